@@ -1,0 +1,71 @@
+"""Every error `reaper` raises, under one base.
+
+The strategy is written once, here: an error that carries a wrong *argument* is raised before anything is changed, so
+the caller may correct it and call again. Messages say what was wrong, which value came, and what would be right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+
+class ReaperError(Exception):
+    """Base of every error of this library. Never raised itself."""
+
+
+class InvalidArgument(ReaperError, ValueError):
+    """The caller passed a value outside what the docstring states (NaN, negative, infinite, wrong type).
+
+    State unchanged.
+    """
+
+
+class ClockWentBackwards(ReaperError):
+    """The caller passed a `now` that precedes an instant this object has already seen.
+
+    State unchanged. Every `now` must come from one monotonic clock.
+    """
+
+
+class DuplicateUid(ReaperError):
+    """The caller registered a uid that is still registered. State unchanged; release the old lease first."""
+
+
+class ConfigError(ReaperError):
+    """A configuration that cannot be used.
+
+    The message lists every fault found, one per line, each with its path, the value, and what would be accepted.
+    Nothing of the configuration is in force.
+    """
+
+
+class InvariantViolated(ReaperError):
+    """`check()` found a broken invariant: a bug in `reaper`, not in the caller. The state is not to be trusted."""
+
+
+class UnknownUid(ReaperError, KeyError):
+    """The caller asked about a uid that is not registered. State unchanged."""
+
+    __str__ = Exception.__str__  # KeyError would print the message in quotes
+
+
+class HookErrors(ReaperError, ExceptionGroup[Exception]):
+    """One or more of the caller's hooks raised. Everything else was done first; nothing is left to repeat.
+
+    Attributes:
+        expired: What the call would have returned.
+    """
+
+    expired: list[Any]
+
+    def __new__(cls, message: str, errors: Sequence[Exception], expired: list[Any]) -> HookErrors:
+        self = super().__new__(cls, message, errors)
+        self.expired = expired
+        return self
+
+    def __init__(self, message: str, errors: Sequence[Exception], expired: list[Any]) -> None:
+        super().__init__(message, errors)
+
+    def derive(self, errors: Sequence[Exception]) -> HookErrors:  # type: ignore[override]
+        return HookErrors(self.message, errors, self.expired)
