@@ -45,9 +45,9 @@ class IdleReaper:
 
     Args:
         tick: Precision, seconds, > 0: how late a reap may be.
-        wheel_size: Ticks in the ring's span and slots a wheel level, >= 2. Due instants beyond the span wait in the wheel.
-        epochs_per_tick: Epochs a tick, >= 1. With 1 the law's whole tick may be spent between a touch and the end of its
-            epoch; with 2 half a tick stays in hand for a loop that wakes late.
+        wheel_size: Ticks in the ring's span and slots a wheel level, >= 2. What is due later waits in the wheel.
+        epochs_per_tick: Epochs a tick, >= 1. With 1 the law's whole tick may be spent between a touch and the end of
+            its epoch; with 2 half a tick stays in hand for a loop that wakes late.
         on_error: Called with (error, expiry) when a hook raises. None: see `expire`.
     Raises:
         InvalidArgument: by name and value.
@@ -67,9 +67,8 @@ class IdleReaper:
         self._slots: dict[IdleSlot, None] = {}  # every slot but those, in order of creation
         self._heap: list[tuple[float, int, IdleSlot]] = []  # (due, order of scheduling, slot)
         self._order = count()
-        self._wheel: TimingWheel[IdleSlot] = TimingWheel(
-            tick=1, wheel_size=wheel_size, start=0
-        )  # counts ticks since _origin
+        # Counts ticks since _origin.
+        self._wheel: TimingWheel[IdleSlot] = TimingWheel(tick=1, wheel_size=wheel_size, start=0)
         self._origin = 0.0  # the first instant named
         self._latest = float("-inf")  # the latest instant any call has named
         self._judged = float("-inf")  # the latest instant anybody was judged by
@@ -291,7 +290,7 @@ class IdleReaper:
         """
         if not self._armed:
             return None
-        end = self._open.opened + self._epoch_length
+        end = self.epoch_ends
         due = self._next_due()
         return end if due is None or end < due else due
 
@@ -322,6 +321,11 @@ class IdleReaper:
         """Seconds that an epoch lasts when nobody is late: tick / epochs_per_tick."""
         return self._epoch_length
 
+    @property
+    def epoch_ends(self) -> float:
+        """The instant at which the open epoch should be closed. How late that happens is how late the loop is."""
+        return self._open.opened + self._epoch_length
+
     def expire(self, now: float, limit: int | None = None, spare: Spare | None = None) -> list[Expiry]:
         """Reap what is due as of *now*: due <= now.
 
@@ -333,8 +337,8 @@ class IdleReaper:
             limit: Most leases to look at for the last time; the rest stays due. None for all. With a limit the list
                 may be empty although more is due, once `MOVES_PER_CALL` live leases have been moved on; `next_wakeup()`
                 tells: it is not later than now.
-            spare: The last look: called once with the leases about to be reaped, in order; those it returns are alive after
-                all, count as averted, and are treated as touched now. If it raises, nobody is reaped.
+            spare: The last look: called once with the leases about to be reaped, in order; those it returns are alive
+                after all, count as averted, and are treated as touched now. If it raises, nobody is reaped.
         Returns:
             A new list, earliest due first, ties in the order of arrival in their slot; may be empty. Their leases have
             ended.
@@ -486,7 +490,7 @@ class IdleReaper:
         epoch, slot = lease._epoch, lease._slot
         timeout, reason = slot.key
         is_open = epoch is self._open
-        ends = epoch.opened + self._epoch_length if is_open else epoch.closed
+        ends = self.epoch_ends if is_open else epoch.closed
         place = "ring"
         if lease.suspended:
             place = "suspended"
