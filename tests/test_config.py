@@ -1,0 +1,165 @@
+"""Claims about `reaper.config`: precedence, origins, and faults that are all reported at once."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from reaper.config import DEFAULT, OPTIONS, ReaperConfig, Timeouts
+from reaper.durations import WANTED, format_duration, parse_duration
+from reaper.errors import ConfigError, InvalidArgument
+
+
+@pytest.fixture
+def toml(tmp_path: Path) -> Path:
+    path = tmp_path / "reaper.toml"
+    path.write_text('[reaper]\ntick = "250ms"\n[timeouts]\nidle = "5s"\nkeep_alive = "0s"\n[server]\nworkers = 3\n')
+    return path
+
+
+def faults(**sources: object) -> list[str]:
+    sources.setdefault("environ", {})
+    with pytest.raises(ConfigError) as caught:
+        ReaperConfig.load(**sources)  # type: ignore[arg-type]
+    return str(caught.value).splitlines()
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("250ms", 0.25), ("30s", 30.0), ("5m", 300.0), ("1h", 3600.0), ("1.5s", 1.5), ("0s", 0.0)]
+)
+def test_duration_text_means_these_seconds(text: str, seconds: float) -> None:
+    assert parse_duration(text) == seconds
+
+
+@pytest.mark.parametrize(
+    "text", ["", "30", "s", "-1s", " 1s", "1s\n", "1 s", "1d", "nan", "infs", "1e3s", "٣s", "9" * 400 + "h", 30]
+)
+def test_what_is_no_duration_is_refused_with_its_value(text: str) -> None:
+    with pytest.raises(InvalidArgument) as caught:
+        parse_duration(text)
+    assert repr(text) in str(caught.value)
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(90, "90s"), (5400, "90m"), (7200, "2h"), (0.0015, "1.5ms"), (0, "0s")])
+def test_duration_is_shown_in_the_largest_unit_that_divides_it(seconds: float, text: str) -> None:
+    assert format_duration(seconds) == text
+
+
+@given(st.floats(min_value=0, allow_infinity=False, allow_nan=False))
+def test_duration_survives_the_round_trip_to_the_last_bit(seconds: float) -> None:
+    assert parse_duration(format_duration(seconds)) == seconds
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -1.0, True, "1s"])
+def test_only_finite_seconds_from_zero_up_can_be_shown(value: float) -> None:
+    with pytest.raises(InvalidArgument):
+        format_duration(value)
+
+
+def test_without_any_source_everything_is_at_its_default() -> None:
+    config = ReaperConfig.load(environ={})
+    assert config == ReaperConfig()
+    assert {path: config.get(path) for path in OPTIONS} == {path: found.default for path, found in OPTIONS.items()}
+    assert {config.origin(path) for path in OPTIONS} == {DEFAULT}
+
+
+def test_file_beats_default_environment_beats_file_command_line_beats_environment(toml: Path) -> None:
+    environ = {"REAPER_TIMEOUTS_IDLE": "6s", "REAPER_TIMEOUTS_BODY": "7s", "HOME": "/"}
+    overrides = {"timeouts.body": "8s", "timeouts.write": None}
+    config = ReaperConfig.load(toml, environ, overrides)
+    assert (config.reaper.tick, config.timeouts.idle, config.timeouts.body) == (0.25, 6.0, 8.0)
+    assert (config.timeouts.keep_alive, config.server.workers) == (0.0, 3)
+    assert config.origin("reaper.tick") == str(toml)
+    assert config.origin("timeouts.idle") == "environment REAPER_TIMEOUTS_IDLE"
+    assert config.origin("timeouts.body") == "command line"
+    assert config.origin("timeouts.write") == DEFAULT
+
+
+def test_the_reaper_section_need_not_be_said_twice_in_the_environment() -> None:
+    assert ReaperConfig.load(environ={"REAPER_TICK": "2s"}).reaper.tick == 2.0
+    both = ReaperConfig.load(environ={"REAPER_TICK": "2s", "REAPER_REAPER_TICK": "3s"})
+    assert (both.reaper.tick, both.origin("reaper.tick")) == (3.0, "environment REAPER_REAPER_TICK")
+
+
+def test_overrides_may_be_typed() -> None:
+    config = ReaperConfig.load(environ={}, overrides={"timeouts.idle": 5, "server.port": 0})
+    assert (config.timeouts.idle, config.server.port) == (5.0, 0)
+    assert type(config.timeouts.idle) is float
+
+
+def test_every_fault_is_reported_with_path_value_origin_and_what_would_be_right(tmp_path: Path) -> None:
+    path = tmp_path / "bad.toml"
+    off = "; 0s switches it off"
+    path.write_text(
+        'tick = 3\n[reaper]\ntick = "0s"\nwheelsize = 3\n[timeouts]\nidle = 30\nheaders = "soon"\nbody = true\n'
+        '[timeoutz]\n[server]\nport = 70000\nworkers = "many"\nbehind = "elb"\nhost = ""\n'
+        "[limits]\nmax_age_jitter = 2\n"
+    )
+    found = faults(
+        path=path,
+        environ={"REAPER_TIMEOUTS_WRITE": "-5s", "REAPER_TIMEOUTS_IDEL": "1s", "REAPER_OF_SOMEONE_ELSE": "x"},
+        overrides={"timeouts.tunnel": float("nan"), "server.prot": 1, "limits.max_requests": "1.5"},
+    )
+    assert found == [
+        f"tick: 3 (from {path}): expected a section, [tick]",
+        f"reaper.tick: '0s' (from {path}): expected {WANTED}, more than 0s",
+        f"reaper.wheelsize: unknown setting (from {path}): did you mean reaper.wheel_size?",
+        f"timeouts.idle: 30 (from {path}): expected {WANTED}{off}",
+        f"timeouts.headers: 'soon' (from {path}): expected {WANTED}{off}",
+        f"timeouts.body: True (from {path}): expected {WANTED}{off}",
+        f"timeoutz: unknown section (from {path}): did you mean timeouts?",
+        f"server.port: 70000 (from {path}): expected an integer 0..65535",
+        f"server.workers: 'many' (from {path}): expected an integer 1..1024 or \"auto\"",
+        f'server.behind: \'elb\' (from {path}): expected one of "unknown", "direct", "alb", "nginx", "gorouter", "nlb"',
+        f"server.host: '' (from {path}): expected a text that is not empty",
+        f"limits.max_age_jitter: 2 (from {path}): expected a number 0..1",
+        f"timeouts.write: '-5s' (from environment REAPER_TIMEOUTS_WRITE): expected {WANTED}{off}",
+        "REAPER_TIMEOUTS_IDEL: unknown environment variable: did you mean REAPER_TIMEOUTS_IDLE?",
+        f"timeouts.tunnel: nan (from command line): expected {WANTED}{off}",
+        "server.prot: unknown setting (from command line): did you mean server.port?",
+        "limits.max_requests: '1.5' (from command line): expected an integer >= 0",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("content", "said"), [(b"\xff\xfe", "not UTF-8 at byte 0"), (b"[reaper", "not TOML: "), (None, "cannot be read: ")]
+)
+def test_a_file_that_cannot_be_used_is_one_fault(tmp_path: Path, content: bytes | None, said: str) -> None:
+    path = tmp_path / "x.toml"
+    if content is not None:
+        path.write_bytes(content)
+    (line,) = faults(path=path)
+    assert line.startswith(f"{path}: {said}")
+
+
+def test_certificate_and_key_come_together() -> None:
+    (line,) = faults(overrides={"server.tls_cert": "a.pem"})
+    assert line == "server.tls_key: missing: expected together with server.tls_cert ('a.pem')"
+
+
+def test_a_section_made_by_hand_is_checked_too() -> None:
+    with pytest.raises(ConfigError, match=r"timeouts\.idle: nan: expected .*\ntimeouts\.drain: 0: expected"):
+        Timeouts(idle=float("nan"), drain=0)
+
+
+def test_a_configuration_cannot_be_changed() -> None:
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        ReaperConfig().timeouts.idle = 1.0  # type: ignore[misc]
+
+
+def test_no_two_settings_share_a_flag_or_a_variable() -> None:
+    flags = [found.flag for found in OPTIONS.values()]
+    names = [name for found in OPTIONS.values() for name in found.environment]
+    assert len(set(flags)) == len(flags)
+    assert len(set(names)) == len(names)
+
+
+def test_every_setting_says_what_it_does_and_every_timeout_has_a_precedent() -> None:
+    for found in OPTIONS.values():
+        assert found.doc
+        assert found.precedent or found.section == "server"
+        assert found.kind.check(found.default)

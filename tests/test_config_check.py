@@ -1,0 +1,232 @@
+"""Claims about `python -m reaper`, the lint, reloading, and the table in the documentation."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from reaper.__main__ import main
+from reaper.config import OPTIONS, ReaperConfig
+from reaper.lint import BALANCERS, Finding, estimate, lint
+from reaper.reload import applied, changes
+from reaper.tables import BEGIN, END, markdown, rewrite
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.fixture(autouse=True)
+def _no_variables_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    for found in OPTIONS.values():
+        for name in found.environment:
+            monkeypatch.delenv(name, raising=False)
+
+
+def config(**overrides: object) -> ReaperConfig:
+    """A configuration from `section__key=value`."""
+    return ReaperConfig.load(
+        environ={}, overrides={name.replace("__", "."): value for name, value in overrides.items()}
+    )
+
+
+def graves(found: list[Finding]) -> list[tuple[str, str]]:
+    return [(finding.severity, finding.path) for finding in found if finding.severity != "note"]
+
+
+def test_the_defaults_have_nothing_but_notes() -> None:
+    assert graves(lint(config())) == []
+
+
+@pytest.mark.parametrize(
+    ("tick", "idle", "said"),
+    [("1s", "10s", None), ("1s", "4s", None), ("1s", "3s", "warning"), ("1s", "1s", "error"), ("2s", "1s", "error")],
+)
+def test_a_tick_is_judged_by_the_shortest_timeout(tick: str, idle: str, said: str | None) -> None:
+    found = graves(lint(config(reaper__tick=tick, timeouts__idle=idle)))
+    assert found == ([(said, "reaper.tick")] if said else [])
+
+
+def test_a_timeout_that_is_off_is_not_the_shortest() -> None:
+    assert graves(lint(config(timeouts__idle="0s", timeouts__body="0s"))) == []
+
+
+def test_a_tick_too_fine_burns_wakeups() -> None:
+    assert graves(lint(config(reaper__tick="1ms"))) == [("warning", "reaper.tick")]
+
+
+def test_a_timeout_beyond_the_wheel_is_a_note_that_names_it() -> None:
+    (note,) = (finding for finding in lint(config(timeouts__tunnel="10m")) if finding.path == "reaper.wheel_size")
+    assert note.severity == "note"
+    assert "timeouts.tunnel = 10m" in note.text
+    assert "wheel_size = 600" in note.text
+    short = config(timeouts__tunnel="60s", timeouts__keep_alive="64s")
+    assert "reaper.wheel_size" not in {finding.path for finding in lint(short)}
+
+
+@pytest.mark.parametrize(
+    ("behind", "keep_alive", "wrong"),
+    [
+        ("alb", "59s", True), ("alb", "60s", True), ("alb", "61s", False),
+        ("nginx", "75s", True), ("nginx", "76s", False),
+        ("gorouter", "75s", True), ("gorouter", "91s", False),
+        ("nlb", "349s", False), ("nlb", "350s", True),
+        ("direct", "5s", False), ("unknown", "5s", True), ("unknown", "61s", False), ("alb", "0s", False),
+    ],
+)  # fmt: skip
+def test_keep_alive_is_judged_by_what_stands_in_front(behind: str, keep_alive: str, wrong: bool) -> None:
+    found = lint(config(server__behind=behind, timeouts__keep_alive=keep_alive))
+    errors = [finding for finding in found if finding.severity == "error"]
+    assert {finding.path for finding in errors} == ({"timeouts.keep_alive"} if wrong else set())
+    if wrong and behind in BALANCERS:
+        assert BALANCERS[behind].title in errors[0].text
+
+
+@pytest.mark.parametrize("key", ["first_byte", "headers", "keep_alive", "write"])
+def test_a_door_left_open_is_a_warning(key: str) -> None:
+    assert graves(lint(config(**{f"timeouts__{key}": "0s"}))) == [("warning", f"timeouts.{key}")]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "path"),
+    [
+        ({"limits__min_in_rate": 0}, "limits.min_in_rate"),
+        ({"limits__min_out_rate": 0}, "limits.min_out_rate"),
+        ({"timeouts__keep_alive_margin": "80s"}, "timeouts.keep_alive_margin"),
+        ({"timeouts__drain": "1s"}, "timeouts.drain_idle"),
+    ],
+)
+def test_settings_that_defeat_each_other_are_a_warning(overrides: dict[str, object], path: str) -> None:
+    assert graves(lint(config(**overrides))) == [("warning", path)]
+
+
+def test_findings_come_with_the_gravest_first() -> None:
+    order = [finding.severity for finding in lint(config(reaper__tick="1m", timeouts__headers="0s"))]
+    assert order == sorted(order, key=("error", "warning", "note").index)
+    assert set(order) == {"error", "warning", "note"}
+
+
+def test_the_estimate_grows_with_what_is_asked_for() -> None:
+    one = estimate(config(), connections=1000)
+    assert 50 < one.bytes_per_connection < 1000
+    assert one.memory_bytes == pytest.approx(1000 * one.bytes_per_connection, abs=1)
+    assert (one.wakeups_per_second, one.levels) == (1.0, 2)
+    aged = estimate(config(timeouts__max_age="1h", reaper__tick="250ms"), connections=1000)
+    assert aged.bytes_per_connection > 1.5 * one.bytes_per_connection
+    assert (aged.wakeups_per_second, aged.levels) == (4.0, 3)
+
+
+def test_a_reload_names_every_change_and_applies_only_the_live_ones() -> None:
+    old = config(timeouts__idle="5s", server__port=1)
+    new = config(timeouts__idle="6s", server__port=2, reaper__tick="2s", limits__max_requests=7)
+    assert [str(change) for change in changes(old, new)] == [
+        "reaper.tick: 1s -> 2s (needs a restart)",
+        "timeouts.idle: 5s -> 6s",
+        "limits.max_requests: 1000 -> 7",
+        "server.port: 1 -> 2 (needs a restart)",
+    ]
+    after = applied(old, new)
+    assert (after.timeouts.idle, after.limits.max_requests) == (6.0, 7)
+    assert (after.reaper.tick, after.server.port) == (1.0, 1)
+    assert changes(after, old) != ()
+    assert all(not change.live for change in changes(after, new))
+    assert after.origins == dict.fromkeys(("timeouts.idle", "limits.max_requests", "server.port"), "command line")
+
+
+def test_check_prints_values_with_their_origin_and_passes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "good.toml"
+    path.write_text('[timeouts]\nidle = "7s"\n')
+    monkeypatch.setenv("REAPER_TIMEOUTS_BODY", "8s")
+    assert main(["check", str(path), "--write", "9s"]) == 0
+    lines = {line.split()[0]: line.split(maxsplit=2)[1:] for line in capsys.readouterr().out.splitlines() if line}
+    assert lines["idle"] == ["7s", str(path)]
+    assert lines["body"] == ["8s", "environment REAPER_TIMEOUTS_BODY"]
+    assert lines["write"] == ["9s", "command line"]
+    assert lines["tunnel"] == ["1h", "default"]
+    assert lines["verdict:"] == ["pass"]
+
+
+def test_check_as_json_says_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "odd.toml"
+    path.write_text('[reaper]\ntick = "30s"\n')
+    assert main(["check", str(path), "--json"]) == 1
+    report = json.loads(capsys.readouterr().out)
+    assert (report["schema"], report["verdict"]) == ("reaper-check/1", "fail")
+    assert report["values"]["reaper.tick"] == {"value": 30.0, "text": "30s", "origin": str(path)}
+    assert set(report["values"]) == set(OPTIONS)
+    assert report["findings"][0]["path"] == "reaper.tick"
+    assert report["estimate"]["connections"] == 10000
+
+
+def test_check_of_an_unusable_file_says_every_fault_on_stderr(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "bad.toml"
+    path.write_text('[timeouts]\nidle = 3\nbody = "x"\n')
+    assert main(["check", str(path), "--json"]) == 2
+    out, err = capsys.readouterr()
+    assert json.loads(out)["errors"] == err.splitlines()
+    assert [line.split(":")[0] for line in err.splitlines()] == ["timeouts.idle", "timeouts.body"]
+
+
+@pytest.mark.parametrize("arguments", [[], ["check"], ["chekc", "x"], ["check", "x", "--ilde", "3s"]])
+def test_bad_arguments_are_one_line_and_status_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(arguments)
+    assert caught.value.code == 2
+    assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+def test_help_of_check_explains_every_setting(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(["check", "--help"])
+    assert caught.value.code == 0
+    said = " ".join(capsys.readouterr().out.split())
+    for found in OPTIONS.values():
+        assert found.flag in said
+
+
+@pytest.mark.slow
+def test_check_runs_as_a_module(tmp_path: Path) -> None:
+    path = tmp_path / "empty.toml"
+    path.write_text("")
+    run = subprocess.run([sys.executable, "-m", "reaper", "check", path], cwd=ROOT, capture_output=True, text=True)
+    assert (run.returncode, run.stderr) == (0, "")
+    assert run.stdout.endswith("verdict: pass\n")
+
+
+def test_the_table_has_every_setting_with_default_and_meaning() -> None:
+    table = markdown()
+    for found in OPTIONS.values():
+        assert f"| `{found.key}` |" in table
+        assert found.doc in table
+
+
+def test_rewriting_keeps_what_is_around_the_table(tmp_path: Path) -> None:
+    path = tmp_path / "page.md"
+    path.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n")
+    assert main(["table", str(path)]) == 0
+    text = path.read_text()
+    assert text.startswith(f"before\n{BEGIN}\n")
+    assert text.endswith(f"{END}\nafter\n")
+    assert markdown() in text
+    assert rewrite(text) == text
+
+
+def test_a_page_without_markers_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "page.md"
+    path.write_text("nothing")
+    assert main(["table", str(path)]) == 2
+    assert str(path) in capsys.readouterr().err
+
+
+def test_the_documentation_has_not_drifted() -> None:
+    pages = {path: path.read_text(encoding="utf-8") for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"))}
+    pages = {path: text for path, text in pages.items() if BEGIN in text}
+    assert ROOT / "docs" / "timeouts.md" in pages
+    for path, text in pages.items():
+        assert rewrite(text) == text, f"run `python -m reaper table {path.relative_to(ROOT)}`"
