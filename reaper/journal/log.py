@@ -1,0 +1,314 @@
+"""`Journal` and `ConnectionLog`: what an event loop calls. It appends a tuple to a list, and that is all it ever does.
+
+No call reads a clock, blocks, touches a file or raises because of one: times come in as arguments (integer ns on one
+monotonic clock), and what goes wrong behind the list is the writer's (writer.py): it retries, drops, counts, says so.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..errors import InvalidArgument
+from ..ticks import check_count, check_timeout
+from .schema import ACTIVITY, AVERTED, CLOSE_APP, CLOSE_PEER, CONFIG, DRAIN, OPEN, REAP, SEQUENCE_BITS, connection_id
+
+if TYPE_CHECKING:
+    from .writer import Writer
+
+MODES = ("gaps", "full", "off")
+
+QUEUE_ROWS = 200_000
+"""Rows that may wait for the writer, about 60 MB; more are dropped and counted. Two seconds of 100,000 a second."""
+
+Row = tuple[Any, ...]
+"""(t, conn, kind code, idle_ns, nbytes, timeout_ms, due_ns, listener, reason, n, idle_sum_ns, peer)"""
+
+INT32_MAX = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class JournalStatistics:
+    """A snapshot of one journal. Counts are since it was made."""
+
+    rows: int
+    """Rows flushed to the file system: a killed process does not lose them."""
+    pending: int
+    """Rows that wait for the writer."""
+    dropped: int
+    """Rows lost: the queue was full, or the batch could not be written."""
+    files: int
+    """Parquet files put in place, recovered ones included."""
+    recovered: int
+    """Of those, files made from what a crash left."""
+    deleted: int
+    """Files deleted to stay within the size."""
+    errors: int
+    """Failures of the writer; it goes on after each."""
+    last_error: str | None
+    """The latest of them, in words."""
+    alive: bool
+    """Whether the writer's thread runs."""
+
+
+class ConnectionLog:
+    """The log of one connection. Made by `Journal.open`, never directly. About 200 bytes.
+
+    Call `touch` for every activity *before* changing `timeout_ms`: the row must carry the timeout that was in force.
+    After an end (`reap`, `close_peer`, `close_app`) call nothing more: the audit would find it.
+    """
+
+    __slots__ = ("_append", "_long_ns", "conn", "idle_sum_ns", "last_ns", "listener", "n", "timeout_ms")
+
+    def __init__(
+        self, append: Callable[[Row], None], long_ns: int, conn: int, t: int, timeout_ms: int, listener: str | None
+    ) -> None:
+        self._append = append
+        self._long_ns = long_ns
+        self.conn = conn
+        self.listener = listener
+        self.timeout_ms: int | None = timeout_ms
+        """Timeout in force, ms; 0: none (switched off, or suspended while the server works). Assign to change it."""
+        self.last_ns = t
+        """Latest activity, ns."""
+        self.n = 0
+        """Activities counted so far."""
+        self.idle_sum_ns = 0
+        """Sum of the silences written so far, ns."""
+
+    def touch(self, t: int, nbytes: int | None = None) -> None:
+        """Note activity at *t* ns (of *nbytes* bytes, if known). A store, a count and one comparison in `gaps` mode."""
+        idle = t - self.last_ns
+        self.last_ns = t
+        self.n += 1
+        if idle > self._long_ns:
+            self._write_gap(t, idle, nbytes)
+
+    def gap(self, last: int, t: int, nbytes: int | None = None) -> None:
+        """Note activity at *t* ns after the latest before it at *last*: for callers who keep the latest themselves.
+
+        Short silences between are then not counted; their sum is still exact, as last - opened - idle_sum.
+        """
+        self.last_ns = t
+        self.n += 1
+        self._write_gap(t, t - last, nbytes)
+
+    def averted(self, t: int) -> None:
+        """It was due at *t* ns, and the last look found bytes unread: spared."""
+        self._append(
+            (
+                t,
+                self.conn,
+                AVERTED,
+                t - self.last_ns,
+                None,
+                self.timeout_ms,
+                None,
+                self.listener,
+                None,
+                None,
+                None,
+                None,
+            )
+        )
+
+    def reap(self, t: int, due: int, reason: str | None = None, *, deadline: bool = False) -> None:
+        """The reaper ended it at *t* ns; allowed from *due* ns. *deadline*: one that activity does not move."""
+        if deadline:
+            self.timeout_ms = None  # a reader then judges by due_ns alone
+        self._end(REAP, t, due, reason)
+
+    def close_peer(self, t: int, reason: str | None = None) -> None:
+        """The other side ended it (closed, reset, vanished) at *t* ns."""
+        self._end(CLOSE_PEER, t, None, reason)
+
+    def close_app(self, t: int, reason: str | None = None) -> None:
+        """This side's program ended it at *t* ns, for a reason of its own."""
+        self._end(CLOSE_APP, t, None, reason)
+
+    def _write_gap(self, t: int, idle: int, nbytes: int | None) -> None:
+        self.idle_sum_ns += idle
+        self._append(
+            (t, self.conn, ACTIVITY, idle, nbytes, self.timeout_ms, None, self.listener, None, None, None, None)
+        )
+
+    def _end(self, kind: int, t: int, due: int | None, reason: str | None) -> None:
+        self._append(
+            (
+                t,
+                self.conn,
+                kind,
+                t - self.last_ns,
+                None,
+                self.timeout_ms,
+                due,
+                self.listener,
+                reason,
+                self.n,
+                self.idle_sum_ns,
+                None,
+            )
+        )
+
+
+class Journal:
+    """Writes events to *directory*: one hidden stream that grows, and Parquet files `*.parquet` that are complete.
+
+    Make it after forking: the writer is a thread, and one journal belongs to one process. Several processes may share a
+    directory. What a crashed process left there is recovered when the next journal starts.
+
+    Args:
+        directory: Made if missing.
+        writer: Id of this writer, 0..2**20-1, unique among the writers whose files are read together. None: random.
+        mode: `gaps`: opens, ends, and silences longer than *gap_threshold*; `full`: every activity; `off`: nothing.
+        gap_threshold: Seconds, > 0: silences up to it are not written in `gaps` mode.
+        tick: Seconds, > 0: the precision that the reaper promises; the audit judges by it.
+        flush: Seconds between writes, > 0: what a kill may cost.
+        rotate_bytes, rotate_seconds: A stream becomes a Parquet file when it reaches either, > 0.
+        retain_bytes: The oldest Parquet files are deleted when all together exceed it, > 0; None: never.
+        clock_ns: The clock of every time passed in; read by the writer alone, to relate it to the wall clock.
+        sequence: First connection number; None: from the wall clock, so that a restarted writer uses new ones.
+        queue_rows: Rows that may wait for the writer, >= 1.
+        background: False starts no thread; rows are written by `flush()` and `close()` alone. For tests and converters.
+    Raises:
+        InvalidArgument: by name and value.
+        OSError: the directory cannot be made or written.
+        ImportError: pyarrow is missing.
+    """
+
+    def __init__(
+        self,
+        directory: str | os.PathLike[str],
+        *,
+        writer: int | None = None,
+        mode: str = "gaps",
+        gap_threshold: float = 1.0,
+        tick: float = 1.0,
+        flush: float = 0.5,
+        rotate_bytes: int = 64 << 20,
+        rotate_seconds: float = 300.0,
+        retain_bytes: int | None = 10 << 30,
+        clock_ns: Callable[[], int] = time.monotonic_ns,
+        wall_ns: Callable[[], int] = time.time_ns,
+        sequence: int | None = None,
+        queue_rows: int = QUEUE_ROWS,
+        background: bool = True,
+    ) -> None:
+        if mode not in MODES:
+            raise InvalidArgument(f"mode must be one of {', '.join(MODES)}, got {mode!r}")
+        gap_ns = round(check_timeout("gap_threshold", gap_threshold) * 1e9)
+        tick_ns = round(check_timeout("tick", tick) * 1e9)
+        check_timeout("flush", flush)
+        check_timeout("rotate_seconds", rotate_seconds)
+        check_count("rotate_bytes", rotate_bytes, 1)
+        if retain_bytes is not None:
+            check_count("retain_bytes", retain_bytes, 1)
+        if sequence is None:
+            # Milliseconds times four fit 43 bits until 2039, and no server opens 4,000 connections a second for months.
+            sequence = (wall_ns() // 1_000_000 * 4) % (1 << SEQUENCE_BITS) or 1
+        self.mode = mode
+        self.gap_threshold_ns = gap_ns
+        self.writer = secrets.randbits(20) if writer is None else check_count("writer", writer, 0)
+        self._self_id = connection_id(self.writer, 0)
+        self._ids = itertools.count(connection_id(self.writer, check_count("sequence", sequence, 1)))
+        self._long_ns = gap_ns if mode == "gaps" else -(1 << 63)
+        self._limit = check_count("queue_rows", queue_rows, 1)
+        self._rows: list[Row] = []
+        self._dropped = 0
+        self._writer: Writer | None = None
+        if mode != "off":
+            from .writer import Writer  # here, because it imports pyarrow
+
+            metadata = {
+                "run": secrets.token_hex(6),
+                "writer": str(self.writer),
+                "mode": mode,
+                "tick_ns": str(tick_ns),
+                "gap_threshold_ns": str(gap_ns if mode == "gaps" else 0),
+                "first_conn": str(connection_id(self.writer, sequence)),
+            }
+            self._writer = Writer(
+                Path(directory),
+                self._rows,
+                metadata,
+                lambda: self._dropped,
+                flush=flush,
+                rotate_bytes=rotate_bytes,
+                rotate_seconds=rotate_seconds,
+                retain_bytes=retain_bytes,
+                clock_ns=clock_ns,
+                wall_ns=wall_ns,
+                background=background,
+            )
+
+    def open(
+        self, t: int, timeout_ms: int, listener: str | None = None, peer: int | None = None, reason: str | None = None
+    ) -> ConnectionLog:
+        """A connection was opened.
+
+        Args:
+            t: Instant, ns.
+            timeout_ms: Timeout in force from now on, ms; 0: none. Beyond 24 days it is written as 24 days.
+            listener: Name of the port or service, a few distinct ones.
+            peer: `peer_key` of its addresses, to join it with the other side's journal; None: not joined.
+            reason: A note for the reader, a few distinct ones.
+        Returns:
+            The log of this connection.
+        """
+        timeout_ms = min(timeout_ms, INT32_MAX)
+        conn = next(self._ids)
+        self._append((t, conn, OPEN, None, None, timeout_ms, None, listener, reason, None, None, peer))
+        return ConnectionLog(self._append, self._long_ns, conn, t, timeout_ms, listener)
+
+    def config(self, t: int, text: str, tick_ms: int | None = None) -> None:
+        """The settings in force from *t* ns on, as one short *text*."""
+        self._append((t, self._self_id, CONFIG, None, None, tick_ms, None, None, text, None, None, None))
+
+    def drain(self, t: int, reason: str | None = None) -> None:
+        """The writer stops accepting at *t* ns: what is open then was not forgotten."""
+        self._append((t, self._self_id, DRAIN, None, None, None, None, None, reason, None, None, None))
+
+    def flush(self, timeout: float = 10.0) -> bool:
+        """Wait until what was appended before is on the file system. Blocks: not for the event loop's thread.
+
+        Returns:
+            False if that took more than *timeout* seconds, or rows were dropped meanwhile.
+        """
+        return self._writer is None or self._writer.flush(timeout)
+
+    def close(self, timeout: float = 30.0) -> JournalStatistics:
+        """Write everything, turn the stream into its last Parquet file, stop the thread. Blocks. May be called again.
+
+        Raises nothing of ours: what could not be written is in the statistics, and what is in the stream is recovered
+        by the next journal in the directory.
+        """
+        if self._writer is not None:
+            self._writer.close(timeout)
+        return self.statistics()
+
+    def statistics(self) -> JournalStatistics:
+        """The figures now. O(1)."""
+        if self._writer is None:
+            return JournalStatistics(0, 0, 0, 0, 0, 0, 0, None, False)
+        return self._writer.statistics()
+
+    def __enter__(self) -> Journal:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def _append(self, row: Row) -> None:
+        rows = self._rows
+        if self._writer is None:
+            return
+        if len(rows) < self._limit:
+            rows.append(row)  # the writer takes from the front; both are single steps for the interpreter
+        else:
+            self._dropped += 1

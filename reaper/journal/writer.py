@@ -1,0 +1,228 @@
+"""The thread behind a journal: takes rows from the list, writes them, and survives whatever the file system does.
+
+One rule: nothing that happens here may reach the event loop. It never waits for this thread, and this thread holds the
+interpreter only for short stretches: rows become columns in batches of `BATCH_ROWS`, with a breath between columns.
+A failed write costs its batch: the rows are counted as dropped, the stream is left to be recovered, and a new one is
+begun after a pause that doubles up to `RETRY_MOST`.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from .files import Anchor, Stream, recover, retain
+from .log import JournalStatistics, Row
+from .schema import COLUMNS, KINDS, arrow_schema
+
+BATCH_ROWS = 2048
+"""Rows a batch: the conversion of one column then holds the interpreter for some 0.1 ms."""
+
+RETRY_LEAST, RETRY_MOST = 1.0, 60.0
+"""Seconds before a failed writer tries again: the first pause, and the longest."""
+
+ANCHOR_SECONDS = 60.0
+"""Seconds after which the relation to the wall clock is measured again."""
+
+_log = logging.getLogger("reaper.journal")
+
+
+def _host(wall_ns: Callable[[], int]) -> dict[str, str]:
+    """What tells a reader that two writers share a machine, and so a monotonic clock; nothing under a made-up clock."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    except OSError:
+        return {}
+    return {"boot": boot} if wall_ns is time.time_ns else {}
+
+
+class Writer:
+    """Owned by one `Journal`, which passes every argument. Public methods may be called from any thread."""
+
+    def __init__(
+        self,
+        directory: Path,
+        rows: list[Row],
+        metadata: dict[str, str],
+        refused: Callable[[], int],
+        *,
+        flush: float,
+        rotate_bytes: int,
+        rotate_seconds: float,
+        retain_bytes: int | None,
+        clock_ns: Callable[[], int],
+        wall_ns: Callable[[], int],
+        background: bool,
+    ) -> None:
+        self._directory = directory
+        self._rows = rows
+        self._metadata = {**metadata, **_host(wall_ns)}
+        self._refused = refused
+        self._flush_seconds = flush
+        self._rotate_bytes = rotate_bytes
+        self._rotate_seconds = rotate_seconds
+        self._retain_bytes = retain_bytes
+        self._clock_ns = clock_ns
+        self._wall_ns = wall_ns
+        self._schema = arrow_schema()
+        self._kinds = pa.array(KINDS)
+        self._stream: Stream | None = None
+        self._begun = 0.0
+        self._anchor = (0, 0, 0)
+        self._anchored = float("-inf")
+        self._retry_at = float("-inf")
+        self._pause = RETRY_LEAST
+        self._written = self._lost = self._files = self._recovered = self._deleted = self._errors = 0
+        self._serial = 0
+        self._damaged = False  # a stream of ours was left behind
+        self._last_error: str | None = None
+        self._lock = threading.RLock()  # one of: the thread, flush(), close()
+        self._wake = threading.Event()
+        self._stopping = False
+        directory.mkdir(parents=True, exist_ok=True)
+        self._guard(self._recover)
+        self._thread: threading.Thread | None = None
+        if background:
+            self._thread = threading.Thread(target=self._run, name="reaper-journal", daemon=True)
+            self._thread.start()
+
+    # ---- for the owner -------------------------------------------------------------------------------------------
+
+    def flush(self, timeout: float) -> bool:
+        """See `Journal.flush`."""
+        before = self._lost + self._refused()
+        if not self._lock.acquire(timeout=timeout):
+            return False
+        try:
+            self._retry_at = float("-inf")
+            self._take_all()
+        finally:
+            self._lock.release()
+        return not self._rows and self._lost + self._refused() == before
+
+    def close(self, timeout: float) -> None:
+        """See `Journal.close`."""
+        self._stopping = True
+        self._wake.set()
+        if self._thread is not None:
+            self._thread.join(timeout)
+        if self._lock.acquire(timeout=timeout):
+            try:
+                self._retry_at = float("-inf")
+                self._take_all()
+                self._guard(self._rotate)
+            finally:
+                self._lock.release()
+
+    def statistics(self) -> JournalStatistics:
+        """See `Journal.statistics`."""
+        return JournalStatistics(
+            rows=self._written,
+            pending=len(self._rows),
+            dropped=self._lost + self._refused(),
+            files=self._files,
+            recovered=self._recovered,
+            deleted=self._deleted,
+            errors=self._errors,
+            last_error=self._last_error,
+            alive=self._thread is not None and self._thread.is_alive(),
+        )
+
+    # ---- the thread ----------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while not self._stopping:
+            self._wake.wait(self._flush_seconds)
+            with self._lock:
+                self._take_all()
+                stream = self._stream
+                if stream is not None and (
+                    stream.size >= self._rotate_bytes or time.monotonic() - self._begun >= self._rotate_seconds
+                ):
+                    self._guard(self._rotate)
+
+    def _take_all(self) -> None:
+        """Write what waits now, batch by batch; stop at a failure, or while the pause after one lasts."""
+        for _ in range(0, len(self._rows), BATCH_ROWS):
+            if time.monotonic() < self._retry_at:
+                return
+            # Two single steps: whatever the event loop appends between them stays behind the slice.
+            batch = self._rows[:BATCH_ROWS]
+            del self._rows[: len(batch)]
+            if self._guard(self._write, batch):
+                self._written += len(batch)
+                self._pause = RETRY_LEAST
+            else:
+                self._lost += len(batch)
+                self._retry_at = time.monotonic() + self._pause
+                self._pause = min(2 * self._pause, RETRY_MOST)
+
+    def _write(self, rows: list[Row]) -> None:
+        if time.monotonic() - self._anchored >= ANCHOR_SECONDS:
+            self._anchor = self._measure()
+            self._anchored = time.monotonic()
+        if self._stream is None:
+            self._serial += 1
+            run, writer = self._metadata["run"], int(self._metadata["writer"])
+            stem = f"reaper-{self._wall_ns() // 10**9:010d}-w{writer:07d}-{run}-{self._serial:06d}"
+            dropped = str(self._lost + self._refused())
+            self._stream = Stream(
+                self._directory, stem, {**self._metadata, "serial": str(self._serial), "dropped_before": dropped}
+            )
+            self._begun = time.monotonic()
+        self._stream.write(self._batch(rows), self._anchor)
+
+    def _batch(self, rows: list[Row]) -> pa.RecordBatch:
+        arrays = []
+        for field, values in zip(self._schema, zip(*rows, strict=True), strict=False):
+            if field.name == "kind":
+                arrays.append(pa.DictionaryArray.from_arrays(pa.array(values, pa.int16()), self._kinds))
+            else:
+                arrays.append(pa.array(values, field.type))
+            time.sleep(0)  # lets the event loop's thread have the interpreter before its switch interval is over
+        arrays.append(pa.repeat(pa.scalar(self._anchor[1] - self._anchor[0], pa.int64()), len(rows)))
+        return pa.RecordBatch.from_arrays(arrays, names=[column.name for column in COLUMNS]).cast(self._schema)
+
+    def _measure(self) -> Anchor:
+        """The three clocks at one instant: the narrowest of five brackets."""
+        brackets = [(self._clock_ns(), self._wall_ns(), time.monotonic_ns(), self._clock_ns()) for _ in range(5)]
+        before, wall, monotonic, after = min(brackets, key=lambda bracket: bracket[3] - bracket[0])
+        return (before + after) // 2, wall, monotonic
+
+    def _rotate(self) -> None:
+        stream, self._stream = self._stream, None
+        if stream is not None and stream.finish() is not None:
+            self._files += 1
+        if self._retain_bytes is not None:
+            self._deleted += retain(self._directory, self._retain_bytes)
+        if self._damaged:
+            self._recover()
+
+    def _recover(self) -> None:
+        self._damaged = False
+        made = recover(self._directory)
+        self._files += len(made)
+        self._recovered += len(made)
+
+    def _guard(self, work: Callable[..., None], *args: Any) -> bool:
+        """Do *work*; an error is counted, told once a change, and costs the stream. False after an error."""
+        try:
+            work(*args)
+        except Exception as error:  # whatever it is, the server must not feel it
+            self._errors += 1
+            text = f"{type(error).__name__}: {error}"
+            if text != self._last_error:
+                _log.warning("journal in %s: %s; rows are dropped and counted until it works", self._directory, text)
+            self._last_error = text
+            if self._stream is not None:
+                self._stream.abandon()
+                self._stream = None
+                self._damaged = True
+            return False
+        return True

@@ -1,0 +1,375 @@
+"""The journal: what is appended is found in the files, whatever happens in between."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyarrow")
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from reaper import IdleReaper, InvalidArgument
+from reaper.journal import Journal, peer_key
+from reaper.journal.files import recover
+from reaper.journal.leases import attach, log_gaps, settle
+from reaper.journal.schema import COLUMNS, connection_id, sequence_of, writer_of
+
+S = 1_000_000_000
+ROOT = Path(__file__).parent.parent
+
+
+def make(directory: Path, **options: Any) -> Journal:
+    return Journal(directory, **{"writer": 7, "background": False, **options})
+
+
+def rows(directory: Path) -> list[dict[str, Any]]:
+    """Every row of every Parquet file in *directory*, in order of files, by column name."""
+    return [row for path in sorted(directory.glob("*.parquet")) for row in pq.read_table(path).to_pylist()]
+
+
+def metadata(path: Path) -> dict[str, str]:
+    return {key.decode(): value.decode() for key, value in (pq.read_schema(path).metadata or {}).items()}
+
+
+def test_importing_the_journal_imports_no_pyarrow() -> None:
+    code = "import sys, reaper.journal, reaper.journal.schema; sys.exit('pyarrow' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
+
+
+def test_a_closed_journal_is_parquet_with_checksums_and_nothing_hidden(tmp_path: Path) -> None:
+    with make(tmp_path, mode="full", tick=0.5) as journal:
+        log = journal.open(1 * S, 5000, "echo", peer=42)
+        log.touch(2 * S, 10)
+        log.touch(4 * S)
+        log.reap(10 * S, 9 * S, "idle")
+    assert [path.suffix for path in tmp_path.iterdir()] == [".parquet"]
+    found = rows(tmp_path)
+    assert [row["kind"] for row in found] == ["open", "activity", "activity", "reap"]
+    assert [row["idle_ns"] for row in found] == [None, 1 * S, 2 * S, 6 * S]
+    assert {row["conn"] for row in found} == {log.conn}
+    assert (found[0]["peer"], found[1]["nbytes"], found[1]["listener"]) == (42, 10, "echo")
+    end = found[-1]
+    assert (end["due_ns"], end["n"], end["idle_sum_ns"], end["timeout_ms"]) == (9 * S, 2, 3 * S, 5000)
+    (path,) = tmp_path.iterdir()
+    assert pq.read_schema(path).names == [column.name for column in COLUMNS]
+    assert metadata(path)["reaper.tick_ns"] == str(S // 2)
+    corrupt = bytearray(path.read_bytes())
+    corrupt[40] ^= 0xFF  # within the first data page
+    path.write_bytes(corrupt)
+    with pytest.raises(OSError, match=r"(?i)checksum|crc|corrupt"):
+        pq.read_table(path, page_checksum_verification=True)
+
+
+def test_the_silences_of_a_full_log_telescope_to_the_life_of_the_connection(tmp_path: Path) -> None:
+    with make(tmp_path, mode="full") as journal:
+        log = journal.open(100, 5000)
+        for t in (100, 250, 251, 9_000):
+            log.touch(t)
+        log.close_peer(10_000)
+    found = rows(tmp_path)
+    end = found[-1]
+    assert sum(row["idle_ns"] for row in found[1:-1]) == end["idle_sum_ns"] == 9_000 - 100
+    assert end["t"] - end["idle_ns"] - found[0]["t"] == end["idle_sum_ns"]
+    assert end["n"] == 4
+
+
+def test_gaps_mode_writes_only_silences_beyond_the_threshold_and_counts_the_others(tmp_path: Path) -> None:
+    with make(tmp_path, gap_threshold=1.0) as journal:
+        log = journal.open(0, 60_000)
+        for t in (S, S + 1, 3 * S, 3 * S + 5):  # gaps of exactly 1 s, 1 ns, nearly 2 s, 5 ns
+            log.touch(t)
+        log.close_app(4 * S)
+    found = rows(tmp_path)
+    assert [(row["kind"], row["idle_ns"]) for row in found[1:-1]] == [("activity", 2 * S - 1)]
+    end = found[-1]
+    assert (end["n"], end["idle_sum_ns"]) == (4, 2 * S - 1)
+    assert end["t"] - end["idle_ns"] - end["idle_sum_ns"] == S + 6  # the sum of the short ones
+
+
+def test_off_writes_nothing_and_starts_nothing(tmp_path: Path) -> None:
+    with Journal(tmp_path / "none", mode="off") as journal:
+        log = journal.open(0, 5000)
+        log.touch(10 * S)
+        log.reap(20 * S, 19 * S)
+        assert journal.flush()
+    assert not (tmp_path / "none").exists()
+
+
+def test_a_reap_by_a_deadline_is_marked_by_having_no_timeout(tmp_path: Path) -> None:
+    with make(tmp_path) as journal:
+        journal.open(0, 5000).reap(2 * S, 2 * S, "headers", deadline=True)
+    assert rows(tmp_path)[-1]["timeout_ms"] is None
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("mode", "some"),
+        ("gap_threshold", float("nan")),
+        ("tick", 0.0),
+        ("flush", -1.0),
+        ("rotate_bytes", 0),
+        ("rotate_seconds", float("inf")),
+        ("retain_bytes", 0),
+        ("writer", 1 << 20),
+        ("sequence", 0),
+        ("queue_rows", True),
+    ],
+)
+def test_a_bad_argument_is_refused_by_name_and_value(tmp_path: Path, option: str, value: object) -> None:
+    with pytest.raises(InvalidArgument, match=rf"{option}.*{value!r}"):
+        make(tmp_path / "none", **{option: value})
+    assert not (tmp_path / "none").exists()
+
+
+def test_connection_ids_carry_their_writer_and_differ_between_starts(tmp_path: Path) -> None:
+    first, second = make(tmp_path), make(tmp_path, wall_ns=lambda: 2_000_000_000 * S)
+    one, two = first.open(0, 1), second.open(0, 1)
+    assert writer_of(one.conn) == writer_of(two.conn) == 7
+    assert one.conn != two.conn
+    assert sequence_of(first.open(0, 1).conn) == sequence_of(one.conn) + 1
+    assert connection_id(2**20 - 1, 2**43 - 1) == 2**63 - 1
+    first.close(), second.close()
+
+
+def test_both_sides_of_a_connection_compute_the_same_peer_key() -> None:
+    key = peer_key(("127.0.0.1", 40000), ("127.0.0.1", 80))
+    assert key == peer_key(("::ffff:127.0.0.1", 40000, 0, 0), ("::ffff:127.0.0.1", 80, 0, 0))
+    assert key != peer_key(("127.0.0.1", 80), ("127.0.0.1", 40000))
+    assert key != peer_key(("127.0.0.1", 40000), ("127.0.0.2", 80))
+    assert 0 <= key < 2**63
+    assert peer_key(("fe80::1%eth0", 5), ("::1", 1)) == peer_key(("fe80::1%3", 5), ("::1", 1))
+    with pytest.raises(InvalidArgument, match="localhost"):
+        peer_key(("localhost", 1), ("127.0.0.1", 2))
+
+
+def test_a_stream_becomes_parquet_when_it_is_big_enough(tmp_path: Path) -> None:
+    journal = Journal(tmp_path, rotate_bytes=20_000, flush=0.001)
+    for serial in range(5):
+        for _ in range(1000):
+            journal.open(serial, 1)
+        assert journal.flush()
+    assert journal.close().rows == 5000
+    assert len(list(tmp_path.glob("*.parquet"))) > 1
+    assert len(rows(tmp_path)) == 5000
+
+
+def test_the_oldest_files_go_when_all_are_too_big_and_the_newest_stays(tmp_path: Path) -> None:
+    for serial in range(4):
+        journal = make(tmp_path, retain_bytes=1)
+        for _ in range(100):
+            journal.open(serial, 1)
+        statistics = journal.close()
+    assert statistics.deleted == 1
+    assert {row["t"] for row in rows(tmp_path)} == {3}
+
+
+def test_a_journal_closed_twice_writes_once(tmp_path: Path) -> None:
+    journal = make(tmp_path)
+    journal.open(0, 1)
+    assert journal.close() == journal.close()
+    assert len(rows(tmp_path)) == 1
+
+
+# ---- crashes -----------------------------------------------------------------------------------------------------
+
+
+def test_a_stream_cut_anywhere_gives_back_every_whole_batch(tmp_path: Path) -> None:
+    journal = make(tmp_path / "live")
+    for batch in range(3):
+        for _ in range(10):
+            journal.open(batch, 1)
+        journal.flush()
+    (stream,) = (tmp_path / "live").glob(".*.arrows")
+    whole = stream.read_bytes()
+    counts = []
+    for cut in [*range(0, len(whole), 97), len(whole)]:
+        directory = tmp_path / f"cut{cut}"
+        directory.mkdir()
+        (directory / stream.name).write_bytes(whole[:cut])
+        recover(directory)
+        assert not list(directory.glob(".*"))
+        counts.append(len(rows(directory)))
+    assert counts == sorted(counts)
+    assert set(counts) == {0, 10, 20, 30}
+    journal.close()
+
+
+def test_a_stream_that_a_living_process_holds_is_not_recovered(tmp_path: Path) -> None:
+    journal = make(tmp_path)
+    journal.open(0, 1)
+    journal.flush()
+    code = "import sys, pathlib; from reaper.journal.files import recover; print(recover(pathlib.Path(sys.argv[1])))"
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    assert subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT).stdout == "[]\n"
+    assert journal.close().rows == len(rows(tmp_path)) == 1
+
+
+def test_a_crash_between_rename_and_delete_doubles_nothing(tmp_path: Path) -> None:
+    journal = make(tmp_path)
+    journal.open(0, 1)
+    journal.flush()
+    (stream,) = tmp_path.glob(".*.arrows")
+    left = stream.read_bytes()
+    journal.close()
+    stream.write_bytes(left)
+    make(tmp_path).close()
+    assert len(rows(tmp_path)) == 1
+    assert not list(tmp_path.glob(".*"))
+
+
+KILLED = """
+import sys, time
+from reaper.journal import Journal
+journal = Journal(sys.argv[1], mode="full", flush=0.01)
+log = journal.open(0, 1000, "echo")
+for t in range(1, 100_001):
+    log.touch(t)
+    if t % 5000 == 0:
+        journal.flush()
+        print(t, flush=True)
+"""
+
+
+@pytest.mark.slow
+def test_kill_9_amid_100_000_events_loses_at_most_what_was_not_flushed(tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", KILLED, str(tmp_path)], stdout=subprocess.PIPE, cwd=ROOT, text=True
+    )
+    assert process.stdout is not None
+    flushed = 0
+    while flushed < 50_000:
+        flushed = int(process.stdout.readline())
+    os.kill(process.pid, signal.SIGKILL)
+    rest = process.stdout.read().split()
+    process.stdout.close()
+    assert process.wait() == -signal.SIGKILL
+    flushed = int(rest[-1]) if rest else flushed
+    assert flushed < 100_000, "it was done before it was killed"
+    assert not rows(tmp_path)
+    statistics = make(tmp_path).close()
+    assert (statistics.recovered, statistics.errors) == (1, 0)
+    times = [row["t"] for row in rows(tmp_path)]
+    assert times == list(range(len(times)))  # no hole, no double: all that is missing is a tail
+    assert len(times) >= flushed + 1
+    (path,) = tmp_path.glob("*.parquet")
+    assert metadata(path)["reaper.recovered"] == "1"
+
+
+# ---- a file system that fails, a writer that dies -----------------------------------------------------------------
+
+
+FULL_DISK = """
+import resource, signal, sys
+from reaper.journal import Journal
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, resource.RLIM_INFINITY))
+journal = Journal(sys.argv[1], flush=0.01)
+for t in range(50):
+    for _ in range(1000):
+        journal.open(t, 1)
+    journal.flush()
+full = journal.statistics()
+assert full.alive and full.dropped > 0 and full.errors > 0 and full.rows + full.dropped == 50_000, full
+assert "File too large" in full.last_error, full
+resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+journal.open(99, 1)
+assert journal.flush()
+print(journal.close().rows)
+"""
+
+
+@pytest.mark.slow
+def test_a_full_disk_costs_rows_that_are_counted_and_nothing_else(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", FULL_DISK, str(tmp_path)], capture_output=True, text=True, check=False, cwd=ROOT
+    )
+    assert done.returncode == 0, done.stderr
+    assert "rows are dropped and counted" in done.stderr  # and it says so
+    found = rows(tmp_path)
+    assert len(found) == int(done.stdout)
+    assert found[-1]["t"] == 99
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_a_dead_writer_costs_rows_that_are_counted_and_stops_nobody(tmp_path: Path) -> None:
+    journal = make(tmp_path, queue_rows=10)  # no thread at all is the deadest
+    for t in range(25):
+        journal.open(t, 1)
+    statistics = journal.statistics()
+    assert (statistics.pending, statistics.dropped, statistics.alive) == (10, 15, False)
+    assert journal.close().rows == 10
+
+
+def test_an_error_nobody_foresaw_is_counted_and_the_next_batch_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    journal = make(tmp_path)
+    original = pa.RecordBatch.from_arrays
+
+    def fail(*_: object, **__: object) -> None:
+        raise MemoryError("none left")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("reaper.journal.writer.Writer._batch", fail)
+        journal.open(0, 1)
+        assert not journal.flush()
+    assert original is pa.RecordBatch.from_arrays
+    assert "MemoryError: none left" in caplog.text
+    journal.open(1, 1)
+    assert journal.flush()
+    assert journal.close().dropped == 1
+    assert [row["t"] for row in rows(tmp_path)] == [1]
+
+
+# ---- leases that log ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def core() -> IdleReaper:
+    return IdleReaper(tick=1.0)
+
+
+def test_a_lease_logs_silences_beyond_the_threshold_and_no_others(tmp_path: Path, core: IdleReaper) -> None:
+    with make(tmp_path, gap_threshold=2.0) as journal:
+        log_gaps(core, journal)
+        lease = core.register("a", 30.0, 0.0)
+        log = journal.open(0, 30_000)
+        attach(lease, log)
+        advance_touching(core, lease.touch, {1, 2, 3, 10, 11}, 20)
+        settle(lease, log)
+        log.close_peer(20 * S)
+    found = rows(tmp_path)
+    assert [(row["t"], row["idle_ns"]) for row in found[1:-1]] == [(10 * S, 7 * S)]
+    end = found[-1]
+    assert end["idle_ns"] == 9 * S
+    assert end["t"] - end["idle_ns"] - end["idle_sum_ns"] == 4 * S  # 0-1-2-3, then 10-11
+
+
+def test_a_lease_without_a_log_touches_as_ever(tmp_path: Path, core: IdleReaper) -> None:
+    with make(tmp_path, gap_threshold=2.0) as journal:
+        log_gaps(core, journal)
+        lease = core.register("a", 5.0, 0.0)
+        advance_touching(core, lease.touch, {4, 8}, 12)
+        assert lease.alive
+        assert [expiry.uid for expiry in core.advance(14.5)] == ["a"]
+        lease.touch()
+        assert not lease.alive
+        core.check()
+
+
+def advance_touching(core: IdleReaper, touch: Callable[[], None], at: set[int], until: int) -> None:
+    """Close an epoch at every whole second up to *until*, and touch right after those in *at*."""
+    for second in range(1, until + 1):
+        core.advance(float(second))
+        if second in at:
+            touch()
