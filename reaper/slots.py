@@ -41,10 +41,11 @@ class Chunk:
 class Slot:
     """An ordered bag of entries. `len(slot)` is exact; iteration is in order of arrival."""
 
-    __slots__ = ("chunks", "live")
+    __slots__ = ("chunks", "emptied", "live")
 
     def __init__(self) -> None:
         self.chunks: list[Chunk] = []
+        self.emptied = 0  # chunks that removals have emptied since they were last swept out
         self.live = 0
 
     def __len__(self) -> int:
@@ -77,11 +78,13 @@ class Slot:
 
     def take(self) -> list[Any]:
         """Remove every entry and return them in order of arrival: a new list, possibly empty. Cost: O(entries)."""
-        taken = list(self)
+        taken: list[Any] = []
+        for chunk in self.chunks:
+            taken += [entry for entry in chunk.items if entry is not None] if chunk.dead else chunk.items
         for entry in taken:
             entry._chunk = None
         self.chunks.clear()
-        self.live = 0
+        self.emptied = self.live = 0
         return taken
 
     def check(self) -> None:
@@ -90,8 +93,9 @@ class Slot:
         Raises:
             InvariantViolated: the first one that does not hold.
         """
-        live = 0
+        live = empty = 0
         for chunk in self.chunks:
+            empty += not chunk.items
             if chunk.slot is not self or len(chunk.items) > CHUNK:
                 raise InvariantViolated(f"chunk of {len(chunk.items)} entries does not belong to its slot")
             dead = 0
@@ -105,6 +109,8 @@ class Slot:
             live += len(chunk.items) - dead
         if live != self.live:
             raise InvariantViolated(f"slot counts {self.live} entries, holds {live}")
+        if empty > self.emptied:
+            raise InvariantViolated(f"slot counts {self.emptied} emptied chunks, holds {empty}")
 
 
 def remove(entry: Entry) -> None:
@@ -124,7 +130,14 @@ def tidy(chunk: Chunk) -> None:
     chunk.dead = 0
     for pos, entry in enumerate(chunk.items):
         entry._pos = pos
-    # An emptied chunk stays where it is: finding it among a million entries' chunks would cost more than its 150
-    # bytes, which go when the slot does. The last one is filled again; a slot that is emptied drops them all.
-    if not chunk.slot.live:
-        chunk.slot.chunks.clear()
+    slot = chunk.slot
+    if not slot.live:
+        slot.chunks.clear()
+        slot.emptied = 0
+    elif not chunk.items:
+        # Finding one chunk among those of a million entries would cost too much, leaving it would let a long-lived
+        # slot grow with all that ever passed through it: sweep when half of them may be empty, which is O(1) a removal.
+        slot.emptied += 1
+        if slot.emptied * 2 > len(slot.chunks):
+            slot.chunks[:] = [chunk for chunk in slot.chunks if chunk.items]
+            slot.emptied = 0
