@@ -1,0 +1,200 @@
+"""IdleReaper against an obvious model: a dict of last epochs, a list of closing instants, and a scan."""
+
+from __future__ import annotations
+
+import math
+
+import hypothesis.strategies as st
+from hypothesis import settings
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from reaper import DuplicateUid, IdleReaper
+
+UIDS = st.integers(0, 7)
+TIMEOUTS = st.sampled_from([0.3, 1.0, 2.5, 4.0, 9.0, 65.0, 1000.0])
+STEPS = st.sampled_from([0.0, 0.1, 0.5, 1.0, 1.0, 2.0, 5.0, 64.0, 5000.0])
+TICK = 1.0
+
+
+class Model:
+    def __init__(self, timeout: float, reason: str, epoch: int) -> None:
+        self.timeout, self.reason, self.epoch, self.suspended = timeout, reason, epoch, False
+
+
+class CoreMachine(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.core = IdleReaper(tick=TICK, wheel_size=4)
+        self.now = 1000.0
+        self.closed: list[float] = []  # of epoch 0, 1, ...; the open one is number len(closed)
+        self.opened = 0.0
+        self.model: dict[int, Model] = {}
+        self.leases = {}
+        self.dead = []
+
+    # ---- the model ----
+    def close(self):
+        self.closed.append(self.now)
+        self.opened = self.now
+
+    def close_if_nothing_armed(self):
+        if all(entry.suspended for entry in self.model.values()):
+            self.close()
+
+    def due(self, uid):
+        entry = self.model[uid]
+        if entry.suspended or entry.epoch == len(self.closed):
+            return math.inf
+        return self.closed[entry.epoch] + entry.timeout
+
+    def expect(self, expired, limit, now, spared=()):
+        due = sorted(at for at in map(self.due, self.model) if at <= now)
+        if limit is not None:
+            due = due[:limit]
+        spared_due = [self.due(uid) for uid in spared]
+        got = [self.due(expiry.uid) for expiry in expired]
+        assert sorted(got + spared_due) == due
+        assert got == sorted(got)
+        for expiry in expired:
+            entry = self.model.pop(expiry.uid)
+            lease = self.leases.pop(expiry.uid)
+            assert expiry == (expiry.uid, lease, entry.reason, expiry.due, now, now - expiry.due)
+            assert expiry.due == self.closed[entry.epoch] + entry.timeout
+            self.dead.append(lease)
+        for uid in spared:
+            self.model[uid].epoch = len(self.closed)
+
+    # ---- the rules ----
+    @rule(uid=UIDS, timeout=TIMEOUTS, reason=st.sampled_from(["idle", "headers"]))
+    def register(self, uid, timeout, reason):
+        if uid in self.model:
+            try:
+                self.core.register(uid, timeout=timeout, now=self.now)
+            except DuplicateUid:
+                return
+            raise AssertionError("registered twice")
+        self.close_if_nothing_armed()
+        self.leases[uid] = self.core.register(uid, timeout=timeout, now=self.now, reason=reason)
+        self.model[uid] = Model(timeout, reason, len(self.closed))
+
+    @rule(uid=UIDS, by_lease=st.booleans())
+    def touch(self, uid, by_lease):
+        if by_lease and uid in self.leases:
+            self.leases[uid].touch()
+        else:
+            assert self.core.touch(uid) == (uid in self.model)
+        if uid in self.model and not self.model[uid].suspended:
+            self.model[uid].epoch = len(self.closed)
+
+    @rule(uid=UIDS)
+    def suspend(self, uid):
+        if uid in self.model:
+            assert self.leases[uid].suspend() == (not self.model[uid].suspended)
+            self.model[uid].suspended = True
+
+    @rule(uid=UIDS)
+    def resume(self, uid):
+        if uid in self.model:
+            was = self.model[uid].suspended
+            if was:
+                self.close_if_nothing_armed()
+                self.model[uid].suspended = False
+                self.model[uid].epoch = len(self.closed)
+            assert self.leases[uid].resume(self.now) == was
+
+    @rule(uid=UIDS, timeout=TIMEOUTS, reason=st.sampled_from([None, "body"]))
+    def retime(self, uid, timeout, reason):
+        if uid in self.model:
+            assert self.leases[uid].retime(timeout, self.now, reason)
+            self.model[uid].timeout = timeout
+            self.model[uid].reason = reason or self.model[uid].reason
+
+    @rule(uid=UIDS)
+    def release(self, uid):
+        if uid in self.model:
+            assert self.leases[uid].release()
+            self.dead.append(self.leases.pop(uid))
+            del self.model[uid]
+        else:
+            assert not self.core.discard(uid)
+
+    @precondition(lambda self: self.dead)
+    @rule(i=st.integers(0, 100))
+    def poke_the_dead(self, i):
+        lease = self.dead[i % len(self.dead)]
+        lease.touch()
+        assert not lease.alive
+        assert not lease.suspend()
+        assert not lease.resume(self.now)
+        assert not lease.retime(1.0, self.now)
+        assert not lease.release()
+
+    @rule(step=STEPS)
+    def close_epoch(self, step):
+        self.now += step
+        assert self.core.close_epoch(self.now)
+        self.close()
+
+    @rule(limit=st.sampled_from([None, 1, 2, 3]))
+    def expire(self, limit):
+        self.expect(self.core.expire(self.now, limit=limit), limit, self.now)
+
+    @rule(step=STEPS, limit=st.sampled_from([None, 1, 2]))
+    def advance(self, step, limit):
+        self.now += step
+        if self.now - self.opened >= TICK / 2:
+            self.close()
+        self.expect(self.core.advance(self.now, limit=limit), limit, self.now)
+
+    @rule(step=STEPS, chosen=st.sets(UIDS), limit=st.sampled_from([None, 2]))
+    def expire_with_a_last_look(self, step, chosen, limit):
+        self.now += step
+        self.core.close_epoch(self.now)
+        self.close()
+        spared = []
+
+        def spare(leases):
+            spared.extend(lease for lease in leases if lease.uid in chosen)
+            return spared
+
+        expired = self.core.expire(self.now, limit=limit, spare=spare)
+        self.expect(expired, limit, self.now, [lease.uid for lease in spared])
+
+    # ---- what always holds ----
+    @invariant()
+    def agrees(self):
+        self.core.check()
+        assert len(self.core) == len(self.model)
+        statistics = self.core.statistics()
+        assert statistics.suspended == sum(entry.suspended for entry in self.model.values())
+        assert statistics.expired + statistics.released == len(self.dead)
+
+    @invariant()
+    def wakes_exactly(self):
+        armed = [uid for uid, entry in self.model.items() if not entry.suspended]
+        wake = self.core.next_wakeup()
+        if not armed:
+            assert wake is None
+        else:
+            # Never later than anything due or the end of the epoch. It may come earlier than any real due instant: for
+            # a slot whose leases have all been touched, to move them on.
+            assert wake <= min(self.opened + TICK, *map(self.due, armed), math.inf)
+
+    @invariant()
+    def explains(self):
+        for uid, entry in self.model.items():
+            explanation = self.core.explain(uid)
+            assert (explanation.timeout, explanation.reason) == (entry.timeout, entry.reason)
+            assert explanation.suspended == entry.suspended
+            if not entry.suspended and entry.epoch < len(self.closed):
+                assert explanation.due == self.due(uid)
+
+    @invariant()
+    def knows_the_oldest(self):
+        armed = {uid: entry.epoch for uid, entry in self.model.items() if not entry.suspended}
+        oldest = self.core.oldest(3)
+        assert [armed[uid] for uid in oldest] == sorted(armed.values())[:3]
+
+
+TestCoreAgainstAScan = CoreMachine.TestCase
+TestCoreAgainstAScan.settings = settings(max_examples=120, stateful_step_count=60, deadline=None)

@@ -1,0 +1,153 @@
+"""IdleRing: the single-layer ring in whole ticks."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from reaper import ClockWentBackwards, IdleRing, InvalidArgument
+
+UIDS = st.sampled_from("abcdef")
+
+
+def test_a_silent_uid_is_handed_out_one_tick_after_its_timeout_and_never_before():
+    ring = IdleRing(timeout_ticks=3)
+    ring.add("a")
+    assert [ring.advance(tick) for tick in range(1, 6)] == [[], [], [], ["a"], []]
+
+
+def test_a_touch_moves_the_index_and_not_the_entry():
+    ring = IdleRing(timeout_ticks=3)
+    ring.add("a")
+    ring.advance(2)
+    assert ring.slot_of("a") == 0
+    assert ring.touch("a")
+    assert ring.slot_of("a") == 2
+    assert [uid for slot in ring._slots for uid in slot] == ["a"]
+    assert ring._slots[0] == ["a"]
+
+
+def test_unknown_uids_are_answered_false_and_never_an_error():
+    ring = IdleRing()
+    assert not ring.touch("nobody")
+    assert not ring.discard("nobody")
+    assert ring.slot_of("nobody") is None
+    assert "nobody" not in ring
+
+
+def test_a_late_touch_does_not_resurrect():
+    ring = IdleRing(timeout_ticks=1)
+    ring.add("a")
+    assert ring.advance(2) == ["a"]
+    assert not ring.touch("a")
+    assert len(ring) == 0
+    assert ring.advance(10) == []
+
+
+def test_discard_and_add_again_leaves_one_entry_that_lives_its_full_timeout():
+    ring = IdleRing(timeout_ticks=3)
+    ring.add("a")
+    ring.advance(2)
+    assert ring.discard("a")
+    assert ring.add("a")
+    assert sum(slot.count("a") for slot in ring._slots) == 1
+    assert ring.advance(5) == []
+    assert ring.advance(6) == ["a"]
+
+
+def test_add_of_a_known_uid_is_a_touch():
+    ring = IdleRing(timeout_ticks=2)
+    assert ring.add("a")
+    ring.advance(2)
+    assert not ring.add("a")
+    assert len(ring) == 1
+    assert ring.advance(4) == []
+    assert ring.advance(5) == ["a"]
+
+
+def test_one_jump_over_everything_hands_out_the_oldest_first():
+    ring = IdleRing(timeout_ticks=5)
+    for tick, uid in enumerate("abcde"):
+        ring.advance(tick)
+        ring.add(uid)
+    ring.touch("a")
+    assert ring.advance(10**9) == ["b", "c", "d", "e", "a"]
+    assert len(ring) == 0
+
+
+def test_the_clock_does_not_go_backwards_and_a_refusal_changes_nothing():
+    ring = IdleRing(timeout_ticks=1, start=5)
+    ring.add("a")
+    with pytest.raises(ClockWentBackwards, match="got 4 after 5"):
+        ring.advance(4)
+    assert (ring.tick, list(ring.advance(7))) == (5, ["a"])
+
+
+@pytest.mark.parametrize("bad", [0, -1, 1.5, True, None, float("nan")])
+def test_a_bad_timeout_is_refused_by_name_and_value(bad):
+    with pytest.raises(InvalidArgument, match=r"timeout_ticks must be an integer >= 1, got"):
+        IdleRing(timeout_ticks=bad)
+
+
+@pytest.mark.parametrize("bad", [1.0, "1", None])
+def test_a_bad_tick_is_refused(bad):
+    with pytest.raises(InvalidArgument, match="tick must be an integer"):
+        IdleRing().advance(bad)
+
+
+class RingMachine(RuleBasedStateMachine):
+    """The ring against a dict of last touches."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ring = IdleRing(timeout_ticks=4)
+        self.last: dict[str, int] = {}
+        self.now = 0
+
+    @rule(uid=UIDS)
+    def add(self, uid):
+        assert self.ring.add(uid) == (uid not in self.last)
+        self.last[uid] = self.now
+
+    @rule(uid=UIDS)
+    def touch(self, uid):
+        assert self.ring.touch(uid) == (uid in self.last)
+        if uid in self.last:
+            self.last[uid] = self.now
+
+    @rule(uid=UIDS)
+    def discard(self, uid):
+        assert self.ring.discard(uid) == (self.last.pop(uid, None) is not None)
+
+    @rule(jump=st.sampled_from([0, 1, 1, 2, 3, 4, 5, 6, 11, 1000]))
+    def advance(self, jump):
+        self.now += jump
+        expired = self.ring.advance(self.now)
+        due = {uid: touched for uid, touched in self.last.items() if touched + 4 < self.now}
+        assert sorted(expired) == sorted(due)
+        assert [due[uid] for uid in expired] == sorted(due.values())
+        for uid in due:
+            del self.last[uid]
+
+    @invariant()
+    def agrees(self):
+        self.ring.check()
+        assert len(self.ring) == len(self.last)
+        assert all(self.ring.slot_of(uid) == touched % 5 for uid, touched in self.last.items())
+
+
+TestRingAgainstADict = RingMachine.TestCase
+
+
+@given(st.integers(1, 6), st.lists(st.integers(0, 30), min_size=1, max_size=20))
+def test_lateness_is_less_than_one_tick_plus_the_jump(timeout, touches):
+    ring = IdleRing(timeout_ticks=timeout)
+    ring.add("a")
+    last = 0
+    for tick in sorted(touches):
+        if "a" in ring and ring.advance(tick) == ["a"]:
+            assert tick > last + timeout
+        if ring.touch("a"):
+            last = tick
