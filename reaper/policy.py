@@ -7,10 +7,13 @@ is a phase without a timeout: it is never idle.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Literal
+from typing import Literal, Protocol
+
+from .config import ReaperConfig
+from .rates import Allowance, Sweep
 
 Direction = Literal["in", "out"]
 
@@ -74,3 +77,235 @@ TOO_SLOW: Mapping[Direction, str] = {"in": "min_in_rate", "out": "min_out_rate"}
 
 TOO_OLD = "max_age"
 """The reason a connection gives that was closed for its age."""
+
+MAX_REQUESTS = "max_requests"
+"""The reason a connection gives that was closed for having served its share."""
+
+STALL_TICKS = 2.0
+"""Ticks; when more time than that passes between two looks at a rate, the loop was stuck, and the peer is not charged
+for it. Looks are less than one tick apart when nothing is stuck."""
+
+INSTANT = 1e-6
+"""Seconds; the timeout of a connection that is to go as soon as the reaper can judge it. Its law holds for that too:
+after the loop has read what had arrived, and not if the kernel still holds bytes of it."""
+
+IDLE_PHASES = frozenset({Phase.FIRST_BYTE, Phase.KEEP_ALIVE})
+"""Nothing has been asked for: closing loses nothing but a request that is on its way."""
+
+
+class Watch(Protocol):
+    """What the policy drives: `reaper.trio.Connection`, or anything that behaves like it."""
+
+    def touch(self) -> object:
+        """Note activity."""
+
+    def suspend(self) -> object:
+        """Exempt from reaping until `resume`."""
+
+    def resume(self) -> object:
+        """End the exemption; counts as activity."""
+
+    def retime(self, idle: float, reason: str | None = None) -> object:
+        """Put a timeout (seconds, 0 is off) and a reason in force, counted from the last activity."""
+
+
+class IdlePolicy:
+    """Which timeout is in force on one connection, told by what happens on it. Pure: drives a watch, reads no clock.
+
+    The server calls `enter` when it begins to wait for something, `bytes_in` and `bytes_out` when bytes have moved.
+    A `Sweep` charges for the least rates and, since nobody is told when the peer takes bytes out of the kernel's
+    buffer, asks for the progress of what is being sent.
+
+    Args:
+        config: `timeouts` and `limits` of it are used; `reload` puts another in force.
+        watch: The connection's watch. Whatever timeout it began with is replaced at once.
+        now: Seconds, the clock of every other `now`.
+        sweep: Looks after the phases with a least rate; None: no rates, and no progress but what `bytes_out` tells.
+        progress: How many bytes the peer has accepted since it was last asked.
+        phase: What the connection waits for to begin with.
+    Attributes:
+        phase: What it waits for now.
+        since: Since when, seconds.
+        requests: Requests begun.
+        retired: Why no further request may follow the one in flight; None: they may.
+    """
+
+    __slots__ = (
+        "_armed",
+        "_config",
+        "_doomed",
+        "_inbound",
+        "_outbound",
+        "_progress",
+        "_suspended",
+        "_sweep",
+        "_watch",
+        "phase",
+        "requests",
+        "retired",
+        "since",
+    )
+
+    def __init__(
+        self,
+        config: ReaperConfig,
+        watch: Watch,
+        now: float,
+        sweep: Sweep | None = None,
+        progress: Callable[[], int] | None = None,
+        phase: Phase = Phase.FIRST_BYTE,
+    ) -> None:
+        self._config = config
+        self._watch = watch
+        self._sweep = sweep
+        self._progress = progress
+        self._inbound: Allowance | None = None
+        self._outbound: Allowance | None = None
+        self._armed: tuple[float, str] | None = None
+        self._doomed: str | None = None
+        self._suspended = False
+        self.requests = 0
+        self.retired: str | None = None
+        self.phase = phase
+        self.since = now
+        self._begin(now)
+
+    def enter(self, phase: Phase, now: float) -> None:
+        """The connection now waits for *phase*; its timeout counts from *now*. Nothing if it does already."""
+        if phase is not self.phase:
+            self._leave(now)
+            self.phase = phase
+            self.since = now
+            self._begin(now)
+
+    def request(self, now: float) -> None:
+        """A request has begun: it is in flight, and with it its own allowances for body and response."""
+        self.requests += 1
+        self.enter(Phase.IN_FLIGHT, now)
+        self._inbound = self._outbound = None
+        limit = self._config.limits.max_requests
+        if limit and self.requests >= limit and self.retired is None:
+            self.retired = MAX_REQUESTS
+
+    def bytes_in(self, count: int, now: float) -> None:
+        """*count* bytes came in at *now*."""
+        self._moved("in", self._inbound, count, now)
+
+    def bytes_out(self, count: int, now: float) -> None:
+        """The peer accepted *count* bytes at *now*: by the kernel's word, not that of a call that only queued them."""
+        self._moved("out", self._outbound, count, now)
+
+    def _moved(self, direction: Direction, allowance: Allowance | None, count: int, now: float) -> None:
+        if allowance is not None:
+            allowance.earn(count, now)
+            if self._doomed == TOO_SLOW[direction] and allowance.left(now) > 0:
+                self._doomed = None
+                self._arm()
+        # A doomed connection is not touched: bytes at drip rate would put its end off for ever.
+        if self._doomed is None and direction in RULES[self.phase].restarted_by:
+            self._watch.touch()
+
+    def retire(self, reason: str, now: float) -> None:
+        """Let the connection go: at once if nothing has been asked for, otherwise after the response in flight.
+
+        At once means not before it has been idle for `drain_idle`: a request may be on its way.
+        """
+        if self.retired is None or self.retired == MAX_REQUESTS:
+            self.retired = reason
+            if self.phase in IDLE_PHASES:
+                self._arm()
+
+    def reload(self, config: ReaperConfig, now: float) -> None:
+        """Put the timeouts of *config* in force. That of the phase counts from the last activity, not from *now*."""
+        self._config = config
+        if self._doomed is None:
+            self._arm()
+
+    def charge(self, now: float) -> None:
+        """Ask for progress and judge the least rate of the phase. Called by the `Sweep`."""
+        rate = RULES[self.phase].rate
+        if rate == "out" and self._progress is not None and (count := self._progress()):
+            self.bytes_out(count, now)
+        allowance = self._inbound if rate == "in" else self._outbound
+        if rate is not None and allowance is not None and self._doomed is None and allowance.left(now) <= 0:
+            self._doomed = TOO_SLOW[rate]
+            self._armed = (INSTANT, self._doomed)
+            self._watch.retime(*self._armed)
+
+    @property
+    def status(self) -> int | None:
+        """What HTTP answers if the connection is reaped now; None: nothing."""
+        return RULES[self.phase].status
+
+    def _begin(self, now: float) -> None:
+        rule = RULES[self.phase]
+        if rule.timeout is None:
+            self._watch.suspend()
+            self._suspended = True
+            return
+        if self._suspended:
+            self._suspended = False
+            self._watch.resume()
+        else:
+            self._watch.touch()
+        self._arm()
+        if rule.rate is not None and self._sweep is not None:
+            allowance = self._allowance(rule.rate)
+            if allowance is not None:
+                allowance.start(now)
+            if allowance is not None or (rule.rate == "out" and self._progress is not None):
+                self._sweep.add(self)
+
+    def _leave(self, now: float) -> None:
+        self._doomed = None
+        rate = RULES[self.phase].rate
+        if rate is not None and self._sweep is not None:
+            self._sweep.discard(self)
+            allowance = self._inbound if rate == "in" else self._outbound
+            if allowance is not None:
+                allowance.pause(now)
+
+    def close(self) -> None:
+        """The connection is gone: nobody looks after it any longer."""
+        if self._sweep is not None:
+            self._sweep.discard(self)
+
+    def _allowance(self, direction: Direction) -> Allowance | None:
+        """The allowance of this request in *direction*, made when it is first needed; None: there is no least rate."""
+        limits, timeouts, step = self._config.limits, self._config.timeouts, STALL_TICKS * self._config.reaper.tick
+        if direction == "in":
+            if self._inbound is None and limits.min_in_rate:
+                self._inbound = Allowance(limits.min_in_rate, limits.min_in_grace, timeouts.body, step)
+            return self._inbound
+        if self._outbound is None and limits.min_out_rate:
+            self._outbound = Allowance(limits.min_out_rate, limits.min_out_grace, timeouts.write, step)
+        return self._outbound
+
+    def _arm(self) -> None:
+        """Put the phase's timeout and reason in force, unless they are."""
+        name = RULES[self.phase].timeout
+        if name is None:
+            return
+        key = (getattr(self._config.timeouts, name), name)
+        if self.retired is not None and self.phase in IDLE_PHASES:
+            soon = self._config.timeouts.drain_idle or INSTANT
+            key = (min(soon, key[0] or soon), self.retired)
+        if key != self._armed:
+            self._armed = key
+            self._watch.retime(*key)
+
+
+def lifespan(max_age: float, jitter: float, tick: float, share: float) -> float:
+    """The age limit of one connection: *max_age* shortened by up to *jitter* of it, so that not all go in one instant.
+
+    Args:
+        max_age: Seconds; 0: no limit.
+        jitter: 0..1.
+        tick: Seconds. The result is a whole number of ticks, for each distinct timeout costs the reaper a slot.
+        share: Drawn by the caller, evenly from 0..1.
+    Returns:
+        Seconds, at least one tick; 0 if *max_age* is 0.
+    """
+    if max_age == 0:
+        return 0.0
+    return max(1, round(max_age * (1 - jitter * share) / tick)) * tick

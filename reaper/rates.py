@@ -1,0 +1,106 @@
+"""Least rates: how slow a peer may be while it is waited for.
+
+One rule: *only the time in which the peer could have done something is charged to it*. Waiting is charged, handling is
+not, and neither is the time in which the loop itself was stuck.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Protocol
+
+
+class Allowance:
+    """How long one peer may still be waited for, in one direction of one request.
+
+    Every byte pays for `1 / rate` seconds of waiting, and *grace* is given in advance: whoever keeps the rate on
+    average is safe however unevenly its bytes come, and a burst at the start does not pay for hours of dripping, for
+    nobody may have more than *cap* seconds left.
+
+    Args:
+        rate: Bytes per second, > 0.
+        grace: Seconds given in advance.
+        cap: Seconds; 0: no cap. Less than *grace* is taken as *grace*.
+        step: Seconds; the most that is charged at once. More than that passed only because the loop was stuck.
+    """
+
+    __slots__ = ("_cap", "_left", "_rate", "_since", "_step")
+
+    def __init__(self, rate: float, grace: float, cap: float, step: float) -> None:
+        self._rate = rate
+        self._cap = max(cap or math.inf, grace)
+        self._step = step
+        self._left = grace
+        self._since: float | None = None
+
+    def start(self, now: float) -> None:
+        """The peer is waited for from *now* on."""
+        self._since = now
+
+    def pause(self, now: float) -> None:
+        """It is not waited for any longer."""
+        self._charge(now)
+        self._since = None
+
+    def earn(self, count: int, now: float) -> None:
+        """*count* bytes moved."""
+        self._charge(now)
+        self._left = min(self._left + count / self._rate, self._cap)
+
+    def left(self, now: float) -> float:
+        """Seconds of waiting left as of *now*; 0 or less: the peer is too slow."""
+        self._charge(now)
+        return self._left
+
+    def _charge(self, now: float) -> None:
+        if self._since is not None:
+            self._left -= min(now - self._since, self._step)
+            self._since = now
+
+
+class Charged(Protocol):
+    """What a `Sweep` looks after: `reaper.policy.IdlePolicy`."""
+
+    def charge(self, now: float) -> None:
+        """Judge the least rate as of *now*."""
+
+
+class Sweep:
+    """Judges everybody whose peer is being waited for at a least rate, several times a tick, with one lease for all.
+
+    One look at each costs less than a lease for each, and those that nobody waits for cost nothing: with nobody in it,
+    the sweep is not scheduled.
+
+    Args:
+        schedule: `schedule(seconds, call)`: have *call* called with `now` in that time, once.
+        period: Seconds between two looks.
+    """
+
+    def __init__(self, schedule: Callable[[float, Callable[[float], None]], object], period: float) -> None:
+        self._schedule = schedule
+        self._period = period
+        self._members: dict[Charged, None] = {}
+        self._scheduled = False
+
+    def __len__(self) -> int:
+        return len(self._members)
+
+    def add(self, member: Charged) -> None:
+        """Look at *member* from now on."""
+        self._members[member] = None
+        if not self._scheduled:
+            self._scheduled = True
+            self._schedule(self._period, self._look)
+
+    def discard(self, member: Charged) -> None:
+        """Look at it no longer."""
+        self._members.pop(member, None)
+
+    def _look(self, now: float) -> None:
+        self._scheduled = False
+        for member in list(self._members):
+            member.charge(now)
+        if self._members and not self._scheduled:
+            self._scheduled = True
+            self._schedule(self._period, self._look)
