@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Hashable, Sequence
 from heapq import heappop, heappush
 from itertools import count, groupby
+from types import FunctionType
 from typing import Any
 
 from .errors import ClockWentBackwards, DuplicateUid, HookErrors, InvariantViolated, UnknownUid
@@ -75,7 +76,7 @@ class IdleReaper:
         self._epochs = self._expired = self._moved = self._averted = self._released = 0
         self._max_lateness = 0.0
         self._open = Epoch(0.0, 0)
-        self._lease_type, self._publish_open = _bind(self, self._open)
+        self._lease_type, self._namespace = _bind(self, self._open)
 
     def __len__(self) -> int:
         return len(self._leases)
@@ -242,7 +243,7 @@ class IdleReaper:
         ending.closed = now
         self._epochs += 1
         self._open = Epoch(now, self._epochs)
-        self._publish_open(self._open)
+        self._namespace["open_epoch"] = self._open
         if self._epochs == 1:
             self._origin = now
         self._lower(now)
@@ -593,29 +594,23 @@ def _check_limit(limit: int | None) -> None:
         check_count("limit", limit, 1)
 
 
-def _bind(core: IdleReaper, first: Epoch) -> tuple[type[Lease], Callable[[Epoch], None]]:
-    """The lease class of one core, and the function that tells it which epoch is open.
+open_epoch: Epoch  # never set here: a global of each core's own copy of _touch
 
-    The open epoch is a variable that `touch` closes over. That saves the lease a reference to its core, and the touch
-    two attribute loads; with the fifth field a lease would straddle two cache lines, which costs more than both.
+
+def _touch(self: Lease) -> None:
+    self._epoch = open_epoch  # noqa: F821
+
+
+def _bind(core: IdleReaper, first: Epoch) -> tuple[type[Lease], dict[str, Epoch]]:
+    """The lease class of one core, and the namespace in which its `touch` finds the open epoch.
+
+    A name saves each lease a reference to its core, and each touch two attribute loads; with a fifth field a lease
+    would straddle two cache lines, which costs more than both. A namespace of its own is the fastest place for the
+    name (a variable closed over: 1.36x an empty call, this: 1.28x, hot).
     """
-    open_epoch = first
-
-    class BoundLease(Lease):
-        __slots__ = ()
-        _core = core
-
-        def touch(self) -> None:
-            self._epoch = open_epoch
-
-    BoundLease.__name__ = BoundLease.__qualname__ = "Lease"
-    BoundLease.touch.__doc__ = Lease.touch.__doc__
+    namespace = {"open_epoch": first}
     # CPython keeps what it learnt about a store in the code object. Two cores must not share one, or each would unlearn
-    # what the other taught, and touch would cost twice as much (tests/test_core_touch.py).
-    BoundLease.touch.__code__ = BoundLease.touch.__code__.replace()
-
-    def publish(epoch: Epoch) -> None:
-        nonlocal open_epoch
-        open_epoch = epoch
-
-    return BoundLease, publish
+    # what the other taught (tests/test_core.py: test_two_cores_do_not_share...).
+    touch = FunctionType(_touch.__code__.replace(co_name="touch"), namespace, "touch")
+    touch.__doc__ = Lease.touch.__doc__
+    return type("Lease", (Lease,), {"__slots__": (), "_core": core, "touch": touch}), namespace
