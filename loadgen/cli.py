@@ -1,0 +1,167 @@
+"""The command line: `python -m loadgen run ...`.
+
+One rule: a bad argument costs one line on standard error and exit status 2, before anything has started. 0: every
+connection ended as planned. 1: it did not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NoReturn, TypeVar
+
+from .plan import DEFAULT_MIX, Law, make_plan, parse_mix
+from .protocols import PROTOCOLS
+from .units import BadArgument, parse_count, parse_positive_duration, parse_target
+
+T = TypeVar("T")
+DEFAULT_RATE = 4000.0
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse that complains in one line."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: {message}\n")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; returns the exit status."""
+    parser = Parser(
+        prog="loadgen",
+        description="Expects to be closed: measures when a server hangs up against when it should.",
+    )
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=Parser)
+    add_run(commands)
+    options = parser.parse_args(arguments)
+    try:
+        status: int = options.run(options)
+    except BadArgument as error:
+        print(f"loadgen {options.command}: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print(f"loadgen {options.command}: interrupted before there was anything to report", file=sys.stderr)
+        return 130
+    return status
+
+
+def reading(parse: Callable[[str], T]) -> Callable[[str], T]:
+    """*parse* as an argparse type: its complaint, not argparse's own."""
+
+    def read(text: str) -> T:
+        try:
+            return parse(text)
+        except BadArgument as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+
+    return read
+
+
+def add_run(commands: Any) -> None:
+    """The command `run` and its options."""
+    run = commands.add_parser(
+        "run",
+        help="drive a server with real connections and judge when it closes them",
+        description="Opens real TCP connections, plays the planned behaviours and compares every close with the plan.",
+    )
+    duration = reading(parse_positive_duration)
+    run.add_argument("--target", required=True, type=reading(parse_target), metavar="HOST:PORT")
+    run.add_argument("--connections", type=reading(parse_count), default=1000, metavar="N", help="default 1000")
+    run.add_argument("--timeout", type=duration, required=True, help="the server's idle timeout, such as 5s")
+    run.add_argument("--tick", type=duration, default=1.0, help="how late the server may be; default 1s")
+    run.add_argument("--mix", default=DEFAULT_MIX, help=f"behaviours and weights; default {DEFAULT_MIX}")
+    run.add_argument(
+        "--duration", type=duration, help="from the last connection to the end of the run; default 3 timeouts + a tick"
+    )
+    run.add_argument("--seed", type=int, help="same seed, same plan; default: drawn and reported")
+    run.add_argument("--protocol", choices=PROTOCOLS, default="echo", help="default echo")
+    run.add_argument(
+        "--connect-rate",
+        type=reading(parse_count),
+        default=DEFAULT_RATE,
+        metavar="N",
+        help="connections a second; default 4000",
+    )
+    run.add_argument(
+        "--processes", type=reading(parse_count), metavar="N", help="default: as few as descriptors and ports allow"
+    )
+    run.add_argument(
+        "--patience",
+        type=duration,
+        help="how long an overdue close is waited for at the end; default 2 ticks, at least 1s",
+    )
+    run.add_argument(
+        "--allow-remote",
+        action="store_true",
+        help="permit a target outside the loopback: only with its owner's consent",
+    )
+    run.add_argument(
+        "--server-pid",
+        type=int,
+        action="append",
+        default=[],
+        metavar="PID",
+        help="watch this process and its children; repeatable",
+    )
+    run.add_argument("--server-stats", type=Path, metavar="FILE", help="JSON file with the report's `server` block")
+    run.add_argument("--report", type=Path, metavar="FILE", help="write the JSON report here")
+    run.add_argument("--png", type=Path, metavar="FILE", help="draw the lateness histogram here")
+    run.add_argument("--json", action="store_true", help="print the report to standard output")
+    run.add_argument("--quiet", action="store_true", help="no progress")
+    run.set_defaults(run=run_command)
+
+
+def run_command(options: argparse.Namespace) -> int:
+    """`loadgen run`."""
+    from .dashboard import display_for
+    from .fleet import Hooks, WorkerDied, drive
+    from .report import build_report, verdict_lines, write_report
+    from .server_watch import ServerWatch, read_server_stats
+
+    if not options.target.loopback and not options.allow_remote:
+        raise BadArgument(f"--target {options.target} is not on the loopback: give --allow-remote if its owner agrees")
+    seed = random.SystemRandom().randrange(1 << 32) if options.seed is None else options.seed
+    law = Law(options.timeout, options.tick)
+    duration = options.duration or 3 * law.timeout + law.tick
+    plan = make_plan(parse_mix(options.mix), options.connections, law, duration, seed)
+    patience = options.patience or max(2 * law.tick, 1.0)
+    stats = read_server_stats(options.server_stats) if options.server_stats else None
+    watch = ServerWatch(options.server_pid)
+    display = display_for(sys.stderr, options.quiet)
+    try:
+        observation = drive(
+            plan, options.target, options.protocol, options.connect_rate, patience, options.processes,
+            Hooks(display.show, watch.sample),
+        )  # fmt: skip
+    except WorkerDied as error:
+        print(f"loadgen run: {error}", file=sys.stderr)
+        return 1
+    finally:
+        display.close()
+    config = {
+        "target": str(options.target),
+        "protocol": options.protocol,
+        "mix": {behaviour.name: behaviour.weight for behaviour in plan.behaviours},
+        "timeout_s": law.timeout,
+        "tick_s": law.tick,
+        "duration_s": duration,
+        "connect_rate": options.connect_rate,
+        "patience_s": patience,
+    }
+    established = sum(outcome.counters.established for outcome in observation.outcomes)
+    report, _ = build_report(plan, observation, config, stats or watch.result(established))
+    if options.report:
+        write_report(report, options.report)
+    if options.png:
+        from .picture import draw_lateness
+
+        draw_lateness(report, options.png)
+    if options.json:
+        print(json.dumps(report, indent=1))
+    else:
+        print("\n".join(verdict_lines(report)))
+    return 0 if report["verdict"] == "pass" else 1

@@ -1,0 +1,82 @@
+"""Counts of durations in logarithmic buckets: constant memory, mergeable, never more than 1/32 off.
+
+One rule: a value is counted once, where it happened, and never averaged. (The idea of HDR histograms: a power of two
+split into equal parts.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+SUBBUCKETS = 32
+"""Parts of each power of two: the relative error of a percentile is at most 1/32."""
+_SHIFT = SUBBUCKETS.bit_length() - 1
+
+
+class Histogram:
+    """Durations in seconds, counted with microsecond resolution. Negative ones count as zero; `max` is exact."""
+
+    __slots__ = ("counts", "max", "total")
+
+    def __init__(self) -> None:
+        self.counts: dict[int, int] = {}
+        self.total = 0
+        self.max = 0.0
+
+    def add(self, value: float) -> None:
+        """Count *value* seconds. Cost: O(1)."""
+        us = int(value * 1e6) if value > 0 else 0
+        exponent = us.bit_length() - _SHIFT - 1
+        # Up to 2 * SUBBUCKETS the buckets are single microseconds; from there on each power of two has SUBBUCKETS.
+        bucket = us if exponent <= 0 else (exponent << _SHIFT) + (us >> exponent)
+        self.counts[bucket] = self.counts.get(bucket, 0) + 1
+        self.total += 1
+        if value > self.max:
+            self.max = value
+
+    def merge(self, other: Histogram) -> None:
+        """Add the counts of *other*, which is left as it is."""
+        for bucket, count in other.counts.items():
+            self.counts[bucket] = self.counts.get(bucket, 0) + count
+        self.total += other.total
+        self.max = max(self.max, other.max)
+
+    def percentile(self, percent: float) -> float | None:
+        """The upper edge in seconds of the bucket that holds that share of the values (at most `max`); None when
+        empty."""
+        if not self.total:
+            return None
+        wanted = self.total * percent / 100
+        seen = 0
+        for bucket in sorted(self.counts):
+            seen += self.counts[bucket]
+            if seen >= wanted:
+                return min(_upper_edge(bucket), self.max)
+        return self.max
+
+    def summary(self) -> dict[str, float | None]:
+        """p50, p99, p99.9 and max in seconds, None each when empty."""
+        return {
+            "p50": self.percentile(50),
+            "p99": self.percentile(99),
+            "p99_9": self.percentile(99.9),
+            "max": self.max if self.total else None,
+        }
+
+    def buckets(self) -> list[tuple[float, int]]:
+        """(upper edge in seconds, count) of every bucket that is not empty, ascending."""
+        return [(_upper_edge(bucket), self.counts[bucket]) for bucket in sorted(self.counts)]
+
+
+def merged(histograms: Iterable[Histogram]) -> Histogram:
+    """One histogram with the counts of all of them."""
+    total = Histogram()
+    for histogram in histograms:
+        total.merge(histogram)
+    return total
+
+
+def _upper_edge(bucket: int) -> float:
+    exponent = max((bucket >> _SHIFT) - 1, 0)
+    base = bucket if exponent == 0 else bucket - (exponent << _SHIFT)
+    return ((base + 1) << exponent) / 1e6

@@ -1,0 +1,117 @@
+"""Text <-> quantities: the only place that reads what a person typed.
+
+Every parser raises `BadArgument` with one line that says what was wrong, which value came, and what would be right.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import math
+import re
+import socket
+from typing import NamedTuple
+
+DURATION_FORMS = "250ms, 30s, 5m or 1h"
+_UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_DURATION = re.compile(r"(\d+(?:\.\d+)?|\.\d+)\s*(us|ms|s|m|h|d)")
+
+
+class BadArgument(ValueError):
+    """The caller asked for something that cannot be: exit status 2, the message is the one line to show."""
+
+
+class Target(NamedTuple):
+    """Where to connect: *host* is a numeric address of *family*."""
+
+    host: str
+    port: int
+    family: socket.AddressFamily
+
+    @property
+    def loopback(self) -> bool:
+        """Whether this address never leaves the machine."""
+        return ipaddress.ip_address(self.host).is_loopback
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if self.family == socket.AF_INET6 else f"{self.host}:{self.port}"
+
+
+def parse_duration(text: str) -> float:
+    """Seconds from a text such as `250ms`, `1.5s`, `5m`, `1h`. Zero is allowed, `0` alone too.
+
+    Raises:
+        BadArgument: anything else.
+    """
+    text = text.strip()
+    if text == "0":
+        return 0.0
+    match = _DURATION.fullmatch(text)
+    if match is None:
+        raise BadArgument(f"{text!r} is not a duration: write {DURATION_FORMS}")
+    return float(match[1]) * _UNITS[match[2]]
+
+
+def parse_positive_duration(text: str) -> float:
+    """As `parse_duration`, and greater than zero."""
+    seconds = parse_duration(text)
+    if seconds <= 0:
+        raise BadArgument(f"{text!r} must be longer than 0: write {DURATION_FORMS}")
+    return seconds
+
+
+def parse_count(text: str) -> int:
+    """An integer > 0; `100_000` and `100k` are read too."""
+    match = re.fullmatch(r"([\d_]+)([kM]?)", text.strip())
+    value = int(match[1].strip("_") or 0) * {"": 1, "k": 1000, "M": 1_000_000}[match[2]] if match else 0
+    if value < 1:
+        raise BadArgument(f"{text!r} is not a count: write a whole number of at least 1, such as 1000 or 100k")
+    return value
+
+
+def parse_target(text: str) -> Target:
+    """`127.0.0.1:8080`, `localhost:8080`, `[::1]:8080`; a name is resolved once, here.
+
+    Raises:
+        BadArgument: no port, a port outside 1..65535, or a name that does not resolve.
+    """
+    host, separator, port_text = text.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not separator or not host or not port_text.isdigit() or not 1 <= int(port_text) <= 65535:
+        raise BadArgument(
+            f"{text!r} is not a target: write HOST:PORT with a port from 1 to 65535, such as 127.0.0.1:8080"
+        )
+    try:
+        found = socket.getaddrinfo(host, int(port_text), type=socket.SOCK_STREAM)
+    except OSError as error:
+        raise BadArgument(
+            f"{text!r}: cannot resolve {host!r} ({error.strerror}): write an address or a known name"
+        ) from None
+    # IPv4 first: 127.0.0.0/8 has source addresses to spare, ::1 is alone.
+    family, _, _, _, address = min(found, key=lambda entry: entry[0] != socket.AF_INET)
+    return Target(str(address[0]), int(port_text), family)
+
+
+def seconds(value: float) -> str:
+    """A duration for people: `250ms`, `1.5s`, `5m`, `1h30m`; three significant digits below a minute."""
+    size = abs(value)
+    if not math.isfinite(value):
+        return str(value)
+    if size < 1e-3:
+        return f"{value * 1e6:.3g}us"
+    if size < 0.9995:
+        return f"{value * 1e3:.3g}ms"
+    if size < 60:
+        return f"{value:.3g}s"
+    minutes, rest = divmod(round(size), 60)
+    hours, minutes = divmod(minutes, 60)
+    parts = ((hours, "h"), (minutes, "m"), (rest, "s"))
+    return ("-" if value < 0 else "") + "".join(f"{number}{unit}" for number, unit in parts if number)
+
+
+def size(nbytes: float) -> str:
+    """A number of bytes for people, in binary multiples."""
+    for unit in ("B", "KiB", "MiB"):
+        if abs(nbytes) < 1024:
+            return f"{nbytes:.3g} {unit}" if unit != "B" else f"{nbytes:.0f} B"
+        nbytes /= 1024
+    return f"{nbytes:.3g} GiB"

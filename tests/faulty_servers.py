@@ -1,0 +1,165 @@
+"""Echo servers that close idle connections: one keeps the law, the others each break it in one way, on purpose.
+
+    python tests/faulty_servers.py MODE TIMEOUT TICK
+
+One rule: it counts its own sins. On end of standard input it prints one JSON line with how many connections it closed
+early, late, wrongly or never, so that a test can compare the load generator's counts with the truth.
+
+Correct here means: last read + timeout, rounded up to a tick grid of the server's own, after the socket was looked at
+once more.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import selectors
+import socket
+import sys
+from heapq import heappop, heappush
+from math import ceil
+from time import monotonic
+
+MODES = ("correct", "early", "late", "never", "random", "wrong")
+EARLY = 0.05
+FAULT_SHARE = 0.2
+"""In every mode but `never`, this share of the closes is faulty: counts must come out right, not just a verdict."""
+
+
+class Server:
+    """A single-threaded selectors loop; one heap entry per connection, re-pushed lazily."""
+
+    def __init__(self, mode: str, timeout: float, tick: float) -> None:
+        self.mode = mode
+        self.timeout = timeout
+        self.tick = tick
+        self.random = random.Random(1)
+        self.selector = selectors.DefaultSelector()
+        self.listener = socket.create_server(("127.0.0.1", 0), backlog=4096)
+        self.listener.setblocking(False)
+        self.selector.register(self.listener, selectors.EVENT_READ)
+        self.selector.register(sys.stdin, selectors.EVENT_READ)
+        self.last: dict[socket.socket, float] = {}
+        self.reads: dict[socket.socket, int] = {}
+        self.condemned: set[socket.socket] = set()
+        self.due: list[tuple[float, int, socket.socket]] = []
+        self.sequence = 0
+        self.sins = {"closed": 0, "early": 0, "late": 0, "never": 0, "false": 0}
+
+    def serve(self) -> None:
+        print(self.listener.getsockname()[1], flush=True)
+        while True:
+            wait = self.due[0][0] - monotonic() if self.due else 1.0
+            for key, _ in self.selector.select(max(wait, 0.0)):
+                if key.fileobj is self.listener:
+                    self.accept()
+                elif key.fileobj is sys.stdin:
+                    print(json.dumps(self.sins), flush=True)
+                    return
+                else:
+                    self.read(key.fileobj)  # type: ignore[arg-type]
+            self.reap()
+
+    def accept(self) -> None:
+        for _ in range(200):
+            try:
+                sock, _ = self.listener.accept()
+            except BlockingIOError:
+                return
+            sock.setblocking(False)
+            self.selector.register(sock, selectors.EVENT_READ)
+            self.last[sock] = monotonic()
+            self.reads[sock] = 0
+            self.push(sock)
+
+    def read(self, sock: socket.socket) -> None:
+        if sock not in self.last:
+            return
+        try:
+            data = sock.recv(65536)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self.close(sock)
+            return
+        sock.send(data)
+        self.last[sock] = monotonic()
+        self.reads[sock] += 1
+
+    def push(self, sock: socket.socket) -> None:
+        deadline = self.last[sock] + self.timeout
+        if self.mode == "early":
+            deadline -= EARLY  # when it is looked at; whether it then sins is decided there
+        else:
+            deadline = ceil(deadline / self.tick) * self.tick
+        self.sequence += 1
+        heappush(self.due, (deadline, self.sequence, sock))
+
+    def again(self, sock: socket.socket, when: float) -> None:
+        self.sequence += 1
+        heappush(self.due, (when, self.sequence, sock))
+
+    def reap(self) -> None:
+        while self.due and self.due[0][0] <= monotonic():
+            sock = heappop(self.due)[2]
+            if sock not in self.last:
+                continue
+            if sock in self.condemned:
+                self.sins["closed"] += 1
+                self.close(sock)
+                continue
+            self.read(sock)  # what waits in the kernel counts as activity
+            if sock not in self.last:
+                continue
+            now = monotonic()
+            idle = now - self.last[sock]
+            if idle < self.timeout - (EARLY if self.mode == "early" else 0.0):
+                self.push(sock)
+                continue
+            self.expire(sock, now, idle)
+
+    def expire(self, sock: socket.socket, now: float, idle: float) -> None:
+        mode = self.mode
+        sinful = self.random.random() < FAULT_SHARE
+        if mode == "random":
+            mode = self.random.choice(("early", "late", "never", "wrong"))
+        if mode == "never":
+            self.sins["never"] += 1
+            return
+        if mode == "early" and idle < self.timeout:
+            if sinful:
+                self.sins["early"] += 1
+                self.close(sock)
+            else:
+                self.condemned.add(sock)  # silent for good in our tests: nothing alive has a gap this long
+                self.again(sock, self.last[sock] + self.timeout)
+            return
+        if mode == "late" and sinful:
+            self.sins["late"] += 1
+            self.condemned.add(sock)
+            self.again(sock, self.last[sock] + self.timeout + 1.5 * self.tick)
+            return
+        if mode == "wrong" and sinful:
+            victims = [other for other, reads in self.reads.items() if reads > 2 and other is not sock]
+            if victims:
+                self.sins["false"] += 1
+                self.sins["never"] += 1
+                self.close(self.random.choice(victims))
+                return
+        self.sins["closed"] += 1
+        self.close(sock)
+
+    def close(self, sock: socket.socket) -> None:
+        del self.last[sock]
+        del self.reads[sock]
+        self.condemned.discard(sock)
+        self.selector.unregister(sock)
+        sock.close()
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 4 or sys.argv[1] not in MODES:
+        sys.exit(f"usage: faulty_servers.py {'|'.join(MODES)} TIMEOUT TICK")
+    Server(sys.argv[1], float(sys.argv[2]), float(sys.argv[3])).serve()
