@@ -1,0 +1,610 @@
+"""Claims about the HTTP server over real sockets: the protocol, and who is closed in which phase and why.
+
+Real time passes in these tests, since sockets know no other; but nothing is asserted of how much, except that nobody is
+closed before its timeout.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import re
+import shutil
+import socket
+import ssl
+import subprocess
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
+
+import h11
+import pytest
+import trio
+
+import reaper.trio
+from reaper.config import ReaperConfig
+from server_example.http import HttpServer, reload_from
+from server_example.http_connection import Exchange, Route
+from server_example.http_routes import ROUTES
+
+TICK = 0.05
+PATIENCE = 20.0  # seconds that a test waits for what must happen; only a broken server makes it wait that long
+
+
+class Running:
+    """A server that runs, and clients for it."""
+
+    def __init__(self, server: HttpServer, nursery: trio.Nursery, listener: trio.SocketListener) -> None:
+        self.server = server
+        self.nursery = nursery
+        self.address: tuple[str, int] = listener.socket.getsockname()[:2]
+
+    async def connect(self) -> trio.SocketStream:
+        return await trio.open_tcp_stream(*self.address)
+
+    async def settled(self) -> None:
+        """Wait until every connection is closed and every lease given back."""
+        counters = self.server.counters
+        with trio.fail_after(PATIENCE):
+            while self.server.connections or counters.opened != counters.closed or leases(self.server):
+                await trio.sleep(TICK / 5)
+
+    async def reaped(self) -> dict[str, int]:
+        """By reason, once somebody has come and everybody has gone."""
+        with trio.fail_after(PATIENCE):
+            while not self.server.counters.opened:
+                await trio.sleep(TICK / 5)
+        await self.settled()
+        return dict(self.server.counters.reaped)
+
+
+def leases(server: HttpServer) -> int:
+    """Leases registered, but for the one of the sweep that has yet to find that nobody is left to look at."""
+    core = server.watcher.core
+    sweeps = [uid for uid in core.oldest(10) if isinstance(uid, tuple) and uid[0] == "sweep"]
+    return core.statistics().registered - len(sweeps)
+
+
+@asynccontextmanager
+async def running(routes: Mapping[str, Route] = ROUTES, /, **overrides: object) -> AsyncIterator[Running]:
+    """A server with `section__key=value`; a bare key is one of `timeouts`. Everything balances at the end."""
+    settings = {
+        name.replace("__", ".") if "__" in name else f"timeouts.{name}": value for name, value in overrides.items()
+    }
+    config = ReaperConfig.load(environ={}, overrides={"reaper.tick": TICK, **settings})
+    async with reaper.trio.open_reaper(config) as watcher, trio.open_nursery() as nursery:
+        (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+        server = HttpServer(config, watcher, routes)
+        run = Running(server, nursery, listener)
+        nursery.start_soon(server.accept, listener, nursery)
+        try:
+            with trio.fail_after(3 * PATIENCE):
+                yield run
+                await run.settled()
+            assert server.counters.failures == 0
+        finally:
+            nursery.cancel_scope.cancel()
+            listener.socket.close()
+
+
+class Client:
+    """A foreign state machine at the other end: h11 as a client."""
+
+    def __init__(self, stream: trio.SocketStream) -> None:
+        self.stream = stream
+        self.h11 = h11.Connection(h11.CLIENT)
+
+    async def ask(
+        self, target: str = "/", method: str = "GET", headers: tuple[tuple[str, str], ...] = (), body: bytes = b""
+    ) -> tuple[h11.Response, bytes]:
+        request = h11.Request(method=method, target=target, headers=[("host", "test"), *headers])
+        data = self.h11.send(request) or b""
+        if body:
+            data += self.h11.send(h11.Data(body)) or b""
+        data += self.h11.send(h11.EndOfMessage()) or b""
+        await self.stream.send_all(data)
+        return await self.answer()
+
+    async def answer(self) -> tuple[h11.Response, bytes]:
+        response, body = None, b""
+        with trio.fail_after(PATIENCE):
+            while True:
+                event = self.h11.next_event()
+                if event is h11.NEED_DATA:
+                    self.h11.receive_data(await self.stream.receive_some())
+                elif isinstance(event, h11.Response):
+                    response = event
+                elif isinstance(event, h11.Data):
+                    body += bytes(event.data)
+                elif isinstance(event, h11.EndOfMessage):
+                    break
+        assert response is not None
+        if self.h11.our_state is h11.DONE and self.h11.their_state is h11.DONE:
+            self.h11.start_next_cycle()
+        return response, body
+
+
+def header(response: h11.Response, name: str) -> str | None:
+    return next((value.decode() for key, value in response.headers if key.decode() == name), None)
+
+
+async def rest(stream: trio.SocketStream) -> bytes:
+    """Everything until the end of file, or until the connection is reset."""
+    data = b""
+    with trio.fail_after(PATIENCE):
+        try:
+            while piece := await stream.receive_some():
+                data += piece
+        except trio.BrokenResourceError:
+            pass
+    return data
+
+
+# ---- the protocol ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.trio
+async def test_many_requests_share_a_connection_and_keep_alive_is_advertised_below_the_truth() -> None:
+    async with running(keep_alive="9s", keep_alive_margin="2s") as run, await run.connect() as stream:
+        client = Client(stream)
+        for _ in range(3):
+            response, body = await client.ask()
+            assert response.status_code == 200
+            assert b"/download" in body
+            assert header(response, "keep-alive") == "timeout=7"
+        assert run.server.counters.opened == 1
+
+
+@pytest.mark.trio
+async def test_pipelined_requests_are_answered_in_order() -> None:
+    async with running() as run, await run.connect() as stream:
+        targets = ("/sleep?s=20ms", "/", "/nowhere", "/sleep?s=0")
+        await stream.send_all(b"".join(f"GET {target} HTTP/1.1\r\nHost: x\r\n\r\n".encode() for target in targets))
+        await stream.send_eof()
+        answers = await rest(stream)
+        found = re.findall(rb"HTTP/1\.1 (\d+)", answers)
+        assert found == [b"200", b"200", b"404", b"200"]
+        assert answers.index(b"slept 0.02") < answers.index(b"/download") < answers.rindex(b"slept 0 s")
+
+
+@pytest.mark.trio
+async def test_head_has_the_headers_of_get_and_no_body() -> None:
+    async with running() as run, await run.connect() as stream:
+        client = Client(stream)
+        got, body = await client.ask("/download?bytes=1000")
+        for target in ("/download?bytes=1000", "/events"):
+            head, nothing = await client.ask(target, method="HEAD")
+            assert (head.status_code, nothing) == (200, b"")
+        head, nothing = await client.ask("/download?bytes=1000", method="HEAD")
+        assert header(head, "content-length") == header(got, "content-length") == "1000"
+        assert (len(body), nothing) == (1000, b"")
+
+
+@pytest.mark.trio
+async def test_chunked_upload_after_100_continue() -> None:
+    async with running() as run, await run.connect() as stream:
+        await stream.send_all(
+            b"POST /upload HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\nExpect: 100-continue\r\n\r\n"
+        )
+        with trio.fail_after(PATIENCE):
+            assert (await stream.receive_some()).startswith(b"HTTP/1.1 100 ")
+        await stream.send_all(b"5\r\nhello\r\n6\r\n world\r\n0\r\n\r\n")
+        client = Client(stream)
+        client.h11.send(h11.Request(method="GET", target="/", headers=[("host", "x")]))
+        client.h11.send(h11.EndOfMessage())
+        response, body = await client.answer()
+        assert response.status_code == 200
+        assert json.loads(body)["bytes"] == 11
+
+
+@pytest.mark.trio
+async def test_connection_close_and_http_1_0_end_the_connection_after_the_answer() -> None:
+    async with running() as run:
+        for request in (b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", b"GET / HTTP/1.0\r\n\r\n"):
+            async with await run.connect() as stream:
+                await stream.send_all(request)
+                answer = await rest(stream)
+                assert answer.startswith(b"HTTP/1.1 200 ")
+                assert b"connection: close" in answer.lower()
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize(
+    ("request_bytes", "status"),
+    [
+        (b"NONSENSE\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\n\r\n", 400),  # no Host
+        (b"GET //[ HTTP/1.1\r\nHost: x\r\n\r\n", 400),
+        (b"GET /sleep?s=-1 HTTP/1.1\r\nHost: x\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\nHost: x\r\nX: " + b"a" * 20000, 431),
+        (b"GET / HTTP/1.1\r\nHost: x\r\nX: " + b"a" * 20000 + b"\r\n\r\n", 431),
+        (b"POST /upload HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999\r\n\r\n", 413),
+        (b"POST /upload HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nfffff0\r\n" + b"a" * 1200000, 413),
+        (b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\nConnection: close\r\n\r\nabc", 405),
+        (b"GET /nowhere HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", 404),
+        (b"GET /tunnel HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", 426),
+        (b"GET /connections?format=xml HTTP/1.1\r\nHost: x\r\n\r\n", 400),
+    ],
+)
+async def test_what_cannot_be_served_is_answered_and_the_answer_is_not_lost(request_bytes: bytes, status: int) -> None:
+    async with running() as run, await run.connect() as stream:
+        await stream.send_all(request_bytes)
+        answer = await rest(stream)
+        assert answer.startswith(f"HTTP/1.1 {status} ".encode())
+        assert b"connection: close" in answer.lower()
+
+
+@pytest.mark.trio
+async def test_an_unwanted_body_is_read_away_if_it_is_little() -> None:
+    async with running() as run, await run.connect() as stream:
+        client = Client(stream)
+        response, _ = await client.ask("/nowhere", "POST", (("content-length", "5"),), b"hello")
+        assert response.status_code == 404
+        assert (await client.ask())[0].status_code == 200
+
+
+@pytest.mark.trio
+async def test_a_route_that_raises_is_answered_500_and_hurts_nobody_else(caplog: pytest.LogCaptureFixture) -> None:
+    async def broken(exchange: Exchange) -> None:
+        raise LookupError("on purpose")
+
+    async with running({**ROUTES, "/broken": broken}) as run:
+        async with await run.connect() as stream:
+            await stream.send_all(b"GET /broken HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert (await rest(stream)).startswith(b"HTTP/1.1 500 ")
+        async with await run.connect() as stream:
+            assert (await Client(stream).ask())[0].status_code == 200
+        assert "on purpose" in caplog.text
+        assert run.server.counters.failures == 1
+        run.server.counters.failures = 0
+
+
+@pytest.mark.trio
+async def test_one_connection_too_many_is_answered_503() -> None:
+    async with running(limits__max_connections=1) as run, await run.connect() as first:
+        client = Client(first)
+        await client.ask()
+        async with await run.connect() as second:
+            assert (await rest(second)).startswith(b"HTTP/1.1 503 ")
+        assert run.server.counters.refused == 1
+        assert (await client.ask())[0].status_code == 200
+
+
+@pytest.mark.trio
+async def test_the_last_of_max_requests_closes_the_connection() -> None:
+    async with running(limits__max_requests=2) as run, await run.connect() as stream:
+        client = Client(stream)
+        assert header((await client.ask())[0], "connection") is None
+        assert header((await client.ask())[0], "connection") == "close"
+        assert await rest(stream) == b""
+
+
+@pytest.mark.trio
+async def test_the_standard_library_agrees_about_the_protocol() -> None:
+    def talk(host: str, port: int) -> list[tuple[int, int]]:
+        connection = http.client.HTTPConnection(host, port, timeout=PATIENCE)
+        found = []
+        for method, target, body in (
+            ("GET", "/", None), ("HEAD", "/", None), ("GET", "/download?bytes=300000", None),
+            ("POST", "/upload", b"x" * 100_000), ("GET", "/events?every=10ms&count=3", None), ("GET", "/metrics", None),
+        ):  # fmt: skip
+            connection.request(method, target, body)
+            response = connection.getresponse()
+            found.append((response.status, len(response.read())))
+        connection.close()
+        return found
+
+    async with running() as run:
+        found = await trio.to_thread.run_sync(talk, *run.address)
+        assert [status for status, _ in found] == [200] * 6
+        assert (found[1][1], found[2][1]) == (0, 300_000)
+        assert run.server.counters.opened == 1
+
+
+@pytest.mark.trio
+async def test_events_end_when_the_client_goes_and_pings_come_when_nothing_else_does() -> None:
+    async with running() as run:
+        async with await run.connect() as stream:
+            await stream.send_all(b"GET /events?every=1h&ping=60ms HTTP/1.1\r\nHost: x\r\n\r\n")
+            data = b""
+            with trio.fail_after(PATIENCE):
+                while data.count(b": ping") < 3:
+                    data += await stream.receive_some()
+        await run.settled()
+
+
+# ---- what is shown -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.trio
+async def test_connections_are_shown_with_phase_and_reason_in_three_forms() -> None:
+    async with running() as run, await run.connect() as silent, await run.connect() as stream:
+        client = Client(stream)
+        _, body = await client.ask("/connections?format=json")
+        table = json.loads(body)
+        assert (table["open"], table["draining"]) == (2, False)
+        by_phase = {row["phase"]: row for row in table["connections"]}
+        assert set(by_phase) == {"first_byte", "in_flight"}
+        assert by_phase["in_flight"]["due_in"] is None
+        assert 0 < by_phase["first_byte"]["due_in"] <= 10.1
+        assert "first_byte, timeout 10 s" in by_phase["first_byte"]["why"]
+        host, port = silent.socket.getsockname()
+        assert by_phase["first_byte"]["peer"] == f"{host}:{port}"
+        response, body = await client.ask("/connections")
+        assert body.splitlines()[0].endswith(b"2 open")
+        response, body = await client.ask("/connections", headers=(("accept", "text/html,*/*"),))
+        assert header(response, "content-type") == "text/html; charset=utf-8"
+        assert b"<table>" in body
+
+
+@pytest.mark.trio
+async def test_metrics_can_be_read_by_prometheus() -> None:
+    parser = pytest.importorskip("prometheus_client.parser")
+    async with running() as run, await run.connect() as stream:
+        client = Client(stream)
+        await client.ask("/nowhere")
+        _, body = await client.ask("/metrics")
+        families = {family.name: family for family in parser.text_string_to_metric_families(body.decode())}
+        samples = {
+            (sample.name, *sample.labels.values()): sample.value for f in families.values() for sample in f.samples
+        }
+        assert samples["http_connections",] == 1
+        assert samples["http_connections_in_phase", "in_flight"] == 1
+        assert samples["http_responses_total", "404"] == 1
+        assert samples["reaper_leases",] == 1
+        assert ("reaper_loop_lag_seconds",) in samples
+
+
+# ---- every kind of idleness --------------------------------------------------------------------------------------
+
+SHORT = 0.2
+
+
+async def drip(stream: trio.SocketStream, start: bytes, drop: bytes) -> None:
+    """Send *start*, then *drop* again and again, until the connection breaks."""
+    await stream.send_all(start)
+    for _ in range(10_000):
+        await trio.sleep(TICK / 2)
+        await stream.send_all(drop)
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize(
+    ("phase", "sent", "status"),
+    [
+        ("first_byte", b"", b""),
+        ("headers", b"GET / HT", b"408"),
+        ("body", b"POST /upload HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\nabc", b"408"),
+        ("keep_alive", b"GET /sleep?s=0 HTTP/1.1\r\nHost: x\r\n\r\n", b"200"),
+        ("tunnel", b"GET /tunnel HTTP/1.1\r\nHost: x\r\nConnection: upgrade\r\nUpgrade: echo\r\n\r\nabc", b"101"),
+        ("linger", b"GET /nowhere HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", b"404"),
+    ],
+)
+async def test_silence_in_each_phase_ends_the_connection_for_its_own_reason(
+    phase: str, sent: bytes, status: bytes
+) -> None:
+    async with running(**{phase: SHORT}) as run:
+        stream = await run.connect()
+        start = trio.current_time()
+        await stream.send_all(sent)
+        answer = await rest(stream)
+        assert phase == "linger" or trio.current_time() - start >= SHORT
+        assert (answer.split(b" ")[1] if answer else b"") == status
+        assert await run.reaped() == {phase: 1}
+        await stream.aclose()
+
+
+@pytest.mark.trio
+async def test_dripped_headers_do_not_put_the_end_off() -> None:
+    async with running(headers=SHORT) as run, await run.connect() as stream:
+        with pytest.raises(trio.BrokenResourceError):
+            await drip(stream, b"GET / HTTP/1.1\r\nHost: x\r\n", b"X: y\r\n")
+        assert await run.reaped() == {"headers": 1}
+
+
+@pytest.mark.trio
+async def test_a_dripped_body_is_too_slow_although_it_is_never_idle() -> None:
+    async with running(body="9s", limits__min_in_grace=SHORT, limits__min_in_rate=1000) as run:
+        async with await run.connect() as stream:
+            head = b"POST /upload HTTP/1.1\r\nHost: x\r\nContent-Length: 10000\r\n\r\n"
+            with pytest.raises(trio.BrokenResourceError):
+                await drip(stream, head, b"x")
+        assert await run.reaped() == {"min_in_rate": 1}
+
+
+def small_window(address: tuple[str, int]) -> socket.socket:
+    """A client that lets the server send little ahead."""
+    made = socket.socket()
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    made.connect(address)
+    made.setblocking(False)
+    return made
+
+
+@pytest.mark.trio
+async def test_a_peer_that_takes_nothing_of_its_response_is_cut() -> None:
+    async with running(write=SHORT, limits__min_out_rate=0) as run:
+        with small_window(run.address) as client:
+            client.send(b"GET /download?bytes=50000000 HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert await run.reaped() == {"write": 1}
+
+
+@pytest.mark.trio
+async def test_a_peer_that_takes_too_little_of_its_response_is_cut() -> None:
+    async with running(write="9s", limits__min_out_rate=1e9, limits__min_out_grace=SHORT) as run:
+        with small_window(run.address) as client:
+            client.send(b"GET /download?bytes=50000000 HTTP/1.1\r\nHost: x\r\n\r\n")
+            with trio.move_on_after(PATIENCE):
+                while run.server.counters.closed == 0:
+                    await trio.sleep(TICK / 2)
+                    with suppress(BlockingIOError):
+                        client.recv(100)
+            assert await run.reaped() == {"min_out_rate": 1}
+
+
+@pytest.mark.trio
+async def test_a_slow_but_living_download_is_never_idle_though_no_send_returns() -> None:
+    """The kernel takes megabytes at once: for many timeouts no send returns, and still the peer is reading."""
+    async with running(write=SHORT, limits__min_out_rate=0) as run:
+        with small_window(run.address) as client:
+            client.send(b"GET /download?bytes=50000000 HTTP/1.1\r\nHost: x\r\n\r\n")
+            end = trio.current_time() + 8 * SHORT
+            while trio.current_time() < end:
+                await trio.sleep(TICK / 2)
+                with suppress(BlockingIOError):
+                    client.recv(2000)
+            assert (run.server.counters.closed, dict(run.server.counters.reaped)) == (0, {})
+
+
+@pytest.mark.trio
+async def test_a_peer_that_has_shut_its_side_and_takes_nothing_is_half_closed() -> None:
+    async with running(half_closed=SHORT, limits__min_out_rate=0) as run:
+        with small_window(run.address) as client:
+            client.send(b"GET /download?bytes=50000000 HTTP/1.1\r\nHost: x\r\n\r\n")
+            client.shutdown(socket.SHUT_WR)
+            assert await run.reaped() == {"half_closed": 1}
+
+
+@pytest.mark.trio
+async def test_a_request_in_flight_is_never_idle() -> None:
+    short = {"keep_alive": SHORT, "first_byte": SHORT, "headers": SHORT, "idle": SHORT}
+    async with running(**short) as run, await run.connect() as stream:
+        response, _ = await Client(stream).ask(f"/sleep?s={5 * SHORT}")
+        assert response.status_code == 200
+
+
+@pytest.mark.trio
+async def test_a_tunnel_stays_open_under_pings() -> None:
+    async with running(tunnel=SHORT) as run, await run.connect() as stream:
+        await stream.send_all(b"GET /tunnel HTTP/1.1\r\nHost: x\r\nConnection: upgrade\r\nUpgrade: echo\r\n\r\n")
+        with trio.fail_after(PATIENCE):
+            assert b" 101 " in await stream.receive_some()
+            for number in range(12):
+                await trio.sleep(SHORT / 2)
+                await stream.send_all(b"ping %d" % number)
+                assert await stream.receive_some() == b"ping %d" % number
+        await stream.send_eof()
+        assert await rest(stream) == b""
+
+
+@pytest.mark.trio
+async def test_maximum_age_ends_a_connection_after_its_response() -> None:
+    settings = {"max_age": SHORT, "limits__max_age_jitter": 0, "drain_idle": "0s"}
+    async with running(**settings) as run, await run.connect() as busy, await run.connect() as idle:
+        response, _ = await Client(busy).ask(f"/sleep?s={2 * SHORT}")
+        assert (response.status_code, header(response, "connection")) == (200, "close")
+        assert await rest(idle) == b""
+        assert dict(run.server.counters.reaped) == {"max_age": 1}
+
+
+# ---- draining and reloading --------------------------------------------------------------------------------------
+
+
+@pytest.mark.trio
+async def test_draining_finishes_what_is_in_flight_and_closes_the_rest() -> None:
+    async with running(drain_idle=SHORT, drain="9s") as run, await run.connect() as idle, await run.connect() as mute:
+        busy = await run.connect()
+        clients = [Client(busy), Client(idle)]
+        await clients[1].ask()
+        answers: list[h11.Response] = []
+
+        async def ask() -> None:
+            answers.append((await clients[0].ask(f"/sleep?s={2 * SHORT}"))[0])
+            await busy.aclose()
+
+        run.nursery.start_soon(ask)
+        while run.server.counters.requests < 2:
+            await trio.sleep(TICK)
+        await run.server.drain()
+        assert not run.server.connections
+        (answer,) = answers
+        assert (answer.status_code, header(answer, "connection")) == (200, "close")
+        assert await rest(idle) == await rest(mute) == b""
+        assert dict(run.server.counters.reaped) == {"drain": 2}
+
+
+@pytest.mark.trio
+async def test_a_request_that_was_on_its_way_when_draining_began_is_answered() -> None:
+    async with running(drain_idle="9s", drain="20s") as run, await run.connect() as stream:
+        client = Client(stream)
+        await client.ask()
+        run.nursery.start_soon(run.server.drain)
+        await trio.sleep(4 * TICK)
+        response, _ = await client.ask()
+        assert (response.status_code, header(response, "connection")) == (200, "close")
+        await stream.aclose()
+
+
+@pytest.mark.trio
+async def test_draining_ends_at_its_deadline() -> None:
+    async with running(drain=SHORT, drain_idle="0s") as run:
+        async with await run.connect() as stream:
+            await stream.send_all(b"GET /sleep?s=20 HTTP/1.1\r\nHost: x\r\n\r\n")
+            while not run.server.counters.requests:
+                await trio.sleep(TICK)
+            await run.server.drain()
+            assert len(run.server.connections) == 1
+        run.nursery.cancel_scope.cancel()
+
+
+@pytest.mark.trio
+async def test_a_reload_reaches_open_connections_and_a_bad_file_changes_nothing(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def load(**overrides: object) -> Callable[[], ReaperConfig]:
+        return lambda: ReaperConfig.load(environ={}, overrides={"reaper.tick": TICK, **overrides})
+
+    async with running(keep_alive="1h") as run, await run.connect() as stream:
+        await Client(stream).ask()
+        before = run.server.config
+        assert not await reload_from(run.server, load(**{"timeouts.keep_alive": "soon"}))
+        assert "timeouts.keep_alive: 'soon'" in caplog.text
+        assert "nothing was changed" in caplog.text
+        assert run.server.config is before
+        assert await reload_from(run.server, load(**{"timeouts.keep_alive": SHORT}))
+        assert "timeouts.keep_alive: 1h -> 200ms" in caplog.text
+        assert await rest(stream) == b""
+        assert await run.reaped() == {"keep_alive": 1}
+
+
+# ---- TLS ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
+    """A self-signed certificate for 127.0.0.1, made by openssl."""
+    openssl = shutil.which("openssl")
+    if openssl is None:
+        pytest.skip("needs the openssl command to make a certificate")
+    where = tmp_path_factory.mktemp("tls")
+    cert, key = str(where / "cert.pem"), str(where / "key.pem")
+    subprocess.run(
+        [
+            openssl, "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes",
+            "-keyout", key, "-out", cert, "-days", "2", "-subj", "/CN=127.0.0.1",
+            "-addext", "subjectAltName=IP:127.0.0.1",
+        ],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    return cert, key
+
+
+@pytest.mark.trio
+async def test_tls_serves_and_a_silent_handshake_is_reaped(certificate: tuple[str, str]) -> None:
+    cert, key = certificate
+
+    def talk(host: str, port: int) -> tuple[int, int]:
+        context = ssl.create_default_context(cafile=cert)
+        connection = http.client.HTTPSConnection(host, port, timeout=PATIENCE, context=context)
+        connection.request("POST", "/upload", b"x" * 100_000)
+        first = connection.getresponse()
+        first.read()
+        connection.request("GET", "/download?bytes=500000")
+        size = len(connection.getresponse().read())
+        connection.close()
+        return first.status, size
+
+    async with running(handshake=SHORT, server__tls_cert=cert, server__tls_key=key) as run:
+        assert await trio.to_thread.run_sync(talk, *run.address) == (200, 500_000)
+        async with await run.connect() as silent:
+            assert await rest(silent) == b""
+        assert await run.reaped() == {"handshake": 1}
