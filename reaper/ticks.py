@@ -40,6 +40,28 @@ def seconds_to_tick(instant: float, origin: float, tick: float) -> Tick:
     return Tick(math.floor(ticks)) if ticks < FAR_AWAY else FAR_AWAY
 
 
+def seconds_to_ms_deadline(instant: float) -> int:
+    """*instant* in whole milliseconds, rounded up: use it for deadlines."""
+    return math.ceil(instant * 1000.0)
+
+
+def seconds_to_ms_now(instant: float) -> int:
+    """*instant* in whole milliseconds, rounded down: use it for `now`."""
+    return math.floor(instant * 1000.0)
+
+
+def ms_to_seconds(ms: int) -> float:
+    """An instant that `seconds_to_ms_now` counts as *ms*, not earlier than it: when to wake for a deadline in ms.
+
+    ms / 1000 alone will not do: some quotients lie a rounding error below, and whoever woke then would find that it
+    is not time yet, again and again.
+    """
+    instant = ms / 1000.0
+    while seconds_to_ms_now(instant) < ms:
+        instant = math.nextafter(instant, math.inf)
+    return instant
+
+
 def check_instant(name: str, value: float) -> float:
     """Return *value* as a float when it is a finite instant in seconds.
 

@@ -17,7 +17,8 @@ import math
 import select
 import sys
 import termios
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Iterator, Sequence
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Hashable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from types import TracebackType
@@ -28,16 +29,25 @@ import trio
 from .config import ReaperConfig
 from .core import IdleReaper
 from .lease import Expiry, Hook, Lease, Statistics
-from .ticks import check_timeout
+from .operations import Answer, Leave
+from .purgatory import DelayedOperation, Purgatory
+from .ticks import check_timeout, ms_to_seconds, seconds_to_ms_deadline, seconds_to_ms_now
+from .wheel import TimingWheel
 
 REAPS_PER_SLICE = 128
 """Connections closed before the loop is let run again. Closing is the expensive part of a reap, 30-80 us each with
 trio's cancellation, the handler's unwinding and close(2); 128 of them hold the loop for less than 10 ms."""
 
+PROBE_GRACE = 5.0
+"""Seconds that a probed peer has for its answer. Precedent: gRPC's keep-alive timeout is 20 s, Engine.IO's 20 s."""
+
 NEVER = 1e9
 """Seconds; the timeout that stands for "switched off": 31 years."""
 
 log = logging.getLogger("reaper")
+
+Probe = Callable[["Connection"], Awaitable[object]]
+"""Sends something the peer must answer, a WebSocket ping for instance."""
 
 
 class Connection:
@@ -57,7 +67,10 @@ class Connection:
     """
 
     __slots__ = (
+        "_awaited",
         "_deadlines",
+        "_grace",
+        "_probe",
         "_reaper",
         "_scope",
         "_socket",
@@ -77,6 +90,9 @@ class Connection:
         self._reaper = reaper
         self.uid = uid
         self._deadlines: list[Lease] | None = None
+        self._awaited = False  # whether an operation waits for it to go idle
+        self._probe: Probe | None = None
+        self._grace = 0.0
         self._scope = trio.CancelScope()
         self._socket = _socket_of(stream)
         self.reaped = False
@@ -99,7 +115,15 @@ class Connection:
         if self._deadlines is not None:
             for deadline in self._deadlines:
                 deadline.release()
-        self._reaper._connections.pop(self.uid, None)
+        self.touch = _nothing  # not the dead lease's: a connection that has ended leaves no cycle for the collector
+        self._reaper._ended(self)
+
+    def _has_unread(self) -> bool:
+        descriptor = self._descriptor()
+        return descriptor >= 0 and bool(unread([descriptor]))
+
+    def _descriptor(self) -> int:
+        return -1 if self._socket is None else self._socket.fileno()
 
     @property
     def busy(self) -> bool:
@@ -114,6 +138,8 @@ class Connection:
         """End the exemption; counts as activity. True if it was suspended."""
         resumed = self.lease.resume(trio.current_time())
         self._reaper._poke()
+        if self._awaited:
+            self._reaper._complete(self)
         return resumed
 
     @contextmanager
@@ -154,6 +180,8 @@ class Connection:
         return lease
 
     def _reap(self, reason: str, expiry: Expiry | None = None) -> None:
+        if self.reaped:
+            return
         self._end()
         self.reaped = True
         self.reason = reason
@@ -172,6 +200,8 @@ class LoopStatistics:
     """The largest of all."""
     stalls: int
     """Epochs that ended more than a tick late."""
+    cpu: float
+    """CPU seconds the reaper's task has used. The unwinding of the handlers it cancelled is not in it."""
 
 
 class TrioReaper:
@@ -200,9 +230,17 @@ class TrioReaper:
         self._until = -math.inf  # until when the task sleeps
         self._alarm = trio.Event()
         self._running = False
+        self._purgatory = Purgatory(TimingWheel(tick=1, wheel_size=64))  # counts milliseconds
+        self._drain_until: float | None = None
+        self._empty = trio.Event()
         self.lag = 0.0
         self.max_lag = 0.0
         self.stalls = 0
+        self.cpu = 0.0
+
+    def __len__(self) -> int:
+        """How many connections are watched now."""
+        return len(self._connections)
 
     async def run(self, *, task_status: trio.TaskStatus[TrioReaper] = trio.TASK_STATUS_IGNORED) -> NoReturn:
         """Reap until cancelled. Wakes once an epoch and at due instants; with nothing registered, not at all.
@@ -214,35 +252,48 @@ class TrioReaper:
             raise RuntimeError("this reaper runs already")
         self._running = True
         try:
-            task_status.started(self)
-            while True:
-                wake = self.core.next_wakeup()
-                self._until = math.inf if wake is None else wake
-                if self._until > trio.current_time():
-                    self._alarm = trio.Event()
-                    with trio.CancelScope(deadline=self._until):
-                        await self._alarm.wait()
-                    if self._alarm.is_set():
-                        continue  # something was armed that is due earlier than what we slept for
-                await self._reap_slice()
+            async with trio.open_nursery() as self._probes:
+                task_status.started(self)
+                while True:
+                    self._until = self._next_wakeup()
+                    if self._until > trio.current_time():
+                        self._alarm = trio.Event()
+                        with trio.CancelScope(deadline=self._until):
+                            await self._alarm.wait()
+                        if self._alarm.is_set():
+                            continue  # something was armed that is due earlier than what we slept for
+                    await self._reap_slice()
         finally:
             self._running = False
+        raise AssertionError("unreachable")
+
+    def _next_wakeup(self) -> float:
+        wake = self.core.next_wakeup()
+        operations = self._purgatory.next_expiry()
+        return min(math.inf if wake is None else wake, math.inf if operations is None else ms_to_seconds(operations))
 
     async def _reap_slice(self) -> None:
         core = self.core
         now = trio.current_time()
-        self._note_lag(now - core.epoch_ends)
+        before = time.thread_time()
+        if core.next_wakeup() is not None:  # otherwise nobody keeps the epochs going
+            self._note_lag(now - core.epoch_ends)
         core.close_epoch(now, at_least=core.epoch_length / 2)
-        due = core.next_wakeup()
-        if due is None or due > now:
+        due = self._next_wakeup() <= now
+        self.cpu += time.thread_time() - before
+        if not due:
             return
-        # Not earlier than this `now`: what is read during the passes belongs to the epoch that has just been opened.
+        # Not before `now` was taken: what is read during the passes belongs to the epoch that has just been opened.
         await trio.lowlevel.checkpoint()
         await trio.lowlevel.checkpoint()
-        for expiry in core.expire(now, limit=REAPS_PER_SLICE, spare=self._spoken):
+        before = time.thread_time()
+        for expiry in core.expire(now, limit=REAPS_PER_SLICE, spare=self._last_look):
             connection = self._connections.get(expiry.uid)
             if connection is not None:
                 connection._reap(expiry.reason, expiry)
+        if self._purgatory.delayed:
+            self._purgatory.advance(seconds_to_ms_now(now), limit=REAPS_PER_SLICE)
+        self.cpu += time.thread_time() - before
         # What is left is due still: `run` comes back at once, takes a new `now`, and lets the loop run in between.
         await trio.lowlevel.checkpoint()
 
@@ -260,22 +311,99 @@ class TrioReaper:
                 extra={"lag": lag, "tick": self.core.tick},
             )
 
-    def _spoken(self, leases: Sequence[Lease]) -> Collection[Lease]:
-        """The last look: those of *leases* for whose connection the kernel holds unread bytes."""
-        candidates: dict[int, Lease] = {}
+    def _last_look(self, leases: Sequence[Lease]) -> Collection[Lease]:
+        """Those of *leases* that must not be reaped now: bytes are unread, or a probe has yet to be answered."""
+        sockets: dict[int, Lease] = {}
+        quiet: dict[Lease, Connection] = {}
         for lease in leases:
             uid = lease.uid
             connection = self._connections.get(uid[1] if type(uid) is tuple and uid[0] == "deadline" else uid)
-            if connection is not None and connection._socket is not None:
-                descriptor = connection._socket.fileno()
-                if descriptor >= 0:
-                    candidates[descriptor] = lease
-        return [candidates[descriptor] for descriptor in unread(candidates)] if candidates else ()
+            if connection is None:
+                continue
+            if connection._probe is not None and connection.lease is lease:
+                quiet[lease] = connection
+            descriptor = connection._descriptor()
+            if descriptor >= 0:
+                sockets[descriptor] = lease
+        spared = [sockets[descriptor] for descriptor in unread(sockets)] if sockets else []
+        if quiet:
+            for lease in spared:
+                quiet.pop(lease, None)
+            for lease, connection in quiet.items():
+                self._send_probe(connection)
+                spared.append(lease)
+        return spared
+
+    def _send_probe(self, connection: Connection) -> None:
+        self._watch_operation(
+            Answer(connection, seconds_to_ms_deadline(trio.current_time() + connection._grace)),
+            (Answer, connection.uid),
+        )
+        connection.touch = lambda: self._answered(connection)
+        self._probes.start_soon(_probe, connection)
+
+    def _answered(self, connection: Connection) -> None:
+        """The touch of a probed connection: the first one completes the operation and puts the plain touch back."""
+        connection.touch = connection.lease.touch
+        connection.touch()
+        self._purgatory.check_and_complete((Answer, connection.uid))
+
+    def _complete(self, connection: Connection) -> None:
+        self._purgatory.check_and_complete((Leave, connection.uid))
+
+    def _watch_operation(self, operation: DelayedOperation, key: Hashable) -> None:
+        if not self._purgatory.delayed:
+            # Nobody has moved its clock while there was nothing to wait for.
+            self._purgatory.advance(seconds_to_ms_now(trio.current_time()))
+        self._purgatory.try_complete_else_watch(operation, [key])
+        self._poke()
+
+    async def drain(self, timeout: float) -> None:
+        """End every connection: those that are idle at once, each of the rest when it goes idle, all after *timeout*.
+
+        Idle is a connection whose handler waits for bytes, of which the kernel holds none, and that is not suspended.
+        Stop accepting first; a connection that is watched after this call is drained too.
+
+        Args:
+            timeout: Seconds, > 0, from now.
+        Raises:
+            InvalidArgument: timeout is NaN, infinite, or <= 0.
+        Returns once no connection is watched any more. Reasons: `drain`, and `drain_deadline` for those cut in use.
+        """
+        check_timeout("timeout", timeout)
+        self._drain_until = trio.current_time() + timeout
+        await trio.lowlevel.checkpoint()
+        await trio.lowlevel.checkpoint()
+        connections = list(self._connections.values())
+        for start in range(0, len(connections), REAPS_PER_SLICE):
+            batch = [connection for connection in connections[start : start + REAPS_PER_SLICE] if not connection.reaped]
+            spoken = set(unread(fd for fd in (connection._descriptor() for connection in batch) if fd >= 0))
+            for connection in batch:
+                if connection.uid in self._connections:
+                    self._leave_when_idle(connection, spoken=connection._descriptor() in spoken)
+            await trio.lowlevel.checkpoint()
+        while self._connections:
+            self._empty = trio.Event()
+            await self._empty.wait()
+
+    def _leave_when_idle(self, connection: Connection, *, spoken: bool) -> None:
+        assert self._drain_until is not None
+        connection._awaited = True
+        leave = Leave(connection, seconds_to_ms_deadline(self._drain_until), spoken)
+        self._watch_operation(leave, (Leave, connection.uid))
+
+    def _ended(self, connection: Connection) -> None:
+        if self._connections.pop(connection.uid, None) is None:
+            return
+        if self._purgatory.delayed:
+            self._purgatory.cancel_for_key((Answer, connection.uid))
+            self._purgatory.cancel_for_key((Leave, connection.uid))
+        if not self._connections:
+            self._empty.set()
 
     def _poke(self) -> None:
         """Wake the task if something is due before it would wake by itself."""
-        wake = self.core.next_wakeup()
-        if wake is not None and wake < self._until:
+        if self._next_wakeup() < self._until:
             self._alarm.set()
 
     def register(self, uid: Any, timeout: float, on: Hook | None = None, *, reason: str = "idle") -> Lease:
@@ -287,27 +415,43 @@ class TrioReaper:
         self._poke()
         return lease
 
-    def watch(self, stream: object | None = None, idle: float | None = None, *, reason: str = "idle") -> Connection:
+    def watch(
+        self,
+        stream: object | None = None,
+        idle: float | None = None,
+        *,
+        reason: str = "idle",
+        probe: Probe | None = None,
+        grace: float = PROBE_GRACE,
+    ) -> Connection:
         """Watch a connection for the length of a `with` block.
 
         Args:
             stream: Its stream; if there is a socket in it, a last look at unread bytes comes before any reap.
             idle: Seconds of silence allowed; 0 switches the timeout off; None takes the config's `timeouts.idle`.
             reason: What `connection.reason` says after a reap.
+            probe: Called, as a task of the reaper's, with the connection when it has been silent for *idle*: it sends
+                something that the peer must answer. Any touch is an answer. What it raises is logged.
+            grace: Seconds, > 0, that the peer then has; after that it is reaped.
         Returns:
             The `Connection`, watched from now on. Enter it at once.
         Raises:
-            InvalidArgument: idle is NaN, negative or infinite.
+            InvalidArgument: idle is NaN, negative or infinite, or grace is, or grace is 0.
         Timing: the body is cancelled no earlier than *idle* seconds after the last `touch()`, and no later than that
             plus one tick plus what the loop was stuck for beyond half a tick.
         Cost: one lease and one trio cancel scope.
         """
         timeout = _timeout("idle", self.config.timeouts.idle if idle is None else idle)
+        check_timeout("grace", grace)
         uid = next(self._uids)
         connection = Connection(self, uid, stream)
+        connection._probe = probe
+        connection._grace = grace
         connection.lease = self.register(uid, timeout, reason=reason)
         connection.touch = connection.lease.touch
         self._connections[uid] = connection
+        if self._drain_until is not None:
+            self._leave_when_idle(connection, spoken=False)
         return connection
 
     def watched(
@@ -328,7 +472,7 @@ class TrioReaper:
 
     def statistics(self) -> LoopStatistics:
         """A snapshot; O(1)."""
-        return LoopStatistics(self.core.statistics(), self.lag, self.max_lag, self.stalls)
+        return LoopStatistics(self.core.statistics(), self.lag, self.max_lag, self.stalls, self.cpu)
 
 
 class WatchedStream(trio.abc.HalfCloseableStream):
@@ -350,6 +494,8 @@ class WatchedStream(trio.abc.HalfCloseableStream):
     async def receive_some(self, max_bytes: int | None = None) -> bytes | bytearray:
         connection = self.connection
         connection.receiving = True
+        if connection._awaited:
+            connection._reaper._complete(connection)
         try:
             data = await self.inner.receive_some(max_bytes)
         finally:
@@ -425,6 +571,18 @@ async def serve_tcp(
 
 def _timeout(name: str, seconds: float) -> float:
     return NEVER if seconds == 0 else check_timeout(name, seconds)
+
+
+def _nothing() -> None:
+    """The touch of a connection that has ended."""
+
+
+async def _probe(connection: Connection) -> None:
+    assert connection._probe is not None
+    try:
+        await connection._probe(connection)
+    except Exception:
+        log.warning("the probe of connection %d raised", connection.uid, exc_info=True)
 
 
 def _log_hook_error(error: Exception, expiry: Expiry) -> None:

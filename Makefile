@@ -1,0 +1,45 @@
+# The commands a newcomer types. Each does all the set-up it needs, on a machine that has CPython 3.11+ and make.
+#
+#   make demo [CONNECTIONS=10000]   start the server, drive it with real connections, print the verdict
+#   make test                       run every test
+#   make lint                       ruff and mypy
+#   make clean                      forget .venv and out/
+
+PYTHON ?= python3
+CONNECTIONS ?= 10000
+BIN := .venv/bin
+PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
+
+.PHONY: demo test lint clean
+.DEFAULT_GOAL := demo
+
+demo: .venv/.demo
+	@$(BIN)/python scripts/demo.py --connections $(CONNECTIONS)
+
+test: .venv/.dev
+	@$(BIN)/python -m pytest $(PYTEST)
+
+lint: .venv/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy reaper loadgen server_example
+
+# A stamp a level of set-up, so that a second run starts at once; what is installed for the demo is not installed again.
+.venv/.python:
+	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "reaper needs Python 3.11 or newer; $(PYTHON) is " + sys.version.split()[0] + ". Try: make PYTHON=python3.11")'
+	@echo "setting up .venv (once)"
+	@$(PYTHON) -m venv .venv || { rm -rf .venv; echo "cannot make .venv with $(PYTHON): is its venv module installed?" >&2; exit 1; }
+	@touch $@
+
+.venv/.demo: .venv/.python pyproject.toml constraints.txt
+	@echo "installing what the demo runs (once, about 20 s)"
+	@$(PIP) --editable '.[trio,http,cli,pressure,plot]' 2>.venv/error || { tail -3 .venv/error >&2; echo "cannot install the packages: is the package index reachable?" >&2; exit 1; }
+	@touch $@
+
+.venv/.dev: .venv/.demo
+	@echo "installing what the tests need (once, about a minute)"
+	@$(PIP) --editable '.[dev]' 2>.venv/error || { tail -3 .venv/error >&2; echo "cannot install the packages: is the package index reachable?" >&2; exit 1; }
+	@touch $@
+
+clean:
+	rm -rf .venv out

@@ -1,0 +1,61 @@
+"""An echo server with the reaper embedded: what an ordinary trio server looks like with it.
+
+The embedding is `open_reaper`, `watched` and `drain`; everything else is accepting, echoing and counting.
+"""
+
+from __future__ import annotations
+
+import trio
+
+import reaper.trio
+from reaper.config import ReaperConfig
+
+from .workers import Worker
+
+
+async def echo(stream: trio.abc.Stream) -> None:
+    """Send back what comes. It knows nothing of the reaper."""
+    try:
+        async for data in stream:
+            await stream.send_all(data)
+    except (trio.BrokenResourceError, trio.ClosedResourceError):
+        pass  # the peer is gone: nothing is left to do for it
+
+
+async def serve(worker: Worker, config: ReaperConfig) -> None:
+    """Serve until told to stop, then drain: idle connections end at once, the rest by the deadline."""
+    async with reaper.trio.open_reaper(config) as r, trio.open_nursery() as connections:
+        handler = r.watched(echo, config.timeouts.idle)
+        async with trio.open_nursery() as accepting:
+            accepting.start_soon(_count, worker, r)
+
+            async def accept() -> None:
+                await trio.serve_listeners(handler, [worker.listener], handler_nursery=connections)
+
+            accepting.start_soon(accept)
+            worker.counters["ready"] = 1
+            await worker.stop_requested()
+            accepting.cancel_scope.cancel()
+        await r.drain(config.timeouts.drain)
+        _publish(worker, r)
+        connections.cancel_scope.cancel()
+
+
+async def _count(worker: Worker, r: reaper.trio.TrioReaper) -> None:
+    while True:
+        _publish(worker, r)
+        await trio.sleep(0.5)
+
+
+def _publish(worker: Worker, r: reaper.trio.TrioReaper) -> None:
+    statistics = r.statistics()
+    core = statistics.core
+    counters = worker.counters
+    counters["open"] = core.registered
+    counters["accepted"] = core.registered + core.expired + core.released
+    counters["reaped"] = core.expired
+    counters["averted"] = core.averted
+    counters["lag"] = statistics.lag
+    counters["max_lag"] = statistics.max_lag
+    counters["stalls"] = statistics.stalls
+    counters["reaper_cpu"] = statistics.cpu
