@@ -14,9 +14,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
-from .plan import DEFAULT_MIX, Law, make_plan, parse_mix
-from .protocols import PROTOCOLS
-from .units import BadArgument, parse_count, parse_positive_duration, parse_target
+from .plan import DEFAULT_MIX, Law, make_plan
+from .protocols import PROTOCOLS, dialect_for
+from .scenario import from_mix, load_scenario
+from .thresholds import parse_threshold
+from .units import BadArgument, parse_count, parse_duration, parse_positive_duration, parse_target
 
 T = TypeVar("T")
 DEFAULT_RATE = 4000.0
@@ -73,12 +75,24 @@ def add_run(commands: Any) -> None:
     run.add_argument("--connections", type=reading(parse_count), default=1000, metavar="N", help="default 1000")
     run.add_argument("--timeout", type=duration, required=True, help="the server's idle timeout, such as 5s")
     run.add_argument("--tick", type=duration, default=1.0, help="how late the server may be; default 1s")
+    run.add_argument(
+        "--tolerance", type=reading(parse_duration), default=0.0, metavar="DURATION",
+        help="how early a close may be; default 0. Servers whose clock counts whole milliseconds need 1ms",
+    )  # fmt: skip
+    run.add_argument(
+        "--threshold", type=reading(parse_threshold), action="append", default=[], metavar="'NAME<VALUE'",
+        help="another condition of success, such as 'lateness.p99<1.1s'; repeatable",
+    )  # fmt: skip
     run.add_argument("--mix", default=DEFAULT_MIX, help=f"behaviours and weights; default {DEFAULT_MIX}")
+    run.add_argument(
+        "--scenario", metavar="FILE", help="TOML file, or the name of a shipped scenario; instead of --mix"
+    )
     run.add_argument(
         "--duration", type=duration, help="from the last connection to the end of the run; default 3 timeouts + a tick"
     )
     run.add_argument("--seed", type=int, help="same seed, same plan; default: drawn and reported")
-    run.add_argument("--protocol", choices=PROTOCOLS, default="echo", help="default echo")
+    run.add_argument("--protocol", choices=PROTOCOLS, help="default echo, or the scenario's")
+    run.add_argument("--path", default="/", help="what an HTTP client asks for; default /")
     run.add_argument(
         "--connect-rate",
         type=reading(parse_count),
@@ -125,16 +139,22 @@ def run_command(options: argparse.Namespace) -> int:
     if not options.target.loopback and not options.allow_remote:
         raise BadArgument(f"--target {options.target} is not on the loopback: give --allow-remote if its owner agrees")
     seed = random.SystemRandom().randrange(1 << 32) if options.seed is None else options.seed
-    law = Law(options.timeout, options.tick)
+    law = Law(options.timeout, options.tick, options.tolerance)
     duration = options.duration or 3 * law.timeout + law.tick
-    plan = make_plan(parse_mix(options.mix), options.connections, law, duration, seed)
+    scenario = load_scenario(options.scenario) if options.scenario else from_mix(options.mix)
+    protocol = options.protocol or scenario.protocol or "echo"
+    plan = make_plan(scenario, options.connections, law, duration, seed, options.connect_rate)
+    for behaviour in plan.behaviours:
+        if behaviour.http_only and protocol != "http":
+            raise BadArgument(f"--protocol {protocol}: a {behaviour.kind} client speaks HTTP: give --protocol http")
+    dialect_for(protocol, options.target)  # complains here rather than in a child process
     patience = options.patience or max(2 * law.tick, 1.0)
     stats = read_server_stats(options.server_stats) if options.server_stats else None
     watch = ServerWatch(options.server_pid)
     display = display_for(sys.stderr, options.quiet)
     try:
         observation = drive(
-            plan, options.target, options.protocol, options.connect_rate, patience, options.processes,
+            plan, options.target, protocol, patience, options.path, options.processes,
             Hooks(display.show, watch.sample),
         )  # fmt: skip
     except WorkerDied as error:
@@ -144,16 +164,18 @@ def run_command(options: argparse.Namespace) -> int:
         display.close()
     config = {
         "target": str(options.target),
-        "protocol": options.protocol,
+        "protocol": protocol,
+        "scenario": scenario.name,
         "mix": {behaviour.name: behaviour.weight for behaviour in plan.behaviours},
         "timeout_s": law.timeout,
         "tick_s": law.tick,
+        "tolerance_s": law.tolerance,
         "duration_s": duration,
-        "connect_rate": options.connect_rate,
+        "connect_rate": plan.ramp.rate or plan.rate,
         "patience_s": patience,
     }
     established = sum(outcome.counters.established for outcome in observation.outcomes)
-    report, _ = build_report(plan, observation, config, stats or watch.result(established))
+    report = build_report(plan, observation, config, stats or watch.result(established), options.threshold)
     if options.report:
         write_report(report, options.report)
     if options.png:

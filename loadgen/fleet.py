@@ -76,11 +76,13 @@ class Observation:
     outcomes: list[Outcome]
     records: RecordTable = field(default_factory=RecordTable)
     stalls: Stalls = field(default_factory=Stalls)
+    server_stalls: Stalls = field(default_factory=Stalls)
 
     def __post_init__(self) -> None:
         for outcome in self.outcomes:
             self.records.extend(outcome.records)
             self.stalls.merge(outcome.stalls)
+            self.server_stalls.merge(outcome.server_stalls)
         self.lag = merged(outcome.lag for outcome in self.outcomes)
         self.latency = merged(outcome.latency for outcome in self.outcomes)
 
@@ -98,8 +100,8 @@ def drive(
     plan: Plan,
     target: Target,
     protocol: str,
-    rate: float,
     patience: float,
+    path: str = "/",
     processes: int | None = None,
     hooks: Hooks | None = None,
 ) -> Observation:
@@ -121,7 +123,7 @@ def drive(
     try:
         for share in shares:
             ours, theirs = context.Pipe()
-            order = Order(plan, target, protocol, share, len(shares), rate, patience)
+            order = Order(plan, target, protocol, share, len(shares), patience, path)
             child = context.Process(target=main, args=(order, theirs), daemon=True)
             child.start()
             theirs.close()

@@ -10,11 +10,11 @@ import hashlib
 import random
 import struct
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from .behaviours import Behaviour, Bursty, Chatty, Drip, Silent, Vanish
+from .behaviours import Behaviour
 from .rng import key_of
+from .scenario import Ramp, Scenario
 from .units import BadArgument, seconds
 
 DEFAULT_MIX = "silent=50,chatty=40,drip=10"
@@ -28,6 +28,9 @@ class Law:
 
     timeout: float
     tick: float
+    tolerance: float = 0.0
+    """Seconds by which a close may be early without being held against it: 0 for ours, 1 ms for servers whose clock
+    counts whole milliseconds. The raw figure (`lateness_s.min`) stays as it is."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +42,8 @@ class Plan:
     duration: float
     behaviours: tuple[Behaviour, ...]
     kinds: bytes = field(repr=False)
+    ramp: Ramp
+    rate: float
 
     @property
     def connections(self) -> int:
@@ -53,57 +58,63 @@ class Plan:
         """What connection *index* does."""
         return self.behaviours[self.kinds[index]]
 
-    def summary(self) -> dict[str, dict[str, int]]:
-        """Behaviour name -> how many connections there are and how they must end. Cost: O(connections)."""
+    def connect_offset(self, index: int) -> float:
+        """Seconds after the start at which connection *index* is due to be opened. Never decreases with *index*."""
+        return self.ramp.offset(index, self.connections, self.rate)
+
+    def survey(self) -> tuple[dict[str, dict[str, int]], str]:
+        """Behaviour name -> how many connections there are and how they must end; and the plan's digest.
+
+        The digest is a SHA-256 over every connection's behaviour, instant of connecting and outcome: equal digests,
+        equal plans. Cost: O(connections).
+        """
         counts: dict[str, Counter[str]] = {behaviour.name: Counter() for behaviour in self.behaviours}
+        hasher = hashlib.sha256(repr((self.seed, self.law, self.duration, self.behaviours)).encode())
         for index, kind in enumerate(self.kinds):
             behaviour = self.behaviours[kind]
-            end = behaviour.outcome(self.key(index)).end
+            end, offset = behaviour.outcome(self.key(index))
             counts[behaviour.name].update(("connections", end.name.lower()))
-        return {name: dict(counter) for name, counter in counts.items()}
-
-    def digest(self) -> str:
-        """SHA-256 over every connection's behaviour and outcome: equal digests, equal plans. Cost: O(connections)."""
-        hasher = hashlib.sha256(repr((self.seed, self.law, self.duration, self.behaviours)).encode())
-        hasher.update(self.kinds)
-        for index in range(self.connections):
-            end, offset = self.behaviour(index).outcome(self.key(index))
-            hasher.update(struct.pack("<Bd", end, -1.0 if offset is None else offset))
-        return hasher.hexdigest()
+            hasher.update(
+                struct.pack("<BBdd", kind, end, self.connect_offset(index), -1.0 if offset is None else offset)
+            )
+        return {name: dict(counter) for name, counter in counts.items()}, hasher.hexdigest()
 
 
-def least_duration(law: Law) -> float:
+def least_duration(timeout: float, tick: float) -> float:
     """The shortest run, in seconds after the last connection is up, that sees a silent one reaped."""
-    return law.timeout * (1 + SLACK) + law.tick
+    return timeout * (1 + SLACK) + tick
 
 
-def make_plan(mix: dict[str, float], connections: int, law: Law, duration: float, seed: int) -> Plan:
+def make_plan(scenario: Scenario, connections: int, law: Law, duration: float, seed: int, rate: float) -> Plan:
     """Draw the plan.
 
     Args:
-        mix: behaviour name -> weight, as `parse_mix` returns it.
+        scenario: the behaviours and their weights.
         connections: how many.
         law: what the server promised.
         duration: seconds from the last connection's establishment to the end of the run.
         seed: any integer; same arguments, same plan.
+        rate: connections opened per second, where the scenario does not say otherwise.
 
     Raises:
-        BadArgument: the run is too short to see anything reaped.
+        BadArgument: the run is too short to see anything reaped, or a behaviour's parameter makes no sense.
     """
-    least = least_duration(law)
+    behaviours = tuple(spec.behaviour(law.timeout, 0.0) for spec in scenario.clients)
+    longest = max(behaviour.timeout for behaviour in behaviours)
+    least = least_duration(longest, law.tick)
     if duration < least:
         raise BadArgument(
-            f"--duration {seconds(duration)} is too short to see a connection reaped at timeout {seconds(law.timeout)} "
+            f"--duration {seconds(duration)} is too short to see a connection reaped at timeout {seconds(longest)} "
             f"and tick {seconds(law.tick)}: at least {seconds(least)} is needed"
         )
-    horizon = duration - law.tick - SLACK * law.timeout
-    behaviours = tuple(_MAKERS[name](name, weight, law.timeout, horizon) for name, weight in mix.items())
-    return Plan(seed, law, duration, behaviours, share_out([b.weight for b in behaviours], connections, seed))
+    horizon = duration - law.tick - SLACK * longest
+    behaviours = tuple(spec.behaviour(law.timeout, horizon) for spec in scenario.clients)
+    kinds = share_out([behaviour.weight for behaviour in behaviours], connections, seed)
+    return Plan(seed, law, duration, behaviours, kinds, scenario.make_ramp(law.timeout), rate)
 
 
 def share_out(weights: list[float], connections: int, seed: int) -> bytes:
-    """The behaviour number of each connection: exactly each weight's share (largest remainders), in an order from
-    *seed*."""
+    """The behaviour number of each connection: exactly each weight's share (largest remainders), ordered by *seed*."""
     total = sum(weights)
     exact = [weight * connections / total for weight in weights]
     counts = [int(share) for share in exact]
@@ -113,50 +124,3 @@ def share_out(weights: list[float], connections: int, seed: int) -> bytes:
     kinds = [number for number, count in enumerate(counts) for _ in range(count)]
     random.Random(seed).shuffle(kinds)
     return bytes(kinds)
-
-
-def parse_mix(text: str) -> dict[str, float]:
-    """`silent=50,chatty=40` -> name to weight, in the order given; a name alone weighs 1.
-
-    Raises:
-        BadArgument: an unknown behaviour, one named twice, or a weight that is not a number > 0.
-    """
-    mix: dict[str, float] = {}
-    for part in text.split(","):
-        name, _, weight_text = part.strip().partition("=")
-        if name not in _MAKERS:
-            raise BadArgument(f"--mix {text!r}: {name!r} is no behaviour: choose from {', '.join(_MAKERS)}")
-        if name in mix:
-            raise BadArgument(f"--mix {text!r}: {name!r} is given twice: give each behaviour one weight")
-        try:
-            weight = float(weight_text) if weight_text else 1.0
-        except ValueError:
-            weight = 0.0
-        if not 0 < weight < float("inf"):
-            raise BadArgument(
-                f"--mix {text!r}: weight {weight_text!r} of {name!r} must be a number > 0, such as {name}=50"
-            )
-        mix[name] = weight
-    return mix
-
-
-def _chatty(name: str, weight: float, timeout: float, horizon: float) -> Behaviour:
-    return Chatty(name, weight, timeout, horizon, 0.2 * timeout, 0.5 * timeout)
-
-
-def _vanish(name: str, weight: float, timeout: float, horizon: float) -> Behaviour:
-    return Vanish(name, weight, timeout, horizon, 0.2 * timeout, 0.5 * timeout)
-
-
-def _bursty(name: str, weight: float, timeout: float, horizon: float) -> Behaviour:
-    # With these, 2 % of the gaps are deadly and the mean of the others is a fifth of the timeout.
-    return Bursty(name, weight, timeout, horizon, 0.05 * timeout, 1.3)
-
-
-_MAKERS: dict[str, Callable[[str, float, float, float], Behaviour]] = {
-    "silent": Silent,
-    "chatty": _chatty,
-    "bursty": _bursty,
-    "drip": Drip,
-    "vanish": _vanish,
-}

@@ -33,6 +33,7 @@ class Record(NamedTuple):
         final: whether the plan had the client silent for good (a correct server then must reap).
         overslept: whether the client, by its own lag, sent its last byte so late that the timeout had passed since the
             one before.
+        goodbye: whether the server had said that it would close (HTTP's `Connection: close`, or an unasked response).
         sends: steps done.
         began: connect() was called.
         established: the client knew it was connected.
@@ -47,6 +48,7 @@ class Record(NamedTuple):
     how: int
     final: int
     overslept: int
+    goodbye: int
     sends: int
     began: float
     established: float
@@ -56,7 +58,7 @@ class Record(NamedTuple):
     closed_by: float
 
 
-_TYPES = "qiBBBqdddddd"
+_TYPES = "qiBBBBqdddddd"
 
 
 class RecordTable:

@@ -13,11 +13,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from .behaviours import Behaviour
 from .fleet import Observation
-from .plan import Plan
+from .plan import Law, Plan
 from .records import How, Record
+from .thresholds import Threshold
 from .units import seconds
-from .verdict import BAD, GRAIN, Verdict, judge_all
+from .verdict import BAD, GRAIN, Finding, judge_all
 
 SCHEMA = "reaper-loadgen-report/1"
 TIMELINE_POINTS = 240
@@ -29,17 +31,22 @@ Report = dict[str, Any]
 
 
 def build_report(
-    plan: Plan, observation: Observation, config: dict[str, Any], server: dict[str, Any]
-) -> tuple[Report, Verdict]:
+    plan: Plan,
+    observation: Observation,
+    config: dict[str, Any],
+    server: dict[str, Any],
+    thresholds: Sequence[Threshold] = (),
+) -> Report:
     """Judge the run and put everything known about it into one dictionary that JSON can carry."""
     law = plan.law
-    verdict = judge_all(
-        ((record, plan.behaviour(record.connection).name) for record in observation.records), law, observation.stalls
-    )
+    verdict = judge_all(plan, observation.records, observation.stalls, observation.server_stalls)
+    ends, digest = plan.survey()
     outcomes = observation.outcomes
     established = sum(outcome.counters.established for outcome in outcomes)
     failures: Counter[str] = Counter()
+    lost: Counter[str] = Counter()
     for outcome in outcomes:
+        lost.update(outcome.counters.lost)
         failures.update(outcome.failures)
     elapsed = observation.ended - observation.started
     actions = sum(outcome.counters.actions for outcome in outcomes)
@@ -50,12 +57,13 @@ def build_report(
         "schema": SCHEMA,
         "partial": observation.partial,
         "config": config,
-        "plan": {"seed": plan.seed, "digest": plan.digest(), "by_behaviour": plan.summary()},
+        "plan": {"seed": plan.seed, "digest": digest, "by_behaviour": ends},
         "connections": {
             "requested": plan.connections,
             "established": established,
             "failed": sum(outcome.counters.failed for outcome in outcomes),
             "peak_open": peak,
+            "reconnected": sum(outcome.counters.reconnected for outcome in outcomes),
             "refused": sum(outcome.counters.refused for outcome in outcomes),
             "failures": dict(failures),
             "connect_s": None if observation.ramped is None else observation.ramped - observation.started,
@@ -68,10 +76,14 @@ def build_report(
             "missed": count["missed"],
             "false": count["false"],
             "late_raw": verdict.beyond_tick,
+            "late_but_server_stuck": verdict.excused,
             "own_lag": count["own_lag"],
             "undecided": count["undecided"],
             "closed_itself": count["closed_itself"],
             "alive_at_end": count["alive"],
+            "announced": count["announced"],
+            "unjudged": count["unjudged"],
+            "lost_requests": dict(lost),
             "fin": sum(how == How.FIN for how in observation.records.columns[2]),
             "rst": sum(how == How.RST for how in observation.records.columns[2]),
             "grain_s": GRAIN,
@@ -96,14 +108,15 @@ def build_report(
         "lateness_histogram": lateness_histogram(verdict.lateness, law.tick),
         "timeline": line,
         "violations": [
-            story(record, behaviour, finding.category, finding.lateness, plan, observation.started)
+            story(record, behaviour, finding, plan.law, observation.started)
             for record, behaviour, finding in verdict.violations[:STORIES_KEPT]
         ],
         "elapsed_s": elapsed,
-        "verdict": "fail" if reasons else "pass",
-        "reasons": reasons,
     }
-    return report, verdict
+    reasons += [broken for threshold in thresholds if (broken := threshold.broken(report))]
+    report["verdict"] = "fail" if reasons else "pass"
+    report["reasons"] = reasons
+    return report
 
 
 def percentile(ordered: Sequence[float], percent: float) -> float | None:
@@ -162,23 +175,20 @@ def timeline(observation: Observation) -> tuple[list[dict[str, float]], int]:
     return points, peak
 
 
-def story(
-    record: Record, behaviour: str, category: str, lateness: float | None, plan: Plan, started: float
-) -> dict[str, Any]:
+def story(record: Record, behaviour: Behaviour, finding: Finding, law: Law, started: float) -> dict[str, Any]:
     """One connection's life in words and figures; instants in seconds from the start of the run."""
-    law = plan.law
-    due = record.sent + law.timeout
+    due = record.sent + behaviour.timeout
     ending = "was still open" if record.how == How.OPEN else f"was closed by the server ({How(record.how).name})"
     words = (
-        f"{behaviour} connection {record.connection}: connected, did {record.sends} steps, sent its last byte at "
+        f"{behaviour.name} connection {record.connection}: connected, did {record.sends} steps, sent its last byte at "
         f"{record.sent - started:.3f} s, was due at {due - started:.3f} s "
         f"(at the latest one tick of {seconds(law.tick)} after), and {ending} at {record.closed_by - started:.3f} s"
     )
     return {
-        "category": category,
+        "category": finding.category,
         "connection": record.connection,
         "incarnation": record.incarnation,
-        "behaviour": behaviour,
+        "behaviour": behaviour.name,
         "how": How(record.how).name,
         "silent_for_good": bool(record.final),
         "steps": record.sends,
@@ -186,7 +196,7 @@ def story(
         "last_sent_s": record.sent - started,
         "due_s": due - started,
         "closed_s": record.closed_by - started,
-        "lateness_s": lateness,
+        "lateness_s": finding.lateness,
         "story": words,
     }
 
@@ -202,6 +212,7 @@ def write_report(report: Report, path: Path) -> None:
 def verdict_lines(report: Report) -> list[str]:
     """The verdict for people, a few lines."""
     reaps, lateness, connections = report["reaps"], report["lateness_s"], report["connections"]
+    stuck = reaps["late_but_server_stuck"]
     counts = ", ".join(f"{reaps[name]:,} {name}" for name in ("expected", "observed", *BAD))
     figures = ", ".join(f"{name} {_known(lateness[name])}" for name in ("min", "p50", "p99", "max"))
     tick = seconds(report["config"]["tick_s"])
@@ -213,6 +224,11 @@ def verdict_lines(report: Report) -> list[str]:
         f"lateness     {figures}  (law: 0 .. {tick}; {reaps['late_raw']:,} beyond it before any allowance)",
         f"own lag      p99 {_known(lag['p99'])}, max {_known(lag['max'])}, {report['loadgen']['processes']} processes",
     ]
+    if stuck:
+        lines.append(
+            f"             {stuck:,} of them while the server itself was stuck: its answers took up to "
+            f"{_known(report['latency_s']['max'])}"
+        )
     per_connection = report["server"]["rss_bytes_per_connection"]
     if per_connection is not None:
         lines.append(

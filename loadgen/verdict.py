@@ -13,7 +13,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from .plan import Law
+from .behaviours import Behaviour
+from .plan import Law, Plan
 from .records import How, Record
 from .stalls import Stalls
 
@@ -25,7 +26,7 @@ VIOLATIONS_KEPT = 1000
 OWN_LAG_SHARE = 0.01
 """Share of the connections that the generator's own lag may spoil before the run proves nothing."""
 
-OK = frozenset({"reaped", "alive", "closed_itself"})
+OK = frozenset({"reaped", "alive", "closed_itself", "announced", "unjudged"})
 BAD = ("early", "late", "missed", "false")
 
 
@@ -33,48 +34,65 @@ class Finding(NamedTuple):
     """What one record amounts to.
 
     Attributes:
-        category: reaped, alive, closed_itself (all good); early, late, missed, false (each a broken promise); own_lag
-            (the client itself broke the plan: proves nothing); undecided (the run was cut short); failed (never
-            established).
+        category: reaped, alive, closed_itself, announced (the server had said so), unjudged: all good; early, late,
+            missed, false: each a broken promise; own_lag: the client itself broke the plan, which proves nothing;
+            undecided: the run was cut short; failed: never established.
         lateness: closed_by minus (sent + timeout), seconds; None unless the server closed an expected reap.
-        allowance: what was granted beyond one tick, seconds.
+        excused: within the law only because the server itself was seen to be stuck.
     """
 
     category: str
     lateness: float | None = None
-    allowance: float = 0.0
+    excused: bool = False
 
 
-def judge(record: Record, law: Law, stalls: Stalls) -> Finding:
-    """Compare one record with the law. Pure; cost O(window / BUCKET)."""
-    how = record.how
+def judge(record: Record, behaviour: Behaviour, law: Law, own: Stalls, server: Stalls) -> Finding:
+    """Compare one record with the law.
+
+    Args:
+        record: what the client saw.
+        behaviour: what it was to do.
+        law: how late, and how early, a reap may be. The timeout is the behaviour's own.
+        own: the load generator's own lag.
+        server: the server's answers, by how slow they were.
+
+    Cost: O(window / BUCKET). Pure.
+    """
+    how, tick = record.how, law.tick
     if how == How.FAILED:
         return Finding("failed")
-    due = record.sent + law.timeout
     if how == How.SELF:
         return Finding("closed_itself")
+    if not behaviour.judged:
+        return Finding("unjudged")
+    due = record.sent + behaviour.timeout
+    unknown = max(record.seen - record.sent, 0.0)  # the server read the last byte somewhere in this interval
     if how == How.OPEN:
         if not record.final or record.closed_by < due:
             return Finding("alive")
-        latest = max(record.seen, record.sent) + law.timeout + law.tick
-        return Finding("missed" if record.closed_by > latest + stuck(record, law, stalls) else "undecided")
+        latest = due + unknown + tick + _stuck(own, record, due) + _stuck(server, record, due)
+        return Finding("missed" if record.closed_by > latest else "undecided")
     if not record.final:
         # The plan had more to say: this connection was live.
+        if record.goodbye:
+            return Finding("announced")
         return Finding("own_lag" if record.overslept or record.closed_by >= due else "false")
     lateness = record.closed_by - due
-    if lateness < 0:
+    if lateness < -law.tolerance:
         return Finding("own_lag" if record.overslept else "early", lateness)
-    allowance = max(record.seen - record.sent, 0.0) + (record.closed_by - record.closed_after)
-    allowance += stuck(record, law, stalls) + GRAIN
-    return Finding("late" if lateness > law.tick + allowance else "reaped", lateness, allowance)
+    if lateness <= tick:
+        return Finding("reaped", lateness)
+    allowed = tick + GRAIN + (record.closed_by - record.closed_after) + _stuck(own, record, due)
+    if lateness <= allowed:
+        return Finding("reaped", lateness)
+    excused = lateness <= allowed + unknown + _stuck(server, record, due)
+    return Finding("reaped" if excused else "late", lateness, excused)
 
 
-def stuck(record: Record, law: Law, stalls: Stalls) -> float:
-    """Seconds that server or client were seen to be stuck while this connection's last byte was noted and while it was
-    reaped."""
-    noted = stalls.between(record.sent, record.closed_by - law.timeout)
-    reaped = stalls.between(record.sent + law.timeout, record.closed_by)
-    return noted + reaped
+def _stuck(stalls: Stalls, record: Record, due: float) -> float:
+    """Seconds of stall seen while this connection's last byte was noted, plus those seen while it was reaped."""
+    noted = stalls.between(record.sent, record.closed_by - (due - record.sent))
+    return noted + stalls.between(due, record.closed_by)
 
 
 @dataclass
@@ -85,7 +103,8 @@ class Verdict:
     by_behaviour: dict[str, Counter[str]] = field(default_factory=dict)
     lateness: list[float] = field(default_factory=list)
     beyond_tick: int = 0
-    violations: list[tuple[Record, str, Finding]] = field(default_factory=list)
+    excused: int = 0
+    violations: list[tuple[Record, Behaviour, Finding]] = field(default_factory=list)
 
     @property
     def expected(self) -> int:
@@ -97,17 +116,16 @@ class Verdict:
         """Closes by the server, expected or not."""
         return sum(self.categories[name] for name in ("reaped", "early", "late", "false", "own_lag"))
 
-    def add(self, record: Record, behaviour: str, law: Law, stalls: Stalls) -> Finding:
-        """Judge *record* and count it."""
-        finding = judge(record, law, stalls)
+    def add(self, record: Record, behaviour: Behaviour, finding: Finding, tick: float) -> None:
+        """Count one finding."""
         self.categories[finding.category] += 1
-        self.by_behaviour.setdefault(behaviour, Counter())[finding.category] += 1
+        self.by_behaviour.setdefault(behaviour.name, Counter())[finding.category] += 1
+        self.excused += finding.excused
         if finding.lateness is not None:
             self.lateness.append(finding.lateness)
-            self.beyond_tick += finding.lateness > law.tick
+            self.beyond_tick += finding.lateness > tick
         if finding.category in BAD and len(self.violations) < VIOLATIONS_KEPT:
             self.violations.append((record, behaviour, finding))
-        return finding
 
     def reasons(self) -> list[str]:
         """Why the run failed, one line each; empty when it passed."""
@@ -131,10 +149,12 @@ _MEANING = {
 }
 
 
-def judge_all(records: Iterable[tuple[Record, str]], law: Law, stalls: Stalls) -> Verdict:
-    """The verdict over (record, behaviour name) pairs."""
+def judge_all(plan: Plan, records: Iterable[Record], own: Stalls, server: Stalls) -> Verdict:
+    """The verdict over all *records* of a run of *plan*."""
     verdict = Verdict()
-    for record, behaviour in records:
-        verdict.add(record, behaviour, law, stalls)
+    tick = plan.law.tick
+    for record in records:
+        behaviour = plan.behaviour(record.connection)
+        verdict.add(record, behaviour, judge(record, behaviour, plan.law, own, server), tick)
     verdict.lateness.sort()
     return verdict

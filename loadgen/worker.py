@@ -23,7 +23,7 @@ from .behaviours import Act
 from .capacity import Share, raise_descriptor_limit
 from .histogram import Histogram
 from .plan import Plan
-from .protocols import Dialect, dialect_for
+from .protocols import READ_BYTES, Dialect, dialect_for
 from .records import How, Record, RecordTable
 from .stalls import Stalls
 from .units import Target
@@ -31,8 +31,8 @@ from .verdict import judge
 
 IP_BIND_ADDRESS_NO_PORT = 24  # linux/in.h; the socket module of Python 3.11 lacks it
 UNANSWERED = 256
-"""Connections that may wait for the kernel or for their first answer at a time: beyond it the pace of connecting gives
-way, or the server's backlog would overflow and the kernel's retransmission timer would be measured."""
+"""Connections of all processes together that may wait for the kernel or for their first answer: beyond it the pace of
+connecting gives way, or the server's backlog would be measured, and overflow into the kernel's retransmission timer."""
 RETRIES = 5
 RETRY_DELAY = 0.2
 BLOCKED_DELAY = 0.01
@@ -46,7 +46,6 @@ class Order:
     """What one process is asked to do. Picklable.
 
     Attributes:
-        rate: connections per second that all processes together open.
         patience: seconds beyond timeout and tick for which an overdue close is waited for at the end of the run.
     """
 
@@ -55,8 +54,8 @@ class Order:
     protocol: str
     share: Share
     processes: int
-    rate: float
     patience: float
+    path: str = "/"
 
 
 @dataclass
@@ -64,6 +63,7 @@ class Counters:
     """What a heartbeat carries: totals since the start of the process."""
 
     established: int = 0
+    reconnected: int = 0
     open: int = 0
     failed: int = 0
     refused: int = 0
@@ -71,6 +71,7 @@ class Counters:
     blocked: int = 0
     answered: int = 0
     categories: dict[str, int] = field(default_factory=dict)
+    lost: dict[str, int] = field(default_factory=dict)
     lateness: list[float] = field(default_factory=list)
     ramped: bool = False
 
@@ -82,6 +83,7 @@ class Outcome:
     records: RecordTable
     counters: Counters
     stalls: Stalls
+    server_stalls: Stalls
     lag: Histogram
     latency: Histogram
     rss_before: int
@@ -94,7 +96,7 @@ class Client:
     """One connection. Plain slots: there are 17,000 of them in a process."""
 
     __slots__ = (
-        "act", "answered", "asked", "began", "behaviour", "established", "fd", "final", "incarnation",
+        "act", "answered", "asked", "began", "behaviour", "established", "fd", "final", "goodbye", "incarnation",
         "index", "intended", "key", "number", "offset", "outbox", "overslept", "parser", "seen", "sent",
         "sock", "tries", "waiting",
     )  # fmt: skip
@@ -116,6 +118,7 @@ class Client:
         self.waiting = False  # counted as unanswered
         self.final = False
         self.overslept = False
+        self.goodbye = False  # the server has said that it will close
         self.outbox: bytes | None = None  # what the kernel would not take yet
         self.parser: Any = None
 
@@ -134,7 +137,7 @@ class Worker:
         self.plan = order.plan
         self.law = order.plan.law
         self.control = control
-        self.dialect: Dialect = dialect_for(order.protocol, order.target)
+        self.dialect: Dialect = dialect_for(order.protocol, order.target, order.path)
         self.poller = select.epoll()
         self.clients: dict[int, Client] = {}
         self.due: list[tuple[float, int, Client]] = []
@@ -143,9 +146,11 @@ class Worker:
         self.next_index = 0
         self.connecting = 0
         self.unanswered = 0
+        self.most_unanswered = max(UNANSWERED // order.processes, 8)
         self.counters = Counters()
         self.records = RecordTable()
         self.stalls = Stalls()
+        self.server_stalls = Stalls()
         self.lag = Histogram()
         self.latency = Histogram()
         self.failures: dict[str, int] = {}
@@ -163,15 +168,15 @@ class Worker:
         self.control.send("ready")
         self.started = self.control.recv()
         gc.freeze()
-        gc.disable()  # nothing here makes cycles; a collection over 17,000 clients would be our own lag
+        gc.disable()  # nothing here makes cycles; a collection over all clients would be our own lag
         self.poller.register(self.control.fileno(), select.EPOLLIN)
         self.looked = monotonic()
         self.loop()
         self.counters.lateness.clear()
         self.control.send(
             Outcome(
-                self.records, self.counters, self.stalls, self.lag, self.latency, self.rss_before, self.rss_open,
-                self.failures, sum(os.times()[:2]),
+                self.records, self.counters, self.stalls, self.server_stalls, self.lag, self.latency,
+                self.rss_before, self.rss_open, self.failures, sum(os.times()[:2]),
             )
         )  # fmt: skip
 
@@ -203,7 +208,7 @@ class Worker:
 
     def next_wake(self, now: float) -> float:
         wake = self.due[0][0] if self.due else float("inf")
-        if self.next_index < len(self.indices) and self.unanswered < UNANSWERED:
+        if self.next_index < len(self.indices) and self.unanswered < self.most_unanswered:
             wake = min(wake, self.connect_instant())
         return wake
 
@@ -249,12 +254,16 @@ class Worker:
     # -- connecting
 
     def connect_instant(self) -> float:
-        """When the next connection is due: connection i of all processes at i / rate after the start."""
-        return self.started + self.indices[self.next_index] / self.order.rate
+        """When the next connection is due."""
+        return self.started + self.plan.connect_offset(self.indices[self.next_index])
 
     def open_more(self, now: float) -> None:
         """Begin the connections that are due, as long as few enough are unanswered."""
-        while self.next_index < len(self.indices) and self.unanswered < UNANSWERED and self.connect_instant() <= now:
+        while (
+            self.next_index < len(self.indices)
+            and self.unanswered < self.most_unanswered
+            and self.connect_instant() <= now
+        ):
             index = self.indices[self.next_index]
             self.next_index += 1
             self.begin(Client(index, 0, self.plan.key(index), self.plan.behaviour(index)))
@@ -297,10 +306,14 @@ class Worker:
         sock.detach()
         self.connecting -= 1
         self.poller.modify(client.fd, select.EPOLLIN)
-        self.counters.established += 1
+        if client.incarnation:
+            self.counters.reconnected += 1
+        else:
+            self.counters.established += 1
         self.counters.open += 1
         client.established = now
-        client.parser = self.dialect.parser()
+        # Until something is sent, the server's clock starts somewhere between the call to connect and now.
+        client.sent, client.seen = client.began, now
         self.plan_next(client, now)
 
     def on_connect_error(self, client: Client, code: int) -> None:
@@ -342,6 +355,7 @@ class Worker:
         step = client.behaviour.step(client.key, client.number, client.offset)
         if step is None:
             client.final = True
+            self.answered_first(client)  # a mute client never asks
             return
         client.offset += step.gap
         client.act = step.act
@@ -357,8 +371,8 @@ class Worker:
         while due and due[0][0] <= now:
             when, _, client = heappop(due)
             if client.fd < 0:
-                if client.established == 0.0 and client.tries:
-                    self.connecting -= 1
+                if client.established == 0.0:  # a retry or a reconnection; others have ended since this was planned
+                    self.connecting -= client.tries > 0
                     self.begin(client)
                 continue
             if client.outbox is not None:
@@ -372,17 +386,44 @@ class Worker:
         """Do the client's step, which was due at *when*, and plan the one after it."""
         self.counters.actions += 1
         client.number += 1
-        if client.act is Act.CLOSE:
+        act = client.act
+        if act is Act.CLOSE:
             self.record(client, How.SELF, now, monotonic())
             self.forget(client)
             return
-        payload, owed = self.dialect.payload(client.act)
-        client.asked += owed
-        client.intended = when
-        if not self.dialect.answers:
+        if act is Act.READ:
+            if self.read_little(client):
+                self.plan_next(client, now)
+            return
+        payload, owed = self.dialect.payload(act)
+        if owed:
+            if client.parser is None:
+                client.parser = self.dialect.parser()
+            client.asked += owed
+        else:
             self.answered_first(client)
-        if self.send(client, payload):
-            self.plan_next(client, now)
+        client.intended = when
+        if not self.send(client, payload):
+            return
+        if act is Act.HALF_CLOSE:
+            with socket.socket(fileno=os.dup(client.fd)) as sock:
+                sock.shutdown(socket.SHUT_WR)
+        elif act is Act.ASK_MUCH:
+            self.poller.modify(client.fd, 0)  # only hang-ups: what comes is read piece by piece
+        client.final = client.final or client.behaviour.deadline
+        self.plan_next(client, now)
+
+    def read_little(self, client: Client) -> bool:
+        """A slow reader's step; False when the connection turned out to be closed."""
+        try:
+            data = os.read(client.fd, READ_BYTES)
+        except BlockingIOError:
+            return True
+        except OSError:
+            data = b""
+        if not data:
+            self.closed(client, How.FIN, monotonic())
+        return bool(data)
 
     def send(self, client: Client, payload: bytes) -> bool:
         """Hand *payload* to the kernel; False when the connection turned out to be closed."""
@@ -399,9 +440,10 @@ class Worker:
         if written:
             after = monotonic()
             client.overslept = client.number > 1 and after >= client.sent + client.behaviour.timeout
-            client.sent = before
-            if not self.dialect.answers:
-                client.seen = after
+            if not client.final:  # a deadline is not moved by what is sent after it was set
+                client.sent = before
+                if client.answered >= client.asked:
+                    client.seen = after
         if written < len(payload):
             self.counters.blocked += 1
             client.outbox = payload[written:]
@@ -432,19 +474,28 @@ class Worker:
             # The event said so at `now`; the read only confirmed it.
             self.closed(client, How.FIN, now)
             return
-        client.answered += self.dialect.count(client.parser, data)
+        done, goodbye = self.dialect.count(client.parser, data)
+        client.goodbye = client.goodbye or goodbye
+        if client.answered >= client.asked:
+            return
+        client.answered += done
         if client.answered >= client.asked:
             self.answered_first(client)
-            client.seen = now
+            client.parser = None
+            if not client.final or not client.behaviour.deadline:
+                client.seen = now
             self.counters.answered += 1
             latency = now - client.intended
             self.latency.add(latency)
-            self.stalls.add(now, latency)
+            self.server_stalls.add(now, latency)
 
     def closed(self, client: Client, how: How, by: float) -> None:
         """The server has closed this connection: judge it for the dashboard, keep the record for the verdict."""
         record = self.record(client, how, self.looked, by)
-        finding = judge(record, self.law, self.stalls)
+        behaviour = client.behaviour
+        finding = judge(record, behaviour, self.law, self.stalls, self.server_stalls)
+        if client.answered < client.asked:
+            self.counters.lost[behaviour.name] = self.counters.lost.get(behaviour.name, 0) + 1
         categories = self.counters.categories
         categories[finding.category] = categories.get(finding.category, 0) + 1
         if finding.lateness is not None:
@@ -453,8 +504,8 @@ class Worker:
 
     def record(self, client: Client, how: How, after: float, by: float) -> Record:
         record = Record(
-            client.index, client.incarnation, how, client.final, client.overslept, client.number, client.began,
-            client.established, client.sent, client.seen, after, by,
+            client.index, client.incarnation, how, client.final, client.overslept, client.goodbye, client.number,
+            client.began, client.established, client.sent, client.seen, after, by,
         )  # fmt: skip
         self.records.append(record)
         return record
@@ -466,6 +517,12 @@ class Worker:
         client.parser = None
         self.answered_first(client)
         self.counters.open -= 1
+        delay = client.behaviour.reconnect
+        if delay is not None and not self.draining:
+            incarnation = client.incarnation + 1
+            key = self.plan.key(client.index, incarnation)
+            again = Client(client.index, incarnation, key, client.behaviour)
+            self.push(monotonic() + delay, again)
 
 
 def main(order: Order, control: Connection) -> None:

@@ -22,6 +22,7 @@ from time import monotonic
 
 MODES = ("correct", "early", "late", "never", "random", "wrong")
 EARLY = 0.05
+EARLY_MODES = ("early", "random")
 FAULT_SHARE = 0.2
 """In every mode but `never`, this share of the closes is faulty: counts must come out right, not just a verdict."""
 
@@ -90,7 +91,7 @@ class Server:
 
     def push(self, sock: socket.socket) -> None:
         deadline = self.last[sock] + self.timeout
-        if self.mode == "early":
+        if self.mode in EARLY_MODES:
             deadline -= EARLY  # when it is looked at; whether it then sins is decided there
         else:
             deadline = ceil(deadline / self.tick) * self.tick
@@ -115,7 +116,7 @@ class Server:
                 continue
             now = monotonic()
             idle = now - self.last[sock]
-            if idle < self.timeout - (EARLY if self.mode == "early" else 0.0):
+            if idle < self.timeout - (EARLY if self.mode in EARLY_MODES else 0.0):
                 self.push(sock)
                 continue
             self.expire(sock, now, idle)
@@ -123,8 +124,8 @@ class Server:
     def expire(self, sock: socket.socket, now: float, idle: float) -> None:
         mode = self.mode
         sinful = self.random.random() < FAULT_SHARE
-        if mode == "random":
-            mode = self.random.choice(("early", "late", "never", "wrong"))
+        if mode == "random" and idle < self.timeout:
+            mode = self.random.choice(("early", "late", "never", "wrong")) if sinful else "early"
         if mode == "never":
             self.sins["never"] += 1
             return

@@ -1,0 +1,262 @@
+"""The plan: a pure function of the seed, exact shares, no gap that both ends could be right about; what is refused, and
+how."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from loadgen import capacity, units
+from loadgen.behaviours import CLOSEST, KINDS, Act, End
+from loadgen.histogram import SUBBUCKETS, Histogram
+from loadgen.plan import Law, Plan, make_plan, share_out
+from loadgen.rng import draw, key_of
+from loadgen.scenario import from_mix, load_scenario, parse_scenario, shipped
+from loadgen.thresholds import names, parse_threshold
+from loadgen.units import BadArgument
+
+LAW = Law(timeout=1.0, tick=0.25)
+EVERY_ECHO_KIND = "silent,chatty,bursty,drip,vanish,mute,pipelined"
+
+
+def plan_of(mix: str, connections: int = 200, seed: int = 7, duration: float = 5.0) -> Plan:
+    return make_plan(from_mix(mix), connections, LAW, duration, seed, rate=4000)
+
+
+def test_same_seed_same_plan_and_another_seed_another() -> None:
+    first, again, other = (plan_of(EVERY_ECHO_KIND, seed=seed).survey()[1] for seed in (7, 7, 8))
+    assert first == again
+    assert first != other
+
+
+def test_a_step_is_the_same_in_whatever_order_it_is_asked_for() -> None:
+    plan = plan_of("bursty")
+    behaviour = plan.behaviour(3)
+    forwards = [behaviour.step(plan.key(3), number, 0.5) for number in range(50)]
+    backwards = [behaviour.step(plan.key(3), number, 0.5) for number in reversed(range(50))]
+    assert forwards == backwards[::-1]
+
+
+@pytest.mark.parametrize("name", [*KINDS])
+@given(seed=st.integers(0, 2**32), connection=st.integers(0, 10**6))
+def test_no_judged_gap_is_near_the_timeout(name: str, seed: int, connection: int) -> None:
+    behaviour = from_mix(name).clients[0].behaviour(LAW.timeout, horizon=3.0)
+    if not behaviour.judged:
+        return
+    key = key_of(seed, connection, 0)
+    offset = 0.0
+    for number in range(30):
+        step = behaviour.step(key, number, offset)
+        if step is None:
+            break
+        assert 0 <= step.gap <= CLOSEST * LAW.timeout
+        offset += step.gap
+        if step.act is Act.CLOSE:
+            break
+
+
+@given(seed=st.integers(0, 2**32), connection=st.integers(0, 10**6))
+def test_every_planned_reap_is_due_while_the_run_can_see_it(seed: int, connection: int) -> None:
+    plan = plan_of("bursty", connections=1, seed=seed)
+    outcome = plan.behaviour(0).outcome(key_of(seed, connection, 0))
+    if outcome.end is End.REAPED:
+        assert outcome.offset is not None
+        assert outcome.offset + LAW.tick < plan.duration
+
+
+def test_bursty_dies_in_its_first_gap_beyond_the_timeout_and_some_do() -> None:
+    ends = plan_of("bursty", connections=500).survey()[0]["bursty"]
+    assert 0 < ends["reaped"] < 500
+
+
+@given(st.lists(st.floats(0.1, 100), min_size=1, max_size=8), st.integers(1, 500), st.integers())
+def test_shares_are_exact_to_less_than_one_connection(weights: list[float], connections: int, seed: int) -> None:
+    kinds = share_out(weights, connections, seed)
+    assert len(kinds) == connections
+    for number, weight in enumerate(weights):
+        assert abs(kinds.count(number) - weight * connections / sum(weights)) < 1
+
+
+def test_draws_are_spread_over_the_unit_interval() -> None:
+    drawn = [draw(key_of(1, index), 0) for index in range(4000)]
+    assert 0 <= min(drawn) < 0.01
+    assert 0.99 < max(drawn) < 1
+    assert 0.48 < sum(drawn) / len(drawn) < 0.52
+
+
+def test_a_run_too_short_to_see_a_reap_is_refused_with_the_length_it_needs() -> None:
+    with pytest.raises(BadArgument, match=r"--duration 1.2s is too short .* at least 1.35s is needed"):
+        plan_of("silent", duration=1.2)
+
+
+@pytest.mark.parametrize("name", shipped())
+def test_every_shipped_scenario_loads_and_plans(name: str) -> None:
+    scenario = load_scenario(name)
+    assert scenario.description
+    plan = make_plan(scenario, 50, LAW, 5.0, 1, 4000)
+    offsets = [plan.connect_offset(index) for index in range(50)]
+    assert offsets == sorted(offsets)
+    assert sum(ends["connections"] for ends in plan.survey()[0].values()) == 50
+
+
+@pytest.mark.parametrize(
+    ("table", "complaint"),
+    [
+        ({}, "no clients"),
+        ({"client": [{"kind": "slient"}]}, "'slient': choose from"),
+        ({"client": [{"kind": "silent", "wieght": 3}]}, "silent.wieght: a silent client has no such parameter"),
+        ({"client": [{"kind": "silent", "weight": 0}]}, "must be a number > 0"),
+        ({"client": [{"kind": "drip", "every": "0.95T"}]}, "nobody could say who was right"),
+        ({"client": [{"kind": "drip", "every": 3}]}, "write a duration"),
+        ({"client": [{"kind": "chatty", "shortest": "0.4T", "longest": "0.3T"}]}, "longer than its longest"),
+        ({"client": [{"kind": "silent"}, {"kind": "silent"}]}, "two clients are called 'silent'"),
+        ({"client": [{"kind": "silent"}], "ramp": {"shape": "cliff"}}, "choose from linear, burst, waves"),
+        ({"client": [{"kind": "silent"}], "ramp": {"waves": 0}}, "must be > 0"),
+        ({"client": [{"kind": "silent"}], "protocol": "quic"}, "choose from echo, http, raw"),
+        ({"client": [{"kind": "silent"}], "clients": 3}, "unknown key 'clients'"),
+    ],
+)
+def test_what_a_scenario_does_not_say_right_is_refused_by_name(table: dict[str, object], complaint: str) -> None:
+    with pytest.raises(BadArgument, match=complaint):
+        parse_scenario(table, "test")
+
+
+def test_a_scenario_that_is_no_file_lists_those_that_ship(tmp_path: Path) -> None:
+    with pytest.raises(BadArgument, match="everyday"):
+        load_scenario(str(tmp_path / "missing.toml"))
+
+
+def test_waves_arrive_together_and_a_burst_at_once() -> None:
+    table = {"client": [{"kind": "silent"}], "ramp": {"shape": "waves", "waves": 2, "every": "0.5T"}}
+    waves = make_plan(parse_scenario(table, "t"), 10, LAW, 5.0, 1, 4000)
+    assert [waves.connect_offset(index) for index in range(10)] == [0.0] * 5 + [0.5] * 5
+    table["ramp"] = {"shape": "burst"}
+    burst = make_plan(parse_scenario(table, "t"), 10, LAW, 5.0, 1, 4000)
+    assert {burst.connect_offset(index) for index in range(10)} == {0.0}
+
+
+@pytest.mark.parametrize(
+    "mix", ["", "silent=x", "silent=0", "silent=-1", "silent=inf", "silent=nan", "loud=1", "silent,silent"]
+)
+def test_a_mix_that_makes_no_sense_is_refused(mix: str) -> None:
+    with pytest.raises(BadArgument, match="--mix"):
+        from_mix(mix)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("250ms", 0.25), ("30s", 30), ("5m", 300), ("1h", 3600), ("1.5s", 1.5), (".5s", 0.5), ("0", 0)],
+)
+def test_durations_are_read(text: str, seconds: float) -> None:
+    assert units.parse_duration(text) == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize("text", ["", "5", "s", "-1s", "1 year", "nan", "infs", "1e3s"])
+def test_what_is_no_duration_is_refused(text: str) -> None:
+    with pytest.raises(BadArgument, match="250ms, 30s, 5m or 1h"):
+        units.parse_duration(text)
+
+
+@given(st.floats(1e-6, 1e6))
+def test_a_printed_duration_is_within_half_a_percent(value: float) -> None:
+    printed = units.seconds(value)
+    total = sum(units.parse_duration(part) for part in _parts(printed))
+    assert total == pytest.approx(value, rel=0.0051)
+
+
+def _parts(text: str) -> list[str]:
+    import re
+
+    return re.findall(r"[\d.e+-]+[a-z]+", text)
+
+
+@pytest.mark.parametrize("text", ["localhost", "127.0.0.1:", "127.0.0.1:0", "127.0.0.1:70000", ":80", "127.0.0.1:http"])
+def test_what_is_no_target_is_refused(text: str) -> None:
+    with pytest.raises(BadArgument, match="HOST:PORT"):
+        units.parse_target(text)
+
+
+def test_targets_know_whether_they_leave_the_machine() -> None:
+    assert units.parse_target("127.9.9.9:80").loopback
+    assert units.parse_target("[::1]:80").loopback
+    assert not units.parse_target("192.0.2.1:80").loopback
+
+
+def test_shares_fit_descriptors_and_ports_and_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(capacity, "raise_descriptor_limit", lambda: 20_000)
+    shares = capacity.plan_shares(units.parse_target("127.0.0.1:80"), 100_000)
+    assert len(shares) == 6
+    assert sum(share.connections for share in shares) == 100_000
+    assert max(share.connections for share in shares) <= 19_800
+    assert len({share.source for share in shares}) == 6
+
+
+def test_one_ipv6_loopback_address_cannot_hold_a_hundred_thousand() -> None:
+    with pytest.raises(BadArgument, match="only IPv6 loopback address"):
+        capacity.plan_shares(units.parse_target("[::1]:80"), 100_000)
+
+
+def test_too_few_processes_are_refused_with_the_number_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(capacity, "raise_descriptor_limit", lambda: 20_000)
+    with pytest.raises(BadArgument, match="need 6 processes"):
+        capacity.plan_shares(units.parse_target("127.0.0.1:80"), 100_000, processes=2)
+
+
+def test_more_memory_than_there_is_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(capacity, "KERNEL_BYTES", 1 << 40)
+    with pytest.raises(BadArgument, match="of memory needed"):
+        capacity.plan_shares(units.parse_target("127.0.0.1:80"), 1000)
+
+
+@given(st.lists(st.floats(0, 3600), min_size=1, max_size=200), st.sampled_from([50, 90, 99, 100]))
+def test_a_percentile_is_at_most_one_bucket_above_the_exact_one(values: list[float], percent: float) -> None:
+    histogram = Histogram()
+    for value in values:
+        histogram.add(value)
+    exact = sorted(values)[max(-(-len(values) * percent // 100) - 1, 0)]
+    found = histogram.percentile(percent)
+    assert found is not None
+    assert exact - 1e-9 <= found <= exact * (1 + 1 / SUBBUCKETS) + 2e-6
+    assert histogram.max == max(values)
+
+
+@given(st.lists(st.floats(0, 100)), st.lists(st.floats(0, 100)))
+def test_merged_histograms_count_as_one(left: list[float], right: list[float]) -> None:
+    parts, whole = (Histogram(), Histogram()), Histogram()
+    for histogram, values in zip(parts, (left, right), strict=True):
+        for value in values:
+            histogram.add(value)
+            whole.add(value)
+    parts[0].merge(parts[1])
+    assert parts[0].counts == whole.counts
+    assert parts[0].summary() == whole.summary()
+
+
+@pytest.mark.parametrize(
+    "text", ["lateness.p99", "lateness.p98<1s", "lateness.p99<1", "reaps.late<x", "lateness.p99~1s"]
+)
+def test_what_is_no_threshold_is_refused(text: str) -> None:
+    with pytest.raises(BadArgument):
+        parse_threshold(text)
+
+
+def test_a_threshold_on_an_unknown_figure_is_broken() -> None:
+    threshold = parse_threshold("lateness.p99<1.1s")
+    assert threshold.broken({"lateness_s": {"p99": 1.0}}) is None
+    assert "1.2" in str(threshold.broken({"lateness_s": {"p99": 1.2}}))
+    assert "unknown" in str(threshold.broken({"lateness_s": {"p99": None}}))
+
+
+def test_every_name_a_threshold_may_use_can_be_parsed() -> None:
+    for name in names():
+        for value in ("1s", "1"):
+            try:
+                parse_threshold(f"{name}<{value}")
+                break
+            except BadArgument:
+                continue
+        else:
+            pytest.fail(f"{name} takes neither a duration nor a number")

@@ -1,0 +1,196 @@
+"""Trust: servers that break the law in a known way are caught with the right counts, on real sockets; a correct one
+passes.
+
+The servers count their own sins (tests/faulty_servers.py); here the client's counts are compared with theirs.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+TIMEOUT, TICK = 1.0, 0.25
+
+
+class FaultyServer:
+    """A running server; `sins()` ends it and returns what it did."""
+
+    def __init__(self, mode: str, timeout: float = TIMEOUT) -> None:
+        command = [sys.executable, str(ROOT / "tests" / "faulty_servers.py"), mode, str(timeout), str(TICK)]
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.port = int(self._line())
+
+    def sins(self) -> dict[str, int]:
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        sins: dict[str, int] = json.loads(self._line())
+        return sins
+
+    def _line(self) -> str:
+        assert self.process.stdout is not None
+        return self.process.stdout.readline()
+
+
+@contextmanager
+def faulty_server(mode: str, timeout: float = TIMEOUT) -> Iterator[FaultyServer]:
+    server = FaultyServer(mode, timeout)
+    try:
+        yield server
+    finally:
+        server.process.kill()
+        server.process.wait()
+        for stream in (server.process.stdin, server.process.stdout):
+            if stream is not None:
+                stream.close()
+
+
+def loadgen(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "loadgen", *arguments], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+def run(port: int, *arguments: str, connections: int = 1000) -> tuple[int, dict[str, Any]]:
+    done = loadgen(
+        "run", "--target", f"127.0.0.1:{port}", "--timeout", "1s", "--tick", "250ms", "--duration", "2s", "--json",
+        "--quiet", "--patience", "500ms", "--connections", str(connections), "--seed", "11", *arguments,
+    )  # fmt: skip
+    assert done.stdout, done.stderr
+    return done.returncode, json.loads(done.stdout)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["early", "late", "never", "random", "wrong"])
+def test_a_faulty_server_is_caught_with_the_right_counts(mode: str) -> None:
+    with faulty_server(mode) as server:
+        status, report = run(server.port, "--mix", "silent=50,chatty=40,drip=10")
+        sins = server.sins()
+    reaps = report["reaps"]
+    assert status == 1
+    assert report["verdict"] == "fail"
+    assert reaps["expected"] == 500
+    found = {"early": reaps["early"], "late": reaps["late"], "never": reaps["missed"], "false": reaps["false"]}
+    assert found == {name: sins[name] for name in found}
+    assert sum(found.values()) > 50
+
+
+@pytest.mark.slow
+def test_a_correct_server_passes_and_the_observation_equals_the_plan() -> None:
+    with faulty_server("correct") as server:
+        status, report = run(server.port, "--scenario", "everyday")
+        sins = server.sins()
+    assert (status, report["verdict"], report["reasons"]) == (0, "pass", [])
+    assert report["schema"] == "reaper-loadgen-report/1"
+    assert report["connections"]["established"] == report["connections"]["requested"] == 1000
+    assert report["reaps"]["observed"] == report["reaps"]["expected"] == sins["closed"]
+    names = {"reaped": "reaped", "alive": "alive", "closed_itself": "self"}
+    for name, counts in report["by_behaviour"].items():
+        planned = report["plan"]["by_behaviour"][name]
+        assert counts == {category: planned[end] for category, end in names.items() if end in planned}
+    assert report["lateness_s"]["min"] >= 0
+    assert report["loadgen"]["rss_bytes_per_connection"] <= 2048
+    assert not report["partial"]
+
+
+@pytest.mark.slow
+def test_churn_and_storms_are_judged_too() -> None:
+    with faulty_server("correct") as server:
+        for scenario in ("churn", "reconnect-storm"):
+            status, report = run(server.port, "--scenario", scenario, connections=300)
+            assert (status, report["reasons"]) == (0, [])
+            assert report["connections"]["reconnected"] > 100
+
+
+@pytest.mark.slow
+def test_ctrl_c_ends_with_a_partial_report_marked_so(tmp_path: Path) -> None:
+    import signal
+
+    path = tmp_path / "report.json"
+    with faulty_server("correct") as server:
+        process = subprocess.Popen(
+            [
+                sys.executable, "-m", "loadgen", "run", "--target", f"127.0.0.1:{server.port}", "--timeout", "1s",
+                "--duration", "50s", "--connections", "100", "--report", str(path),
+            ],
+            cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        assert process.stderr is not None
+        while "hold" not in process.stderr.readline():
+            pass
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=20)
+    report = json.loads(path.read_text())
+    assert report["partial"] is True
+    assert "partial run" in out
+    assert "Traceback" not in err
+    assert report["connections"]["established"] == 100
+
+
+@pytest.mark.slow
+def test_refused_connections_are_retried_and_reported() -> None:
+    import socket
+
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        done = loadgen(
+            "run", "--target", f"127.0.0.1:{closed.getsockname()[1]}", "--timeout", "100ms", "--tick", "50ms",
+            "--connections", "5", "--json", "--quiet",
+        )  # fmt: skip
+    report = json.loads(done.stdout)
+    assert done.returncode == 1
+    assert report["connections"]["failed"] == 5
+    assert report["connections"]["refused"] > 5
+    assert report["connections"]["failures"] == {"ECONNREFUSED": 5}
+
+
+@pytest.mark.slow
+def test_a_broken_threshold_fails_a_good_run_and_pictures_are_drawn(tmp_path: Path) -> None:
+    png = tmp_path / "lateness.png"
+    with faulty_server("correct") as server:
+        status, report = run(server.port, "--threshold", "lateness.p50<1ms", "--png", str(png), connections=100)
+    assert status == 1
+    assert report["reasons"][0].startswith("threshold lateness.p50<1ms broken")
+    assert png.read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["--target", "127.0.0.1"], "HOST:PORT"),
+        (["--target", "192.0.2.1:80"], "--allow-remote"),
+        (["--timeout", "5"], "250ms, 30s, 5m or 1h"),
+        (["--timeout", "0s"], "longer than 0"),
+        (["--connections", "0"], "at least 1"),
+        (["--mix", "silent=x"], "must be a number"),
+        (["--duration", "1s"], "too short"),
+        (["--scenario", "nowhere.toml"], "nowhere.toml"),
+        (["--scenario", "slow", "--protocol", "echo"], "speaks HTTP"),
+        (["--server-pid", "999999999"], "no such process"),
+        (["--server-stats", "nowhere.json"], "nowhere.json"),
+        (["--threshold", "x<1"], "no threshold"),
+        (["--processes", "none"], "whole number"),
+        (["--protocol", "quic"], "quic"),
+    ],
+)
+def test_a_bad_argument_costs_one_line_and_status_2(
+    arguments: list[str], complaint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from loadgen.cli import main
+
+    try:
+        status = main(["run", "--target", "127.0.0.1:9", "--timeout", "1s", *arguments])
+    except SystemExit as end:
+        status = int(str(end.code))
+    out, err = capsys.readouterr()
+    assert status == 2
+    assert not out
+    assert err.count("\n") == 1
+    assert complaint in err

@@ -1,0 +1,136 @@
+"""The verdict: what the bounds prove is claimed, what they do not is not. Pure functions, no clock."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from loadgen.behaviours import Behaviour
+from loadgen.plan import Law, make_plan
+from loadgen.records import How, Record, RecordTable
+from loadgen.scenario import from_mix
+from loadgen.stalls import Stalls
+from loadgen.verdict import GRAIN, Finding, judge, judge_all
+
+LAW = Law(timeout=5.0, tick=1.0)
+SILENT: Behaviour = from_mix("silent").clients[0].behaviour(LAW.timeout, 100.0)
+RACER: Behaviour = from_mix("racer").clients[0].behaviour(LAW.timeout, 100.0)
+NONE = Stalls()
+
+
+def record(
+    closed_by: float,
+    *,
+    how: How = How.FIN,
+    final: bool = True,
+    overslept: bool = False,
+    goodbye: bool = False,
+    sent: float = 100.0,
+    seen: float = 100.0,
+    closed_after: float | None = None,
+) -> Record:
+    after = closed_by if closed_after is None else closed_after
+    return Record(0, 0, how, final, overslept, goodbye, 1, 99.0, 99.0, sent, seen, after, closed_by)
+
+
+def judged(seen: Record, own: Stalls = NONE, server: Stalls = NONE, law: Law = LAW) -> Finding:
+    return judge(seen, SILENT, law, own, server)
+
+
+def stalled(instant: float, lag: float) -> Stalls:
+    stalls = Stalls()
+    stalls.add(instant, lag)
+    return stalls
+
+
+@pytest.mark.parametrize(
+    ("closed_by", "category"),
+    [(104.999, "early"), (105.0, "reaped"), (106.0, "reaped"), (106.0 + GRAIN / 2, "reaped"), (106.1, "late")],
+)
+def test_the_law_ends_where_it_says(closed_by: float, category: str) -> None:
+    assert judged(record(closed_by)).category == category
+
+
+@given(closed_by=st.floats(100, 104.99), lag=st.floats(0, 10))
+def test_nothing_excuses_an_early_close(closed_by: float, lag: float) -> None:
+    stalls = stalled(closed_by, lag)
+    seen = record(closed_by, seen=closed_by, closed_after=100)
+    assert judged(seen, stalls, stalls).category == "early"
+
+
+def test_a_tolerated_early_close_keeps_its_raw_figure() -> None:
+    finding = judged(record(104.9995), law=Law(5.0, 1.0, tolerance=0.001))
+    assert finding.category == "reaped"
+    assert finding.lateness == pytest.approx(-0.0005)
+
+
+def test_time_in_our_own_queue_is_not_held_against_the_server() -> None:
+    assert judged(record(106.3, closed_after=105.9)).category == "reaped"
+    assert judged(record(106.3, closed_after=106.2)).category == "late"
+
+
+def test_own_lag_counts_only_in_the_window_it_fell_into() -> None:
+    assert judged(record(106.3), stalled(106.2, 0.4)).category == "reaped"
+    assert judged(record(106.3), stalled(103.0, 0.4)).category == "late"
+    assert judged(record(106.3), stalled(107.0, 0.4)).category == "late"
+
+
+def test_a_stuck_server_is_within_the_law_but_named() -> None:
+    finding = judged(record(106.3), server=stalled(106.2, 0.4))
+    assert finding == ("reaped", pytest.approx(1.3), True)
+    assert not judged(record(106.3), own=stalled(106.2, 0.4)).excused
+
+
+def test_a_late_answer_says_that_the_byte_was_read_late() -> None:
+    assert judged(record(106.8, seen=100.9)).category == "reaped"
+    assert judged(record(106.8, seen=100.5)).category == "late"
+
+
+def test_an_overdue_connection_is_missed_only_when_no_bound_leaves_room() -> None:
+    assert judged(record(104.0, how=How.OPEN)).category == "alive"
+    assert judged(record(105.5, how=How.OPEN)).category == "undecided"
+    assert judged(record(108.0, how=How.OPEN)).category == "missed"
+    assert judged(record(108.0, how=How.OPEN, seen=103.0)).category == "undecided"
+
+
+def test_a_live_connection_that_is_closed_is_a_false_reap() -> None:
+    assert judged(record(103.0, final=False)).category == "false"
+    assert judged(record(103.0, final=False, overslept=True)).category == "own_lag"
+    assert judged(record(105.1, final=False)).category == "own_lag"
+    assert judged(record(103.0, final=False, goodbye=True)).category == "announced"
+    assert judged(record(200.0, final=False, how=How.OPEN)).category == "alive"
+
+
+def test_a_racer_is_never_judged() -> None:
+    assert judge(record(103.0, final=False), RACER, LAW, NONE, NONE).category == "unjudged"
+
+
+def test_counts_are_those_of_the_findings_and_every_violation_is_a_reason() -> None:
+    plan = make_plan(from_mix("silent"), 1, LAW, 20.0, 1, 1)
+    records = [record(104.0), record(105.5), record(107.0), record(120.0, how=How.OPEN), record(103.0, final=False)]
+    verdict = judge_all(plan, records, NONE, NONE)
+    assert (verdict.expected, verdict.observed, verdict.beyond_tick) == (4, 4, 1)
+    assert verdict.lateness == sorted(verdict.lateness)
+    assert [reason.split(":")[0] for reason in verdict.reasons()] == ["1 early", "1 late", "1 missed", "1 false"]
+    assert len(verdict.violations) == 4
+
+
+def test_a_run_that_showed_nothing_does_not_pass() -> None:
+    plan = make_plan(from_mix("silent"), 1, LAW, 20.0, 1, 1)
+    assert judge_all(plan, [], NONE, NONE).reasons()
+    assert any(
+        "own lag" in reason
+        for reason in judge_all(plan, [record(103.0, final=False, overslept=True)], NONE, NONE).reasons()
+    )
+
+
+def test_a_table_gives_back_the_records_it_was_given() -> None:
+    table, more = RecordTable(), RecordTable()
+    rows = [record(104.0 + number, overslept=number % 2 == 0) for number in range(5)]
+    for row in rows[:2]:
+        table.append(row)
+    for row in rows[2:]:
+        more.append(row)
+    table.extend(more)
+    assert list(table) == rows
