@@ -1,0 +1,391 @@
+"""Delayed operations end once, in the promised order, and leave nothing behind."""
+
+from __future__ import annotations
+
+import gc
+import random
+import weakref
+from collections.abc import Callable, Hashable, Iterator
+from typing import Any
+
+import pytest
+
+from reaper import ClockWentBackwards, InvalidArgument, InvariantViolated, ReaperError, TimingWheel
+from reaper.errors import HookErrors
+from reaper.purgatory import DelayedOperation, Purgatory
+from reaper.testing import HeapTimerQueue
+
+
+class Op(DelayedOperation):
+    """Completes once `ready`; logs what is called."""
+
+    def __init__(self, name: Hashable, deadline: int, log: list[tuple[str, Hashable]]) -> None:
+        super().__init__(deadline=deadline)
+        self.name, self.log, self.ready = name, log, False
+        self.hooks: dict[str, Callable[[], object]] = {}
+
+    def try_complete(self) -> bool:
+        self.hooks.get("try", lambda: None)()
+        return self.ready and self.force_complete()
+
+    def on_complete(self) -> None:
+        self.log.append(("complete", self.name))
+        self.hooks.get("complete", lambda: None)()
+
+    def on_expiration(self) -> None:
+        self.log.append(("expire", self.name))
+        self.hooks.get("expire", lambda: None)()
+
+
+class Bench:
+    """A purgatory on a wheel, with a log of what its operations did."""
+
+    def __init__(self) -> None:
+        self.wheel = TimingWheel[DelayedOperation]()
+        self.purgatory = Purgatory(self.wheel)
+        self.log: list[tuple[str, Hashable]] = []
+
+    def watch(self, name: Hashable, deadline: int, *keys: Hashable) -> Op:
+        op = Op(name, deadline, self.log)
+        assert self.purgatory.try_complete_else_watch(op, keys) is False
+        self.purgatory.check()
+        return op
+
+    def counts(self) -> tuple[int, int, int]:
+        self.purgatory.check()
+        self.wheel.check()
+        return self.purgatory.watched, self.purgatory.delayed, len(self.wheel)
+
+
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()
+
+
+def failure(text: str) -> Callable[[], None]:
+    def fail() -> None:
+        raise LookupError(text)
+
+    return fail
+
+
+def test_an_operation_that_can_complete_at_once_never_waits(bench: Bench) -> None:
+    op = Op("a", 10, bench.log)
+    op.ready = True
+    assert bench.purgatory.try_complete_else_watch(op, ["k"]) is True
+    assert bench.purgatory.try_complete_else_watch(op, ["k"]) is True
+    assert (bench.counts(), bench.log, op.completed) == ((0, 0, 0), [("complete", "a")], True)
+
+
+def test_completing_under_one_key_takes_it_out_of_all_keys_and_off_the_clock(bench: Bench) -> None:
+    op = bench.watch("a", 10, "k", "j", "k")
+    bench.watch("b", 20, "k")
+    assert bench.counts() == (3, 2, 2)
+    op.ready = True
+    assert bench.purgatory.check_and_complete("k") == 1
+    assert bench.counts() == (1, 1, 1)
+    assert bench.purgatory.check_and_complete("j") == 0
+    assert bench.purgatory.advance(10) == []
+    assert bench.log == [("complete", "a")]
+
+
+def test_force_complete_is_true_exactly_once_inside_a_purgatory_and_out_of_it(bench: Bench) -> None:
+    for op in (Op("free", 5, bench.log), bench.watch("waiting", 5, "k")):
+        assert [op.force_complete() for _ in range(3)] == [True, False, False]
+    assert bench.counts() == (0, 0, 0)
+    assert bench.purgatory.advance(9) == []
+    assert bench.log == [("complete", "free"), ("complete", "waiting")]
+
+
+def test_expiry_completes_then_expires_each_once_in_deadline_order(bench: Bench) -> None:
+    late, early, same = bench.watch("late", 9, "k"), bench.watch("early", 5, "k", "j"), bench.watch("same", 5)
+    assert bench.purgatory.next_expiry() == 5
+    assert bench.purgatory.advance(4) == []
+    assert bench.purgatory.advance(9) == [early, same, late]
+    assert bench.log == [(call, name) for name in ("early", "same", "late") for call in ("complete", "expire")]
+    assert bench.counts() == (0, 0, 0)
+    assert all(op.completed and not op.force_complete() for op in (late, early, same))
+    assert bench.purgatory.check_and_complete("k") == 0
+    assert bench.purgatory.next_expiry() is None
+
+
+def test_a_deadline_in_the_past_expires_at_the_next_advance(bench: Bench) -> None:
+    bench.purgatory.advance(100)
+    op = bench.watch("a", 50, "k")
+    assert bench.purgatory.next_expiry() == 100
+    assert bench.purgatory.advance(100) == [op]
+
+
+def test_cancelling_a_key_ends_its_operations_without_any_hook(bench: Bench) -> None:
+    first, second = bench.watch("a", 5, "k", "j"), bench.watch("b", 5, "k")
+    other = bench.watch("c", 5, "j")
+    assert bench.purgatory.cancel_for_key("k") == [first, second]
+    assert bench.counts() == (1, 1, 1)
+    first.ready = second.ready = True
+    assert bench.purgatory.check_and_complete("j") == 0
+    assert (first.cancelled, first.completed, first.force_complete()) == (True, False, False)
+    assert bench.purgatory.advance(5) == [other]
+    assert bench.log == [("complete", "c"), ("expire", "c")]
+    assert bench.purgatory.cancel_for_key("k") == []
+
+
+def test_a_cancelled_operation_does_not_wait_again(bench: Bench) -> None:
+    op = bench.watch("a", 5, "k")
+    bench.purgatory.cancel_for_key("k")
+    assert bench.purgatory.try_complete_else_watch(op, ["k"]) is True
+    assert bench.counts() == (0, 0, 0)
+
+
+def test_an_operation_that_completes_while_its_keys_are_gone_through_is_added_to_none(bench: Bench) -> None:
+    op = Op("a", 5, bench.log)
+
+    def keys() -> Iterator[str]:
+        yield "k"
+        op.force_complete()
+        yield "j"
+
+    assert bench.purgatory.try_complete_else_watch(op, keys()) is True
+    assert (bench.counts(), bench.log) == ((0, 0, 0), [("complete", "a")])
+
+
+def test_an_operation_waits_in_one_purgatory_once(bench: Bench) -> None:
+    op = bench.watch("a", 5, "k")
+    for purgatory in (bench.purgatory, Purgatory(TimingWheel[DelayedOperation]())):
+        with pytest.raises(InvalidArgument, match="must not wait in a purgatory already"):
+            purgatory.try_complete_else_watch(op, ["j"])
+    nested = Op("b", 5, bench.log)
+    nested.hooks["try"] = lambda: (nested.deadline == 5 and nested.hooks.clear()) or inner(nested)
+
+    def inner(nested: Op) -> None:
+        bench.purgatory.try_complete_else_watch(nested, ["j"])
+
+    with pytest.raises(InvalidArgument, match="its own try_complete"):
+        bench.purgatory.try_complete_else_watch(nested, ["k"])
+    assert bench.counts() == (2, 2, 2)
+
+
+def test_keys_are_tried_in_the_order_in_which_operations_began_to_wait(bench: Bench) -> None:
+    tried: list[int] = []
+    for number in range(300):
+        bench.watch(number, 5, "k").hooks["try"] = lambda number=number: tried.append(number)  # type: ignore[misc]
+    assert bench.purgatory.check_and_complete("k") == 0
+    assert tried == list(range(300))
+
+
+def test_an_operation_ended_by_a_hook_of_an_earlier_one_is_neither_tried_nor_counted_again(bench: Bench) -> None:
+    first, second = bench.watch("a", 5, "k"), bench.watch("b", 5, "k")
+    first.ready = second.ready = True
+    first.hooks["complete"] = second.force_complete
+    second.hooks["try"] = failure("tried after its end")
+    assert bench.purgatory.check_and_complete("k") == 1
+    assert bench.log == [("complete", "a"), ("complete", "b")]
+
+
+def test_an_operation_completed_by_a_hook_of_the_same_batch_does_not_expire(bench: Bench) -> None:
+    first, second = bench.watch("a", 5, "k"), bench.watch("b", 5, "k")
+    first.hooks["expire"] = second.force_complete
+    assert bench.purgatory.advance(5) == [first]
+    assert bench.log == [("complete", "a"), ("expire", "a"), ("complete", "b")]
+    assert bench.counts() == (0, 0, 0)
+
+
+def test_a_hook_may_let_new_operations_wait_under_the_key_that_is_being_checked(bench: Bench) -> None:
+    first = bench.watch("a", 5, "k")
+    first.ready = True
+    first.hooks["complete"] = lambda: bench.watch("b", 9, "k")
+    assert bench.purgatory.check_and_complete("k") == 1
+    assert bench.counts() == (1, 1, 1)
+
+
+def test_hooks_that_raise_lose_no_other_expiry(bench: Bench) -> None:
+    ops = [bench.watch(number, 5, "k") for number in range(4)]
+    ops[0].hooks["complete"] = failure("first")
+    ops[2].hooks["expire"] = failure("third")
+    with pytest.raises(HookErrors) as caught:
+        bench.purgatory.advance(5)
+    assert [str(error) for error in caught.value.exceptions] == ["first", "third"]
+    assert caught.value.expired == ops
+    assert isinstance(caught.value, ReaperError)
+    assert bench.log == [(call, number) for number in range(4) for call in ("complete", "expire")]
+    assert bench.counts() == (0, 0, 0)
+
+
+def test_hooks_that_raise_lose_no_other_check(bench: Bench) -> None:
+    ops = [bench.watch(number, 5, "k") for number in range(4)]
+    ops[0].hooks["try"] = failure("still waiting")
+    ops[1].hooks["complete"] = failure("completed")
+    for op in ops[1:]:
+        op.ready = True
+    with pytest.raises(HookErrors, match="2 hooks raised") as caught:
+        bench.purgatory.check_and_complete("k")
+    assert caught.value.expired == ops[1:]
+    assert bench.counts() == (1, 1, 1)
+    assert bench.purgatory.advance(5) == [ops[0]]
+
+
+def test_an_operation_whose_first_try_raises_does_not_wait(bench: Bench) -> None:
+    op = Op("a", 5, bench.log)
+    op.hooks["try"] = failure("no")
+    with pytest.raises(LookupError, match="no"):
+        bench.purgatory.try_complete_else_watch(op, ["k"])
+    assert bench.counts() == (0, 0, 0)
+
+
+def test_a_keyboard_interrupt_in_a_hook_leaves_the_rest_due(bench: Bench) -> None:
+    ops = [bench.watch(number, 5, "k") for number in range(3)]
+
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    ops[0].hooks["complete"] = interrupt
+    with pytest.raises(KeyboardInterrupt):
+        bench.purgatory.advance(6)
+    assert bench.purgatory.next_expiry() == 6
+    assert bench.purgatory.advance(6) == ops[1:]
+
+
+def test_a_mass_expiry_in_slices_keeps_order_and_spares_what_completes_meanwhile(bench: Bench) -> None:
+    ops = [bench.watch(number, 5, number) for number in range(10)]
+    assert bench.purgatory.advance(5, limit=4) == ops[:4]
+    assert (bench.purgatory.delayed, bench.purgatory.next_expiry()) == (6, 5)
+    ops[4].ready = True
+    assert bench.purgatory.check_and_complete(4) == 1
+    bench.purgatory.cancel_for_key(5)
+    assert bench.purgatory.advance(7, limit=2) == ops[6:8]
+    assert bench.purgatory.next_expiry() == 7
+    for op in ops[8:]:
+        op.force_complete()
+    assert bench.purgatory.next_expiry() is None
+    assert bench.purgatory.advance(8) == []
+    assert bench.counts() == (0, 0, 0)
+
+
+def test_a_hook_may_advance_the_purgatory_itself(bench: Bench) -> None:
+    ops = [bench.watch(number, 5) for number in range(3)]
+    inner: list[DelayedOperation] = []
+    ops[0].hooks["expire"] = lambda: inner.extend(bench.purgatory.advance(5))
+    assert bench.purgatory.advance(5) == ops[:1]
+    assert inner == ops[1:]
+
+
+def test_any_conforming_timer_queue_will_do() -> None:
+    purgatory = Purgatory(HeapTimerQueue[DelayedOperation]())
+    log: list[tuple[str, Hashable]] = []
+    op = Op("a", 5, log)
+    purgatory.try_complete_else_watch(op, ["k"])
+    assert purgatory.advance(5) == [op]
+
+
+def test_bad_arguments_are_refused_and_change_nothing(bench: Bench) -> None:
+    with pytest.raises(InvalidArgument, match=r"deadline must be an int .* got 1.5"):
+        DelayedOperation(deadline=1.5)  # type: ignore[arg-type]
+    with pytest.raises(InvalidArgument, match="purge_interval must be .* got 0"):  # noqa: RUF043
+        Purgatory(bench.wheel, purge_interval=0)
+    with pytest.raises(InvalidArgument, match="not one string, got 'key'"):
+        bench.purgatory.try_complete_else_watch(Op("a", 5, bench.log), "key")
+    bench.watch("a", 5, "k")
+    bench.purgatory.advance(3)
+    with pytest.raises(InvalidArgument, match="limit must be .* got 0"):  # noqa: RUF043
+        bench.purgatory.advance(9, limit=0)
+    with pytest.raises(ClockWentBackwards):
+        bench.purgatory.advance(2)
+    assert bench.counts() == (1, 1, 1)
+
+
+def test_try_complete_must_be_overridden(bench: Bench) -> None:
+    with pytest.raises(NotImplementedError, match="DelayedOperation must override try_complete"):
+        bench.purgatory.try_complete_else_watch(DelayedOperation(deadline=5), ["k"])
+
+
+@pytest.mark.parametrize("end", ["complete", "expire", "cancel"])
+def test_nothing_refers_to_an_operation_that_has_ended(bench: Bench, end: str) -> None:
+    bench.watch("keep", 1000, "k", "j")
+    op = bench.watch("a", 500, "k", "j")
+    gone = weakref.ref(op)
+    if end == "complete":
+        op.force_complete()
+    elif end == "expire":
+        bench.purgatory.advance(500)
+    else:
+        bench.watch("key of its own", 500, "own").force_complete()
+        bench.purgatory.cancel_for_key("j")
+    del op
+    gc.collect()
+    assert gone() is None
+    assert set(bench.purgatory._lists) == (set() if end == "cancel" else {"k", "j"})
+
+
+@pytest.mark.slow
+def test_lists_hold_nothing_but_the_waiting_however_many_operations_passed_through(bench: Bench) -> None:
+    """What a purge_interval bounds elsewhere is exact here: one long-lived operation, and 20,000 through the same key."""
+    bench.watch("keep", 10**9, "k")
+    for number in range(20_000):
+        op = Op(number, 10**6, bench.log)
+        bench.purgatory.try_complete_else_watch(op, ["k", number % 7])
+        op.force_complete()
+    assert bench.counts() == (1, 1, 1)
+    assert len(bench.purgatory._lists["k"].chunks) <= 2
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_counts_and_ends_are_exact_under_any_mixture(seed: int) -> None:
+    bench = Bench()
+    choose = random.Random(seed)
+    waiting: dict[Op, set[int]] = {}
+    ended = now = 0
+    for number in range(1_500):
+        act = choose.random()
+        key = choose.randrange(12)
+        if act < 0.5:
+            keys = [choose.randrange(12) for _ in range(choose.randrange(4))]
+            waiting[bench.watch(number, now + choose.randrange(-2, 300), *keys)] = set(keys)
+            continue
+        if act < 0.6 and waiting:
+            op = choose.choice(list(waiting))
+            assert op.force_complete()
+            gone: list[Any] = [op]
+        elif act < 0.75:
+            gone = [op for op, keys_of in waiting.items() if key in keys_of and choose.random() < 0.5]
+            for op in gone:
+                op.ready = True
+            assert bench.purgatory.check_and_complete(key) == len(gone)
+        elif act < 0.8:
+            gone = bench.purgatory.cancel_for_key(key)
+            assert gone == [op for op, keys_of in waiting.items() if key in keys_of]
+        else:
+            now += choose.randrange(20)
+            gone = bench.purgatory.advance(now)
+            assert set(gone) == {op for op in waiting if op.deadline <= now}
+        for op in gone:
+            del waiting[op]
+            ended += 1
+        assert bench.counts() == (sum(map(len, waiting.values())), len(waiting), len(waiting))
+    assert ended > 300
+
+
+def fault_in_watched(purgatory: Purgatory) -> None:
+    purgatory._watched += 1
+
+
+def fault_in_delayed(purgatory: Purgatory) -> None:
+    purgatory._delayed -= 2
+
+
+def fault_in_end(purgatory: Purgatory) -> None:
+    next(iter(purgatory._lists["k"])).operation._completed = True
+
+
+def fault_in_watches(purgatory: Purgatory) -> None:
+    next(iter(purgatory._lists["k"])).operation._watches = ()
+
+
+def fault_in_key(purgatory: Purgatory) -> None:
+    purgatory._lists["k"].key = "j"
+
+
+@pytest.mark.parametrize("fault", [fault_in_watched, fault_in_delayed, fault_in_end, fault_in_watches, fault_in_key])
+def test_check_finds_a(fault: Callable[[Purgatory], None], bench: Bench) -> None:
+    bench.watch("a", 5, "k", "j")
+    fault(bench.purgatory)
+    with pytest.raises(InvariantViolated):
+        bench.purgatory.check()
