@@ -7,13 +7,14 @@ connection ended as planned. 1: it did not.
 from __future__ import annotations
 
 import argparse
-import json
 import random
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
+from .cli_probe import add_behaviours, add_probe
+from .cli_simulate import add_simulate
 from .plan import DEFAULT_MIX, Law, make_plan
 from .protocols import PROTOCOLS, dialect_for
 from .scenario import from_mix, load_scenario
@@ -39,6 +40,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=Parser)
     add_run(commands)
+    add_probe(commands, reading)
+    add_simulate(commands, reading)
+    add_behaviours(commands)
     options = parser.parse_args(arguments)
     try:
         status: int = options.run(options)
@@ -124,6 +128,7 @@ def add_run(commands: Any) -> None:
     run.add_argument("--server-stats", type=Path, metavar="FILE", help="JSON file with the report's `server` block")
     run.add_argument("--report", type=Path, metavar="FILE", help="write the JSON report here")
     run.add_argument("--png", type=Path, metavar="FILE", help="draw the lateness histogram here")
+    run.add_argument("--html", type=Path, metavar="FILE", help="write a self-contained page here")
     run.add_argument("--json", action="store_true", help="print the report to standard output")
     run.add_argument("--quiet", action="store_true", help="no progress")
     run.set_defaults(run=run_command)
@@ -132,8 +137,9 @@ def add_run(commands: Any) -> None:
 def run_command(options: argparse.Namespace) -> int:
     """`loadgen run`."""
     from .dashboard import display_for
+    from .deliver import deliver
     from .fleet import Hooks, WorkerDied, drive
-    from .report import build_report, verdict_lines, write_report
+    from .report import build_report
     from .server_watch import ServerWatch, read_server_stats
 
     if not options.target.loopback and not options.allow_remote:
@@ -176,14 +182,4 @@ def run_command(options: argparse.Namespace) -> int:
     }
     established = sum(outcome.counters.established for outcome in observation.outcomes)
     report = build_report(plan, observation, config, stats or watch.result(established), options.threshold)
-    if options.report:
-        write_report(report, options.report)
-    if options.png:
-        from .picture import draw_lateness
-
-        draw_lateness(report, options.png)
-    if options.json:
-        print(json.dumps(report, indent=1))
-    else:
-        print("\n".join(verdict_lines(report)))
-    return 0 if report["verdict"] == "pass" else 1
+    return deliver(report, options)

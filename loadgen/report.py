@@ -104,6 +104,7 @@ def build_report(
             "cpu_fraction": sum(outcome.cpu_seconds for outcome in outcomes) / elapsed if elapsed > 0 else None,
         },
         "server": server,
+        "stuck_s": {"own": observation.stalls.longest, "server": observation.server_stalls.longest},
         "by_behaviour": {name: dict(counts) for name, counts in sorted(verdict.by_behaviour.items())},
         "lateness_histogram": lateness_histogram(verdict.lateness, law.tick),
         "timeline": line,
@@ -227,7 +228,7 @@ def verdict_lines(report: Report) -> list[str]:
     if stuck:
         lines.append(
             f"             {stuck:,} of them while the server itself was stuck: its answers took up to "
-            f"{_known(report['latency_s']['max'])}"
+            f"{_known(report['stuck_s']['server'])}"
         )
     per_connection = report["server"]["rss_bytes_per_connection"]
     if per_connection is not None:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 BUCKET = 0.1
 """Seconds per bucket."""
+LONG_WINDOW = 100.0
+"""Seconds beyond which a window is not searched: all that was ever seen counts."""
 
 
 class Stalls:
@@ -17,6 +19,11 @@ class Stalls:
 
     def __init__(self) -> None:
         self.worst: dict[int, float] = {}
+
+    @property
+    def longest(self) -> float:
+        """The worst of all, seconds; 0 when nothing was ever late."""
+        return max(self.worst.values(), default=0.0)
 
     def add(self, instant: float, lag: float) -> None:
         """Something that was due *lag* seconds ago came at *instant*."""
@@ -33,7 +40,9 @@ class Stalls:
     def between(self, start: float, end: float) -> float:
         """The worst lag seen from *start* to one bucket after *end*: what was late at the end shows just after it.
 
-        Cost: O(buckets in the window).
+        Cost: O(buckets in the window), at most O(LONG_WINDOW / BUCKET + all buckets).
         """
         worst = self.worst
+        if end - start > LONG_WINDOW:
+            return self.longest
         return max((worst.get(b, 0.0) for b in range(int(start / BUCKET), int(end / BUCKET) + 2)), default=0.0)

@@ -1,0 +1,355 @@
+"""Virtual time: the same plan and the same verdict, with no sockets and no waiting, against the library itself.
+
+One rule: nothing here reads a clock, so a simulation is a pure function of its arguments: same seed, same result, bit
+for bit. (`wall` in the report, what the machine needed for it, is the exception.)
+
+`Crowd` plays the clients of a plan; a `System` is what they are connected to. `CoreSystem` is the library's core alone,
+driven as an adapter would drive it; `simulate_trio` connects the crowd to the real trio adapter by memory streams.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from heapq import heappop, heappush
+from typing import Any, Protocol
+
+import reaper
+
+from .behaviours import Act, Behaviour
+from .fleet import Observation
+from .histogram import Histogram
+from .plan import Plan
+from .records import How, Record, RecordTable
+from .rng import draw, key_of
+from .stalls import Stalls
+from .worker import Counters, Outcome
+
+FOREVER = float("inf")
+WHEEL_SIZE = 64
+LONGEST_STALL = 5.0
+LONGEST_JUMP = 120.0
+BREATHER = 10.0
+STORM_SHARE = 0.1
+"""Share of the connections that a storm throws out; they come back at once."""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """The server's loop is stuck from *start* for *length* seconds; *storm*: and a tenth of all clients reconnect
+    then."""
+
+    start: float
+    length: float
+    storm: bool = False
+
+
+@dataclass(frozen=True)
+class Faults:
+    """How many of each there are in a run: stalls of up to 5 s, jumps of up to 2 minutes, reconnect storms."""
+
+    stalls: int = 0
+    jumps: int = 0
+    storms: int = 0
+
+    def schedule(self, seed: int, end: float) -> list[Fault]:
+        """Draw them, the latest first, none nearer than BREATHER to the one before: stalls that touch are one stall."""
+        key = key_of(seed, 1 << 32)
+        faults: list[Fault] = []
+        for count, longest in ((self.stalls, LONGEST_STALL), (self.jumps, LONGEST_JUMP), (self.storms, 0.0)):
+            for _ in range(count):
+                number = 2 * len(faults)
+                length = longest * draw(key, number + 1)
+                faults.append(Fault(draw(key, number) * max(end - length, 0.0), length, storm=not longest))
+        free = 0.0
+        spaced: list[Fault] = []
+        for fault in sorted(faults, key=lambda fault: fault.start):
+            spaced.append(replace(fault, start=max(fault.start, free)))
+            free = spaced[-1].start + fault.length + BREATHER
+        return spaced[::-1]
+
+
+class SimulatedClient:
+    """One client: what the worker's `Client` is, without a socket. *handle* belongs to the system."""
+
+    __slots__ = (
+        "act", "behaviour", "established", "final", "handle", "incarnation", "index", "key", "number", "offset", "open",
+        "seen", "sent",
+    )  # fmt: skip
+
+    def __init__(self, index: int, incarnation: int, key: int, behaviour: Behaviour) -> None:
+        self.index = index
+        self.incarnation = incarnation
+        self.key = key
+        self.behaviour = behaviour
+        self.number = 0
+        self.offset = 0.0
+        self.act = Act.PING
+        self.established = self.sent = self.seen = 0.0
+        self.final = False
+        self.open = False
+        self.handle: Any = None
+
+
+class System(Protocol):
+    """What a crowd is connected to."""
+
+    def opened(self, client: SimulatedClient, now: float) -> None:
+        """*client* has connected."""
+
+    def pinged(self, client: SimulatedClient, now: float) -> None:
+        """*client* has sent a byte. The system sets `seen` when it has read it."""
+
+    def left(self, client: SimulatedClient, now: float) -> None:
+        """*client* has closed its connection."""
+
+
+class Crowd:
+    """Plays a plan's clients, one heap of next actions for all of them."""
+
+    def __init__(self, plan: Plan, system: System) -> None:
+        self.plan = plan
+        self.system = system
+        self.due: list[tuple[float, int, SimulatedClient]] = []
+        self.sequence = 0
+        self.arrived = 0
+        self.records = RecordTable()
+        self.counters = Counters()
+        self.present: dict[int, SimulatedClient] = {}
+        self.stopped = False
+
+    def next(self) -> float:
+        """When the next action is due."""
+        arrival = self.plan.connect_offset(self.arrived) if self.arrived < self.plan.connections else FOREVER
+        return min(self.due[0][0], arrival) if self.due else arrival
+
+    def play(self, until: float, now: float | None = None) -> None:
+        """Do everything that is due up to *until*, each at its own instant, or all at *now*."""
+        due, plan = self.due, self.plan
+        while True:
+            arrival = plan.connect_offset(self.arrived) if self.arrived < plan.connections else FOREVER
+            if due and due[0][0] <= min(until, arrival):
+                when, _, client = heappop(due)
+                self._act(client, when if now is None else now)
+            elif arrival <= until:
+                index = self.arrived
+                self.arrived += 1
+                self._open(self._client(index, 0), arrival if now is None else now)
+            else:
+                return
+
+    def closed(self, client: SimulatedClient, at: float) -> None:
+        """The server has closed *client*'s connection."""
+        if client.open and not self.stopped:
+            self._end(client, How.FIN, at)
+
+    def storm(self, share: float, now: float) -> None:
+        """That share of those present leave and come back in the same instant. Which ones: drawn by connection."""
+        for client in list(self.present.values()):
+            if draw(client.key, 1 << 40) < share:
+                self.system.left(client, now)
+                self._end(client, How.SELF, now, comes_back=0.0)
+
+    def stop(self, now: float) -> None:
+        """The run is over: whoever is still here is recorded as open."""
+        self.stopped = True
+        for client in list(self.present.values()):
+            self._record(client, How.OPEN, now)
+
+    def _client(self, index: int, incarnation: int) -> SimulatedClient:
+        return SimulatedClient(index, incarnation, self.plan.key(index, incarnation), self.plan.behaviour(index))
+
+    def _push(self, when: float, client: SimulatedClient) -> None:
+        self.sequence += 1
+        heappush(self.due, (when, self.sequence, client))
+
+    def _open(self, client: SimulatedClient, now: float) -> None:
+        client.open = True
+        client.established = client.sent = client.seen = now
+        self.present[client.index] = client
+        if client.incarnation:
+            self.counters.reconnected += 1
+        else:
+            self.counters.established += 1
+        self.system.opened(client, now)
+        self._plan_next(client, now)
+
+    def _plan_next(self, client: SimulatedClient, now: float) -> None:
+        step = client.behaviour.step(client.key, client.number, client.offset)
+        if step is None:
+            client.final = True
+            return
+        client.offset += step.gap
+        client.act = step.act
+        if step.gap == 0.0:
+            self._do(client, now)
+        else:
+            self._push(client.established + client.offset, client)
+
+    def _act(self, client: SimulatedClient, now: float) -> None:
+        if client.open:
+            self._do(client, now)
+        elif not client.established:
+            self._open(client, now)
+
+    def _do(self, client: SimulatedClient, now: float) -> None:
+        self.counters.actions += 1
+        client.number += 1
+        if client.act is Act.CLOSE:
+            self.system.left(client, now)
+            self._end(client, How.SELF, now)
+            return
+        client.sent = now
+        self.system.pinged(client, now)
+        self._plan_next(client, now)
+
+    def _end(self, client: SimulatedClient, how: How, now: float, comes_back: float | None = None) -> None:
+        self._record(client, how, now)
+        client.open = False
+        del self.present[client.index]
+        delay = client.behaviour.reconnect if comes_back is None else comes_back
+        if delay is not None:
+            self._push(now + delay, self._client(client.index, client.incarnation + 1))
+
+    def _record(self, client: SimulatedClient, how: How, now: float) -> None:
+        self.records.append(
+            Record(
+                client.index, client.incarnation, how, client.final, False, False, client.number, client.established,
+                client.established, client.sent, client.seen, now, now,
+            )
+        )  # fmt: skip
+
+
+class CoreSystem:
+    """The library's core, driven as an adapter drives it: read what has come, then judge as of the instant of
+    waking."""
+
+    def __init__(self, tick: float, closed: Callable[[SimulatedClient, float], None] | None = None) -> None:
+        self.core = reaper.IdleReaper(tick=tick, wheel_size=WHEEL_SIZE)
+        self.closed = closed
+        self.stuck = False
+        self.unread: list[tuple[Callable[[SimulatedClient, float], None], SimulatedClient]] = []
+
+    def opened(self, client: SimulatedClient, now: float) -> None:
+        if self.stuck:
+            self.unread.append((self._accept, client))
+        else:
+            self._accept(client, now)
+
+    def pinged(self, client: SimulatedClient, now: float) -> None:
+        if self.stuck:
+            self.unread.append((self._read, client))
+        else:
+            client.handle.touch()
+            client.seen = now
+
+    def left(self, client: SimulatedClient, now: float) -> None:
+        if self.stuck:
+            self.unread.append((self._hang_up, client))
+        else:
+            self._hang_up(client, now)
+
+    def wake(self, now: float) -> None:
+        """The reaper's timer went off, on time."""
+        self._close(self.core.advance(now), now)
+
+    def wake_late(self, now: float) -> None:
+        """The loop is free again after having been stuck: first the epoch is closed, then what has arrived is read."""
+        self.stuck = False
+        self.core.close_epoch(now)
+        for read, client in self.unread:
+            read(client, now)
+        self.unread.clear()
+        self._close(self.core.expire(now), now)
+
+    def _close(self, expired: list[Any], now: float) -> None:
+        for expiry in expired:
+            client: SimulatedClient = expiry.uid
+            client.handle = None
+            if self.closed is not None:
+                self.closed(client, now)
+
+    def _accept(self, client: SimulatedClient, now: float) -> None:
+        client.handle = self.core.register(client, client.behaviour.timeout, now)
+        client.seen = now
+
+    def _read(self, client: SimulatedClient, now: float) -> None:
+        if client.handle is not None:
+            client.handle.touch()
+            client.seen = now
+
+    def _hang_up(self, client: SimulatedClient, now: float) -> None:
+        if client.handle is not None:
+            client.handle.release()
+            client.handle = None
+
+
+def simulate_core(plan: Plan, faults: Faults, progress: Callable[[float, int], None] | None = None) -> Observation:
+    """Play *plan* against the core alone.
+
+    Args:
+        plan: Its ramp and duration are virtual seconds.
+        faults: What goes wrong, drawn from the plan's seed.
+        progress: Called now and then with the virtual instant and how many are connected.
+
+    Returns:
+        What the clients saw, as of a run with real sockets.
+    Cost: a few microseconds per action, about 1 kB per connection; see docs.
+    """
+    system = CoreSystem(plan.law.tick)
+    crowd = Crowd(plan, system)
+    system.closed = crowd.closed
+    server = Stalls()
+    ramped = plan.connect_offset(plan.connections - 1)
+    end = ramped + plan.duration
+    coming = faults.schedule(plan.seed, end)
+    wake = FOREVER
+    report_at = 0.0
+    while True:
+        fault_at = coming[-1].start if coming else FOREVER
+        action = crowd.next()
+        now = min(wake, action, fault_at)
+        if now > end:
+            break
+        if now == fault_at:
+            fault = coming.pop()
+            now = _break(fault, crowd, system, server, end)
+            wake = _wakeup(system)
+        elif now == wake:
+            system.wake(now)
+            wake = _wakeup(system)
+        else:
+            # Up to the next wake nothing but clients acts; an empty core has no wake until somebody has arrived.
+            crowd.play(action if wake == FOREVER else min(wake, fault_at, end))
+            if wake == FOREVER:
+                wake = _wakeup(system)
+        if progress is not None and now >= report_at:
+            report_at = now + 0.005 * end
+            progress(now, len(crowd.present))
+    crowd.stop(end)
+    return observation(crowd, server, ramped, end)
+
+
+def _break(fault: Fault, crowd: Crowd, system: CoreSystem, server: Stalls, end: float) -> float:
+    """Let *fault* happen; returns the instant at which the loop is free again."""
+    if fault.storm:
+        crowd.storm(STORM_SHARE, fault.start)
+        return fault.start
+    system.stuck = True
+    free = min(fault.start + fault.length, end)
+    crowd.play(free)
+    server.add(free, free - fault.start)
+    system.wake_late(free)
+    return free
+
+
+def _wakeup(system: CoreSystem) -> float:
+    wake = system.core.next_wakeup()
+    return FOREVER if wake is None else wake
+
+
+def observation(crowd: Crowd, server: Stalls, ramped: float, end: float) -> Observation:
+    """What *crowd* saw, in the form in which a run with real sockets is judged."""
+    crowd.counters.open = len(crowd.present)
+    outcome = Outcome(crowd.records, crowd.counters, Stalls(), server, Histogram(), Histogram(), 0, 0, {}, 0.0)
+    return Observation(0.0, ramped, end, False, [outcome])
