@@ -14,6 +14,8 @@ from typing import Any
 from .units import seconds, size
 
 WIDTH, HEIGHT = 920, 240
+SHOWN_TICKS = 4
+"""Ticks of lateness that the histogram shows; what lies beyond is counted in words."""
 LEFT, RIGHT, TOP, BOTTOM = 64, 16, 14, 34
 GREEN, RED, BLUE, GREY = "#2f7d6d", "#c0392b", "#2b6cb0", "#9aa5b1"
 
@@ -90,8 +92,8 @@ def timeline_chart(report: dict[str, Any]) -> str:
                 f"height='{height:.1f}' fill='{GREEN}'/>"
             )
     words = f"open (line, at most {most_open:,}); reaped per interval (bars, at most {most_reaped:,})"
-    legend = f"<text x='{LEFT + 6}' y='{TOP + 10}'>{words}</text>"
-    return _chart(shapes + [legend], _ticks(0, span), x, _ticks(0, most_open), y, lambda value: seconds(value) or "0")
+    legend = f"<text x='{WIDTH - RIGHT}' y='{TOP - 3}' text-anchor='end'>{words}</text>"
+    return _chart(shapes + [legend], _ticks(0, span, clock=True), x, _ticks(0, most_open), y)
 
 
 def lateness_chart(report: dict[str, Any]) -> str:
@@ -100,7 +102,9 @@ def lateness_chart(report: dict[str, Any]) -> str:
     histogram = report["lateness_histogram"]
     width, bars = histogram["width_s"], histogram["bars"]
     left = min([edge for edge, _ in bars] + [-0.1 * tick])
-    right = max([edge + width for edge, _ in bars] + [1.15 * tick])
+    right = min(max([edge + width for edge, _ in bars] + [1.15 * tick]), SHOWN_TICKS * tick)
+    outside = sum(count for edge, count in bars if edge >= right)
+    bars = [(edge, count) for edge, count in bars if edge < right]
     most = max((count for _, count in bars), default=0) or 1
     x = _scale(left, right, LEFT, WIDTH - RIGHT)
     y = _scale(0, most * 1.05, HEIGHT - BOTTOM, TOP)
@@ -110,20 +114,15 @@ def lateness_chart(report: dict[str, Any]) -> str:
         colour = GREEN if 0 <= edge < tick else RED if edge < 0 else GREY
         shapes.append(
             f"<rect x='{x(edge):.1f}' y='{y(count):.1f}' width='{max((x(width) - x(0)) * 0.92, 0.6):.2f}' "
-            f"height='{y(0) - y(count):.1f}' fill='{colour}'><title>{seconds(edge) or '0'}: {count:,}</title></rect>"
+            f"height='{y(0) - y(count):.1f}' fill='{colour}'><title>{seconds(edge)}: {count:,}</title></rect>"
         )
     line = _vertical(x(tick), "stroke-dasharray='5 3'")
     label = f"<text x='{x(tick) + 4:.1f}' y='{TOP + 10}'>one tick</text>"
     zero = _vertical(x(0))
+    words = f"{outside:,} later than this picture shows" if outside else ""
+    beyond = f"<text x='{WIDTH - RIGHT}' y='{TOP + 10}' text-anchor='end'>{words}</text>"
     early = f"<text x='{x(0) - 4:.1f}' y='{TOP + 10}' text-anchor='end' style='fill:{RED}'>early</text>"
-    return _chart(
-        [*shapes, line, label, zero, early],
-        _ticks(left, right),
-        x,
-        _ticks(0, most),
-        y,
-        lambda value: seconds(value) or "0",
-    )
+    return _chart([*shapes, line, label, zero, early, beyond], _ticks(left, right), x, _ticks(0, most), y)
 
 
 def _vertical(x: float, style: str = "") -> str:
@@ -136,7 +135,6 @@ def _chart(
     x: Callable[[float], float],
     up: list[float],
     y: Callable[[float], float],
-    unit: Callable[[float], str],
 ) -> str:
     axis = []
     for value in up:
@@ -145,7 +143,7 @@ def _chart(
         )
         axis.append(f"<text x='{LEFT - 6}' y='{y(value) + 4:.1f}' text-anchor='end'>{value:,.0f}</text>")
     axis += [
-        f"<text x='{x(value):.1f}' y='{HEIGHT - BOTTOM + 18}' text-anchor='middle'>{unit(value)}</text>"
+        f"<text x='{x(value):.1f}' y='{HEIGHT - BOTTOM + 18}' text-anchor='middle'>{seconds(value)}</text>"
         for value in across
     ]
     return f"<svg viewBox='0 0 {WIDTH} {HEIGHT}' role='img'>{''.join(axis)}{''.join(shapes)}</svg>"
@@ -156,11 +154,14 @@ def _scale(low: float, high: float, start: float, end: float) -> Callable[[float
     return lambda value: start + (value - low) * factor
 
 
-def _ticks(low: float, high: float) -> list[float]:
-    """About six round values between *low* and *high*."""
+def _ticks(low: float, high: float, clock: bool = False) -> list[float]:
+    """About six round values between *low* and *high*; with *clock*, round in minutes or hours when they are many."""
     rough = (high - low) / 6 or 1.0
     power = 10.0 ** len(str(int(rough))) / 10 if rough >= 1 else 10.0 ** -len(f"{1 / rough:.0f}")
-    step = next(power * factor for factor in (1, 2, 5, 10, 20, 50, 100) if power * factor >= rough)
+    steps = [power * factor for factor in (1, 2, 5, 10, 20, 50, 100)]
+    if clock and rough > 20:
+        steps = [60.0 * minutes for minutes in (0.5, 1, 2, 5, 10, 15, 30, 60, 120, 240, 480, 1440)] + [rough]
+    step = next(step for step in steps if step >= rough)
     first = -(-low // step)
     return [number * step for number in range(int(first), int(high // step) + 1)]
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from .page import SHOWN_TICKS
 from .report import LATENESS_BUCKETS_PER_TICK
 from .units import BadArgument, seconds
 
@@ -32,7 +33,9 @@ def draw_lateness(report: dict[str, Any], path: Path) -> None:
     width = tick / LATENESS_BUCKETS_PER_TICK
     bars = report["lateness_histogram"]["bars"]
     left = min([edge for edge, _ in bars] + [-0.12 * tick])
-    right = max([edge + width for edge, _ in bars] + [1.15 * tick])
+    right = min(max([edge + width for edge, _ in bars] + [1.15 * tick]), SHOWN_TICKS * tick)
+    outside = sum(count for edge, count in bars if edge >= right)
+    bars = [(edge, count) for edge, count in bars if edge < right]
     figure = Figure(figsize=(10, 5.2), dpi=150, facecolor="white")
     axes = figure.add_axes((0.08, 0.13, 0.88, 0.66))
     axes.axvspan(0, tick, color=LAW, zorder=0)
@@ -52,6 +55,8 @@ def draw_lateness(report: dict[str, Any], path: Path) -> None:
     axes.set_ylim(0, top)
     axes.text(tick, top * 0.985, f" one tick ({seconds(tick)})", color=INK, va="top", fontsize=9)
     axes.text(0, top * 0.985, "early ", color=BAD, va="top", ha="right", fontsize=9)
+    if outside:
+        axes.text(right, top * 0.985, f"{outside:,} later than this ", color=MUTED, va="top", ha="right", fontsize=9)
     axes.set_xlabel("lateness: seconds from the last byte sent + timeout to the close the client saw", color=INK)
     axes.set_ylabel(f"reaps per {seconds(width)}", color=INK)
     axes.tick_params(colors=MUTED)

@@ -96,6 +96,8 @@ def seconds(value: float) -> str:
     size = abs(value)
     if not math.isfinite(value):
         return str(value)
+    if value == 0:
+        return "0s"
     if size < 1e-3:
         return f"{value * 1e6:.3g}us"
     if size < 0.9995:
