@@ -28,11 +28,7 @@ async def serve(worker: Worker, config: ReaperConfig) -> None:
         handler = r.watched(echo, config.timeouts.idle)
         async with trio.open_nursery() as accepting:
             accepting.start_soon(_count, worker, r)
-
-            async def accept() -> None:
-                await trio.serve_listeners(handler, [worker.listener], handler_nursery=connections)
-
-            accepting.start_soon(accept)
+            accepting.start_soon(worker.serve, handler, connections)
             worker.counters["ready"] = 1
             await worker.stop_requested()
             accepting.cancel_scope.cancel()

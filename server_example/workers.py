@@ -7,6 +7,7 @@ with SO_REUSEPORT, and the kernel spreads the connections evenly by hash.
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
 import resource
@@ -28,6 +29,11 @@ SPREAD = 0.95
 """Share of a worker's descriptors to plan with: the kernel's hash fills some workers a little more than others."""
 
 BACKLOG = 4096  # the kernel cuts it to net.core.somaxconn
+
+
+ACCEPTS_PER_PASS = 64
+
+OUT_OF_DESCRIPTORS = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 
 
 class CannotFit(Exception):
@@ -87,9 +93,38 @@ class Worker:
 
     def __init__(self, index: int, listening: socket.socket, counters: Counters, lifeline: int) -> None:
         self.index = index
+        self.listening = listening
         self.listener = trio.SocketListener(trio.socket.from_stdlib_socket(listening))
         self.counters = counters
         self._lifeline = lifeline
+
+    async def serve(self, handler: Callable[[trio.SocketStream], Awaitable[object]], nursery: trio.Nursery) -> None:
+        """Accept until cancelled; *nursery* runs *handler* on each connection and the connection is closed after it.
+
+        Accepts in bursts. One connection a scheduling pass, as `trio.serve_listeners` does it, starves newcomers when
+        thousands of others keep each pass busy.
+        """
+
+        async def handle(stream: trio.SocketStream) -> None:
+            try:
+                await handler(stream)
+            finally:
+                await trio.aclose_forcefully(stream)
+
+        self.listening.setblocking(False)
+        while True:
+            await trio.lowlevel.wait_readable(self.listening)
+            for _ in range(ACCEPTS_PER_PASS):
+                try:
+                    accepted, _ = self.listening.accept()
+                except BlockingIOError:
+                    break
+                except OSError as error:
+                    if error.errno not in OUT_OF_DESCRIPTORS:
+                        raise
+                    await trio.sleep(0.1)  # the backlog holds them until some connection has ended
+                    break
+                nursery.start_soon(handle, trio.SocketStream(trio.socket.from_stdlib_socket(accepted)))
 
     async def stop_requested(self) -> None:
         """Return when SIGTERM or SIGINT has come, or the supervisor is gone."""

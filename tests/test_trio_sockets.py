@@ -1,0 +1,189 @@
+"""reaper.trio on real sockets: a loop that is stuck, a thousand connections, the last look, an unchanged handler."""
+
+from __future__ import annotations
+
+import socket
+import time
+
+import pytest
+import trio
+
+import reaper.trio
+from reaper.trio import open_reaper, unread
+
+pytestmark = [pytest.mark.trio, pytest.mark.slow]
+
+IDLE, TICK = 0.5, 0.1
+
+
+async def echo(stream) -> None:
+    """A handler that knows nothing of the reaper."""
+    try:
+        async for data in stream:
+            await stream.send_all(data)
+    except trio.BrokenResourceError:
+        pass
+
+
+async def dial(listeners) -> socket.socket:
+    """A plain blocking client: it works while our loop does not."""
+    client = socket.socket()
+    client.setblocking(False)
+    try:
+        client.connect(listeners[0].socket.getsockname())
+    except BlockingIOError:
+        pass
+    await trio.lowlevel.wait_writable(client)
+    return client
+
+
+def closed(client: socket.socket) -> bool:
+    """Whether the server has closed; reads whatever came."""
+    try:
+        while data := client.recv(4096):
+            assert data
+    except BlockingIOError:
+        return False
+    except ConnectionResetError:
+        return True
+    return True
+
+
+async def until(condition) -> None:
+    with trio.fail_after(60):
+        while not condition():
+            await trio.sleep(0.02)
+
+
+async def serve(nursery, handler=echo, **options):
+    async def run(task_status):
+        await reaper.trio.serve_tcp(
+            handler, 0, host="127.0.0.1", idle=IDLE, tick=TICK, task_status=task_status, **options
+        )
+
+    return await nursery.start(run)
+
+
+async def test_an_unchanged_handler_is_served_and_only_the_silent_are_closed():
+    async with trio.open_nursery() as nursery:
+        listeners = await serve(nursery)
+        silent, chatty = await dial(listeners), await dial(listeners)
+        with silent, chatty:
+            silent.send(b"hello")
+            last = trio.current_time()
+            while not closed(silent):
+                chatty.send(b"still here")
+                await trio.sleep(IDLE / 10)
+            assert trio.current_time() - last >= IDLE
+            assert not closed(chatty)
+            await until(lambda: closed(chatty))
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_thousand_connections_the_silent_half_goes_and_the_live_half_stays():
+    async with trio.open_nursery() as nursery:
+        listeners = await serve(nursery, backlog=1024)
+        clients = [await dial(listeners) for _ in range(1000)]
+        live, silent = clients[::2], clients[1::2]
+        spoke = dict.fromkeys(silent, 0.0)
+        for client in silent:
+            spoke[client] = trio.current_time()
+            client.send(b"once")
+        waiting = set(silent)
+        while waiting:
+            for client in live:
+                client.send(b"x")
+            await trio.sleep(IDLE / 10)
+            now = trio.current_time()
+            for client in list(waiting):
+                if closed(client):
+                    assert now >= spoke[client] + IDLE
+                    waiting.remove(client)
+        assert not any(closed(client) for client in live)
+        for client in clients:
+            client.close()
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("ticks_late", [1, 3, 6, 12])
+async def test_no_live_connection_is_reaped_after_the_loop_was_stuck(ticks_late):
+    """Data lies in the kernel while the loop is blocked past everybody's timeout: 0 of 200 live ones are closed."""
+    async with trio.open_nursery() as nursery:
+        listeners = await serve(nursery, backlog=512)
+        live = [await dial(listeners) for _ in range(200)]
+        silent = [await dial(listeners) for _ in range(20)]
+        for client in live + silent:
+            client.send(b"x")
+        await trio.sleep(IDLE * 0.7)
+        # In the middle of the stall every live peer speaks; the server is blocked until k ticks after all are due.
+        stuck_until = time.monotonic() + IDLE + ticks_late * TICK
+        for client in live:
+            client.send(b"alive")
+        while time.monotonic() < stuck_until:
+            time.sleep(0.01)
+        await trio.sleep(TICK)
+        assert sum(closed(client) for client in live) == 0
+        assert sum(closed(client) for client in silent) == 20
+        await until(lambda: all(closed(client) for client in live))
+        for client in live + silent:
+            client.close()
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_handler_that_reads_in_two_steps_survives_a_stall_too():
+    """It is busy with something else when the data comes: only the last look at the kernel can know it is alive."""
+    ended = []
+
+    async def slow_reader(stream):
+        await stream.receive_some()
+        await trio.sleep(3 * IDLE)  # not reading
+        ended.append(await stream.receive_some())
+
+    async with trio.open_nursery() as nursery:
+        listeners = await serve(nursery, slow_reader)
+        with await dial(listeners) as client:
+            client.send(b"one")
+            await trio.sleep(IDLE / 2)
+            client.send(b"two")
+            await until(lambda: ended)
+        assert ended == [b"two"]
+        nursery.cancel_scope.cancel()
+
+
+async def test_the_last_look_counts_what_it_spared():
+    async with open_reaper(tick=TICK) as r:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            stream = trio.SocketStream(trio.socket.from_stdlib_socket(ours))
+            theirs.send(b"unread")
+            async with stream:
+                with trio.move_on_after(4 * IDLE), r.watch(stream, idle=IDLE) as connection:
+                    await trio.sleep_forever()
+            assert not connection.reaped
+            assert 2 <= r.statistics().core.averted <= 4
+
+
+async def test_an_end_of_file_is_no_sign_of_life():
+    async with open_reaper(tick=TICK) as r:
+        ours, theirs = socket.socketpair()
+        stream = trio.SocketStream(trio.socket.from_stdlib_socket(ours))
+        theirs.close()
+        async with stream:
+            with trio.fail_after(60), r.watch(stream, idle=IDLE) as connection:
+                await trio.sleep_forever()
+        assert connection.reaped
+        assert r.statistics().core.averted == 0
+
+
+async def test_unread_names_the_descriptors_with_bytes_and_no_others():
+    pairs = [socket.socketpair() for _ in range(4)]
+    ours = [left for left, _ in pairs]
+    pairs[1][1].send(b"x")
+    pairs[2][1].close()
+    pairs[3][1].send(b"y")
+    pairs[3][1].close()
+    assert unread(end.fileno() for end in ours) == [ours[1].fileno(), ours[3].fileno()]
+    assert unread([]) == []
+    for left, right in pairs:
+        left.close()
+        right.close()
