@@ -128,6 +128,7 @@ def add_run(commands: Any) -> None:
     run.add_argument("--server-stats", type=Path, metavar="FILE", help="JSON file with the report's `server` block")
     run.add_argument("--report", type=Path, metavar="FILE", help="write the JSON report here")
     run.add_argument("--png", type=Path, metavar="FILE", help="draw the lateness histogram here")
+    run.add_argument("--journal", type=Path, metavar="DIR", help="write the client's view as journal files there")
     run.add_argument("--html", type=Path, metavar="FILE", help="write a self-contained page here")
     run.add_argument("--json", action="store_true", help="print the report to standard output")
     run.add_argument("--quiet", action="store_true", help="no progress")
@@ -139,6 +140,7 @@ def run_command(options: argparse.Namespace) -> int:
     from .dashboard import display_for
     from .deliver import deliver
     from .fleet import Hooks, WorkerDied, drive
+    from .journal import ClientJournal
     from .report import build_report
     from .server_watch import ServerWatch, read_server_stats
 
@@ -153,6 +155,11 @@ def run_command(options: argparse.Namespace) -> int:
     for behaviour in plan.behaviours:
         if behaviour.http_only and protocol != "http":
             raise BadArgument(f"--protocol {protocol}: a {behaviour.kind} client speaks HTTP: give --protocol http")
+    if options.journal:
+        # complains here rather than in a child process, and recovers what a crash left there
+        ClientJournal(
+            options.journal, (options.target.host, options.target.port), law.timeout, law.tick
+        ).journal.close()
     dialect_for(protocol, options.target)  # complains here rather than in a child process
     patience = options.patience or max(2 * law.tick, 1.0)
     stats = read_server_stats(options.server_stats) if options.server_stats else None
@@ -161,7 +168,7 @@ def run_command(options: argparse.Namespace) -> int:
     try:
         observation = drive(
             plan, options.target, protocol, patience, options.path, options.processes,
-            Hooks(display.show, watch.sample),
+            options.journal, Hooks(display.show, watch.sample),
         )  # fmt: skip
     except WorkerDied as error:
         print(f"loadgen run: {error}", file=sys.stderr)

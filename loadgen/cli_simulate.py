@@ -6,7 +6,7 @@ import argparse
 import hashlib
 import sys
 from pathlib import Path
-from time import perf_counter
+from time import perf_counter, process_time
 from typing import Any
 
 from .plan import DEFAULT_MIX, Law, make_plan
@@ -69,14 +69,14 @@ def run_simulate(options: argparse.Namespace) -> int:
     plan = make_plan(scenario, options.connections, law, options.duration, options.seed, rate)
     faults = Faults(options.stalls, options.jumps, options.storms)
     progress = None if options.quiet or not sys.stderr.isatty() else _show
-    before, started = rss_bytes(), perf_counter()
+    before, started, used = rss_bytes(), perf_counter(), process_time()
     if options.adapter == "trio":
         from .simulate_trio import simulate_trio
 
         seen = simulate_trio(plan, faults, progress)
     else:
         seen = simulate_core(plan, faults, progress)
-    wall, after = perf_counter() - started, rss_bytes()
+    wall, cpu, after = perf_counter() - started, process_time() - used, rss_bytes()
     config = {
         "target": f"simulated {options.adapter}",
         "scenario": scenario.name,
@@ -97,13 +97,14 @@ def run_simulate(options: argparse.Namespace) -> int:
     # The one block that differs between two runs with the same seed.
     report["wall"] = {
         "elapsed_s": wall,
+        "cpu_s": cpu,
         "actions_per_s": actions / wall,
         "rss_bytes_per_connection": (after - before) / plan.connections,
     }
     if not options.json:
         print(
-            f"simulated    {seconds(report['elapsed_s'])} in {seconds(wall)} of wall time, {actions:,} actions, "
-            f"{actions / wall:,.0f} a second, {size((after - before) / plan.connections)} per connection"
+            f"simulated    {seconds(report['elapsed_s'])} in {seconds(wall)} of wall time ({seconds(cpu)} CPU), "
+            f"{actions:,} actions, {actions / wall:,.0f} a second, {size((after - before) / plan.connections)} each"
         )
     return deliver(report, options)
 

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
+from pathlib import Path
 from time import monotonic
 from types import FrameType
 from typing import Any, TypeAlias, cast
@@ -103,6 +104,7 @@ def drive(
     patience: float,
     path: str = "/",
     processes: int | None = None,
+    journal: Path | None = None,
     hooks: Hooks | None = None,
 ) -> Observation:
     """Run *plan* against *target*.
@@ -123,7 +125,7 @@ def drive(
     try:
         for share in shares:
             ours, theirs = context.Pipe()
-            order = Order(plan, target, protocol, share, len(shares), patience, path)
+            order = Order(plan, target, protocol, share, len(shares), patience, path, journal)
             child = context.Process(target=main, args=(order, theirs), daemon=True)
             child.start()
             theirs.close()

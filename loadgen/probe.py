@@ -26,6 +26,7 @@ TRIALS = 12
 STAGGER = 2.5
 """Seconds over which the trials of a question are started."""
 DRIP_EVERY = 0.5
+HEAD_DELAY = 0.23
 SAME_INSTANT = 0.02
 """Closes nearer to each other than this belong to one wake-up of the server."""
 ROUND = 0.5
@@ -43,13 +44,19 @@ class Question:
     first: Act | None
     drip: Act | None = None
     answered: bool = False
+    delay: float = 0.0
+    """Seconds between connecting and the first byte: an odd number, to tell which of the two the server counts from."""
 
 
 HTTP_QUESTIONS = (
     Question("first_byte", "connected, nothing sent", None),
-    Question("headers", "part of the headers, then silence", Act.HEAD_START),
+    Question("headers", "part of the headers, then silence", Act.HEAD_START, delay=HEAD_DELAY),
     Question(
-        "headers_drip", f"a header line every {seconds(DRIP_EVERY)}, never the end", Act.HEAD_START, Act.HEAD_LINE
+        "headers_drip",
+        f"a header line every {seconds(DRIP_EVERY)}, never the end",
+        Act.HEAD_START,
+        Act.HEAD_LINE,
+        delay=HEAD_DELAY,
     ),
     Question("body", "headers, no body, then silence", Act.BODY_START),
     Question("body_drip", f"a byte of body every {seconds(DRIP_EVERY)}", Act.BODY_START, Act.BODY_BYTE),
@@ -70,8 +77,9 @@ class Trial:
     start: float
     sock: socket.socket | None = None
     connected: bool = False
+    began: float = 0.0
+    first_at: float = float("inf")
     sent: float = 0.0
-    seen: float = 0.0
     drip_at: float = float("inf")
     parser: Any = None
     answer: bytes = b""
@@ -92,12 +100,10 @@ class Finding:
     closed: int
     shortest: float | None = None
     longest: float | None = None
-    provable: float | None = None
-    """The shortest time the server can have waited, at most `shortest`: from the last instant at which the byte may
-    have been read."""
     expected: float | None = None
     guessed: bool = True
     granularity: float | None = None
+    since: str = ""
     how: str = ""
     goodbye: str = ""
     hint: str = ""
@@ -166,7 +172,7 @@ class _Loop:
         running: dict[int, Trial] = {}
         while self.waiting or running:
             now = monotonic()
-            instants = [trial.drip_at for trial in running.values()] + [
+            instants = [min(trial.drip_at, trial.first_at) for trial in running.values()] + [
                 t.sent + self.limit for t in running.values() if t.sent
             ]
             wake = min([*instants, self.waiting[-1].start if self.waiting else float("inf"), now + 1.0])
@@ -184,6 +190,9 @@ class _Loop:
                 if self._connect(trial):
                     running[id(trial)] = trial
             for trial in list(running.values()):
+                first = trial.question.first
+                if trial.sock is not None and now >= trial.first_at and first is not None:
+                    self._begin(trial, first)
                 if trial.sock is not None and now >= trial.drip_at and trial.question.drip is not None:
                     trial.drip_at = now + DRIP_EVERY
                     self._send(trial, trial.question.drip)
@@ -197,7 +206,7 @@ class _Loop:
         sock = socket.socket(self.target.family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         trial.sock = sock
-        trial.sent = monotonic()
+        trial.began = trial.sent = monotonic()
         code = sock.connect_ex((self.target.host, self.target.port))
         if code not in (0, errno.EINPROGRESS):
             trial.failure = errno.errorcode.get(code, str(code))
@@ -217,17 +226,18 @@ class _Loop:
             self._leave(trial)
             return
         trial.connected = True
-        trial.seen = now
         self.selector.modify(sock, selectors.EVENT_READ, trial)
-        question = trial.question
-        if question.first is not None:
-            if question.answered:
-                trial.parser = self.dialect.parser()
-            trial.sent = monotonic()
-            self._send(trial, question.first)
-            trial.seen = monotonic()
-        if question.drip is not None:
-            trial.drip_at = now + DRIP_EVERY
+        if trial.question.first is not None:
+            trial.first_at = now + trial.question.delay
+
+    def _begin(self, trial: Trial, first: Act) -> None:
+        trial.first_at = float("inf")
+        if trial.question.answered:
+            trial.parser = self.dialect.parser()
+        trial.sent = monotonic()
+        self._send(trial, first)
+        if trial.question.drip is not None:
+            trial.drip_at = trial.sent + DRIP_EVERY
 
     def _send(self, trial: Trial, act: Act) -> None:
         if trial.sock is None:
@@ -252,7 +262,6 @@ class _Loop:
         elif trial.question.answered and not trial.closed_after:
             trial.answer += data
             if self.dialect.count(trial.parser, data)[0]:
-                trial.seen = now
                 trial.closed_after = now  # answered: what comes from now on is a goodbye
         elif trial.question.drip is not Act.PING:
             trial.goodbye += data
@@ -278,9 +287,14 @@ def summarise(question: Question, trials: Sequence[Trial], wait: float, expected
     if not closed:
         finding.expected, finding.guessed = expected, expected is None
         return finding
-    waits = [trial.closed_by - trial.sent for trial in closed]
+    since_sent = [trial.closed_by - trial.sent for trial in closed]
+    since_connect = [trial.closed_by - trial.began for trial in closed]
+    waits = since_sent
+    if question.delay:
+        # The server counts from one or from the other; the one that comes out round is it.
+        waits = min(since_sent, since_connect, key=lambda waits: _off(min(waits), expected))
+        finding.since = "connecting" if waits is since_connect else "first byte"
     finding.shortest, finding.longest = min(waits), max(waits)
-    finding.provable = min(trial.closed_after - trial.seen for trial in closed)
     finding.how = "/".join(sorted({trial.how for trial in closed}))
     finding.goodbye = next((_first_line(trial.goodbye) for trial in closed if trial.goodbye), "")
     finding.granularity = granularity(sorted(trial.closed_by for trial in closed))
@@ -291,6 +305,11 @@ def summarise(question: Question, trials: Sequence[Trial], wait: float, expected
         finding.guessed = False
     finding.expected = expected
     return finding
+
+
+def _off(wait: float, expected: float | None) -> float:
+    """How far *wait* is from what it should be, or from a round number where that is not known."""
+    return abs(wait - (round(wait / ROUND) * ROUND if expected is None else expected))
 
 
 def granularity(closes: Sequence[float]) -> float | None:
@@ -318,7 +337,7 @@ def _first_line(data: bytes) -> str:
     return data.split(b"\r\n", 1)[0][:40].decode("latin-1")
 
 
-HEADINGS = ("question", "timeout", "observed", "early or late", "tick", "ends with", "closed")
+HEADINGS = ("question", "timeout", "observed", "counted from", "early or late", "tick", "ends with", "closed")
 
 
 def rows(findings: Sequence[Finding]) -> list[tuple[str, ...]]:
@@ -333,7 +352,7 @@ def rows(findings: Sequence[Finding]) -> list[tuple[str, ...]]:
         tick = "-" if found.granularity is None else seconds(found.granularity)
         ending = " + ".join(part for part in (found.goodbye, found.how) if part) or "-"
         counts = f"{found.closed}/{found.trials}"
-        table.append((found.name, timeout, observed, found.words() or "-", tick, ending, counts))
+        table.append((found.name, timeout, observed, found.since or "-", found.words() or "-", tick, ending, counts))
     return table
 
 

@@ -112,6 +112,7 @@ def build_report(
             story(record, behaviour, finding, plan.law, observation.started)
             for record, behaviour, finding in verdict.violations[:STORIES_KEPT]
         ],
+        "journal_dropped": sum(outcome.counters.journal_dropped for outcome in outcomes),
         "elapsed_s": elapsed,
     }
     reasons += [broken for threshold in thresholds if (broken := threshold.broken(report))]

@@ -18,7 +18,7 @@ from .plan import Plan
 from .simulate import STORM_SHARE, Crowd, Fault, Faults, SimulatedClient, observation
 from .stalls import Stalls
 
-GRAINS_PER_TICK = 50
+GRAINS_PER_TICK = 10
 """Clients act on a grid of tick / GRAINS_PER_TICK: each instant of its own costs the loop a turn."""
 
 

@@ -16,12 +16,14 @@ import socket
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from multiprocessing.connection import Connection
+from pathlib import Path
 from time import monotonic
 from typing import Any
 
 from .behaviours import Act
 from .capacity import Share, raise_descriptor_limit
 from .histogram import Histogram
+from .journal import ClientJournal, to_ns
 from .plan import Plan
 from .protocols import READ_BYTES, Dialect, dialect_for
 from .records import How, Record, RecordTable
@@ -56,6 +58,7 @@ class Order:
     processes: int
     patience: float
     path: str = "/"
+    journal: Path | None = None
 
 
 @dataclass
@@ -74,6 +77,7 @@ class Counters:
     lost: dict[str, int] = field(default_factory=dict)
     lateness: list[float] = field(default_factory=list)
     ramped: bool = False
+    journal_dropped: int = 0
 
 
 @dataclass
@@ -97,7 +101,7 @@ class Client:
 
     __slots__ = (
         "act", "answered", "asked", "began", "behaviour", "established", "fd", "final", "goodbye", "incarnation",
-        "index", "intended", "key", "number", "offset", "outbox", "overslept", "parser", "seen", "sent",
+        "index", "intended", "key", "log", "number", "offset", "outbox", "overslept", "parser", "seen", "sent",
         "sock", "tries", "waiting",
     )  # fmt: skip
 
@@ -121,6 +125,7 @@ class Client:
         self.goodbye = False  # the server has said that it will close
         self.outbox: bytes | None = None  # what the kernel would not take yet
         self.parser: Any = None
+        self.log: Any = None  # its rows in the journal, if one is kept
 
 
 def rss_bytes() -> int:
@@ -159,6 +164,10 @@ class Worker:
         self.looked = 0.0  # the previous return of poll: what it did not show had not arrived yet
         self.rss_before = self.rss_open = 0
         self.draining = False
+        self.journal: ClientJournal | None = None
+        if order.journal is not None:
+            target = (order.target.host, order.target.port)
+            self.journal = ClientJournal(order.journal, target, self.law.timeout, self.law.tick)
 
     # -- life
 
@@ -173,6 +182,8 @@ class Worker:
         self.looked = monotonic()
         self.loop()
         self.counters.lateness.clear()
+        if self.journal is not None:
+            self.counters.journal_dropped = self.journal.finish(monotonic())
         self.control.send(
             Outcome(
                 self.records, self.counters, self.stalls, self.server_stalls, self.lag, self.latency,
@@ -204,7 +215,7 @@ class Worker:
             if self.draining and (now >= self.end or not self.clients):
                 break
         for client in list(self.clients.values()):
-            self.leave(client, now)
+            self.leave(client)
 
     def next_wake(self, now: float) -> float:
         wake = self.due[0][0] if self.due else float("inf")
@@ -238,17 +249,18 @@ class Worker:
         for client in list(self.clients.values()):
             overdue = client.sock is None and client.final and now >= client.sent + self.law.timeout
             if interrupted or not overdue:
-                self.leave(client, now)
+                self.leave(client)
         self.end = now if interrupted else now + self.law.tick + self.order.patience
 
-    def leave(self, client: Client, now: float) -> None:
+    def leave(self, client: Client) -> None:
         """Stop watching a connection that is still open (or was never established)."""
         if client.sock is not None:
             self.connecting -= 1
             client.sock.close()
             self.clients.pop(client.fd, None)
             return
-        self.record(client, How.OPEN, now, now)
+        last_look = monotonic()  # not *now*: something may have been sent since
+        self.record(client, How.OPEN, last_look, last_look)
         self.forget(client)
 
     # -- connecting
@@ -303,6 +315,8 @@ class Worker:
             self.on_connect_error(client, code)
             return
         client.sock = None
+        if self.journal is not None:
+            client.log = self.journal.opened(client.behaviour, now, sock.getsockname())
         sock.detach()
         self.connecting -= 1
         self.poller.modify(client.fd, select.EPOLLIN)
@@ -440,6 +454,8 @@ class Worker:
         if written:
             after = monotonic()
             client.overslept = client.number > 1 and after >= client.sent + client.behaviour.timeout
+            if client.log is not None:
+                client.log.touch(to_ns(before), written)
             if not client.final:  # a deadline is not moved by what is sent after it was set
                 client.sent = before
                 if client.answered >= client.asked:
@@ -508,6 +524,11 @@ class Worker:
             client.began, client.established, client.sent, client.seen, after, by,
         )  # fmt: skip
         self.records.append(record)
+        if client.log is not None:
+            if how in (How.FIN, How.RST):
+                client.log.close_peer(to_ns(by), how.name)
+            else:
+                client.log.close_app(to_ns(by), how.name)
         return record
 
     def forget(self, client: Client) -> None:
