@@ -2,12 +2,13 @@
 
 A touch knows no time, only the open epoch. So the times that come from here are epochs': activity counts as noted at
 the instant its epoch was opened, less than one epoch before it really was. Silences are therefore exact to one epoch,
-their sum is exact, and those up to the threshold (or an epoch more) are not counted one by one. A server that wants
+their sum is exact, and those up to the threshold are not counted one by one. A server that wants
 every activity to the nanosecond calls `ConnectionLog.touch` with a clock reading instead.
 """
 
 from __future__ import annotations
 
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 from ..lease import Epoch, Lease
@@ -28,30 +29,28 @@ def log_gaps(core: IdleReaper, journal: Journal) -> None:
     Give each such lease its log with `attach`, and call `settle` before an end is logged. Leases without a log work as
     ever.
     """
-    base, publish_base = core._lease_type, core._publish_open
-    threshold = journal.gap_threshold_ns / 1e9
-    open_epoch: Epoch = core._open
-    edge = open_epoch.opened - threshold
+    # The core's own namespace, because it keeps `open_epoch` there for the leases' touch; the prefix keeps ours apart.
+    core._namespace["_log_threshold"] = journal.gap_threshold_ns / 1e9  # type: ignore[assignment]
+    core._namespace["_log_silence"] = _log_silence  # type: ignore[assignment]
+    touch = FunctionType(_touch.__code__.replace(co_name="touch"), core._namespace, "touch")
+    touch.__doc__ = Lease.touch.__doc__
+    core._lease_type = type("Lease", (core._lease_type,), {"__slots__": ("log",), "touch": touch})
 
-    class LoggedLease(base):  # type: ignore[misc, valid-type]
-        __slots__ = ("log",)
 
-        def touch(self: Any) -> None:
-            # An epoch closed before `edge` lies further back than the threshold; for an open one `closed` is infinite.
-            if self._epoch.closed < edge:
-                _note_silence(self, open_epoch)
-            self._epoch = open_epoch
+open_epoch: Epoch  # these two are never set here: they are globals of each core's own copy of _touch
+_log_threshold: float
 
-    LoggedLease.__name__ = LoggedLease.__qualname__ = "Lease"
-    LoggedLease.touch.__code__ = LoggedLease.touch.__code__.replace()  # not shared between cores: see core._bind
 
-    def publish(epoch: Epoch) -> None:
-        nonlocal open_epoch, edge
-        publish_base(epoch)
-        open_epoch = epoch
-        edge = epoch.opened - threshold
+def _touch(self: Any) -> None:
+    if open_epoch.opened - self._epoch.opened > _log_threshold:  # noqa: F821
+        _log_silence(self, open_epoch)  # noqa: F821
+    self._epoch = open_epoch  # noqa: F821
 
-    core._lease_type, core._publish_open = LoggedLease, publish
+
+def _log_silence(lease: Any, now: Epoch) -> None:
+    log: ConnectionLog | None = getattr(lease, "log", None)
+    if log is not None:
+        log.gap(nanoseconds(lease._epoch.opened), nanoseconds(now.opened))
 
 
 def attach(lease: Lease, log: ConnectionLog) -> None:
@@ -64,9 +63,3 @@ def attach(lease: Lease, log: ConnectionLog) -> None:
 def settle(lease: Lease, log: ConnectionLog) -> None:
     """Tell *log* the latest activity, which only *lease* knows. Before every end and every `averted`."""
     log.last_ns = max(log.last_ns, nanoseconds(lease._epoch.opened))
-
-
-def _note_silence(lease: Any, now: Epoch) -> None:
-    log: ConnectionLog | None = getattr(lease, "log", None)
-    if log is not None:
-        log.gap(nanoseconds(lease._epoch.opened), nanoseconds(now.opened))

@@ -17,7 +17,19 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import InvalidArgument
 from ..ticks import check_count, check_timeout
-from .schema import ACTIVITY, AVERTED, CLOSE_APP, CLOSE_PEER, CONFIG, DRAIN, OPEN, REAP, SEQUENCE_BITS, connection_id
+from .schema import (
+    ACTIVITY,
+    AVERTED,
+    CLOSE_APP,
+    CLOSE_PEER,
+    CONFIG,
+    DRAIN,
+    OPEN,
+    REAP,
+    SEQUENCE_BITS,
+    STALL,
+    connection_id,
+)
 
 if TYPE_CHECKING:
     from .writer import Writer
@@ -215,8 +227,8 @@ class Journal:
         self.mode = mode
         self.gap_threshold_ns = gap_ns
         self.writer = secrets.randbits(20) if writer is None else check_count("writer", writer, 0)
-        self._self_id = connection_id(self.writer, 0)
         self._ids = itertools.count(connection_id(self.writer, check_count("sequence", sequence, 1)))
+        self._self_id = next(self._ids)
         self._long_ns = gap_ns if mode == "gaps" else -(1 << 63)
         self._limit = check_count("queue_rows", queue_rows, 1)
         self._rows: list[Row] = []
@@ -231,7 +243,7 @@ class Journal:
                 "mode": mode,
                 "tick_ns": str(tick_ns),
                 "gap_threshold_ns": str(gap_ns if mode == "gaps" else 0),
-                "first_conn": str(connection_id(self.writer, sequence)),
+                "first_conn": str(self._self_id),
             }
             self._writer = Writer(
                 Path(directory),
@@ -266,12 +278,16 @@ class Journal:
         self._append((t, conn, OPEN, None, None, timeout_ms, None, listener, reason, None, None, peer))
         return ConnectionLog(self._append, self._long_ns, conn, t, timeout_ms, listener)
 
-    def config(self, t: int, text: str, tick_ms: int | None = None) -> None:
+    def config(self, t: int, text: str) -> None:
         """The settings in force from *t* ns on, as one short *text*."""
-        self._append((t, self._self_id, CONFIG, None, None, tick_ms, None, None, text, None, None, None))
+        self._append((t, self._self_id, CONFIG, None, None, None, None, None, text, None, None, None))
+
+    def stall(self, t: int, stuck_ns: int) -> None:
+        """The event loop was stuck for *stuck_ns* up to *t* ns: what was late by no more than that is excused."""
+        self._append((t, self._self_id, CONFIG, stuck_ns, None, None, None, None, STALL, None, None, None))
 
     def drain(self, t: int, reason: str | None = None) -> None:
-        """The writer stops accepting at *t* ns: what is open then was not forgotten."""
+        """Every connection of this writer has ended by *t* ns. To an audit, one without an end is then lost."""
         self._append((t, self._self_id, DRAIN, None, None, None, None, None, reason, None, None, None))
 
     def flush(self, timeout: float = 10.0) -> bool:

@@ -22,9 +22,13 @@ SCHEMA_VERSION = 2
 OPEN, ACTIVITY, REAP, AVERTED, CLOSE_PEER, CLOSE_APP, DRAIN, CONFIG = range(8)
 KINDS = ("open", "activity", "reap", "averted", "close_peer", "close_app", "drain", "config")
 """Kind names by code. `close_peer`: the other side ended it; `close_app`: this side's program; `reap`: the reaper.
-`drain` and `config` belong to the writer, not to a connection: the writer ended cleanly; the settings in force."""
+`drain` and `config` belong to the writer, not to a connection: all its connections have ended; settings and stalls."""
+
+STALL = "stall"
+"""Reason of a `config` row that reports how long (`idle_ns`) the event loop was stuck up to `t`."""
 
 ENDS = ("reap", "close_peer", "close_app")
+OWN = ("drain", "config")
 
 WRITER_BITS = 20
 SEQUENCE_BITS = 43
@@ -89,7 +93,7 @@ def writer_of(conn: int) -> int:
 
 
 def sequence_of(conn: int) -> int:
-    """The sequence number within a connection id; 0 stands for the writer itself."""
+    """The sequence number within a connection id. A run's first stands for the writer itself."""
     return conn & ((1 << SEQUENCE_BITS) - 1)
 
 

@@ -1,0 +1,168 @@
+"""Charts as inline SVG: no script, no font, no file but the page itself.
+
+A chart is a plain box with axes; layers are drawn into it in the order they are added. Colours are classes, so that the
+page decides them once, for light and dark.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from html import escape
+
+WIDTH, HEIGHT = 640, 320
+LEFT, RIGHT, TOP, BOTTOM = 64, 16, 14, 46
+
+Points = Sequence[tuple[float, float]]
+
+
+def seconds(value: float) -> str:
+    """A duration as an axis says it: 20 ms, 5 s, 2 min, 1 h."""
+    if value == 0:
+        return "0"
+    for unit, size in (("h", 3600.0), ("min", 60.0), ("s", 1.0), ("ms", 1e-3)):
+        if abs(value) >= size * 0.9995:  # what rounds to 1 of a unit is said in that unit
+            return f"{value / size:.3g} {unit}"
+    return f"{value * 1e6:.3g} µs"
+
+
+def percent(value: float) -> str:
+    """A share as an axis says it."""
+    return f"{value * 100:.3g} %"
+
+
+def count(value: float) -> str:
+    """A number of things as an axis says it."""
+    for unit, size in (("M", 1e6), ("k", 1e3)):
+        if abs(value) >= size:
+            return f"{value / size:.3g} {unit}"
+    return f"{value:.3g}"
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """One axis: its range, inclusive, how its values are said, and whether it is logarithmic (then low > 0)."""
+
+    low: float
+    high: float
+    label: str
+    say: Callable[[float], str] = count
+    log: bool = False
+
+    def place(self, value: float) -> float:
+        """Where *value* lies, 0 to 1; beyond the range at its edge."""
+        if self.log:
+            value = max(value, self.low)
+            where = math.log(value / self.low) / math.log(self.high / self.low)
+        else:
+            where = (value - self.low) / (self.high - self.low)
+        return min(1.0, max(0.0, where))
+
+    def ticks(self) -> list[float]:
+        """About five round values within the range."""
+        if self.log:
+            first, last = math.floor(math.log10(self.low)), math.ceil(math.log10(self.high))
+            factors = (1, 2, 5) if last - first <= 3 else (1,)
+            found = [factor * 10.0**power for power in range(first, last + 1) for factor in factors]
+        else:
+            rough = (self.high - self.low) / 5
+            step = 10 ** math.floor(math.log10(rough))
+            step *= next(factor for factor in (1, 2, 5, 10) if step * factor >= rough * 0.999)
+            start = math.ceil(self.low / step)
+            found = [step * i for i in range(start, int(self.high / step * 1.0001) + 1)]
+        return [value for value in found if self.low * 0.9999 <= value <= self.high * 1.0001]
+
+
+@dataclass(slots=True)
+class Chart:
+    """A box with two axes. Add layers, then `svg()`."""
+
+    title: str
+    x: Axis
+    y: Axis
+    layers: list[str] = field(default_factory=list)
+    legend: list[tuple[str, str]] = field(default_factory=list)
+
+    def _xy(self, x: float, y: float) -> tuple[float, float]:
+        across = LEFT + self.x.place(x) * (WIDTH - LEFT - RIGHT)
+        return across, HEIGHT - BOTTOM - self.y.place(y) * (HEIGHT - TOP - BOTTOM)
+
+    def _path(self, points: Points) -> str:
+        return " ".join(f"{x:.1f},{y:.1f}" for x, y in (self._xy(*point) for point in points))
+
+    def line(self, points: Points, style: str, name: str = "", *, steps: bool = False) -> None:
+        """A line through *points*; *steps*: each value holds until the next point."""
+        if steps:
+            points = _steps(points)
+        if points:
+            self.layers.append(f'<polyline class="line {style}" points="{self._path(points)}"/>')
+        if name:
+            self.legend.append((style, name))
+
+    def band(self, low: Points, high: Points, style: str, *, steps: bool = False) -> None:
+        """The area between two lines."""
+        if steps:
+            low, high = _steps(low), _steps(high)
+        if low:
+            self.layers.append(f'<polygon class="band {style}" points="{self._path([*high, *reversed(low)])}"/>')
+
+    def area(self, points: Points, style: str, name: str = "") -> None:
+        """The area under a line."""
+        self.band([(x, self.y.low) for x, _ in points], points, style)
+        self.line(points, style, name)
+
+    def bars(self, points: Points, width: float, style: str, name: str = "") -> None:
+        """Bars from x to x + *width* (in units of x)."""
+        for x, y in points:
+            (left, top), (right, floor) = self._xy(x, y), self._xy(x + width, self.y.low)
+            shown = max(right - left - 1, 0.8)
+            self.layers.append(
+                f'<rect class="bar {style}" x="{left:.1f}" y="{top:.1f}" width="{shown:.1f}" '
+                f'height="{floor - top:.1f}"><title>{escape(self.x.say(x))}: {escape(self.y.say(y))}</title></rect>'
+            )
+        if name:
+            self.legend.append((style, name))
+
+    def mark(self, x: float, text: str, style: str = "mark") -> None:
+        """A vertical line at *x* with *text*, which flips to the left near the right edge."""
+        across, _ = self._xy(x, self.y.low)
+        anchor, shift = ("end", -5) if self.x.place(x) > 0.7 else ("start", 5)
+        height = TOP + 12 + 15 * sum('class="marked' in layer for layer in self.layers)
+        self.layers.append(
+            f'<g class="marked {style}"><line x1="{across:.1f}" x2="{across:.1f}" y1="{TOP}" y2="{HEIGHT - BOTTOM}"/>'
+            f'<text x="{across + shift:.1f}" y="{height}" text-anchor="{anchor}">{escape(text)}</text></g>'
+        )
+
+    def svg(self) -> str:
+        """The chart."""
+        parts = [f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(self.title)}">']
+        for value in self.y.ticks():
+            _, down = self._xy(self.x.low, value)
+            parts.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{down:.1f}" y2="{down:.1f}"/>')
+            parts.append(
+                f'<text x="{LEFT - 8}" y="{down + 4:.1f}" text-anchor="end">{escape(self.y.say(value))}</text>'
+            )
+        for value in self.x.ticks():
+            across, _ = self._xy(value, self.y.low)
+            below = HEIGHT - BOTTOM + 18
+            parts.append(f'<text x="{across:.1f}" y="{below}" text-anchor="middle">{escape(self.x.say(value))}</text>')
+        floor = HEIGHT - BOTTOM
+        parts.append(f'<line class="axis" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{floor}" y2="{floor}"/>')
+        middle, base = (LEFT + WIDTH - RIGHT) / 2, HEIGHT - 8
+        parts.append(f'<text class="label" x="{middle}" y="{base}" text-anchor="middle">{escape(self.x.label)}</text>')
+        parts += self.layers
+        parts.append("</svg>")
+        if self.legend:
+            keys = "".join(f'<span class="key {style}"><i></i>{escape(name)}</span>' for style, name in self.legend)
+            parts.append(f'<div class="legend">{keys}</div>')
+        return "".join(parts)
+
+
+def _steps(points: Points) -> list[tuple[float, float]]:
+    result: list[tuple[float, float]] = []
+    for x, y in points:
+        if result:
+            result.append((x, result[-1][1]))
+        result.append((x, y))
+    return result

@@ -1,0 +1,144 @@
+"""Both sides of a connection in one row: the server's log joined with the load generator's.
+
+A server's log proves the reaper consistent with its own clock. The other side knows when it sent its last byte and when
+it saw the end: what contradicts that is a violation whatever the server wrote.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812
+
+CONSISTENT_S = 0.05
+"""By how much the two bounds may cross before the clocks are called irreconcilable: delays are not that regular."""
+
+SLACK_NS = 1_000_000_000
+"""How far apart two intervals may lie and still be one connection's: clocks, and a connection not yet accepted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Skew:
+    """What the pairs of rows say about the two clocks, after their anchors were reconciled. Seconds; None: no evidence.
+
+    Positive: the server's clock is ahead.
+    """
+
+    pairs: int
+    at_least: float | None
+    """A close is seen by the client no earlier than the server made it: the skew is not below this (median pair)."""
+    at_most: float | None
+    """A connection is accepted no earlier than the client began it: the skew is not above this (median pair)."""
+
+    @property
+    def estimate(self) -> float | None:
+        """The middle of what is possible."""
+        if self.at_least is None or self.at_most is None:
+            return self.at_least if self.at_most is None else self.at_most
+        return (self.at_least + self.at_most) / 2
+
+    @property
+    def consistent(self) -> bool:
+        """Whether one skew explains all pairs; False: a clock was stepped, or the timelines are not what they claim."""
+        return self.at_least is None or self.at_most is None or self.at_least <= self.at_most + CONSISTENT_S
+
+
+def client_view(client: DataFrame) -> DataFrame:
+    """The load generator's lifetimes as the join wants them. One row per connection that has a peer key.
+
+    Its times are on the shared timeline: peer_key, c_conn, c_opened, c_last (last byte it sent, or the opening),
+    c_ended, c_by_server.
+    """
+    last_sent = F.coalesce(F.col("ended") - F.col("end_idle_ns"), "last_activity", "opened")
+    return client.where(F.col("peer").isNotNull() & (F.col("opens") > 0)).select(
+        F.col("peer").alias("peer_key"),
+        F.col("conn").alias("c_conn"),
+        (F.col("opened") + F.col("offset_ns")).alias("c_opened"),
+        (last_sent + F.col("offset_ns")).alias("c_last"),
+        (F.col("ended") + F.col("offset_ns")).alias("c_ended"),
+        (F.col("by_peer") == 1).alias("c_by_server"),
+    )
+
+
+def pair(server: DataFrame, client: DataFrame) -> DataFrame:
+    """*server* (lifetimes with run) with the client's columns, null where the client's log has no such connection.
+
+    Cardinality: every row of *server* once. A key that was used again belongs to the connection that was opened
+    nearest in time, among those that were open together.
+    """
+    far = F.lit(1 << 62)
+    begun, over = F.col("opened") + F.col("offset_ns"), F.coalesce(F.col("ended") + F.col("offset_ns"), far)
+    together = (begun - SLACK_NS <= F.coalesce("c_ended", far)) & (F.col("c_opened") <= over + SLACK_NS)
+    distance = F.abs(begun - F.col("c_opened"))
+    columns = ("c_conn", "c_opened", "c_last", "c_ended", "c_by_server")
+    nearest = (
+        server.where(F.col("peer").isNotNull() & F.col("opened").isNotNull())
+        .select("conn", "peer", "opened", "ended", "offset_ns")
+        .join(client, (F.col("peer") == F.col("peer_key")) & together, "inner")
+        .groupBy(F.col("conn").alias("paired_conn"))
+        .agg(F.min(F.struct(distance.alias("distance"), *columns)).alias("match"))
+        .select("paired_conn", *(f"match.{name}" for name in columns))
+    )
+    return server.join(nearest, F.col("conn") == F.col("paired_conn"), "left").drop("paired_conn")
+
+
+def measure_skew(paired: DataFrame) -> Skew:
+    """The bounds on the skew of the two clocks, from *paired*."""
+    reaped_and_seen = (F.col("reaps") == 1) & F.col("c_by_server")
+    end = F.when(reaped_and_seen, F.col("ended") + F.col("offset_ns") - F.col("c_ended"))
+    begin = F.col("opened") + F.col("offset_ns") - F.col("c_opened")
+    row = (
+        paired.where(F.col("c_conn").isNotNull())
+        .agg(F.count(F.lit(1)), F.percentile_approx(end, 0.5), F.percentile_approx(begin, 0.5))
+        .first()
+    )
+    pairs, least, most = row if row is not None else (0, None, None)
+    return Skew(pairs, None if least is None else least / 1e9, None if most is None else most / 1e9)
+
+
+def judge_pairs(judged: DataFrame, *, skew_ns: int, flight_ns: int, tolerance_ns: int) -> DataFrame:
+    """*judged* (paired) with the client's evidence in `verdict`, and `seen_lateness_ns`, `crossed`.
+
+    Args:
+        judged: One row per server connection, with its own verdict.
+        skew_ns: Server's clock less the client's, still to be taken off.
+        tolerance_ns: How far the two timelines may disagree.
+        flight_ns: Bytes sent so shortly before the reap may have been on their way: `crossed`, not early.
+    """
+    ended = F.col("ended") + F.col("offset_ns") - F.lit(skew_ns)
+    limit = F.col("limit_ns") + F.col("stalled_ns")
+    paired = F.col("c_conn").isNotNull()
+    idle_reap = paired & (F.col("reaps") > 0) & F.col("idle_timeout_ns").isNotNull()
+    silent = ended - F.col("c_last")
+    crossed = idle_reap & (silent < flight_ns)
+    seen_late = F.when(
+        idle_reap & F.col("c_by_server"), F.col("c_ended") - F.greatest("c_last", "c_opened") - F.col("idle_timeout_ns")
+    )
+    early = idle_reap & ~crossed & (silent < F.col("idle_timeout_ns") - F.lit(tolerance_ns))
+    missed = (
+        paired
+        & (F.col("reaps") == 0)
+        & (F.col("ends") > 0)
+        & ~F.coalesce("c_by_server", F.lit(False))
+        & (F.col("c_ended") - F.col("c_last") - F.col("idle_timeout_ns") > limit)
+    )
+    lost = (
+        paired
+        & (F.col("ends") == 0)
+        & F.col("c_by_server")
+        & (F.col("c_ended") + F.lit(skew_ns) < F.col("log_end_ns") + F.col("offset_ns") - limit)
+    )
+    fine = F.col("verdict").isin("ok_reaped", "ok_closed", "open_at_end", "late", "missing_touch")
+    verdict = (
+        F.when(fine & early, "early")
+        .when(fine & missed, "missed")
+        .when(fine & lost, "lost")
+        .when(fine & ~crossed & (seen_late > limit), "late")
+        .otherwise(F.col("verdict"))
+    )
+    return (
+        judged.withColumn("seen_lateness_ns", F.when(~crossed, seen_late))
+        .withColumn("crossed", crossed)
+        .withColumn("verdict", verdict)
+    )

@@ -1,0 +1,212 @@
+"""Bad input is put aside with a reason and a count, and never believed. No Spark here."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pipeline_traffic import WALL, Clock, S, journal
+
+from reaper.journal.schema import COLUMNS
+from reaper.pipeline.cli import main
+from reaper.pipeline.inputs import check, share_timeline
+from reaper.pipeline.session import NoJava, check_java
+
+
+@pytest.fixture
+def good(tmp_path: Path) -> Path:
+    """A directory with one good file."""
+    with journal(tmp_path / "events", 3) as ours:
+        log = ours.open(S, 5000, "echo")
+        log.touch(2 * S)
+        log.reap(8 * S, 8 * S)
+    return tmp_path / "events"
+
+
+def only(directory: Path) -> Path:
+    (path,) = directory.glob("*.parquet")
+    return path
+
+
+def rewrite(path: Path, change: Callable[[pa.Table], pa.Table]) -> None:
+    pq.write_table(change(pq.read_table(path)), path)
+
+
+def with_metadata(table: pa.Table, **values: str) -> pa.Table:
+    given = {f"reaper.{key}".encode(): value.encode() for key, value in values.items()}
+    return table.replace_schema_metadata({**table.schema.metadata, **given})
+
+
+def test_a_good_file_is_taken_whole(good: Path) -> None:
+    found = check([good], now_ns=WALL)
+    assert (len(found.files), found.quarantined, found.files[0].rows) == (1, [], 3)
+    (run,) = found.runs
+    assert (run.writer, run.tick_ns, run.full, run.whole, run.log_end_ns) == (3, S, True, True, 8 * S)
+
+
+def zero(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def truncated(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-20])
+
+
+def corrupted(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[60] ^= 0xFF
+    path.write_bytes(content)
+
+
+def no_parquet(path: Path) -> None:
+    path.write_text("t,conn,kind\n")
+
+
+def column_missing(path: Path) -> None:
+    rewrite(path, lambda table: table.drop_columns(["idle_ns"]))
+
+
+def column_of_another_type(path: Path) -> None:
+    index = [column.name for column in COLUMNS].index("t")
+    rewrite(path, lambda table: table.set_column(index, "t", table["t"].cast(pa.float64())))
+
+
+def newer(path: Path) -> None:
+    rewrite(path, lambda table: with_metadata(table, schema_version="99"))
+
+
+def nonsense(path: Path) -> None:
+    rewrite(path, lambda table: with_metadata(table, schema_version="many"))
+
+
+def empty(path: Path) -> None:
+    rewrite(path, lambda table: table.slice(0, 0))
+
+
+def future(path: Path) -> None:
+    index = [column.name for column in COLUMNS].index("wall_offset_ns")
+    ahead = pa.array([WALL + 49 * 3600 * S] * 3)
+    rewrite(path, lambda table: table.set_column(index, "wall_offset_ns", ahead))
+
+
+def late(path: Path) -> None:
+    index = [column.name for column in COLUMNS].index("wall_offset_ns")
+    rewrite(path, lambda table: table.set_column(index, "wall_offset_ns", pa.array([0] * 3)))  # a clock never set
+
+
+@pytest.mark.parametrize(
+    ("harm", "reason"),
+    [
+        (zero, "zero-length"),
+        (truncated, "truncated or not Parquet"),
+        (no_parquet, "truncated or not Parquet"),
+        (corrupted, "corrupted"),
+        (column_missing, "wrong schema: column idle_ns is missing"),
+        (column_of_another_type, "wrong schema: column t is double, expected int64"),
+        (newer, "schema version 99 is newer than 2"),
+        (nonsense, "wrong schema: metadata reaper.schema_version is 'many'"),
+        (empty, "empty"),
+        (future, "future: its last row is 49 h ahead"),
+        (late, "late: it ended"),
+    ],
+)
+def test_each_kind_of_bad_file_is_put_aside_and_the_good_one_stays(
+    good: Path, tmp_path: Path, harm: Callable[[Path], None], reason: str
+) -> None:
+    with journal(good / "more", 4) as other:
+        other.open(S, 5000, "echo")
+        other.open(S, 5000, "echo")
+        other.open(S, 5000, "echo")
+    harm(only(good / "more"))
+    found = check([good], now_ns=WALL, max_age_ns=365 * 86_400 * S)
+    assert [entry["path"] for entry in found.quarantined] == [str(only(good / "more"))]
+    assert found.quarantined[0]["reason"].startswith(reason)
+    assert [facts.path for facts in found.files] == [only(good)]
+
+
+def test_a_file_that_is_there_twice_counts_once_whatever_it_is_called(good: Path) -> None:
+    shutil.copy(only(good), good / "another-name.parquet")
+    found = check([good], now_ns=WALL)
+    assert len(found.files) == 1
+    assert "duplicated" in found.quarantined[0]["reason"]
+    assert found.files[0].path.name in found.quarantined[0]["reason"]
+
+
+def test_files_of_version_1_without_metadata_read_on(good: Path) -> None:
+    old = [column.name for column in COLUMNS if column.since == 1]
+    rewrite(only(good), lambda table: table.select(old).replace_schema_metadata({}))
+    found = check([good], now_ns=WALL)
+    assert found.quarantined == []
+    assert [(run.writer, run.tick_ns, run.whole) for run in found.runs] == [(3, None, False)]
+
+
+def test_streams_that_still_grow_are_counted_and_hidden_files_are_left_alone(good: Path) -> None:
+    growing = journal(good, 9)
+    growing.open(S, 1)
+    growing.flush()
+    (good / ".half.parquet.tmp").write_bytes(b"PAR1")
+    found = check([good], now_ns=WALL)
+    assert (len(found.files), found.quarantined, found.growing) == (1, [], 1)
+    growing.close()
+
+
+def test_a_step_of_the_wall_clock_is_seen_in_the_anchors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("reaper.journal.writer.ANCHOR_SECONDS", 0.0)
+    clock = Clock()
+    with journal(tmp_path, 1, clock) as ours:
+        for minute in range(6):
+            clock.now = minute * 60 * S
+            clock.step = 2 * S if minute >= 3 else 0
+            ours.open(clock.now, 1000)
+            ours.flush()
+    (run,) = check([tmp_path], now_ns=WALL).runs
+    assert run.steps == 1
+    assert share_timeline([run]) == "Unix time"
+
+
+def test_a_missing_or_old_java_is_one_line_that_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    java = tmp_path / "bin" / "java"
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    with pytest.raises(NoJava, match=r"needs Java 17.*install.*found none"):
+        check_java()
+    java.parent.mkdir()
+    java.write_text("#!/bin/sh\necho 'openjdk version \"1.8.0_392\"' >&2\n")
+    java.chmod(0o755)
+    with pytest.raises(NoJava, match=r"version 8"):
+        check_java()
+    java.write_text("#!/bin/sh\necho 'openjdk version \"21.0.1\" 2023-10-17' >&2\n")
+    check_java()
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (["audit", "--events", "/none/such", "--out", "o"], "no such file or directory: /none/such"),
+        (["audit", "--out", "o"], "--events"),
+        (["advise", "--out", "o"], "one of --events DIR and --logs FILE must be given"),
+        (["advise", "--logs", "x", "--out", "o"], "--logs needs --format"),
+        (["advise", "--events", ".", "--out", "o", "--max-cut", "3"], "'3' is not a share"),
+        (["audit", "--events", ".", "--out", "o", "--grace", "5"], "'5' is not a duration such as 250ms"),
+        (["advise", "--events", ".", "--out", "o", "--behind", "moon"], "'moon'"),
+    ],
+)
+def test_bad_arguments_are_one_line_and_status_2(
+    argv: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    try:
+        status = main(argv)
+    except SystemExit as stop:
+        status = int(stop.code or 0)
+    told = capsys.readouterr().err
+    assert status == 2
+    assert said in told
+    assert told.count("\n") == 1

@@ -1,0 +1,387 @@
+"""The pipeline on a real, embedded Spark: one session for the whole file."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark")
+if shutil.which("java") is None:
+    pytest.skip("Spark needs Java 17 (Debian: apt-get install openjdk-17-jre-headless)", allow_module_level=True)
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pipeline_traffic import FAULTS, MS, WALL, Clock, S, journal, write
+
+from reaper.pipeline import cli
+from reaper.pipeline.advise import Policy, advise, as_toml
+from reaper.pipeline.audit import Settings, as_text, audit
+from reaper.pipeline.inputs import Inputs, check
+from reaper.pipeline.live import follow
+from reaper.pipeline.session import open_session
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[Any]:
+    with open_session("tests", "local[2]") as session:
+        yield session
+
+
+def judged(spark: Any, tmp_path: Path, client: bool = False, **settings: int) -> dict[str, Any]:
+    server = check([tmp_path / "server"], now_ns=WALL)
+    seen = check([tmp_path / "client"], now_ns=WALL) if client else None
+    return audit(spark, server, seen, tmp_path / "out", Settings(**settings)).summary
+
+
+def counts(summary: dict[str, Any]) -> dict[str, int]:
+    return {verdict: count for verdict, count in summary["verdicts"].items() if count}
+
+
+SEEDED = {"early": 3, "late": 2, "missed": 4, "lost": 5, "duplicate": 1, "activity_after_end": 2, "missing_touch": 3}
+
+
+@pytest.mark.parametrize("client", [False, True], ids=["server alone", "joined"])
+def test_every_seeded_fault_is_found_with_its_exact_count(spark: Any, tmp_path: Path, client: bool) -> None:
+    faults = {**SEEDED, "backward": 1}
+    assert set(faults) == set(FAULTS)
+    write(tmp_path / "server", tmp_path / "client", faults=faults, connections=200)
+    summary = judged(spark, tmp_path, client)
+    found = counts(summary)
+    assert {name: found[name] for name in SEEDED} == SEEDED
+    assert found["unknown"] == summary["clock"]["backward_rows"] == 1
+    assert sum(found.values()) == summary["connections"] == 200
+    assert summary["result"] == "fail"
+    assert {entry["verdict"] for entry in summary["offenders"]} == set(SEEDED)
+    text = as_text(summary)
+    assert "audit: FAIL" in text
+    assert "silence" in next(entry["story"] for entry in summary["offenders"])
+
+
+def test_traffic_that_kept_the_law_passes_and_its_lateness_is_within_one_tick(spark: Any, tmp_path: Path) -> None:
+    wanted = write(tmp_path / "server", tmp_path / "client", connections=120, listeners=("echo", "http"))
+    summary = judged(spark, tmp_path, client=True)
+    assert summary["reasons"] == []
+    assert counts(summary) == {"ok_reaped": wanted["reaped"], "ok_closed": wanted["closed"]}
+    assert summary["joined"] == {"pairs": 120, "server_only": 0, "client_only": 0, "crossed": 0}
+    assert set(summary["listeners"]) == {"echo", "http"}
+    for entry in summary["listeners"].values():
+        assert 0 <= entry["lateness_s"]["min"] <= entry["lateness_s"]["p99"] <= entry["lateness_s"]["max"] < 1.01
+        assert 0 < entry["seen_lateness_s"]["max"] < 1.02
+
+
+def test_a_row_that_was_removed_or_doubled_is_found_without_sorting(spark: Any, tmp_path: Path) -> None:
+    write(tmp_path / "server", connections=40)
+    (path,) = (tmp_path / "server").glob("*.parquet")
+    table = pq.read_table(path)
+    kinds = table["kind"].to_pylist()
+    conns = table["conn"].to_pylist()
+    activity = kinds.index("activity")
+    other = next(i for i, kind in enumerate(kinds) if kind == "activity" and conns[i] != conns[activity])
+    opening = next(
+        i for i, kind in enumerate(kinds) if kind == "open" and conns[i] not in {conns[activity], conns[other]}
+    )
+    vanished = next(
+        c for c in conns if c not in {conns[activity], conns[other], conns[opening], table["conn"][0].as_py()}
+    )
+    keep = [i for i, conn in enumerate(conns) if i not in {activity, opening} and conn != vanished]
+    pq.write_table(pa.concat_tables([table.take(keep), table.slice(other, 1)]), path)
+    summary = judged(spark, tmp_path)
+    found = counts(summary)
+    assert {found.get(name, 0) for name in ("missing_touch", "duplicate", "unknown", "lost")} == {1}
+    assert summary["lost_without_a_row"] == 1
+
+
+def test_clocks_that_disagree_are_reconciled_and_the_skew_is_reported(spark: Any, tmp_path: Path) -> None:
+    # The server's clock is three seconds ahead of the client's; its anchors know that.
+    write(tmp_path / "server", tmp_path / "client", connections=60, server_clock_ahead=3 * S)
+    summary = judged(spark, tmp_path, client=True)
+    assert summary["reasons"] == []
+    assert summary["joined"]["pairs"] == 60
+    skew = summary["clock"]["skew_s"]
+    assert skew["consistent"]
+    assert abs(skew["estimate"]) < 0.002
+
+
+def test_a_wall_clock_that_is_wrong_by_seconds_is_taken_off_as_skew(spark: Any, tmp_path: Path) -> None:
+    clock, wrong = Clock(), Clock(step=800 * MS)
+    with journal(tmp_path / "server", 1, wrong) as ours, journal(tmp_path / "client", 2, clock) as theirs:
+        for serial in range(40):
+            t = (1 + serial) * S
+            log = ours.open(t + MS, 5000, "echo", peer=serial)
+            seen = theirs.open(t, 5000, "echo", peer=serial)
+            log.touch(t + S)
+            seen.touch(t + S - MS)
+            log.reap(t + S + 5 * S + 300 * MS, t + 6 * S + 200 * MS)
+            seen.close_peer(t + S + 5 * S + 301 * MS)
+        ours.drain(100 * S)
+    summary = judged(spark, tmp_path, client=True)
+    assert summary["reasons"] == []
+    assert summary["clock"]["skew_s"]["estimate"] == pytest.approx(0.8, abs=0.005)
+
+
+def test_the_client_convicts_a_server_whose_own_log_is_clean(spark: Any, tmp_path: Path) -> None:
+    with journal(tmp_path / "server", 1) as ours, journal(tmp_path / "client", 2) as theirs:
+
+        def both(serial: int) -> tuple[Any, Any]:
+            return ours.open(S, 5000, "echo", peer=serial), theirs.open(S, 5000, "echo", peer=serial)
+
+        for serial in range(3):  # the server never noticed the byte of second 4: reaped early
+            log, seen = both(serial)
+            seen.touch(4 * S)
+            log.reap(7 * S, 7 * S)
+            seen.close_peer(7 * S + MS)
+        log, seen = both(10)  # sent as the reap was on its way: crossed, nobody's fault
+        seen.touch(7 * S - 10 * MS)
+        log.reap(7 * S, 7 * S)
+        seen.close_peer(7 * S + MS)
+        log, seen = both(11)  # the server thinks it was active; the client was silent for a minute: missed
+        log.touch(58 * S)
+        seen.close_app(61 * S)
+        log.close_peer(61 * S + MS)
+        log, seen = both(12)  # closed by the server, which has forgotten to say so: lost
+        seen.close_peer(9 * S)
+        log, seen = both(13)  # seen by the client four seconds after it was due: late
+        log.reap(6 * S + 10 * MS, 6 * S)
+        seen.close_peer(10 * S)
+        theirs.open(S, 5000, "echo", peer=99).close_app(2 * S)  # never accepted
+        ours.open(S, 5000, "echo", peer=98).close_peer(2 * S)  # somebody else's
+        for t in range(100):
+            ours.config(t * S, "still here")
+    summary = judged(spark, tmp_path, client=True)
+    assert counts(summary) == {"early": 3, "missed": 1, "lost": 1, "late": 1, "ok_reaped": 1, "ok_closed": 1}
+    assert summary["joined"] == {"pairs": 7, "server_only": 1, "client_only": 1, "crossed": 1}
+
+
+def test_a_port_that_was_used_again_is_told_apart_by_time(spark: Any, tmp_path: Path) -> None:
+    with journal(tmp_path / "server", 1) as ours, journal(tmp_path / "client", 2) as theirs:
+        for turn in range(5):
+            t = (1 + 20 * turn) * S
+            log, seen = ours.open(t + MS, 5000, "echo", peer=7), theirs.open(t, 5000, "echo", peer=7)
+            log.reap(t + 5500 * MS, t + 5500 * MS)
+            seen.close_peer(t + 5501 * MS)
+    summary = judged(spark, tmp_path, client=True)
+    assert counts(summary) == {"ok_reaped": 5}
+    assert summary["joined"]["pairs"] == 5
+    assert summary["listeners"]["echo"]["seen_lateness_s"]["max"] == pytest.approx(0.501)
+
+
+def test_a_stall_that_was_logged_excuses_as_much_lateness_and_no_more(spark: Any, tmp_path: Path) -> None:
+    with journal(tmp_path / "server", 1) as ours:
+        ours.stall(10 * S, 3 * S)  # stuck from 7 to 10
+        ours.open(S, 6000, "echo").reap(10 * S, 7 * S)
+        ours.open(S, 6000, "echo").reap(12 * S, 7 * S)  # two seconds more than the stall and the tick explain
+        late_touch = ours.open(S, 6000, "echo")
+        late_touch.touch(10 * S)  # it had been due at 7; its byte was read when the loop was free again
+        late_touch.close_peer(11 * S)
+    summary = judged(spark, tmp_path)
+    assert counts(summary) == {"ok_reaped": 1, "late": 1, "ok_closed": 1}
+
+
+def test_in_gaps_mode_an_open_connection_is_lost_only_once_its_writer_has_drained(spark: Any, tmp_path: Path) -> None:
+    for name, drains in (("open", False), ("drained", True)):
+        with journal(tmp_path / name / "server", 1, mode="gaps") as ours:
+            ours.open(S, 5000, "echo")
+            ours.open(S, 5000, "echo").reap(7 * S, 7 * S)
+            ours.config(500 * S, "a quiet log")
+            if drains:
+                ours.drain(500 * S)
+        verdict = "lost" if drains else "open_at_end"
+        assert counts(judged(spark, tmp_path / name)) == {verdict: 1, "ok_reaped": 1}
+
+
+def test_a_deadline_is_judged_by_its_due_instant_and_not_as_silence(spark: Any, tmp_path: Path) -> None:
+    with journal(tmp_path / "server", 1) as ours:
+        for reaped_at in (11 * S, 11 * S + 900 * MS, 10 * S):
+            log = ours.open(S, 5000, "http")
+            log.touch(3 * S)
+            log.touch(7 * S)
+            log.touch(9 * S)
+            log.reap(reaped_at, 11 * S, "headers", deadline=True)
+    assert counts(judged(spark, tmp_path)) == {"ok_reaped": 2, "early": 1}
+
+
+def test_files_of_version_1_are_audited(spark: Any, tmp_path: Path) -> None:
+    write(tmp_path / "server", connections=20)
+    (path,) = (tmp_path / "server").glob("*.parquet")
+    pq.write_table(pq.read_table(path).drop_columns(["peer", "wall_offset_ns"]).replace_schema_metadata({}), path)
+    assert counts(judged(spark, tmp_path)) == {"ok_reaped": 15, "ok_closed": 5}
+
+
+def test_the_audit_command_fails_on_a_violation_and_on_a_file_put_aside(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spark: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(tmp_path / "good", connections=8)
+    write(tmp_path / "bad", connections=8, faults={"late": 1})
+    monkeypatch.setattr(cli, "open_session", lambda *_, **__: ExitStack())
+    monkeypatch.setattr(ExitStack, "__enter__", lambda _: spark)
+
+    def run(*argv: str) -> int:
+        return cli.main(["audit", "--out", str(tmp_path / "out"), "--json", "--quiet", "--events", *argv])
+
+    assert run(str(tmp_path / "good")) == 0
+    assert json.loads(capsys.readouterr().out)["result"] == "pass"
+    assert run(str(tmp_path / "bad")) == 1
+    (tmp_path / "good" / "half.parquet").write_bytes(b"PAR1")
+    assert run(str(tmp_path / "good")) == 1
+    summary = json.loads((tmp_path / "out" / "audit.json").read_text())
+    assert summary["verdicts"]["ok_reaped"] == 6
+    assert "truncated" in summary["files"]["quarantined"][0]["reason"]
+
+
+# ---- advise ---------------------------------------------------------------------------------------------------------
+
+
+def check_config(tmp_path: Path, toml: str) -> None:
+    """What is advised must be what `python -m reaper check` accepts."""
+    path = tmp_path / "reaper.toml"
+    path.write_text(toml)
+    done = subprocess.run(
+        [sys.executable, "-m", "reaper", "check", str(path)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_advice_from_a_journal_with_a_known_truth(spark: Any, tmp_path: Path) -> None:
+    chance = random.Random(4)
+    with journal(tmp_path / "server", 1, mode="gaps", gap_threshold=0.5) as ours:
+        for serial in range(4000):
+            t = serial * 10 * MS
+            # A fifth of the fleet runs with a long timeout: without those, nothing beyond 4 s could be known.
+            timeout = 4.0 if serial % 5 else 60.0
+            log = ours.open(t, round(timeout * 1000), "echo")
+            while True:
+                silence, leaves_after = chance.expovariate(1 / 3.0), chance.expovariate(1 / 12.0)
+                if min(silence, leaves_after) > timeout:
+                    log.reap(t + round(timeout * S), t + round(timeout * S))
+                    break
+                if leaves_after < silence:
+                    log.close_peer(t + round(leaves_after * S))
+                    break
+                t += round(silence * S)
+                log.touch(t, 100)
+    result = advise(spark, check([tmp_path / "server"], now_ns=WALL), None, Policy(max_cut=0.01)).summary
+    entry = result["listeners"]["echo"]
+    by_timeout = {row["timeout_s"]: row for row in entry["trade_off"]}
+    for timeout in (1.0, 5.0, 10.0):
+        low, high = by_timeout[timeout]["silences_cut_interval"]
+        truth = 2.718281828 ** (-timeout / 3.0)
+        assert low * 0.98 <= truth <= high * 1.02
+    right = 3.0 * 4.60517  # where exp(-t/3) is 1 %
+    assert right * 0.93 <= entry["recommendation"]["timeout_s"] <= right * 1.3
+    assert by_timeout[1.0]["peak_open"] < by_timeout[10.0]["peak_open"]
+    assert by_timeout[1.0]["connections_cut"] > by_timeout[10.0]["connections_cut"] > 0
+    check_config(tmp_path, as_toml(result))
+
+
+def advice_from(spark: Any, name: str, path: Path, timeout_s: int = 75) -> dict[str, Any]:
+    return advise(spark, Inputs(), (name, [path], timeout_s * S), Policy(max_cut=0.3)).summary
+
+
+def test_each_access_log_gives_the_silences_that_are_in_it(spark: Any, tmp_path: Path) -> None:
+    # Two connections: silences of 2.0 s and 4.0 s on the first, none on the second; every request takes 0.5 s.
+    second = 1_790_000_000
+    logs = {
+        "nginx": [
+            f"{second}.500 17 1 0.500",
+            f"{second + 3}.000 17 2 0.500",
+            f"{second + 7}.500 17 3 0.500",
+            f"{second + 1}.000 18 1 0.500",
+        ],
+        "haproxy": [
+            f"Sep 21 14:13:20 lb haproxy[1]: 10.0.0.{host}:4000 [21/Sep/2026:14:13:{at}] web~ app/s1 0/0/0/1/500 200 99"
+            ' - - ---- 1/1/1/1/0 0/0 "GET / HTTP/1.1"'
+            for host, at in ((1, "20.000"), (1, "22.500"), (1, "27.000"), (2, "20.500"))
+        ],
+        "envoy": [
+            json.dumps({"start_time": f"2026-09-21T14:13:{at}Z", "duration": duration, "connection_id": conn})
+            for conn, at, duration in ((5, "20.000", 500), (5, "22.500", "500"), (5, "27.000", 500), (6, "20.500", 500))
+        ],
+        "combined": [
+            f'10.0.0.{host} - - [21/Sep/2026:14:13:{at} +0000] "GET / HTTP/1.1" 200 12 "-" "curl/8"'
+            for host, at in ((1, 20), (1, 22), (1, 26), (2, 20))
+        ],
+    }
+    for name, lines in logs.items():
+        path = tmp_path / f"{name}.log"
+        path.write_text("\n".join([*lines, "not a line of any format", ""]))
+        summary = advice_from(spark, name, path)
+        (entry,) = summary["listeners"].values()
+        assert (entry["connections"], entry["silences"], entry["silences_ended"]) == (2, 4, 2), name
+        ended = [time for time, *_ in entry["survival"]]
+        assert ended == pytest.approx([2.0, 4.0], rel=0.011), name
+        assert "1 line(s)" in summary["quarantined"][0]["reason"]
+        assert any("do not show" in note for note in summary["notes"])
+
+
+def test_an_nginx_connection_whose_lines_have_a_hole_is_not_taken_for_a_long_silence(
+    spark: Any, tmp_path: Path
+) -> None:
+    path = tmp_path / "access.log"
+    path.write_text("1790000000.000 1 1 0.000\n1790000001.000 1 2 0.000\n1790000060.000 1 9 0.000\n")
+    (entry,) = advice_from(spark, "nginx", path)["listeners"].values()
+    assert entry["silences_ended"] == 1
+
+
+# ---- live -----------------------------------------------------------------------------------------------------------
+
+
+def live_tables(spark: Any, out: Path) -> tuple[list[Any], list[Any]]:
+    windows = spark.read.parquet(str(out / "windows")).orderBy("start", "listener").collect()
+    idle = spark.read.parquet(str(out / "idle")).orderBy("conn", "started").collect()
+    return [tuple(row) for row in windows], [tuple(row) for row in idle]
+
+
+def test_live_equals_batch_whether_it_ran_through_or_was_stopped_between(spark: Any, tmp_path: Path) -> None:
+    for writer in (1, 2, 3):
+        with journal(tmp_path / "all", writer) as ours:
+            for serial in range(8):
+                t = (writer * 40 + serial) * S
+                log = ours.open(t, 5000, "echo")
+                log.touch(t + 2 * S, 5)
+                if serial % 2:
+                    log.reap(t + 8 * S, t + 7 * S)
+                else:
+                    log.close_peer(t + 4 * S)
+    files = sorted((tmp_path / "all").glob("*.parquet"))
+    options: dict[str, Any] = {"window_ns": 10 * S, "delay_ns": 60 * S, "seconds": 0.0}
+    through = follow(spark, tmp_path / "all", tmp_path / "once", drain=True, **options)
+    assert through["dropped_by_watermark"] == 0
+    assert (through["sessions"], through["idle_connections"]) == (24, 12)
+    growing = tmp_path / "growing"
+    growing.mkdir()
+    stopped = tmp_path / "stopped"
+    for number, path in enumerate(files):
+        shutil.copy(path, growing)
+        last = follow(spark, growing, stopped, drain=number == 2, **options)
+    assert last["sessions"] == 24
+    windows, idle = live_tables(spark, stopped)
+    assert (windows, idle) == live_tables(spark, tmp_path / "once")
+    assert sum(row[3] for row in windows) == 24  # opened
+    assert sum(row[4] for row in windows) == 12  # reaped
+    assert max(row[7] for row in windows if row[7] is not None) == S  # lateness
+
+
+def test_rows_that_come_too_late_are_counted_not_silently_dropped(spark: Any, tmp_path: Path) -> None:
+    events = tmp_path / "events"
+    options: dict[str, Any] = {"window_ns": 10 * S, "delay_ns": S, "seconds": 0.0}
+    with journal(events, 1) as ours:
+        for t in range(100, 103):
+            ours.open(t * 10 * S, 5000, "echo")
+    follow(spark, events, tmp_path / "out", drain=False, **options)
+    with journal(events, 2) as ours:
+        ours.open(5000 * S, 5000, "echo")
+    follow(spark, events, tmp_path / "out", drain=False, **options)
+    with journal(events, 3) as ours:
+        ours.open(S, 5000, "echo")
+    assert follow(spark, events, tmp_path / "out", drain=False, **options)["dropped_by_watermark"] > 0

@@ -1,0 +1,156 @@
+"""Kaplan-Meier against known truth: censoring misleads quantiles, not us. And the recommendation built on it."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from reaper import IdleReaper
+from reaper.pipeline.advise import Policy, _recommend, cost, tick_for, wheel_size_for
+from reaper.pipeline.survival import Curve, bucket_edge, kaplan_meier
+
+TRUTH_MEDIAN, TRUTH_SIGMA = 8.0, 1.0
+
+
+def true_survival(t: float) -> float:
+    """P(silence > t) of the log-normal that the samples are drawn from."""
+    return 0.5 * math.erfc(math.log(t / TRUTH_MEDIAN) / (TRUTH_SIGMA * math.sqrt(2)))
+
+
+def sample(n: int, seed: int, timeouts: tuple[float, ...]) -> tuple[list[tuple[float, int, int]], list[float]]:
+    """n silences, each cut by one of *timeouts* if it lasts that long: the counts, and the ended ones by themselves."""
+    chance = random.Random(seed)
+    counts: dict[float, list[int]] = {}
+    ended = []
+    for serial in range(n):
+        silence = chance.lognormvariate(math.log(TRUTH_MEDIAN), TRUTH_SIGMA)
+        timeout = timeouts[serial % len(timeouts)]
+        cell = counts.setdefault(round(min(silence, timeout), 3), [0, 0])
+        cell[silence > timeout] += 1
+        if silence <= timeout:
+            ended.append(silence)
+    return [(t, *cell) for t, cell in counts.items()], sorted(ended)
+
+
+def test_a_worked_example_from_the_textbook_formula() -> None:
+    # 10 silences: 2 end at 1 s, 1 cut at 2 s, 3 end at 3 s, 4 cut at 5 s.
+    curve = kaplan_meier([(3.0, 3, 0), (1.0, 2, 0), (5.0, 0, 4), (2.0, 0, 1)])
+    assert curve.times == [1.0, 3.0]
+    assert curve.survival == pytest.approx([8 / 10, 8 / 10 * 4 / 7])
+    assert curve.hazard == pytest.approx([2 / (10 * 8), 2 / (10 * 8) + 3 / (7 * 4)])
+    assert (curve.total, curve.events, curve.followed) == (10, 5, 5.0)
+    assert [curve.at(t) for t in (0.5, 1.0, 2.9)] == pytest.approx([1.0, 0.8, 0.8])
+
+
+def test_the_quantile_of_the_silences_that_ended_is_wrong_and_ours_is_right() -> None:
+    counts, ended = sample(40_000, seed=5, timeouts=(5.0, 12.0, 120.0))
+    truth = TRUTH_MEDIAN
+    naive = ended[len(ended) // 2]
+    curve = kaplan_meier(counts)
+    ours = next(t for t, survival in zip(curve.times, curve.survival, strict=True) if survival <= 0.5)
+    assert abs(naive - truth) > 0.35 * truth
+    assert abs(ours - truth) < 0.05 * truth
+
+
+def test_the_interval_covers_the_truth_about_as_often_as_it_says() -> None:
+    covered = 0
+    for seed in range(100):
+        curve = kaplan_meier(sample(500, seed, (5.0, 30.0))[0])
+        low, high = curve.interval(10.0)
+        covered += low <= true_survival(10.0) <= high
+    assert 89 <= covered <= 100
+
+
+def test_dead_peers_do_not_count_as_silences_that_a_timeout_would_cut() -> None:
+    counts, _ = sample(20_000, seed=9, timeouts=(300.0,))
+    with_dead = [*counts, (300.5, 0, 20_000)]  # as many again that never say anything
+    alone, mixed = kaplan_meier(counts), kaplan_meier(with_dead)
+    assert mixed.at(30.0) > 0.5
+    assert mixed.cut(30.0)[0] == pytest.approx(alone.cut(30.0)[0], rel=0.1)
+
+
+def test_the_interval_of_the_cut_holds_the_truth_and_shrinks_with_more_data() -> None:
+    widths = []
+    for n in (2_000, 32_000):
+        estimate, low, high = kaplan_meier(sample(n, 3, (1e9,))[0]).cut(60.0)
+        assert low <= estimate <= high
+        assert low <= true_survival(60.0) <= high
+        widths.append(high - low)
+    assert widths[1] < widths[0] / 2.5
+
+
+def test_held_is_the_mean_of_the_silences_capped_at_the_timeout() -> None:
+    curve = kaplan_meier([(1.0, 1, 0), (3.0, 1, 0), (10.0, 2, 0)])
+    assert curve.held(5.0) == pytest.approx((1 + 3 + 5 + 5) / 4)
+    assert curve.held(0.5) == 0.5
+
+
+def test_nothing_seen_gives_no_curve_and_no_recommendation() -> None:
+    curve = kaplan_meier([])
+    assert curve.cut(5.0) == (0.0, 0.0, 1.0)
+    assert _recommend(curve, Policy(), 0.0)["timeout_s"] is None
+    only_cut = kaplan_meier([(5.0, 0, 100)])
+    assert _recommend(only_cut, Policy(), 0.0)["timeout_s"] is None
+
+
+@pytest.fixture(scope="module")
+def curve() -> Curve:
+    return kaplan_meier(sample(60_000, 11, (1e9,))[0])
+
+
+def test_the_recommended_timeout_keeps_the_policy_in_truth(curve: Curve) -> None:
+    advice = _recommend(curve, Policy(max_cut=0.02), 0.0)
+    right = next(t for t in range(1, 3600) if true_survival(t) <= 0.02)
+    assert right <= advice["timeout_s"] <= right * 1.15
+    low, high = advice["interval_s"]
+    assert low <= right <= high
+
+
+@pytest.mark.parametrize(
+    ("behind", "least", "most"), [("alb", 65, 65), ("nginx", 80, 80), ("gorouter", 95, 95), ("nlb", 0, 345)]
+)
+def test_a_load_balancer_in_front_has_its_rule(curve: Curve, behind: str, least: float, most: float) -> None:
+    advice = _recommend(curve, Policy(max_cut=0.05 if behind != "nlb" else 1e-9, behind=behind), 0.0)
+    assert least <= advice["timeout_s"] <= most
+    assert any("raised" in reason or "lowered" in reason for reason in advice["because"])
+
+
+def test_a_timeout_is_never_below_what_the_log_can_tell(curve: Curve) -> None:
+    assert _recommend(curve, Policy(max_cut=0.9), 30.0)["timeout_s"] == 30.0
+
+
+def test_buckets_are_one_per_cent_wide_and_round_up() -> None:
+    for seconds in (0.003, 1.0, 7.77, 3599.0):
+        bucket = math.ceil(math.log(seconds) / math.log(1.01))
+        assert seconds <= bucket_edge(bucket) * (1 + 1e-12)
+        assert bucket_edge(bucket) < seconds * 1.0101
+
+
+@pytest.mark.parametrize("timeout", [5.0, 30.0, 75.0, 350.0])
+def test_the_cost_model_agrees_with_a_replay_through_the_real_wheel(timeout: float) -> None:
+    tick = tick_for(timeout)
+    core = IdleReaper(tick=tick, wheel_size=wheel_size_for(timeout, tick))
+    chance = random.Random(2)
+    connections, silent = 200, 40
+    leases = [core.register(uid, timeout, 0.0) for uid in range(connections)]
+    span = 6 * timeout
+    touches = sorted((chance.uniform(0, span), uid) for uid in range(silent, connections) for _ in range(60))
+    at, lateness, most_slots = 0, [], 0
+    while (now := core.next_wakeup()) is not None and now < span:
+        while at < len(touches) and touches[at][0] < now:
+            leases[touches[at][1]].touch()
+            at += 1
+        lateness += [expiry.now - timeout for expiry in core.advance(now) if expiry.uid < silent]
+        most_slots = max(most_slots, core.statistics().slots)
+    model = cost(timeout, tick, connections, silent / span)
+    seen = core.statistics()
+    assert seen.slots_in_wheel == 0  # the advised wheel size holds the timeout: nothing waits beyond the ring
+    assert seen.epochs == pytest.approx(model["wakeups_per_s"] * span, rel=0.02)
+    assert seen.moved <= model["moves_per_s_at_most"] * span * 1.01
+    assert most_slots <= model["slots"] + 1
+    assert len(lateness) == silent
+    assert max(lateness) <= tick * 1.0001
