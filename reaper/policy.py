@@ -200,7 +200,7 @@ class IdlePolicy:
             allowance.earn(count, now)
             if self._doomed == TOO_SLOW[direction] and allowance.left(now) > 0:
                 self._doomed = None
-                self._arm()
+                self._arm(now)
         # A doomed connection is not touched: bytes at drip rate would put its end off for ever.
         if self._doomed is None and direction in RULES[self.phase].restarted_by:
             self._watch.touch()
@@ -213,13 +213,13 @@ class IdlePolicy:
         if self.retired is None or self.retired == MAX_REQUESTS:
             self.retired = reason
             if self.phase in IDLE_PHASES:
-                self._arm()
+                self._arm(now)
 
     def reload(self, config: ReaperConfig, now: float) -> None:
         """Put the timeouts of *config* in force. That of the phase counts from the last activity, not from *now*."""
         self._config = config
         if self._doomed is None:
-            self._arm()
+            self._arm(now)
 
     def charge(self, now: float) -> None:
         """Ask for progress and judge the least rate of the phase. Called by the `Sweep`."""
@@ -229,8 +229,7 @@ class IdlePolicy:
         allowance = self._inbound if rate == "in" else self._outbound
         if rate is not None and allowance is not None and self._doomed is None and allowance.left(now) <= 0:
             self._doomed = TOO_SLOW[rate]
-            self._armed = (INSTANT, self._doomed)
-            self._watch.retime(*self._armed)
+            self._now(self._doomed)
 
     @property
     def status(self) -> int | None:
@@ -248,7 +247,7 @@ class IdlePolicy:
             self._watch.resume()
         else:
             self._watch.touch()
-        self._arm()
+        self._arm(now)
         if rule.rate is not None and self._sweep is not None:
             allowance = self._allowance(rule.rate)
             if allowance is not None:
@@ -281,18 +280,27 @@ class IdlePolicy:
             self._outbound = Allowance(limits.min_out_rate, limits.min_out_grace, timeouts.write, step)
         return self._outbound
 
-    def _arm(self) -> None:
+    def _arm(self, now: float) -> None:
         """Put the phase's timeout and reason in force, unless they are."""
         name = RULES[self.phase].timeout
         if name is None:
             return
         key = (getattr(self._config.timeouts, name), name)
         if self.retired is not None and self.phase in IDLE_PHASES:
-            soon = self._config.timeouts.drain_idle or INSTANT
+            soon = self._config.timeouts.drain_idle
+            if now - self.since >= soon:
+                self._now(self.retired)
+                return
             key = (min(soon, key[0] or soon), self.retired)
         if key != self._armed:
             self._armed = key
             self._watch.retime(*key)
+
+    def _now(self, reason: str) -> None:
+        """Have the connection reaped as soon as it can be judged. Due from now on: not late for what went before."""
+        self._armed = (INSTANT, reason)
+        self._watch.touch()
+        self._watch.retime(*self._armed)
 
 
 def lifespan(max_age: float, jitter: float, tick: float, share: float) -> float:

@@ -173,6 +173,7 @@ class HttpConnection:
         self.uid = uid
         self.h11 = h11.Connection(h11.SERVER, max_incomplete_event_size=server.config.limits.max_header_bytes)
         self._last = False
+        self._persistent = False  # whether the request in hand lets the connection live on
 
     async def run(self) -> None:
         """Serve requests until one side has had enough, then see the last response off.
@@ -223,6 +224,8 @@ class HttpConnection:
 
     async def _serve(self, request: h11.Request) -> None:
         exchange = Exchange(self, request)
+        asked = {word.strip().lower() for word in exchange.headers.get("connection", "").split(",")}
+        self._persistent = request.http_version == b"1.1" and "close" not in asked
         route = self.server.route(exchange.method, exchange.path)
         try:
             await route(exchange)
@@ -284,7 +287,7 @@ class HttpConnection:
         if self._last or self.policy.retired is not None or self.server.draining:
             self._last = True
             said.append(("connection", "close"))
-        elif config.timeouts.keep_alive:
+        elif config.timeouts.keep_alive and self._persistent:
             # The client is told less than the truth, so that it stops using the connection before we close it.
             advertised = int(config.timeouts.keep_alive - config.timeouts.keep_alive_margin)
             if advertised >= 1:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import socket
+import struct
 import sys
 import termios
 
@@ -20,9 +21,14 @@ from reaper.policy import IdlePolicy, Phase
 RECEIVE_BYTES = 65536
 
 QUEUED_BYTES = 65536
-"""With more than this in the kernel's queue a response still counts as being written. Less is on its way at once, and
-stays so if we close."""
+"""With more than this in the kernel's queue a response still counts as being written when the next request is waited
+for. Less is on its way at once, and an acknowledgement that is only delayed must not look like a peer that is slow."""
 
+UNSENT_BYTES = 131072
+"""What the kernel may hold that is not even on its way. Without this limit a peer that takes nothing costs up to some
+megabytes: a thousand of them had a gigabyte copied in vain, and the loop with it."""
+
+TCP_NOTSENT_LOWAT = 25  # linux/tcp.h; the socket module of CPython 3.11 does not name it
 _CLOSE_WAIT = 8  # tcp_info.tcpi_state: the peer has shut its sending side
 _SENDING = frozenset({Phase.IN_FLIGHT, Phase.TUNNEL, Phase.HALF_CLOSED})  # phases that a blocked send interrupts
 
@@ -42,6 +48,7 @@ class Transport(trio.abc.HalfCloseableStream):
     def __init__(self, connected: socket.socket, peer: str) -> None:
         connected.setblocking(False)
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connected.setsockopt(socket.IPPROTO_TCP, TCP_NOTSENT_LOWAT, UNSENT_BYTES)
         self.socket = connected
         self.peer = peer
         self.policy: IdlePolicy | None = None
@@ -125,6 +132,17 @@ class Transport(trio.abc.HalfCloseableStream):
             trio.lowlevel.notify_closing(self.socket)
             self.socket.close()
 
+    def abort(self) -> None:
+        """Close at once by reset, and let the kernel forget what is queued.
+
+        For a peer that does not take its response: after an ordinary close the kernel would go on offering it for
+        minutes, and a peer that reads a byte now and then would keep the memory for ever (nginx has
+        reset_timedout_connection for that).
+        """
+        with contextlib.suppress(OSError):
+            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.close()
+
     def queued(self) -> int:
         """Bytes that the peer has not acknowledged."""
         try:
@@ -140,7 +158,7 @@ class Transport(trio.abc.HalfCloseableStream):
         policy = self.policy
         if policy is not None:
             if self._then is not None:
-                if queued <= QUEUED_BYTES:
+                if queued <= self._enough(self._then):
                     self._enter_next(policy)
             elif policy.phase is Phase.WRITE and self._peer_has_shut():
                 policy.enter(Phase.HALF_CLOSED, trio.current_time())
@@ -148,9 +166,14 @@ class Transport(trio.abc.HalfCloseableStream):
 
     def wait_for(self, phase: Phase, policy: IdlePolicy) -> None:
         """The response is out of our hands: enter *phase*, or first WRITE while the peer has much of it to take yet."""
-        much = self.queued() > QUEUED_BYTES
+        much = self.queued() > self._enough(phase)
         self._then = phase if much else None
         policy.enter(Phase.WRITE if much else phase, trio.current_time())
+
+    @staticmethod
+    def _enough(phase: Phase) -> int:
+        """How little must be queued for a response to be out of our hands. Before the end: all of it."""
+        return QUEUED_BYTES if phase is Phase.KEEP_ALIVE else 0
 
     def _enter_next(self, policy: IdlePolicy) -> None:
         phase, self._then = self._then, None

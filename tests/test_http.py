@@ -205,6 +205,7 @@ async def test_connection_close_and_http_1_0_end_the_connection_after_the_answer
                 answer = await rest(stream)
                 assert answer.startswith(b"HTTP/1.1 200 ")
                 assert b"connection: close" in answer.lower()
+                assert b"keep-alive" not in answer.lower()
 
 
 @pytest.mark.trio
