@@ -19,6 +19,7 @@ from .errors import (
     UnknownUid,
 )
 from .lease import Expiry, Explanation, Lease, Statistics
+from .purgatory import DelayedOperation, Purgatory
 from .ring import IdleRing
 from .timer import Timer
 from .wheel import Level, TimingWheel
@@ -35,6 +36,8 @@ __all__ = [
     "TimingWheel",
     "Timer",
     "Level",
+    "DelayedOperation",
+    "Purgatory",
     "ReaperError",
     "InvalidArgument",
     "ClockWentBackwards",

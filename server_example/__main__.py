@@ -2,37 +2,43 @@
 
 from __future__ import annotations
 
+import logging
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from reaper.arguments import Parser, add_settings, settings
 from reaper.config import ReaperConfig
 from reaper.errors import ConfigError
 
-from . import echo
+from . import echo, http
 from .workers import CannotFit, Serve, Supervisor, Worker, descriptors, plan, say
+
+SERVERS = {"echo": "sends back what comes", "http": "speaks HTTP/1.1 and limits every kind of idleness"}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit status: 0 good, 1 a worker failed, 2 bad arguments."""
     parser = Parser(prog="python -m server_example", description="Example servers with the idle reaper embedded.")
     commands = parser.add_subparsers(required=True, metavar="echo|http", dest="kind")
-    for name, help_ in (("echo", "sends back what comes"),):
-        command = commands.add_parser(name, help=help_, description=f"A TCP server that {help_}.")
+    for name, does in SERVERS.items():
+        command = commands.add_parser(name, help=f"a server that {does}", description=f"A TCP server that {does}.")
         command.add_argument("--config", metavar="FILE", help="a reaper.toml")
         command.add_argument(
-            "--connections",
-            type=int,
-            metavar="N",
-            help="how many must be able to be open at once; sizes --workers auto",
+            "--connections", type=int, metavar="N", help="how many must fit at once; sizes `--workers auto`"
         )
         add_settings(command, ("server", "reaper", "timeouts", "limits"))
     parsed = parser.parse_args(arguments)
+    logging.basicConfig(format="%(levelname)s %(name)s: %(message)s", level=logging.WARNING)
+
+    def load() -> ReaperConfig:
+        return ReaperConfig.load(parsed.config, overrides=settings(parsed))
+
     try:
-        config = ReaperConfig.load(parsed.config, overrides=settings(parsed))
+        config = load()
         if parsed.connections is not None and parsed.connections < 1:
             raise CannotFit(f"--connections {parsed.connections}: must be an integer >= 1")
         workers = plan(config.server.workers, parsed.connections, descriptors())
+        serve = _serve(parsed.kind, config, load)
         supervisor = Supervisor(config.server.host, config.server.port, workers)
     except (ConfigError, CannotFit) as error:
         print(error, file=sys.stderr)
@@ -41,12 +47,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"cannot listen on {config.server.host}:{config.server.port}: {error.strerror}", file=sys.stderr)
         return 2
     say(f"{parsed.kind}: idle {config.timeouts.idle:g} s, tick {config.reaper.tick:g} s")
-    return supervisor.run(_serve(parsed.kind, config))
+    return supervisor.run(serve)
 
 
-def _serve(kind: str, config: ReaperConfig) -> Serve:
+def _serve(kind: str, config: ReaperConfig, load: Callable[[], ReaperConfig]) -> Serve:
+    if kind == "http":
+        http.tls_context(config)  # refuse a bad certificate before any worker starts
+
     async def serve(worker: Worker) -> None:
-        await echo.serve(worker, config)
+        if kind == "http":
+            await http.serve(worker, config, load)
+        else:
+            await echo.serve(worker, config)
 
     return serve
 

@@ -61,12 +61,10 @@ async def test_it_swallows_its_own_cancellation_and_no_other(autojump_clock):
 async def test_the_reason_can_be_read_inside_too(autojump_clock):
     async with open_reaper(tick=1.0) as r:
         with r.watch(None, idle=5, reason="headers") as connection:
-            try:
+            with pytest.raises(trio.Cancelled, match="reaped: headers") as caught:
                 await trio.sleep_forever()
-            except trio.Cancelled as cancelled:
-                assert "reaped: headers" in str(cancelled)
-                assert connection.reason == "headers"
-                raise
+            assert connection.reason == "headers"
+            raise caught.value
 
 
 async def test_it_sleeps_while_nothing_is_registered(autojump_clock):

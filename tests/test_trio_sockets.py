@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import time
+from contextlib import suppress
 
 import pytest
 import trio
@@ -29,10 +30,8 @@ async def dial(listeners) -> socket.socket:
     """A plain blocking client: it works while our loop does not."""
     client = socket.socket()
     client.setblocking(False)
-    try:
+    with suppress(BlockingIOError):
         client.connect(listeners[0].socket.getsockname())
-    except BlockingIOError:
-        pass
     await trio.lowlevel.wait_writable(client)
     return client
 
