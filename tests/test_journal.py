@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 from reaper import IdleReaper, InvalidArgument
 from reaper.journal import Journal, peer_key
 from reaper.journal.files import recover
-from reaper.journal.leases import attach, log_gaps, settle
+from reaper.journal.leases import Keeper
 from reaper.journal.schema import COLUMNS, connection_id, sequence_of, writer_of
 
 S = 1_000_000_000
@@ -341,23 +341,60 @@ def core() -> IdleReaper:
 
 def test_a_lease_logs_silences_beyond_the_threshold_and_no_others(tmp_path: Path, core: IdleReaper) -> None:
     with make(tmp_path, gap_threshold=2.0) as journal:
-        log_gaps(core, journal)
+        keeper = Keeper(core, journal)
         lease = core.register("a", 30.0, 0.0)
-        log = journal.open(0, 30_000)
-        attach(lease, log)
+        keeper.opened(lease, "echo", peer=9)
         advance_touching(core, lease.touch, {1, 2, 3, 10, 11}, 20)
-        settle(lease, log)
-        log.close_peer(20 * S)
+        keeper.ended(lease, 20.0, "eof", by_peer=True)
+        lease.release()
+        keeper.ended(lease, 21.0, by_peer=False)  # it has ended already: nothing is written
     found = rows(tmp_path)
-    assert [(row["t"], row["idle_ns"]) for row in found[1:-1]] == [(10 * S, 7 * S)]
+    assert [(row["kind"], row["t"], row["idle_ns"]) for row in found[1:-1]] == [("activity", 10 * S, 7 * S)]
+    assert {row["timeout_ms"] for row in found} == {30_000}
     end = found[-1]
-    assert end["idle_ns"] == 9 * S
+    assert (end["kind"], end["reason"], end["idle_ns"]) == ("close_peer", "eof", 9 * S)
     assert end["t"] - end["idle_ns"] - end["idle_sum_ns"] == 4 * S  # 0-1-2-3, then 10-11
+
+
+def test_a_keeper_logs_reaps_deadlines_averted_leases_and_stalls(tmp_path: Path, core: IdleReaper) -> None:
+    with make(tmp_path, gap_threshold=2.0) as journal:
+        keeper = Keeper(core, journal)
+        reaped, deadlined = core.register("a", 5.0, 0.0), core.register("b", 30.0, 0.0)
+        keeper.opened(reaped)
+        keeper.opened(deadlined)
+        limit = core.register("limit", 10.0, 0.0, reason="headers")
+        core.close_epoch(1.0)
+        keeper.averted(reaped, 3.0)
+        for expiry in [*core.advance(6.5), *core.advance(11.5)]:
+            keeper.reaped(deadlined if expiry.lease is limit else reaped, expiry)
+        deadlined.suspend()
+        keeper.stalled(12.0, 0.001)
+        keeper.stalled(13.0, 0.5)
+    found = [row for row in rows(tmp_path) if row["kind"] != "open"]
+    shown = [(row["kind"], row["t"], row["timeout_ms"], row["due_ns"], row["reason"]) for row in found]
+    assert shown == [
+        ("averted", 3 * S, 5000, None, None),
+        ("reap", 6.5 * S, 5000, 6 * S, "idle"),
+        ("reap", 11.5 * S, None, 11 * S, "headers"),
+        ("config", 13 * S, None, None, "stall"),
+    ]
+    assert found[1]["idle_ns"] == 6.5 * S
+
+
+def test_a_suspended_lease_has_no_timeout_in_force(tmp_path: Path, core: IdleReaper) -> None:
+    with make(tmp_path, gap_threshold=2.0) as journal:
+        keeper = Keeper(core, journal)
+        lease = core.register("a", 5.0, 0.0)
+        keeper.opened(lease)
+        lease.suspend()
+        advance_touching(core, lease.touch, {9}, 10)
+        keeper.ended(lease, 10.0, by_peer=False)
+    assert [row["timeout_ms"] for row in rows(tmp_path)] == [5000, 0, 0]
 
 
 def test_a_lease_without_a_log_touches_as_ever(tmp_path: Path, core: IdleReaper) -> None:
     with make(tmp_path, gap_threshold=2.0) as journal:
-        log_gaps(core, journal)
+        Keeper(core, journal)
         lease = core.register("a", 5.0, 0.0)
         advance_touching(core, lease.touch, {4, 8}, 12)
         assert lease.alive

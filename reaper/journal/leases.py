@@ -11,11 +11,18 @@ from __future__ import annotations
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
-from ..lease import Epoch, Lease
+from ..lease import Epoch, Expiry, Lease
 from .log import ConnectionLog, Journal
 
 if TYPE_CHECKING:
     from ..core import IdleReaper
+
+
+OFF = 1e6
+"""Timeouts beyond so many seconds (eleven days) stand for "switched off"."""
+
+NOTABLE_SHARE = 0.05
+"""Stalls beyond this share of a tick are logged."""
 
 
 def nanoseconds(seconds: float) -> int:
@@ -26,8 +33,7 @@ def nanoseconds(seconds: float) -> int:
 def log_gaps(core: IdleReaper, journal: Journal) -> None:
     """Make every lease that *core* registers from now on compare, and log a silence beyond the journal's threshold.
 
-    Give each such lease its log with `attach`, and call `settle` before an end is logged. Leases without a log work as
-    ever.
+    Leases without a log work as ever; a `Keeper` gives them theirs.
     """
     # The core's own namespace, because it keeps `open_epoch` there for the leases' touch; the prefix keeps ours apart.
     core._namespace["_log_threshold"] = journal.gap_threshold_ns / 1e9  # type: ignore[assignment]
@@ -48,18 +54,70 @@ def _touch(self: Any) -> None:
 
 
 def _log_silence(lease: Any, now: Epoch) -> None:
+    if (log := settled(lease)) is not None:
+        log.gap(log.last_ns, nanoseconds(now.opened))
+
+
+class Keeper:
+    """Keeps the journal of one core's connections: what an adapter calls at each event. Times are the core's seconds.
+
+    The timeout that a row carries is read from the lease when the row is written; a suspended lease has none in force.
+
+    Args:
+        core: Its leases log their silences from now on; those of connections that are not `opened` here stay silent.
+        journal: Made with `clock_ns` reading the same clock as *core*'s times.
+    """
+
+    def __init__(self, core: IdleReaper, journal: Journal) -> None:
+        log_gaps(core, journal)
+        self.journal = journal
+        self._notable = core.tick * NOTABLE_SHARE
+
+    def opened(self, lease: Lease, listener: str | None = None, peer: int | None = None) -> None:
+        """A connection is watched from now on by *lease*, which was registered just now."""
+        logged: Any = lease
+        opened = nanoseconds(lease._epoch.opened)
+        logged.log = self.journal.open(opened, timeout_ms(lease), listener, peer)
+
+    def averted(self, lease: Lease, now: float) -> None:
+        """*lease* was due, and spared at the last look."""
+        if (log := settled(lease)) is not None:
+            log.averted(nanoseconds(now))
+
+    def reaped(self, lease: Lease, expiry: Expiry) -> None:
+        """The connection of *lease* is reaped. Before the lease is released.
+
+        An *expiry* of another lease of that connection is a deadline: activity did not move it.
+        """
+        if (log := settled(lease)) is not None:
+            if expiry.lease is lease:
+                # A lease that was reaped no longer knows its timeout; what is due has waited for exactly that long.
+                log.timeout_ms = round((expiry.due - lease._epoch.closed) * 1e3)
+            now, due = nanoseconds(expiry.now), nanoseconds(expiry.due)
+            log.reap(now, due, expiry.reason, deadline=expiry.lease is not lease)
+
+    def ended(self, lease: Lease, now: float, reason: str | None = None, *, by_peer: bool) -> None:
+        """The connection of *lease* ended without the reaper. Before the lease is released; after a reap: nothing."""
+        if (log := settled(lease)) is not None:
+            (log.close_peer if by_peer else log.close_app)(nanoseconds(now), reason)
+
+    def stalled(self, now: float, lag: float) -> None:
+        """The loop woke *lag* seconds late. Written when that is a notable part of a tick."""
+        if lag > self._notable:
+            self.journal.stall(nanoseconds(now), nanoseconds(lag))
+
+
+def timeout_ms(lease: Lease) -> int:
+    """The timeout in force on *lease* in ms; 0: none, or it is suspended."""
+    timeout = lease.timeout
+    return 0 if timeout is None or timeout > OFF or lease.suspended else round(timeout * 1e3)
+
+
+def settled(lease: Lease) -> ConnectionLog | None:
+    """The log of *lease*, told the latest activity, which only the lease knows; None: it has none, or it has ended."""
     log: ConnectionLog | None = getattr(lease, "log", None)
-    if log is not None:
-        log.gap(nanoseconds(lease._epoch.opened), nanoseconds(now.opened))
-
-
-def attach(lease: Lease, log: ConnectionLog) -> None:
-    """Let *lease*, registered after `log_gaps`, write to *log*."""
-    logged: Any = lease
-    logged.log = log
-    log.last_ns = nanoseconds(lease._epoch.opened)
-
-
-def settle(lease: Lease, log: ConnectionLog) -> None:
-    """Tell *log* the latest activity, which only *lease* knows. Before every end and every `averted`."""
+    if log is None or log.ended:
+        return None
     log.last_ns = max(log.last_ns, nanoseconds(lease._epoch.opened))
+    log.timeout_ms = timeout_ms(lease)
+    return log

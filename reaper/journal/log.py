@@ -76,7 +76,7 @@ class ConnectionLog:
     After an end (`reap`, `close_peer`, `close_app`) call nothing more: the audit would find it.
     """
 
-    __slots__ = ("_append", "_long_ns", "conn", "idle_sum_ns", "last_ns", "listener", "n", "timeout_ms")
+    __slots__ = ("_append", "_long_ns", "conn", "ended", "idle_sum_ns", "last_ns", "listener", "n", "timeout_ms")
 
     def __init__(
         self, append: Callable[[Row], None], long_ns: int, conn: int, t: int, timeout_ms: int, listener: str | None
@@ -89,6 +89,8 @@ class ConnectionLog:
         """Timeout in force, ms; 0: none (switched off, or suspended while the server works). Assign to change it."""
         self.last_ns = t
         """Latest activity, ns."""
+        self.ended = False
+        """Whether its end row was written."""
         self.n = 0
         """Activities counted so far."""
         self.idle_sum_ns = 0
@@ -151,6 +153,7 @@ class ConnectionLog:
         )
 
     def _end(self, kind: int, t: int, due: int | None, reason: str | None) -> None:
+        self.ended = True
         self._append(
             (
                 t,
