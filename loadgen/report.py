@@ -93,6 +93,7 @@ def build_report(
         "actions": {
             "done": actions,
             "per_s": actions / elapsed if elapsed > 0 else None,
+            **held_rates(plan, observation),
             "answered": sum(outcome.counters.answered for outcome in outcomes),
             "blocked": sum(outcome.counters.blocked for outcome in outcomes),
         },
@@ -119,6 +120,19 @@ def build_report(
     report["verdict"] = "fail" if reasons else "pass"
     report["reasons"] = reasons
     return report
+
+
+def held_rates(plan: Plan, observation: Observation) -> dict[str, float | None]:
+    """Actions per second that the plan asked for, and that were done, once all connections were up; null if cut short.
+
+    The loop is open: what was not done in time was overdue at the end, not forgotten.
+    """
+    if observation.partial or observation.ramped is None:
+        return {"offered_per_s": None, "achieved_per_s": None}
+    counters = [outcome.counters for outcome in observation.outcomes]
+    done = sum(counter.actions - counter.ramp_actions for counter in counters)
+    overdue = sum(counter.overdue for counter in counters)
+    return {"offered_per_s": (done + overdue) / plan.duration, "achieved_per_s": done / plan.duration}
 
 
 def percentile(ordered: Sequence[float], percent: float) -> float | None:

@@ -85,7 +85,8 @@ class SimulatedClient:
         self.number = 0
         self.offset = 0.0
         self.act = Act.PING
-        self.established = self.sent = self.seen = 0.0
+        self.established = -1.0  # not yet
+        self.sent = self.seen = 0.0
         self.final = False
         self.open = False
         self.handle: Any = None
@@ -189,7 +190,7 @@ class Crowd:
     def _act(self, client: SimulatedClient, now: float) -> None:
         if client.open:
             self._do(client, now)
-        elif not client.established:
+        elif client.established < 0:  # a reconnection; others have ended since this was planned
             self._open(client, now)
 
     def _do(self, client: SimulatedClient, now: float) -> None:

@@ -77,6 +77,8 @@ class Counters:
     lost: dict[str, int] = field(default_factory=dict)
     lateness: list[float] = field(default_factory=list)
     ramped: bool = False
+    ramp_actions: int = 0
+    overdue: int = 0
     journal_dropped: int = 0
 
 
@@ -231,6 +233,7 @@ class Worker:
         """Tell the parent how far we are."""
         if not self.counters.ramped and self.next_index == len(self.indices) and not self.connecting:
             self.counters.ramped = True
+            self.counters.ramp_actions = self.counters.actions
             self.rss_open = rss_bytes()
         self.control.send(self.counters)
         self.counters.lateness.clear()
@@ -244,6 +247,7 @@ class Worker:
         """The run's end: no more actions; only what is overdue is watched on, for as long as it may take."""
         interrupted = self.end < 0
         self.draining = True
+        self.counters.overdue = sum(when <= now for when, _, _ in self.due)
         self.due.clear()
         self.next_index = len(self.indices)
         for client in list(self.clients.values()):

@@ -1,0 +1,134 @@
+"""What people and other programs get to see: the journal of the client's view, the displays, the page, the picture."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_loadgen_run import faulty_server, run
+
+from loadgen import dashboard, page
+from loadgen.fleet import Observation, Progress
+from loadgen.live import LiveDashboard, sparkline
+from loadgen.picture import draw_lateness
+from loadgen.plan import Law, Plan, make_plan
+from loadgen.records import How, Record
+from loadgen.report import build_report, verdict_lines
+from loadgen.scenario import from_mix
+from loadgen.server_watch import UNKNOWN, read_server_stats
+from loadgen.simulate import Faults, simulate_core
+from loadgen.units import BadArgument
+from loadgen.worker import Counters
+
+LAW = Law(timeout=5.0, tick=1.0)
+
+
+def plan() -> Plan:
+    return make_plan(from_mix("silent,chatty"), 40, LAW, 30.0, 1, rate=100.0)
+
+
+def report(*, broken: bool = False) -> dict[str, Any]:
+    observation: Observation = simulate_core(plan(), Faults())
+    if broken:
+        observation.records.append(
+            Record(3, 7, How.FIN, True, False, False, 1, 0.0, 0.0, 1.0, 1.0, 4.0, 4.0)  # two seconds early
+        )
+    config = {"target": "<b>", "timeout_s": 5.0, "tick_s": 1.0}
+    return build_report(plan(), observation, config, dict(UNKNOWN))
+
+
+def progress(**counts: Any) -> Progress:
+    counters = Counters(established=40, open=30, categories={"reaped": 10, **counts})
+    return Progress(0.0, 10.0, "hold", 20.0, plan(), [counters], [0.5, 1.5])
+
+
+@pytest.mark.slow
+def test_the_journal_holds_every_connection_and_every_close_the_client_saw(tmp_path: Path) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet")
+    with faulty_server("correct") as server:
+        status, seen = run(server.port, "--journal", str(tmp_path), "--mix", "silent,chatty,vanish", connections=90)
+    assert (status, seen["journal_dropped"]) == (0, 0)
+    rows = [row for path in tmp_path.glob("*.parquet") for row in parquet.read_table(path).to_pylist()]
+    kinds = [row["kind"] for row in rows]
+    assert kinds.count("open") == len({row["peer"] for row in rows if row["kind"] == "open"}) == 90
+    assert kinds.count("close_peer") == seen["reaps"]["observed"] == 30
+    assert kinds.count("close_app") == 60
+    assert min(row["idle_ns"] for row in rows if row["kind"] == "close_peer") >= 1_000_000_000
+    assert all(row["idle_ns"] >= 0 for row in rows if row["kind"] == "close_app")
+
+
+def test_plain_lines_come_at_most_once_a_second() -> None:
+    stream = io.StringIO()
+    display = dashboard.PlainLines(stream)
+    for _ in range(5):
+        display.show(progress())
+    assert stream.getvalue().count("\n") == 1
+    assert "30 open, 40/40 established, 10 reaped, 0 early" in stream.getvalue()
+
+
+def test_without_a_terminal_there_are_plain_lines_and_quiet_is_quiet() -> None:
+    stream = io.StringIO()
+    assert isinstance(dashboard.display_for(stream), dashboard.PlainLines)
+    dashboard.display_for(stream, quiet=True).show(progress())
+    assert stream.getvalue() == ""
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_terminal_gets_a_live_display_that_leaves_no_trace() -> None:
+    stream = Terminal()
+    display = dashboard.display_for(stream)
+    assert isinstance(display, LiveDashboard)
+    display.show(progress(early=2))
+    display.close()
+    assert "reaped" in stream.getvalue()
+    assert "holding: 10s left" in stream.getvalue()
+
+
+def test_the_sparkline_is_red_beyond_the_tick_and_below_zero() -> None:
+    from collections import deque
+
+    text = sparkline(deque([0.0, None, 1.0, 1.5, -0.1]), 1.0)
+    assert text.plain == "▁ ██▁"
+    assert [str(span.style) for span in text.spans] == ["green", "green", "red", "red"]
+
+
+def test_a_violation_is_told_as_a_story_and_a_page_escapes_what_it_shows() -> None:
+    html = page.page(report(broken=True))
+    assert "FAIL" in html
+    assert "silent connection 3: connected" in html or "chatty connection 3: connected" in html
+    assert "<b>," not in html
+    assert "&lt;b&gt;" in html
+
+
+def test_a_report_counts_the_same_in_every_place() -> None:
+    made = report()
+    assert made["verdict"] == "pass"
+    assert sum(count for _, count in made["lateness_histogram"]["bars"]) == made["reaps"]["observed"] == 20
+    assert sum(point["reaped"] for point in made["timeline"]) == 20
+    assert made["timeline"][-1]["open"] == made["reaps"]["alive_at_end"] == 20
+    assert made["connections"]["peak_open"] == 40
+    assert any("PASS" in line for line in verdict_lines(made))
+
+
+def test_a_picture_can_be_drawn_of_a_run_without_reaps(tmp_path: Path) -> None:
+    made = report()
+    made["lateness_histogram"]["bars"] = []
+    made["lateness_s"] = dict.fromkeys(made["lateness_s"])
+    draw_lateness(made, tmp_path / "empty.png")
+    assert (tmp_path / "empty.png").stat().st_size > 1000
+    assert "<svg" in page.page(made)
+
+
+def test_server_stats_from_a_file_are_taken_over_and_nonsense_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "stats.json"
+    path.write_text('{"workers": 3}')
+    assert read_server_stats(path) == {"workers": 3, "rss_bytes_per_connection": None, "cpu_fraction": None}
+    path.write_text("[]")
+    with pytest.raises(BadArgument, match="one JSON object"):
+        read_server_stats(path)

@@ -1,0 +1,202 @@
+"""Probing finds out what a server was configured with; foreign servers by name, where they are installed."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_loadgen_run import ROOT, faulty_server, loadgen
+
+from loadgen.probe import PLAIN_QUESTIONS, Trial, as_text, granularity, probe, summarise
+from loadgen.units import parse_target
+
+NGINX = """daemon off; worker_processes 1; pid {dir}/pid; error_log {dir}/error.log;
+events {{ worker_connections 2000; }}
+http {{
+    access_log off; client_body_temp_path {dir}/1; proxy_temp_path {dir}/2; fastcgi_temp_path {dir}/3;
+    uwsgi_temp_path {dir}/4; scgi_temp_path {dir}/5;
+    keepalive_timeout 2s; client_header_timeout 1s; keepalive_requests 100000;
+    server {{ listen 127.0.0.1:{port} backlog=1024; location / {{ return 200 "hello"; }} }}
+}}
+"""
+HAPROXY = """defaults
+    mode http
+    timeout connect 1s
+    timeout client 3s
+    timeout server 3s
+    timeout http-request 1s
+    timeout http-keep-alive 2s
+frontend f
+    bind 127.0.0.1:{port}
+    http-request return status 200 content-type text/plain string "hello"
+"""
+APP = """async def app(scope, receive, send):
+    while scope["type"] == "lifespan":
+        message = await receive()
+        await send({"type": message["type"] + ".complete"})
+        if message["type"] == "lifespan.shutdown":
+            return
+    while (await receive()).get("more_body"):
+        pass
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"5")]})
+    await send({"type": "http.response.body", "body": b"hello"})
+"""
+
+
+def free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        port: int = sock.getsockname()[1]
+        return port
+
+
+@contextmanager
+def foreign(command: Sequence[str], port: int, folder: Path) -> Iterator[int]:
+    """A server we did not write, up and answering."""
+    with (folder / "log").open("w") as log:
+        process = subprocess.Popen(command, cwd=folder, stdout=log, stderr=log, start_new_session=True)
+    try:
+        deadline = time.monotonic() + 20
+        while True:
+            try:
+                socket.create_connection(("127.0.0.1", port), timeout=1).close()
+                break
+            except OSError:
+                if process.poll() is not None or time.monotonic() > deadline:
+                    pytest.fail(f"{command[0]} did not come up: {(folder / 'log').read_text()[-500:]}")
+                time.sleep(0.05)
+        yield port
+    finally:
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(5)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def server(name: str, folder: Path) -> tuple[list[str], int]:
+    port = free_port()
+    if name in ("nginx", "haproxy"):
+        binary = shutil.which(name) or shutil.which(name, path="/usr/sbin:/usr/local/sbin")
+        if binary is None:
+            pytest.skip(f"{name} is not installed")
+        config = folder / f"{name}.conf"
+        config.write_text(NGINX.format(dir=folder, port=port) if name == "nginx" else HAPROXY.format(port=port))
+        return [binary, "-c" if name == "nginx" else "-f", str(config)], port
+    pytest.importorskip(name, reason=f"{name} is not installed")
+    (folder / "app.py").write_text(APP)
+    if name == "uvicorn":
+        options = ["--timeout-keep-alive", "2", "--port", str(port), "--log-level", "warning"]
+    else:
+        options = ["--worker-class", "trio", "--keep-alive", "2", "-b", f"127.0.0.1:{port}"]
+    return [sys.executable, "-m", name, *options, "app:app"], port
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["nginx", "haproxy", "hypercorn", "uvicorn"])
+def test_probe_finds_the_keep_alive_timeout_of_servers_we_did_not_write(name: str, tmp_path: Path) -> None:
+    command, port = server(name, tmp_path)
+    with foreign(command, port, tmp_path):
+        done = loadgen("probe", "--target", f"127.0.0.1:{port}", "--wait", "4s", "--trials", "4", "--json")
+    found = {finding["name"]: finding for finding in json.loads(done.stdout)}
+    keep_alive = found["keep_alive"]
+    assert done.returncode == 0
+    assert keep_alive["expected"] == 2.0
+    assert keep_alive["closed"] == 4
+    assert keep_alive["how"] == "FIN"
+    assert keep_alive["shortest"] > 1.99
+    if name in ("nginx", "haproxy"):
+        assert found["headers_drip"]["expected"] == 1.0
+    if name == "haproxy":
+        assert found["headers"]["goodbye"] == "HTTP/1.1 408 Request Time-out"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["nginx", "hypercorn"])
+def test_a_foreign_server_is_judged_over_http(name: str, tmp_path: Path) -> None:
+    command, port = server(name, tmp_path)
+    with foreign(command, port, tmp_path):
+        done = loadgen(
+            "run", "--target", f"127.0.0.1:{port}", "--scenario", "http-everyday", "--timeout", "2s", "--tick", "500ms",
+            "--duration", "3s", "--connections", "100", "--tolerance", "2ms", "--json", "--quiet", "--seed", "3",
+        )  # fmt: skip
+    report = json.loads(done.stdout)
+    assert report["reasons"] == []
+    assert report["connections"]["established"] == 100
+    assert report["reaps"]["observed"] == report["reaps"]["expected"] == 50
+    assert report["actions"]["answered"] > 200
+
+
+@pytest.mark.slow
+def test_probe_tells_early_from_late_and_sees_the_tick() -> None:
+    with faulty_server("correct") as running:
+        findings = probe(parse_target(f"127.0.0.1:{running.port}"), "echo", 3.0, {"idle": 1.0, "drip": 1.0}, trials=8)
+    found = {finding.name: finding for finding in findings}
+    idle = found["idle"]
+    assert idle.expected == 1.0
+    assert not idle.guessed
+    assert idle.closed == 8
+    assert 1.0 <= (idle.shortest or 0) <= (idle.longest or 9) < 1.6
+    assert found["drip"].closed == 0
+
+
+def test_expectations_that_are_not_met_fail_the_probe() -> None:
+    with faulty_server("correct", timeout=0.5) as running:
+        done = loadgen(
+            "probe", "--target", f"127.0.0.1:{running.port}", "--protocol", "echo", "--wait", "1s", "--trials", "2",
+            "--expect", "idle=3s",
+        )  # fmt: skip
+    assert done.returncode == 1
+    assert "early by up to" in done.stdout
+
+
+def test_closes_in_common_instants_show_a_tick_and_others_none() -> None:
+    assert granularity([5.0, 5.001, 5.002, 6.0, 6.001, 6.002, 7.0, 7.001]) == pytest.approx(1.0, abs=0.01)
+    assert granularity([5.0, 5.2, 5.4, 5.7, 6.1, 6.2]) is None
+    assert granularity([]) is None
+
+
+def finding_of(closes: Sequence[float], **more: Any) -> Any:
+    trials = [Trial(PLAIN_QUESTIONS[1], 0.0, sent=0.0, closed_by=at, how="FIN") for at in closes]
+    return summarise(PLAIN_QUESTIONS[1], trials, 30.0, more.get("expected"))
+
+
+def test_a_timeout_is_guessed_only_when_it_is_nearly_round() -> None:
+    assert finding_of([5.001, 5.004]).expected == 5.0
+    assert finding_of([4.999]).expected == 5.0
+    assert finding_of([4.3]).expected is None
+    assert finding_of([4.3], expected=4.0).words() == "late by up to 300ms"
+
+
+def test_the_table_says_what_is_still_open() -> None:
+    text = as_text([finding_of([])], markdown=True)
+    assert "still open after 30s" in text
+    assert text.splitlines()[1].startswith("|--")
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--expect", "tea=5s"], ["--expect", "idle"], ["--wait", "0"], ["--trials", "x"]]
+)
+def test_a_bad_probe_argument_costs_one_line_and_status_2(arguments: list[str]) -> None:
+    done = loadgen("probe", "--target", "127.0.0.1:9", *arguments)
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+
+
+def test_behaviours_lists_kinds_and_scenarios() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "loadgen", "behaviours"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert "slow_headers" in done.stdout
+    assert "keep-alive-race" in done.stdout

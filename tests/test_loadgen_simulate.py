@@ -1,0 +1,177 @@
+"""Simulation: the same seed gives the same result bit for bit; the law holds under faults; a system that breaks it is
+caught."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from loadgen import simulate
+from loadgen.cli import main
+from loadgen.fleet import Observation
+from loadgen.plan import Law, Plan, make_plan
+from loadgen.scenario import from_mix, load_scenario
+from loadgen.simulate import Crowd, Faults, SimulatedClient, simulate_core
+from loadgen.simulate_trio import simulate_trio
+from loadgen.verdict import Verdict, judge_all
+
+LAW = Law(timeout=30.0, tick=1.0)
+
+
+def plan_of(
+    mix: str = "silent=4,chatty=3,bursty=2,drip=1,vanish=1",
+    connections: int = 100,
+    seed: int = 1,
+    duration: float = 120.0,
+) -> Plan:
+    return make_plan(from_mix(mix), connections, LAW, duration, seed, rate=10.0)
+
+
+def judged(plan: Plan, seen: Observation) -> Verdict:
+    return judge_all(plan, seen.records, seen.stalls, seen.server_stalls)
+
+
+@settings(max_examples=30, deadline=None)
+@given(seed=st.integers(0, 10**6), stalls=st.integers(0, 5), jumps=st.integers(0, 2), storms=st.integers(0, 3))
+def test_the_core_keeps_the_law_under_every_fault(seed: int, stalls: int, jumps: int, storms: int) -> None:
+    plan = plan_of(seed=seed)
+    verdict = judged(plan, simulate_core(plan, Faults(stalls, jumps, storms)))
+    assert verdict.reasons() == []
+    if not stalls and not jumps:
+        assert verdict.beyond_tick == 0
+        assert verdict.lateness[0] >= 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("faults", [Faults(), Faults(stalls=5, jumps=1, storms=2)])
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+def test_the_trio_adapter_keeps_the_law_under_every_fault(faults: Faults) -> None:
+    plan = plan_of(duration=900.0)
+    verdict = judged(plan, simulate_trio(plan, faults))
+    assert verdict.reasons() == []
+    assert verdict.expected == verdict.observed > 40
+
+
+def test_without_faults_what_was_seen_is_what_was_planned() -> None:
+    plan = plan_of()
+    verdict = judged(plan, simulate_core(plan, Faults()))
+    names = {"reaped": "reaped", "alive": "alive", "closed_itself": "self"}
+    for name, planned in plan.survey()[0].items():
+        assert verdict.by_behaviour[name] == {key: planned[end] for key, end in names.items() if end in planned}
+
+
+def test_clients_that_reconnect_live_many_lives() -> None:
+    plan = make_plan(load_scenario("reconnect-storm"), 50, LAW, 120.0, 1, 10.0)
+    seen = simulate_core(plan, Faults())
+    assert judged(plan, seen).reasons() == []
+    assert max(record.incarnation for record in seen.records) >= 3
+
+
+def test_same_seed_same_records_and_another_seed_others() -> None:
+    faults = Faults(stalls=3, jumps=1, storms=1)
+    first, again, other = (list(simulate_core(plan_of(seed=seed), faults).records) for seed in (5, 5, 6))
+    assert first == again
+    assert first != other
+
+
+class Hasty(simulate.CoreSystem):
+    """Reaps half a second early."""
+
+    def _accept(self, client: SimulatedClient, now: float) -> None:
+        client.handle = self.core.register(client, client.behaviour.timeout - 1.5, now)
+
+
+class Forgetful(simulate.CoreSystem):
+    """Does not read what has arrived before it judges."""
+
+    def wake_late(self, now: float) -> None:
+        self.stuck = False
+        self._close(self.core.advance(now), now)
+        for read, client in self.unread:
+            read(client, now)
+        self.unread.clear()
+
+
+class Coarse(simulate.CoreSystem):
+    """Keeps a tick of three seconds although it promised one."""
+
+    def __init__(self, tick: float) -> None:
+        super().__init__(3 * tick)
+
+
+def test_a_system_that_reaps_late_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(simulate, "CoreSystem", Coarse)
+    plan = plan_of("silent", connections=50)
+    verdict = judged(plan, simulate_core(plan, Faults()))
+    assert verdict.categories["late"] == verdict.beyond_tick > 10
+
+
+def test_a_system_that_reaps_early_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(simulate, "CoreSystem", Hasty)
+    plan = plan_of("silent", connections=50)
+    verdict = judged(plan, simulate_core(plan, Faults()))
+    assert verdict.categories["early"] > 10
+
+
+def test_a_system_that_judges_before_it_reads_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(simulate, "CoreSystem", Forgetful)
+    plan = plan_of("drip", connections=200)
+    verdict = judged(plan, simulate_core(plan, Faults(jumps=2)))
+    assert verdict.categories["false"] + verdict.categories["own_lag"] > 0
+
+
+def test_faults_are_drawn_from_the_seed_and_never_touch() -> None:
+    faults = Faults(stalls=20, jumps=5, storms=5)
+    drawn = faults.schedule(3, 3600.0)
+    assert drawn == faults.schedule(3, 3600.0) != faults.schedule(4, 3600.0)
+    in_order = drawn[::-1]
+    for before, after in pairwise(in_order):
+        assert after.start >= before.start + before.length + simulate.BREATHER
+
+
+def test_two_reports_with_one_seed_differ_only_in_wall_time(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    reports: list[dict[str, Any]] = []
+    for name in ("a", "b"):
+        path = tmp_path / f"{name}.json"
+        arguments = [
+            "--connections",
+            "200",
+            "--duration",
+            "10m",
+            "--stalls",
+            "2",
+            "--storms",
+            "1",
+            "--report",
+            str(path),
+        ]
+        assert main(["simulate", *arguments, "--html", str(tmp_path / "page.html"), "--quiet"]) == 0
+        report = json.loads(path.read_text())
+        assert report.pop("wall")["elapsed_s"] > 0
+        reports.append(report)
+    assert reports[0] == reports[1]
+    assert "PASS" in capsys.readouterr().out
+    page = (tmp_path / "page.html").read_text()
+    assert page.count("<svg") == 2
+    assert "http://" not in page
+    assert "<script" not in page
+
+
+def test_a_crowd_closes_each_connection_once() -> None:
+    class Deaf:
+        def opened(self, client: SimulatedClient, now: float) -> None: ...
+        def pinged(self, client: SimulatedClient, now: float) -> None: ...
+        def left(self, client: SimulatedClient, now: float) -> None: ...
+
+    crowd = Crowd(plan_of("silent", connections=1), Deaf())
+    crowd.play(1.0)
+    (client,) = crowd.present.values()
+    crowd.closed(client, 31.0)
+    crowd.closed(client, 32.0)
+    assert [record.closed_by for record in crowd.records] == [31.0]
