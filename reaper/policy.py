@@ -67,7 +67,7 @@ RULES: Mapping[Phase, Rule] = {
     # RFC 9112 9.8 lets a server close an idle connection at any time; an answer nobody asked for would only confuse.
     Phase.KEEP_ALIVE: Rule("keep_alive"),
     Phase.TUNNEL: Rule("tunnel", _IN | _OUT),
-    Phase.HALF_CLOSED: Rule("half_closed", _OUT),
+    Phase.HALF_CLOSED: Rule("half_closed", _OUT, rate="out"),
     Phase.LINGER: Rule("linger"),
 }
 """The rule of every phase."""
@@ -77,6 +77,15 @@ TOO_SLOW: Mapping[Direction, str] = {"in": "min_in_rate", "out": "min_out_rate"}
 
 TOO_OLD = "max_age"
 """The reason a connection gives that was closed for its age."""
+
+ANSWERS: Mapping[str, int | None] = {
+    **{phase.value: rule.status for phase, rule in RULES.items()},
+    TOO_SLOW["in"]: RULES[Phase.BODY].status,
+}
+"""What HTTP answers before the close, by the reason of the reap; reasons that are not here: nothing."""
+
+NOT_TAKEN = frozenset({TOO_SLOW["out"], *(phase.value for phase, rule in RULES.items() if rule.rate == "out")})
+"""Reasons that say the peer does not take what is sent to it: what the kernel holds for it is best forgotten."""
 
 MAX_REQUESTS = "max_requests"
 """The reason a connection gives that was closed for having served its share."""
@@ -172,15 +181,21 @@ class IdlePolicy:
 
     def enter(self, phase: Phase, now: float) -> None:
         """The connection now waits for *phase*; its timeout counts from *now*. Nothing if it does already."""
-        if phase is not self.phase:
-            self._leave(now)
+        if phase is self.phase:
+            return
+        if self._doomed is not None:
+            # It goes unless it catches up. A new wait would put its end off, and one per dripped byte for ever.
             self.phase = phase
-            self.since = now
-            self._begin(now)
+            return
+        self._leave(now)
+        self.phase = phase
+        self.since = now
+        self._begin(now)
 
     def request(self, now: float) -> None:
         """A request has begun: it is in flight, and with it its own allowances for body and response."""
         self.requests += 1
+        self._doomed = None
         self.enter(Phase.IN_FLIGHT, now)
         self._inbound = self._outbound = None
         limit = self._config.limits.max_requests
@@ -231,11 +246,6 @@ class IdlePolicy:
             self._doomed = TOO_SLOW[rate]
             self._now(self._doomed)
 
-    @property
-    def status(self) -> int | None:
-        """What HTTP answers if the connection is reaped now; None: nothing."""
-        return RULES[self.phase].status
-
     def _begin(self, now: float) -> None:
         rule = RULES[self.phase]
         if rule.timeout is None:
@@ -256,7 +266,6 @@ class IdlePolicy:
                 self._sweep.add(self)
 
     def _leave(self, now: float) -> None:
-        self._doomed = None
         rate = RULES[self.phase].rate
         if rate is not None and self._sweep is not None:
             self._sweep.discard(self)

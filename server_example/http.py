@@ -28,7 +28,7 @@ import reaper.trio
 from reaper.config import ReaperConfig
 from reaper.errors import ConfigError
 from reaper.lease import Lease
-from reaper.policy import RULES, TOO_OLD, IdlePolicy, Phase, lifespan
+from reaper.policy import ANSWERS, NOT_TAKEN, TOO_OLD, IdlePolicy, Phase, lifespan
 from reaper.rates import Sweep
 from reaper.reload import applied, changes
 
@@ -184,10 +184,9 @@ class HttpServer:
     async def _farewell(self, connection: HttpConnection, reason: str) -> None:
         """Answer 408 where a request had begun. Not for long: the peer has had its time."""
         self.counters.reaped[reason] += 1
-        policy = connection.policy
-        if RULES[policy.phase].rate == "out":
+        if reason in NOT_TAKEN:
             connection.transport.abort()
-        status = policy.status
+        status = ANSWERS.get(reason)
         if status is None:
             return
         connection.transport.policy = None

@@ -14,7 +14,7 @@ from reaper.config import OPTIONS, ReaperConfig
 from reaper.errors import InvalidArgument
 from reaper.idle import Idle, IdleEvent, IdleEvents
 from reaper.lease import Expiry, Lease
-from reaper.policy import MAX_REQUESTS, RULES, TOO_OLD, TOO_SLOW, IdlePolicy, Phase, lifespan
+from reaper.policy import ANSWERS, MAX_REQUESTS, NOT_TAKEN, RULES, TOO_OLD, TOO_SLOW, IdlePolicy, Phase, lifespan
 from reaper.rates import Allowance, Sweep
 
 NEVER = 1e9  # what stands for a timeout that is switched off
@@ -100,6 +100,8 @@ def test_only_a_request_in_flight_has_no_timeout() -> None:
 
 
 def test_reasons_of_rates_and_age_are_settings_too() -> None:
+    assert {reason for reason, status in ANSWERS.items() if status} == {"headers", "body", "min_in_rate"}
+    assert {"write", "half_closed", "min_out_rate"} == NOT_TAKEN
     limits = {*TOO_SLOW.values(), MAX_REQUESTS}
     assert {f"limits.{reason}" for reason in limits} | {f"timeouts.{TOO_OLD}"} <= set(OPTIONS)
 
@@ -205,11 +207,12 @@ def test_time_in_the_handler_is_not_charged_to_the_peer() -> None:
     assert world.reaped == []
 
 
-def test_a_slow_but_living_download_is_never_idle() -> None:
-    world = World(write="10s", limits__min_out_rate=0)
+@pytest.mark.parametrize("phase", [Phase.WRITE, Phase.HALF_CLOSED])
+def test_a_slow_but_living_download_is_never_idle(phase: Phase) -> None:
+    world = World(limits__min_out_rate=0, **{phase.value: "10s"})
     policy = world.policy()
     policy.request(world.now)
-    policy.enter(Phase.WRITE, world.now)
+    policy.enter(phase, world.now)
 
     def accept() -> None:
         world.accepted = 1
@@ -258,6 +261,40 @@ def test_whoever_catches_up_before_the_last_look_is_spared() -> None:
     start = world.now
     world.run(100.0)
     assert reaped_after(world, start)[1] >= 14.0
+
+
+@pytest.mark.parametrize("interval", [0.1, 0.3, 0.5, 0.9])
+def test_the_end_of_a_peer_too_slow_is_not_put_off_by_its_bytes(interval: float) -> None:
+    world = World(body="30s")
+    policy = world.policy()
+    policy.request(world.now)
+    policy.enter(Phase.BODY, world.now)
+    start = world.now
+
+    def drip() -> None:
+        policy.bytes_in(1, world.now)
+        policy.enter(Phase.IN_FLIGHT, world.now)
+        policy.enter(Phase.BODY, world.now)
+
+    world.run(100.0, every=interval, act=drip)
+    reason, after = reaped_after(world, start)
+    assert reason == "min_in_rate"
+    assert 5.0 <= after <= 6.5
+
+
+def test_whoever_catches_up_may_go_on_with_its_request() -> None:
+    world = World(body="30s", keep_alive="5s")
+    policy = world.policy()
+    policy.request(world.now)
+    policy.enter(Phase.BODY, world.now)
+    world.now += 4.9
+    policy.charge(world.now)
+    world.now += 0.2
+    policy.charge(world.now)  # doomed
+    policy.bytes_in(2400, world.now)
+    policy.enter(Phase.IN_FLIGHT, world.now)
+    world.run(1000.0)
+    assert world.reaped == []
 
 
 def test_next_request_has_an_allowance_of_its_own() -> None:
