@@ -108,7 +108,7 @@ class Timeouts(_Checked):
     write: float = option(
         60.0,
         Duration(),
-        "response is waiting and the peer accepts no byte of it; each byte accepted starts it again",
+        "response is waiting and the peer takes no byte of it; each byte it takes starts it again (reset)",
         precedent="nginx send_timeout 60 s",
     )
     tunnel: float = option(
@@ -158,25 +158,25 @@ class Limits(_Checked):
     min_in_rate: float = option(
         240.0,
         Number(),
-        "least bytes per second of a request body, on average since it began (408)",
+        "least bytes per second of a request body, counting only the time it is waited for (408)",
         precedent="Kestrel MinRequestBodyDataRate 240 B/s; Apache mod_reqtimeout MinRate=500",
     )
     min_in_grace: float = option(
         5.0,
         Duration(),
-        "how long a body may be slower than that before the rate counts",
+        "how far a body may be behind that rate; to begin with, and whenever its bytes come in lumps",
         precedent="Kestrel 5 s",
     )
     min_out_rate: float = option(
         240.0,
         Number(),
-        "least bytes per second the peer accepts while a response is waiting for it",
+        "least bytes per second the peer takes while a response is waiting for it (reset)",
         precedent="Kestrel MinResponseDataRate 240 B/s",
     )
     min_out_grace: float = option(
         5.0,
         Duration(),
-        "how long a peer may be slower than that before the rate counts",
+        "how far a peer may be behind that rate",
         precedent="Kestrel 5 s",
     )
     max_requests: int = option(
