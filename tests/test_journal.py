@@ -343,7 +343,7 @@ def test_a_lease_logs_silences_beyond_the_threshold_and_no_others(tmp_path: Path
     with make(tmp_path, gap_threshold=2.0) as journal:
         keeper = Keeper(core, journal)
         lease = core.register("a", 30.0, 0.0)
-        keeper.opened(lease, "echo", peer=9)
+        keeper.opened(lease, 0.0, "echo", peer=9)
         advance_touching(core, lease.touch, {1, 2, 3, 10, 11}, 20)
         keeper.ended(lease, 20.0, "eof", by_peer=True)
         lease.release()
@@ -360,8 +360,8 @@ def test_a_keeper_logs_reaps_deadlines_averted_leases_and_stalls(tmp_path: Path,
     with make(tmp_path, gap_threshold=2.0) as journal:
         keeper = Keeper(core, journal)
         reaped, deadlined = core.register("a", 5.0, 0.0), core.register("b", 30.0, 0.0)
-        keeper.opened(reaped)
-        keeper.opened(deadlined)
+        keeper.opened(reaped, 0.0)
+        keeper.opened(deadlined, 0.0)
         limit = core.register("limit", 10.0, 0.0, reason="headers")
         core.close_epoch(1.0)
         keeper.averted(reaped, 3.0)
@@ -385,7 +385,7 @@ def test_a_suspended_lease_has_no_timeout_in_force(tmp_path: Path, core: IdleRea
     with make(tmp_path, gap_threshold=2.0) as journal:
         keeper = Keeper(core, journal)
         lease = core.register("a", 5.0, 0.0)
-        keeper.opened(lease)
+        keeper.opened(lease, 0.0)
         lease.suspend()
         advance_touching(core, lease.touch, {9}, 10)
         keeper.ended(lease, 10.0, by_peer=False)

@@ -11,8 +11,10 @@ from __future__ import annotations
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
+from ..errors import InvalidArgument
 from ..lease import Epoch, Expiry, Lease
 from .log import ConnectionLog, Journal
+from .schema import peer_key
 
 if TYPE_CHECKING:
     from ..core import IdleReaper
@@ -73,11 +75,10 @@ class Keeper:
         self.journal = journal
         self._notable = core.tick * NOTABLE_SHARE
 
-    def opened(self, lease: Lease, listener: str | None = None, peer: int | None = None) -> None:
-        """A connection is watched from now on by *lease*, which was registered just now."""
+    def opened(self, lease: Lease, now: float, listener: str | None = None, peer: int | None = None) -> None:
+        """A connection was accepted at *now*, and *lease* watches it. The instant is exact: two sides are joined by it."""
         logged: Any = lease
-        opened = nanoseconds(lease._epoch.opened)
-        logged.log = self.journal.open(opened, timeout_ms(lease), listener, peer)
+        logged.log = self.journal.open(nanoseconds(now), timeout_ms(lease), listener, peer)
 
     def averted(self, lease: Lease, now: float) -> None:
         """*lease* was due, and spared at the last look."""
@@ -105,6 +106,14 @@ class Keeper:
         """The loop woke *lag* seconds late. Written when that is a notable part of a tick."""
         if lag > self._notable:
             self.journal.stall(nanoseconds(now), nanoseconds(lag))
+
+
+def peer_of(socket: Any) -> int | None:
+    """`peer_key` of an accepted socket (trio's or the standard library's); None if it is no TCP, or is gone already."""
+    try:
+        return None if socket is None else peer_key(socket.getpeername(), socket.getsockname())
+    except (OSError, InvalidArgument, IndexError):
+        return None
 
 
 def timeout_ms(lease: Lease) -> int:
