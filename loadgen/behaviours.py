@@ -76,7 +76,6 @@ class Behaviour:
     """
 
     kind: ClassVar[str]
-    judged: ClassVar[bool] = True
     http_only: ClassVar[bool] = False
 
     name: str
@@ -86,6 +85,11 @@ class Behaviour:
     reconnect: float | None = None
     deadline: bool = False
     """Whether the timeout runs from the first step and no later byte extends it."""
+
+    @property
+    def judged(self) -> bool:
+        """Whether the law says how such a connection must end."""
+        return True
 
     def step(self, key: int, number: int, offset: float) -> Step | None:
         """Step *number* (from 0) of the connection with this *key*; *offset* is when the step before it was due, in
@@ -237,11 +241,17 @@ class SlowHeaders(Behaviour):
 
 @dataclass(frozen=True, kw_only=True)
 class SlowBody(SlowHeaders):
-    """A request that announces a long body and sends a byte of it every *every* seconds."""
+    """A request that announces a long body and sends a byte of it every *every* seconds. Judged only with `deadline =
+    true`: servers differ in whether they limit the body as a whole, its silences, or its rate."""
 
     kind = "slow_body"
     first = Act.BODY_START
     then = Act.BODY_BYTE
+    deadline: bool = False
+
+    @property
+    def judged(self) -> bool:
+        return self.deadline
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -250,8 +260,11 @@ class SlowRead(Behaviour):
     made progress depends on buffers that a client cannot see."""
 
     kind = "slow_read"
-    judged = False
     every: float = seconds_field("0.2T")
+
+    @property
+    def judged(self) -> bool:
+        return False
 
     def step(self, key: int, number: int, offset: float) -> Step | None:
         return Step(self.every, Act.READ) if number else Step(0.0, Act.ASK_MUCH)
@@ -263,7 +276,10 @@ class HalfClose(Behaviour):
     timeout."""
 
     kind = "half_close"
-    judged = False
+
+    @property
+    def judged(self) -> bool:
+        return False
 
     def step(self, key: int, number: int, offset: float) -> Step | None:
         return Step(0.0, Act.HALF_CLOSE) if number == 0 else None
@@ -275,8 +291,11 @@ class Racer(Behaviour):
     counted."""
 
     kind = "racer"
-    judged = False
     epsilon: float = seconds_field("20ms")
+
+    @property
+    def judged(self) -> bool:
+        return False
 
     def step(self, key: int, number: int, offset: float) -> Step | None:
         if number == 0:

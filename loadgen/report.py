@@ -129,10 +129,13 @@ def held_rates(plan: Plan, observation: Observation) -> dict[str, float | None]:
     """
     if observation.partial or observation.ramped is None:
         return {"offered_per_s": None, "achieved_per_s": None}
-    counters = [outcome.counters for outcome in observation.outcomes]
-    done = sum(counter.actions - counter.ramp_actions for counter in counters)
-    overdue = sum(counter.overdue for counter in counters)
-    return {"offered_per_s": (done + overdue) / plan.duration, "achieved_per_s": done / plan.duration}
+    # Each process counts from the instant its own connections were up; virtual ones have no such instant.
+    rates = [
+        ((c.actions - c.ramp_actions) / (c.held or plan.duration), c.overdue / (c.held or plan.duration))
+        for c in (outcome.counters for outcome in observation.outcomes)
+    ]
+    achieved = sum(rate for rate, _ in rates)
+    return {"offered_per_s": achieved + sum(overdue for _, overdue in rates), "achieved_per_s": achieved}
 
 
 def percentile(ordered: Sequence[float], percent: float) -> float | None:

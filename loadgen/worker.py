@@ -78,6 +78,8 @@ class Counters:
     lateness: list[float] = field(default_factory=list)
     ramped: bool = False
     ramp_actions: int = 0
+    ramped_at: float = 0.0
+    held: float = 0.0
     overdue: int = 0
     journal_dropped: int = 0
 
@@ -234,6 +236,7 @@ class Worker:
         if not self.counters.ramped and self.next_index == len(self.indices) and not self.connecting:
             self.counters.ramped = True
             self.counters.ramp_actions = self.counters.actions
+            self.counters.ramped_at = monotonic()
             self.rss_open = rss_bytes()
         self.control.send(self.counters)
         self.counters.lateness.clear()
@@ -247,6 +250,7 @@ class Worker:
         """The run's end: no more actions; only what is overdue is watched on, for as long as it may take."""
         interrupted = self.end < 0
         self.draining = True
+        self.counters.held = now - self.counters.ramped_at
         self.counters.overdue = sum(when <= now for when, _, _ in self.due)
         self.due.clear()
         self.next_index = len(self.indices)
