@@ -28,6 +28,8 @@ import trio
 
 from .config import ReaperConfig
 from .core import IdleReaper
+from .journal import Journal
+from .journal.leases import Keeper, peer_of
 from .lease import Expiry, Hook, Lease, Statistics
 from .operations import Answer, Leave
 from .purgatory import DelayedOperation, Purgatory
@@ -64,6 +66,7 @@ class Connection:
         expiry: The core's record of the reap, or None.
         uid: Its key in the core, a number that is never used again.
         receiving: Whether nothing but more bytes can wake the handler. `WatchedStream` keeps it exact.
+        hung_up: Whether the peer has said that it will send no more, or is gone. `WatchedStream` keeps it exact.
     """
 
     __slots__ = (
@@ -75,6 +78,7 @@ class Connection:
         "_scope",
         "_socket",
         "expiry",
+        "hung_up",
         "lease",
         "reaped",
         "reason",
@@ -99,6 +103,7 @@ class Connection:
         self.reason: str | None = None
         self.expiry: Expiry | None = None
         self.receiving = True
+        self.hung_up = False
 
     def __enter__(self) -> Connection:
         self._scope.__enter__()
@@ -107,7 +112,9 @@ class Connection:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool | None:
-        self._end()
+        if not self.reaped:
+            self._reaper._log_end(self, None, by_peer=self.hung_up)
+            self._end()
         return self._scope.__exit__(kind, error, trace)
 
     def _end(self) -> None:
@@ -182,6 +189,10 @@ class Connection:
     def _reap(self, reason: str, expiry: Expiry | None = None) -> None:
         if self.reaped:
             return
+        if expiry is None:
+            self._reaper._log_end(self, reason, by_peer=False)
+        elif self._reaper._keeper is not None:
+            self._reaper._keeper.reaped(self.lease, expiry)
         self._end()
         self.reaped = True
         self.reason = reason
@@ -210,12 +221,20 @@ class TrioReaper:
     Args:
         config: Tick, wheel size and the default idle timeout; None for the defaults.
         tick, wheel_size: Instead of those of *config*.
+        journal: Where the life of every connection is written, on the clock of `journal_clock`; closing it is yours.
+        listener: What the journal calls them.
     Raises:
         InvalidArgument: by name and value.
     """
 
     def __init__(
-        self, config: ReaperConfig | None = None, *, tick: float | None = None, wheel_size: int | None = None
+        self,
+        config: ReaperConfig | None = None,
+        *,
+        tick: float | None = None,
+        wheel_size: int | None = None,
+        journal: Journal | None = None,
+        listener: str | None = None,
     ) -> None:
         self.config = ReaperConfig() if config is None else config
         # Two epochs a tick: half of the promised tick stays in hand for a loop that wakes late.
@@ -225,6 +244,8 @@ class TrioReaper:
             epochs_per_tick=2,
             on_error=_log_hook_error,
         )
+        self._keeper = None if journal is None else Keeper(self.core, journal)
+        self._listener = listener
         self._connections: dict[int, Connection] = {}
         self._uids = itertools.count(1)
         self._until = -math.inf  # until when the task sleeps
@@ -300,6 +321,8 @@ class TrioReaper:
     def _note_lag(self, lag: float) -> None:
         """Take note of how late the epoch ends. Judged by that and not by our own sleep: we are not always asleep."""
         self.lag = lag = max(lag, 0.0)
+        if self._keeper is not None:
+            self._keeper.stalled(trio.current_time(), lag)
         if lag > self.max_lag:
             self.max_lag = lag
         if lag > self.core.tick:
@@ -332,7 +355,15 @@ class TrioReaper:
             for lease, connection in quiet.items():
                 self._send_probe(connection)
                 spared.append(lease)
+        if self._keeper is not None:
+            now = trio.current_time()
+            for lease in spared:
+                self._keeper.averted(lease, now)
         return spared
+
+    def _log_end(self, connection: Connection, reason: str | None, *, by_peer: bool) -> None:
+        if self._keeper is not None:
+            self._keeper.ended(connection.lease, trio.current_time(), reason, by_peer=by_peer)
 
     def _send_probe(self, connection: Connection) -> None:
         self._watch_operation(
@@ -450,6 +481,8 @@ class TrioReaper:
         connection.lease = self.register(uid, timeout, reason=reason)
         connection.touch = connection.lease.touch
         self._connections[uid] = connection
+        if self._keeper is not None:
+            self._keeper.opened(connection.lease, trio.current_time(), self._listener, peer_of(connection._socket))
         if self._drain_until is not None:
             self._leave_when_idle(connection, spoken=False)
         return connection
@@ -498,9 +531,15 @@ class WatchedStream(trio.abc.HalfCloseableStream):
             connection._reaper._complete(connection)
         try:
             data = await self.inner.receive_some(max_bytes)
+        except trio.BrokenResourceError:
+            connection.hung_up = True
+            raise
         finally:
             connection.receiving = False
-        connection.touch()
+        if data:
+            connection.touch()
+        else:
+            connection.hung_up = True
         return data
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
@@ -521,10 +560,15 @@ class WatchedStream(trio.abc.HalfCloseableStream):
 
 @asynccontextmanager
 async def open_reaper(
-    config: ReaperConfig | None = None, *, tick: float | None = None, wheel_size: int | None = None
+    config: ReaperConfig | None = None,
+    *,
+    tick: float | None = None,
+    wheel_size: int | None = None,
+    journal: Journal | None = None,
+    listener: str | None = None,
 ) -> AsyncIterator[TrioReaper]:
     """A running `TrioReaper` for the length of an `async with` block. Arguments as there."""
-    reaper = TrioReaper(config, tick=tick, wheel_size=wheel_size)
+    reaper = TrioReaper(config, tick=tick, wheel_size=wheel_size, journal=journal, listener=listener)
     async with trio.open_nursery() as nursery:
         await nursery.start(reaper.run)
         try:
@@ -567,6 +611,12 @@ async def serve_tcp(
             handler_nursery=handler_nursery,
             task_status=task_status,
         )
+
+
+def journal_clock() -> Callable[[], int]:
+    """The clock of this trio run in ns, for `Journal(clock_ns=...)`: callable from any thread."""
+    clock = trio.lowlevel.current_clock()
+    return lambda: round(clock.current_time() * 1e9)
 
 
 def _timeout(name: str, seconds: float) -> float:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import importlib
 import logging
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
 
 from reaper.arguments import Parser, add_settings, settings
 from reaper.config import ReaperConfig
 from reaper.errors import ConfigError
+from reaper.journal import Journal
+from reaper.trio import journal_clock
 
 from . import echo, http
 from .workers import CannotFit, Serve, Supervisor, Worker, descriptors, plan, say
@@ -26,6 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         command.add_argument(
             "--connections", type=int, metavar="N", help="how many must fit at once; sizes `--workers auto`"
         )
+        command.add_argument("--journal", metavar="DIR", help="log every connection there, for reaper.pipeline")
         add_settings(command, ("server", "reaper", "timeouts", "limits"))
     parsed = parser.parse_args(arguments)
     logging.basicConfig(format="%(levelname)s %(name)s: %(message)s", level=logging.WARNING)
@@ -38,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if parsed.connections is not None and parsed.connections < 1:
             raise CannotFit(f"--connections {parsed.connections}: must be an integer >= 1")
         workers = plan(config.server.workers, parsed.connections, descriptors())
-        serve = _serve(parsed.kind, config, load)
+        serve = _serve(parsed.kind, config, load, parsed.journal)
         supervisor = Supervisor(config.server.host, config.server.port, workers)
     except (ConfigError, CannotFit) as error:
         print(error, file=sys.stderr)
@@ -50,15 +56,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return supervisor.run(serve)
 
 
-def _serve(kind: str, config: ReaperConfig, load: Callable[[], ReaperConfig]) -> Serve:
+def _serve(kind: str, config: ReaperConfig, load: Callable[[], ReaperConfig], directory: str | None) -> Serve:
+    # Refuse what cannot work before any worker starts.
     if kind == "http":
-        http.tls_context(config)  # refuse a bad certificate before any worker starts
+        http.tls_context(config)
+    if directory is not None:
+        try:
+            Path(directory).mkdir(parents=True, exist_ok=True)
+            importlib.import_module("pyarrow")
+        except OSError as error:
+            raise ConfigError(f"--journal {directory}: cannot be made: {error.strerror}") from error
+        except ImportError:
+            raise ConfigError("--journal needs pyarrow: pip install 'idle-reaper[pipeline]'") from None
 
     async def serve(worker: Worker) -> None:
-        if kind == "http":
-            await http.serve(worker, config, load)
-        else:
-            await echo.serve(worker, config)
+        with ExitStack() as stack:
+            journal = None
+            if directory is not None:
+                # Here and not before the fork: its writer is a thread.
+                journal = Journal(directory, writer=worker.index, tick=config.reaper.tick, clock_ns=journal_clock())
+                stack.enter_context(journal)
+            if kind == "http":
+                await http.serve(worker, config, load)
+            else:
+                await echo.serve(worker, config, journal)
 
     return serve
 

@@ -9,6 +9,7 @@ import trio
 
 import reaper.trio
 from reaper.config import ReaperConfig
+from reaper.journal import Journal
 
 from .workers import Worker
 
@@ -22,9 +23,12 @@ async def echo(stream: trio.abc.Stream) -> None:
         pass  # the peer is gone: nothing is left to do for it
 
 
-async def serve(worker: Worker, config: ReaperConfig) -> None:
+async def serve(worker: Worker, config: ReaperConfig, journal: Journal | None = None) -> None:
     """Serve until told to stop, then drain: idle connections end at once, the rest by the deadline."""
-    async with reaper.trio.open_reaper(config) as r, trio.open_nursery() as connections:
+    async with (
+        reaper.trio.open_reaper(config, journal=journal, listener="echo") as r,
+        trio.open_nursery() as connections,
+    ):
         handler = r.watched(echo, config.timeouts.idle)
         async with trio.open_nursery() as accepting:
             accepting.start_soon(_count, worker, r)
@@ -33,6 +37,8 @@ async def serve(worker: Worker, config: ReaperConfig) -> None:
             await worker.stop_requested()
             accepting.cancel_scope.cancel()
         await r.drain(config.timeouts.drain)
+        if journal is not None:
+            journal.drain(reaper.trio.journal_clock()())
         _publish(worker, r)
         connections.cancel_scope.cancel()
 

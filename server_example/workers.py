@@ -190,8 +190,8 @@ class Supervisor:
             listening.listen(BACKLOG)
             self._placeholder.close()
             worker = Worker(index, listening, self.counters[index], lifeline)
-            # A connection is some 40 objects the collector looks at. With its usual thresholds it walks all of them again
-            # and again while connections come; so it leaves alone what was there before, and looks less often.
+            # A connection is some 40 objects the collector looks at. With its usual thresholds it walks all of them
+            # again and again while connections come; so it leaves alone what was there before, and looks less often.
             gc.freeze()
             gc.set_threshold(50_000, 20, 100)
             trio.run(serve, worker)
