@@ -1,0 +1,97 @@
+"""What the trio adapter writes into the journal: one life a connection, ended once, by whom and why."""
+
+from __future__ import annotations
+
+import itertools
+import socket
+
+import pytest
+import trio
+import trio.testing
+
+from reaper.journal import Journal
+from reaper.trio import journal_clock, open_reaper
+
+pytestmark = [pytest.mark.trio]
+
+
+def rows(directory) -> list[dict]:
+    parquet = pytest.importorskip("pyarrow.parquet")
+    found = [parquet.read_table(path).to_pylist() for path in sorted(directory.glob("*.parquet"))]
+    return sorted(itertools.chain(*found), key=lambda row: (row["conn"], row["t"]))
+
+
+async def test_every_connection_ends_once_with_its_reason(tmp_path, autojump_clock):
+    with Journal(tmp_path, writer=1, tick=1.0, clock_ns=journal_clock(), background=False) as journal:
+        async with open_reaper(tick=1.0, journal=journal, listener="test") as r:
+
+            async def handler(stream):
+                async for _ in stream:
+                    pass
+
+            async def silent():
+                ours, theirs = trio.testing.memory_stream_pair()
+                await r.watched(handler, idle=5)(ours)
+                await theirs.aclose()
+
+            async def hangs_up():
+                ours, theirs = trio.testing.memory_stream_pair()
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(r.watched(handler, idle=5), ours)
+                    await trio.sleep(4)
+                    await theirs.send_all(b"x")
+                    await trio.sleep(3)
+                    await theirs.aclose()
+
+            async def returns():
+                with r.watch(None, idle=5):
+                    await trio.sleep(1)
+
+            async def capped():
+                with r.watch(None, idle=5) as connection:
+                    connection.deadline(3.0, "max_age")
+                    await trio.sleep_forever()
+
+            async def drained():
+                with r.watch(None, idle=1000):
+                    await trio.sleep_forever()
+
+            async with trio.open_nursery() as nursery:
+                for life in (silent, hangs_up, returns, capped, drained):
+                    nursery.start_soon(life)
+                await trio.sleep(50)
+                await r.drain(10)
+    found = rows(tmp_path)
+    ends = {(row["kind"], row["reason"]) for row in found if row["n"] is not None}
+    assert ends == {
+        ("reap", "idle"),
+        ("close_peer", None),
+        ("close_app", None),
+        ("reap", "max_age"),
+        ("close_app", "drain"),
+    }
+    assert sum(row["kind"] == "open" for row in found) == sum(row["n"] is not None for row in found) == 5
+    assert {row["listener"] for row in found if row["kind"] == "open"} == {"test"}
+    (reap,) = [row for row in found if (row["kind"], row["reason"]) == ("reap", "idle")]
+    assert reap["timeout_ms"] == 5000
+    assert 0 <= reap["t"] - reap["due_ns"] < 10**9
+    assert reap["idle_ns"] >= 5 * 10**9
+    assert [row["idle_ns"] // 10**9 for row in found if row["kind"] == "activity"] in ([3], [4])
+
+
+@pytest.mark.slow
+async def test_a_real_connection_carries_its_peer_and_what_spared_it(tmp_path):
+    with Journal(tmp_path, writer=1, tick=0.1, clock_ns=journal_clock(), background=False) as journal:
+        async with open_reaper(tick=0.1, journal=journal) as r:
+            listening = socket.create_server(("127.0.0.1", 0))
+            client = socket.create_connection(listening.getsockname())
+            accepted, _ = listening.accept()
+            with listening, client:
+                client.send(b"unread")
+                stream = trio.SocketStream(trio.socket.from_stdlib_socket(accepted))
+                async with stream:
+                    with trio.move_on_after(0.5), r.watch(stream, idle=0.3):
+                        await trio.sleep_forever()
+    found = rows(tmp_path)
+    assert "averted" in {row["kind"] for row in found}
+    assert [row["peer"] for row in found if row["kind"] == "open"] != [None]
