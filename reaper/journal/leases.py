@@ -76,7 +76,7 @@ class Keeper:
         self._notable = core.tick * NOTABLE_SHARE
 
     def opened(self, lease: Lease, now: float, listener: str | None = None, peer: int | None = None) -> None:
-        """A connection was accepted at *now*, and *lease* watches it. The instant is exact: two sides are joined by it."""
+        """A connection was accepted at *now*, exactly (two sides are joined by it), and *lease* watches it."""
         logged: Any = lease
         logged.log = self.journal.open(nanoseconds(now), timeout_ms(lease), listener, peer)
 

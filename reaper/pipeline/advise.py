@@ -152,10 +152,10 @@ def _listener(
     curve: Curve, facts: dict[str, Any], candidates: list[float], policy: Policy, span_s: float, threshold: float
 ) -> dict[str, Any]:
     total = facts["connections"]
-    trade_off = []
+    trade_off: list[dict[str, Any]] = []
     for i, candidate in enumerate(candidates):
-        if candidate < threshold:
-            continue
+        if candidate < threshold or (trade_off and trade_off[-1]["beyond_what_was_seen"]):
+            continue  # below: not in the log; above: one row that says so is enough
         estimate, low, high = curve.cut(candidate)
         trade_off.append(
             {

@@ -82,7 +82,7 @@ def _mass(reaps: dict[int, int], openings: dict[int, int], tick: float) -> list[
     """Ticks in which far more was reaped than usual, and what came back right after."""
     if not reaps:
         return []
-    usual = sorted(reaps.values())[len(reaps) // 2]
+    usual = sum(reaps.values()) / (max(reaps) - min(0, *reaps) + 1)
     heavy = sorted((-n, at) for at, n in reaps.items() if n >= max(20, 5 * usual))
     return [(at * tick, -n, sum(openings.get(at + k, 0) for k in range(1, 6))) for n, at in heavy[:10]]
 
@@ -93,7 +93,7 @@ def _suspects(frame: DataFrame, listeners: dict[int, str]) -> list[dict[str, Any
     mean_idle = F.col("activity_idle_ns") / F.col("activities")
     mean_bytes = F.col("nbytes") / F.col("activities")
     rows = (
-        frame.where((F.col("activities") >= 3) & (mean_idle > 0.5 * timeout) & (mean_bytes <= 16))
+        frame.where((F.col("activities") >= 3) & (mean_idle > 0.5 * timeout) & (F.coalesce(mean_bytes, F.lit(0)) <= 16))
         .select(
             "conn",
             "listener_hash",
@@ -316,16 +316,14 @@ def _drips(charted: Charted) -> str:
             str(s["conn"]),
             s["listener"],
             str(s["activities"]),
-            f"{s['bytes']:.1f}",
+            "not logged" if s["bytes"] is None else f"{s['bytes']:.1f}",
             percent(s["idle_share"]),
             seconds(s["held_s"]),
         ]
         for s in charted.suspects
     ]
     head = ["connection", "listener", "logged silences", "bytes each", "of its timeout", "held so"]
-    text = (
-        "Kept open by a few bytes shortly before each timeout. No idle timeout ends these; a deadline or a rate does."
-    )
+    text = "Kept open by some bytes shortly before each timeout. No idle timeout ends these; a deadline or a rate does."
     return _card("Slow drips", text, _table(head, rows, {2, 3, 4, 5}))
 
 

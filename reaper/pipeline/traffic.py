@@ -73,6 +73,7 @@ def lives_of_journal(spark: SparkSession, events: DataFrame, inputs: Inputs, can
     return placed.select(
         "listener_hash",
         (F.col("opened") + F.col("offset_ns")).alias("opened"),
+        (F.coalesce("ended", "log_end_ns") + F.col("offset_ns")).alias("ended"),
         "longest",
         "short",
         "reaped",
@@ -88,6 +89,7 @@ def lives_of_requests(gaps: DataFrame, candidates: list[float]) -> DataFrame:
         gaps.groupBy("key", F.xxhash64("listener").alias("listener_hash"))
         .agg(
             F.min("at_ns").alias("opened"),
+            F.max(end).alias("ended"),
             F.max(F.when(F.col("returned"), F.col("idle_ns"))).alias("longest"),
             F.lit(0).cast("long").alias("short"),
             F.lit(0).alias("reaped"),
@@ -110,7 +112,7 @@ def connections(lives: DataFrame, candidates: list[float]) -> tuple[dict[int, di
         F.sum(F.coalesce("reaped", F.lit(0))).alias("reaps"),
         F.sum(F.greatest(F.coalesce("short", F.lit(0)), F.lit(0))).alias("short"),
         F.min("opened").alias("begin"),
-        F.max(F.greatest(*columns) if len(columns) > 1 else F.col(columns[0])).alias("end"),
+        F.max("ended").alias("end"),
         *(F.count(F.when(F.col("longest") > _ns(c), 1)).alias(f"cut_{i}") for i, c in enumerate(candidates)),
     )
     rows = head.collect()
@@ -120,7 +122,6 @@ def connections(lives: DataFrame, candidates: list[float]) -> tuple[dict[int, di
     width = max((end - begin) // BINS, 1_000_000)
     each = lives.select(
         "listener_hash",
-        F.floor((F.col("opened") - begin) / width).alias("from"),
         F.posexplode(F.array(*(F.floor((F.col(column) - begin) / width) for column in columns))).alias("i", "to"),
     )
     openings = lives.groupBy("listener_hash", F.floor((F.col("opened") - begin) / width).alias("bin")).count().collect()
@@ -133,8 +134,7 @@ def connections(lives: DataFrame, candidates: list[float]) -> tuple[dict[int, di
         for i in range(len(candidates)):
             ended = {r.bin: r["count"] for r in endings if r.listener_hash == row.listener_hash and r.i == i}
             level = peak = area = 0
-            last = max([*opened, *ended], default=0)
-            for at in range(min([*opened, 0]), last + 1):
+            for at in range((end - begin) // width + 1):
                 level += opened.get(at, 0)
                 peak = max(peak, level)
                 area += level
