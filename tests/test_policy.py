@@ -282,6 +282,23 @@ def test_the_end_of_a_peer_too_slow_is_not_put_off_by_its_bytes(interval: float)
     assert 5.0 <= after <= 6.5
 
 
+def test_a_byte_too_few_at_the_last_look_does_not_put_the_end_off() -> None:
+    world = World(body="30s")
+    policy = world.policy()
+    policy.request(world.now)
+    policy.enter(Phase.BODY, world.now)
+    world.now += 2.0
+    policy.charge(world.now)
+    for _ in range(3):
+        world.now += 2.0
+        policy.charge(world.now)
+    world.core.close_epoch(world.now)
+    policy.bytes_in(1, world.now)
+    world.now += 0.1
+    world.core.expire(world.now)
+    assert [reason for reason, _ in world.reaped] == ["min_in_rate"]
+
+
 def test_whoever_catches_up_may_go_on_with_its_request() -> None:
     world = World(body="30s", keep_alive="5s")
     policy = world.policy()
