@@ -331,7 +331,7 @@ def test_a_last_look_that_raises_reaps_nobody():
 
 
 def test_a_stall_saves_whoever_spoke_during_it():
-    """close_epoch(now), let the loop read, expire(now): what was read belongs to the next epoch, and nobody is early."""
+    """close_epoch(now), let the loop read, expire(now): what was read belongs to the next epoch; nobody is early."""
     core = IdleReaper(tick=1.0)
     silent, live = core.register("silent", timeout=2.0, now=0.0), core.register("live", timeout=2.0, now=0.0)
     core.close_epoch(1.0)
@@ -563,6 +563,7 @@ def test_two_cores_do_not_share_what_the_interpreter_learns_about_touch():
 def test_importing_reaper_imports_no_framework():
     code = (
         "import sys, reaper; "
-        "bad = {'trio','asyncio','pyspark','psutil','pyarrow','numpy','pandas','h11'} & set(sys.modules); print(sorted(bad))"
+        "bad = {'trio', 'asyncio', 'pyspark', 'psutil', 'pyarrow', 'numpy', 'pandas', 'h11'} & set(sys.modules); "
+        "print(sorted(bad))"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"

@@ -121,7 +121,7 @@ def test_polled_at_least_once_a_tick_it_is_at_most_one_tick_plus_one_gap_late(ga
 
 
 def test_a_whole_day_of_stalls_never_reaps_whoever_spoke_within_the_timeout():
-    """The stall suite in virtual time: the loop is stuck for k ticks while every live peer's bytes lie in the kernel."""
+    """The stall suite in virtual time: the loop is stuck for k ticks, the live peers' bytes lie in the kernel."""
     for stall in (1, 2, 3, 5, 10, 100):
         core = IdleReaper(tick=1.0)
         leases = {uid: core.register(uid, timeout=2.0, now=0.0) for uid in range(200)}
