@@ -37,20 +37,39 @@ def log_gaps(core: IdleReaper, journal: Journal) -> None:
 
     Leases without a log work as ever; a `Keeper` gives them theirs.
     """
-    # The core's own namespace, because it keeps `open_epoch` there for the leases' touch; the prefix keeps ours apart.
-    core._namespace["_log_threshold"] = journal.gap_threshold_ns / 1e9  # type: ignore[assignment]
-    core._namespace["_log_silence"] = _log_silence  # type: ignore[assignment]
-    touch = FunctionType(_touch.__code__.replace(co_name="touch"), core._namespace, "touch")
+    namespace = core._namespace
+    touch = FunctionType(_touch.__code__.replace(co_name="touch"), namespace, "touch")
     touch.__doc__ = Lease.touch.__doc__
     core._lease_type = type("Lease", (core._lease_type,), {"__slots__": ("log",), "touch": touch})
+    # An epoch less than the threshold: a silence begins within its epoch, and is compared by when that was closed.
+    publisher = _Publisher(namespace, journal.gap_threshold_ns / 1e9 - core.epoch_length)
+    publisher["open_epoch"] = core._open
+    namespace["_log_silence"] = _log_silence  # type: ignore[assignment]
+    core._namespace = publisher
+
+
+class _Publisher(dict[str, Epoch]):
+    """Stands where the core publishes the open epoch, once an epoch, and publishes with it the edge of long silences.
+
+    To work that out in each touch would double what the touch pays for the journal.
+    """
+
+    def __init__(self, namespace: dict[str, Any], threshold: float) -> None:
+        self.namespace = namespace
+        self.threshold = threshold
+
+    def __setitem__(self, name: str, epoch: Epoch) -> None:
+        self.namespace[name] = epoch
+        self.namespace["_log_edge"] = epoch.opened - self.threshold
 
 
 open_epoch: Epoch  # these two are never set here: they are globals of each core's own copy of _touch
-_log_threshold: float
+_log_edge: float
 
 
 def _touch(self: Any) -> None:
-    if open_epoch.opened - self._epoch.opened > _log_threshold:  # noqa: F821
+    # For an epoch that is still open `closed` is infinite.
+    if self._epoch.closed < _log_edge:  # noqa: F821
         _log_silence(self, open_epoch)  # noqa: F821
     self._epoch = open_epoch  # noqa: F821
 

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from .files import Anchor, Stream, recover, retain
 from .log import JournalStatistics, Row
-from .schema import COLUMNS, KINDS, arrow_schema
+from .schema import KINDS, arrow_schema
 
 BATCH_ROWS = 2048
 """Rows a batch: the conversion of one column then holds the interpreter for some 0.1 ms."""
@@ -187,7 +187,7 @@ class Writer:
                 arrays.append(pa.array(values, field.type))
             time.sleep(0)  # lets the event loop's thread have the interpreter before its switch interval is over
         arrays.append(pa.repeat(pa.scalar(self._anchor[1] - self._anchor[0], pa.int64()), len(rows)))
-        return pa.RecordBatch.from_arrays(arrays, names=[column.name for column in COLUMNS]).cast(self._schema)
+        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
     def _measure(self) -> Anchor:
         """The three clocks at one instant: the narrowest of five brackets."""

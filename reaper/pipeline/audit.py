@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from .frames import lifetimes, names, read_events, runs_frame, with_run
-from .inputs import Inputs, share_timeline
+from .inputs import ONE_CLOCK, Inputs, share_timeline
 from .joined import Skew, client_view, judge_pairs, measure_skew, pair
 from .verdicts import VERDICTS, VIOLATIONS, excuse_stalls, judge, own_rows, prepare
 
@@ -64,6 +64,7 @@ def audit(
     Writes `connections/` below *out* (Parquet; grain: one row per connection; key: conn).
     """
     timeline = share_timeline(server.runs + (client.runs if client else []))
+    one_clock = timeline == ONE_CLOCK
     events = read_events(spark, server)
     runs = runs_frame(spark, server, settings.tick_ns)
     ticks = [run.tick_ns or settings.tick_ns for run in server.runs]
@@ -85,7 +86,6 @@ def audit(
             )
         )
         paired = pair(judged, seen)
-        one_clock = timeline.startswith("the machine")
         tolerances = {
             "flight_ns": settings.flight_ns,
             "tolerance_ns": 1_000_000 if one_clock else settings.flight_ns,
@@ -103,6 +103,7 @@ def audit(
     summary = _summarise(connections, events, server, client, settings)
     summary["clock"] = {
         "timeline": timeline,
+        "one_clock": one_clock,
         "wall_steps": sum(run.steps for run in server.runs + (client.runs if client else [])),
         "backward_rows": summary.pop("backward_rows"),
         "skew_s": None if skew is None else {**asdict(skew), "estimate": skew.estimate, "consistent": skew.consistent},
@@ -259,7 +260,7 @@ def _reasons(summary: dict[str, Any]) -> list[str]:
     if dropped := summary["dropped_rows"]:
         reasons.append(f"{dropped} row(s) that the writers dropped: the journal is not whole")
     skew = summary["clock"]["skew_s"]
-    if skew is not None and not skew["consistent"]:
+    if skew is not None and not skew["consistent"] and not summary["clock"]["one_clock"]:
         reasons.append("the two sides' clocks cannot be reconciled: a clock was stepped")
     if not summary["connections"]:
         reasons.append("no connection was found: nothing is proven")
@@ -287,6 +288,8 @@ def as_text(summary: dict[str, Any]) -> str:
     if joined := summary.get("joined"):
         skew = summary["clock"]["skew_s"]
         estimate = "no evidence" if skew["estimate"] is None else f"{skew['estimate'] * 1e3:+.2f} ms"
+        if summary["clock"]["one_clock"]:
+            estimate = "none: both read it"
         lines.append("")
         lines.append(
             f"joined: {joined['pairs']:,} pairs, {joined['server_only']:,} server only, {joined['client_only']:,} "

@@ -26,6 +26,8 @@ from ..journal.schema import COLUMNS, PREFIX, SCHEMA_VERSION, SEQUENCE_BITS, wri
 FUTURE_NS = 24 * 3600 * 10**9
 """How far ahead of this machine's clock a file may lie before it is not believed."""
 
+ONE_CLOCK = "the machine's monotonic clock"
+
 STEP_NS = 20_000_000
 """A jump of the wall clock against the monotonic one beyond this, and beyond 500 ppm of drift, is called a step."""
 
@@ -305,7 +307,7 @@ def share_timeline(runs: list[Run]) -> str:
     if len(boots) == 1 and "" not in boots and all(len(a) == 3 for run in runs for a in run.anchors):
         for run in runs:
             run.offset_ns = round(median(a[2] - a[0] for a in run.anchors)) if run.anchors else 0
-        return "the machine's monotonic clock"
+        return ONE_CLOCK
     if all(run.anchors for run in runs):
         for run in runs:
             run.offset_ns = round(median(a[1] - a[0] for a in run.anchors))
