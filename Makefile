@@ -2,6 +2,8 @@
 #
 #   make demo [CONNECTIONS=10000]   start the server, drive it with real connections, print the verdict
 #   make test                       run every test
+#   make pipeline-demo              real traffic -> journals -> audit, advice and report on Spark (needs Java 17)
+#   make interop                    attack tools, a reverse proxy and other servers against the HTTP server
 #   make lint                       ruff and mypy
 #   make clean                      forget .venv and out/
 
@@ -10,11 +12,17 @@ CONNECTIONS ?= 10000
 BIN := .venv/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test lint clean
+.PHONY: demo pipeline-demo interop test lint clean
 .DEFAULT_GOAL := demo
 
 demo: .venv/.demo
 	@$(BIN)/python scripts/demo.py --connections $(CONNECTIONS)
+
+pipeline-demo: .venv/.dev
+	@$(BIN)/python scripts/pipeline_demo.py
+
+interop: .venv/.dev
+	@$(BIN)/python -m scripts.interop
 
 test: .venv/.dev
 	@$(BIN)/python -m pytest $(PYTEST)
@@ -33,12 +41,12 @@ lint: .venv/.dev
 
 .venv/.demo: .venv/.python pyproject.toml constraints.txt
 	@echo "installing what the demo runs (once, about 20 s)"
-	@$(PIP) --editable '.[trio,http,cli,pressure,plot]' 2>.venv/error || { tail -3 .venv/error >&2; echo "cannot install the packages: is the package index reachable?" >&2; exit 1; }
+	@$(PIP) --editable '.[trio,http,cli,pressure,plot]' 2>.venv/error || { echo "cannot install the packages: is the package index reachable? pip's own words are in .venv/error" >&2; exit 1; }
 	@touch $@
 
 .venv/.dev: .venv/.demo
 	@echo "installing what the tests need (once, about a minute)"
-	@$(PIP) --editable '.[dev]' 2>.venv/error || { tail -3 .venv/error >&2; echo "cannot install the packages: is the package index reachable?" >&2; exit 1; }
+	@$(PIP) --editable '.[dev]' 2>.venv/error || { echo "cannot install the packages: is the package index reachable? pip's own words are in .venv/error" >&2; exit 1; }
 	@touch $@
 
 clean:
