@@ -76,14 +76,14 @@ class Observation:
     partial: bool
     outcomes: list[Outcome]
     records: RecordTable = field(default_factory=RecordTable)
-    stalls: Stalls = field(default_factory=Stalls)
     server_stalls: Stalls = field(default_factory=Stalls)
 
     def __post_init__(self) -> None:
         for outcome in self.outcomes:
             self.records.extend(outcome.records)
-            self.stalls.merge(outcome.stalls)
             self.server_stalls.merge(outcome.server_stalls)
+        # One per process, in the order of their shares: connection i belongs to process i modulo their number.
+        self.own_stalls = [outcome.stalls for outcome in self.outcomes]
         self.lag = merged(outcome.lag for outcome in self.outcomes)
         self.latency = merged(outcome.latency for outcome in self.outcomes)
 

@@ -24,7 +24,7 @@ from .units import Target, seconds
 
 TRIALS = 12
 STAGGER = 2.5
-"""Seconds over which the trials of a question are started."""
+"""Seconds over which the trials of a question are started; at most half of what is waited for an answer."""
 DRIP_EVERY = 0.5
 HEAD_DELAY = 0.23
 SAME_INSTANT = 0.02
@@ -141,7 +141,7 @@ def probe(
     questions = HTTP_QUESTIONS if protocol == "http" else PLAIN_QUESTIONS
     begin = monotonic()
     running = [
-        Trial(question, begin + STAGGER * (number + draw(number, asked)) / trials)
+        Trial(question, begin + min(STAGGER, wait / 2) * (number + draw(number, asked)) / trials)
         for asked, question in enumerate(questions)
         for number in range(trials)
     ]

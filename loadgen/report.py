@@ -39,7 +39,7 @@ def build_report(
 ) -> Report:
     """Judge the run and put everything known about it into one dictionary that JSON can carry."""
     law = plan.law
-    verdict = judge_all(plan, observation.records, observation.stalls, observation.server_stalls)
+    verdict = judge_all(plan, observation.records, observation.own_stalls, observation.server_stalls)
     ends, digest = plan.survey()
     outcomes = observation.outcomes
     established = sum(outcome.counters.established for outcome in outcomes)
@@ -105,7 +105,10 @@ def build_report(
             "cpu_fraction": sum(outcome.cpu_seconds for outcome in outcomes) / elapsed if elapsed > 0 else None,
         },
         "server": server,
-        "stuck_s": {"own": observation.stalls.longest, "server": observation.server_stalls.longest},
+        "stuck_s": {
+            "own": max(stalls.longest for stalls in observation.own_stalls),
+            "server": observation.server_stalls.longest,
+        },
         "by_behaviour": {name: dict(counts) for name, counts in sorted(verdict.by_behaviour.items())},
         "lateness_histogram": lateness_histogram(verdict.lateness, law.tick),
         "timeline": line,

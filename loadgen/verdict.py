@@ -9,7 +9,7 @@ queue held the news back. The raw figure (beyond one tick by the client's clock,
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -149,12 +149,17 @@ _MEANING = {
 }
 
 
-def judge_all(plan: Plan, records: Iterable[Record], own: Stalls, server: Stalls) -> Verdict:
-    """The verdict over all *records* of a run of *plan*."""
+def judge_all(plan: Plan, records: Iterable[Record], own: Sequence[Stalls], server: Stalls) -> Verdict:
+    """The verdict over all *records* of a run of *plan*.
+
+    *own* is the lag of each process: only that of the process which held a connection counts for it. *server* is what
+    all of them saw of the server.
+    """
     verdict = Verdict()
     tick = plan.law.tick
     for record in records:
         behaviour = plan.behaviour(record.connection)
-        verdict.add(record, behaviour, judge(record, behaviour, plan.law, own, server), tick)
+        lag = own[record.connection % len(own)]
+        verdict.add(record, behaviour, judge(record, behaviour, plan.law, lag, server), tick)
     verdict.lateness.sort()
     return verdict

@@ -25,7 +25,7 @@ events {{ worker_connections 2000; }}
 http {{
     access_log off; client_body_temp_path {dir}/1; proxy_temp_path {dir}/2; fastcgi_temp_path {dir}/3;
     uwsgi_temp_path {dir}/4; scgi_temp_path {dir}/5;
-    keepalive_timeout 2s; client_header_timeout 1s; keepalive_requests 100000;
+    keepalive_timeout 1s; client_header_timeout 1s; keepalive_requests 100000;
     server {{ listen 127.0.0.1:{port} backlog=1024; location / {{ return 200 "hello"; }} }}
 }}
 """
@@ -35,7 +35,7 @@ HAPROXY = """defaults
     timeout client 3s
     timeout server 3s
     timeout http-request 1s
-    timeout http-keep-alive 2s
+    timeout http-keep-alive 1s
 frontend f
     bind 127.0.0.1:{port}
     http-request return status 200 content-type text/plain string "hello"
@@ -97,9 +97,9 @@ def server(name: str, folder: Path) -> tuple[list[str], int]:
     pytest.importorskip(name, reason=f"{name} is not installed")
     (folder / "app.py").write_text(APP)
     if name == "uvicorn":
-        options = ["--timeout-keep-alive", "2", "--port", str(port), "--log-level", "warning"]
+        options = ["--timeout-keep-alive", "1", "--port", str(port), "--log-level", "warning"]
     else:
-        options = ["--worker-class", "trio", "--keep-alive", "2", "-b", f"127.0.0.1:{port}"]
+        options = ["--worker-class", "trio", "--keep-alive", "1", "-b", f"127.0.0.1:{port}"]
     return [sys.executable, "-m", name, *options, "app:app"], port
 
 
@@ -108,14 +108,14 @@ def server(name: str, folder: Path) -> tuple[list[str], int]:
 def test_probe_finds_the_keep_alive_timeout_of_servers_we_did_not_write(name: str, tmp_path: Path) -> None:
     command, port = server(name, tmp_path)
     with foreign(command, port, tmp_path):
-        done = loadgen("probe", "--target", f"127.0.0.1:{port}", "--wait", "4s", "--trials", "4", "--json")
+        done = loadgen("probe", "--target", f"127.0.0.1:{port}", "--wait", "2s", "--trials", "4", "--json")
     found = {finding["name"]: finding for finding in json.loads(done.stdout)}
     keep_alive = found["keep_alive"]
     assert done.returncode == 0
-    assert keep_alive["expected"] == 2.0
+    assert keep_alive["expected"] == 1.0
     assert keep_alive["closed"] == 4
     assert keep_alive["how"] == "FIN"
-    assert keep_alive["shortest"] > 1.99
+    assert keep_alive["shortest"] > 0.99
     if name in ("nginx", "haproxy"):
         assert found["headers_drip"]["expected"] == 1.0
     if name == "haproxy":
@@ -128,8 +128,8 @@ def test_a_foreign_server_is_judged_over_http(name: str, tmp_path: Path) -> None
     command, port = server(name, tmp_path)
     with foreign(command, port, tmp_path):
         done = loadgen(
-            "run", "--target", f"127.0.0.1:{port}", "--scenario", "http-everyday", "--timeout", "2s", "--tick", "500ms",
-            "--duration", "3s", "--connections", "100", "--tolerance", "2ms", "--json", "--quiet", "--seed", "3",
+            "run", "--target", f"127.0.0.1:{port}", "--scenario", "http-everyday", "--timeout", "1s", "--tick", "500ms",
+            "--duration", "2s", "--connections", "100", "--tolerance", "2ms", "--json", "--quiet", "--seed", "3",
         )  # fmt: skip
     report = json.loads(done.stdout)
     assert report["reasons"] == []
@@ -141,7 +141,7 @@ def test_a_foreign_server_is_judged_over_http(name: str, tmp_path: Path) -> None
 @pytest.mark.slow
 def test_probe_tells_early_from_late_and_sees_the_tick() -> None:
     with faulty_server("correct") as running:
-        findings = probe(parse_target(f"127.0.0.1:{running.port}"), "echo", 3.0, {"idle": 1.0, "drip": 1.0}, trials=8)
+        findings = probe(parse_target(f"127.0.0.1:{running.port}"), "echo", 2.0, {"idle": 1.0, "drip": 1.0}, trials=8)
     found = {finding.name: finding for finding in findings}
     idle = found["idle"]
     assert idle.expected == 1.0

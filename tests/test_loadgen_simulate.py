@@ -34,7 +34,7 @@ def plan_of(
 
 
 def judged(plan: Plan, seen: Observation) -> Verdict:
-    return judge_all(plan, seen.records, seen.stalls, seen.server_stalls)
+    return judge_all(plan, seen.records, seen.own_stalls, seen.server_stalls)
 
 
 @settings(max_examples=30, deadline=None)

@@ -109,19 +109,26 @@ def test_a_racer_is_never_judged() -> None:
 def test_counts_are_those_of_the_findings_and_every_violation_is_a_reason() -> None:
     plan = make_plan(from_mix("silent"), 1, LAW, 20.0, 1, 1)
     records = [record(104.0), record(105.5), record(107.0), record(120.0, how=How.OPEN), record(103.0, final=False)]
-    verdict = judge_all(plan, records, NONE, NONE)
+    verdict = judge_all(plan, records, [NONE], NONE)
     assert (verdict.expected, verdict.observed, verdict.beyond_tick) == (4, 4, 1)
     assert verdict.lateness == sorted(verdict.lateness)
     assert [reason.split(":")[0] for reason in verdict.reasons()] == ["1 early", "1 late", "1 missed", "1 false"]
     assert len(verdict.violations) == 4
 
 
+def test_only_the_process_that_held_a_connection_excuses_it() -> None:
+    plan = make_plan(from_mix("silent"), 2, LAW, 20.0, 1, 1)
+    records = [record(106.3)._replace(connection=number) for number in (0, 1)]
+    verdict = judge_all(plan, records, [stalled(106.2, 0.4), NONE], NONE)
+    assert (verdict.categories["reaped"], verdict.categories["late"]) == (1, 1)
+
+
 def test_a_run_that_showed_nothing_does_not_pass() -> None:
     plan = make_plan(from_mix("silent"), 1, LAW, 20.0, 1, 1)
-    assert judge_all(plan, [], NONE, NONE).reasons()
+    assert judge_all(plan, [], [NONE], NONE).reasons()
     assert any(
         "own lag" in reason
-        for reason in judge_all(plan, [record(103.0, final=False, overslept=True)], NONE, NONE).reasons()
+        for reason in judge_all(plan, [record(103.0, final=False, overslept=True)], [NONE], NONE).reasons()
     )
 
 
