@@ -145,7 +145,7 @@ class Timeouts(_Checked):
     drain_idle: float = option(
         1.0,
         Duration(),
-        "on shutdown: how long a connection must have been idle before it is closed, for a request may be on its way",
+        "on shutdown and at max_age: how long an idle connection is still kept, for a request may be on its way",
         precedent="nginx keepalive_min_timeout; HAProxy option idle-close-on-response",
         live=False,
     )

@@ -14,6 +14,7 @@ from typing import Literal, Protocol
 
 from .config import ReaperConfig
 from .rates import Allowance, Sweep
+from .ticks import seconds_to_tick
 
 Direction = Literal["in", "out"]
 
@@ -95,11 +96,18 @@ STALL_TICKS = 2.0
 for it. Looks are less than one tick apart when nothing is stuck."""
 
 INSTANT = 1e-6
-"""Seconds; the timeout of a connection that is to go as soon as the reaper can judge it. Its law holds for that too:
+"""Seconds; the deadline of a connection that is to go as soon as the reaper can judge it. Its law holds for that too:
 after the loop has read what had arrived, and not if the kernel still holds bytes of it."""
 
 IDLE_PHASES = frozenset({Phase.FIRST_BYTE, Phase.KEEP_ALIVE})
 """Nothing has been asked for: closing loses nothing but a request that is on its way."""
+
+
+class Deadline(Protocol):
+    """`reaper.Lease`, or anything that behaves like it."""
+
+    def release(self) -> object:
+        """Call it off."""
 
 
 class Watch(Protocol):
@@ -116,6 +124,9 @@ class Watch(Protocol):
 
     def retime(self, idle: float, reason: str | None = None) -> object:
         """Put a timeout (seconds, 0 is off) and a reason in force, counted from the last activity."""
+
+    def deadline(self, seconds: float, reason: str) -> Deadline:
+        """End the connection *seconds* from now for *reason*, whatever bytes come, unless it is released."""
 
 
 class IdlePolicy:
@@ -134,7 +145,7 @@ class IdlePolicy:
         phase: What the connection waits for to begin with.
     Attributes:
         phase: What it waits for now.
-        since: Since when, seconds.
+        active: Seconds; when it began to, or when bytes last started its timeout again.
         requests: Requests begun.
         retired: Why no further request may follow the one in flight; None: they may.
     """
@@ -143,16 +154,17 @@ class IdlePolicy:
         "_armed",
         "_config",
         "_doomed",
+        "_ending",
         "_inbound",
         "_outbound",
         "_progress",
         "_suspended",
         "_sweep",
         "_watch",
+        "active",
         "phase",
         "requests",
         "retired",
-        "since",
     )
 
     def __init__(
@@ -171,31 +183,26 @@ class IdlePolicy:
         self._inbound: Allowance | None = None
         self._outbound: Allowance | None = None
         self._armed: tuple[float, str] | None = None
-        self._doomed: str | None = None
+        self._doomed: str | None = None  # why a least rate ends it, unless it catches up
+        self._ending: Deadline | None = None  # what ends it then, or in an idle phase when it is retired
         self._suspended = False
         self.requests = 0
         self.retired: str | None = None
         self.phase = phase
-        self.since = now
+        self.active = now
         self._begin(now)
 
     def enter(self, phase: Phase, now: float) -> None:
         """The connection now waits for *phase*; its timeout counts from *now*. Nothing if it does already."""
-        if phase is self.phase:
-            return
-        if self._doomed is not None:
-            # It goes unless it catches up. A new wait would put its end off, and one per dripped byte for ever.
+        if phase is not self.phase:
+            self._leave(now)
             self.phase = phase
-            return
-        self._leave(now)
-        self.phase = phase
-        self.since = now
-        self._begin(now)
+            self._begin(now)
 
     def request(self, now: float) -> None:
         """A request has begun: it is in flight, and with it its own allowances for body and response."""
         self.requests += 1
-        self._doomed = None
+        self._spare()
         self.enter(Phase.IN_FLIGHT, now)
         self._inbound = self._outbound = None
         limit = self._config.limits.max_requests
@@ -214,27 +221,34 @@ class IdlePolicy:
         if allowance is not None:
             allowance.earn(count, now)
             if self._doomed == TOO_SLOW[direction] and allowance.left(now) > 0:
-                self._doomed = None
-                self._arm(now)
-        # A doomed connection is not touched: bytes at drip rate would put its end off for ever.
-        if self._doomed is None and direction in RULES[self.phase].restarted_by:
+                self._spare()
+        if direction in RULES[self.phase].restarted_by:
+            self.active = now
             self._watch.touch()
+            if self._doomed is None:
+                self._spare()
 
     def retire(self, reason: str, now: float) -> None:
-        """Let the connection go: at once if nothing has been asked for, otherwise after the response in flight.
+        """Let the connection go: soon if nothing has been asked for, otherwise after the response in flight.
 
-        At once means not before it has been idle for `drain_idle`: a request may be on its way.
+        Soon is `drain_idle` from now, for a request may be on its way; it is answered.
         """
         if self.retired is None or self.retired == MAX_REQUESTS:
             self.retired = reason
             if self.phase in IDLE_PHASES:
-                self._arm(now)
+                self._retire()
 
     def reload(self, config: ReaperConfig, now: float) -> None:
         """Put the timeouts of *config* in force. That of the phase counts from the last activity, not from *now*."""
         self._config = config
-        if self._doomed is None:
-            self._arm(now)
+        name = RULES[self.phase].timeout
+        if name is not None and self._doomed is None:
+            timeout = getattr(config.timeouts, name)
+            if timeout and now - self.active >= timeout:
+                # Over already by the new rule. It is due now, and not late for the time in which the old one held.
+                self._end(INSTANT, name)
+            else:
+                self._arm(name, timeout)
 
     def charge(self, now: float) -> None:
         """Ask for progress and judge the least rate of the phase. Called by the `Sweep`."""
@@ -244,10 +258,11 @@ class IdlePolicy:
         allowance = self._inbound if rate == "in" else self._outbound
         if rate is not None and allowance is not None and self._doomed is None and allowance.left(now) <= 0:
             self._doomed = TOO_SLOW[rate]
-            self._now(self._doomed)
+            self._end(INSTANT, self._doomed)
 
     def _begin(self, now: float) -> None:
         rule = RULES[self.phase]
+        self.active = now
         if rule.timeout is None:
             self._watch.suspend()
             self._suspended = True
@@ -257,7 +272,9 @@ class IdlePolicy:
             self._watch.resume()
         else:
             self._watch.touch()
-        self._arm(now)
+        self._arm(rule.timeout, getattr(self._config.timeouts, rule.timeout))
+        if self.retired is not None and self.phase in IDLE_PHASES:
+            self._retire()
         if rule.rate is not None and self._sweep is not None:
             allowance = self._allowance(rule.rate)
             if allowance is not None:
@@ -266,6 +283,8 @@ class IdlePolicy:
                 self._sweep.add(self)
 
     def _leave(self, now: float) -> None:
+        if self._doomed is None:
+            self._spare()
         rate = RULES[self.phase].rate
         if rate is not None and self._sweep is not None:
             self._sweep.discard(self)
@@ -289,27 +308,26 @@ class IdlePolicy:
             self._outbound = Allowance(limits.min_out_rate, limits.min_out_grace, timeouts.write, step)
         return self._outbound
 
-    def _arm(self, now: float) -> None:
+    def _arm(self, name: str, timeout: float) -> None:
         """Put the phase's timeout and reason in force, unless they are."""
-        name = RULES[self.phase].timeout
-        if name is None:
-            return
-        key = (getattr(self._config.timeouts, name), name)
-        if self.retired is not None and self.phase in IDLE_PHASES:
-            soon = self._config.timeouts.drain_idle
-            if now - self.since >= soon:
-                self._now(self.retired)
-                return
-            key = (min(soon, key[0] or soon), self.retired)
-        if key != self._armed:
-            self._armed = key
-            self._watch.retime(*key)
+        if (timeout, name) != self._armed:
+            self._armed = (timeout, name)
+            self._watch.retime(timeout, name)
 
-    def _now(self, reason: str) -> None:
-        """Have the connection reaped as soon as it can be judged. Due from now on: not late for what went before."""
-        self._armed = (INSTANT, reason)
-        self._watch.touch()
-        self._watch.retime(*self._armed)
+    def _retire(self) -> None:
+        if self.retired is not None:
+            self._end(self._config.timeouts.drain_idle or INSTANT, self.retired)
+
+    def _end(self, seconds: float, reason: str) -> None:
+        """A deadline beside the timeout of the phase: what is too slow or retired is not idle, and not late for it."""
+        if self._ending is None:
+            self._ending = self._watch.deadline(seconds, reason)
+
+    def _spare(self) -> None:
+        self._doomed = None
+        if self._ending is not None:
+            self._ending.release()
+            self._ending = None
 
 
 def lifespan(max_age: float, jitter: float, tick: float, share: float) -> float:
@@ -325,4 +343,4 @@ def lifespan(max_age: float, jitter: float, tick: float, share: float) -> float:
     """
     if max_age == 0:
         return 0.0
-    return max(1, round(max_age * (1 - jitter * share) / tick)) * tick
+    return max(1, seconds_to_tick(max_age * (1 - jitter * share), 0.0, tick)) * tick

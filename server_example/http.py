@@ -27,6 +27,7 @@ import trio
 import reaper.trio
 from reaper.config import ReaperConfig
 from reaper.errors import ConfigError
+from reaper.journal import Journal
 from reaper.lease import Lease
 from reaper.policy import ANSWERS, NOT_TAKEN, TOO_OLD, IdlePolicy, Phase, lifespan
 from reaper.rates import Sweep
@@ -164,6 +165,7 @@ class HttpServer:
                     await connection.run()
                 except (trio.BrokenResourceError, trio.ClosedResourceError):
                     self.counters.lost += 1
+                watch.hung_up = transport.hung_up
             if watch.reaped:
                 await self._farewell(connection, watch.reason or "")
         except Exception:
@@ -190,10 +192,17 @@ class HttpServer:
         if status is None:
             return
         connection.transport.policy = None
-        with self.watcher.watch(connection.transport, self.config.timeouts.linger, reason="linger"):
+        with trio.CancelScope() as scope:
+            # Not a watch: for the journal this connection has ended.
+            limit = self.watcher.register(
+                ("farewell", connection.uid),
+                self.config.timeouts.linger or self.config.reaper.tick,
+                lambda expiry: scope.cancel(),
+            )
             with suppress(trio.BrokenResourceError, trio.ClosedResourceError):  # it hung up by itself
                 await connection.answer_error(HttpError(status, f"{reason} timed out"))
             connection.transport.shut()
+        limit.release()
 
     async def _refuse(self, transport: Transport) -> None:
         """One connection too many: 503 for as many as that is cheap for."""
@@ -279,17 +288,26 @@ def tls_context(config: ReaperConfig) -> ssl.SSLContext | None:
     return context
 
 
-async def serve(worker: Worker, config: ReaperConfig, load: Callable[[], ReaperConfig] | None = None) -> None:
+async def serve(
+    worker: Worker,
+    config: ReaperConfig,
+    load: Callable[[], ReaperConfig] | None = None,
+    journal: Journal | None = None,
+) -> None:
     """One worker process: serve until told to stop, then drain.
 
     Args:
         worker: Listening socket, counters, and the word to stop.
         config: What to begin with.
         load: Reads the configuration anew when SIGHUP comes; None: SIGHUP is ignored.
+        journal: Where the life of every connection is written; None: nowhere.
     Raises:
         ConfigError: certificate and key cannot be used.
     """
-    async with reaper.trio.open_reaper(config) as watcher, trio.open_nursery() as handlers:
+    async with (
+        reaper.trio.open_reaper(config, journal=journal, listener="http") as watcher,
+        trio.open_nursery() as handlers,
+    ):
         server = HttpServer(config, watcher)
         async with trio.open_nursery() as accepting:
             accepting.start_soon(server.accept, worker.listener, handlers)
@@ -299,6 +317,8 @@ async def serve(worker: Worker, config: ReaperConfig, load: Callable[[], ReaperC
             await worker.stop_requested()
             accepting.cancel_scope.cancel()
         await server.drain()
+        if journal is not None:
+            journal.drain(reaper.trio.journal_clock()())
         _publish(worker, server)
         handlers.cancel_scope.cancel()
 

@@ -43,6 +43,7 @@ class Transport(trio.abc.HalfCloseableStream):
         peer: Its peer, as text.
         policy: Is told of every byte.
         received, sent: Bytes so far.
+        hung_up: Whether the peer ended the connection, before we did.
     """
 
     def __init__(self, connected: socket.socket, peer: str) -> None:
@@ -54,6 +55,8 @@ class Transport(trio.abc.HalfCloseableStream):
         self.policy: IdlePolicy | None = None
         self.received = 0
         self.sent = 0
+        self.hung_up = False
+        self._shut = False
         self._taken = 0  # bytes the peer had taken when it was last asked
         self._then: Phase | None = None
         self._streak = False
@@ -71,7 +74,10 @@ class Transport(trio.abc.HalfCloseableStream):
                 self._streak = False
                 await trio.lowlevel.wait_readable(self.socket)
             except OSError as error:
+                self.hung_up = not self._shut
                 raise trio.BrokenResourceError(f"receiving from {self.peer}: {error}") from error
+        if not data:
+            self.hung_up = not self._shut
         self.received += len(data)
         if self.policy is not None:
             self.policy.bytes_in(len(data), trio.current_time())
@@ -100,6 +106,7 @@ class Transport(trio.abc.HalfCloseableStream):
                 self.sent += count
                 left = left[count:]
         except OSError as error:
+            self.hung_up = not self._shut
             raise trio.BrokenResourceError(f"sending to {self.peer}: {error}") from error
         finally:
             if interrupted is not None and self.policy is not None:
@@ -118,6 +125,7 @@ class Transport(trio.abc.HalfCloseableStream):
 
     def shut(self) -> None:
         """Shut our sending side: what is queued goes out, then the end of file."""
+        self._shut = self._shut or not self.hung_up
         with contextlib.suppress(OSError):  # the connection is gone already: there is nobody left to tell
             self.socket.shutdown(socket.SHUT_WR)
 

@@ -502,7 +502,7 @@ async def test_maximum_age_ends_a_connection_after_its_response() -> None:
 
 @pytest.mark.trio
 async def test_draining_finishes_what_is_in_flight_and_closes_the_rest() -> None:
-    async with running(drain_idle=SHORT, drain="9s") as run, await run.connect() as idle, await run.connect() as mute:
+    async with running(drain_idle=SHORT, drain="1h") as run, await run.connect() as idle, await run.connect() as mute:
         busy = await run.connect()
         clients = [Client(busy), Client(idle)]
         await clients[1].ask()

@@ -66,6 +66,10 @@ class World:
     def retime(self, idle: float, reason: str | None = None) -> bool:
         return self.lease.retime(idle or NEVER, self.now, reason)
 
+    def deadline(self, seconds: float, reason: str) -> Lease:
+        self.scheduled += 1
+        return self.core.register(("deadline", self.scheduled), seconds, self.now, self.reap, reason=reason)
+
     def run(self, seconds: float, every: float | None = None, act: Callable[[], object] | None = None) -> None:
         """Let time pass, woken as the core wants it, and *act* *every* so many seconds; stop at the first reap."""
         end = self.now + seconds
@@ -296,7 +300,8 @@ def test_a_byte_too_few_at_the_last_look_does_not_put_the_end_off() -> None:
     policy.bytes_in(1, world.now)
     world.now += 0.1
     world.core.expire(world.now)
-    assert [reason for reason, _ in world.reaped] == ["min_in_rate"]
+    ((reason, _),) = world.reaped
+    assert reason == "min_in_rate"
 
 
 def test_whoever_catches_up_may_go_on_with_its_request() -> None:
@@ -377,13 +382,36 @@ def test_max_requests_retires_on_the_last_one() -> None:
 def test_retiring_an_idle_connection_waits_for_a_request_that_may_be_on_its_way() -> None:
     world = World(keep_alive="60s", drain_idle="2s")
     policy = world.policy(Phase.KEEP_ALIVE)
-    world.run(1.0)
+    world.run(30.0)
     policy.retire("drain", world.now)
     start = world.now
     world.run(100.0)
     reason, after = reaped_after(world, start)
     assert reason == "drain"
-    assert 1.0 <= after <= 2.0  # it had been idle for one of the two seconds already
+    assert 2.0 <= after <= 3.0
+
+
+def test_a_request_that_comes_after_retiring_is_served() -> None:
+    world = World(keep_alive="60s", drain_idle="2s")
+    policy = world.policy(Phase.KEEP_ALIVE)
+    policy.retire("drain", world.now)
+    world.run(1.0)
+    policy.enter(Phase.HEADERS, world.now)
+    world.run(2.5)
+    policy.request(world.now)
+    world.run(1000.0)
+    assert (world.reaped, policy.retired) == ([], "drain")
+
+
+def test_retiring_does_not_prolong_a_shorter_timeout() -> None:
+    world = World(keep_alive="3s", drain_idle="50s")
+    policy = world.policy(Phase.KEEP_ALIVE)
+    start = world.now
+    policy.retire("drain", world.now)
+    world.run(100.0)
+    reason, after = reaped_after(world, start)
+    assert reason == "keep_alive"
+    assert after <= 4.0
 
 
 def test_retiring_a_request_in_flight_lets_it_finish() -> None:
@@ -410,6 +438,34 @@ def test_a_reload_reaches_an_open_connection_and_counts_from_its_last_activity()
     policy.reload(World(keep_alive="12s").config, world.now)
     world.run(100.0)
     assert 12.0 <= reaped_after(world, start)[1] <= 13.0
+
+
+@pytest.mark.parametrize("phase", [Phase.KEEP_ALIVE, Phase.TUNNEL])
+def test_a_reload_that_ends_a_timeout_at_once_is_not_late_for_it(phase: Phase) -> None:
+    world = World(**{phase.value: "60s"})
+    policy = world.policy(phase)
+    world.run(30.0)
+    policy.reload(World(**{phase.value: "12s"}).config, world.now)
+    start = world.now
+    world.run(100.0)
+    assert reaped_after(world, start)[0] == phase.value
+    assert world.core.statistics().max_lateness <= 1.0
+
+
+def test_a_reload_counts_from_the_last_bytes_and_these_spare() -> None:
+    world = World(tunnel="60s")
+    policy = world.policy(Phase.TUNNEL)
+    world.run(30.0)
+    policy.bytes_in(1, world.now)
+    world.run(5.0)
+    policy.reload(World(tunnel="4s").config, world.now)
+    policy.bytes_out(1, world.now)  # before it could be judged
+    start = world.now
+    policy.reload(World(tunnel="8s").config, world.now)
+    world.run(100.0)
+    reason, after = reaped_after(world, start)
+    assert reason == "tunnel"
+    assert 8.0 <= after <= 9.0
 
 
 def test_a_reload_while_a_request_is_in_flight_is_in_force_afterwards() -> None:
