@@ -35,7 +35,8 @@ def main() -> int:
         shutil.rmtree(directory, ignore_errors=True)
     out.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-m", "server_example", "echo", "--port", "0", "--idle", options.timeout, "--tick", "1s"]
-    server = subprocess.Popen([*command, "--journal", str(events)], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    command += ["--connections", str(options.connections), "--journal", str(events)]
+    server = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
     try:
         assert server.stdout is not None
         port = None

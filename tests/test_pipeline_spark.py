@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import random
 import shutil
+import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +37,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow]
 @pytest.fixture(scope="module")
 def spark() -> Iterator[Any]:
     with open_session("tests", "local[2]") as session:
+        session.conf.set("spark.sql.shuffle.partitions", "1")
         yield session
 
 
@@ -331,6 +334,64 @@ def test_an_nginx_connection_whose_lines_have_a_hole_is_not_taken_for_a_long_sil
     path.write_text("1790000000.000 1 1 0.000\n1790000001.000 1 2 0.000\n1790000060.000 1 9 0.000\n")
     (entry,) = advice_from(spark, "nginx", path)["listeners"].values()
     assert entry["silences_ended"] == 1
+
+
+NGINX_CONF = """
+daemon off;
+pid {dir}/nginx.pid;
+error_log {dir}/error.log;
+events {{ worker_connections 512; }}
+http {{
+  log_format reaper '$msec $connection $connection_requests $request_time';
+  access_log {dir}/access.log reaper;
+  client_body_temp_path {dir}/a; proxy_temp_path {dir}/b; fastcgi_temp_path {dir}/c;
+  uwsgi_temp_path {dir}/d; scgi_temp_path {dir}/e;
+  keepalive_timeout 4s;
+  server {{ listen 127.0.0.1:{port}; location / {{ return 200 "ok"; }} }}
+}}
+"""
+
+
+@pytest.mark.skipif(shutil.which("nginx") is None, reason="needs nginx (Debian: apt-get install nginx)")
+def test_a_real_nginx_under_the_load_generator_is_advised_from_the_log_it_wrote(spark: Any, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    conf = tmp_path / "nginx.conf"
+    conf.write_text(NGINX_CONF.format(dir=tmp_path, port=port))
+    nginx = subprocess.Popen(["nginx", "-p", str(tmp_path), "-c", str(conf)], stderr=subprocess.DEVNULL)
+    try:
+        for _ in range(100):
+            with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+                break
+            time.sleep(0.05)
+        run = [sys.executable, "-m", "loadgen", "run", "--target", f"127.0.0.1:{port}", "--protocol", "http"]
+        plan = [
+            "--connections",
+            "40",
+            "--timeout",
+            "4s",
+            "--mix",
+            "silent=25,chatty=75",
+            "--duration",
+            "8s",
+            "--seed",
+            "7",
+        ]
+        subprocess.run(
+            [*run, *plan, "--quiet"], capture_output=True, check=False, timeout=60
+        )  # its verdict is not ours
+    finally:
+        nginx.terminate()
+        nginx.wait(timeout=10)
+    log = tmp_path / "access.log"
+    summary = advise(spark, Inputs(), ("nginx", [log], 4 * S), Policy(max_cut=0.05)).summary
+    (entry,) = summary["listeners"].values()
+    assert summary["quarantined"] == []
+    assert entry["silences"] == len(log.read_text().splitlines())
+    assert 30 <= entry["connections"] <= 41  # one connection was ours, to see that it listens, and sent nothing
+    assert entry["silences_ended"] > 60
+    assert 1.0 <= entry["recommendation"]["timeout_s"] <= 4.0
+    check_config(tmp_path, as_toml(summary))
 
 
 # ---- live -----------------------------------------------------------------------------------------------------------

@@ -303,6 +303,11 @@ def as_toml(summary: dict[str, Any]) -> str:
         advice = summary["listeners"][entry["listener"]]["recommendation"]
         lines += [f"# {reason}" for reason in advice["because"]]
         lines.append(f'{key} = "{_duration(entry["timeout_s"])}"')
+    if "keep_alive" in config["timeouts"]:
+        behind = summary["policy"]["behind"]
+        if behind is None:
+            lines += ["", "# No load balancer was named: with one in front, ask again with --behind."]
+        lines += ["", "[server]", f'behind = "{behind or "direct"}"']
     return "\n".join([*lines, ""])
 
 

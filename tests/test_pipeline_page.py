@@ -1,0 +1,178 @@
+"""The report: one file, nothing fetched, and the charts say what the figures say. No Spark here."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from reaper.pipeline.charts import Axis, Chart, count, percent, seconds
+from reaper.pipeline.page import Charted, _mass, render
+from reaper.pipeline.verdicts import VERDICTS
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+
+
+def summary(**changes: Any) -> dict[str, Any]:
+    return {
+        "connections": 120,
+        "verdicts": {**dict.fromkeys(VERDICTS, 0), "ok_reaped": 90, "ok_closed": 30},
+        "averted": 2,
+        "reasons": [],
+        "result": "pass",
+        "offenders": [],
+        "listeners": {"echo": {"lateness_s": {"p99": 0.9}, "seen_lateness_s": {"p99": 0.95}}},
+        "settings_s": {"tick": [1.0], "grace": 0.25},
+        "clock": {"timeline": "Unix time", "wall_steps": 0},
+        "files": {"read": 2, "quarantined": []},
+        "dropped_rows": 0,
+        "stalls": {"count": 0, "total_s": 0.0},
+        "joined": {"pairs": 118},
+        **changes,
+    }
+
+
+ADVICE: dict[str, Any] = {
+    "config": {"timeouts": {"idle": {"timeout_s": 30.0, "listener": "<echo>"}}},
+    "policy": {"max_cut": 0.001},
+    "notes": ["a note"],
+    "listeners": {
+        "<echo>": {
+            "survival": [[1.0, 0.8, 0.7, 0.9], [10.0, 0.2, 0.1, 0.3]],
+            "trade_off": [
+                {"timeout_s": 5.0, "mean_open": 10.0, "silences_cut": 0.3, "beyond_what_was_seen": False},
+                {"timeout_s": 30.0, "mean_open": 50.0, "silences_cut": 0.0, "beyond_what_was_seen": False},
+            ],
+            "recommendation": {"timeout_s": 30.0, "tick_s": 0.5, "because": ["because & why"]},
+        }
+    },
+}
+
+CHARTED = Charted(
+    tick=1.0,
+    lateness=[(-0.05, 1), (0.0, 40), (0.95, 49)],
+    seen=True,
+    width=1.0,
+    opened={0: 100, 5: 20},
+    reaped={10: 90},
+    closed={11: 30},
+    mass=[(10.0, 90, 4)],
+    suspects=[{"conn": 7, "listener": "echo", "activities": 9, "bytes": None, "idle_share": 0.9, "held_s": 40.0}],
+)
+
+
+class Outward(HTMLParser):
+    """Collects whatever in a page could make a browser ask somebody for something."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag in {"script", "iframe", "object", "embed", "img"}:
+            self.found.append(tag)
+        self.found += [f"{name}={value}" for name, value in attrs if name in {"src", "href"} and value != "data:,"]
+
+
+def test_the_page_asks_nobody_for_anything() -> None:
+    page = render(summary(), ADVICE, CHARTED)
+    outward = Outward()
+    outward.feed(page)
+    assert outward.found == []
+    assert "url(" not in page
+    assert "@import" not in page
+    assert page.count("<svg") == 4
+
+
+def test_the_verdict_is_the_headline() -> None:
+    def headline(**changes: Any) -> str:
+        found = re.search(r"<h1>(.*?)</h1>", render(summary(**changes), ADVICE, CHARTED))
+        assert found is not None
+        return found[1]
+
+    assert headline() == "The law of time held"
+    broken = {**summary()["verdicts"], "early": 2}
+    assert headline(result="fail", reasons=["2 early"], verdicts=broken) == "The law of time was broken"
+    assert headline(result="fail", reasons=["1 file(s) put aside"]) == "Not proven"
+
+
+def test_offenders_and_names_are_shown_and_escaped() -> None:
+    offender = {"verdict": "early", "conn": 99, "story": "on <b>echo</b>; reaped"}
+    page = render(summary(result="fail", reasons=["1 early: <why>"], offenders=[offender]), ADVICE, CHARTED)
+    assert "on &lt;b&gt;echo&lt;/b&gt;; reaped" in page
+    assert "1 early: &lt;why&gt;" in page
+    assert "&lt;echo&gt;: 30 s" in page
+    assert "because &amp; why" in page
+
+
+def test_a_page_about_nothing_says_so() -> None:
+    nothing = Charted(1.0, [], False, 1.0, {}, {}, {}, [], [])
+    page = render(summary(connections=0, listeners={}), {**ADVICE, "config": {}, "listeners": {}}, nothing)
+    assert "Nothing was reaped." in page
+    assert "Nothing happened." in page
+    assert "nothing can be advised" in page
+
+
+def test_mass_reaps_are_ticks_far_above_the_usual_with_the_storm_that_followed() -> None:
+    reaps = {**dict.fromkeys(range(0, 100, 2), 3), 40: 200}
+    assert _mass(reaps, {41: 50, 45: 7, 46: 1000}, 0.5) == [(20.0, 200, 57)]
+    assert _mass({}, {}, 1.0) == []
+
+
+def test_axes_say_round_values_within_their_range() -> None:
+    assert Axis(0, 2, "x").ticks() == pytest.approx([0, 0.5, 1, 1.5, 2])
+    assert Axis(0.1, 100, "x", log=True).ticks() == pytest.approx([0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100])
+    assert [Axis(1, 100, "x", log=True).place(v) for v in (0, 1, 10, 1e9)] == pytest.approx([0, 0, 0.5, 1])
+
+
+@pytest.mark.parametrize(
+    ("said", "value"),
+    [
+        (seconds(0), "0"),
+        (seconds(0.9998), "1 s"),
+        (seconds(0.02), "20 ms"),
+        (seconds(90), "1.5 min"),
+        (seconds(7200), "2 h"),
+        (percent(0.001), "0.1 %"),
+        (count(1_500), "1.5 k"),
+        (count(2e6), "2 M"),
+    ],
+)
+def test_values_are_said_as_people_say_them(said: str, value: str) -> None:
+    assert said == value
+
+
+def test_a_step_line_holds_each_value_until_the_next() -> None:
+    chart = Chart("c", Axis(0, 2, "x"), Axis(0, 1, "y"))
+    chart.line([(0, 1), (1, 0.5), (2, 0)], "a", steps=True)
+    found = re.search(r'points="([^"]*)"', chart.svg())
+    assert found is not None
+    ys = [float(point.split(",")[1]) for point in found[1].split()]
+    assert len(ys) == 5
+    assert ys[0] == ys[1] < ys[2] == ys[3] < ys[4]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(CHROMIUM is None, reason="needs chromium (Debian: apt-get install chromium)")
+def test_a_browser_without_a_network_shows_the_charts_and_complains_of_nothing(tmp_path: Path) -> None:
+    page = tmp_path / "report.html"
+    page.write_text(render(summary(), ADVICE, CHARTED), encoding="utf-8")
+    assert CHROMIUM is not None
+    options = ["--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'profile'}"]
+    watching = ["--enable-logging=stderr", "--v=0", f"--log-net-log={tmp_path / 'net.json'}", "--dump-dom"]
+    command = [CHROMIUM, *options, *watching, "--host-resolver-rules=MAP * ~NOTFOUND", page.as_uri()]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    assert "The law of time held" in done.stdout
+    assert done.stdout.count("<polyline") >= 4
+    assert "CONSOLE" not in done.stderr
+    # The browser itself may try to reach its maker; the page must not: its own loads are tagged with its address.
+    net = (tmp_path / "net.json").read_text(encoding="utf-8", errors="replace")
+    initiated = [line for line in net.splitlines() if '"initiator":"file://' in line and '"url":"http' in line]
+    assert initiated == []
