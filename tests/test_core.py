@@ -356,6 +356,14 @@ def test_expire_may_judge_as_of_an_instant_a_little_past():
         core.advance(5.0)
 
 
+def test_expire_alone_finds_what_waited_in_the_wheel():
+    core = IdleReaper(tick=1.0, wheel_size=4)
+    core.register("a", timeout=5000.0, now=0.0)
+    core.close_epoch(1.0)
+    assert core.explain("a").place.startswith("wheel")
+    assert [expiry.uid for expiry in core.expire(5001.0)] == ["a"]
+
+
 def test_hooks_run_after_the_books_are_closed_and_may_call_anything():
     core = IdleReaper(tick=1.0)
     again = []

@@ -343,6 +343,29 @@ async def test_a_stall_is_logged_and_counted(autojump_clock, caplog):
     assert caplog.records[0].lag == statistics.max_lag
 
 
+async def test_after_a_stall_two_passes_let_everybody_be_heard_first(autojump_clock):
+    """No socket here, so no last look helps. What a loop does late it does in its next pass, beside the reaper."""
+    clock = trio.lowlevel.current_clock()
+    ends: dict = {}
+    async with open_reaper(tick=1.0) as r, trio.open_nursery() as nursery:
+
+        async def handler(name):
+            with r.watch(None, idle=5) as connection:
+                await trio.sleep(8)  # in the middle of the stall something comes
+                connection.touch()
+                await trio.sleep_forever()
+            ends[name] = trio.current_time()
+
+        for name in range(100):
+            nursery.start_soon(handler, name)
+        await trio.sleep(2)
+        clock.jump(10.0)
+        await trio.sleep(1)
+        assert ends == {}
+        await trio.sleep(10)
+        assert len(ends) == 100
+
+
 async def test_a_hook_that_raises_is_logged_and_nobody_else_suffers(autojump_clock, caplog):
     async with open_reaper(tick=1.0) as r:
 
