@@ -129,7 +129,8 @@ def lint(config: ReaperConfig) -> list[Finding]:
 def _tick(config: ReaperConfig) -> Iterator[Finding]:
     tick = config.reaper.tick
     if tick < BUSY_TICK:
-        text = f"{_show(tick)} wakes each worker up to {EPOCHS_PER_TICK / tick:.0f} times a second; {_show(BUSY_TICK)} is fine enough"
+        wakes = f"{EPOCHS_PER_TICK / tick:.0f} times a second"
+        text = f"{_show(tick)} wakes each worker up to {wakes}; {_show(BUSY_TICK)} is fine enough"
         yield Finding("warning", "reaper.tick", text)
     timeouts = in_force(config)
     if not timeouts:
