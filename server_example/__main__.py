@@ -77,7 +77,7 @@ def _serve(kind: str, config: ReaperConfig, load: Callable[[], ReaperConfig], di
                 journal = Journal(directory, writer=worker.index, tick=config.reaper.tick, clock_ns=journal_clock())
                 stack.enter_context(journal)
             if kind == "http":
-                await http.serve(worker, config, load)
+                await http.serve(worker, config, load, journal)
             else:
                 await echo.serve(worker, config, journal)
 
