@@ -10,16 +10,15 @@ All time comes from `trio.current_time()`, so `trio.testing.MockClock` works, au
 
 from __future__ import annotations
 
-import fcntl
 import itertools
 import logging
 import math
-import select
-import sys
-import termios
+import os
+import socket as socket_module
+import ssl
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Hashable, Iterable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Hashable, Iterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, NoReturn
@@ -33,7 +32,12 @@ from .journal.leases import Keeper, peer_of
 from .lease import Expiry, Hook, Lease, Statistics
 from .operations import Answer, Leave
 from .purgatory import DelayedOperation, Purgatory
+from .sockets import unread as unread
 from .ticks import check_timeout, ms_to_seconds, seconds_to_ms_deadline, seconds_to_ms_now
+from .trio_parked import ParkableStream as ParkableStream
+from .trio_parked import Parked as Parked
+from .trio_parked import ParkingLot as ParkingLot
+from .trio_parked import Silent as Silent
 from .wheel import TimingWheel
 
 REAPS_PER_SLICE = 128
@@ -247,6 +251,7 @@ class TrioReaper:
         self._keeper = None if journal is None else Keeper(self.core, journal)
         self._listener = listener
         self._connections: dict[int, Connection] = {}
+        self._lots: list[ParkingLot] = []
         self._uids = itertools.count(1)
         self._until = -math.inf  # until when the task sleeps
         self._alarm = trio.Event()
@@ -261,7 +266,7 @@ class TrioReaper:
 
     def __len__(self) -> int:
         """How many connections are watched now."""
-        return len(self._connections)
+        return len(self._connections) + sum(map(len, self._lots))
 
     async def run(self, *, task_status: trio.TaskStatus[TrioReaper] = trio.TASK_STATUS_IGNORED) -> NoReturn:
         """Reap until cancelled. Wakes once an epoch and at due instants; with nothing registered, not at all.
@@ -309,7 +314,7 @@ class TrioReaper:
         await trio.lowlevel.checkpoint()
         before = time.thread_time()
         for expiry in core.expire(now, limit=REAPS_PER_SLICE, spare=self._last_look):
-            connection = self._connections.get(expiry.uid)
+            connection = self._connection_of(expiry.uid)
             if connection is not None:
                 connection._reap(expiry.reason, expiry)
         if self._purgatory.delayed:
@@ -317,6 +322,9 @@ class TrioReaper:
         self.cpu += time.thread_time() - before
         # What is left is due still: `run` comes back at once, takes a new `now`, and lets the loop run in between.
         await trio.lowlevel.checkpoint()
+
+    def _connection_of(self, uid: Any) -> Connection | Parked | None:
+        return uid if isinstance(uid, Parked) else self._connections.get(uid)
 
     def _note_lag(self, lag: float) -> None:
         """Take note of how late the epoch ends. Judged by that and not by our own sleep: we are not always asleep."""
@@ -340,10 +348,10 @@ class TrioReaper:
         quiet: dict[Lease, Connection] = {}
         for lease in leases:
             uid = lease.uid
-            connection = self._connections.get(uid[1] if type(uid) is tuple and uid[0] == "deadline" else uid)
+            connection = self._connection_of(uid[1] if type(uid) is tuple and uid[0] == "deadline" else uid)
             if connection is None:
                 continue
-            if connection._probe is not None and connection.lease is lease:
+            if isinstance(connection, Connection) and connection._probe is not None and connection.lease is lease:
                 quiet[lease] = connection
             descriptor = connection._descriptor()
             if descriptor >= 0:
@@ -389,7 +397,7 @@ class TrioReaper:
         self._purgatory.try_complete_else_watch(operation, [key])
         self._poke()
 
-    async def drain(self, timeout: float) -> None:
+    async def drain(self, timeout: float, window: float = 0.0) -> None:
         """End every connection: those that are idle at once, each of the rest when it goes idle, all after *timeout*.
 
         Idle is a connection whose handler waits for bytes, of which the kernel holds none, and that is not suspended.
@@ -397,22 +405,33 @@ class TrioReaper:
 
         Args:
             timeout: Seconds, > 0, from now.
+            window: Seconds, >= 0, over which the ends of the idle ones are spread, so that their peers do not all come
+                to another server in one instant.
         Raises:
-            InvalidArgument: timeout is NaN, infinite, or <= 0.
+            InvalidArgument: timeout is NaN, infinite, or <= 0, or window is, or is < 0.
         Returns once no connection is watched any more. Reasons: `drain`, and `drain_deadline` for those cut in use.
         """
         check_timeout("timeout", timeout)
+        if window:
+            check_timeout("window", window)
+        async with trio.open_nursery() as nursery:
+            for lot in self._lots:
+                nursery.start_soon(lot.drain, timeout, window)
+            await self._drain_watched(timeout, window)
+
+    async def _drain_watched(self, timeout: float, window: float) -> None:
         self._drain_until = trio.current_time() + timeout
         await trio.lowlevel.checkpoint()
         await trio.lowlevel.checkpoint()
         connections = list(self._connections.values())
+        slices = -(-len(connections) // REAPS_PER_SLICE)
         for start in range(0, len(connections), REAPS_PER_SLICE):
             batch = [connection for connection in connections[start : start + REAPS_PER_SLICE] if not connection.reaped]
             spoken = set(unread(fd for fd in (connection._descriptor() for connection in batch) if fd >= 0))
             for connection in batch:
                 if connection.uid in self._connections:
                     self._leave_when_idle(connection, spoken=connection._descriptor() in spoken)
-            await trio.lowlevel.checkpoint()
+            await trio.sleep(window / slices)
         while self._connections:
             self._empty = trio.Event()
             await self._empty.wait()
@@ -486,6 +505,34 @@ class TrioReaper:
         if self._drain_until is not None:
             self._leave_when_idle(connection, spoken=False)
         return connection
+
+    @asynccontextmanager
+    async def parking_lot(
+        self,
+        handler: Callable[[Any], Awaitable[object]],
+        idle: float | None = None,
+        *,
+        reason: str = "idle",
+        linger: float = 0.0,
+        tls: ssl.SSLContext | None = None,
+        parks: bool | None = None,
+    ) -> AsyncIterator[ParkingLot]:
+        """A running `ParkingLot` for the length of an `async with` block: connections that cost no task while silent.
+
+        *idle* as in `watch`, the rest as in `ParkingLot`. Give it sockets by its `add`.
+        """
+        seconds = _timeout("idle", self.config.timeouts.idle if idle is None else idle)
+        lot = ParkingLot(self, handler, seconds, reason=reason, linger=linger, tls=tls, parks=parks)
+        self._lots.append(lot)
+        try:
+            async with trio.open_nursery() as nursery:
+                await nursery.start(lot.run)
+                try:
+                    yield lot
+                finally:
+                    nursery.cancel_scope.cancel()
+        finally:
+            self._lots.remove(lot)
 
     def watched(
         self, handler: Callable[[Any], Awaitable[object]], idle: float | None = None
@@ -613,6 +660,43 @@ async def serve_tcp(
         )
 
 
+async def serve_parked(
+    handler: Callable[[Any], Awaitable[object]],
+    port: int,
+    *,
+    idle: float | None = None,
+    host: str | bytes | None = None,
+    backlog: int | None = None,
+    tls: ssl.SSLContext | None = None,
+    linger: float = 0.0,
+    config: ReaperConfig | None = None,
+    task_status: trio.TaskStatus[list[trio.SocketListener]] = trio.TASK_STATUS_IGNORED,
+) -> NoReturn:
+    """As `serve_tcp`, but a connection costs no task while it is silent: *handler* begins anew with the next bytes.
+
+    Args:
+        handler, idle, tls, linger: As in `TrioReaper.parking_lot`.
+        port, host, backlog, task_status: As in `trio.serve_tcp`.
+        config: As in `TrioReaper`.
+    Raises:
+        InvalidArgument: by name and value.
+        OSError: the port cannot be had; and whatever the handler raises.
+    """
+    async with (
+        open_reaper(config) as reaper,
+        reaper.parking_lot(handler, idle, linger=linger, tls=tls) as lot,
+        AsyncExitStack() as stack,
+        trio.open_nursery() as nursery,
+    ):
+        listeners = await trio.open_tcp_listeners(port, host=host, backlog=backlog)
+        for listener in listeners:
+            stack.push_async_callback(trio.aclose_forcefully, listener)
+            # A socket of the standard library's for the same port: trio's cannot accept without waiting.
+            nursery.start_soon(lot.accept, socket_module.socket(fileno=os.dup(listener.socket.fileno())))
+        task_status.started(listeners)
+    raise AssertionError("unreachable")
+
+
 def journal_clock() -> Callable[[], int]:
     """The clock of this trio run in ns, for `Journal(clock_ns=...)`: callable from any thread."""
     clock = trio.lowlevel.current_clock()
@@ -647,20 +731,3 @@ def _socket_of(stream: object | None) -> trio.socket.SocketType | None:
             return socket  # type: ignore[no-any-return]
         stream = getattr(stream, "transport_stream", None)
     return None
-
-
-def unread(descriptors: Iterable[int]) -> list[int]:
-    """Those of *descriptors*, sockets, for which the kernel holds bytes nobody has read yet.
-
-    One poll(2) for all, 0.1-0.3 us each. An end of file is readable too but no sign of life, hence the count of bytes.
-    """
-    poll = select.poll()
-    for descriptor in descriptors:
-        poll.register(descriptor, select.POLLIN)
-    found = []
-    for descriptor, events in poll.poll(0):
-        if events & select.POLLIN:
-            count = fcntl.ioctl(descriptor, termios.FIONREAD, bytes(4))
-            if int.from_bytes(count, sys.byteorder) > 0:
-                found.append(descriptor)
-    return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import importlib
 import logging
 import sys
@@ -32,6 +33,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
             "--connections", type=int, metavar="N", help="how many must fit at once; sizes `--workers auto`"
         )
         command.add_argument("--journal", metavar="DIR", help="log every connection there, for reaper.pipeline")
+        if name == "echo":
+            command.add_argument(
+                "--parked",
+                action=argparse.BooleanOptionalAction,
+                default=False,
+                help="no task for a connection while it is silent: a tenth of the memory",
+            )
         add_settings(command, ("server", "reaper", "timeouts", "limits"))
     parsed = parser.parse_args(arguments)
     logging.basicConfig(format="%(levelname)s %(name)s: %(message)s", level=logging.WARNING)
@@ -44,7 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if parsed.connections is not None and parsed.connections < 1:
             raise CannotFit(f"--connections {parsed.connections}: must be an integer >= 1")
         workers = plan(config.server.workers, parsed.connections, descriptors())
-        serve = _serve(parsed.kind, config, load, parsed.journal)
+        serve = _serve(parsed.kind, config, load, parsed.journal, parked=getattr(parsed, "parked", False))
         supervisor = Supervisor(config.server.host, config.server.port, workers)
     except (ConfigError, CannotFit) as error:
         print(error, file=sys.stderr)
@@ -56,7 +64,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return supervisor.run(serve)
 
 
-def _serve(kind: str, config: ReaperConfig, load: Callable[[], ReaperConfig], directory: str | None) -> Serve:
+def _serve(
+    kind: str, config: ReaperConfig, load: Callable[[], ReaperConfig], directory: str | None, *, parked: bool
+) -> Serve:
     # Refuse what cannot work before any worker starts.
     if kind == "http":
         http.tls_context(config)
@@ -79,7 +89,7 @@ def _serve(kind: str, config: ReaperConfig, load: Callable[[], ReaperConfig], di
             if kind == "http":
                 await http.serve(worker, config, load, journal)
             else:
-                await echo.serve(worker, config, journal)
+                await echo.serve(worker, config, journal, parked=parked)
 
     return serve
 

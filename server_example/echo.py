@@ -5,6 +5,8 @@ The embedding is `open_reaper`, `watched` and `drain`; everything else is accept
 
 from __future__ import annotations
 
+from contextlib import AsyncExitStack
+
 import trio
 
 import reaper.trio
@@ -23,16 +25,23 @@ async def echo(stream: trio.abc.Stream) -> None:
         pass  # the peer is gone: nothing is left to do for it
 
 
-async def serve(worker: Worker, config: ReaperConfig, journal: Journal | None = None) -> None:
-    """Serve until told to stop, then drain: idle connections end at once, the rest by the deadline."""
+async def serve(worker: Worker, config: ReaperConfig, journal: Journal | None = None, *, parked: bool = False) -> None:
+    """Serve until told to stop, then drain: idle connections end at once, the rest by the deadline.
+
+    With *parked* a connection costs no task while it is silent.
+    """
     async with (
         reaper.trio.open_reaper(config, journal=journal, listener="echo") as r,
         trio.open_nursery() as connections,
+        AsyncExitStack() as stack,
     ):
-        handler = r.watched(echo, config.timeouts.idle)
+        lot = await stack.enter_async_context(r.parking_lot(echo, config.timeouts.idle)) if parked else None
         async with trio.open_nursery() as accepting:
             accepting.start_soon(_count, worker, r)
-            accepting.start_soon(worker.serve, handler, connections)
+            if lot is not None:
+                accepting.start_soon(lot.accept, worker.listening)
+            else:
+                accepting.start_soon(worker.serve, r.watched(echo, config.timeouts.idle), connections)
             worker.counters["ready"] = 1
             await worker.stop_requested()
             accepting.cancel_scope.cancel()

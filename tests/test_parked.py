@@ -1,0 +1,426 @@
+"""Parked connections on real sockets and trio's virtual clock: a task only while there are bytes."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import ssl
+import subprocess
+from contextlib import suppress
+
+import pytest
+import trio
+import trio.testing
+
+import reaper.trio
+from reaper.trio import ParkableStream, open_reaper
+
+pytestmark = pytest.mark.trio
+
+
+async def echo(stream) -> None:
+    async for data in stream:
+        await stream.send_all(data)
+
+
+peers: list[socket.socket] = []
+
+
+def pair() -> tuple[socket.socket, socket.socket]:
+    """(ours, the peer's); the test need not close the latter."""
+    ours, theirs = socket.socketpair()
+    theirs.setblocking(False)
+    peers.append(theirs)
+    return ours, theirs
+
+
+@pytest.fixture(autouse=True)
+def _no_peer_is_left_open():
+    yield
+    while peers:
+        peers.pop().close()
+
+
+async def heard(theirs: socket.socket, size: int = 65536) -> bytes:
+    """What the peer hears next; empty: the connection was closed."""
+    await trio.lowlevel.wait_readable(theirs)
+    with suppress(ConnectionResetError):  # closed with bytes unread
+        return theirs.recv(size)
+    return b""
+
+
+async def settle() -> None:
+    await trio.testing.wait_all_tasks_blocked(0.001)
+
+
+def tasks() -> int:
+    return trio.lowlevel.current_statistics().tasks_living
+
+
+async def test_a_silent_connection_costs_no_task():
+    async with open_reaper() as r, r.parking_lot(echo, 30) as lot:
+        before = tasks()
+        pairs = [pair() for _ in range(50)]
+        for ours, _ in pairs:
+            lot.add(ours)
+        for _, theirs in pairs:
+            theirs.send(b"hello")
+            assert await heard(theirs) == b"hello"
+        await settle()
+        assert tasks() == before
+        assert len(lot) == len(r) == len(r.core) == 50
+        assert all(parked.stream is None and parked.transport is None for parked in lot)
+        r.core.check()
+
+
+async def test_every_burst_is_answered_in_order():
+    async with open_reaper() as r, r.parking_lot(echo, 30) as lot:
+        ours, theirs = pair()
+        lot.add(ours)
+        for number in range(200):
+            theirs.send(b"%d" % number)
+            assert await heard(theirs) == b"%d" % number
+        theirs.close()
+        await settle()
+        assert len(lot) == 0
+
+
+async def test_the_silent_is_reaped_within_a_tick_and_the_touched_is_not(autojump_clock):
+    async with open_reaper(tick=1.0) as r, r.parking_lot(echo, 5) as lot:
+        (ours, silent), (other, chatty) = pair(), pair()
+        start = trio.current_time()
+        lot.add(ours)
+        lot.add(other)
+        for _ in range(4):
+            await trio.sleep(1.9)
+            chatty.send(b"x")
+            await settle()
+        assert await heard(silent) == b""
+        assert lot.reaped == {"idle": 1}
+        assert len(lot) == 1
+        last = trio.current_time()
+        while await heard(chatty):
+            pass
+        assert 5 - 1.9 <= trio.current_time() - last <= 6
+        assert trio.current_time() - start >= 4 * 1.9 + 5 - 1.9
+        assert lot.reaped == {"idle": 2}
+        r.core.check()
+
+
+async def test_a_handler_that_is_awake_and_silent_is_cancelled_by_the_reaper(autojump_clock):
+    ends = []
+
+    async def stuck(stream: ParkableStream) -> None:
+        await stream.receive_some()
+        try:
+            await trio.sleep_forever()
+        finally:
+            ends.append((stream.reaped, stream.reason))
+
+    async with open_reaper(tick=1.0) as r, r.parking_lot(stuck, 5) as lot:
+        ours, theirs = pair()
+        lot.add(ours)
+        theirs.send(b"x")
+        assert await heard(theirs) == b""
+        assert ends == [(True, "idle")]
+        assert (len(lot), lot.reaped["idle"]) == (0, 1)
+
+
+async def test_in_use_is_neither_reaped_nor_parked(autojump_clock):
+    async def working(stream: ParkableStream) -> None:
+        question = await stream.receive_some()
+        with stream.in_use():
+            await trio.sleep(100)
+            question += await stream.receive_some()
+        await stream.send_all(question)
+
+    async with open_reaper(tick=1.0) as r, r.parking_lot(working, 5) as lot:
+        ours, theirs = pair()
+        lot.add(ours)
+        theirs.send(b"a")
+        await trio.sleep(150)
+        theirs.send(b"b")
+        assert await heard(theirs) == b"ab"
+        assert await heard(theirs) == b""
+        assert not lot.reaped
+
+
+async def test_bytes_that_nobody_has_read_avert_the_reap():
+    """The lot is kept from waking anybody, as by a loop that was stuck: the last look finds the bytes."""
+    async with open_reaper(tick=0.05) as r:
+        lot = reaper.trio.ParkingLot(r, echo, 0.1)
+        async with trio.open_nursery() as nursery:
+            await nursery.start(lot.run)
+            ours, theirs = pair()
+            parked = lot.add(ours)
+            lot._epoll.unregister(parked.fd)
+            theirs.send(b"unread")
+            await trio.sleep(0.4)
+            assert (len(lot), lot.reaped) == (1, {})
+            assert r.statistics().core.averted >= 1
+            nursery.cancel_scope.cancel()
+        theirs.close()
+
+
+async def test_a_peer_that_hangs_up_is_forgotten_without_a_task():
+    started = []
+
+    async def handler(stream) -> None:
+        started.append(stream)
+
+    async with open_reaper() as r, r.parking_lot(handler, 30) as lot:
+        ours, theirs = pair()
+        fd = lot.add(ours).fd
+        theirs.close()
+        await settle()
+        assert (len(lot), len(r.core), started) == (0, 0, [])
+        with pytest.raises(OSError, match="Bad file"):
+            os.fstat(fd)
+
+
+async def test_the_last_bytes_before_a_hang_up_are_still_handled():
+    got = []
+
+    async def handler(stream) -> None:
+        while data := await stream.receive_some():
+            got.append(data)
+
+    async with open_reaper() as r, r.parking_lot(handler, 30) as lot:
+        ours, theirs = pair()
+        lot.add(ours)
+        theirs.send(b"farewell")
+        theirs.close()
+        await settle()
+        assert (got, len(lot)) == ([b"farewell"], 0)
+
+
+async def test_more_bytes_than_a_handler_read_wake_it_again():
+    """A handler that takes one byte at a time and then waits is woken for each of the rest."""
+    got = []
+
+    async def one_byte(stream) -> None:
+        got.append(await stream.receive_some(1))
+        raise reaper.trio.Silent
+
+    async with open_reaper() as r, r.parking_lot(one_byte, 30) as lot:
+        ours, theirs = pair()
+        lot.add(ours)
+        theirs.send(b"abc")
+        await settle()
+        assert got == [b"a", b"b", b"c"]
+        theirs.close()
+
+
+async def test_a_response_larger_than_the_kernel_takes_is_sent_whole():
+    async def big(stream) -> None:
+        await stream.receive_some()
+        await stream.send_all(bytes(5_000_000))
+
+    async with open_reaper() as r, r.parking_lot(big, 30) as lot:
+        ours, theirs = pair()
+        lot.add(ours)
+        theirs.send(b"x")
+        total = 0
+        while data := await heard(theirs):
+            total += len(data)
+        assert total == 5_000_000
+
+
+async def test_where_nothing_can_be_parked_every_connection_keeps_its_task(autojump_clock):
+    async with open_reaper(tick=1.0) as r, r.parking_lot(echo, 5, parks=False) as lot:
+        before = tasks()
+        ours, theirs = pair()
+        lot.add(ours)
+        for _ in range(3):
+            theirs.send(b"x")
+            assert await heard(theirs) == b"x"
+            await settle()
+            assert tasks() == before + 1
+        assert await heard(theirs) == b""
+        assert lot.reaped == {"idle": 1}
+
+
+async def test_a_lingering_task_answers_and_is_given_up_after_a_round(autojump_clock):
+    async with open_reaper(tick=1.0) as r, r.parking_lot(echo, 60, linger=2) as lot:
+        before = tasks()
+        ours, theirs = pair()
+        parked = lot.add(ours)
+        for _ in range(10):
+            theirs.send(b"x")
+            assert await heard(theirs) == b"x"
+            await trio.sleep(1)
+            assert parked.transport is not None
+        await trio.sleep(4.1)
+        assert parked.transport is None
+        assert tasks() == before
+        theirs.send(b"y")
+        assert await heard(theirs) == b"y"
+        theirs.close()
+        await trio.sleep(5)
+        assert len(lot) == 0
+
+
+async def test_draining_ends_the_silent_and_lets_the_others_finish(autojump_clock):
+    async def slow(stream) -> None:
+        data = await stream.receive_some()
+        await trio.sleep(3)
+        await stream.send_all(data)
+        await stream.receive_some()
+
+    async with open_reaper(tick=1.0) as r, r.parking_lot(slow, 60) as lot:
+        (ours, silent), (other, asking) = pair(), pair()
+        lot.add(ours)
+        lot.add(other)
+        asking.send(b"x")
+        await settle()
+        start = trio.current_time()
+        await r.drain(10)
+        assert trio.current_time() - start == pytest.approx(3, abs=0.5)
+        assert (await heard(silent), await heard(asking), await heard(asking)) == (b"", b"x", b"")
+        assert lot.reaped == {"drain": 2}
+
+
+async def test_draining_cuts_at_the_deadline_who_does_not_finish(autojump_clock):
+    async def never(stream) -> None:
+        await trio.sleep_forever()
+
+    async with open_reaper(tick=1.0) as r, r.parking_lot(never, 60) as lot:
+        ours, theirs = pair()
+        lot.add(ours)
+        theirs.send(b"x")
+        await settle()
+        start = trio.current_time()
+        await r.drain(10)
+        assert trio.current_time() - start == pytest.approx(10)
+        assert lot.reaped == {"drain_deadline": 1}
+        theirs.close()
+
+
+async def test_a_lingering_task_is_drained_at_once(autojump_clock):
+    async with open_reaper(tick=1.0) as r, r.parking_lot(echo, 60, linger=20) as lot:
+        ours, theirs = pair()
+        lot.add(ours)
+        theirs.send(b"x")
+        await settle()
+        start = trio.current_time()
+        await r.drain(10)
+        assert trio.current_time() - start < 1
+        assert lot.reaped == {"drain": 1}
+        theirs.close()
+
+
+async def test_the_end_of_the_lot_closes_every_connection():
+    async with open_reaper() as r:
+        async with r.parking_lot(echo, 30) as lot:
+            (ours, theirs), (other, another) = pair(), pair()
+            lot.add(ours)
+            lot.add(other)
+            another.send(b"x")
+            await heard(another)
+        assert (await heard(theirs), await heard(another)) == (b"", b"")
+        assert (len(lot), len(r), len(r.core)) == (0, 0, 0)
+
+
+async def test_what_a_handler_raises_is_not_swallowed():
+    async def broken(stream) -> None:
+        raise LookupError("mine")
+
+    ours, theirs = pair()
+    with pytest.raises(ExceptionGroup) as caught:
+        async with open_reaper() as r, r.parking_lot(broken, 30) as lot:
+            lot.add(ours)
+            theirs.send(b"x")
+            await trio.sleep_forever()
+    assert caught.group_contains(LookupError, match="mine")
+    assert await heard(theirs) == b""
+
+
+async def test_it_refuses_a_connection_while_it_does_not_run():
+    async with open_reaper() as r:
+        ours, theirs = pair()
+        lot = reaper.trio.ParkingLot(r, echo, 30, parks=False)
+        with ours, theirs, pytest.raises(RuntimeError, match="does not run"):
+            lot.add(ours)
+
+
+async def test_serve_parked_serves_and_reaps_on_tcp():
+    async with trio.open_nursery() as nursery:
+        listeners = await nursery.start(
+            lambda task_status: reaper.trio.serve_parked(echo, 0, host="127.0.0.1", idle=30, task_status=task_status)
+        )
+        clients = [await trio.testing.open_stream_to_socket_listener(listeners[0]) for _ in range(5)]
+        for client in clients:
+            await client.send_all(b"hello")
+            assert await client.receive_some() == b"hello"
+            await client.aclose()
+        nursery.cancel_scope.cancel()
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory):
+    openssl = shutil.which("openssl")
+    if openssl is None:
+        pytest.skip("needs openssl to make a certificate")
+    folder = tmp_path_factory.mktemp("tls")
+    subprocess.run(
+        [openssl, "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"]
+        + ["-keyout", folder / "key.pem", "-out", folder / "cert.pem", "-subj", "/CN=localhost"]
+        + ["-addext", "subjectAltName=DNS:localhost"],
+        check=True,
+        capture_output=True,
+    )
+    return folder / "cert.pem", folder / "key.pem"
+
+
+async def test_tls_never_parks_on_bytes_it_has_buffered(certificate):
+    """The handler takes a byte at a time of records that came in one packet: TLS holds the rest, the kernel nothing."""
+    cert, key = certificate
+    server = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    server.load_cert_chain(cert, key)
+    trust = ssl.create_default_context(cafile=str(cert))
+    starts = []
+
+    async def sips(stream) -> None:
+        starts.append(stream)
+        while data := await stream.receive_some(1):
+            await stream.send_all(data)
+
+    async with open_reaper() as r, r.parking_lot(sips, 30, tls=server) as lot:
+        before = tasks()
+        ours, theirs = pair()
+        lot.add(ours)
+        stream = trio.SSLStream(_Plain(theirs), trust, server_hostname="localhost")
+        for text in (b"first", b"second, after a silence"):
+            half = len(text) // 2
+            incoming, outgoing = text[:half], text[half:]
+            await stream.send_all(incoming)
+            await stream.send_all(outgoing)
+            back = b""
+            while len(back) < len(text):
+                back += await stream.receive_some(100)
+            assert back == text
+            await settle()
+            assert tasks() == before
+        assert len(starts) >= 2
+        assert len(set(starts)) == 1
+        theirs.close()
+
+
+class _Plain(trio.abc.Stream):
+    """A stream on a socket that is no TCP."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.socket = trio.socket.from_stdlib_socket(sock)
+
+    async def send_all(self, data) -> None:
+        assert await self.socket.send(data) == len(data)
+
+    async def receive_some(self, max_bytes=65536) -> bytes:
+        return await self.socket.recv(max_bytes or 65536)
+
+    async def wait_send_all_might_not_block(self) -> None:
+        await trio.lowlevel.checkpoint()
+
+    async def aclose(self) -> None:
+        self.socket.close()
