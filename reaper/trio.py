@@ -27,6 +27,7 @@ import trio
 
 from .config import ReaperConfig
 from .core import IdleReaper
+from .herd import Bucket, Jitter
 from .journal import Journal
 from .journal.leases import Keeper, peer_of
 from .lease import Expiry, Hook, Lease, Statistics
@@ -227,6 +228,11 @@ class TrioReaper:
         tick, wheel_size: Instead of those of *config*.
         journal: Where the life of every connection is written, on the clock of `journal_clock`; closing it is yours.
         listener: What the journal calls them.
+        jitter: 0..1: the share of its timeout by which a connection's own is lengthened at random, at most, in whole
+            ticks, where it is watched or parked. A `retime` is exact.
+        reaps_per_second: No more reaps than that; what is due waits, and its lateness says so. None: no bound. It
+            counts every lease that comes due, also those of `register` and `deadline`.
+        seed: For the same jitter every time.
     Raises:
         InvalidArgument: by name and value.
     """
@@ -239,6 +245,9 @@ class TrioReaper:
         wheel_size: int | None = None,
         journal: Journal | None = None,
         listener: str | None = None,
+        jitter: float = 0.0,
+        reaps_per_second: float | None = None,
+        seed: int | None = None,
     ) -> None:
         self.config = ReaperConfig() if config is None else config
         # Two epochs a tick: half of the promised tick stays in hand for a loop that wakes late.
@@ -248,6 +257,8 @@ class TrioReaper:
             epochs_per_tick=2,
             on_error=_log_hook_error,
         )
+        self._jitter = Jitter(jitter, self.core.tick, seed)
+        self._bucket = None if reaps_per_second is None else Bucket(reaps_per_second)
         self._keeper = None if journal is None else Keeper(self.core, journal)
         self._listener = listener
         self._connections: dict[int, Connection] = {}
@@ -295,6 +306,11 @@ class TrioReaper:
 
     def _next_wakeup(self) -> float:
         wake = self.core.next_wakeup()
+        if wake is not None and self._bucket is not None:
+            # What is due waits for the bucket, the end of the epoch does not.
+            now = trio.current_time()
+            if wake <= now:
+                wake = min(self.core.epoch_ends, self._bucket.ready(now))
         operations = self._purgatory.next_expiry()
         return min(math.inf if wake is None else wake, math.inf if operations is None else ms_to_seconds(operations))
 
@@ -313,7 +329,11 @@ class TrioReaper:
         await trio.lowlevel.checkpoint()
         await trio.lowlevel.checkpoint()
         before = time.thread_time()
-        for expiry in core.expire(now, limit=REAPS_PER_SLICE, spare=self._last_look):
+        limit = REAPS_PER_SLICE if self._bucket is None else min(REAPS_PER_SLICE, self._bucket.available(now))
+        expired = core.expire(now, limit, self._last_look) if limit else []
+        if self._bucket is not None:
+            self._bucket.spend(len(expired))
+        for expiry in expired:
             connection = self._connection_of(expiry.uid)
             if connection is not None:
                 connection._reap(expiry.reason, expiry)
@@ -491,7 +511,7 @@ class TrioReaper:
             plus one tick plus what the loop was stuck for beyond half a tick.
         Cost: one lease and one trio cancel scope.
         """
-        timeout = _timeout("idle", self.config.timeouts.idle if idle is None else idle)
+        timeout = self._later(self.config.timeouts.idle if idle is None else idle)
         check_timeout("grace", grace)
         uid = next(self._uids)
         connection = Connection(self, uid, stream)
@@ -505,6 +525,10 @@ class TrioReaper:
         if self._drain_until is not None:
             self._leave_when_idle(connection, spoken=False)
         return connection
+
+    def _later(self, idle: float) -> float:
+        """The timeout of a new connection: *idle* and its jitter; 0 switches it off."""
+        return self._jitter.later(check_timeout("idle", idle)) if idle else NEVER
 
     @asynccontextmanager
     async def parking_lot(
@@ -521,7 +545,7 @@ class TrioReaper:
 
         *idle* as in `watch`, the rest as in `ParkingLot`. Give it sockets by its `add`.
         """
-        seconds = _timeout("idle", self.config.timeouts.idle if idle is None else idle)
+        seconds = self.config.timeouts.idle if idle is None else idle
         lot = ParkingLot(self, handler, seconds, reason=reason, linger=linger, tls=tls, parks=parks)
         self._lots.append(lot)
         try:
@@ -613,9 +637,21 @@ async def open_reaper(
     wheel_size: int | None = None,
     journal: Journal | None = None,
     listener: str | None = None,
+    jitter: float = 0.0,
+    reaps_per_second: float | None = None,
+    seed: int | None = None,
 ) -> AsyncIterator[TrioReaper]:
     """A running `TrioReaper` for the length of an `async with` block. Arguments as there."""
-    reaper = TrioReaper(config, tick=tick, wheel_size=wheel_size, journal=journal, listener=listener)
+    reaper = TrioReaper(
+        config,
+        tick=tick,
+        wheel_size=wheel_size,
+        journal=journal,
+        listener=listener,
+        jitter=jitter,
+        reaps_per_second=reaps_per_second,
+        seed=seed,
+    )
     async with trio.open_nursery() as nursery:
         await nursery.start(reaper.run)
         try:

@@ -252,7 +252,7 @@ class ParkingLot:
         watcher: The reaper that watches them.
         handler: Called with a stream whenever bytes have come; ends the connection by returning. Each time the
             connection has been silent it begins anew, so what it knows must not outlive its answer.
-        idle: Seconds of silence allowed.
+        idle: Seconds of silence allowed; 0 switches the timeout off.
         reason: What a reap gives as its reason.
         linger: Seconds that a task waits for more before it is given up, to spare a busy connection the new one. 0:
             given up at once.
@@ -276,7 +276,7 @@ class ParkingLot:
     ) -> None:
         self._reaper = watcher
         self._handler = handler
-        self._idle = check_timeout("idle", idle)
+        self._idle = 0.0 if idle == 0 else check_timeout("idle", idle)
         self._linger = 0.0 if linger == 0 else check_timeout("linger", linger)
         self._reason = reason
         self._tls = tls
@@ -341,7 +341,7 @@ class ParkingLot:
             self._by_fd.extend([None] * (fd + 1 - len(self._by_fd)))
         self._by_fd[fd] = parked
         self._open += 1
-        parked.lease = self._reaper.register(parked, self._idle, reason=self._reason)
+        parked.lease = self._reaper.register(parked, self._reaper._later(self._idle), reason=self._reason)
         if self._reaper._keeper is not None:
             self._reaper._keeper.opened(parked.lease, trio.current_time(), self._reaper._listener, peer)
         if self._epoll is None:
