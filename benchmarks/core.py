@@ -103,7 +103,7 @@ def touch_cost(n: int, rounds: int) -> dict[str, Any]:
             "lease": lease,
             "store": stored,
             "uid": uid,
-            "lease/empty": lease / min(empty, again),
+            "lease/empty": lease / ((empty + again) / 2),
             "empty/empty": again / empty,
             "uid/store": uid / stored,
         }.items():
