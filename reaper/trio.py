@@ -35,10 +35,12 @@ from .operations import Answer, Leave
 from .purgatory import DelayedOperation, Purgatory
 from .sockets import unread as unread
 from .ticks import check_timeout, ms_to_seconds, seconds_to_ms_deadline, seconds_to_ms_now
+from .trio_parked import NEVER
 from .trio_parked import ParkableStream as ParkableStream
 from .trio_parked import Parked as Parked
 from .trio_parked import ParkingLot as ParkingLot
 from .trio_parked import Silent as Silent
+from .trio_parked import WakingLot as WakingLot
 from .wheel import TimingWheel
 
 REAPS_PER_SLICE = 128
@@ -47,9 +49,6 @@ trio's cancellation, the handler's unwinding and close(2); 128 of them hold the 
 
 PROBE_GRACE = 5.0
 """Seconds that a probed peer has for its answer. Precedent: gRPC's keep-alive timeout is 20 s, Engine.IO's 20 s."""
-
-NEVER = 1e9
-"""Seconds; the timeout that stands for "switched off": 31 years."""
 
 log = logging.getLogger("reaper")
 
@@ -547,12 +546,30 @@ class TrioReaper:
         """
         seconds = self.config.timeouts.idle if idle is None else idle
         lot = ParkingLot(self, handler, seconds, reason=reason, linger=linger, tls=tls, parks=parks)
+        async with self._lot_open(lot):
+            yield lot
+
+    @asynccontextmanager
+    async def waking_lot(
+        self,
+        woken: Callable[[socket_module.socket, Any], Awaitable[object]],
+        ended: Callable[[Any, str | None], object],
+        *,
+        linger: float = 1.0,
+    ) -> AsyncIterator[WakingLot]:
+        """A running `WakingLot` for the length of an `async with` block. Arguments as there."""
+        lot = WakingLot(self, woken, ended, linger=linger)
+        async with self._lot_open(lot):
+            yield lot
+
+    @asynccontextmanager
+    async def _lot_open(self, lot: ParkingLot) -> AsyncIterator[None]:
         self._lots.append(lot)
         try:
             async with trio.open_nursery() as nursery:
                 await nursery.start(lot.run)
                 try:
-                    yield lot
+                    yield
                 finally:
                     nursery.cancel_scope.cancel()
         finally:

@@ -31,6 +31,9 @@ from .ticks import check_timeout
 if TYPE_CHECKING:
     from .trio import TrioReaper
 
+NEVER = 1e9
+"""Seconds; the timeout that stands for "switched off": 31 years."""
+
 RECEIVE_BYTES = 65536
 
 WAKES_PER_PASS = 256
@@ -45,6 +48,9 @@ OUT_OF_DESCRIPTORS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno
 
 CLOSES_PER_SLICE = 128
 """Connections that a drain closes before the loop is let run again, or the next part of its window is waited for."""
+
+DISTURBED = -1
+"""The round of a task that is to linger no longer."""
 
 _READABLE = getattr(select, "EPOLLIN", 0) | getattr(select, "EPOLLRDHUP", 0) | getattr(select, "EPOLLONESHOT", 0)
 _GONE = getattr(select, "EPOLLRDHUP", 0) | getattr(select, "EPOLLHUP", 0) | getattr(select, "EPOLLERR", 0)
@@ -112,7 +118,7 @@ class ParkableStream(trio.abc.HalfCloseableStream):
         may_park: Whether a receive may park it. Switch it off where the handler is in the middle of something.
     """
 
-    __slots__ = ("_scope", "_since", "_streak", "hung_up", "may_park", "parked", "reaped", "reason")
+    __slots__ = ("_scope", "_streak", "hung_up", "may_park", "parked", "reaped", "reason")
 
     _scope: trio.CancelScope
 
@@ -123,7 +129,6 @@ class ParkableStream(trio.abc.HalfCloseableStream):
         self.hung_up = False
         self.may_park = True
         self._streak = False
-        self._since = -1  # the round of the lot's in which it began to wait; -1: it is not to wait any longer
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes:
         """Bytes as they come; empty at the end of file.
@@ -263,6 +268,8 @@ class ParkingLot:
         parks: Whether connections are parked at all.
     """
 
+    _SLOTS: ClassVar[tuple[str, ...]] = ()
+
     def __init__(
         self,
         watcher: TrioReaper,
@@ -283,11 +290,11 @@ class ParkingLot:
         self.parks = hasattr(select, "epoll") if parks is None else parks
         self._epoll = select.epoll() if self.parks else None
         # Each lot has its own class, so that no connection needs a reference to its lot.
-        self._type: type[Parked] = type("Parked", (Parked,), {"__slots__": (), "_lot": self})
+        self._type: type[Any] = type("Parked", (Parked,), {"__slots__": self._SLOTS, "_lot": self})
         self._by_fd: list[Parked | None] = []  # descriptors are small and dense: 8 bytes each where a dict takes 100
         self._open = 0
         self._nursery: trio.Nursery | None = None
-        self._waiting: dict[ParkableStream, None] = {}  # lingering, in the order in which they began
+        self._waiting: dict[int, int] = {}  # descriptors that tasks linger at -> the round in which that began
         self._round = 0
         self._lingerers = trio.Event()
         self._draining = False
@@ -334,20 +341,24 @@ class ParkingLot:
         accepted.setblocking(False)
         with suppress(OSError):  # it is no TCP
             accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        peer = peer_of(accepted) if self._reaper._keeper is not None else None
-        fd = accepted.detach()
-        parked = self._type(fd)
+        keeper = self._reaper._keeper
+        peer = peer_of(accepted) if keeper is not None else None
+        parked = self._admit(accepted.detach(), self._reaper._later(self._idle), self._reason)
+        if keeper is not None:
+            keeper.opened(parked.lease, trio.current_time(), self._reaper._listener, peer)
+        if self._epoll is None:
+            self._start(parked)
+        else:
+            self._epoll.register(parked.fd, _READABLE)
+        return parked
+
+    def _admit(self, fd: int, timeout: float, reason: str) -> Parked:
+        parked: Parked = self._type(fd)
         if fd >= len(self._by_fd):
             self._by_fd.extend([None] * (fd + 1 - len(self._by_fd)))
         self._by_fd[fd] = parked
         self._open += 1
-        parked.lease = self._reaper.register(parked, self._reaper._later(self._idle), reason=self._reason)
-        if self._reaper._keeper is not None:
-            self._reaper._keeper.opened(parked.lease, trio.current_time(), self._reaper._listener, peer)
-        if self._epoll is None:
-            self._start(parked)
-        else:
-            self._epoll.register(fd, _READABLE)
+        parked.lease = self._reaper.register(parked, timeout, reason=reason)
         return parked
 
     async def accept(self, listening: socket.socket) -> NoReturn:
@@ -423,23 +434,33 @@ class ParkingLot:
 
     async def _wait(self, stream: ParkableStream) -> None:
         """Wait for bytes, or raise `Silent`."""
-        if self._epoll is None or not stream.may_park:
+        if stream.may_park:
+            await self.linger(stream._fd())
+        else:
             await trio.lowlevel.wait_readable(stream._fd())
+
+    async def linger(self, fd: int) -> None:
+        """Wait until *fd* can be read, but not for ever.
+
+        Raises:
+            Silent: it has been silent for `linger` to twice as long; at once if that is 0. Never if nothing is parked.
+        """
+        if not self.parks:
+            await trio.lowlevel.wait_readable(fd)
             return
         if not self._linger or self._draining:
             raise Silent
         if not self._waiting:
             self._lingerers.set()
-        self._waiting[stream] = None
-        stream._since = self._round
+        self._waiting[fd] = self._round
         try:
-            await trio.lowlevel.wait_readable(stream._fd())
+            await trio.lowlevel.wait_readable(fd)
         except trio.ClosedResourceError:
-            if stream._since >= 0:
+            if self._waiting.get(fd) != DISTURBED:
                 raise
             raise Silent from None
         finally:
-            self._waiting.pop(stream, None)
+            self._waiting.pop(fd, None)
 
     async def _give_up(self) -> NoReturn:
         """Park whoever has lingered for a whole round: for `linger` to twice as long."""
@@ -448,18 +469,18 @@ class ParkingLot:
                 self._lingerers = trio.Event()
                 await self._lingerers.wait()
             await trio.sleep(self._linger)
-            long = [s for s in self._waiting if s._since < self._round]
+            long = [fd for fd, since in self._waiting.items() if since < self._round]
             self._round += 1
-            for index, stream in enumerate(long, start=1):
-                self._disturb(stream)
+            for index, fd in enumerate(long, start=1):
+                self._disturb(fd)
                 if index % WAKES_PER_PASS == 0:
                     await trio.lowlevel.checkpoint()
 
-    def _disturb(self, stream: ParkableStream) -> None:
+    def _disturb(self, fd: int) -> None:
         """End the waiting of a task that lingers. It sees the same as if its descriptor were closed."""
-        if stream in self._waiting:
-            stream._since = -1
-            trio.lowlevel.notify_closing(stream.parked.fd)
+        if fd in self._waiting:
+            self._waiting[fd] = DISTURBED
+            trio.lowlevel.notify_closing(fd)
 
     # ---- ends ----------------------------------------------------------------------------------------------------
 
@@ -476,6 +497,7 @@ class ParkingLot:
         parked.lease.release()
         self.reaped[reason] += 1
         if transport is None:
+            self._left(parked, reason)
             self._close(parked)
         else:
             transport.reaped = True
@@ -486,21 +508,29 @@ class ParkingLot:
         """It ended without the reaper, or its handler did after a reap."""
         if self._reaper._keeper is not None:
             self._reaper._keeper.ended(parked.lease, trio.current_time(), None, by_peer=by_peer)
+        self._left(parked, None)
         self._close(parked)
+
+    def _left(self, parked: Parked, reason: str | None) -> None:
+        """A connection is about to be closed that no handler was told of."""
 
     def _close(self, parked: Parked) -> None:
         """Close the descriptor and forget everything; any number of times."""
         fd = parked.fd
         if fd < 0:
             return
-        parked.lease.release()
         if parked.transport is not None:
             trio.lowlevel.notify_closing(fd)
+        self._forget(parked)
+        os.close(fd)
+
+    def _forget(self, parked: Parked) -> None:
+        fd = parked.fd
+        parked.lease.release()
         if self._epoll is not None:
             # A close would do, were it not for copies of the descriptor in processes somebody may have forked.
             with suppress(OSError):
                 self._epoll.unregister(fd)
-        os.close(fd)
         parked.fd = -1
         parked.stream = None
         parked.transport = None
@@ -527,8 +557,7 @@ class ParkingLot:
             # From here on whoever falls silent leaves by itself; in between some may have.
             self._draining = True
             await self._end_silent(0.0)
-            for stream in list(self._waiting):
-                self._disturb(stream)
+            self._end_lingering()
             await self._all_gone()
         for parked in self:
             self._reap(parked, "drain_deadline")
@@ -545,10 +574,96 @@ class ParkingLot:
                     self._reap(parked, "drain")
             await trio.sleep(window / slices)
 
+    def _end_lingering(self) -> None:
+        for fd in list(self._waiting):
+            self._disturb(fd)
+
     async def _all_gone(self) -> None:
         while self._open:
             self._empty = trio.Event()
             await self._empty.wait()
+
+
+class WakingLot(ParkingLot):
+    """For servers that watch their connections by themselves and park only the silence between two requests.
+
+    They hand a connection over with `park`, with whatever they want to remember of it, and get it back as soon as
+    there is something to read. Waiting with `linger` tells them when that is worth it.
+
+    Args:
+        watcher, linger, parks: As in `ParkingLot`.
+        woken: Called in a task of its own with the socket and what was remembered; the socket is its own again.
+        ended: Called with what was remembered and the reason of the reap, or None if the peer went, after which the
+            socket is closed. Must not block.
+    """
+
+    _SLOTS: ClassVar[tuple[str, ...]] = ("remembered",)
+
+    def __init__(
+        self,
+        watcher: TrioReaper,
+        woken: Callable[[socket.socket, Any], Awaitable[object]],
+        ended: Callable[[Any, str | None], object],
+        *,
+        linger: float = 1.0,
+        parks: bool | None = None,
+    ) -> None:
+        super().__init__(watcher, _never_called, 0.0, linger=linger, parks=parks)
+        self._woken = woken
+        self._told = ended
+
+    def park(self, connected: socket.socket, idle: float, remembered: Any, activity: Lease, reason: str) -> Parked:
+        """Take *connected* over until there is something to read.
+
+        Args:
+            connected: Detached; the caller's socket object is of no more use.
+            idle: Seconds of silence allowed, counted from the last activity of *activity*; 0 switches the timeout off.
+            remembered: Whatever `woken` needs.
+            activity: The lease the caller had; it stays the caller's to release.
+            reason: What a reap gives as its reason.
+        Raises:
+            RuntimeError: the lot does not run, or parks nothing. The socket stays the caller's.
+        """
+        if self._nursery is None or self._epoll is None:
+            raise RuntimeError("this parking lot does not run: start its run() first, where there is an epoll")
+        timeout = idle or NEVER
+        parked: Any = self._admit(connected.detach(), timeout, reason)
+        parked.remembered = remembered
+        # Being parked is no activity: the silence goes on. To put a timeout in force counts from the epoch noted here.
+        parked.lease._epoch = activity._epoch
+        parked.lease.retime(timeout, trio.current_time())
+        self._epoll.register(parked.fd, _READABLE)
+        if self._draining and not unread([parked.fd]):
+            self._reap(parked, "drain")
+        return parked  # type: ignore[no-any-return]
+
+    def _start(self, parked: Any) -> None:
+        fd, remembered = parked.fd, parked.remembered
+        self._forget(parked)
+        assert self._nursery is not None
+        self._nursery.start_soon(self._woken, socket.socket(fileno=fd), remembered)
+
+    def _end_lingering(self) -> None:
+        """Nothing: who lingers is not parked, and so the server's to drain."""
+
+    def _left(self, parked: Any, reason: str | None) -> None:
+        self._told(parked.remembered, reason)
+
+    def end(self, parked: Parked, reason: str) -> None:
+        """Reap it now, for *reason*, unless bytes of it are unread; nothing if it is not parked any more."""
+        if parked.fd >= 0 and not unread([parked.fd]):
+            self._reap(parked, reason)
+
+    def retime(self, idle: float) -> None:
+        """Put another timeout in force on all that are parked, counted from their last activity. O(parked)."""
+        now = trio.current_time()
+        for parked in self:
+            parked.lease.retime(idle or NEVER, now)
+        self._reaper._poke()
+
+
+async def _never_called(stream: object) -> None:
+    """The handler of a lot that has none."""
 
 
 @contextmanager

@@ -33,13 +33,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
             "--connections", type=int, metavar="N", help="how many must fit at once; sizes `--workers auto`"
         )
         command.add_argument("--journal", metavar="DIR", help="log every connection there, for reaper.pipeline")
-        if name == "echo":
-            command.add_argument(
-                "--parked",
-                action=argparse.BooleanOptionalAction,
-                default=False,
-                help="no task for a connection while it is silent: a tenth of the memory",
-            )
+        command.add_argument(
+            "--parked",
+            action=argparse.BooleanOptionalAction,
+            default=False,
+            help="no task for a connection while it is silent: a tenth of the memory"
+            + (" (not with TLS or --journal)" if name == "http" else ""),
+        )
         add_settings(command, ("server", "reaper", "timeouts", "limits"))
     parsed = parser.parse_args(arguments)
     logging.basicConfig(format="%(levelname)s %(name)s: %(message)s", level=logging.WARNING)
@@ -52,7 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if parsed.connections is not None and parsed.connections < 1:
             raise CannotFit(f"--connections {parsed.connections}: must be an integer >= 1")
         workers = plan(config.server.workers, parsed.connections, descriptors())
-        serve = _serve(parsed.kind, config, load, parsed.journal, parked=getattr(parsed, "parked", False))
+        serve = _serve(parsed.kind, config, load, parsed.journal, parked=parsed.parked)
         supervisor = Supervisor(config.server.host, config.server.port, workers)
     except (ConfigError, CannotFit) as error:
         print(error, file=sys.stderr)
@@ -87,7 +87,7 @@ def _serve(
                 journal = Journal(directory, writer=worker.index, tick=config.reaper.tick, clock_ns=journal_clock())
                 stack.enter_context(journal)
             if kind == "http":
-                await http.serve(worker, config, load, journal)
+                await http.serve(worker, config, load, journal, parked=parked)
             else:
                 await echo.serve(worker, config, journal, parked=parked)
 

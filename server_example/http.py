@@ -16,8 +16,8 @@ import signal
 import socket
 import ssl
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from email.utils import formatdate
 from typing import TYPE_CHECKING
@@ -32,6 +32,7 @@ from reaper.lease import Lease
 from reaper.policy import ANSWERS, NOT_TAKEN, TOO_OLD, IdlePolicy, Phase, lifespan
 from reaper.rates import Sweep
 from reaper.reload import applied, changes
+from reaper.trio import Parked, Silent, WakingLot
 
 from .http_connection import Exchange, HttpConnection, HttpError, Route
 from .http_routes import ROUTES
@@ -45,6 +46,10 @@ RELOADS_PER_SLICE = 256
 
 REFUSALS = 64
 """How many connections beyond the limit may be answered 503 at the same time; further ones are closed unanswered."""
+
+LINGER = 1.0
+"""Seconds that a connection keeps its task after a response, at least; after at most twice that it is parked. Whoever
+asks again sooner never pays for the new task, and whoever does not pays for it once a silence."""
 
 SWEEPS_PER_TICK = 4
 """Looks at the least rates. The core may add up to half a tick to each interval: less than one tick between two."""
@@ -73,6 +78,19 @@ class Counters:
     """By reason."""
 
 
+class Kept:
+    """What is remembered of a connection while it is parked between two requests."""
+
+    __slots__ = ("age", "number", "opened", "parked", "policy", "received", "requests", "sent")
+
+    def __init__(self, opened: float) -> None:
+        self.opened = opened
+        self.age: Lease | None = None  # its age limit
+        self.requests = self.received = self.sent = 0
+        self.policy: IdlePolicy | None = None  # while it is not parked
+        self.parked: Parked | None = None  # while it is
+
+
 class HttpServer:
     """The connections of one process.
 
@@ -83,7 +101,8 @@ class HttpServer:
     Attributes:
         config: In force now.
         draining: Whether every response is the last of its connection.
-        connections: Those open, in order of opening.
+        connections: Those open and not parked, in order of opening.
+        lot: Where connections are parked between two requests; None: nowhere.
         counters: What has happened so far.
     Raises:
         ConfigError: certificate and key cannot be used.
@@ -96,6 +115,7 @@ class HttpServer:
         self.watcher = watcher
         self.counters = Counters()
         self.connections: dict[HttpConnection, None] = {}
+        self.lot: WakingLot | None = None
         self.draining = False
         self._routes = routes
         self._tls = tls_context(config)
@@ -138,25 +158,82 @@ class HttpServer:
             except OSError:
                 connected.close()  # the peer is gone already
                 continue
-            full = len(self.connections) >= self.config.limits.max_connections
+            full = self.open >= self.config.limits.max_connections
             nursery.start_soon(self._refuse if full else self._handle, transport)
 
-    async def _handle(self, transport: Transport) -> None:
-        self.counters.opened += 1
+    @property
+    def open(self) -> int:
+        """How many connections are open, parked or not."""
+        return len(self.connections) + (0 if self.lot is None else len(self.lot))
+
+    @asynccontextmanager
+    async def parking(self) -> AsyncIterator[None]:
+        """Within the block, connections that are silent between two requests are parked. Not those with TLS.
+
+        Nobody parks what is journaled: its log could not follow it.
+        """
+        if self._tls is not None:
+            yield
+            return
+        # Whoever is parked has been silent for `drain_idle` at least: a drain need not wait for a request on its way.
+        linger = max(LINGER, self.config.timeouts.drain_idle)
+        async with self.watcher.waking_lot(self._woken, self._left, linger=linger) as lot:
+            self.lot = lot if lot.parks else None
+            try:
+                yield
+            finally:
+                self.lot = None
+
+    async def _woken(self, connected: socket.socket, kept: Kept) -> None:
+        kept.parked = None
+        try:
+            transport = Transport(connected, _name(connected))
+        except OSError:
+            connected.close()
+            self._left(kept, None)
+            return
+        transport.received, transport.sent = kept.received, kept.sent
+        await self._handle(transport, kept)
+
+    def _left(self, kept: Kept, reason: str | None) -> None:
+        """A parked connection was reaped, or its peer has gone."""
+        if kept.age is not None:
+            kept.age.release()
+        if reason is not None:
+            self.counters.reaped[reason] += 1
+        self.counters.closed += 1
+        self._empty.set()
+
+    def _park(self, transport: Transport, policy: IdlePolicy, kept: Kept, activity: Lease) -> None:
+        assert self.lot is not None
+        kept.requests, kept.received, kept.sent = policy.requests, transport.received, transport.sent
+        kept.policy = None
+        keep_alive = Phase.KEEP_ALIVE.value
+        kept.parked = self.lot.park(transport.socket, self.config.timeouts.keep_alive, kept, activity, keep_alive)
+
+    async def _handle(self, transport: Transport, kept: Kept | None = None) -> None:
+        phase = Phase.KEEP_ALIVE
+        if kept is None:
+            self.counters.opened += 1
+            phase = Phase.FIRST_BYTE
+            kept = Kept(trio.current_time())
+        parked = False
         connection: HttpConnection | None = None
-        age: Lease | None = None
         stream: trio.abc.Stream = transport
-        phase = Phase.FIRST_BYTE
         if self._tls is not None:
             stream = trio.SSLStream(transport, self._tls, server_side=True, https_compatible=True)
             phase = Phase.HANDSHAKE
         try:
             with self.watcher.watch(transport) as watch:
                 policy = IdlePolicy(self.config, watch, trio.current_time(), self._sweep, transport.progress, phase)
-                transport.policy = policy
+                policy.requests = kept.requests
+                kept.policy = transport.policy = policy
+                transport.linger = None if self.lot is None else self.lot.linger
                 connection = HttpConnection(self, transport, stream, policy, watch.uid)
+                connection.opened = kept.opened
                 self.connections[connection] = None
-                age = self._limit_age(policy)
+                if phase is not Phase.KEEP_ALIVE:
+                    kept.age = self._limit_age(kept)
                 if self.draining:
                     policy.retire("drain", trio.current_time())
                 try:
@@ -165,6 +242,9 @@ class HttpServer:
                     await connection.run()
                 except (trio.BrokenResourceError, trio.ClosedResourceError):
                     self.counters.lost += 1
+                except Silent:
+                    self._park(transport, policy, kept, watch.lease)
+                    parked = True
                 watch.hung_up = transport.hung_up
             if watch.reaped:
                 await self._farewell(connection, watch.reason or "")
@@ -176,10 +256,11 @@ class HttpServer:
                 connection.policy.close()
                 self.connections.pop(connection, None)
                 transport.policy = None
-            if age is not None:
-                age.release()
-            transport.close()
-            self.counters.closed += 1
+            if not parked:
+                if kept.age is not None:
+                    kept.age.release()
+                transport.close()
+                self.counters.closed += 1
             if not self.connections:
                 self._empty.set()
 
@@ -224,7 +305,7 @@ class HttpServer:
             self._refusing -= 1
             transport.close()
 
-    def _limit_age(self, policy: IdlePolicy) -> Lease | None:
+    def _limit_age(self, kept: Kept) -> Lease | None:
         config = self.config
         seconds = lifespan(
             config.timeouts.max_age, config.limits.max_age_jitter, config.reaper.tick, self._random.random()
@@ -235,9 +316,15 @@ class HttpServer:
         return self.watcher.register(
             ("age", next(self._numbers)),
             seconds,
-            lambda expiry: policy.retire(TOO_OLD, trio.current_time()),
+            lambda expiry: self._too_old(kept),
             reason=TOO_OLD,
         )
+
+    def _too_old(self, kept: Kept) -> None:
+        if kept.policy is not None:
+            kept.policy.retire(TOO_OLD, trio.current_time())
+        elif kept.parked is not None and self.lot is not None:
+            self.lot.end(kept.parked, TOO_OLD)
 
     def _schedule(self, seconds: float, call: Callable[[float], None]) -> None:
         self.watcher.register(("sweep", next(self._numbers)), seconds, lambda expiry: call(trio.current_time()))
@@ -248,6 +335,8 @@ class HttpServer:
             log.warning("reload: %s", change)
         self.config = applied(self.config, config)
         self.counters.reloads += 1
+        if self.lot is not None:
+            self.lot.retime(self.config.timeouts.keep_alive)
         await self._each(lambda policy: policy.reload(self.config, trio.current_time()))
 
     async def drain(self) -> None:
@@ -258,7 +347,10 @@ class HttpServer:
         self.draining = True
         late = self.watcher.register("drain", self.config.timeouts.drain, lambda expiry: self._empty.set())
         await self._each(lambda policy: policy.retire("drain", trio.current_time()))
-        while self.connections and late.alive:
+        if self.lot is not None:
+            await self.lot.drain(self.config.timeouts.drain)
+        # One that has just been woken is nowhere yet; but it has been opened and not closed.
+        while self.counters.opened != self.counters.closed and late.alive:
             self._empty = trio.Event()
             await self._empty.wait()
         late.release()
@@ -293,6 +385,8 @@ async def serve(
     config: ReaperConfig,
     load: Callable[[], ReaperConfig] | None = None,
     journal: Journal | None = None,
+    *,
+    parked: bool = False,
 ) -> None:
     """One worker process: serve until told to stop, then drain.
 
@@ -301,14 +395,18 @@ async def serve(
         config: What to begin with.
         load: Reads the configuration anew when SIGHUP comes; None: SIGHUP is ignored.
         journal: Where the life of every connection is written; None: nowhere.
+        parked: Whether a connection gives up its task while it is silent between two requests. Not with a journal.
     Raises:
         ConfigError: certificate and key cannot be used.
     """
     async with (
         reaper.trio.open_reaper(config, journal=journal, listener="http") as watcher,
         trio.open_nursery() as handlers,
+        AsyncExitStack() as stack,
     ):
         server = HttpServer(config, watcher)
+        if parked and journal is None:
+            await stack.enter_async_context(server.parking())
         async with trio.open_nursery() as accepting:
             accepting.start_soon(server.accept, worker.listener, handlers)
             accepting.start_soon(_reloads, server, load)
@@ -351,7 +449,7 @@ async def _publish_often(worker: Worker, server: HttpServer) -> None:
 
 def _publish(worker: Worker, server: HttpServer) -> None:
     statistics = server.watcher.statistics()
-    worker.counters["open"] = len(server.connections)
+    worker.counters["open"] = server.open
     worker.counters["accepted"] = server.counters.opened
     worker.counters["reaped"] = sum(server.counters.reaped.values())
     worker.counters["averted"] = statistics.core.averted

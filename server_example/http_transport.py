@@ -13,6 +13,7 @@ import socket
 import struct
 import sys
 import termios
+from collections.abc import Awaitable, Callable
 
 import trio
 
@@ -42,6 +43,7 @@ class Transport(trio.abc.HalfCloseableStream):
         socket: The socket; the reaper looks at it before a reap.
         peer: Its peer, as text.
         policy: Is told of every byte.
+        linger: Waits for the next request instead of `wait_readable`, and may give up by raising; None: nothing does.
         received, sent: Bytes so far.
         hung_up: Whether the peer ended the connection, before we did.
     """
@@ -53,6 +55,7 @@ class Transport(trio.abc.HalfCloseableStream):
         self.socket = connected
         self.peer = peer
         self.policy: IdlePolicy | None = None
+        self.linger: Callable[[int], Awaitable[None]] | None = None
         self.received = 0
         self.sent = 0
         self.hung_up = False
@@ -72,7 +75,10 @@ class Transport(trio.abc.HalfCloseableStream):
                 break
             except BlockingIOError:
                 self._streak = False
-                await trio.lowlevel.wait_readable(self.socket)
+                if self.linger is not None and self._may_park():
+                    await self.linger(self.socket.fileno())
+                else:
+                    await trio.lowlevel.wait_readable(self.socket)
             except OSError as error:
                 self.hung_up = not self._shut
                 raise trio.BrokenResourceError(f"receiving from {self.peer}: {error}") from error
@@ -82,6 +88,10 @@ class Transport(trio.abc.HalfCloseableStream):
         if self.policy is not None:
             self.policy.bytes_in(len(data), trio.current_time())
         return data
+
+    def _may_park(self) -> bool:
+        policy = self.policy
+        return policy is not None and policy.phase is Phase.KEEP_ALIVE and policy.retired is None
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
         """Hand *data* to the kernel. While the peer leaves no room for it, the connection is in the phase WRITE."""

@@ -17,11 +17,14 @@ from reaper.errors import UnknownUid
 if TYPE_CHECKING:
     from .http import HttpServer
 
+PARKED = "parked"
+"""What is shown as the phase of a connection that waits for its next request without a task."""
+
 Row = dict[str, object]
 
 
 def connection_rows(server: HttpServer, limit: int) -> Row:
-    """Up to *limit* connections, the longest open first, as plain data.
+    """Up to *limit* connections, the longest open first and the parked ones last, as plain data.
 
     Seconds throughout; `due_in` is None while a request is in flight. `why` is the core's own explanation.
     """
@@ -51,7 +54,28 @@ def connection_rows(server: HttpServer, limit: int) -> Row:
                 "why": str(explained),
             }
         )
-    return {"worker": os.getpid(), "open": len(server.connections), "draining": server.draining, "connections": rows}
+    dozing: Iterable[Any] = () if server.lot is None else server.lot
+    for parked in islice(dozing, limit - len(rows)):
+        explained = core.explain(parked)
+        kept = parked.remembered
+        idle_since = explained.active_from if explained.active_until is None else explained.active_until
+        rows.append(
+            {
+                "peer": parked.peer,
+                "phase": PARKED,
+                "age": round(now - kept.opened, 3),
+                "idle_for": round(max(0.0, now - idle_since), 3),
+                "due_in": None if explained.due is None else round(explained.due - now, 3),
+                "timeout": explained.timeout,
+                "reason": explained.reason,
+                "requests": kept.requests,
+                "received": kept.received,
+                "sent": kept.sent,
+                "last_request": None,
+                "why": str(explained),
+            }
+        )
+    return {"worker": os.getpid(), "open": server.open, "draining": server.draining, "connections": rows}
 
 
 def connections_text(table: Row) -> str:
@@ -74,9 +98,11 @@ def metrics(server: HttpServer) -> bytes:
     for connection in server.connections:
         name = connection.policy.phase.value
         phases[name] = phases.get(name, 0) + 1
+    if server.lot is not None:
+        phases[PARKED] = len(server.lot)
     responses = {str(status): float(count) for status, count in counters.responses.items()}
     parts = [
-        _family("http_connections", "gauge", "Open connections.", len(server.connections)),
+        _family("http_connections", "gauge", "Open connections.", server.open),
         _family("http_connections_in_phase", "gauge", "Open connections by phase.", phases, "phase"),
         _family("http_connections_opened_total", "counter", "Connections accepted.", counters.opened),
         _family("http_connections_closed_total", "counter", "Connections closed.", counters.closed),

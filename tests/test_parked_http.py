@@ -1,0 +1,160 @@
+"""The HTTP server with its keep-alive connections parked: what is seen from outside stays the same."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+import trio
+
+import reaper.trio
+import server_example.http
+from reaper.config import ReaperConfig
+from server_example.http import HttpServer
+
+pytestmark = [pytest.mark.trio, pytest.mark.slow]
+
+TICK = 0.05
+REQUEST = b"GET /connections?format=json HTTP/1.1\r\nhost: test\r\naccept: application/json\r\n\r\n"
+
+
+@asynccontextmanager
+async def running(
+    monkeypatch, linger=0.05, **timeouts: object
+) -> AsyncIterator[tuple[HttpServer, trio.SocketListener]]:
+    monkeypatch.setattr(server_example.http, "LINGER", linger)
+    overrides = {"reaper.tick": TICK, "timeouts.drain_idle": 0.02, "timeouts.keep_alive_margin": 0.0}
+    overrides |= {f"timeouts.{name}": value for name, value in timeouts.items()}
+    config = ReaperConfig.load(environ={}, overrides=overrides)
+    (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    async with listener, reaper.trio.open_reaper(config) as watcher, trio.open_nursery() as nursery:
+        server = HttpServer(config, watcher)
+        async with server.parking():
+            nursery.start_soon(server.accept, listener, nursery)
+            with trio.fail_after(30):
+                yield server, listener
+                await until(lambda: server.counters.opened == server.counters.closed)
+            assert (server.open, len(watcher.core), server.counters.failures) == (0, 0, 0)
+            watcher.core.check()
+            nursery.cancel_scope.cancel()
+
+
+async def until(condition) -> None:
+    while not condition():
+        await trio.sleep(0.01)
+
+
+async def ask(stream: trio.SocketStream, request: bytes = REQUEST) -> bytes:
+    """The body of the answer."""
+    await stream.send_all(request)
+    data = b""
+    while b"\r\n\r\n" not in data:
+        data += await stream.receive_some()
+    head, _, body = data.partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 200"), head
+    length = next(int(line[15:]) for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:"))
+    while len(body) < length:
+        body += await stream.receive_some()
+    return body
+
+
+async def dial(listener: trio.SocketListener) -> trio.SocketStream:
+    return await trio.open_tcp_stream(*listener.socket.getsockname())
+
+
+async def test_a_connection_is_parked_woken_and_remembered(monkeypatch):
+    async with running(monkeypatch, keep_alive=20) as (server, listener):
+        async with await dial(listener) as client:
+            for count in range(1, 4):
+                (row,) = json.loads(await ask(client))["connections"]
+                assert row["requests"] == count
+                await until(lambda: len(server.lot) == 1)
+                assert (len(server.connections), server.open) == (0, 1)
+            async with await dial(listener) as other:
+                table = json.loads(await ask(other))
+                row = next(row for row in table["connections"] if row["phase"] == "parked")
+                assert (table["open"], row["requests"], row["reason"]) == (2, 3, "keep_alive")
+                assert row["received"] == 3 * len(REQUEST)
+                assert row["peer"].startswith("127.0.0.1:")
+        assert server.counters.opened == 2
+
+
+async def test_silence_is_counted_from_the_last_activity_and_not_from_the_parking(monkeypatch):
+    async with running(monkeypatch, linger=0.4, keep_alive=1.0) as (server, listener):
+        async with await dial(listener) as client:
+            await ask(client)
+            start = trio.current_time()
+            await until(lambda: len(server.lot) == 1)
+            assert await client.receive_some() == b""
+            took = trio.current_time() - start
+            assert took >= 0.9
+            statistics = server.watcher.statistics()
+            assert took <= 1.0 + 2 * TICK + statistics.core.max_lateness + statistics.max_lag
+        assert server.counters.reaped == {"keep_alive": 1}
+
+
+async def test_a_request_in_pieces_wakes_it_once_and_is_answered(monkeypatch):
+    async with running(monkeypatch, keep_alive=20) as (server, listener), await dial(listener) as client:
+        await ask(client)
+        await until(lambda: len(server.lot) == 1)
+        await client.send_all(REQUEST[:10])
+        await until(lambda: len(server.lot) == 0)
+        await trio.sleep(0.3)  # several lingers long: a request that has begun is not parked
+        assert len(server.lot) == 0
+        assert await ask(client, REQUEST[10:])
+
+
+async def test_a_woken_connection_that_does_not_finish_its_headers_is_answered_408(monkeypatch):
+    async with running(monkeypatch, keep_alive=20, headers=0.3) as (server, listener):
+        async with await dial(listener) as client:
+            await ask(client)
+            await until(lambda: len(server.lot) == 1)
+            await client.send_all(REQUEST[:10])
+            assert b" 408 " in await client.receive_some()
+        assert server.counters.reaped == {"headers": 1}
+
+
+async def test_a_drain_ends_the_parked_at_once(monkeypatch):
+    async with running(monkeypatch, keep_alive=20, drain=10) as (server, listener):
+        clients = [await dial(listener) for _ in range(5)]
+        for client in clients:
+            await ask(client)
+        await until(lambda: len(server.lot) == 5)
+        start = trio.current_time()
+        await server.drain()
+        assert trio.current_time() - start < 5
+        assert server.counters.reaped == {"drain": 5}
+        for client in clients:
+            assert await client.receive_some() == b""
+            await client.aclose()
+
+
+async def test_a_reload_reaches_the_parked(monkeypatch):
+    async with running(monkeypatch, keep_alive=300) as (server, listener):
+        async with await dial(listener) as client:
+            await ask(client)
+            await until(lambda: len(server.lot) == 1)
+            overrides = {"reaper.tick": TICK, "timeouts.keep_alive": 0.1, "timeouts.keep_alive_margin": 0.0}
+            await server.reload(ReaperConfig.load(environ={}, overrides=overrides))
+            assert await client.receive_some() == b""
+        assert server.counters.reaped == {"keep_alive": 1}
+
+
+async def test_an_age_limit_ends_the_parked_too(monkeypatch):
+    async with running(monkeypatch, keep_alive=300, max_age=0.6) as (server, listener):
+        async with await dial(listener) as client:
+            await ask(client)
+            await until(lambda: len(server.lot) == 1)
+            assert await client.receive_some() == b""
+        assert server.counters.reaped == {"max_age": 1}
+
+
+async def test_a_peer_that_goes_while_parked_is_counted_as_closed(monkeypatch):
+    async with running(monkeypatch, keep_alive=300) as (server, listener):
+        async with await dial(listener) as client:
+            await ask(client)
+            await until(lambda: len(server.lot) == 1)
+        await until(lambda: server.counters.closed == 1)
+        assert server.counters.reaped == {}
