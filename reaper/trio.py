@@ -17,10 +17,11 @@ import os
 import socket as socket_module
 import ssl
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Hashable, Iterator, Sequence
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Any, NoReturn
 
 import trio
@@ -31,6 +32,7 @@ from .herd import Bucket, Jitter
 from .journal import Journal
 from .journal.leases import Keeper, peer_of
 from .lease import Expiry, Hook, Lease, Statistics
+from .metrics import Histogram
 from .operations import Answer, Leave
 from .purgatory import DelayedOperation, Purgatory
 from .sockets import unread as unread
@@ -198,6 +200,7 @@ class Connection:
         elif self._reaper._keeper is not None:
             self._reaper._keeper.reaped(self.lease, expiry)
         self._end()
+        self._reaper._note_end(self.uid, reason, expiry)
         self.reaped = True
         self.reason = reason
         self.expiry = expiry
@@ -217,6 +220,14 @@ class LoopStatistics:
     """Epochs that ended more than a tick late."""
     cpu: float
     """CPU seconds the reaper's task has used. The unwinding of the handlers it cancelled is not in it."""
+    parked: int
+    """Open connections that have no task now."""
+    reasons: Mapping[str, int]
+    """Connections ended by the reaper, by reason."""
+    lateness: Histogram
+    """Of every lease that came due, against its due instant. Goes on counting."""
+    lags: Histogram
+    """How late each epoch ended. Goes on counting."""
 
 
 class TrioReaper:
@@ -269,6 +280,9 @@ class TrioReaper:
         self._purgatory = Purgatory(TimingWheel(tick=1, wheel_size=64))  # counts milliseconds
         self._drain_until: float | None = None
         self._empty = trio.Event()
+        self._reasons: Counter[str] = Counter()
+        self._lateness = Histogram()
+        self._lags = Histogram()
         self.lag = 0.0
         self.max_lag = 0.0
         self.stalls = 0
@@ -332,6 +346,8 @@ class TrioReaper:
         expired = core.expire(now, limit, self._last_look) if limit else []
         if self._bucket is not None:
             self._bucket.spend(len(expired))
+        for lateness, alike in itertools.groupby(expired, key=_lateness_of):  # a slot's leases are all equally late
+            self._lateness.add(lateness, sum(1 for _ in alike))
         for expiry in expired:
             connection = self._connection_of(expiry.uid)
             if connection is not None:
@@ -348,6 +364,7 @@ class TrioReaper:
     def _note_lag(self, lag: float) -> None:
         """Take note of how late the epoch ends. Judged by that and not by our own sleep: we are not always asleep."""
         self.lag = lag = max(lag, 0.0)
+        self._lags.add(lag)
         if self._keeper is not None:
             self._keeper.stalled(trio.current_time(), lag)
         if lag > self.max_lag:
@@ -391,6 +408,19 @@ class TrioReaper:
     def _log_end(self, connection: Connection, reason: str | None, *, by_peer: bool) -> None:
         if self._keeper is not None:
             self._keeper.ended(connection.lease, trio.current_time(), reason, by_peer=by_peer)
+
+    def _note_end(self, uid: object, reason: str, expiry: Expiry | None) -> None:
+        """Count and tell that a connection was ended by the reaper."""
+        self._reasons[reason] += 1
+        if log.isEnabledFor(logging.DEBUG):
+            lateness = 0.0 if expiry is None else expiry.lateness
+            log.debug(
+                "reaped %r: %s, %.3f s late",
+                uid,
+                reason,
+                lateness,
+                extra={"uid": uid, "reason": reason, "lateness": lateness, "due": expiry and expiry.due},
+            )
 
     def _send_probe(self, connection: Connection) -> None:
         self._watch_operation(
@@ -593,7 +623,17 @@ class TrioReaper:
 
     def statistics(self) -> LoopStatistics:
         """A snapshot; O(1)."""
-        return LoopStatistics(self.core.statistics(), self.lag, self.max_lag, self.stalls, self.cpu)
+        return LoopStatistics(
+            self.core.statistics(),
+            self.lag,
+            self.max_lag,
+            self.stalls,
+            self.cpu,
+            sum(lot.parked for lot in self._lots),
+            MappingProxyType(self._reasons),
+            self._lateness,
+            self._lags,
+        )
 
 
 class WatchedStream(trio.abc.HalfCloseableStream):
@@ -770,6 +810,10 @@ async def _probe(connection: Connection) -> None:
         await connection._probe(connection)
     except Exception:
         log.warning("the probe of connection %d raised", connection.uid, exc_info=True)
+
+
+def _lateness_of(expiry: Expiry) -> float:
+    return expiry.lateness
 
 
 def _log_hook_error(error: Exception, expiry: Expiry) -> None:

@@ -293,6 +293,7 @@ class ParkingLot:
         self._type: type[Any] = type("Parked", (Parked,), {"__slots__": self._SLOTS, "_lot": self})
         self._by_fd: list[Parked | None] = []  # descriptors are small and dense: 8 bytes each where a dict takes 100
         self._open = 0
+        self._awake = 0
         self._nursery: trio.Nursery | None = None
         self._waiting: dict[int, int] = {}  # descriptors that tasks linger at -> the round in which that began
         self._round = 0
@@ -304,6 +305,11 @@ class ParkingLot:
     def __len__(self) -> int:
         """How many connections are open, parked or not."""
         return self._open
+
+    @property
+    def parked(self) -> int:
+        """How many of them have no task now."""
+        return self._open - self._awake
 
     def __iter__(self) -> Iterator[Parked]:
         """The open connections, in the order of their descriptors."""
@@ -403,6 +409,7 @@ class ParkingLot:
             parked.stream = transport if self._tls is None else _Tls(transport, self._tls)
         transport._scope = trio.CancelScope()
         parked.transport = transport
+        self._awake += 1
         assert self._nursery is not None
         self._nursery.start_soon(self._run, parked, transport)
 
@@ -427,6 +434,7 @@ class ParkingLot:
 
     def _park(self, parked: Parked) -> None:
         parked.transport = None
+        self._awake -= 1
         if self._tls is None:
             parked.stream = None
         if self._epoll is not None:
@@ -496,6 +504,7 @@ class ParkingLot:
                 keeper.ended(parked.lease, trio.current_time(), reason, by_peer=False)
         parked.lease.release()
         self.reaped[reason] += 1
+        self._reaper._note_end(parked, reason, expiry)
         if transport is None:
             self._left(parked, reason)
             self._close(parked)
@@ -520,6 +529,7 @@ class ParkingLot:
         if fd < 0:
             return
         if parked.transport is not None:
+            self._awake -= 1
             trio.lowlevel.notify_closing(fd)
         self._forget(parked)
         os.close(fd)

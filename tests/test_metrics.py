@@ -1,0 +1,132 @@
+"""What a reaper tells: counts under stable names, the same by every way out."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+import trio
+import trio.testing
+from hypothesis import given
+from hypothesis import strategies as st
+
+from reaper.metrics import BOUNDS, Family, Histogram, ReaperCollector, families, instrument
+from reaper.trio import open_reaper
+
+NAMES = [
+    "reaper_leases",
+    "reaper_leases_suspended",
+    "reaper_parked",
+    "reaper_slots",
+    "reaper_slots_in_wheel",
+    "reaper_epochs",
+    "reaper_reaped",
+    "reaper_expired",
+    "reaper_averted",
+    "reaper_moved",
+    "reaper_released",
+    "reaper_lateness_seconds",
+    "reaper_tick_lag_seconds",
+    "reaper_loop_lag_seconds",
+    "reaper_loop_lag_max_seconds",
+    "reaper_loop_stalls",
+    "reaper_cpu_seconds",
+]
+
+
+@given(st.lists(st.tuples(st.floats(0, 100), st.integers(1, 5)), max_size=30))
+def test_a_histogram_counts_like_the_definition_of_its_buckets(durations):
+    histogram = Histogram()
+    for seconds, times in durations:
+        histogram.add(seconds, times)
+    for bound, count in histogram.cumulative():
+        assert count == sum(times for seconds, times in durations if seconds <= bound)
+    assert histogram.total == pytest.approx(sum(seconds * times for seconds, times in durations))
+    assert len(histogram.cumulative()) == len(BOUNDS) + 1
+
+
+async def lived(r) -> None:
+    """Three connections reaped for two reasons, one that is in use, one that ended by itself."""
+
+    async def silent(reason: str) -> None:
+        with r.watch(None, 5, reason=reason):
+            await trio.sleep_forever()
+
+    with r.watch(None, 5):
+        pass
+    async with trio.open_nursery() as nursery:
+        for reason in ("idle", "idle", "headers"):
+            nursery.start_soon(silent, reason)
+
+
+@pytest.mark.trio
+async def test_everything_is_told_under_stable_names(autojump_clock):
+    async with open_reaper(tick=1.0) as r:
+        await lived(r)
+        with r.watch(None, 5) as connection, connection.in_use():
+            told = {family.name: family.values for family in families(r.statistics())}
+    assert list(told) == NAMES
+    assert told["reaper_reaped"] == {"idle": 2, "headers": 1}
+    assert (told["reaper_leases"], told["reaper_leases_suspended"]) == (1, 1)
+    assert (told["reaper_expired"], told["reaper_released"]) == (3, 1)
+    assert sum(told["reaper_lateness_seconds"].counts) == 3
+    assert sum(told["reaper_tick_lag_seconds"].counts) >= 10
+
+
+@pytest.mark.trio
+async def test_prometheus_reads_it(autojump_clock):
+    prometheus = pytest.importorskip("prometheus_client")
+    async with open_reaper(tick=1.0) as r:
+        await lived(r)
+        registry = prometheus.CollectorRegistry()
+        more = Family("reaper_pressure", "gauge", "Pressure.", 0.5)
+        registry.register(ReaperCollector(r.statistics, lambda: [more]))
+        text = prometheus.generate_latest(registry).decode()
+    assert 'reaper_reaped_total{reason="idle"} 2.0' in text
+    assert 'reaper_reaped_total{reason="headers"} 1.0' in text
+    assert 'reaper_lateness_seconds_bucket{le="+Inf"} 3.0' in text
+    assert "reaper_lateness_seconds_count 3.0" in text
+    assert "reaper_leases 0.0" in text
+    assert "reaper_pressure 0.5" in text
+    (sample,) = [s for m in registry.collect() for s in m.samples if s.name == "reaper_averted_total"]
+    assert sample.value == 0
+
+
+class Meter:
+    """A meter that keeps what it is given."""
+
+    def __init__(self) -> None:
+        self.made: dict[str, tuple[str, list]] = {}
+
+    def create_observable_gauge(self, name, callbacks, description):
+        self.made[name] = ("gauge", callbacks)
+
+    def create_observable_counter(self, name, callbacks, description):
+        self.made[name] = ("counter", callbacks)
+
+
+@pytest.mark.trio
+async def test_opentelemetry_is_told_the_same(autojump_clock):
+    pytest.importorskip("opentelemetry.metrics", reason="needs opentelemetry-api")
+    meter = Meter()
+    async with open_reaper(tick=1.0) as r:
+        instrument(meter, r.statistics)
+        await lived(r)
+        told = {
+            name: {tuple((o.attributes or {}).items()): o.value for o in callbacks[0](None)}
+            for name, (_, callbacks) in meter.made.items()
+        }
+    assert told["reaper.reaped"] == {(("reason", "idle"),): 2, (("reason", "headers"),): 1}
+    assert told["reaper.leases"] == {(): 0}
+    assert told["reaper.lateness_seconds.count"] == {(): 3}
+    assert meter.made["reaper.reaped"][0] == "counter"
+
+
+@pytest.mark.trio
+async def test_the_log_says_who_why_and_how_late_with_extras(autojump_clock, caplog):
+    with caplog.at_level(logging.DEBUG, logger="reaper"):
+        async with open_reaper(tick=1.0) as r:
+            await lived(r)
+    reasons = sorted(record.reason for record in caplog.records if hasattr(record, "reason"))
+    assert reasons == ["headers", "idle", "idle"]
+    assert all(record.lateness >= 0 and record.due > 0 for record in caplog.records if hasattr(record, "reason"))
