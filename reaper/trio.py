@@ -43,6 +43,7 @@ from .trio_parked import Parked as Parked
 from .trio_parked import ParkingLot as ParkingLot
 from .trio_parked import Silent as Silent
 from .trio_parked import WakingLot as WakingLot
+from .trio_pressure import relieve as relieve
 from .wheel import TimingWheel
 
 REAPS_PER_SLICE = 128
@@ -137,6 +138,11 @@ class Connection:
 
     def _descriptor(self) -> int:
         return -1 if self._socket is None else self._socket.fileno()
+
+    @property
+    def descriptor(self) -> int:
+        """Of its socket; -1 if there is none, or it is closed."""
+        return self._descriptor()
 
     @property
     def busy(self) -> bool:
@@ -280,6 +286,8 @@ class TrioReaper:
         self._purgatory = Purgatory(TimingWheel(tick=1, wheel_size=64))  # counts milliseconds
         self._drain_until: float | None = None
         self._empty = trio.Event()
+        self._accepting = trio.Event()
+        self._accepting.set()
         self._reasons: Counter[str] = Counter()
         self._lateness = Histogram()
         self._lags = Histogram()
@@ -360,6 +368,28 @@ class TrioReaper:
 
     def _connection_of(self, uid: Any) -> Connection | Parked | None:
         return uid if isinstance(uid, Parked) else self._connections.get(uid)
+
+    def waiting(self, uid: Any) -> Connection | Parked | None:
+        """The connection of *uid* if it waits for bytes with nothing else to do; None if it is in use, or is none."""
+        connection = self._connection_of(uid)
+        return None if connection is None or connection.busy else connection
+
+    @property
+    def accepting(self) -> bool:
+        """Whether new connections are welcome. Set by `relieve`; `ParkingLot.accept` waits for it."""
+        return self._accepting.is_set()
+
+    @accepting.setter
+    def accepting(self, welcome: bool) -> None:
+        if welcome:
+            self._accepting.set()
+        elif self._accepting.is_set():
+            self._accepting = trio.Event()
+
+    async def welcome(self) -> None:
+        """Return when new connections are welcome."""
+        while not self._accepting.is_set():
+            await self._accepting.wait()
 
     def _note_lag(self, lag: float) -> None:
         """Take note of how late the epoch ends. Judged by that and not by our own sleep: we are not always asleep."""

@@ -88,6 +88,16 @@ class Parked:
     def _descriptor(self) -> int:
         return self.fd
 
+    @property
+    def descriptor(self) -> int:
+        """Its descriptor; -1 once it is closed."""
+        return self.fd
+
+    @property
+    def busy(self) -> bool:
+        """Whether a handler runs."""
+        return self.transport is not None
+
     def _reap(self, reason: str, expiry: Expiry | None = None) -> None:
         self._lot._reap(self, reason, expiry)
 
@@ -368,11 +378,16 @@ class ParkingLot:
         return parked
 
     async def accept(self, listening: socket.socket) -> NoReturn:
-        """Accept from *listening* until cancelled, then close it. Out of descriptors, it pauses instead of failing."""
+        """Accept from *listening* until cancelled, then close it.
+
+        It pauses while the reaper is not `accepting`, and out of descriptors it pauses instead of failing: the kernel's
+        backlog holds who comes meanwhile.
+        """
         listening.setblocking(False)
         try:
             while True:
                 await trio.lowlevel.wait_readable(listening)
+                await self._reaper.welcome()
                 for _ in range(ACCEPTS_PER_PASS):
                     try:
                         accepted, _ = listening.accept()

@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 FRAMEWORKS = {"trio", "asyncio", "pyspark", "psutil", "pyarrow", "pandas", "numpy", "h11", "matplotlib", "rich"}
 MAY = {"reaper/trio": {"trio"}, "reaper/asyncio": {"asyncio"}, "reaper/pressure": {"psutil"}}
-MAY["reaper/trio_parked"] = MAY["reaper/trio"]
+MAY["reaper/trio_parked"] = MAY["reaper/trio_pressure"] = MAY["reaper/trio"]
 
 
 def sources(package: str) -> list[Path]:

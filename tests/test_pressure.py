@@ -1,0 +1,273 @@
+"""Pressure: judged purely, acted on in virtual time, read from this very process."""
+
+from __future__ import annotations
+
+import os
+import resource
+import socket
+from contextlib import suppress
+
+import pytest
+import trio
+import trio.testing
+from hypothesis import given
+from hypothesis import strategies as st
+
+from reaper import InvalidArgument
+from reaper.metrics import families
+from reaper.pressure import Gauge, Limits, Pressure, Reading, cgroup_memory, limits_here
+from reaper.trio import open_reaper, relieve
+
+
+def of(connections: int) -> Reading:
+    return Reading(connections=connections)
+
+
+def test_below_the_low_watermark_nothing_happens():
+    verdict = Pressure(Limits(connections=100)).judge(of(80))
+    assert (verdict.scale, verdict.evict, verdict.accept) == (1.0, 0, True)
+
+
+def test_without_limits_nothing_ever_happens():
+    verdict = Pressure(Limits()).judge(Reading(10**6, 10**12, 10**6))
+    assert (verdict.load, verdict.of, verdict.scale, verdict.evict, verdict.accept) == (0.0, "", 1.0, 0, True)
+
+
+def test_the_fullest_resource_decides():
+    verdict = Pressure(Limits(1000, 1000, 1000)).judge(Reading(descriptors=100, memory=875, connections=500))
+    assert (verdict.of, verdict.load) == ("memory", 0.875)
+    assert verdict.scale == pytest.approx(0.55)
+
+
+def test_above_the_high_watermark_as_many_go_as_bring_it_back():
+    pressure = Pressure(Limits(connections=100), high=0.9)
+    assert pressure.judge(of(100)).evict == 10
+    assert pressure.judge(of(90)).evict == 0
+    memory = Pressure(Limits(memory=1000), high=0.9).judge(Reading(memory=1000, connections=200))
+    assert memory.evict == 20
+
+
+@given(st.lists(st.integers(0, 150), min_size=1, max_size=50))
+def test_a_scale_is_within_its_bounds_and_shrinks_at_once(loads):
+    pressure = Pressure(Limits(connections=100), floor=0.25)
+    for load in loads:
+        verdict = pressure.judge(of(load))
+        assert 0.25 <= verdict.scale <= Pressure(Limits(connections=100), floor=0.25).judge(of(load)).scale
+        assert verdict.evict <= load
+        assert verdict.accept <= (load < 100)
+
+
+def test_nothing_flutters_at_a_watermark():
+    pressure = Pressure(Limits(connections=1000), margin=0.05)
+    scales = {pressure.judge(of(850 + wobble)).scale for wobble in (10, 0, 9, 1, 10, 5, 0)}
+    assert len(scales) == 1
+    assert pressure.judge(of(1000)).accept is False
+    assert [pressure.judge(of(n)).accept for n in (999, 951, 949, 999)] == [False, False, True, True]
+
+
+def test_it_all_relaxes_again():
+    pressure = Pressure(Limits(connections=100))
+    pressure.judge(of(100))
+    verdict = pressure.judge(of(70))
+    assert (verdict.scale, verdict.evict, verdict.accept) == (1.0, 0, True)
+
+
+@pytest.mark.parametrize(
+    ("options", "name"),
+    [
+        ({"low": 0.9, "high": 0.9}, "low"),
+        ({"high": 1.0}, "low"),
+        ({"floor": 1.5}, "floor"),
+        ({"margin": -0.1}, "margin"),
+        ({"min_age": 0}, "min_age"),
+        ({"low": float("nan")}, "low"),
+    ],
+)
+def test_it_refuses_what_makes_no_sense(options, name):
+    with pytest.raises(InvalidArgument, match=name):
+        Pressure(Limits(), **options)
+    with pytest.raises(InvalidArgument, match="memory"):
+        Limits(memory=-1)
+
+
+def test_the_tightest_cgroup_counts(tmp_path):
+    inner = tmp_path / "a" / "b"
+    inner.mkdir(parents=True)
+    own = tmp_path / "own"
+    own.write_text("12:cpu:/x\n0::/a/b\n")
+    assert cgroup_memory(tmp_path, own) == 0
+    (inner / "memory.max").write_text("max\n")
+    (tmp_path / "a" / "memory.max").write_text("4096\n")
+    (tmp_path / "memory.max").write_text("8192\n")
+    assert cgroup_memory(tmp_path, own) == 4096
+    assert cgroup_memory(tmp_path, tmp_path / "nowhere") == 0
+
+
+def test_it_reads_this_process():
+    pytest.importorskip("psutil")
+    limits = limits_here(connections=7)
+    assert limits.descriptors == resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    assert (limits.memory > 2**24, limits.connections) == (True, 7)
+    gauge = Gauge()
+    before = gauge.read(3)
+    read_end, write_end = os.pipe()
+    after = gauge.read(3)
+    os.close(read_end)
+    os.close(write_end)
+    assert (after.descriptors - before.descriptors, after.connections) == (2, 3)
+    assert after.memory > 2**20
+
+
+class Peers:
+    """Connections of a lot and their other ends."""
+
+    def __init__(self, lot) -> None:
+        self.lot = lot
+        self.ends: list[socket.socket] = []
+
+    def come(self, count: int) -> list[socket.socket]:
+        new = []
+        for _ in range(count):
+            ours, theirs = socket.socketpair()
+            theirs.setblocking(False)
+            self.lot.add(ours)
+            new.append(theirs)
+        self.ends += new
+        return new
+
+    def close(self) -> None:
+        for end in self.ends:
+            end.close()
+
+
+def is_open(end: socket.socket) -> bool:
+    with suppress(BlockingIOError):
+        return bool(end.recv(100))
+    return True
+
+
+async def working(stream) -> None:
+    """Answers after a long while, in use meanwhile."""
+    data = await stream.receive_some()
+    with stream.in_use():
+        await trio.sleep(1000)
+    await stream.send_all(data)
+
+
+@pytest.mark.trio
+async def test_the_limit_is_lowered_under_load_and_raised_again(autojump_clock):
+    """Timeouts shrink, the oldest go first, nobody with a request in flight is cut, the door shuts, and it recovers."""
+    pressure = Pressure(Limits(connections=1000), min_age=2.0)
+    async with open_reaper(tick=1.0) as r, r.parking_lot(working, 300) as lot, trio.open_nursery() as nursery:
+        peers = Peers(lot)
+        nursery.start_soon(lambda: relieve(r, pressure, read=of, every=2.0))
+        busy = peers.come(20)
+        for end in busy:
+            end.send(b"x")
+        old = peers.come(40)
+        await trio.sleep(60)
+        young = peers.come(40)
+        await trio.sleep(10.5)  # between two readings from here on
+        assert (len(lot), pressure.evicted, r.accepting) == (100, 0, True)
+
+        pressure.limits = Limits(connections=80)
+        await trio.sleep(2)
+        assert not r.accepting
+        assert not any(map(is_open, old)), "the oldest go first"
+        assert all(map(is_open, busy)), "in flight"
+        assert all(map(is_open, young)), "60 of 80 are no pressure any more"
+        await trio.sleep(3)
+        assert (len(lot), r.accepting, pressure.verdict.scale) == (60, True, 1.0)
+        assert lot.reaped == {"pressure": 40}
+        assert pressure.evicted == 40
+
+        pressure.limits = Limits(connections=60)
+        fresh = peers.come(5)
+        await trio.sleep(2)
+        assert all(map(is_open, busy))
+        assert all(map(is_open, fresh)), "they have not been silent for min_age"
+        assert sum(map(is_open, young)) <= 40 - 5
+        pressure.limits = Limits(connections=1000)
+        await trio.sleep(100)
+        assert (r.accepting, pressure.verdict.scale) == (True, 1.0)
+        assert all(map(is_open, busy))
+        r.core.check()
+        told = {family.name: family.values for family in pressure.families()}
+        assert told["reaper_pressure_evicted"] == pressure.evicted == lot.reaped["pressure"]
+        assert {f.name: f.values for f in families(r.statistics())}["reaper_reaped"] == dict(lot.reaped)
+        nursery.cancel_scope.cancel()
+    peers.close()
+
+
+@pytest.mark.trio
+async def test_between_the_watermarks_silence_is_borne_for_a_share_of_its_timeout(autojump_clock):
+    pressure = Pressure(Limits(connections=100), floor=0.1, min_age=1.0)
+    async with open_reaper(tick=1.0) as r, r.parking_lot(working, 100) as lot, trio.open_nursery() as nursery:
+        peers = Peers(lot)
+        nursery.start_soon(lambda: relieve(r, pressure, read=lambda count: of(88)))
+        peers.come(10)
+        scale = Pressure(Limits(connections=100), floor=0.1).judge(of(88)).scale
+        await trio.sleep(100 * scale - 2)
+        assert len(lot) == 10
+        await trio.sleep(5)
+        assert (len(lot), lot.reaped) == (0, {"pressure": 10})
+        nursery.cancel_scope.cancel()
+    peers.close()
+
+
+@pytest.mark.trio
+async def test_who_has_just_spoken_is_not_let_go():
+    async with open_reaper(tick=0.02) as r:
+        async with r.parking_lot(working, 300) as lot, trio.open_nursery() as nursery:
+            peers = Peers(lot)
+            (end,) = peers.come(1)
+            (parked,) = lot
+            lot._epoll.unregister(parked.fd)  # as if the loop had not come to it
+            end.send(b"x")
+            await trio.sleep(0.2)
+            pressure = Pressure(Limits(connections=1), min_age=0.01)
+            nursery.start_soon(lambda: relieve(r, pressure, read=of))
+            await trio.sleep(0.2)
+            assert (len(lot), pressure.evicted) == (1, 0)
+            nursery.cancel_scope.cancel()
+        peers.close()
+
+
+@pytest.mark.trio
+async def test_watched_handlers_are_let_go_only_while_they_wait_for_bytes(autojump_clock):
+    pressure = Pressure(Limits(connections=2), min_age=1.0)
+    ends = {}
+
+    async with open_reaper(tick=1.0) as r, trio.open_nursery() as nursery:
+
+        async def one(name: str, receiving: bool, reason: str) -> None:
+            with r.watch(None, 300, reason=reason) as connection:
+                connection.receiving = receiving
+                await trio.sleep(50)
+            ends[name] = connection.reason
+
+        nursery.start_soon(one, "waits", True, "idle")
+        nursery.start_soon(one, "works", False, "idle")
+        nursery.start_soon(one, "writes", True, "write")
+        nursery.start_soon(lambda: relieve(r, pressure, read=of))
+        await trio.sleep(60)
+        assert ends == {"waits": "pressure", "works": None, "writes": None}
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.trio
+async def test_accepting_stops_at_the_limit_and_goes_on_below_it(autojump_clock):
+    async def hold(stream) -> None:
+        await trio.sleep_forever()
+
+    async with open_reaper(tick=1.0) as r, r.parking_lot(hold, 300) as lot, trio.open_nursery() as nursery:
+        listening = socket.create_server(("127.0.0.1", 0))
+        nursery.start_soon(lot.accept, listening)
+        r.accepting = False
+        with socket.create_connection(listening.getsockname()):
+            await trio.testing.wait_all_tasks_blocked(0.01)
+            assert len(lot) == 0
+            r.accepting = True
+            while not len(lot):
+                await trio.testing.wait_all_tasks_blocked(0.001)
+        nursery.cancel_scope.cancel()
