@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import importlib.util
 import logging
 import sys
 from collections.abc import Callable, Sequence
@@ -40,6 +41,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             help="no task for a connection while it is silent: a tenth of the memory"
             + (" (not with TLS or --journal)" if name == "http" else ""),
         )
+        if name == "echo":
+            command.add_argument(
+                "--pressure",
+                action="store_true",
+                help="let the longest silent go when descriptors or memory run short (needs psutil)",
+            )
         add_settings(command, ("server", "reaper", "timeouts", "limits"))
     parsed = parser.parse_args(arguments)
     logging.basicConfig(format="%(levelname)s %(name)s: %(message)s", level=logging.WARNING)
@@ -52,7 +59,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if parsed.connections is not None and parsed.connections < 1:
             raise CannotFit(f"--connections {parsed.connections}: must be an integer >= 1")
         workers = plan(config.server.workers, parsed.connections, descriptors())
-        serve = _serve(parsed.kind, config, load, parsed.journal, parked=parsed.parked)
+        serve = _serve(
+            parsed.kind, config, load, parsed.journal, parked=parsed.parked, pressed=getattr(parsed, "pressure", False)
+        )
         supervisor = Supervisor(config.server.host, config.server.port, workers)
     except (ConfigError, CannotFit) as error:
         print(error, file=sys.stderr)
@@ -65,11 +74,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _serve(
-    kind: str, config: ReaperConfig, load: Callable[[], ReaperConfig], directory: str | None, *, parked: bool
+    kind: str,
+    config: ReaperConfig,
+    load: Callable[[], ReaperConfig],
+    directory: str | None,
+    *,
+    parked: bool,
+    pressed: bool = False,
 ) -> Serve:
     # Refuse what cannot work before any worker starts.
     if kind == "http":
         http.tls_context(config)
+    if pressed and importlib.util.find_spec("psutil") is None:
+        raise ConfigError("--pressure needs psutil: pip install 'idle-reaper[pressure]'")
     if directory is not None:
         try:
             Path(directory).mkdir(parents=True, exist_ok=True)
@@ -89,7 +106,7 @@ def _serve(
             if kind == "http":
                 await http.serve(worker, config, load, journal, parked=parked)
             else:
-                await echo.serve(worker, config, journal, parked=parked)
+                await echo.serve(worker, config, journal, parked=parked, pressed=pressed)
 
     return serve
 

@@ -12,6 +12,7 @@ import trio
 import reaper.trio
 from reaper.config import ReaperConfig
 from reaper.journal import Journal
+from reaper.pressure import Pressure, limits_here
 
 from .workers import Worker
 
@@ -25,10 +26,13 @@ async def echo(stream: trio.abc.Stream) -> None:
         pass  # the peer is gone: nothing is left to do for it
 
 
-async def serve(worker: Worker, config: ReaperConfig, journal: Journal | None = None, *, parked: bool = False) -> None:
+async def serve(
+    worker: Worker, config: ReaperConfig, journal: Journal | None = None, *, parked: bool = False, pressed: bool = False
+) -> None:
     """Serve until told to stop, then drain: idle connections end at once, the rest by the deadline.
 
-    With *parked* a connection costs no task while it is silent.
+    With *parked* a connection costs no task while it is silent. With *pressed* the longest silent have to go when
+    descriptors or memory run short, and nobody is accepted when they have run out.
     """
     async with (
         reaper.trio.open_reaper(config, journal=journal, listener="echo") as r,
@@ -41,7 +45,9 @@ async def serve(worker: Worker, config: ReaperConfig, journal: Journal | None = 
             if lot is not None:
                 accepting.start_soon(lot.accept, worker.listening)
             else:
-                accepting.start_soon(worker.serve, r.watched(echo, config.timeouts.idle), connections)
+                accepting.start_soon(worker.serve, r.watched(echo, config.timeouts.idle), connections, r.welcome)
+            if pressed:
+                accepting.start_soon(reaper.trio.relieve, r, Pressure(limits_here()))
             worker.counters["ready"] = 1
             await worker.stop_requested()
             accepting.cancel_scope.cancel()

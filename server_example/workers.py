@@ -99,11 +99,16 @@ class Worker:
         self.counters = counters
         self._lifeline = lifeline
 
-    async def serve(self, handler: Callable[[trio.SocketStream], Awaitable[object]], nursery: trio.Nursery) -> None:
+    async def serve(
+        self,
+        handler: Callable[[trio.SocketStream], Awaitable[object]],
+        nursery: trio.Nursery,
+        welcome: Callable[[], Awaitable[object]] = trio.lowlevel.checkpoint,
+    ) -> None:
         """Accept until cancelled; *nursery* runs *handler* on each connection and the connection is closed after it.
 
         Accepts in bursts. One connection a scheduling pass, as `trio.serve_listeners` does it, starves newcomers when
-        thousands of others keep each pass busy.
+        thousands of others keep each pass busy. Before each burst *welcome* is awaited: it may keep the door shut.
         """
 
         async def handle(stream: trio.SocketStream) -> None:
@@ -115,6 +120,7 @@ class Worker:
         self.listening.setblocking(False)
         while True:
             await trio.lowlevel.wait_readable(self.listening)
+            await welcome()
             for _ in range(ACCEPTS_PER_PASS):
                 try:
                     accepted, _ = self.listening.accept()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 
 import pytest
 import trio
@@ -11,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reaper.metrics import BOUNDS, Family, Histogram, ReaperCollector, families, instrument
+from reaper.pressure import Limits, Pressure
 from reaper.trio import open_reaper
 
 NAMES = [
@@ -71,6 +73,12 @@ async def test_everything_is_told_under_stable_names(autojump_clock):
     assert (told["reaper_expired"], told["reaper_released"]) == (3, 1)
     assert sum(told["reaper_lateness_seconds"].counts) == 3
     assert sum(told["reaper_tick_lag_seconds"].counts) >= 10
+
+
+def test_every_metric_is_documented_by_its_name():
+    page = (Path(__file__).parent.parent / "docs" / "scale.md").read_text()
+    pressure = [family.name for family in Pressure(Limits()).families()]
+    assert not [name for name in NAMES + pressure if f"`{name}`" not in page and f"`{name}_total" not in page]
 
 
 @pytest.mark.trio
