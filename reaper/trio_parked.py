@@ -112,7 +112,7 @@ class Parked:
         return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
     def __repr__(self) -> str:
-        return f"<connection {self.fd} {'silent' if self.transport is None else 'awake'}>"
+        return f"fd {self.fd}"
 
 
 class ParkableStream(trio.abc.HalfCloseableStream):
@@ -432,18 +432,17 @@ class ParkingLot:
         try:
             with transport._scope:
                 await self._handler(parked.stream)
-        except Silent:
-            if transport.reaped or self._draining:
-                if not transport.reaped:
-                    self._reap(parked, "drain")
-                self._close(parked)
-            else:
+        except BaseException as error:
+            if not _is_silent(error):
+                self._end(parked, by_peer=transport.hung_up)
+                if isinstance(error, trio.BrokenResourceError):
+                    return
+                raise
+            if not transport.reaped and not self._draining:
                 self._park(parked)
-        except trio.BrokenResourceError:
-            self._end(parked, by_peer=True)
-        except BaseException:
-            self._end(parked, by_peer=transport.hung_up)
-            raise
+                return
+            self._reap(parked, "drain")
+            self._close(parked)
         else:
             self._end(parked, by_peer=transport.hung_up)
 
@@ -685,6 +684,11 @@ class WakingLot(ParkingLot):
         for parked in self:
             parked.lease.retime(idle or NEVER, now)
         self._reaper._poke()
+
+
+def _is_silent(error: BaseException) -> bool:
+    """Whether it is `Silent`, wrapped by the handler's own nurseries perhaps."""
+    return isinstance(error, Silent) or (isinstance(error, BaseExceptionGroup) and error.split(Silent)[1] is None)
 
 
 async def _never_called(stream: object) -> None:

@@ -212,6 +212,35 @@ async def test_more_bytes_than_a_handler_read_wake_it_again():
         theirs.close()
 
 
+async def test_silence_in_a_nursery_of_the_handlers_parks_too():
+    async def forked(stream) -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(trio.sleep_forever)
+            nursery.start_soon(echo, stream)
+
+    async with open_reaper() as r, r.parking_lot(forked, 30) as lot:
+        before = tasks()
+        ours, theirs = pair()
+        lot.add(ours)
+        for _ in range(3):
+            theirs.send(b"x")
+            assert await heard(theirs) == b"x"
+            await settle()
+            assert (tasks(), len(lot)) == (before, 1)
+
+
+async def test_a_connection_that_broke_ends_without_a_word():
+    async def broken(stream) -> None:
+        raise trio.BrokenResourceError
+
+    async with open_reaper() as r, r.parking_lot(broken, 30) as lot:
+        ours, theirs = pair()
+        lot.add(ours)
+        theirs.send(b"x")
+        assert await heard(theirs) == b""
+        assert len(lot) == 0
+
+
 async def test_a_response_larger_than_the_kernel_takes_is_sent_whole():
     async def big(stream) -> None:
         await stream.receive_some()
