@@ -238,9 +238,13 @@ class _Tls(trio.abc.Stream):
     def __init__(self, transport: ParkableStream, context: ssl.SSLContext) -> None:
         transport.may_park = False
         self.transport_stream = transport
+        self._shaken = False
         self._inner = trio.SSLStream(transport, context, server_side=True, https_compatible=True)
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes:
+        if not self._shaken:
+            await self._inner.do_handshake()
+            self._shaken = True
         self.transport_stream.may_park = True
         try:
             return bytes(await self._inner.receive_some(max_bytes))

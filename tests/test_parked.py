@@ -402,9 +402,11 @@ def certificate(tmp_path_factory):
     return folder / "cert.pem", folder / "key.pem"
 
 
-async def test_tls_never_parks_on_bytes_it_has_buffered(certificate):
+@pytest.mark.parametrize("slow", [False, True])
+async def test_tls_never_parks_on_bytes_it_has_buffered_nor_in_a_handshake(certificate, slow):
     """The handler takes a byte at a time of records that came in one packet: TLS holds the rest, the kernel nothing."""
     cert, key = certificate
+    wire = _Slow if slow else _Plain
     server = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     server.load_cert_chain(cert, key)
     trust = ssl.create_default_context(cafile=str(cert))
@@ -419,7 +421,7 @@ async def test_tls_never_parks_on_bytes_it_has_buffered(certificate):
         before = tasks()
         ours, theirs = pair()
         lot.add(ours)
-        stream = trio.SSLStream(_Plain(theirs), trust, server_hostname="localhost")
+        stream = trio.SSLStream(wire(theirs), trust, server_hostname="localhost")
         for text in (b"first", b"second, after a silence"):
             half = len(text) // 2
             incoming, outgoing = text[:half], text[half:]
@@ -453,3 +455,11 @@ class _Plain(trio.abc.Stream):
 
     async def aclose(self) -> None:
         self.socket.close()
+
+
+class _Slow(_Plain):
+    """Everybody else has come to a halt before it sends."""
+
+    async def send_all(self, data) -> None:
+        await settle()
+        await super().send_all(data)
