@@ -57,11 +57,11 @@ def add_simulate(commands: Any, reading: Any) -> None:
 
 def run_simulate(options: argparse.Namespace) -> int:
     """`loadgen simulate`."""
+    from .client import rss_bytes
     from .deliver import deliver
     from .report import build_report
     from .server_watch import UNKNOWN
     from .simulate import Faults, simulate_core
-    from .worker import rss_bytes
 
     law = Law(options.timeout, options.tick)
     scenario = load_scenario(options.scenario) if options.scenario else from_mix(options.mix)

@@ -20,11 +20,12 @@ from typing import Any, TypeAlias, cast
 
 from .capacity import plan_shares
 from .histogram import merged
+from .messages import Counters, Order, Outcome
 from .plan import Plan
 from .records import RecordTable
 from .stalls import Stalls
 from .units import Target
-from .worker import Counters, Order, Outcome, main
+from .worker import main
 
 START_LIMIT = 60.0
 """Seconds in which every process must have come up."""

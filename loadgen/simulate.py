@@ -19,11 +19,11 @@ import reaper
 from .behaviours import Act, Behaviour
 from .fleet import Observation
 from .histogram import Histogram
+from .messages import Counters, Outcome
 from .plan import Plan
 from .records import How, Record, RecordTable
 from .rng import draw, key_of
 from .stalls import Stalls
-from .worker import Counters, Outcome
 
 FOREVER = float("inf")
 WHEEL_SIZE = 64

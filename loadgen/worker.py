@@ -13,22 +13,19 @@ import os
 import select
 import signal
 import socket
-from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from multiprocessing.connection import Connection
-from pathlib import Path
 from time import monotonic
-from typing import Any
 
 from .behaviours import Act
-from .capacity import Share, raise_descriptor_limit
+from .capacity import raise_descriptor_limit
+from .client import Client, rss_bytes
 from .histogram import Histogram
 from .journal import ClientJournal, to_ns
-from .plan import Plan
+from .messages import Counters, Order, Outcome
 from .protocols import READ_BYTES, Dialect, dialect_for
 from .records import How, Record, RecordTable
 from .stalls import Stalls
-from .units import Target
 from .verdict import judge
 
 IP_BIND_ADDRESS_NO_PORT = 24  # linux/in.h; the socket module of Python 3.11 lacks it
@@ -41,101 +38,6 @@ BLOCKED_DELAY = 0.01
 """Seconds until a send that found the kernel's buffer full is tried again."""
 HEARTBEAT = 0.25
 MOST_EVENTS = 4096
-
-
-@dataclass(frozen=True)
-class Order:
-    """What one process is asked to do. Picklable.
-
-    Attributes:
-        patience: seconds beyond timeout and tick for which an overdue close is waited for at the end of the run.
-    """
-
-    plan: Plan
-    target: Target
-    protocol: str
-    share: Share
-    processes: int
-    patience: float
-    path: str = "/"
-    journal: Path | None = None
-
-
-@dataclass
-class Counters:
-    """What a heartbeat carries: totals since the start of the process."""
-
-    established: int = 0
-    reconnected: int = 0
-    open: int = 0
-    failed: int = 0
-    refused: int = 0
-    actions: int = 0
-    blocked: int = 0
-    answered: int = 0
-    categories: dict[str, int] = field(default_factory=dict)
-    lost: dict[str, int] = field(default_factory=dict)
-    lateness: list[float] = field(default_factory=list)
-    ramped: bool = False
-    ramp_actions: int = 0
-    ramped_at: float = 0.0
-    held: float = 0.0
-    overdue: int = 0
-    journal_dropped: int = 0
-
-
-@dataclass
-class Outcome:
-    """Everything a process saw, sent to the parent at its end. Picklable."""
-
-    records: RecordTable
-    counters: Counters
-    stalls: Stalls
-    server_stalls: Stalls
-    lag: Histogram
-    latency: Histogram
-    rss_before: int
-    rss_open: int
-    failures: dict[str, int]
-    cpu_seconds: float
-
-
-class Client:
-    """One connection. Plain slots: there are 17,000 of them in a process."""
-
-    __slots__ = (
-        "act", "answered", "asked", "began", "behaviour", "established", "fd", "final", "goodbye", "incarnation",
-        "index", "intended", "key", "log", "number", "offset", "outbox", "overslept", "parser", "seen", "sent",
-        "sock", "tries", "waiting",
-    )  # fmt: skip
-
-    def __init__(self, index: int, incarnation: int, key: int, behaviour: Any) -> None:
-        self.index = index
-        self.incarnation = incarnation
-        self.key = key
-        self.behaviour = behaviour
-        self.fd = -1
-        self.sock: socket.socket | None = None
-        self.tries = 0
-        self.number = 0  # steps done
-        self.offset = 0.0  # of the step that is due next, from establishment
-        self.act = Act.PING  # what that step does
-        self.began = self.established = self.sent = self.seen = self.intended = 0.0
-        self.asked = 0  # units of answer that are owed: bytes for echo, responses for HTTP
-        self.answered = 0
-        self.waiting = False  # counted as unanswered
-        self.final = False
-        self.overslept = False
-        self.goodbye = False  # the server has said that it will close
-        self.outbox: bytes | None = None  # what the kernel would not take yet
-        self.parser: Any = None
-        self.log: Any = None  # its rows in the journal, if one is kept
-
-
-def rss_bytes() -> int:
-    """Resident memory of this process."""
-    with open("/proc/self/statm") as statm:
-        return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 class Worker:
@@ -201,7 +103,7 @@ class Worker:
         on_event = self.on_event
         while True:
             now = monotonic()
-            wake = min(self.next_wake(now), heartbeat, self.end)
+            wake = min(self.next_wake(), heartbeat, self.end)
             events = self.poller.poll(max(wake - now, 0.0), MOST_EVENTS)
             now = monotonic()
             if not events:
@@ -221,13 +123,15 @@ class Worker:
         for client in list(self.clients.values()):
             self.leave(client)
 
-    def next_wake(self, now: float) -> float:
+    def next_wake(self) -> float:
+        """When the next action or connection is due."""
         wake = self.due[0][0] if self.due else float("inf")
         if self.next_index < len(self.indices) and self.unanswered < self.most_unanswered:
             wake = min(wake, self.connect_instant())
         return wake
 
     def note_lag(self, now: float, lag: float) -> None:
+        """Something that was due *lag* seconds ago is done at *now*."""
         self.lag.add(lag)
         self.stalls.add(now, lag)
 
@@ -255,8 +159,9 @@ class Worker:
         self.due.clear()
         self.next_index = len(self.indices)
         for client in list(self.clients.values()):
-            overdue = client.sock is None and client.final and now >= client.sent + self.law.timeout
-            if interrupted or not overdue:
+            behaviour = client.behaviour
+            overdue = client.sock is None and client.final and now >= client.sent + behaviour.timeout
+            if interrupted or not overdue or not behaviour.judged:
                 self.leave(client)
         self.end = now if interrupted else now + self.law.tick + self.order.patience
 
@@ -382,10 +287,10 @@ class Worker:
         client.offset += step.gap
         client.act = step.act
         when = client.established + client.offset
-        if when <= now:
+        if client.number == 0 and when <= now:
             self.act(client, now, when)
         else:
-            self.push(when, client)
+            self.push(when, client)  # overdue ones too: the heap is worked off in the same turn, without recursion
 
     def act_on_due(self, now: float) -> None:
         """Do what is due at *now*."""
@@ -398,7 +303,8 @@ class Worker:
                     self.begin(client)
                 continue
             if client.outbox is not None:
-                self.send(client, client.outbox)
+                if self.send(client, client.outbox):
+                    self.go_on(client, now)
                 continue
             if client.sock is None:
                 self.note_lag(now, now - when)
@@ -425,12 +331,17 @@ class Worker:
         else:
             self.answered_first(client)
         client.intended = when
-        if not self.send(client, payload):
+        if self.send(client, payload):
+            self.go_on(client, now)
+
+    def go_on(self, client: Client, now: float) -> None:
+        """After a step: plan the next one, unless the kernel has yet to take all of this one."""
+        if client.outbox is not None:
             return
-        if act is Act.HALF_CLOSE:
+        if client.act is Act.HALF_CLOSE:
             with socket.socket(fileno=os.dup(client.fd)) as sock:
                 sock.shutdown(socket.SHUT_WR)
-        elif act is Act.ASK_MUCH:
+        elif client.act is Act.ASK_MUCH:
             self.poller.modify(client.fd, 0)  # only hang-ups: what comes is read piece by piece
         client.final = client.final or client.behaviour.deadline
         self.plan_next(client, now)

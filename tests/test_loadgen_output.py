@@ -12,6 +12,7 @@ from test_loadgen_run import faulty_server, run
 from loadgen import dashboard, page
 from loadgen.fleet import Observation, Progress
 from loadgen.live import LiveDashboard, sparkline
+from loadgen.messages import Counters
 from loadgen.picture import draw_lateness
 from loadgen.plan import Law, Plan, make_plan
 from loadgen.records import How, Record
@@ -20,7 +21,6 @@ from loadgen.scenario import from_mix
 from loadgen.server_watch import UNKNOWN, read_server_stats
 from loadgen.simulate import Faults, simulate_core
 from loadgen.units import BadArgument
-from loadgen.worker import Counters
 
 LAW = Law(timeout=5.0, tick=1.0)
 

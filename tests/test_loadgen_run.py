@@ -194,3 +194,49 @@ def test_a_bad_argument_costs_one_line_and_status_2(
     assert not out
     assert err.count("\n") == 1
     assert complaint in err
+
+
+def test_a_send_that_finds_the_kernel_full_is_tried_again_and_no_step_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    import errno
+    import multiprocessing
+    import os
+    import socket
+    import time
+
+    from loadgen import worker as module
+    from loadgen.capacity import Share
+    from loadgen.client import Client
+    from loadgen.messages import Order
+    from loadgen.plan import Law, make_plan
+    from loadgen.scenario import from_mix
+    from loadgen.units import parse_target
+
+    plan = make_plan(from_mix("drip"), 1, Law(10.0, 1.0), 30.0, 1, 1)
+    ours, theirs = multiprocessing.Pipe()
+    order = Order(plan, parse_target("127.0.0.1:9"), "echo", Share(0, 1, None), 1, 1.0)
+    worker = module.Worker(order, theirs)
+    near, far = socket.socketpair()
+    client = Client(0, 0, plan.key(0), plan.behaviour(0))
+    client.fd = near.detach()
+    client.established = start = time.monotonic()
+    worker.clients[client.fd] = client
+    full = [OSError(errno.EAGAIN, "full")]
+
+    def write(fd: int, data: bytes) -> int:
+        if full:
+            raise BlockingIOError(*full.pop().args)
+        return real(fd, data)
+
+    real = os.write
+    monkeypatch.setattr(module.os, "write", write)
+    worker.plan_next(client, start)
+    assert client.outbox == b"x"
+    retry = worker.due[0][0]
+    worker.act_on_due(retry)
+    assert far.recv(10) == b"x"
+    assert client.outbox is None
+    assert [when for when, _, _ in worker.due] == [start + 9.0]
+    assert client.number == 1
+    os.close(client.fd)
+    for end in (far, ours, theirs, worker.poller):
+        end.close()
