@@ -1,6 +1,8 @@
 # The commands a newcomer types. Each does all the set-up it needs, on a machine that has CPython 3.11+ and make.
 #
-#   make demo [CONNECTIONS=10000]   start the server, drive it with real connections, print the verdict
+#   make demo [CONNECTIONS=10000] [PARKED=1]
+#                                   start the server, drive it with real connections, print the verdict;
+#                                   PARKED: the server keeps no task for a silent connection
 #   make test                       run every test
 #   make pipeline-demo              real traffic -> journals -> audit, advice and report on Spark (needs Java 17)
 #   make interop                    attack tools, a reverse proxy and other servers against the HTTP server
@@ -16,7 +18,7 @@ PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint const
 .DEFAULT_GOAL := demo
 
 demo: .venv/.demo
-	@$(BIN)/python scripts/demo.py --connections $(CONNECTIONS)
+	@$(BIN)/python scripts/demo.py --connections $(CONNECTIONS) $(if $(PARKED),--parked)
 
 pipeline-demo: .venv/.dev
 	@$(BIN)/python scripts/pipeline_demo.py

@@ -57,6 +57,20 @@ class Reaper(_Checked):
         precedent="Kafka 20; Netty 512; Linux kernel 64",
         live=False,
     )
+    jitter: float = option(
+        0.0,
+        Number(most=1.0),
+        "share of its timeout by which each connection's own is lengthened at random, in whole ticks, never shortened",
+        precedent="gRPC MAX_CONNECTION_AGE +-10 %",
+        live=False,
+    )
+    reaps_per_second: float = option(
+        0.0,
+        Number(),
+        "most reaps in a second and worker, so that the peers do not all come back at once; 0 is no bound",
+        precedent="none known; HAProxy spreads closes when it stops",
+        live=False,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +154,13 @@ class Timeouts(_Checked):
         Duration(off=False),
         "on shutdown: the most that requests in flight get before their connection is cut",
         precedent="gunicorn graceful_timeout 30 s; ASP.NET ShutdownTimeout 30 s; nginx worker_shutdown_timeout",
+        live=False,
+    )
+    drain_window: float = option(
+        0.0,
+        Duration(),
+        "on shutdown: idle connections are ended spread over this time",
+        precedent="HAProxy close-spread-time; Envoy drains gradually over 600 s",
         live=False,
     )
     drain_idle: float = option(

@@ -245,9 +245,9 @@ class TrioReaper:
         journal: Where the life of every connection is written, on the clock of `journal_clock`; closing it is yours.
         listener: What the journal calls them.
         jitter: 0..1: the share of its timeout by which a connection's own is lengthened at random, at most, in whole
-            ticks, where it is watched or parked. A `retime` is exact.
-        reaps_per_second: No more reaps than that; what is due waits, and its lateness says so. None: no bound. It
-            counts every lease that comes due, also those of `register` and `deadline`.
+            ticks, where it is watched or parked; None: the config's. A `retime` is exact.
+        reaps_per_second: No more reaps than that; what is due waits, and its lateness says so. None: the config's, of
+            which 0 is no bound. It counts every lease that comes due, also those of `register` and `deadline`.
         seed: For the same jitter every time.
     Raises:
         InvalidArgument: by name and value.
@@ -261,7 +261,7 @@ class TrioReaper:
         wheel_size: int | None = None,
         journal: Journal | None = None,
         listener: str | None = None,
-        jitter: float = 0.0,
+        jitter: float | None = None,
         reaps_per_second: float | None = None,
         seed: int | None = None,
     ) -> None:
@@ -273,7 +273,9 @@ class TrioReaper:
             epochs_per_tick=2,
             on_error=_log_hook_error,
         )
-        self._jitter = Jitter(jitter, self.core.tick, seed)
+        if reaps_per_second is None:
+            reaps_per_second = self.config.reaper.reaps_per_second or None
+        self._jitter = Jitter(self.config.reaper.jitter if jitter is None else jitter, self.core.tick, seed)
         self._bucket = None if reaps_per_second is None else Bucket(reaps_per_second)
         self._keeper = None if journal is None else Keeper(self.core, journal)
         self._listener = listener
@@ -724,7 +726,7 @@ async def open_reaper(
     wheel_size: int | None = None,
     journal: Journal | None = None,
     listener: str | None = None,
-    jitter: float = 0.0,
+    jitter: float | None = None,
     reaps_per_second: float | None = None,
     seed: int | None = None,
 ) -> AsyncIterator[TrioReaper]:

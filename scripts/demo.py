@@ -26,6 +26,7 @@ def main() -> int:
     """Run the demo. Exit status: 0 the law held, 1 it did not or something broke, 2 it cannot be run here."""
     parser = argparse.ArgumentParser(prog="make demo", description=__doc__)
     parser.add_argument("--connections", default="10000", help="how many real TCP connections (default 10000)")
+    parser.add_argument("--parked", action="store_true", help="the server keeps no task for a silent connection")
     parser.add_argument("--out", type=Path, default=ROOT / "out" / "demo")
     options = parser.parse_args()
     if not options.connections.isdecimal() or int(options.connections) < 1:
@@ -38,10 +39,11 @@ def main() -> int:
     timeout, duration, mix = ("5s", "20s", MIX) if connections <= MANY else ("60s", "90s", MIX_OF_MANY)
     options.out.mkdir(parents=True, exist_ok=True)
 
-    print(f"1. an echo server with the reaper embedded: timeout {timeout}, tick {TICK}", flush=True)
+    kind = "echo --parked" if options.parked else "echo"
+    print(f"1. an {kind} server with the reaper embedded: timeout {timeout}, tick {TICK}", flush=True)
     server = subprocess.Popen(
-        [sys.executable, "-m", "server_example", "echo"]
-        + f"--port 0 --idle {timeout} --tick {TICK} --connections {connections}".split(),
+        [sys.executable, "-m", "server_example"]
+        + f"{kind} --port 0 --idle {timeout} --tick {TICK} --connections {connections}".split(),
         cwd=ROOT,
         stdout=subprocess.PIPE,
         text=True,

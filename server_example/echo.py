@@ -51,7 +51,7 @@ async def serve(
             worker.counters["ready"] = 1
             await worker.stop_requested()
             accepting.cancel_scope.cancel()
-        await r.drain(config.timeouts.drain)
+        await r.drain(config.timeouts.drain, config.timeouts.drain_window)
         if journal is not None:
             journal.drain(reaper.trio.journal_clock()())
         _publish(worker, r)

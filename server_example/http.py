@@ -346,20 +346,26 @@ class HttpServer:
         """
         self.draining = True
         late = self.watcher.register("drain", self.config.timeouts.drain, lambda expiry: self._empty.set())
-        await self._each(lambda policy: policy.retire("drain", trio.current_time()))
-        if self.lot is not None:
-            await self.lot.drain(self.config.timeouts.drain)
+        window = self.config.timeouts.drain_window
+        async with trio.open_nursery() as nursery:
+            if self.lot is not None:
+                nursery.start_soon(self.lot.drain, self.config.timeouts.drain, window)
+            await self._each(lambda policy: policy.retire("drain", trio.current_time()), window)
         # One that has just been woken is nowhere yet; but it has been opened and not closed.
         while self.counters.opened != self.counters.closed and late.alive:
             self._empty = trio.Event()
             await self._empty.wait()
         late.release()
 
-    async def _each(self, act: Callable[[IdlePolicy], object]) -> None:
-        for index, connection in enumerate(list(self.connections), start=1):
+    async def _each(self, act: Callable[[IdlePolicy], object], window: float = 0.0) -> None:
+        """Call *act* with the policy of every connection, spread over *window* seconds, or in slices if that is 0."""
+        connections = list(self.connections)
+        for index, connection in enumerate(connections, start=1):
             if connection in self.connections:
                 act(connection.policy)
-            if index % RELOADS_PER_SLICE == 0:
+            if window:
+                await trio.sleep(window / len(connections))
+            elif index % RELOADS_PER_SLICE == 0:
                 await trio.lowlevel.checkpoint()
 
 
