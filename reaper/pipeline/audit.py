@@ -16,8 +16,8 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from .frames import lifetimes, names, read_events, runs_frame, with_run
 from .inputs import ONE_CLOCK, Inputs, share_timeline
-from .joined import Skew, client_view, judge_pairs, measure_skew, pair
-from .verdicts import VERDICTS, VIOLATIONS, excuse_stalls, judge, own_rows, prepare
+from .joined import Skew, client_view, judge_pairs, measure_skew, pair, seen
+from .verdicts import VERDICTS, VIOLATIONS, Stalls, excuse_stalls, judge, own_rows, prepare
 
 SCHEMA = "reaper-audit/1"
 QUANTILES = (0.0, 0.5, 0.9, 0.99, 0.999, 1.0)
@@ -70,35 +70,38 @@ def audit(
     ticks = [run.tick_ns or settings.tick_ns for run in server.runs]
     progress("looking for stalls")
     stalls, drained = own_rows(events, runs)
+    c_stalls: Stalls = {}
     lives = with_run(lifetimes(events, max(ticks, default=settings.tick_ns) + settings.grace_ns), runs)
-    judged = judge(excuse_stalls(spark, prepare(lives, settings.grace_ns), stalls), drained)
+    prepared = prepare(lives, settings.grace_ns)
     target = str(out.resolve() / "connections")
     skew: Skew | None = None
     unmatched = 0
     if client is None:
         progress("judging every connection")
-        connections = _written(spark, judged, target)
+        alone = prepared.withColumn("c_run", F.lit(None).cast("int"))
+        connections = _written(judge(excuse_stalls(spark, alone, stalls, {}), drained), target)
     else:
-        seen = client_view(
-            with_run(
-                lifetimes(read_events(spark, client), 1 << 60),
-                runs_frame(spark, client, settings.tick_ns),
+        c_events, c_runs = read_events(spark, client), runs_frame(spark, client, settings.tick_ns)
+        c_stalls, _ = own_rows(c_events, c_runs)
+        view = client_view(with_run(lifetimes(c_events, 1 << 60), c_runs))
+        paired = pair(prepared, view)
+        tolerance_ns = 1_000_000 if one_clock else settings.flight_ns
+
+        def judge_by_both(skew_ns: int) -> DataFrame:
+            excused = excuse_stalls(spark, seen(paired, skew_ns), stalls, c_stalls)
+            both = judge_pairs(
+                judge(excused, drained), skew_ns=skew_ns, flight_ns=settings.flight_ns, tolerance_ns=tolerance_ns
             )
-        )
-        paired = pair(judged, seen)
-        tolerances = {
-            "flight_ns": settings.flight_ns,
-            "tolerance_ns": 1_000_000 if one_clock else settings.flight_ns,
-        }
+            return _written(both, target)
+
         progress("joining both sides, judging every connection")
-        connections = _written(spark, judge_pairs(paired, skew_ns=0, **tolerances), target)
+        connections = judge_by_both(0)
         skew = measure_skew(connections)
         if not one_clock and skew.estimate is not None and abs(skew.estimate) > NEGLIGIBLE_SKEW_S:
             progress(f"judging again with the clocks' skew of {skew.estimate * 1e3:+.1f} ms taken off")
-            skew_ns = round(skew.estimate * 1e9)
-            connections = _written(spark, judge_pairs(paired, skew_ns=skew_ns, **tolerances), target)
+            connections = judge_by_both(round(skew.estimate * 1e9))
         matched = connections.where(F.col("c_conn").isNotNull()).select(F.col("c_conn").alias("matched_conn"))
-        unmatched = seen.join(matched, F.col("c_conn") == F.col("matched_conn"), "left_anti").count()
+        unmatched = view.join(matched, F.col("c_conn") == F.col("matched_conn"), "left_anti").count()
     progress("summing up")
     summary = _summarise(connections, events, server, client, settings)
     summary["clock"] = {
@@ -115,16 +118,17 @@ def audit(
             "client_only": unmatched,
             "crossed": summary.pop("crossed"),
         }
-    summary["stalls"] = {"count": len(stalls), "total_s": sum(to - since for _, since, to in stalls) / 1e9}
+    stuck = [stall for side in (stalls, c_stalls) for found in side.values() for stall in found]
+    summary["stalls"] = {"count": len(stuck), "total_s": sum(to - since for since, to in stuck) / 1e9}
     summary["reasons"] = _reasons(summary)
     summary["result"] = "fail" if summary["reasons"] else "pass"
     return Audit(summary, connections)
 
 
-def _written(spark: SparkSession, judged: DataFrame, target: str) -> DataFrame:
+def _written(judged: DataFrame, target: str) -> DataFrame:
     """*judged* as it reads back from *target*: the plan before it runs once, however often it is asked."""
     judged.drop("writer", "first_conn", "last_conn", "due_from", "due_to").write.mode("overwrite").parquet(target)
-    return spark.read.parquet(target)
+    return judged.sparkSession.read.parquet(target)
 
 
 def _summarise(

@@ -47,13 +47,14 @@ class Skew:
 def client_view(client: DataFrame) -> DataFrame:
     """The load generator's lifetimes as the join wants them. One row per connection that has a peer key.
 
-    Its times are on the shared timeline: peer_key, c_conn, c_opened, c_last (last byte it sent, or the opening),
+    Its times are on the shared timeline: peer_key, c_conn, c_run, c_opened, c_last (last byte it sent, or the opening),
     c_ended, c_by_server.
     """
     last_sent = F.coalesce(F.col("ended") - F.col("end_idle_ns"), "last_activity", "opened")
     return client.where(F.col("peer").isNotNull() & (F.col("opens") > 0)).select(
         F.col("peer").alias("peer_key"),
         F.col("conn").alias("c_conn"),
+        F.col("run").alias("c_run"),
         (F.col("opened") + F.col("offset_ns")).alias("c_opened"),
         (last_sent + F.col("offset_ns")).alias("c_last"),
         (F.col("ended") + F.col("offset_ns")).alias("c_ended"),
@@ -71,7 +72,7 @@ def pair(server: DataFrame, client: DataFrame) -> DataFrame:
     begun, over = F.col("opened") + F.col("offset_ns"), F.coalesce(F.col("ended") + F.col("offset_ns"), far)
     together = (begun - SLACK_NS <= F.coalesce("c_ended", far)) & (F.col("c_opened") <= over + SLACK_NS)
     distance = F.abs(begun - F.col("c_opened"))
-    columns = ("c_conn", "c_opened", "c_last", "c_ended", "c_by_server")
+    columns = ("c_conn", "c_run", "c_opened", "c_last", "c_ended", "c_by_server")
     nearest = (
         server.where(F.col("peer").isNotNull() & F.col("opened").isNotNull())
         .select("conn", "peer", "opened", "ended", "offset_ns")
@@ -97,8 +98,26 @@ def measure_skew(paired: DataFrame) -> Skew:
     return Skew(pairs, None if least is None else least / 1e9, None if most is None else most / 1e9)
 
 
+def seen(frame: DataFrame, skew_ns: int) -> DataFrame:
+    """*frame* (prepared, paired) with `seen_lateness_ns`, an idle reap's as the client saw it, and when it was overdue.
+
+    Args:
+        frame: One row per server connection.
+        skew_ns: Server's clock less the client's, still to be taken off.
+    """
+    idle_reap = (F.col("reaps") > 0) & F.col("idle_timeout_ns").isNotNull() & F.col("c_by_server")
+    lateness = F.when(idle_reap, F.col("c_ended") - F.greatest("c_last", "c_opened") - F.col("idle_timeout_ns"))
+    late = F.col("seen_lateness_ns") > F.col("limit_ns")
+    until = F.col("c_ended") + F.lit(skew_ns) - F.col("offset_ns")
+    return (
+        frame.withColumn("seen_lateness_ns", lateness)
+        .withColumn("due_from", F.when(late, until - F.col("seen_lateness_ns")).otherwise(F.col("due_from")))
+        .withColumn("due_to", F.when(late, until).otherwise(F.col("due_to")))
+    )
+
+
 def judge_pairs(judged: DataFrame, *, skew_ns: int, flight_ns: int, tolerance_ns: int) -> DataFrame:
-    """*judged* (paired) with the client's evidence in `verdict`, and `seen_lateness_ns`, `crossed`.
+    """*judged* (seen, excused) with the client's evidence in `verdict`, and `crossed`.
 
     Args:
         judged: One row per server connection, with its own verdict.
@@ -112,33 +131,33 @@ def judge_pairs(judged: DataFrame, *, skew_ns: int, flight_ns: int, tolerance_ns
     idle_reap = paired & (F.col("reaps") > 0) & F.col("idle_timeout_ns").isNotNull()
     silent = ended - F.col("c_last")
     crossed = idle_reap & (silent < flight_ns)
-    seen_late = F.when(
-        idle_reap & F.col("c_by_server"), F.col("c_ended") - F.greatest("c_last", "c_opened") - F.col("idle_timeout_ns")
-    )
+    late = ~crossed & (F.col("seen_lateness_ns") > limit)
     early = idle_reap & ~crossed & (silent < F.col("idle_timeout_ns") - F.lit(tolerance_ns))
-    missed = (
-        paired
-        & (F.col("reaps") == 0)
-        & (F.col("ends") > 0)
-        & ~F.coalesce("c_by_server", F.lit(False))
-        & (F.col("c_ended") - F.col("c_last") - F.col("idle_timeout_ns") > limit)
-    )
+    left_by_itself = paired & (F.col("reaps") == 0) & (F.col("ends") > 0) & ~F.coalesce("c_by_server", F.lit(False))
+    overdue = F.col("c_ended") - F.col("c_last") - F.col("idle_timeout_ns")
     lost = (
         paired
         & (F.col("ends") == 0)
         & F.col("c_by_server")
         & (F.col("c_ended") + F.lit(skew_ns) < F.col("log_end_ns") + F.col("offset_ns") - limit)
     )
+    # What the server knows of activity is an epoch wide, and an end it learns of late; the client knows both exactly.
+    by_due = F.coalesce(F.col("ended") - F.col("due_ns") > limit, F.lit(False))
+    acquitted_late = (F.col("verdict") == "late") & idle_reap & (F.col("seen_lateness_ns") <= limit) & ~by_due
+    came_back = (F.col("overdue_activities") > F.col("averts")) & (F.col("overdue_ns") > limit)
+    acquitted_missed = (F.col("verdict") == "missed") & left_by_itself & (overdue <= limit) & ~came_back
     fine = F.col("verdict").isin("ok_reaped", "ok_closed", "open_at_end", "late", "missing_touch")
     verdict = (
         F.when(fine & early, "early")
-        .when(fine & missed, "missed")
+        .when(fine & left_by_itself & (overdue > limit), "missed")
         .when(fine & lost, "lost")
-        .when(fine & ~crossed & (seen_late > limit), "late")
+        .when(fine & late, "late")
+        .when(acquitted_late, "ok_reaped")
+        .when(acquitted_missed, "ok_closed")
         .otherwise(F.col("verdict"))
     )
     return (
-        judged.withColumn("seen_lateness_ns", F.when(~crossed, seen_late))
+        judged.withColumn("seen_lateness_ns", F.when(~crossed, F.col("seen_lateness_ns")))
         .withColumn("crossed", crossed)
         .withColumn("verdict", verdict)
     )

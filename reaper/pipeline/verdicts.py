@@ -28,23 +28,37 @@ VERDICTS = {
 VIOLATIONS = ("early", "missed", "late", "lost", "duplicate", "activity_after_end", "missing_touch")
 """An audit with any of these fails; so does quarantined input."""
 
-_STALLS = T.StructType([T.StructField(n, T.LongType(), False) for n in ("stall_run", "stall_from", "stall_to")])
+Stalls = dict[int, list[tuple[int, int]]]
+"""run -> (from, to) of each stall of its loop, on the timeline that all runs share."""
+
+NO_RUN = -1
+
+_STALLS = T.StructType([T.StructField(n, T.LongType(), False) for n in ("s_run", "s_c_run", "s_from", "s_to")])
 
 
-def excuse_stalls(spark: SparkSession, frame: DataFrame, stalls: list[tuple[int, int, int]]) -> DataFrame:
-    """*frame* with `stalled_ns`: how long the loop was stuck while the connection was overdue.
+def excuse_stalls(spark: SparkSession, frame: DataFrame, server: Stalls, client: Stalls) -> DataFrame:
+    """*frame* with `stalled_ns`: how long a loop was stuck, the server's or its client's, while it was overdue.
 
     Args:
-        frame: Has conn, run, due_from and due_to (ns on the writer's clock), null where nothing is to be excused.
-        stalls: (run, from, to) of every stall; they do not overlap within a run.
+        frame: Has conn, run, c_run (null: no client), offset_ns, and due_from and due_to (ns on the writer's clock),
+            null where nothing is to be excused. Cardinality: every row once.
+        server, client: What stuck at both sides at once counts once.
     """
-    if not stalls:
+    rows = [
+        (run, c_run, since, to)
+        for run in {*server, *_runs_of(frame, client)}
+        for c_run, theirs in {NO_RUN: [], **client}.items()
+        for since, to in merge([*server.get(run, []), *theirs])
+    ]
+    if not rows:
         return frame.withColumn("stalled_ns", F.lit(0).cast("long"))
-    small = F.broadcast(spark.createDataFrame(stalls, _STALLS))
-    overlap = F.least("due_to", "stall_to") - F.greatest("due_from", "stall_from")
+    small = F.broadcast(spark.createDataFrame(rows, _STALLS))
+    due_from, due_to = F.col("due_from") + F.col("offset_ns"), F.col("due_to") + F.col("offset_ns")
+    overlap = F.least(due_to, "s_to") - F.greatest(due_from, "s_from")
+    same = (F.col("run") == F.col("s_run")) & (F.coalesce("c_run", F.lit(NO_RUN)) == F.col("s_c_run"))
     excused = (
         frame.where(F.col("due_to").isNotNull())
-        .join(small, (F.col("run") == F.col("stall_run")) & (overlap > 0), "inner")
+        .join(small, same & (overlap > 0), "inner")
         .groupBy(F.col("conn").alias("excused_conn"))
         .agg(F.sum(overlap).alias("stalled_ns"))
     )
@@ -52,11 +66,31 @@ def excuse_stalls(spark: SparkSession, frame: DataFrame, stalls: list[tuple[int,
     return joined.withColumn("stalled_ns", F.coalesce("stalled_ns", F.lit(0)))
 
 
-def own_rows(events: DataFrame, runs: DataFrame) -> tuple[list[tuple[int, int, int]], list[int]]:
-    """What the writers say about themselves: stalls as `excuse_stalls` wants them, and the runs that have drained."""
+def _runs_of(frame: DataFrame, client: Stalls) -> set[int]:
+    """The server's runs, asked of Spark only where a client's stalls must be laid beside each of them."""
+    return {row.run for row in frame.select("run").distinct().collect()} if client else set()
+
+
+def merge(intervals: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """*intervals* as a union: sorted, none touching another."""
+    merged: list[tuple[int, int]] = []
+    for since, to in sorted(intervals):
+        if merged and since <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(merged[-1][1], to))
+        else:
+            merged.append((since, to))
+    return merged
+
+
+def own_rows(events: DataFrame, runs: DataFrame) -> tuple[Stalls, list[int]]:
+    """What the writers say about themselves: the stalls of their loops, and the runs that have drained."""
     rows = events.where((F.col("kind") == "drain") | ((F.col("kind") == "config") & (F.col("reason") == STALL)))
-    found = with_run(rows.select("conn", "kind", "t", "idle_ns"), runs).select("run", "kind", "t", "idle_ns").collect()
-    stalls = [(row.run, row.t - row.idle_ns, row.t) for row in found if row.kind == "config"]
+    placed = with_run(rows.select("conn", "kind", "t", "idle_ns"), runs)
+    found = placed.select("run", "kind", (F.col("t") + F.col("offset_ns")).alias("t"), "idle_ns").collect()
+    stalls: Stalls = {}
+    for row in found:
+        if row.kind == "config":
+            stalls.setdefault(row.run, []).append((row.t - row.idle_ns, row.t))
     return stalls, sorted({row.run for row in found if row.kind == "drain"})
 
 
@@ -71,14 +105,18 @@ def prepare(frame: DataFrame, grace_ns: int) -> DataFrame:
     lateness = F.when(reaped, F.greatest(F.col("end_idle_ns") - timeout, F.col("ended") - F.col("due_ns")))
     late = reaped & (lateness > limit)
     missed = F.col("overdue_activities") > 0
+    overdue_end = F.when(~reaped, F.col("end_idle_ns") - timeout)
+    closed_late = overdue_end > limit
     return (
         frame.withColumn("limit_ns", limit)
         .withColumn("idle_timeout_ns", timeout)
         .withColumn("lateness_ns", lateness)
-        .withColumn("due_to", F.when(late, F.col("ended")).when(missed, F.col("overdue_t")))
+        .withColumn("due_to", F.when(late | closed_late, F.col("ended")).when(missed, F.col("overdue_t")))
         .withColumn(
             "due_from",
-            F.when(late, F.col("ended") - lateness).when(missed, F.col("overdue_t") - F.col("overdue_ns")),
+            F.when(late, F.col("ended") - lateness)
+            .when(closed_late, F.col("ended") - overdue_end)
+            .when(missed, F.col("overdue_t") - F.col("overdue_ns")),
         )
     )
 
