@@ -41,12 +41,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             help="no task for a connection while it is silent: a tenth of the memory"
             + (" (not with TLS or --journal)" if name == "http" else ""),
         )
-        if name == "echo":
-            command.add_argument(
-                "--pressure",
-                action="store_true",
-                help="let the longest silent go when descriptors or memory run short (needs psutil)",
-            )
+        command.add_argument(
+            "--pressure",
+            action="store_true",
+            help="let the longest silent go when descriptors or memory run short (needs psutil)",
+        )
         add_settings(command, ("server", "reaper", "timeouts", "limits"))
     parsed = parser.parse_args(arguments)
     logging.basicConfig(format="%(levelname)s %(name)s: %(message)s", level=logging.WARNING)
@@ -59,9 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if parsed.connections is not None and parsed.connections < 1:
             raise CannotFit(f"--connections {parsed.connections}: must be an integer >= 1")
         workers = plan(config.server.workers, parsed.connections, descriptors())
-        serve = _serve(
-            parsed.kind, config, load, parsed.journal, parked=parsed.parked, pressed=getattr(parsed, "pressure", False)
-        )
+        serve = _serve(parsed.kind, config, load, parsed.journal, parked=parsed.parked, pressed=parsed.pressure)
         supervisor = Supervisor(config.server.host, config.server.port, workers)
     except (ConfigError, CannotFit) as error:
         print(error, file=sys.stderr)
@@ -104,7 +101,7 @@ def _serve(
                 journal = Journal(directory, writer=worker.index, tick=config.reaper.tick, clock_ns=journal_clock())
                 stack.enter_context(journal)
             if kind == "http":
-                await http.serve(worker, config, load, journal, parked=parked)
+                await http.serve(worker, config, load, journal, parked=parked, pressed=pressed)
             else:
                 await echo.serve(worker, config, journal, parked=parked, pressed=pressed)
 

@@ -30,6 +30,7 @@ from reaper.errors import ConfigError
 from reaper.journal import Journal
 from reaper.lease import Lease
 from reaper.policy import ANSWERS, NOT_TAKEN, TOO_OLD, IdlePolicy, Phase, lifespan
+from reaper.pressure import Pressure, limits_here
 from reaper.rates import Sweep
 from reaper.reload import applied, changes
 from reaper.trio import Parked, Silent, WakingLot
@@ -143,6 +144,7 @@ class HttpServer:
     async def accept(self, listener: trio.SocketListener, nursery: trio.Nursery) -> None:
         """Accept connections until cancelled, each handled in a task of *nursery*."""
         while True:
+            await self.watcher.welcome()
             try:
                 accepted, _ = await listener.socket.accept()
             except OSError as error:
@@ -393,6 +395,7 @@ async def serve(
     journal: Journal | None = None,
     *,
     parked: bool = False,
+    pressed: bool = False,
 ) -> None:
     """One worker process: serve until told to stop, then drain.
 
@@ -402,6 +405,7 @@ async def serve(
         load: Reads the configuration anew when SIGHUP comes; None: SIGHUP is ignored.
         journal: Where the life of every connection is written; None: nowhere.
         parked: Whether a connection gives up its task while it is silent between two requests. Not with a journal.
+        pressed: Whether the longest silent go, and newcomers wait in the backlog, as descriptors or memory run short.
     Raises:
         ConfigError: certificate and key cannot be used.
     """
@@ -417,6 +421,8 @@ async def serve(
             accepting.start_soon(server.accept, worker.listener, handlers)
             accepting.start_soon(_reloads, server, load)
             accepting.start_soon(_publish_often, worker, server)
+            if pressed:
+                accepting.start_soon(reaper.trio.relieve, watcher, Pressure(limits_here()))
             worker.counters["ready"] = 1
             await worker.stop_requested()
             accepting.cancel_scope.cancel()

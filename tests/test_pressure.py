@@ -271,3 +271,21 @@ async def test_accepting_stops_at_the_limit_and_goes_on_below_it(autojump_clock)
             while not len(lot):
                 await trio.testing.wait_all_tasks_blocked(0.001)
         nursery.cancel_scope.cancel()
+
+
+def test_a_process_without_a_descriptor_left_reads_itself_as_full():
+    gauge = Gauge()
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 20, hard))
+    taken = []
+    try:
+        with suppress(OSError):
+            while True:
+                taken.append(os.open("/dev/null", os.O_RDONLY))
+        reading = gauge.read(7)
+        assert reading.descriptors == resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        assert reading.connections == 7
+    finally:
+        for descriptor in taken:
+            os.close(descriptor)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
