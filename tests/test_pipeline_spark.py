@@ -191,6 +191,37 @@ def test_a_stall_that_was_logged_excuses_as_much_lateness_and_no_more(spark: Any
     assert counts(summary) == {"ok_reaped": 1, "late": 1, "ok_closed": 1}
 
 
+def test_in_the_joined_audit_the_stalls_of_both_sides_excuse_and_the_client_may_acquit(
+    spark: Any, tmp_path: Path
+) -> None:
+    with journal(tmp_path / "server", 1) as ours, journal(tmp_path / "client", 2) as theirs:
+
+        def both(serial: int) -> tuple[Any, Any]:
+            return ours.open(S, 5000, "echo", peer=serial), theirs.open(S, 5000, "echo", peer=serial)
+
+        log, seen = both(0)  # closed in time, seen late by a client that was itself stuck: excused
+        log.reap(6 * S + 500 * MS, 6 * S)
+        seen.close_peer(9 * S)
+        theirs.stall(9 * S, 2 * S)
+        log, seen = both(1)  # the same a second later than either side's stall explains: late
+        log.reap(6 * S + 500 * MS, 6 * S)
+        seen.close_peer(11 * S)
+        log, seen = both(2)  # the client left in time; the server noticed later: acquitted
+        seen.close_app(5 * S)
+        log.close_peer(8 * S)
+        # Both were stuck at once: what they share counts once, and does not excuse this one.
+        log, seen = ours.open(16 * S, 5000, "echo", peer=3), theirs.open(16 * S, 5000, "echo", peer=3)
+        ours.stall(23 * S, 2 * S)
+        theirs.stall(23 * S, 2 * S)
+        log.reap(22 * S, 21 * S)
+        seen.close_peer(25 * S)
+        for serial in range(10, 20):  # the ordinary ones, from which the clocks' skew is told
+            log, seen = both(serial)
+            log.reap(6 * S + 500 * MS, 6 * S)
+            seen.close_peer(6 * S + 501 * MS)
+    assert counts(judged(spark, tmp_path, client=True)) == {"ok_reaped": 11, "late": 2, "ok_closed": 1}
+
+
 def test_in_gaps_mode_an_open_connection_is_lost_only_once_its_writer_has_drained(spark: Any, tmp_path: Path) -> None:
     for name, drains in (("open", False), ("drained", True)):
         with journal(tmp_path / name / "server", 1, mode="gaps") as ours:
