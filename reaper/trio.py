@@ -50,6 +50,12 @@ REAPS_PER_SLICE = 128
 """Connections closed before the loop is let run again. Closing is the expensive part of a reap, 30-80 us each with
 trio's cancellation, the handler's unwinding and close(2); 128 of them hold the loop for less than 10 ms."""
 
+SECONDS_A_REAP = 65e-6
+"""What closing one connection costs, about."""
+
+LONGEST_SLICE = 0.05
+"""Seconds that a slice may take at the most, however busy the loop is."""
+
 PROBE_GRACE = 5.0
 """Seconds that a probed peer has for its answer. Precedent: gRPC's keep-alive timeout is 20 s, Engine.IO's 20 s."""
 
@@ -351,8 +357,10 @@ class TrioReaper:
         # Not before `now` was taken: what is read during the passes belongs to the epoch that has just been opened.
         await trio.lowlevel.checkpoint()
         await trio.lowlevel.checkpoint()
+        limit = fair_slice(trio.current_time() - now)
         before = time.thread_time()
-        limit = REAPS_PER_SLICE if self._bucket is None else min(REAPS_PER_SLICE, self._bucket.available(now))
+        if self._bucket is not None:
+            limit = min(limit, self._bucket.available(now))
         expired = core.expire(now, limit, self._last_look) if limit else []
         if self._bucket is not None:
             self._bucket.spend(len(expired))
@@ -820,6 +828,16 @@ async def serve_parked(
             nursery.start_soon(lot.accept, socket_module.socket(fileno=os.dup(listener.socket.fileno())))
         task_status.started(listeners)
     raise AssertionError("unreachable")
+
+
+def fair_slice(two_passes: float) -> int:
+    """How many to reap after two scheduling passes have taken *two_passes* seconds.
+
+    `REAPS_PER_SLICE`; more where the loop is so busy that a pass takes longer than closing those would, for as long as
+    a pass and no longer than `LONGEST_SLICE`. Otherwise a busy loop would starve the reaper: it has a slice every few
+    passes, and what falls due meanwhile would pile up.
+    """
+    return max(REAPS_PER_SLICE, int(min(two_passes / 2, LONGEST_SLICE) / SECONDS_A_REAP))
 
 
 def journal_clock() -> Callable[[], int]:

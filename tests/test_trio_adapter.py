@@ -12,7 +12,7 @@ import trio.testing
 
 import reaper.trio
 from reaper import InvalidArgument
-from reaper.trio import REAPS_PER_SLICE, TrioReaper, WatchedStream, open_reaper
+from reaper.trio import REAPS_PER_SLICE, TrioReaper, WatchedStream, fair_slice, open_reaper
 
 pytestmark = pytest.mark.trio
 
@@ -119,6 +119,13 @@ async def test_a_mass_expiry_lets_the_loop_run_between_slices(autojump_clock):
     assert all(reaped for _, reaped, _ in ends.values())
     # Between two looks at the sockets no more than one slice was closed.
     assert max(after - before for before, after in itertools.pairwise(seen)) == REAPS_PER_SLICE
+
+
+@pytest.mark.parametrize(
+    ("two_passes", "reaps"), [(0.0, REAPS_PER_SLICE), (0.01, REAPS_PER_SLICE), (0.065, 500), (0.1, 769), (60.0, 769)]
+)
+async def test_a_busy_loop_does_not_starve_the_reaper(two_passes, reaps):
+    assert fair_slice(two_passes) == reaps
 
 
 async def test_suspended_is_never_idle_and_resume_counts_as_activity(autojump_clock):
