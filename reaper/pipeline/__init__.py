@@ -1,6 +1,6 @@
 """What journals tell, read with Spark: the proof that the law of time held, and the timeouts your traffic wants.
 
-    cli.py        the commands audit, advise, live, report
+    cli.py cli_*.py arguments.py   the commands and what their arguments have in common
     session.py    one Spark session a command, and Java named when it is missing
     inputs.py     each file checked before Spark sees it: taken, or put aside with a reason
     frames.py     events as a DataFrame; one row per connection
