@@ -8,6 +8,8 @@ Importing this package imports nothing but the standard library. `reaper.trio` i
 from __future__ import annotations
 
 from .core import IdleReaper
+from .dense import DenseReaper
+from .dense_lease import DenseLease, DenseStatistics
 from .errors import (
     ClockWentBackwards,
     ConfigError,
@@ -28,6 +30,9 @@ __version__ = "0.1.0"
 
 __all__ = [
     "IdleReaper",
+    "DenseReaper",
+    "DenseLease",
+    "DenseStatistics",
     "Lease",
     "Expiry",
     "Explanation",
