@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from . import cli_live
+from . import cli_generate, cli_live, cli_whatif
 from .arguments import (
     Fault,
     Parser,
@@ -23,6 +23,7 @@ from .arguments import (
     add_inputs,
     add_law,
     add_policy,
+    place,
     policy_of,
     read_inputs,
     require,
@@ -32,14 +33,14 @@ from .arguments import (
     write_json,
 )
 from .inputs import Inputs
-from .session import NoJava, open_session
+from .session import NoSpark, open_session
 
 if TYPE_CHECKING:
     from .advise import Advice
     from .audit import Audit
 
 
-COMMANDS = (cli_live,)
+COMMANDS = (cli_live, cli_generate, cli_whatif)
 """Modules that declare the further commands."""
 
 
@@ -54,7 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     try:
         status: int = arguments.run(arguments, progress)
-    except (Fault, NoJava, FileNotFoundError) as error:
+    except (Fault, NoSpark, FileNotFoundError) as error:
         print(f"{arguments.prog}: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
@@ -72,7 +73,7 @@ def _parser() -> Parser:
     def command(name: str, run: Run, summary: str) -> Parser:
         sub: Parser = commands.add_parser(name, help=summary, description=summary)
         sub.set_defaults(run=run, prog=sub.prog)
-        sub.add_argument("--out", type=Path, required=True, metavar="DIR", help="where results go; made if missing")
+        sub.add_argument("--out", type=place, required=True, metavar="DIR", help="where results go; made if missing")
         sub.add_argument(
             "--master", metavar="URL", help="a Spark master, or sc://... ; default: what the environment says"
         )
