@@ -1,0 +1,307 @@
+import java.io.BufferedReader;
+import java.io.InputStreamReader;
+import java.lang.management.ManagementFactory;
+import java.lang.management.ThreadMXBean;
+import java.util.Locale;
+import java.util.Random;
+import java.util.concurrent.atomic.AtomicIntegerArray;
+import java.util.concurrent.atomic.AtomicLongArray;
+
+/**
+ * Measures one timer of the JVM, a round at a time, as the lines on its standard input say.
+ *
+ * One rule: the other side decides when. A line `round COUNT`, `memory`, `idle MILLIS`, `expire MILLIS` or `check` is
+ * answered by one line of JSON (`expire`: two), and the end of input ends the process, whatever it holds.
+ *
+ * Arguments: peer, connections, most milliseconds of warm-up.
+ */
+final class Bench {
+    /** The timeout while touches are timed: longer than any run, so that nothing fires in between. */
+    private static final long LONG_MILLIS = 600_000;
+
+    private static final int CHUNK = 50_000; // touches between two looks at whether the warm-up is over
+    private static final int CALM_CHUNKS = 5; // that many in a row have to be equally fast
+    private static final double CALM = 1.10; // slowest of them / fastest of them
+    private static final int MOST_WARM = 2_000_000; // touches; one peer keeps what every one of them leaves behind
+
+    private static final long CHECK_TICK_MILLIS = 50;
+    private static final long CHECK_TIMEOUT_MILLIS = 300;
+    private static final int CHECK_EACH = 100; // connections that are silent, and as many that are touched
+
+    /** Names of connections, made before memory is measured: a connection's name is the user's, not the timer's. */
+    private static String[] names;
+
+    private static final ThreadMXBean THREADS = ManagementFactory.getThreadMXBean();
+
+    private final String peerName;
+    private final int count;
+    private final Peer.Connection[] order; // every connection once, in random order
+    private Peer peer;
+    private int position;
+
+    private Bench(String peerName, int count) {
+        this.peerName = peerName;
+        this.count = count;
+        this.order = new Peer.Connection[count];
+    }
+
+    public static void main(String[] arguments) throws Exception {
+        int count = Integer.parseInt(arguments[1]);
+        names = new String[Math.max(count, 2 * CHECK_EACH)];
+        for (int number = 0; number < names.length; number++) {
+            names[number] = String.format(Locale.ROOT, "10.0.%d.%d:%d", number >> 8 & 255, number & 255, number);
+            names[number].hashCode(); // kept in the string from now on, as in Python
+        }
+        Bench bench = new Bench(arguments[0], count);
+        bench.prepare(Long.parseLong(arguments[2]));
+        BufferedReader input = new BufferedReader(new InputStreamReader(System.in));
+        for (String line = input.readLine(); line != null; line = input.readLine()) {
+            String[] words = line.trim().split(" ");
+            switch (words[0]) {
+                case "round":
+                    bench.round(Integer.parseInt(words[1]));
+                    break;
+                case "memory":
+                    say("{\"heap\": %d}", used());
+                    break;
+                case "idle":
+                    Thread.sleep(Long.parseLong(words[1]));
+                    say("{\"idle\": true}");
+                    break;
+                case "expire":
+                    bench.expire(Long.parseLong(words[1]));
+                    break;
+                case "check":
+                    bench.check();
+                    break;
+                default:
+                    throw new IllegalArgumentException("no such line: " + line);
+            }
+        }
+        System.exit(0); // peers have threads that would go on
+    }
+
+    /** A connection's name: as much of a key as an address. */
+    static String name(int number) {
+        return names[number];
+    }
+
+    private void prepare(long warmMillis) throws InterruptedException {
+        long before = used();
+        peer = Peer.named(peerName, 0, LONG_MILLIS, connection -> {
+            throw new IllegalStateException("connection " + connection.number + " fired while touches were timed");
+        });
+        for (int number = 0; number < count; number++) {
+            order[number] = peer.open(number);
+        }
+        peer.settle(count);
+        long heap = used();
+        // Shuffled only now: the collections of `used` have put every connection where it stays. Had they found the shuffled
+        // order, they might have laid the connections out in it, and no touch would be far from the last.
+        Random random = new Random(1);
+        for (int i = count - 1; i > 0; i--) {
+            int j = random.nextInt(i + 1);
+            Peer.Connection moved = order[i];
+            order[i] = order[j];
+            order[j] = moved;
+        }
+        int warm = warm(warmMillis);
+        peer.settle(CHUNK);
+        say(
+                "{\"ready\": true, \"heap_before\": %d, \"heap\": %d, \"warm_touches\": %d, \"java\": \"%s\", \"vm\": \"%s\"}",
+                before, heap, warm, System.getProperty("java.version"), System.getProperty("java.vm.name"));
+    }
+
+    /** Touch until it gets no faster. Returns the touches it took. */
+    private int warm(long millis) throws InterruptedException {
+        long until = System.nanoTime() + millis * 1_000_000;
+        double[] last = new double[CALM_CHUNKS];
+        int chunks = 0;
+        while (System.nanoTime() < until && chunks * CHUNK < MOST_WARM) {
+            long cpu = THREADS.getCurrentThreadCpuTime();
+            touch(CHUNK);
+            last[chunks++ % CALM_CHUNKS] = THREADS.getCurrentThreadCpuTime() - cpu;
+            double slowest = 0;
+            double fastest = Double.MAX_VALUE;
+            for (double each : last) {
+                slowest = Math.max(slowest, each);
+                fastest = Math.min(fastest, each);
+            }
+            if (chunks >= 2 * CALM_CHUNKS && slowest <= CALM * fastest) {
+                break;
+            }
+        }
+        return chunks * CHUNK;
+    }
+
+    /** Touch the next *touches* connections of the random order, from the beginning again after the last. */
+    private void touch(int touches) {
+        for (int left = touches; left > 0; ) {
+            int end = (int) Math.min(count, (long) position + left);
+            left -= end - position;
+            touch(position, end);
+            position = end;
+            if (position == count) {
+                position = 0;
+                peer.nextPass();
+            }
+        }
+    }
+
+    private void touch(int begin, int end) {
+        Peer.Connection[] all = order;
+        for (int i = begin; i < end; i++) {
+            all[i].touch();
+        }
+    }
+
+    private void round(int touches) throws InterruptedException {
+        touch(touches / 4); // not counted: another process had the caches until now
+        peer.settle(touches / 4);
+        long cpu = THREADS.getCurrentThreadCpuTime();
+        long wall = System.nanoTime();
+        touch(touches);
+        wall = System.nanoTime() - wall;
+        cpu = THREADS.getCurrentThreadCpuTime() - cpu;
+        peer.settle(touches);
+        say("{\"wall_ns\": %d, \"cpu_ns\": %d, \"all_touches\": %d}", wall, cpu, touches + touches / 4);
+    }
+
+    /** All fall silent at once. The timed connections are let go first. */
+    private void expire(long timeoutMillis) throws InterruptedException {
+        peer.close();
+        java.util.Arrays.fill(order, null);
+        used();
+        Watch watch = new Watch(count, timeoutMillis);
+        peer = Peer.named(peerName, 0, timeoutMillis, watch);
+        for (int number = 0; number < count; number++) {
+            watch.touched(number);
+            order[number] = peer.open(number);
+        }
+        say("{\"armed\": true, \"fired_already\": %d}", watch.fired());
+        watch.await(timeoutMillis + 60_000, () -> {});
+        say("{%s}", watch.json(0, count));
+        peer.close();
+    }
+
+    /** In real time: who is silent fires once, who is touched does not until the touches end. */
+    private void check() throws InterruptedException {
+        Watch watch = new Watch(2 * CHECK_EACH, CHECK_TIMEOUT_MILLIS);
+        Peer small = Peer.named(peerName, CHECK_TICK_MILLIS, CHECK_TIMEOUT_MILLIS, watch);
+        Peer.Connection[] connections = new Peer.Connection[2 * CHECK_EACH];
+        for (int number = 0; number < connections.length; number++) {
+            watch.touched(number);
+            connections[number] = small.open(number);
+        }
+        long until = System.nanoTime() + 3 * CHECK_TIMEOUT_MILLIS * 1_000_000;
+        while (System.nanoTime() < until) {
+            for (int number = CHECK_EACH; number < connections.length; number++) {
+                if (watch.firedAt(number) == 0) {
+                    watch.touched(number);
+                    connections[number].touch();
+                }
+            }
+            small.poll();
+            Thread.sleep(5);
+        }
+        String silent = watch.json(0, CHECK_EACH);
+        int firedWhileTouched = watch.fired() - watch.fired(0, CHECK_EACH);
+        watch.await(10 * CHECK_TIMEOUT_MILLIS, small::poll);
+        Thread.sleep(2 * CHECK_TICK_MILLIS); // whoever fires twice may do so now
+        say(
+                "{\"tick_ms\": %d, \"timeout_ms\": %d, \"each\": %d, \"silent\": {%s}, \"fired_while_touched\": %d, "
+                        + "\"touched\": {%s}}",
+                CHECK_TICK_MILLIS, CHECK_TIMEOUT_MILLIS, CHECK_EACH, silent, firedWhileTouched,
+                watch.json(CHECK_EACH, connections.length));
+        small.close();
+    }
+
+    /** Bytes of live objects. */
+    private static long used() {
+        System.gc();
+        System.gc();
+        return ManagementFactory.getMemoryMXBean().getHeapMemoryUsage().getUsed();
+    }
+
+    private static void say(String format, Object... values) {
+        System.out.println(String.format(Locale.ROOT, format, values));
+    }
+
+    /** Who fired when, against when it was due. */
+    private static final class Watch implements Peer.Hook {
+        private final long timeoutNanos;
+        private final AtomicLongArray due;
+        private final AtomicLongArray firedAt;
+        private final AtomicIntegerArray times;
+
+        Watch(int count, long timeoutMillis) {
+            timeoutNanos = timeoutMillis * 1_000_000;
+            due = new AtomicLongArray(count);
+            firedAt = new AtomicLongArray(count);
+            times = new AtomicIntegerArray(count);
+        }
+
+        /** To be called just before the touch: then whoever fires earlier than told here is early indeed. */
+        void touched(int number) {
+            due.set(number, System.nanoTime() + timeoutNanos);
+        }
+
+        @Override
+        public void silent(Peer.Connection connection) {
+            firedAt.set(connection.number, System.nanoTime());
+            times.incrementAndGet(connection.number);
+        }
+
+        long firedAt(int number) {
+            return firedAt.get(number);
+        }
+
+        int fired() {
+            return fired(0, times.length());
+        }
+
+        int fired(int begin, int end) {
+            int fired = 0;
+            for (int number = begin; number < end; number++) {
+                fired += times.get(number) > 0 ? 1 : 0;
+            }
+            return fired;
+        }
+
+        void await(long millis, Runnable meanwhile) throws InterruptedException {
+            long until = System.nanoTime() + millis * 1_000_000;
+            while (fired() < times.length() && System.nanoTime() < until) {
+                meanwhile.run();
+                Thread.sleep(5);
+            }
+        }
+
+        String json(int begin, int end) {
+            long least = Long.MAX_VALUE;
+            long most = Long.MIN_VALUE;
+            long first = Long.MAX_VALUE;
+            long last = Long.MIN_VALUE;
+            int fired = 0;
+            int twice = 0;
+            for (int number = begin; number < end; number++) {
+                if (times.get(number) == 0) {
+                    continue;
+                }
+                fired++;
+                twice += times.get(number) > 1 ? 1 : 0;
+                long at = firedAt.get(number);
+                least = Math.min(least, at - due.get(number));
+                most = Math.max(most, at - due.get(number));
+                first = Math.min(first, at);
+                last = Math.max(last, at);
+            }
+            if (fired == 0) {
+                return "\"fired\": 0, \"twice\": 0, \"late_ms_least\": null, \"late_ms_most\": null, \"within_ms\": null";
+            }
+            return String.format(
+                    Locale.ROOT,
+                    "\"fired\": %d, \"twice\": %d, \"late_ms_least\": %.3f, \"late_ms_most\": %.3f, \"within_ms\": %.3f",
+                    fired, twice, least / 1e6, most / 1e6, (last - first) / 1e6);
+        }
+    }
+}
