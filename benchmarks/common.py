@@ -1,0 +1,128 @@
+"""What every benchmark shares: how time is taken, how samples are told, what they were taken on.
+
+One rule: a comparison is a ratio within one round. The machine's moods hit both sides of a round alike, so the median of
+such ratios means something where the figures themselves swing by half from run to run.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import statistics
+import subprocess
+import time
+from collections.abc import Callable, Iterable, Sequence
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "benchmarks" / "results"
+
+Scale = Literal["tiny", "quick", "full"]
+"""How much: tiny sees that it runs, quick that it is about right, full is what the document is made of."""
+
+Note = Callable[[str], None]
+"""Told now and then what is being done: one short line."""
+
+PACKAGES = ("trio", "h11", "uvloop", "sortedcontainers", "numpy", "pyarrow", "pyspark", "matplotlib", "uvicorn", "aiohttp")
+
+CACHE_BYTES = 64 << 20
+"""Read before a pass that is to find nothing in the caches; twice the last-level cache of the machines at hand."""
+
+
+def by_scale(scale: Scale, tiny: Any, quick: Any, full: Any) -> Any:
+    """The one of the three that belongs to *scale*."""
+    return {"tiny": tiny, "quick": quick, "full": full}[scale]
+
+
+def spread(samples: Sequence[float]) -> dict[str, Any]:
+    """Median, p10 and p90, least and most of *samples*, and the samples themselves in the order they were taken."""
+    ordered = sorted(samples)
+    last = len(ordered) - 1
+    return {
+        "median": statistics.median(ordered),
+        "p10": ordered[round(last * 0.1)],
+        "p90": ordered[round(last * 0.9)],
+        "min": ordered[0],
+        "max": ordered[-1],
+        "samples": [float(f"{sample:.6g}") for sample in samples],
+    }
+
+
+def ratios(ours: Sequence[float], theirs: Sequence[float]) -> dict[str, Any]:
+    """The spread of ours/theirs, round by round."""
+    return spread([a / b for a, b in zip(ours, theirs, strict=True)])
+
+
+def ns_of(function: Callable[..., object], *args: Any) -> int:
+    """Wall nanoseconds of one call."""
+    before = time.perf_counter_ns()
+    function(*args)
+    return time.perf_counter_ns() - before
+
+
+def loop_only(items: Iterable[Any]) -> None:
+    """What every pass pays and no touch is to blame for."""
+    for _ in items:
+        pass
+
+
+_cold = numpy.zeros(CACHE_BYTES // 8)
+
+
+def cool() -> None:
+    """Push whatever lies in the processor's caches out of them. About 10 ms."""
+    _cold.sum()
+
+
+def names(count: int) -> list[str]:
+    """*count* keys as a server has them."""
+    return [f"10.{i >> 16 & 255}.{i >> 8 & 255}.{i & 255}:{i & 65535}" for i in range(count)]
+
+
+def resident() -> int:
+    """Resident bytes of this process."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def machine() -> dict[str, Any]:
+    """What the figures were taken on: without this nobody can repeat or doubt them."""
+    packages = {}
+    for package in PACKAGES:
+        try:
+            packages[package] = version(package)
+        except PackageNotFoundError:
+            packages[package] = "absent"
+    return {
+        "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        "cpu": _cpu_model(),
+        "cpus": os.cpu_count(),
+        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        "kernel": platform.release(),
+        "system": platform.system(),
+        "python": f"{platform.python_implementation()} {platform.python_version()}",
+        "packages": packages,
+        "commit": _git("rev-parse", "HEAD"),
+        # The results are rewritten by the very run that asks, and the document after it: they do not count.
+        "dirty": bool(_git("status", "--porcelain", "--", ".", ":!benchmarks/results", ":!docs")),
+        "load_before": os.getloadavg()[0],
+    }
+
+
+def _cpu_model() -> str:
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.split(":", 1)[1].strip()
+    return platform.processor() or platform.machine()
+
+
+def _git(*arguments: str) -> str:
+    try:
+        done = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return ""
+    return done.stdout.strip()

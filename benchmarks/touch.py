@@ -1,0 +1,133 @@
+"""What a touch costs: ours, the floors, and every peer, in interleaved rounds.
+
+One rule: each measured pass finds the caches as every other does. With a thousand connections all is hot, because the
+pass is repeated; with more, everything is cold, because a block larger than the caches is read before each pass.
+"""
+
+from __future__ import annotations
+
+import gc
+import random
+from typing import Any
+
+from . import peers
+from .common import Note, Scale, by_scale, cool, names, ns_of, ratios, spread
+
+HOT = 1_000
+"""Up to so many connections a pass is repeated and nothing is cooled."""
+TOUCHED = 100_000
+"""So many at most are touched in a cold pass, spread over all."""
+FAR = 1e7
+"""The timeout, seconds: nobody falls due while touches are timed."""
+
+
+def run(scale: Scale, note: Note) -> dict[str, Any]:
+    """`results[peer][n]`: touch_ns and, round by round, its ratio to the empty call; and our special cases."""
+    sizes = by_scale(scale, [200], [1_000, 10_000, 100_000], [1_000, 10_000, 100_000, 1_000_000])
+    gc.disable()
+    results: dict[str, dict[str, Any]] = {}
+    for n in sizes:
+        rounds = by_scale(scale, 2, 15 if n <= HOT else 3, 61 if n <= HOT else 11 if n <= 100_000 else 7)
+        for peer, figures in compare(n, rounds, note).items():
+            results.setdefault(peer, {})[str(n)] = figures
+    again = repeated(by_scale(scale, 200, 20_000, 100_000), by_scale(scale, 3, 9, 31), note)
+    subset = hot_subset(*by_scale(scale, (100, 500), (10_000, 200_000), (100_000, 10_000_000)), note)
+    gc.enable()
+    return {"results": results, "repeated": again, "hot_subset": subset, "unit": "ns"}
+
+
+def compare(n: int, rounds: int, note: Note) -> dict[str, dict[str, Any]]:
+    """Every peer that can hold *n*, in rounds that begin with another one each time."""
+    keys = names(n)
+    order = random.Random(1).sample(range(n), min(n, TOUCHED))
+    entered: list[tuple[peers.Peer, list[Any]]] = []
+    samples: dict[str, list[float]] = {}
+    try:
+        for kind in peers.ALL:
+            if n > kind.largest:
+                continue
+            note(f"{n:,} connections: {kind.name} gets ready")
+            peer = kind(keys, FAR)
+            peer.register(n, 0.0)
+            entered.append((peer, peer.handles(order)))
+            samples[kind.name] = []
+        for turn in range(rounds):
+            note(f"{n:,} connections, {len(entered)} peers: round {turn + 1} of {rounds}")
+            now = float(turn + 1)
+            first = turn % len(entered)
+            for peer, handles in entered[first:] + entered[:first]:
+                if peer.expires:
+                    peer.tick(now)
+                samples[peer.name].append(net(peer, handles, now, hot=n <= HOT))
+    finally:
+        for peer, _ in entered:
+            peer.close()
+    floor = samples[peers.EmptyCall.name]
+    store = samples[peers.DictStore.name]
+    ours = samples[peers.LeaseTouch.name]
+    return {
+        name: {
+            "touch_ns": spread(each),
+            "to_empty": ratios(each, floor),
+            "to_store": ratios(each, store),
+            "lease_to_it": ratios(ours, each),
+        }
+        for name, each in samples.items()
+    }
+
+
+def net(peer: peers.Peer, handles: list[Any], now: float, *, hot: bool) -> float:
+    """Nanoseconds a touch, net of the loop around it; of hot passes the median of nine."""
+    if not hot:
+        cool()
+        spent = ns_of(peer.touch_all, handles, now)
+        cool()
+        return max(0.1, (spent - ns_of(peer.baseline, handles)) / len(handles))
+    found = []
+    for _ in range(9):
+        spent = ns_of(peer.touch_all, handles, now)
+        found.append((spent - ns_of(peer.baseline, handles)) / len(handles))
+    return max(0.1, sorted(found)[4])
+
+
+def repeated(n: int, rounds: int, note: Note) -> dict[str, Any]:
+    """The first touch of a lease in an epoch, which stores another epoch than is there, and the one after it."""
+    peer = peers.LeaseTouch(names(n), FAR)
+    peer.register(n, 0.0)
+    handles = peer.handles(random.Random(1).sample(range(n), n))
+    first, second = [], []
+    for turn in range(rounds):
+        note(f"first and repeated touch, {n:,} connections: round {turn + 1} of {rounds}")
+        now = float(turn + 1)
+        peer.tick(now)
+        first.append(net(peer, handles, now, hot=False))
+        second.append(net(peer, handles, now, hot=False))
+    return {"n": n, "first": spread(first), "second": spread(second), "second_to_first": ratios(second, first)}
+
+
+def hot_subset(few: int, many: int, note: Note) -> dict[str, Any]:
+    """The same 1,000 busy connections among *few* and among *many*: what the silent ones cost the busy."""
+    busy = min(HOT, few)
+    entered = {}
+    for n in (few, many):
+        note(f"hot subset: {n:,} connections get ready")
+        peer = peers.LeaseTouch(range(n), FAR)  # type: ignore[arg-type]  # numbers as keys: ten million strings are a GB
+        peer.register(n, 0.0)
+        entered[n] = (peer, peer.handles(random.Random(2).sample(range(n), busy)))
+    samples: dict[int, list[float]] = {few: [], many: []}
+    for turn in range(101):
+        note(f"hot subset of {busy:,}: round {turn + 1} of 101")
+        for n in (few, many) if turn % 2 else (many, few):
+            peer, handles = entered[n]
+            peer.tick(float(turn + 1))
+            samples[n].append(net(peer, handles, float(turn + 1), hot=True))
+    return {
+        "few": few,
+        "many": many,
+        "busy": busy,
+        "among_few": spread(samples[few]),
+        "among_many": spread(samples[many]),
+        "ratio": ratios(samples[many], samples[few]),
+    }
+
+
