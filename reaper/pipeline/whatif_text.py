@@ -1,0 +1,103 @@
+"""The answer as text: a table, then what the table is worth."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def say(figure: dict[str, Any] | None, digits: int = 0) -> str:
+    """A figure as a reader sees it: `12`, `10..14` for bounds, `~12` for an estimate, `>=10` where nothing is above."""
+    if figure is None:
+        return "?"
+    value, low, high = figure["value"], figure["low"], figure["high"]
+    if figure["kind"] == "bounded":
+        if high is None:
+            return f">={low:,.{digits}f}"
+        return (
+            f"{low:,.{digits}f}"
+            if round(low, digits) == round(high, digits)
+            else f"{low:,.{digits}f}..{high:,.{digits}f}"
+        )
+    return f"{'~' if figure['kind'] == 'estimated' else ''}{value:,.{digits}f}"
+
+
+HEAD = (
+    "setting",
+    "reaps",
+    "false cuts",
+    "evicted",
+    "peak open",
+    "descriptor-h",
+    "back/s mean",
+    "peak",
+    "late p50",
+    "max",
+)
+
+
+def cells(row: dict[str, Any]) -> list[str]:
+    """The row's figures in the order of `HEAD`."""
+    late, back = row["lateness_s"], row["reconnects_per_s"]
+    return [
+        row["name"],
+        say(row["reaps"]),
+        say(row["false_cuts"]),
+        say(row["evicted"]),
+        say(row["peak_open"]),
+        say(row["descriptor_hours"], 2),
+        say(back["mean"], 3),
+        say(back["peak"]),
+        "-" if late is None else f"{late['p50']:.3f}s",
+        "-" if late is None else f"{late['max']:.3f}s",
+    ]
+
+
+def as_text(summary: dict[str, Any]) -> str:
+    """The answer as a table to read."""
+    lines = [f"what if: {summary['connections']:,} connections, {summary['observed_s']:,.0f} s observed"]
+    answered = [row for row in summary["rows"] if "reaps" in row and not row["refused"]]
+    table = [list(HEAD), *(cells(row) for row in answered)]
+    widths = [max(len(line[i]) for line in table) for i in range(len(HEAD))]
+    lines.append("")
+    lines += [
+        "  ".join(
+            [line[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(line[1:], widths[1:], strict=True))]
+        )
+        for line in table
+    ]
+    lines += [f"{row['name']}: REFUSED: {row['refused']}" for row in summary["rows"] if row["refused"]]
+    lines.append("")
+    lines.append("12 is exact, 10..14 the bounds of what nobody knows, ~12 an estimate; the wheel, for each:")
+    for row in answered:
+        wheel = row["wheel"]
+        lines.append(
+            f"  {row['name']}: {wheel['wakeups_per_s']:g} wake-ups/s, {wheel['moves_per_s']:,.1f} moves/s, "
+            f"{wheel['slots_at_most']:,} slots, "
+            + (
+                f"{wheel['levels']} level(s) above the ring, at most {wheel['cascades_per_s_at_most']:g} cascades/s"
+                if wheel["levels"]
+                else "nothing cascades"
+            )
+        )
+        if pressure := row.get("pressure"):
+            lines.append(
+                f"    of the evicted {pressure['evicted_that_came_back']:,} came back; {pressure['not_found']:,} more "
+                f"had to go and none was silent for long enough; the door shut for {pressure['door_shut_s']:,.0f} s"
+            )
+    if calibration := summary["calibration"]:
+        lines.append("")
+        lines.append("how far the first row is from what the log says happened:")
+        for name, entry in calibration.items():
+            if entry and "logged" in entry:
+                lines.append(
+                    f"  {name.replace('_', ' ')}: logged {entry['logged']:,.6g}, replayed {entry['replayed']:,.6g}"
+                )
+        if (later := calibration["replayed_later_s"]) is not None:
+            lines.append(
+                f"  the same reaps, replayed later by {later['p50']:+.3f} s (10..90 %: {later['p10']:+.3f} to "
+                f"{later['p90']:+.3f}; all: {later['min']:+.3f} to {later['max']:+.3f})"
+            )
+    lines.append("")
+    lines += [f"note: {note}" for note in summary["notes"]]
+    lines += [f"assumed: {text}" for text in summary["assumptions"]]
+    return "\n".join(lines)

@@ -1,0 +1,570 @@
+"""What if: the replay of a journal against the real reaper, run on the same traffic under those other settings."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+import zlib
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pipeline_traffic import WALL, Clock, journal
+
+from reaper import IdleReaper
+from reaper.herd import Jitter
+from reaper.pipeline import cli, cli_whatif, whatif_replay
+from reaper.pipeline.frames import read_events, runs_frame
+from reaper.pipeline.inputs import Inputs, check, share_timeline
+from reaper.pipeline.session import open_session
+from reaper.pipeline.whatif import what_if
+from reaper.pipeline.whatif_pressure import CLOSED, CUT, RETURNED, Outcome, Process, Valve, most_open, replay
+from reaper.pipeline.whatif_settings import CannotTell, InForce, Rule, Setting, parse, refusal, wheel
+from reaper.pipeline.whatif_text import as_text
+from reaper.pressure import Limits, Pressure, Reading
+
+UNIT = 1_953_125
+"""ns in 1/512 s: instants that both the core's floats and the journal's integers hold exactly."""
+NEVER = 1 << 60
+
+
+def seconds(units: int) -> float:
+    return units / 512
+
+
+# ---- traffic that does not depend on who is reaped, run through the real core ---------------------------------------
+
+
+@dataclass
+class Client:
+    """Connects at `sends[0]`, sends at the others, closes at `closes`. Cut before a send, it connects again for it."""
+
+    sends: list[int]
+    closes: int | None = None
+
+
+@dataclass
+class Life:
+    """One connection. Units; the last silence is the one it ended in."""
+
+    client: int
+    opened: int
+    activity: list[int] = field(default_factory=list)
+    ended: int | None = None
+    how: str = "open"
+
+    @property
+    def silences(self) -> list[tuple[int, int, int]]:
+        """(since, until, how)."""
+        instants = [self.opened, *self.activity]
+        found = [(a, b, RETURNED) for a, b in pairwise(instants)]
+        if self.ended is not None:
+            found.append((instants[-1], self.ended, CUT if self.how == "reap" else CLOSED))
+        return found
+
+
+@dataclass
+class Truth:
+    """What the real core did."""
+
+    reaps: list[tuple[int, int]] = field(default_factory=list)
+    """(client, instant), in order."""
+    evicted: list[tuple[int, int]] = field(default_factory=list)
+    reconnects: list[tuple[int, int]] = field(default_factory=list)
+    lives: list[Life] = field(default_factory=list)
+    peak: int = 0
+    moved: int = 0
+    cascades: int = 0
+    """Most times that one slot was moved down, into the ring at last; 0: the wheel above it was never used."""
+    end: int = 0
+
+    def held(self, until: int) -> int:
+        """Descriptor time up to *until*."""
+        return sum(max(0, min(life.ended or until, until) - life.opened) for life in self.lives)
+
+
+def run(
+    clients: list[Client],
+    timeout: Callable[[int], int],
+    tick: int,
+    *,
+    epochs_per_tick: int = 1,
+    wheel_size: int = 64,
+    limit: int | None = None,
+    until: int | None = None,
+    sentinel: bool = True,
+) -> Truth:
+    """Drive the real core as an adapter does that never stalls. Units; *timeout* is asked with the client's number.
+
+    With the *sentinel*, a lease that never ends, something is always armed, so that the epochs go on.
+    """
+    core = IdleReaper(seconds(tick), wheel_size, epochs_per_tick=epochs_per_tick)
+    truth = Truth()
+    filed: Counter[int] = Counter()  # a timer is filed once, once more a cascade, and then leaves for the ring
+    file_of_wheel = core._wheel._file
+
+    def file(timer: Any, due: int) -> None:
+        filed[timer._order] += 1
+        truth.cascades = max(truth.cascades, filed[timer._order])
+        file_of_wheel(timer, due)
+
+    core._wheel._file = file  # type: ignore[method-assign]
+    events = sorted(
+        [(t, 0, i) for i, client in enumerate(clients) for t in client.sends]
+        + [(client.closes, 1, i) for i, client in enumerate(clients) if client.closes is not None]
+    )
+    first = events[0][0]
+    if sentinel:
+        core.register("sentinel", 1e6, seconds(first), reason="sentinel")
+    pressure = None if limit is None else Pressure(Limits(connections=limit))
+    look = first + tick if limit is not None else NEVER
+    alive: dict[int, Life] = {}
+
+    def end(client: int, t: int, how: str) -> None:
+        life = alive.pop(client)
+        life.ended, life.how = t, how
+
+    def relieve(t: int) -> None:
+        assert pressure is not None
+        verdict = pressure.judge(Reading(connections=len(alive)))
+        doomed: list[int] = []
+        if verdict.scale < 1 or verdict.evict:
+            for uid in core.oldest(1024 + sentinel):  # as reaper.trio_pressure.let_go
+                explained = core.explain(uid)
+                silent = 0.0 if explained.active_until is None else seconds(t) - explained.active_until
+                if uid == "sentinel":
+                    continue
+                if silent < pressure.min_age:
+                    break
+                if silent >= explained.timeout * verdict.scale or len(doomed) < verdict.evict:
+                    doomed.append(uid)
+        for uid in doomed:
+            core.discard(uid)
+            truth.evicted.append((uid, t))
+            end(uid, t, "pressure")
+
+    def wake() -> int:
+        due = core.next_wakeup()
+        return NEVER if due is None else round(due * 512)
+
+    at = 0
+    while at < len(events) or alive:
+        t = events[at][0] if at < len(events) else NEVER
+        w = wake()
+        now = min(t, w, look)
+        if until is not None and now > until:
+            break
+        if t <= min(w, look):
+            _, kind, client = events[at]
+            at += 1
+            if kind == 1:
+                if client in alive:
+                    core.discard(client)
+                    end(client, t, "close")
+            elif client in alive:
+                core.touch(client)
+                alive[client].activity.append(t)
+            else:
+                if t > clients[client].sends[0]:
+                    truth.reconnects.append((client, t))
+                core.register(client, seconds(timeout(client)), seconds(t))
+                truth.lives.append(Life(client, t))
+                alive[client] = truth.lives[-1]
+                truth.peak = max(truth.peak, len(alive))
+        elif w <= look:
+            for expiry in core.advance(seconds(w)):
+                truth.reaps.append((expiry.uid, w))
+                end(expiry.uid, w, "reap")
+        else:
+            relieve(look)
+            look += tick
+        truth.end = now
+    truth.moved = core.statistics().moved
+    return truth
+
+
+def traffic(seed: int, clients: int, *, longest: int, spread: int = 20 * 512) -> list[Client]:
+    """Clients that come within *spread*, send one to eight times after silences of up to *longest*, and half close."""
+    chance = random.Random(seed)
+    found = []
+    for serial in range(clients):
+        t = 512 + (0 if serial == 0 else chance.randrange(spread))
+        sends = [t]
+        for _ in range(chance.randrange(8)):
+            t += chance.choice((chance.randrange(1, longest), chance.randrange(1, 512)))
+            sends.append(t)
+        found.append(Client(sends, t + chance.randrange(1, longest) if chance.random() < 0.5 else None))
+    return found
+
+
+# ---- the replay in order against it: no Spark -----------------------------------------------------------------------
+
+
+def process(log: Truth, timeout: Callable[[int], int], was: int, *, never: bool = True) -> tuple[Process, list[int]]:
+    """The process that *log* shows, to be replayed under *timeout*; and whose each silence is."""
+    rows = sorted(
+        (since, until, how, life.client) for life in log.lives for since, until, how in life.silences if until > since
+    )
+    how = [CLOSED if kind == CUT and timeout(client) > was and not never else kind for _, _, kind, client in rows]
+    columns = [np.array([row[i] for row in rows], np.int64) * UNIT for i in (0, 1)]
+    return (
+        Process(
+            opened=np.array(sorted(life.opened for life in log.lives), np.int64) * UNIT,
+            ended=np.array(sorted(life.ended for life in log.lives if life.ended is not None), np.int64) * UNIT,
+            starts=columns[0],
+            ends=columns[1],
+            how=np.array(how, np.int64),
+            timeouts=np.array([timeout(row[3]) * UNIT for row in rows], np.int64),
+            origin=min(life.opened for life in log.lives) * UNIT,
+            log_end=log.end * UNIT,
+        ),
+        [row[3] for row in rows],
+    )
+
+
+def cuts(outcome: Outcome, whose: list[int], *, evicted: bool = False) -> list[tuple[int, int]]:
+    """(client, instant in units) of those cut, in order of the instant."""
+    found = [
+        (client, int(at) // UNIT)
+        for client, at, pressed in zip(whose, outcome.gone_at, outcome.evicted, strict=True)
+        if at >= 0 and bool(pressed) == evicted
+    ]
+    return sorted(found, key=lambda cut: (cut[1], cut[0]))
+
+
+def ordered(cut: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    return sorted(cut, key=lambda entry: (entry[1], entry[0]))
+
+
+def peak_of(outcome: Outcome) -> int:
+    return most_open([(outcome.instants, outcome.steps, outcome.openings)])
+
+
+LONG = 40 * 512
+"""A timeout that the traffic below never reaches before its last word."""
+
+
+@settings(max_examples=60)
+@given(
+    seed=st.integers(0, 10**6),
+    clients=st.integers(1, 25),
+    tick=st.sampled_from([64, 128, 512]),
+    ticks=st.integers(1, 30),
+    epochs_per_tick=st.sampled_from([1, 2]),
+)
+def test_under_a_shorter_timeout_the_same_are_reaped_at_the_same_instants(
+    seed: int, clients: int, tick: int, ticks: int, epochs_per_tick: int
+) -> None:
+    script = traffic(seed, clients, longest=12 * 512)
+    log = run(script, lambda _: LONG, 512)
+    timeout = min(tick * ticks, LONG)
+    truth = run(script, lambda _: timeout, tick, epochs_per_tick=epochs_per_tick, until=log.end)
+    replayed, whose = process(log, lambda _: timeout, LONG)
+    outcome = replay(replayed, tick // epochs_per_tick * UNIT, tick * UNIT, None)
+    assert cuts(outcome, whose) == ordered(truth.reaps)
+    assert peak_of(outcome) == truth.peak
+
+
+@settings(max_examples=40)
+@given(seed=st.integers(0, 10**6), clients=st.integers(1, 25), ticks=st.integers(1, 20), more=st.integers(1, 20))
+def test_under_a_longer_timeout_the_truth_lies_between_the_two_worlds(
+    seed: int, clients: int, ticks: int, more: int
+) -> None:
+    script = traffic(seed, clients, longest=30 * 512)
+    short, long = ticks * 512, (ticks + more) * 512
+    log = run(script, lambda _: short, 512)
+    truth = run(script, lambda _: long, 512, until=log.end)
+    worlds = [replay(process(log, lambda _: long, short, never=never)[0], 512 * UNIT, 512 * UNIT, None)
+              for never in (False, True)]  # fmt: skip
+    reaps = [int((world.gone_at >= 0).sum()) for world in worlds]
+    assert reaps[0] <= len(truth.reaps) <= reaps[1]
+    assert peak_of(worlds[0]) <= truth.peak <= peak_of(worlds[1])
+
+
+@settings(max_examples=40)
+@given(
+    seed=st.integers(0, 10**6),
+    share=st.sampled_from([0.1, 0.25, 0.5, 1.0]),
+    tick=st.sampled_from([64, 256, 512]),
+    timeout=st.integers(2, 16),
+)
+def test_with_jitter_each_is_reaped_at_its_own_instant(seed: int, share: float, tick: int, timeout: int) -> None:
+    script = traffic(seed, 20, longest=12 * 512)
+    log = run(script, lambda _: LONG, 512)
+    steps, step = Setting("", tick_ns=tick * UNIT, jitter=share).jitter_steps(timeout * 512 * UNIT, 0)
+
+    def drawn(client: int) -> int:
+        return timeout * 512 + zlib.crc32(f"{seed}:{client}".encode()) % steps * (step // UNIT)
+
+    truth = run(script, drawn, tick, until=log.end)
+    outcome = replay(*process(log, drawn, LONG)[:1], tick * UNIT, tick * UNIT, None)
+    assert cuts(outcome, process(log, drawn, LONG)[1]) == ordered(truth.reaps)
+
+
+@pytest.mark.parametrize(
+    ("timeout", "share", "tick"), [(30.0, 0.2, 0.1), (5.0, 0.5, 1.0), (75.0, 1.0, 0.25), (1, 0.1, 1)]
+)
+def test_jitter_makes_the_timeouts_that_the_librarys_own_makes(timeout: float, share: float, tick: float) -> None:
+    theirs = Jitter(share, tick, seed=3)
+    steps, step = Setting("", tick_ns=round(tick * 1e9), jitter=share).jitter_steps(round(timeout * 1e9), 0)
+    ours = {round(timeout * 1e9) + k * step for k in range(steps)}
+    assert {round(theirs.later(timeout) * 1e9) for _ in range(3000)} == ours
+
+
+def one_at_a_time(seed: int, clients: int, epoch: int) -> list[Client]:
+    """Traffic in which no two things happen in one epoch: who has been silent longest is then never a tie."""
+    chance = random.Random(seed)
+    epochs = chance.sample(range(1, 600), clients * 5)
+    found = []
+    for _ in range(clients):
+        mine = sorted(epochs.pop() for _ in range(chance.randrange(1, 6)))
+        found.append([epoch * number + chance.randrange(1, epoch) for number in mine])
+    found.sort()
+    found[0][0] -= found[0][0] % epoch  # where the grid begins
+    return [Client(sends) for sends in found]
+
+
+@settings(max_examples=25)
+@given(
+    seed=st.integers(0, 10**6), clients=st.integers(5, 60), limit=st.integers(1, 50), timeout=st.sampled_from([3, 12])
+)
+def test_under_pressure_the_same_connections_go_at_the_same_instants(
+    seed: int, clients: int, limit: int, timeout: int
+) -> None:
+    script = one_at_a_time(seed, clients, 32)
+    log = run(script, lambda _: 40 * 512, 512)
+    truth = run(script, lambda _: timeout * 512, 32, limit=limit, until=log.end)
+    replayed, whose = process(log, lambda _: timeout * 512, 40 * 512)
+    outcome = replay(replayed, 32 * UNIT, 32 * UNIT, limit)
+    assert cuts(outcome, whose, evicted=True) == ordered(truth.evicted)
+    assert cuts(outcome, whose) == ordered(truth.reaps)
+    assert peak_of(outcome) == truth.peak
+
+
+@settings(max_examples=100)
+@given(limit=st.integers(1, 200), readings=st.lists(st.integers(0, 300), max_size=40))
+def test_the_valve_judges_as_the_librarys_pressure_does(limit: int, readings: list[int]) -> None:
+    theirs, ours = Pressure(Limits(connections=limit)), Valve(limit)
+    for connections in readings:
+        verdict = theirs.judge(Reading(connections=connections))
+        assert ours.judge(connections) == (verdict.scale, verdict.evict)
+        assert ours.accepting == verdict.accept
+
+
+@pytest.mark.parametrize(("timeout", "wheel_size"), [(10, 64), (63, 64), (65, 64), (100, 8), (700, 8), (5000, 16)])
+def test_the_wheel_is_used_as_the_model_says(timeout: int, wheel_size: int) -> None:
+    script = traffic(5, 20, longest=4 * timeout, spread=8 * timeout)
+    truth = run(script, lambda _: timeout, 1, wheel_size=wheel_size, sentinel=False)
+    model = wheel(timeout * UNIT, UNIT, UNIT, wheel_size)
+    assert (truth.cascades > 0) == (model.levels > 0)
+    assert truth.cascades <= model.cascades
+    assert truth.moved <= 2 * truth.held(truth.end) / timeout
+
+
+# ---- what is asked, and what is refused: no Spark -------------------------------------------------------------------
+
+
+def test_a_setting_is_written_as_key_and_value() -> None:
+    words = ["timeout=5s", "timeout.echo=20s", "timeout.http@75s=60s", "tick=100ms", "wheel_size=128", "jitter=0.2"]
+    setting = parse(words, Setting("base"), ["echo", "http"])
+    assert setting.name == " ".join(words)
+    assert (setting.tick_ns, setting.wheel_size, setting.jitter) == (100_000_000, 128, 0.2)
+    asked = {("echo", 30_000): 20, ("http", 75_000): 60, ("http", 10_000): 5, ("other", 1): 5}
+    assert {key: setting.timeout_ns(*key) for key in asked} == {key: value * 10**9 for key, value in asked.items()}
+    assert Setting("base").timeout_ns("echo", 30_000) == 30 * 10**9
+
+
+@pytest.mark.parametrize(
+    ("word", "says"),
+    [
+        ("tick", "KEY=VALUE"),
+        ("timeout.ecko=5s", "no listener 'ecko' in the log; it has: echo"),
+        ("timeout=5", "'5' is not a duration"),
+        ("timeout=0s", "longer than 0s"),
+        ("wheel_size=1", "integer >= 2, got '1'"),
+        ("jitter=2", "0..1, got '2'"),
+        ("max_open=-5", "integer >= 1, got '-5'"),
+        ("tack=1s", "unknown key 'tack'"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_by_name_and_value(word: str, says: str) -> None:
+    with pytest.raises(CannotTell, match=says):
+        parse([word], Setting("base"), ["echo"])
+
+
+def test_a_timeout_below_what_the_journal_wrote_is_refused_and_one_at_it_is_not() -> None:
+    in_force = [InForce(0, "echo", 7, 30_000, 100)]
+    for timeout, refused in ((999_000_000, True), (1_000_000_000, False)):
+        reason = refusal(Setting("", (Rule(timeout),)), in_force, {0: 1_000_000_000})
+        assert (reason is not None) == refused
+    assert refusal(Setting("", (Rule(1),)), in_force, {0: 0}) is None
+    assert refusal(Setting(""), [InForce(0, "echo", 7, 500, 1)], {0: 1_000_000_000}) is None
+
+
+# ---- through the journal and Spark ----------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[Any]:
+    if shutil.which("java") is None:
+        pytest.skip("Spark needs Java 17 (Debian: apt-get install openjdk-17-jre-headless)")
+    with open_session("tests", "local[2]") as session:
+        session.conf.set("spark.sql.shuffle.partitions", "1")
+        yield session
+
+
+def record(
+    directory: Path, log: Truth, timeout_ms: int, *, mode: str = "full", listener: str = "echo", writer: int = 7
+) -> Inputs:
+    """Write what *log* shows as a server would; the connections get the numbers first + 1, ... in order of `lives`."""
+    with journal(directory, writer, Clock(), mode=mode, tick=1.0) as out:
+        for life in log.lives:
+            connection = out.open(life.opened * UNIT, timeout_ms, listener)
+            for t in life.activity:
+                connection.touch(t * UNIT)
+            if life.how == "reap" and life.ended is not None:
+                connection.reap(life.ended * UNIT, life.ended * UNIT, "idle")
+            elif life.ended is not None:
+                connection.close_peer(life.ended * UNIT)
+        out.drain(log.end * UNIT)
+    return check([directory], now_ns=WALL)
+
+
+def busiest(reconnects: list[tuple[int, int]], begin: int) -> int:
+    found = [(t - begin) * UNIT // 10**9 for _, t in reconnects]
+    return max((found.count(second) for second in found), default=0)
+
+
+def on_the_grid(seconds: int, **others: Any) -> Setting:
+    options = {"tick_ns": 10**9, "epochs_per_tick": 1, **others}
+    return Setting(f"{seconds} {others}", (Rule(seconds * 10**9),), **options)
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_spark_replays_a_journal_as_the_real_reaper_would_have_lived_it(spark: Any, tmp_path: Path) -> None:
+    script = traffic(11, 150, longest=12 * 512)
+    log = run(script, lambda _: LONG, 512)
+    inputs = record(tmp_path, log, LONG * UNIT // 10**6)
+    half = 500_000_000
+    variants = [
+        on_the_grid(3),
+        on_the_grid(8, tick_ns=half),
+        on_the_grid(6, tick_ns=half, epochs_per_tick=2),
+        on_the_grid(4, jitter=0.5, tick_ns=half),
+        on_the_grid(9, max_open=60),
+    ]
+    first = inputs.runs[0].first_conn
+    conn_of = {life.client: first + 1 + i for i, life in enumerate(log.lives)}  # nobody was cut: a client, a connection
+
+    def drawn(client: int) -> int:
+        return 4 * 512 + zlib.crc32(f"5:{conn_of[client]}".encode()) % 5 * 256
+
+    truths = [
+        run(script, lambda _: 3 * 512, 512, until=log.end),
+        run(script, lambda _: 8 * 512, 256, until=log.end),
+        run(script, lambda _: 6 * 512, 256, epochs_per_tick=2, until=log.end),
+        run(script, drawn, 256, until=log.end),
+        run(script, lambda _: 9 * 512, 512, limit=60, until=log.end),
+    ]
+    base = Setting("", epochs_per_tick=1)
+    summary = what_if(spark, inputs, base, variants, seed=5).summary
+    current, *rows = summary["rows"]
+    assert current["reaps"]["value"] == len(log.reaps)
+    assert summary["calibration"]["peak_open"] == {"logged": log.peak, "replayed": log.peak}
+    assert summary["calibration"]["replayed_later_s"]["max"] == summary["calibration"]["replayed_later_s"]["min"] == 0
+    begin = min(life.opened for life in log.lives)
+    for row, truth in zip(rows, truths, strict=True):
+        assert {row[key]["kind"] for key in ("reaps", "false_cuts", "peak_open", "descriptor_hours")} == {"exact"}
+        assert row["reaps"]["value"] == len(truth.reaps)
+        assert row["false_cuts"]["value"] == len(truth.reconnects) > 0
+        assert row["peak_open"]["value"] == truth.peak
+        assert row["descriptor_hours"]["value"] == pytest.approx(truth.held(log.end) * UNIT / 3600e9)
+        assert row["reconnects_per_s"]["peak"]["value"] == busiest(truth.reconnects, begin)
+    assert rows[4]["evicted"]["value"] == len(truths[4].evicted) > 0
+    assert [row["lateness_s"]["max"] <= late for row, late in zip(rows, (1, 0.5, 0.25, 0.5, 1), strict=True)] == [
+        True
+    ] * 5
+    # and each single instant
+    share_timeline(inputs.runs)
+    frame = runs_frame(spark, inputs, 1)
+    plan = [
+        (i, 0, row.listener_hash, row.timeout_ms, 4 * 10**9 if i else 3 * 10**9, 5 if i else 1, half if i else 0,
+         half if i else 10**9, begin * UNIT, 0)
+        for row in whatif_replay.timeouts_in_force(whatif_replay.silences(read_events(spark, inputs), frame))
+        for i in (0, 1)
+    ]  # fmt: skip
+    rows_of = whatif_replay.silences(read_events(spark, inputs), frame)
+    hits = whatif_replay.judged(rows_of, spark.createDataFrame(plan, whatif_replay.PLAN), 5).where("cut").collect()
+    client_of = {conn: client for client, conn in conn_of.items()}
+    for i, truth in ((0, truths[0]), (1, truths[3])):
+        assert sorted((client_of[hit.conn], hit.due // UNIT) for hit in hits if hit.setting == i) == sorted(truth.reaps)
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_what_the_log_cannot_know_is_bounded_and_the_truth_lies_within(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = traffic(12, 150, longest=20 * 512)
+    log = run(script, lambda _: 5 * 512, 512, sentinel=False)
+    record(tmp_path / "server", log, 5000, mode="gaps")
+    monkeypatch.setattr(cli_whatif, "open_session", lambda *_, **__: nullcontext(spark))
+    arguments = ["what-if", "--events", str(tmp_path / "server"), "--out", str(tmp_path / "out"), "--epochs-per-tick=1"]
+    arguments += ["--timeouts", "999ms,3300ms,12s", "--set", "timeout.echo=12s", "max_open=40", "--json", "--quiet"]
+    assert cli.main(arguments) == 0
+    summary = json.loads(capsys.readouterr().out)
+    assert summary == json.loads((tmp_path / "out" / "what-if.json").read_text())
+    refused, off_grid, longer, pressed = summary["rows"][1:]
+    assert refused["refused"].startswith("echo: timeout 999ms is below 1s")
+    # Epochs of the real core lie elsewhere: it starts anew whenever nothing is armed, and timeouts are no whole ticks.
+    truth = run(script, lambda _: round(3.3 * 512), 512, sentinel=False, until=log.end)
+    for key, real in (("reaps", len(truth.reaps)), ("false_cuts", _known_to_return(truth, log))):
+        assert off_grid[key]["low"] <= real <= off_grid[key]["high"]
+    truth = run(script, lambda _: 12 * 512, 512, sentinel=False, until=log.end)
+    assert longer["reaps"]["kind"] == longer["peak_open"]["kind"] == "bounded"
+    assert longer["reaps"]["low"] <= len(truth.reaps) <= longer["reaps"]["high"]
+    assert longer["peak_open"]["low"] <= truth.peak <= longer["peak_open"]["high"]
+    held = truth.held(log.end) * UNIT / 3600e9
+    assert longer["descriptor_hours"]["low"] <= held <= longer["descriptor_hours"]["high"]
+    assert pressed["reaps"]["kind"] == "bounded"
+    assert "REFUSED" in as_text(summary)
+    page = (tmp_path / "out" / "what-if.html").read_text()
+    assert "<polyline" in page
+    assert "http" not in page.replace("http-equiv", "")
+    only_refused = [*arguments[:5], "--timeouts", "10ms", "--quiet"]
+    assert cli.main(only_refused) == 2
+    assert "the log cannot tell: echo: timeout 10ms is below 1s" in capsys.readouterr().err
+
+
+def _known_to_return(truth: Truth, log: Truth) -> int:
+    """Cuts of *truth* after which the client came back before the log's reaper would have cut it too."""
+    known = {(life.client, until) for life in log.lives for _, until, how in life.silences if how == RETURNED}
+    return len(set(truth.reconnects) & known)
+
+
+def test_no_command_starts_spark_to_find_out_that_nothing_was_asked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for words, says in (
+        ([], "nothing to compare"),
+        (["--timeouts", "5s,x"], "'x' is not a duration"),
+        (["--set", "tick=0s"], "longer than 0s"),
+        (["--jitter", "2"], "--jitter: expected a share within 0..1, got '2'"),
+        (["--max-open", "0"], "--max-open: expected an integer >= 1, got '0'"),
+    ):
+        assert cli.main(["what-if", "--events", str(tmp_path), "--out", str(tmp_path / "out"), *words]) == 2
+        assert says in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
