@@ -24,7 +24,8 @@ from typing import Any
 
 from .errors import ClockWentBackwards, DuplicateUid, HookErrors, InvariantViolated, UnknownUid
 from .lease import OPEN, Epoch, Expiry, Explanation, Hook, IdleSlot, Key, Lease, Statistics
-from .slots import CHUNK, Chunk, remove, tidy
+from .slots import remove
+from .sweep import sweep
 from .ticks import check_count, check_instant, check_timeout, seconds_to_tick
 from .wheel import TimingWheel
 
@@ -253,6 +254,10 @@ class IdleReaper:
             else:
                 self._drop(slot)
 
+    def _slot_of(self, epoch: Epoch, key: Key) -> IdleSlot:
+        slot = epoch.slots.get(key)
+        return self._new_slot(epoch, key) if slot is None else slot
+
     def _new_slot(self, epoch: Epoch, key: Key) -> IdleSlot:
         slot = epoch.slots[key] = IdleSlot(epoch, key)
         self._slots[slot] = None
@@ -362,7 +367,7 @@ class IdleReaper:
         while (due := self._next_due()) is not None and due <= now:
             entry = heappop(self._heap)
             slot = entry[2]
-            taken, moved = self._work_off(slot, room, moves if limit is not None else None)
+            taken, moved = sweep(slot, self._slot_of, room, None if limit is None else MOVES_PER_CALL - moves)
             self._armed -= len(taken)
             moves += moved
             if taken:
@@ -381,54 +386,6 @@ class IdleReaper:
         if spare is not None:
             doomed = self._last_look(doomed, spare)
         return self._reap(doomed, now)
-
-    def _work_off(self, slot: IdleSlot, room: int | None, moves: int | None) -> tuple[list[Lease], int]:
-        """Take up to *room* silent leases out of *slot*, in order, and move on those that were touched.
-
-        Stops early when *moves* and those made here reach MOVES_PER_CALL. Whole chunks at a time, the last one in part.
-        """
-        epoch, key = slot.epoch, slot.key
-        chunks = slot.chunks
-        taken: list[Lease] = []
-        tails: dict[Epoch, Chunk] = {}  # where the next lease of an epoch goes
-        moved = done = 0
-        for chunk in chunks:
-            before = len(taken)
-            stay: list[Lease] = []
-            for lease in chunk.items:
-                if lease is None:
-                    continue
-                last = lease._epoch
-                if last is epoch:
-                    if room is None or len(taken) < room:
-                        lease._chunk = None
-                        taken.append(lease)
-                    else:
-                        stay.append(lease)
-                    continue
-                tail = tails.get(last)
-                if tail is None or len(tail.items) == CHUNK:
-                    target = last.slots.get(key)
-                    if target is None:
-                        target = self._new_slot(last, key)
-                    tail = tails[last] = target.room()
-                items = tail.items
-                lease._chunk = tail
-                lease._pos = len(items)
-                items.append(lease)
-                tail.slot.live += 1
-                moved += 1
-            slot.live -= len(taken) - before
-            if stay:
-                chunk.items = stay  # holds no None; `tidy` gives everybody its new position
-                tidy(chunk)
-                break
-            done += 1
-            if (room is not None and len(taken) == room) or (moves is not None and moves + moved >= MOVES_PER_CALL):
-                break
-        slot.live -= moved
-        del chunks[:done]
-        return taken, moved
 
     def _last_look(self, doomed: Doomed, spare: Spare) -> Doomed:
         try:

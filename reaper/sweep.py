@@ -1,0 +1,96 @@
+"""What becomes of a slot that is due: its silent leases are taken out, the others move on, a chunk at a time.
+
+At a million connections nearly all of the time here is spent waiting for memory: every lease is a cache line that has
+not been looked at for a timeout. So each chunk is read twice. The first pass only asks for the epochs, which lets the
+processor wait for many lines at once and leaves them in its nearest cache; the second does the work. Where all leases
+of a chunk share one epoch, as those of clients with one heartbeat come to do, the chunk itself moves and no lease is
+written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from .lease import Epoch, IdleSlot, Key, Lease
+from .slots import CHUNK, Chunk, tidy
+
+WORTH_MOVING = CHUNK // 2
+"""Leases from which on a chunk moves whole: a slot made of smaller ones would cost more memory than that saves."""
+
+
+def sweep(
+    slot: IdleSlot, slot_of: Callable[[Epoch, Key], IdleSlot], room: int | None, moves: int | None
+) -> tuple[list[Lease], int]:
+    """Take silent leases out of *slot*, in order of arrival, and move those that were touched to their epochs' slots.
+
+    Args:
+        slot: Its epoch is closed. Whole chunks are worked off at a time, the last one in part.
+        slot_of: Gives, and makes where there is none, the slot of an epoch and a key.
+        room: Most leases to take; None for all.
+        moves: Stop after the chunk with which so many have been moved; None: never.
+    Returns:
+        The leases taken, which lie in no slot any more, and how many were moved. What is left of *slot* stays due.
+    Cost: O(leases looked at).
+    """
+    epoch, key = slot.epoch, slot.key
+    chunks = slot.chunks
+    taken: list[Lease] = []
+    tails: dict[Epoch, tuple[Chunk, list[Lease | None], int]] = {}  # where an epoch's next goes; what was there before
+    moved = done = 0
+    for chunk in chunks:
+        items: list[Lease] = [lease for lease in chunk.items if lease is not None] if chunk.dead else chunk.items
+        epochs = [lease._epoch for lease in items]
+        count = len(items)
+        if count and epochs.count(common := epochs[0]) == count and common is not epoch:
+            target = slot_of(common, key)
+            if count >= WORTH_MOVING or not target.chunks:
+                if tail := tails.pop(common, None):
+                    target.live += len(tail[1]) - tail[2]
+                chunk.slot = target
+                target.chunks.append(chunk)
+                target.live += count
+                moved += count
+                done += 1
+                if moves is not None and moved >= moves:
+                    break
+                continue
+        before = len(taken)
+        stay: list[Lease] = []
+        for lease, last in zip(items, epochs, strict=True):
+            if last is epoch:
+                if room is None or len(taken) < room:
+                    lease._chunk = None
+                    taken.append(lease)
+                else:
+                    stay.append(lease)
+                continue
+            try:
+                home, there, start = tails[last]
+                if (position := len(there)) == CHUNK:
+                    raise KeyError
+            except KeyError:
+                target = slot_of(last, key)
+                if last in tails:
+                    target.live += CHUNK - start
+                home = target.room()
+                there = home.items
+                position = len(there)
+                tails[last] = home, there, position
+            lease._chunk = home
+            lease._pos = position
+            there.append(lease)
+        gone = len(taken) - before
+        slot.live -= gone
+        moved += count - gone - len(stay)
+        if stay:
+            chunk.items = stay  # holds no None; `tidy` gives everybody its new position
+            tidy(chunk)
+            break
+        done += 1
+        if len(taken) == room or (moves is not None and moved >= moves):
+            break
+    for home, there, start in tails.values():
+        home.slot.live += len(there) - start
+    slot.live -= moved
+    del chunks[:done]
+    return taken, moved

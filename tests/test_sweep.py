@@ -1,0 +1,118 @@
+"""A due slot is worked off right whatever its chunks hold: one epoch, many, the silent, the released."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from reaper import IdleReaper, Lease
+from reaper.slots import CHUNK
+
+
+def lying(core: IdleReaper) -> list[list[Lease]]:
+    """The leases as they lie, by slot in order of creation."""
+    return [list(slot) for slot in core._slots]
+
+
+def test_a_chunk_whose_leases_share_an_epoch_moves_whole_and_keeps_its_order() -> None:
+    core = IdleReaper(tick=1.0)
+    leases = [core.register(uid, 10.0, now=0.0) for uid in range(3 * CHUNK)]
+    chunks = {id(lease._chunk) for lease in leases}
+    core.advance(1.0)
+    for lease in leases:
+        lease.touch()
+    core.advance(11.0)  # the slot of their first epoch is due; the open epoch ends
+    core.check()
+    assert {id(lease._chunk) for lease in leases} == chunks
+    assert [expiry.uid for expiry in core.advance(21.0)] == list(range(3 * CHUNK))
+
+
+def test_a_chunk_with_holes_moves_whole_and_its_leases_can_still_be_released() -> None:
+    core = IdleReaper(tick=1.0)
+    leases = [core.register(uid, 10.0, now=0.0) for uid in range(3 * CHUNK)]
+    for lease in leases[:CHUNK:3] + leases[CHUNK : 2 * CHUNK]:  # holes in the first chunk, nothing left in the second
+        lease.release()
+    core.advance(1.0)
+    rest = [lease for lease in leases if lease.alive]
+    for lease in rest:
+        lease.touch()
+    core.advance(11.0)
+    core.check()
+    rest.pop(7).release()
+    core.check()
+    assert [expiry.lease for expiry in core.advance(21.0)] == rest
+
+
+def test_small_chunks_are_poured_together_so_that_slots_do_not_fall_to_pieces() -> None:
+    core = IdleReaper(tick=1.0)
+    leases = []
+    for second in range(8):  # eight slots with a few leases each
+        leases += [core.register((second, i), 10.0, now=second) for i in range(5)]
+        core.advance(second + 1.0)
+    for lease in leases:
+        lease.touch()
+    for second in range(10, 19):
+        core.advance(second + 0.0)
+    core.check()
+    assert len({id(lease._chunk) for lease in leases}) == 1
+
+
+@pytest.mark.parametrize("limit", [None, 100, 5 * CHUNK])
+@pytest.mark.parametrize("seed", range(2))
+def test_any_mixture_of_heartbeats_silences_and_releases_is_reaped_by_the_law(seed: int, limit: int | None) -> None:
+    chance = random.Random(seed)
+    core = IdleReaper(tick=1.0, wheel_size=8)
+    alive: dict[int, Lease] = {}
+    last: dict[int, float] = {}  # uid -> end of the epoch of its last activity
+    timeout: dict[int, float] = {}
+    beat: dict[int, int] = {}
+    reaped: list[int] = []
+    serial = 0
+    now = 0.0
+    while now < 60.0:
+        for _ in range(chance.randrange(300) if now < 30.0 else 0):
+            timeout[serial] = chance.choice([5.0, 20.0])
+            alive[serial] = core.register(serial, timeout[serial], now)
+            beat[serial] = chance.choice([2, 3, 4, 100])
+            last[serial] = now + 1.0
+            serial += 1
+        for uid, lease in list(alive.items()):
+            if chance.random() < 0.005:
+                lease.release()
+                del alive[uid]
+            elif int(now) % beat[uid] == uid % 2 or (beat[uid] == 4 and chance.random() < 0.2):
+                lease.touch()
+                last[uid] = now + 1.0
+        now += 1.0
+        wanted = {uid for uid in alive if last[uid] + timeout[uid] <= now}
+        core.close_epoch(now)
+        found: list[int] = []
+        while True:
+            expired = core.expire(now, limit)
+            assert limit is None or len(expired) <= limit
+            assert all(expiry.due == last[expiry.uid] + timeout[expiry.uid] for expiry in expired)
+            found += [expiry.uid for expiry in expired]
+            if (upcoming := core.next_wakeup()) is None or upcoming > now:
+                break
+        core.check()
+        assert len(found) == len(set(found))
+        assert set(found) == wanted
+        for uid in found:
+            del alive[uid]
+        reaped += found
+    assert len(reaped) > 500
+    assert {id(lease) for slot in lying(core) for lease in slot} == {id(lease) for lease in alive.values()}
+
+
+def test_leases_keep_the_order_of_their_arrival_whether_their_chunk_moved_or_they_did() -> None:
+    core = IdleReaper(tick=1.0)
+    leases = [core.register(uid, 10.0, now=0.0) for uid in range(3 * CHUNK)]
+    core.advance(1.0)
+    for uid, lease in enumerate(leases):
+        if uid != CHUNK - 1 and uid != 2 * CHUNK:  # these two are silent: the first and the last chunk are mixed
+            lease.touch()
+    core.advance(11.0)
+    core.check()
+    expected = [uid for uid in range(3 * CHUNK) if uid not in {CHUNK - 1, 2 * CHUNK}]
+    assert [expiry.uid for expiry in core.advance(21.0)] == expected
