@@ -1,4 +1,4 @@
-"""How late a reap is, and that none is early: the real core in virtual time, the load generator's simulation, real sockets.
+"""How late a reap is, and that none is early: the core in virtual time, the load generator's simulation, real sockets.
 
 One rule: lateness is counted from the last byte plus the timeout, by code that does not ask the reaper.
 """
@@ -51,7 +51,7 @@ def simulate(n: int, seconds: int, stalls: int) -> dict[str, Any]:
     for uid in range(n):
         start = rng.uniform(0, TIMEOUT)
         heapq.heappush(events, (start, uid))
-    over_law, lateness, early, waiting = [], [], 0, 0.0
+    over_law, lateness, early = [], [], 0
 
     def speaks(at: float, uid: int, seen: float) -> None:
         """A byte sent *at* is read at *seen*."""

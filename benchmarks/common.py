@@ -28,7 +28,18 @@ Scale = Literal["tiny", "quick", "full"]
 Note = Callable[[str], None]
 """Told now and then what is being done: one short line."""
 
-PACKAGES = ("trio", "h11", "uvloop", "sortedcontainers", "numpy", "pyarrow", "pyspark", "matplotlib", "uvicorn", "aiohttp")
+PACKAGES = (
+    "trio",
+    "h11",
+    "uvloop",
+    "sortedcontainers",
+    "numpy",
+    "pyarrow",
+    "pyspark",
+    "matplotlib",
+    "uvicorn",
+    "aiohttp",
+)
 
 CACHE_BYTES = 64 << 20
 """Read before a pass that is to find nothing in the caches; twice the last-level cache of the machines at hand."""

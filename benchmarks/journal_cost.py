@@ -1,35 +1,24 @@
 """What the journal costs the event loop: a touch of a lease that logs itself, of a `ConnectionLog`, and each event.
 
-    python benchmarks/journal_cost.py [--json]
+    python -m benchmarks run --only journal
 
-Every figure is the lower quartile of many rounds, interleaved within one run, because on a shared machine only
-differences within a run mean anything. Epochs change between rounds as they do in a server, so the comparison that a
+Rounds are interleaved within one run, because on a shared machine only differences within a run mean anything. Epochs change between rounds as they do in a server, so the comparison that a
 logging lease makes at each touch is never a foregone conclusion.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
-import platform
-import sys
 import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from typing import Any
 
 from reaper import IdleReaper
 from reaper.journal import ConnectionLog, Journal
 from reaper.journal.leases import Keeper
 
-ROUNDS = 41
-
-
-def quartile(samples: list[float]) -> float:
-    """The lower quartile."""
-    return sorted(samples)[len(samples) // 4]
+from .common import Note, Scale, by_scale, ratios, spread
 
 
 def timed(work: Callable[[], object], count: int, clock: Callable[[], int] = time.perf_counter_ns) -> float:
@@ -52,12 +41,12 @@ def leases(count: int, journal: Journal | None) -> tuple[IdleReaper, list[Callab
     return core, touches
 
 
-def touch_costs(count: int, journal: Journal) -> dict[str, float]:
+def touch_costs(count: int, journal: Journal, rounds: int) -> dict[str, Any]:
     """Bare and logging touches of *count* connections, once each a round, interleaved."""
     kinds = {"bare": leases(count, None), "gaps": leases(count, journal)}
     samples: dict[str, list[float]] = {name: [] for name in kinds}
     repeats = max(1, 20_000 // count)
-    for turn in range(ROUNDS):
+    for turn in range(rounds):
         for name, (core, touches) in kinds.items():
             core.advance(float(turn + 1))
 
@@ -67,15 +56,16 @@ def touch_costs(count: int, journal: Journal) -> dict[str, float]:
                         touch()
 
             samples[name].append(timed(work, count * repeats))
-    return {name: quartile(values) for name, values in samples.items()}
+    found = {name: spread(values) for name, values in samples.items()}
+    difference = [gaps - bare for bare, gaps in zip(samples["bare"], samples["gaps"], strict=True)]
+    return {**found, "difference": spread(difference), "ratio": ratios(samples["gaps"], samples["bare"])}
 
 
-def event_costs(directory: Path) -> dict[str, float]:
+def event_costs(directory: Path, rounds: int, count: int) -> dict[str, Any]:
     """Each call of the API in full mode, per call on the loop's thread; and what the writer's thread spends a row."""
-    count = 2_000
     samples: dict[str, list[float]] = {}
     with Journal(directory, mode="full", queue_rows=10_000_000, background=False) as journal:
-        for turn in range(ROUNDS):
+        for turn in range(rounds):
             logs: list[ConnectionLog] = []
 
             def opened(logs: list[ConnectionLog] = logs) -> None:
@@ -95,39 +85,19 @@ def event_costs(directory: Path) -> dict[str, float]:
             # CPU time, because the writer gives the interpreter away between columns.
             spent = timed(lambda: journal.flush(60), rows, time.thread_time_ns)
             samples.setdefault("writer's thread, CPU a row", []).append(spent)
-    return {name: quartile(values) for name, values in samples.items()}
+    return {name: spread(values) for name, values in samples.items()}
 
 
-def main() -> None:
-    """Measure and print."""
-    parser = argparse.ArgumentParser(description="What the journal costs.")
-    parser.add_argument("--json", action="store_true")
-    options = parser.parse_args()
+def run(scale: Scale, note: Note) -> dict[str, Any]:
+    """`touch_ns[n]`: bare and logging, and the difference; `event_ns[call]`; and the bytes a row takes as Parquet."""
+    rounds, rows = by_scale(scale, (3, 100), (9, 1_000), (41, 2_000))
     with tempfile.TemporaryDirectory() as scratch:
         touches = {}
-        for count in (1, 1_000, 100_000):
+        for count in by_scale(scale, (1, 50), (1, 1_000, 20_000), (1, 1_000, 100_000)):
+            note(f"a touch that logs, {count:,} connections")
             with Journal(Path(scratch, str(count)), mode="gaps", gap_threshold=5.0, background=False) as journal:
-                touches[str(count)] = touch_costs(count, journal)
-        events = event_costs(Path(scratch, "events"))
+                touches[str(count)] = touch_costs(count, journal, rounds)
+        note("each event in full mode")
+        events = event_costs(Path(scratch, "events"), rounds, rows)
         size = sum(path.stat().st_size for path in Path(scratch, "events").glob("*.parquet"))
-        rows = ROUNDS * 3 * 2_000
-    result = {
-        "python": platform.python_version(),
-        "machine": platform.processor() or platform.machine(),
-        "touch_ns": {count: {**cost, "difference": cost["gaps"] - cost["bare"]} for count, cost in touches.items()},
-        "event_ns": events,
-        "parquet_bytes_per_row": size / rows,
-    }
-    if options.json:
-        print(json.dumps(result, indent=2))
-        return
-    print(f"{'connections':>12}{'bare touch':>12}{'gaps mode':>12}{'difference':>12}   ns")
-    for connections, cost in touches.items():
-        print(f"{connections:>12}{cost['bare']:>12.1f}{cost['gaps']:>12.1f}{cost['gaps'] - cost['bare']:>12.1f}")
-    for name, spent in events.items():
-        print(f"{name:<26}{spent:>8.0f} ns")
-    print(f"{'Parquet':<26}{size / rows:>8.1f} bytes a row")
-
-
-if __name__ == "__main__":
-    main()
+    return {"touch_ns": touches, "event_ns": events, "parquet_bytes_per_row": size / (rounds * 3 * rows)}

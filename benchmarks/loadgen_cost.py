@@ -1,6 +1,7 @@
 """What the load generator costs: memory per connection, CPU per action, its own lag, at a given load.
 
-    python benchmarks/loadgen_cost.py --connections 100000 --rate 20000
+    python -m benchmarks run --only loadgen
+    python -m benchmarks.loadgen_cost --connections 100000 --rate 20000
 
 The server is the least there can be - a few processes on one port that send back what they read, with no timeouts - so
 that what is measured is the generator, sharing the machine with it. All clients are chatty, with gaps that add up to
@@ -13,7 +14,6 @@ import argparse
 import json
 import multiprocessing
 import os
-import platform
 import resource
 import select
 import signal
@@ -22,6 +22,9 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
+
+from .common import ROOT, Note, Scale, by_scale, machine
 
 DESCRIPTORS_SPARE = 200
 MEAN_GAP = 0.35
@@ -72,8 +75,8 @@ def listen(port: int) -> socket.socket:
     return listener
 
 
-def measure(connections: int, rate: float, seconds: float) -> dict[str, object]:
-    """Run the load; returns the load generator's report."""
+def measure(connections: int, rate: float, seconds: float, output: int | None = None) -> dict[str, object]:
+    """Run the load, its words to *output*; returns the load generator's report."""
     timeout = connections / rate / MEAN_GAP
     seconds = max(seconds, 1.2 * timeout + 1)
     with socket.socket() as reserve:
@@ -94,12 +97,21 @@ def measure(connections: int, rate: float, seconds: float) -> dict[str, object]:
                     "--connections", str(connections), "--timeout", f"{timeout:.3f}s", "--tick", "1s",
                     "--duration", f"{seconds:.0f}s", "--report", str(path),
                 ]  # fmt: skip
-                subprocess.run(command, cwd=Path(__file__).parent.parent, check=True)
+                subprocess.run(command, cwd=ROOT, stdout=output, check=True)
                 report: dict[str, object] = json.loads(path.read_text())
                 return report
         finally:
             for server in servers:
                 server.terminate()
+
+
+def run(scale: Scale, note: Note) -> dict[str, Any]:
+    """`report`: what of the load generator's report tells about itself."""
+    connections, rate, seconds = by_scale(scale, (50, 100, 1), (500, 2_000, 3), (10_000, 10_000, 10))
+    note(f"{connections:,} clients, {rate:,} actions a second, for {seconds} s or more")
+    report = measure(connections, rate, seconds, subprocess.DEVNULL)
+    wanted = ("connections", "actions", "loadgen", "latency_s", "verdict", "elapsed_s")
+    return {"report": {name: report[name] for name in wanted if name in report}, "rate": rate}
 
 
 def main() -> None:
@@ -109,12 +121,10 @@ def main() -> None:
     parser.add_argument("--rate", type=float, default=20_000, help="actions per second, all connections together")
     parser.add_argument("--seconds", type=float, default=20, help="at least; default 20")
     options = parser.parse_args()
-    load_before = os.getloadavg()[0]
+    about = machine()
     report = measure(options.connections, options.rate, options.seconds)
     wanted = ("connections", "actions", "loadgen", "latency_s", "verdict", "elapsed_s")
-    figures = {name: report[name] for name in wanted if name in report}
-    machine = {"python": platform.python_version(), "cpus": os.cpu_count(), "load_before": load_before}
-    print(json.dumps({"machine": machine, **figures}, indent=1))
+    print(json.dumps({"machine": about, **{name: report[name] for name in wanted if name in report}}, indent=1))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """What a timer costs in the wheel and in a heapq with lazy deletion, and what an operation costs in the purgatory.
 
-    python benchmarks/timers.py [--quick] [--json FILE]
+    python -m benchmarks run --only timers
 
 The two queues take turns within each round, in one process, on the same timers; the machine's moods hit both, so the
 ratios are what to trust. Figures are medians over the rounds, with the collector off while the clock runs: its pauses
@@ -9,25 +9,18 @@ depend on everything else that lives in the process.
 
 from __future__ import annotations
 
-import argparse
 import gc
-import json
-import os
-import platform
 import random
-import statistics
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
-
-sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from reaper.purgatory import DelayedOperation, Purgatory
 from reaper.testing import HeapTimerQueue
 from reaper.wheel import TimingWheel
+
+from .common import Note, Scale, by_scale, ratios, resident, spread
 
 QUEUES: dict[str, Callable[[], Any]] = {"wheel": TimingWheel, "heap": HeapTimerQueue}
 NEAREST, FARTHEST = 10_000, 110_000  # deadlines in ticks: 10 to 110 s at 1 ms, three levels of the wheel
@@ -79,8 +72,8 @@ def one_turn(queue: Any, deadlines: Sequence[int], choose: random.Random, figure
             queue.advance(FARTHEST)
 
 
-def queues(count: int, rounds: int, note: Callable[[str], None]) -> dict[str, dict[str, float]]:
-    """Median nanoseconds by queue and act, for *count* timers."""
+def queues(count: int, rounds: int, note: Note) -> dict[str, dict[str, Any]]:
+    """Nanoseconds by queue and act, for *count* timers."""
     figures: dict[str, Figures] = {name: {} for name in QUEUES}
     for turn in range(2 * rounds):
         note(f"{count:,} timers, turn {turn + 1} of {2 * rounds}")
@@ -90,7 +83,11 @@ def queues(count: int, rounds: int, note: Callable[[str], None]) -> dict[str, di
         for name in names:
             gc.collect()
             one_turn(QUEUES[name](), deadlines, random.Random(turn), figures[name], by_ticks=turn % 2 == 1)
-    return {name: {act: statistics.median(each) for act, each in acts.items()} for name, acts in figures.items()}
+    found: dict[str, dict[str, Any]] = {
+        name: {act: spread(each) for act, each in acts.items()} for name, acts in figures.items()
+    }
+    found["wheel/heap"] = {act: ratios(each, figures["heap"][act]) for act, each in figures["wheel"].items()}
+    return found
 
 
 class Waiting(DelayedOperation):
@@ -102,12 +99,7 @@ class Waiting(DelayedOperation):
         return False
 
 
-def resident() -> int:
-    """Resident bytes of this process."""
-    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-
-
-def purgatory(count: int, note: Callable[[str], None]) -> list[dict[str, float]]:
+def purgatory(count: int, note: Note) -> list[dict[str, float]]:
     """*count* operations on shared keys, each completed and replaced by a new one `RENEWALS` times over.
 
     Returns one row a round: resident bytes an operation, ns to complete and renew one, the longest single one in us.
@@ -144,39 +136,13 @@ def purgatory(count: int, note: Callable[[str], None]) -> list[dict[str, float]]
     return rows
 
 
-def main() -> None:
-    """Run, print a table, and write the figures if asked."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="10,000 timers and operations, one round: does it run?")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures here as well")
-    options = parser.parse_args()
-
-    def note(text: str) -> None:
-        if sys.stderr.isatty():
-            print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
-
+def run(scale: Scale, note: Note) -> dict[str, Any]:
+    """`timers[n][queue][act]` in ns an item; `purgatory`: a row a round."""
     gc.disable()
     # First, while the process is small: what it frees for others to use again would not show in its resident bytes.
-    rows = purgatory(10_000 if options.quick else 1_000_000, note)
+    rows = purgatory(by_scale(scale, 500, 20_000, 1_000_000), note)
     gc.collect()
-    by_count = {
-        count: queues(count, rounds, note)
-        for count, rounds in ([(10_000, 1)] if options.quick else [(100_000, 5), (1_000_000, 3)])
-    }
-    note("")
-    for count, by_queue in by_count.items():
-        print(f"{count:,} timers, ns             wheel      heap   wheel/heap")
-        for act, figure in by_queue["wheel"].items():
-            other = by_queue["heap"][act]
-            print(f"  {act:<22} {figure:>10,.0f} {other:>9,.0f} {figure / other:>10.2f}")
-    print(f"\npurgatory, {SHARED_KEYS:,} keys     bytes each   ns each   longest us")
-    for row in rows:
-        print(f"  round {row['round']:<15} {row['bytes']:>12,.0f} {row['ns']:>9,.0f} {row['longest_us']:>12,.0f}")
-    if options.json:
-        machine = {"python": platform.python_version(), "machine": platform.machine(), "cpus": os.cpu_count()}
-        result = {"machine": machine, "unit": "ns", "timers": by_count, "purgatory": rows}
-        options.json.write_text(json.dumps(result, indent=2) + "\n")
-
-
-if __name__ == "__main__":
-    main()
+    plan = by_scale(scale, [(500, 1)], [(10_000, 2)], [(100_000, 5), (1_000_000, 2)])
+    found = {str(count): queues(count, rounds, note) for count, rounds in plan}
+    gc.enable()
+    return {"timers": found, "purgatory": rows, "unit": "ns"}

@@ -129,5 +129,3 @@ def hot_subset(few: int, many: int, note: Note) -> dict[str, Any]:
         "among_many": spread(samples[many]),
         "ratio": ratios(samples[many], samples[few]),
     }
-
-
