@@ -34,7 +34,7 @@ from typing import Any
 
 import reaper
 
-from .common import loop_only, machine, names, ratios, spread
+from .common import cool, loop_only, machine, names, ratios, spread
 from .jvm_process import Jvm, Missing, compiled, running, versions
 
 LEASE = "lease.touch"
@@ -120,7 +120,7 @@ class Leases:
         """CPU nanoseconds a touch, with the loop around it and net of it."""
         self._now += TICK
         self._core.close_epoch(self._now)
-        self._touch(self._take(touches // 4))  # not counted: another process had the caches until now
+        self._cooled(touches)
         parts = self._take(touches)
         spent = self._touch(parts)
         before = time.thread_time_ns()
@@ -131,9 +131,15 @@ class Leases:
 
     def touch_and_tick(self, touches: int) -> float:
         """CPU nanoseconds a touch with its share of the ticks, each lease touched once in `TOUCHED_EVERY` ticks."""
+        self._cooled(touches)
         each = max(1, len(self._order) // TOUCHED_EVERY)
         ticks = max(1, touches // each)
         return sum(self._tick(each) for _ in range(ticks)) / (ticks * each)
+
+    def _cooled(self, touches: int) -> None:
+        """Empty the caches, then some touches that are not counted: what every JVM's turn begins with as well."""
+        cool()
+        self._touch(self._take(touches // 4))
 
     def _tick(self, touches: int) -> int:
         spent = self._touch(self._take(touches))
@@ -232,6 +238,7 @@ def _measure(
         before = _our_turn(leases, size.touches, ours)
         for peer in order:
             jvm = jvms[peer][0]
+            cool()
             cpu = jvm.cpu_ns()
             answer = jvm.ask(f"round {size.touches}")
             cpu = jvm.cpu_ns() - cpu

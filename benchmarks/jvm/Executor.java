@@ -3,8 +3,8 @@ import java.util.concurrent.ScheduledThreadPoolExecutor;
 import java.util.concurrent.TimeUnit;
 
 /**
- * The JDK's ScheduledThreadPoolExecutor, re-armed per packet: cancel and schedule. It removes what was cancelled from its
- * heap at once (`setRemoveOnCancelPolicy(true)`), or keeps it until it would have been due (its default).
+ * The JDK's ScheduledThreadPoolExecutor, re-armed per packet: cancel and schedule. It removes what was cancelled from
+ * its heap at once (`setRemoveOnCancelPolicy(true)`), or keeps it until it would have been due (its default).
  */
 final class Executor extends Peer {
     private final ScheduledThreadPoolExecutor executor = new ScheduledThreadPoolExecutor(1);

@@ -9,8 +9,8 @@ import java.util.concurrent.TimeUnit;
 
 /**
  * Netty's IdleStateHandler where it lives: in a channel's pipeline, with one read and one read-complete per packet. The
- * same pipeline without it is the control. The channels are Netty's embedded ones; each has an event loop of its own that
- * somebody has to poll, so that only the touch and the memory are like those of a server.
+ * same pipeline without it is the control. The channels are Netty's embedded ones; each has an event loop of its own
+ * that somebody has to poll, so that only the touch and the memory are like those of a server.
  */
 final class NettyChannels extends Peer {
     private static final Object PACKET = new Object();

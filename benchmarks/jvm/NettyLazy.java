@@ -3,7 +3,7 @@ import io.netty.util.Timeout;
 import io.netty.util.TimerTask;
 import java.util.concurrent.TimeUnit;
 
-/** Netty's HashedWheelTimer, used as IdleStateHandler would: a packet stores the time; only at expiry is it looked at. */
+/** Netty's HashedWheelTimer, used as IdleStateHandler would: a packet stores the time, looked at only at expiry. */
 final class NettyLazy extends Peer {
     private final HashedWheelTimer timer;
     private final long tickMillis;

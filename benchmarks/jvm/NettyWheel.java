@@ -3,7 +3,7 @@ import io.netty.util.Timeout;
 import io.netty.util.TimerTask;
 import java.util.concurrent.TimeUnit;
 
-/** Netty's HashedWheelTimer, re-armed per packet: cancel and a new timeout. Its worker thread does the rest at its tick. */
+/** Netty's HashedWheelTimer, re-armed per packet: cancel and a new timeout. Its worker does the rest at its tick. */
 final class NettyWheel extends Peer {
     /** Timeouts that Netty's worker takes over in one tick; the rest waits for the next. */
     static final int TAKEN_PER_TICK = 100_000;

@@ -1,8 +1,8 @@
 /**
  * What every measured timer of the JVM has to offer: connections that are armed when opened, and that fire when silent.
  *
- * One rule: only one kind of Peer and of Connection is loaded in a process, so that the compiler may inline `touch` as it
- * would in a server that has one kind.
+ * One rule: only one kind of Peer and of Connection is loaded in a process, so that the compiler may inline `touch` as
+ * it would in a server that has one kind.
  */
 abstract class Peer {
     /** What a peer calls, on whatever thread, when a connection has been silent for its timeout. */
@@ -55,7 +55,8 @@ abstract class Peer {
             case "zookeeper":
                 return new ZooKeeperQueue(tick, timeoutMillis, hook, true);
             case "zookeeper-again":
-                return new ZooKeeperQueue(tick, timeoutMillis, hook, false);
+                // A tick as long as the timeout: nearly every update is within that of the one before.
+                return new ZooKeeperQueue(Math.max(tick, timeoutMillis), timeoutMillis, hook, false);
             case "executor-remove":
                 return new Executor(timeoutMillis, hook, true);
             case "executor-keep":

@@ -2,8 +2,8 @@ import java.util.ArrayList;
 import java.util.List;
 
 /**
- * A peer whose touch is one store and whose tick looks at every connection: the floor of the one, and what it costs at the
- * other. A touch stores the open epoch; who has been silent for the timeout and one epoch more has gone.
+ * A peer whose touch is one store and whose tick looks at every connection: the floor of the one, and what it costs at
+ * the other. A touch stores the open epoch; who has been silent for the timeout and one epoch more has gone.
  */
 abstract class Scan extends Peer {
     /** The open epoch. Volatile, so that no loop of touches reads it only once. */
