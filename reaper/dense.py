@@ -24,7 +24,7 @@ from .core import MOVES_PER_CALL, ErrorHook, Spare
 from .dense_lanes import AGED, Aged, Lane
 from .dense_lease import DenseLease, DenseStatistics, bind
 from .errors import ClockWentBackwards, DuplicateUid, HookErrors, InvalidArgument, InvariantViolated, UnknownUid
-from .lease import OPEN, Epoch, Expiry, Explanation, Hook
+from .lease import OPEN, Epoch, Expiry, Explanation, Hook, Key
 from .ticks import check_count, check_instant, check_timeout
 
 MAX_UID = (1 << 24) - 1
@@ -215,7 +215,7 @@ class DenseReaper:
             epoch = self._epoch_of(uid)
             if self.epochs[uid] == AGED:
                 self._enter(uid, new)  # no pass will find it, but the list that it is noted in
-                self._aged.add(uid, epoch, new)
+                self._aged.add(uid, epoch, new.key)
             else:
                 self._enter(uid, new, epoch.serial)
         self._leave(old, 1)
@@ -426,7 +426,8 @@ class DenseReaper:
                 if slot.due > now:
                     break
                 uids, steps, finished = self._aged.work_off(slot, room, most - work)
-                group = slot.lane, slot.epoch, AGED, slot.due
+                lane = self._lanes.get((*slot.key, False))
+                epoch, byte, due = slot.epoch, AGED, slot.due
                 if finished:
                     self._aged.drop_first()
             else:
@@ -435,9 +436,8 @@ class DenseReaper:
                 epoch = self._live[lane.current - self._live[0].serial]
                 byte = 1 + epoch.serial % self._numbers
                 uids, steps = self._pass(lane, byte, room, most - work)
-                group = lane, epoch, byte, due
-            if uids:
-                doomed.append(Doomed(*group, list(map(self._handle, uids))))
+            if uids and lane is not None:
+                doomed.append(Doomed(lane, epoch, byte, due, list(map(self._handle, uids))))
                 room -= len(uids)
             if limit is not None:
                 work += steps
@@ -476,7 +476,7 @@ class DenseReaper:
                 for lease in group.leases:
                     if self._is_still_in(group, lease):
                         if group.byte == AGED:
-                            self._aged.add(lease.uid, group.epoch, group.lane)
+                            self._aged.add(lease.uid, group.epoch, group.lane.key)
                         else:
                             group.lane.enlist(group.epoch.serial)
             raise
@@ -518,7 +518,7 @@ class DenseReaper:
                 lane = self._table[self._lanes_of[at]]
                 if lane is not None and not lane.suspended:
                     epochs[at] = AGED
-                    self._aged.add(at, epoch, lane)
+                    self._aged.add(at, epoch, lane.key)
                     self._moved += 1
                 at += 1
                 if most is not None:
@@ -647,14 +647,14 @@ class DenseReaper:
                     raise InvariantViolated(f"lane {key} is at epoch {lane.current} of {serials}")
         if armed != self._armed or len(lanes_of) - lanes_of.count(0) != self._count:
             raise InvariantViolated(f"{armed} armed; books: {self._armed} of {self._count}")
-        aged = {serial: set(slot.uids[slot.cursor :]) for serial, slot in self._aged._slots.items()}
+        aged = self._aged.awaited()
         for uid, number in enumerate(lanes_of):
             if number:
                 self._check_uid(uid, self._table[number], aged)
         if not all(uid in self for uid in self._hooks):
             raise InvariantViolated("a hook outlived its connection")
 
-    def _check_uid(self, uid: int, lane: Lane | None, aged: dict[int, set[int]]) -> None:
+    def _check_uid(self, uid: int, lane: Lane | None, aged: dict[Key, set[int]]) -> None:
         """Somebody will come by to look at *uid*: its lane's pass, and the ageing; or the list in which it is."""
         if lane is None:
             raise InvariantViolated(f"uid {uid} is in no lane")
@@ -662,8 +662,7 @@ class DenseReaper:
             return
         byte, first = self.epochs[uid], self._live[0].serial
         if byte == AGED:
-            slot = self._aged.slot_of(uid)
-            if slot.lane is not lane or uid not in aged[slot.serial]:
+            if uid not in aged.get(lane.key, ()):
                 raise InvariantViolated(f"uid {uid} is not in the list in which it should be")
             return
         index = (byte - 1 - first) % self._numbers

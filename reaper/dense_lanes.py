@@ -11,7 +11,7 @@ from bisect import insort
 from collections.abc import Iterator
 from heapq import heappop, heappush
 
-from .lease import Epoch
+from .lease import Epoch, Key
 
 AGED = 255
 """The byte of a connection whose epoch has no number any more: `Aged` knows it."""
@@ -25,9 +25,10 @@ class Lane:
     it. Such a connection is due at once.
     """
 
-    __slots__ = ("cursor", "late", "members", "next", "number", "reason", "suspended", "timeout")
+    __slots__ = ("cursor", "key", "late", "members", "next", "number", "reason", "suspended", "timeout")
 
     def __init__(self, number: int, timeout: float, reason: str, suspended: bool) -> None:
+        self.key: Key = (timeout, reason)
         self.number = number
         self.timeout = timeout
         self.reason = reason
@@ -63,18 +64,18 @@ class Lane:
 
 
 class AgedSlot:
-    """The connections of one lane that fell silent in one epoch, long ago: their uids, in order unless `mixed`.
+    """The connections of one kind that fell silent in one epoch, long ago: their uids, in order unless `mixed`.
 
     A touch does not find its way here, so some of them may have gone; `Aged.members` tells who has not.
     """
 
-    __slots__ = ("cursor", "due", "epoch", "lane", "mixed", "serial", "tidy_at", "uids")
+    __slots__ = ("cursor", "due", "epoch", "key", "mixed", "serial", "tidy_at", "uids")
 
-    def __init__(self, serial: int, epoch: Epoch, lane: Lane) -> None:
+    def __init__(self, serial: int, epoch: Epoch, key: Key) -> None:
         self.serial = serial
         self.epoch = epoch
-        self.lane = lane
-        self.due = epoch.closed + lane.timeout
+        self.key = key  # not the lane: that goes with its last member, and comes back as another
+        self.due = epoch.closed + key[0]
         self.uids = array("I")
         self.cursor = 0  # positions below it have been looked at
         self.mixed = False
@@ -93,7 +94,7 @@ class Aged:
         self._epochs = epochs
         self._slot_of = array("I")  # uid -> serial of its slot; means something only while its byte is AGED
         self._slots: dict[int, AgedSlot] = {}
-        self._by_key: dict[tuple[int, Lane], AgedSlot] = {}
+        self._by_key: dict[tuple[int, Key], AgedSlot] = {}
         self._heap: list[tuple[float, int]] = []  # (due, serial of the slot)
         self._dropped: list[int] = []
         self._serial = 0
@@ -110,13 +111,13 @@ class Aged:
         self._heap.clear()
         self._dropped.clear()
 
-    def add(self, uid: int, epoch: Epoch, lane: Lane) -> None:
+    def add(self, uid: int, epoch: Epoch, key: Key) -> None:
         """Note that *uid* has been silent since *epoch*; the caller sets its byte. Cost: O(1) amortised."""
-        slot = self._by_key.get((epoch.serial, lane))
+        slot = self._by_key.get((epoch.serial, key))
         if slot is None:
             self._serial = (self._serial + 1) & 0xFFFFFFFF
-            slot = AgedSlot(self._serial, epoch, lane)
-            self._slots[slot.serial] = self._by_key[epoch.serial, lane] = slot
+            slot = AgedSlot(self._serial, epoch, key)
+            self._slots[slot.serial] = self._by_key[epoch.serial, key] = slot
             heappush(self._heap, (slot.due, slot.serial))
         slot_of = self._slot_of
         if uid >= len(slot_of):
@@ -141,7 +142,7 @@ class Aged:
         """Take the slot that is due first out of the queue; `slot_of` knows it until `sweep`."""
         serial = heappop(self._heap)[1]
         slot = self._slots[serial]
-        del self._by_key[slot.epoch.serial, slot.lane]
+        del self._by_key[slot.epoch.serial, slot.key]
         self._dropped.append(serial)
 
     def sweep(self) -> None:
@@ -162,6 +163,13 @@ class Aged:
         end = min(start + min(room, most), len(slot.uids))
         slot.cursor = end
         return list(self._valid(slot, start, end)), end - start, end == len(slot.uids)
+
+    def awaited(self) -> dict[Key, set[int]]:
+        """Who will be looked at, by kind. Cost: O(entries)."""
+        found: dict[Key, set[int]] = {}
+        for slot in self._slots.values():
+            found.setdefault(slot.key, set()).update(self._valid(slot, slot.cursor, len(slot.uids)))
+        return found
 
     def members(self) -> Iterator[tuple[Epoch, list[int]]]:
         """(epoch, uids in order) for everybody in here, by slot, oldest epoch first. Cost: O(entries)."""
