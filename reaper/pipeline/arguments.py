@@ -52,6 +52,15 @@ def share(text: str) -> float:
     return value
 
 
+def place(text: str) -> Path:
+    """A path, or `file://` and a path; for argparse. Object stores are refused: files are looked at from here."""
+    if re.match(r"[a-z][a-z0-9+.-]*://", path := text.removeprefix("file://"), re.IGNORECASE):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a path that this machine can read: mount it at the same path here and on every executor"
+        )
+    return Path(path)
+
+
 Run = Callable[[argparse.Namespace, Progress], int]
 """A command: its arguments, whom to tell how far it is; returns the exit status."""
 
@@ -61,10 +70,10 @@ AddCommand = Callable[[str, Run, str], Parser]
 
 def add_inputs(parser: Parser, *, required: bool = True) -> None:
     parser.add_argument(
-        "--events", type=Path, nargs="+", default=[], required=required, metavar="DIR", help="journals of servers"
+        "--events", type=place, nargs="+", default=[], required=required, metavar="DIR", help="journals of servers"
     )
     parser.add_argument(
-        "--client", type=Path, nargs="+", default=[], metavar="DIR", help="journals of the load generator"
+        "--client", type=place, nargs="+", default=[], metavar="DIR", help="journals of the load generator"
     )
     parser.add_argument("--no-checksums", action="store_true", help="do not verify every page before reading")
     parser.add_argument(
@@ -93,7 +102,7 @@ def add_policy(parser: Parser) -> None:
     from .survival import BALANCERS
 
     parser.add_argument(
-        "--logs", type=Path, nargs="+", default=[], metavar="FILE", help="access logs instead of journals"
+        "--logs", type=place, nargs="+", default=[], metavar="FILE", help="access logs instead of journals"
     )
     parser.add_argument("--format", choices=sorted(FORMATS), help="their format")
     parser.add_argument(

@@ -11,12 +11,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from .frames import lifetimes, names, read_events, runs_frame, with_run
 from .inputs import ONE_CLOCK, Inputs, share_timeline
 from .joined import Skew, client_view, judge_pairs, measure_skew, pair, seen
+from .session import NoSpark
 from .verdicts import VERDICTS, VIOLATIONS, Stalls, excuse_stalls, judge, own_rows, prepare
 
 SCHEMA = "reaper-audit/1"
@@ -126,9 +127,21 @@ def audit(
 
 
 def _written(judged: DataFrame, target: str) -> DataFrame:
-    """*judged* as it reads back from *target*: the plan before it runs once, however often it is asked."""
-    judged.drop("writer", "first_conn", "last_conn", "due_from", "due_to").write.mode("overwrite").parquet(target)
-    return judged.sparkSession.read.parquet(target)
+    """*judged* as it reads back from *target*: the plan before it runs once, however often it is asked.
+
+    Raises:
+        NoSpark: some of it did not come back: executors wrote it where the driver does not look.
+    """
+    kept = judged.drop("writer", "first_conn", "last_conn", "due_from", "due_to")
+    sent = Observation()
+    kept.observe(sent, F.count(F.lit(1)).alias("rows")).write.mode("overwrite").parquet(target)
+    back = judged.sparkSession.read.parquet(target)
+    if (found := back.count()) != sent.get["rows"]:
+        raise NoSpark(
+            f"of {sent.get['rows']} connections written to {target} {found} are there: executors wrote the rest to "
+            "disks of their own; --out must be one directory for the driver and every executor"
+        )
+    return back
 
 
 def _summarise(

@@ -1,7 +1,7 @@
-"""One Spark session a command, embedded by default; the master is set only when the user named one.
+"""One Spark session a command: embedded by default, anywhere the user says; what the user has set is never set again.
 
-Nothing else here or in the rest of the pipeline knows where Spark runs: no RDD, no `sparkContext`, no `_jvm`, so that
-Spark Connect and any cluster work unchanged.
+Nothing else here or in the rest of the pipeline knows where Spark runs: no RDD, no `sparkContext`, no `_jvm`, no Python
+on executors, so that Spark Connect and any cluster work unchanged. docs/cluster.md has the commands.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import socket
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -26,9 +27,20 @@ ROWS_PER_PARTITION = 500_000
 LEAST_PARTITIONS = 4
 """Spark's own 200 partitions cost a small log half a minute of empty tasks."""
 
+EMBEDDED_HEAP_MB = 3072
+"""Driver and executor in one; with what a JVM takes beside its heap it stays below 4 GiB. Spark's own 1 GiB spills."""
+
+PATIENCE_S = 10.0
+"""How long a master may take to answer. Spark itself tries for a minute, Spark Connect for ten, both in silence."""
+
+_PORTS = {"sc": 15002, "spark": 7077}
+
+# What the scheduler warns of is why nothing seems to happen: no worker with room, an executor lost.
 _LOGGING = """\
 rootLogger.level = error
 rootLogger.appenderRef.stderr.ref = stderr
+logger.scheduler.name = org.apache.spark.scheduler
+logger.scheduler.level = warn
 appender.stderr.type = Console
 appender.stderr.name = stderr
 appender.stderr.target = SYSTEM_ERR
@@ -36,8 +48,21 @@ appender.stderr.layout.type = PatternLayout
 appender.stderr.layout.pattern = spark: %p %c{1}: %m%n%ex{3}
 """
 
+_ALSO_SET_BY = {
+    "spark.driver.memory": ("--driver-memory",),
+    "spark.driver.extraJavaOptions": ("--driver-java-options",),
+}
+"""Other words for a property among the arguments of spark-submit."""
 
-class NoJava(Exception):
+_UNSEEN = ("PATH_NOT_FOUND", "UNABLE_TO_INFER_SCHEMA", "FILE_NOT_EXIST", "java.io.FileNotFoundException")
+"""How Spark says that the file this program has just seen, or Spark has just written, is not there."""
+
+
+class NoSpark(Exception):
+    """Spark cannot work here. The message is one line that says what to do."""
+
+
+class NoJava(NoSpark):
     """Spark cannot start here. The message is one line that says what to install."""
 
 
@@ -60,6 +85,26 @@ def check_java() -> None:
         raise NoJava(f"{wanted}; {java} is {'of unknown version' if found is None else f'version {found[1]}'}")
 
 
+def check_reachable(url: str) -> None:
+    """Make sure that somebody listens where *url* (`sc://` or `spark://`, the latter with several hosts) points.
+
+    Raises:
+        NoSpark: nobody does, or it is not a URL.
+    """
+    scheme, _, rest = url.partition("://")
+    said = ""
+    for place in rest.split("/")[0].split(","):
+        host, _, port = place.rpartition(":") if re.search(r":\d+$", place) else (place, "", str(_PORTS[scheme]))
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), PATIENCE_S).close()
+        except (OSError, OverflowError) as error:
+            said = str(error)
+        else:
+            return
+    wanted = f"{scheme}://HOST:{_PORTS[scheme]} of a running {'Connect server' if scheme == 'sc' else 'master'}"
+    raise NoSpark(f"no Spark at {url}: {said}; expected {wanted}")
+
+
 @contextmanager
 def open_session(name: str, master: str | None = None, *, rows: int = 0) -> Iterator[SparkSession]:
     """The session of one command; stopped on the way out.
@@ -69,36 +114,105 @@ def open_session(name: str, master: str | None = None, *, rows: int = 0) -> Iter
         master: A Spark master URL, or `sc://...` for Spark Connect; None: whatever the environment says, else embedded.
         rows: About how many will be read; settles the number of shuffle partitions, which AQE can only make smaller.
     Raises:
-        NoJava: Spark cannot start here.
+        NoSpark: Spark cannot start here, or does not see the files that this program sees.
     """
-    remote = (master is not None and master.startswith("sc://")) or "SPARK_REMOTE" in os.environ
-    if not remote:
+    if master is not None and not re.match(r"sc://|spark://|k8s://|yarn$|local(-cluster)?(\[.*\])?$", master):
+        raise NoSpark(
+            f"--master {master} is no Spark master; expected sc://, spark:// or k8s:// and a host, yarn, local[N]"
+        )
+    asked = os.environ.get("SPARK_REMOTE")
+    remote = master if master is not None and master.startswith("sc://") else asked
+    if master is not None and remote is not None and remote != master:
+        raise NoSpark(f"--master {master} contradicts SPARK_REMOTE={asked}: give one of them")
+    if (remote or "").startswith("sc://") or (master or "").startswith("spark://"):
+        check_reachable(remote or master or "")
+    if not (remote or "").startswith("sc://"):
         check_java()
     import logging
 
+    from pyspark.errors import PySparkImportError
     from pyspark.sql import SparkSession
 
     logging.getLogger("DataFrameQueryContextLogger").setLevel(logging.CRITICAL)  # the exception says it all again
     with tempfile.TemporaryDirectory(prefix="reaper-spark-") as scratch:
-        layout = Path(scratch, "log4j2.properties")
-        layout.write_text(_LOGGING, encoding="ascii")
         builder = SparkSession.builder.appName(f"reaper {name}")
-        if master is not None:
-            builder = builder.remote(master) if remote else builder.master(master)
-        settings = {"spark.sql.adaptive.enabled": "true", "spark.sql.session.timeZone": "UTC"}
-        if not remote:
-            partitions = min(max(LEAST_PARTITIONS, rows // ROWS_PER_PARTITION), 2000)
-            settings["spark.sql.shuffle.partitions"] = str(partitions)
-            settings |= {
-                "spark.ui.enabled": "false",
-                "spark.ui.showConsoleProgress": "false",
-                "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={layout}",
-                "spark.sql.warehouse.dir": str(Path(scratch, "warehouse")),
-            }
-        for key, value in settings.items():
-            builder = builder.config(key, value)
-        session = builder.getOrCreate()
+        if remote is not None:
+            builder = builder.remote(remote)
+        elif master is not None:
+            builder = builder.master(master)
+        if remote is None and "PYSPARK_GATEWAY_PORT" not in os.environ:  # else the driver runs already: spark-submit's
+            for key, value in _of_driver(Path(scratch), master).items():
+                builder = builder.config(key, value)
         try:
+            session = builder.getOrCreate()
+        except PySparkImportError as error:
+            raise NoSpark(f"{_line(error)}: pip install 'idle-reaper[connect]'") from error
+        except Exception as error:
+            raise NoSpark(f"Spark does not start{f' at {master}' if master else ''}: {_line(error)}") from error
+        try:
+            _settle(session, rows)
             yield session
+        except Exception as error:
+            if any(word in str(error) for word in _UNSEEN):
+                raise NoSpark(
+                    f"Spark does not see what this program sees: {_line(error)}: --events, --client, --logs and --out "
+                    "must be the same directories for the driver and every executor"
+                ) from error
+            raise
         finally:
             session.stop()
+
+
+def _settle(session: SparkSession, rows: int) -> None:
+    """What queries run under, where nobody has settled it. UTC is not for choice: it decides what a log line means."""
+    session.conf.set("spark.sql.session.timeZone", "UTC")
+    partitions = min(max(LEAST_PARTITIONS, rows // ROWS_PER_PARTITION), 2000)
+    wanted = {"spark.sql.adaptive.enabled": "true", "spark.sql.shuffle.partitions": str(partitions)}
+    known = session.conf.getAll
+    for key, value in wanted.items():
+        if key not in known:
+            session.conf.set(key, value)
+
+
+def _of_driver(scratch: Path, master: str | None) -> dict[str, str]:
+    """Properties for a driver that is started here, without those that the user's own configuration names."""
+    conf_dir = Path(os.environ.get("SPARK_CONF_DIR") or Path(_spark_home(), "conf"))
+    defaults = conf_dir / "spark-defaults.conf"
+    lines = defaults.read_text(encoding="utf-8").splitlines() if defaults.is_file() else []
+    theirs = " ".join(line for line in lines if not line.lstrip().startswith("#"))
+    theirs += " " + os.environ.get("PYSPARK_SUBMIT_ARGS", "")
+    wanted = {"spark.sql.warehouse.dir": str(scratch / "warehouse"), "spark.ui.showConsoleProgress": "false"}
+    if not any(conf_dir.glob("log4j2.*")):
+        layout = scratch / "log4j2.properties"
+        layout.write_text(_LOGGING, encoding="ascii")
+        wanted["spark.driver.extraJavaOptions"] = f"-Dlog4j2.configurationFile={layout}"
+    elsewhere = "MASTER" in os.environ or "spark.master" in theirs or "--master" in theirs
+    if master.startswith("local") if master is not None else not elsewhere:
+        wanted["spark.ui.enabled"] = "false"
+        if "SPARK_DRIVER_MEMORY" not in os.environ:
+            wanted["spark.driver.memory"] = f"{min(EMBEDDED_HEAP_MB, max(1024, _memory_mb() // 2))}m"
+    return {
+        key: value
+        for key, value in wanted.items()
+        if not any(word in theirs for word in (key, *_ALSO_SET_BY.get(key, ())))
+    }
+
+
+def _spark_home() -> Path:
+    import pyspark
+
+    return Path(os.environ.get("SPARK_HOME") or Path(pyspark.__file__).parent)
+
+
+def _memory_mb() -> int:
+    """What this machine has, or the container allows."""
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    limit = Path("/sys/fs/cgroup/memory.max")
+    allowed = limit.read_text(encoding="ascii").strip() if limit.is_file() else "max"
+    return min(memory, int(allowed) if allowed.isdecimal() else memory) >> 20
+
+
+def _line(error: Exception) -> str:
+    """The one line of *error* that says what happened: a Java exception's own, if there is one."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+    return next((line.removeprefix(": ") for line in lines if line.startswith(": ")), lines[0])[:300]
