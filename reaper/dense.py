@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Sequence
+from heapq import heapify, heapreplace
 from typing import NamedTuple
 
 from .core import MOVES_PER_CALL, ErrorHook, Spare
@@ -145,7 +146,7 @@ class DenseReaper:
         self._count += 1
         if on is not None:
             self._hooks[uid] = on
-        return self._handle(uid)
+        return self._handles((uid,))[0]
 
     def touch(self, uid: int) -> bool:
         """Note activity of *uid*; False if it is not registered. Cost: a look at one byte, a store into another."""
@@ -175,7 +176,7 @@ class DenseReaper:
 
     def discard(self, uid: int) -> bool:
         """`release()` the lease of *uid*; False if it is not registered. O(1)."""
-        return uid in self and self._release(self._handle(uid))
+        return uid in self and self._release(self._handles((uid,))[0])
 
     def _suspend(self, lease: DenseLease) -> bool:
         lane = self._lane_of_lease(lease)
@@ -235,11 +236,15 @@ class DenseReaper:
         uid = lease.uid
         return self._table[self._lanes_of[uid]] if self._generations[uid] == lease._pos else None
 
-    def _handle(self, uid: int) -> DenseLease:
-        lease = self._lease_type()
-        lease.uid = uid
-        lease._pos = self._generations[uid]
-        return lease
+    def _handles(self, uids: Iterable[int]) -> list[DenseLease]:
+        make, generations = self._lease_type, self._generations
+        handles = []
+        for uid in uids:
+            lease = make()
+            lease.uid = uid
+            lease._pos = generations[uid]
+            handles.append(lease)
+        return handles
 
     def _lane(self, timeout: float, reason: str, suspended: bool) -> Lane:
         key = (timeout, reason, suspended)
@@ -345,7 +350,7 @@ class DenseReaper:
         # When numbers have to be won back there is work now.
         end = self.epoch_ends if len(self._live) <= self._age_from else self._live[-1].opened
         slot = self._aged.first()
-        return min(end, self._next_lane()[0], OPEN if slot is None else slot.due)
+        return min(end, OPEN if slot is None else slot.due, *map(self._due_of, self._waiting()))
 
     def advance(self, now: float, limit: int | None = None) -> list[Expiry]:
         """Move the clock to *now*, note the end of the epoch, and reap what is due: `close_epoch`, then `expire`.
@@ -366,18 +371,12 @@ class DenseReaper:
         """The instant at which the open epoch should be closed. How late that happens is how late the loop is."""
         return self._live[-1].opened + self._epoch_length
 
-    def _next_lane(self) -> tuple[float, Lane | None]:
-        """The lane whose current epoch is due first, and when."""
-        live = self._live
-        first = live[0].serial
-        best: Lane | None = None
-        best_due = OPEN
-        for lane in self._lanes.values():
-            if lane.members and not lane.suspended:
-                due = live[lane.current - first].closed + lane.timeout
-                if due < best_due:
-                    best, best_due = lane, due
-        return best_due, best
+    def _due_of(self, lane: Lane) -> float:
+        """When the epoch that *lane* has to look at next is due; infinite while it is open."""
+        return self._live[lane.current - self._live[0].serial].closed + lane.timeout
+
+    def _waiting(self) -> list[Lane]:
+        return [lane for lane in self._lanes.values() if lane.members and not lane.suspended]
 
     def expire(self, now: float, limit: int | None = None, spare: Spare | None = None) -> list[Expiry]:
         """Reap what is due as of *now*: due <= now. As `IdleReaper.expire`.
@@ -419,25 +418,28 @@ class DenseReaper:
         room = most = len(self.epochs)  # all there are
         if limit is not None:
             room, most = limit, MOVES_PER_CALL
+        queue = [(self._due_of(lane), lane.number, lane) for lane in self._waiting()]
+        heapify(queue)
         while room > 0 and work < most:
-            due, lane = self._next_lane()
             slot = self._aged.first()
-            if slot is not None and slot.due <= due:
+            if slot is not None and (not queue or slot.due <= queue[0][0]):
                 if slot.due > now:
                     break
-                uids, steps, finished = self._aged.work_off(slot, room, most - work)
                 lane = self._lanes.get((*slot.key, False))
                 epoch, byte, due = slot.epoch, AGED, slot.due
+                uids, steps, finished = self._aged.work_off(slot, room, most - work)
                 if finished:
                     self._aged.drop_first()
             else:
-                if lane is None or due > now:
+                if not queue or queue[0][0] > now:
                     break
+                due, _, lane = queue[0]
                 epoch = self._live[lane.current - self._live[0].serial]
                 byte = 1 + epoch.serial % self._numbers
                 uids, steps = self._pass(lane, byte, room, most - work)
+                heapreplace(queue, (self._due_of(lane), lane.number, lane))
             if uids and lane is not None:
-                doomed.append(Doomed(lane, epoch, byte, due, list(map(self._handle, uids))))
+                doomed.append(Doomed(lane, epoch, byte, due, self._handles(uids)))
                 room -= len(uids)
             if limit is not None:
                 work += steps
@@ -499,8 +501,7 @@ class DenseReaper:
     def _free_numbers(self) -> None:
         """Let go of the epochs that every lane has worked off."""
         live = self._live
-        waiting = [lane.current for lane in self._lanes.values() if lane.members and not lane.suspended]
-        through = min(waiting, default=self._epochs) - live[0].serial
+        through = min((lane.current for lane in self._waiting()), default=self._epochs) - live[0].serial
         if through:
             del live[:through]
             self._age_cursor = 0
@@ -526,9 +527,9 @@ class DenseReaper:
                     if most <= 0:
                         self._age_cursor = at
                         return
-            for lane in self._lanes.values():
-                if lane.members and not lane.suspended and lane.current == epoch.serial:
-                    lane.done()
+            for waiting in self._waiting():
+                if waiting.current == epoch.serial:
+                    waiting.done()
             del live[0]
             self._age_cursor = 0
 
