@@ -28,7 +28,6 @@ from reaper.pipeline import cli
 from reaper.pipeline.advise import Policy, advise, as_toml
 from reaper.pipeline.audit import Settings, as_text, audit
 from reaper.pipeline.inputs import Inputs, check
-from reaper.pipeline.live import follow
 from reaper.pipeline.session import open_session
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
@@ -423,57 +422,3 @@ def test_a_real_nginx_under_the_load_generator_is_advised_from_the_log_it_wrote(
     assert entry["silences_ended"] > 60
     assert 1.0 <= entry["recommendation"]["timeout_s"] <= 4.0
     check_config(tmp_path, as_toml(summary))
-
-
-# ---- live -----------------------------------------------------------------------------------------------------------
-
-
-def live_tables(spark: Any, out: Path) -> tuple[list[Any], list[Any]]:
-    windows = spark.read.parquet(str(out / "windows")).orderBy("start", "listener").collect()
-    idle = spark.read.parquet(str(out / "idle")).orderBy("conn", "started").collect()
-    return [tuple(row) for row in windows], [tuple(row) for row in idle]
-
-
-def test_live_equals_batch_whether_it_ran_through_or_was_stopped_between(spark: Any, tmp_path: Path) -> None:
-    for writer in (1, 2, 3):
-        with journal(tmp_path / "all", writer) as ours:
-            for serial in range(8):
-                t = (writer * 40 + serial) * S
-                log = ours.open(t, 5000, "echo")
-                log.touch(t + 2 * S, 5)
-                if serial % 2:
-                    log.reap(t + 8 * S, t + 7 * S)
-                else:
-                    log.close_peer(t + 4 * S)
-    files = sorted((tmp_path / "all").glob("*.parquet"))
-    options: dict[str, Any] = {"window_ns": 10 * S, "delay_ns": 60 * S, "seconds": 0.0}
-    through = follow(spark, tmp_path / "all", tmp_path / "once", drain=True, **options)
-    assert through["dropped_by_watermark"] == 0
-    assert (through["sessions"], through["idle_connections"]) == (24, 12)
-    growing = tmp_path / "growing"
-    growing.mkdir()
-    stopped = tmp_path / "stopped"
-    for number, path in enumerate(files):
-        shutil.copy(path, growing)
-        last = follow(spark, growing, stopped, drain=number == 2, **options)
-    assert last["sessions"] == 24
-    windows, idle = live_tables(spark, stopped)
-    assert (windows, idle) == live_tables(spark, tmp_path / "once")
-    assert sum(row[3] for row in windows) == 24  # opened
-    assert sum(row[4] for row in windows) == 12  # reaped
-    assert max(row[7] for row in windows if row[7] is not None) == S  # lateness
-
-
-def test_rows_that_come_too_late_are_counted_not_silently_dropped(spark: Any, tmp_path: Path) -> None:
-    events = tmp_path / "events"
-    options: dict[str, Any] = {"window_ns": 10 * S, "delay_ns": S, "seconds": 0.0}
-    with journal(events, 1) as ours:
-        for t in range(100, 103):
-            ours.open(t * 10 * S, 5000, "echo")
-    follow(spark, events, tmp_path / "out", drain=False, **options)
-    with journal(events, 2) as ours:
-        ours.open(5000 * S, 5000, "echo")
-    follow(spark, events, tmp_path / "out", drain=False, **options)
-    with journal(events, 3) as ours:
-        ours.open(S, 5000, "echo")
-    assert follow(spark, events, tmp_path / "out", drain=False, **options)["dropped_by_watermark"] > 0

@@ -2,164 +2,174 @@
 
 A row carries the timeout in force, so a connection's session ends, by `session_window` with a gap per row, when that
 has passed and no row of its came: what a reaper far away decided locally is decided again here, across all servers, on
-event time. The state and the sinks' commits live in the checkpoint; a restart loses and doubles nothing.
+event time. One loop: admit files to the feed, let both queries finish, keep the tables, draw the page.
 """
 
 from __future__ import annotations
 
+import fcntl
+import json
+import os
+import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from threading import Event
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.streaming.query import StreamingQuery
 
-from ..journal.schema import ENDS, OWN, arrow_schema
-from .frames import EVENTS
+from .arguments import Fault
+from .live_feed import Feed, replace_text
+from .live_page import render
+from .live_status import Figures, status
+from .live_tables import FEED, idle, keep_sessions, keep_windows, windows
 
-SCHEMA = "reaper-live/1"
-MARKER = "drained"
-"""Reason of the marker row that lets the last sessions out: nothing follows it, so nothing can come too late."""
-
-
-def event_time(t: str = "t") -> Any:
-    """The instant of a row on the wall clock, as Spark's timestamp (microseconds, rounded down)."""
-    return F.timestamp_micros(F.floor((F.col(t) + F.coalesce("wall_offset_ns", F.lit(0))) / 1000))
+POLL = "200 milliseconds"
+"""How often a query looks for a new feed file: a listing of a directory that is mostly empty."""
 
 
-def windows(events: DataFrame, window_ns: int, delay_ns: int) -> DataFrame:
-    """Figures per window and listener. Grain: one row per (window, listener); event time; append."""
-    kind = F.col("kind")
-    lateness = F.when(kind == "reap", F.col("t") - F.col("due_ns"))
-    return (
-        events.where(~kind.isin(*OWN) | (F.col("reason") == MARKER))
-        .withWatermark("at", f"{delay_ns // 1_000_000} milliseconds")
-        .groupBy(F.window("at", f"{window_ns // 1_000_000} milliseconds"), "listener")
-        .agg(
-            F.count(F.when(kind == "open", 1)).alias("opened"),
-            F.count(F.when(kind == "reap", 1)).alias("reaped"),
-            F.count(F.when(kind.isin("close_peer", "close_app"), 1)).alias("closed"),
-            F.count(F.when(kind == "averted", 1)).alias("averted"),
-            F.max(lateness).alias("max_lateness_ns"),
-        )
-        .select("window.start", "window.end", "listener", "opened", "reaped", "closed", "averted", "max_lateness_ns")
-        .where(F.col("opened") + F.col("reaped") + F.col("closed") + F.col("averted") > 0)
-    )
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What a run is told. Durations in ns."""
 
-
-def idle(events: DataFrame, delay_ns: int) -> DataFrame:
-    """Sessions of activity, each ended by a silence of the timeout in force. Grain: one row per session; append.
-
-    Columns: conn, started, idle_from (the last row's instant + its timeout), rows, ended (it was closed within it). A
-    session without `ended` is a connection gone silent; reaps are left out, because that is what is decided here. Exact
-    for journals in `full` mode; in `gaps` mode a connection that only ever pauses briefly writes nothing, and looks it.
-    """
-    gap = F.when(
-        F.col("timeout_ms") > 0, F.concat(F.col("timeout_ms").cast("string"), F.lit(" milliseconds"))
-    ).otherwise("1 day")
-    return (
-        events.where(~F.col("kind").isin(*OWN, "reap", "averted") | (F.col("reason") == MARKER))
-        .withWatermark("at", f"{delay_ns // 1_000_000} milliseconds")
-        .groupBy(F.session_window("at", gap), "conn")
-        .agg(
-            F.count(F.lit(1)).alias("rows"),
-            F.max(F.when(F.col("kind").isin(*ENDS), 1).otherwise(0)).alias("ended"),
-            F.max(F.when(F.col("reason") == MARKER, 1).otherwise(0)).alias("marker"),
-        )
-        .where(F.col("marker") == 0)
-        .select(
-            "conn",
-            F.col("session_window.start").alias("started"),
-            F.col("session_window.end").alias("idle_from"),
-            "rows",
-            (F.col("ended") == 1).alias("ended"),
-        )
-    )
+    window_ns: int = 10 * 10**9
+    delay_ns: int = 600 * 10**9
+    every_ns: int = 5 * 10**9
+    """Pause between two looks at the directories."""
+    for_ns: int | None = 0
+    """How long; 0: once through what is there; None: until told to stop."""
+    drain: bool = False
+    """At the end: nobody writes any more, so let the last windows and sessions out."""
+    checksums: bool = True
 
 
 def follow(
     spark: SparkSession,
-    events_dir: Path,
+    directories: Sequence[Path],
     out: Path,
-    *,
-    window_ns: int,
-    delay_ns: int,
-    seconds: float,
-    drain: bool,
+    settings: Settings,
+    stop: Event | None = None,
     progress: Callable[[str], None] = lambda _: None,
 ) -> dict[str, Any]:
-    """Process what is there and, for *seconds*, what comes; go on later from the checkpoints in *out*.
+    """Process what is there and what comes; go on later from where *out* stopped, whatever stopped it.
 
-    Writes `windows/` and `idle/` below *out* (Parquet; read them with Spark, whose commit log in them is what makes a
-    restart exact).
+    Below *out*: `windows/` and `idle/` (Parquet, plain files: what is visible counts, each row once), `late/` (rows
+    that came too late, in the feed's columns), `live.html`, `live.json` (the summary, after each step); and for itself
+    `feed/`, `checkpoint/`, `ledger.json`, `.lock`.
 
     Args:
-        drain: Nobody writes any more: a marker row far ahead lets the last windows and sessions out.
+        stop: Set it to end after the step that is being done.
+    Returns:
+        The summary, see `live_status.status`.
+    Raises:
+        Fault: another process works on *out*, or it was begun with another window or delay. Nothing was changed.
+        StreamFailed: Spark gave up; what was committed stays, and the next run goes on from there.
     """
-    marks = out.resolve() / "marker"
-    marks.mkdir(parents=True, exist_ok=True)
-    source = _stream(spark, events_dir.resolve())
-    events = source.unionByName(_stream(spark, marks)).withColumn("at", event_time())
-    if drain:
-        _mark(spark, events_dir, marks, delay_ns)
-    tables = {"windows": windows(events, window_ns, delay_ns), "idle": idle(events, delay_ns)}
-    dropped = 0
-    rows = 0
-    deadline = time.monotonic() + seconds
-    while True:
-        for name, table in tables.items():
-            progress(f"processing what is new into {name}")
-            query = (
-                table.writeStream.format("parquet")
-                .outputMode("append")
-                .option("checkpointLocation", str(out.resolve() / "checkpoint" / name))
-                .option("path", str(out.resolve() / name))
-                .trigger(availableNow=True)
-                .start()
-            )
-            query.awaitTermination()
-            dropped += _dropped(query)
-            rows += sum(step["numInputRows"] for step in query.recentProgress) if name == "windows" else 0
-        if time.monotonic() >= deadline:
-            break
-        time.sleep(min(1.0, max(0.0, deadline - time.monotonic())))
-    return {
-        "schema": SCHEMA,
-        "new_rows": rows,
-        "dropped_by_watermark": dropped,
-        "windows": _count(spark, out / "windows", None),
-        "sessions": _count(spark, out / "idle", None),
-        "idle_connections": _count(spark, out / "idle", ~F.col("ended")),
-    }
+    out = out.resolve()
+    out.mkdir(parents=True, exist_ok=True)
+    stop = stop or Event()
+    with _locked(out):
+        try:
+            fixed = {"--window in ms": settings.window_ns // 10**6, "--delay in ms": settings.delay_ns // 10**6}
+            feed = Feed(out, directories, settings.delay_ns, fixed, checksums=settings.checksums)
+        except ValueError as error:
+            raise Fault(f"{error}: give the same again, or another --out") from None
+        figures = Figures(out, settings.window_ns // 1000)
+        before = feed.ledger.rows
+        summary = _publish(out, feed, figures, settings)
+        with _queries(spark, out, settings) as queries:
+            deadline = None if settings.for_ns is None else time.monotonic() + settings.for_ns / 1e9
+            _finish(queries, feed)  # what a kill left half done
+            while True:
+                admitted = feed.admit()
+                if admitted:
+                    progress(f"{admitted} new file(s), {feed.ledger.rows - before:,} rows; {feed.waiting} file(s) wait")
+                    _finish(queries, feed)
+                summary = _publish(out, feed, figures, settings)
+                if admitted and not stop.is_set():
+                    continue
+                if stop.is_set() or (deadline is not None and time.monotonic() >= deadline):
+                    break
+                left = float("inf") if deadline is None else deadline - time.monotonic()
+                stop.wait(min(settings.every_ns / 1e9, max(left, 0)))
+            if settings.drain and not stop.is_set():
+                progress("letting the last windows and sessions out")
+                feed.mark()
+                _finish(queries, feed)
+                summary = _publish(out, feed, figures, settings)
+            dropped = sum(_dropped(query) for query in queries)
+    return {**summary, "new_rows": feed.ledger.rows - before, "dropped_by_watermark": dropped}
 
 
-def as_text(summary: dict[str, Any]) -> str:
-    """The summary in a few lines."""
-    sessions = f"{summary['sessions']:,} sessions, {summary['idle_connections']:,} of them ended by silence alone"
-    lines = [f"{summary['new_rows']:,} new rows; so far {summary['windows']:,} windows, {sessions}"]
-    if summary["dropped_by_watermark"]:
-        lines.append(f"{summary['dropped_by_watermark']:,} rows came later than --delay allows and were left out")
-    return "\n".join(lines)
+class StreamFailed(Exception):
+    """Spark gave up on a query. The message is one line."""
 
 
-def _stream(spark: SparkSession, directory: Path) -> DataFrame:
-    return spark.readStream.schema(EVENTS).option("recursiveFileLookup", "true").parquet(str(directory))
+@contextmanager
+def _locked(out: Path) -> Iterator[None]:
+    with (out / ".lock").open("a+", encoding="ascii") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the kernel drops it with the process, however it ends
+        except BlockingIOError:
+            file.seek(0)
+            raise Fault(f"another live (process {file.read().strip() or '?'}) is at work in {out}") from None
+        file.truncate(0)
+        file.write(str(os.getpid()))
+        file.flush()
+        yield
 
 
-def _mark(spark: SparkSession, events_dir: Path, marks: Path, delay_ns: int) -> None:
-    """Write the marker row: later than every row by the longest timeout, the delay, and a day."""
-    batch = spark.read.schema(EVENTS).option("recursiveFileLookup", "true").parquet(str(events_dir.resolve()))
-    latest = batch.agg(F.max(F.col("t") + F.coalesce("wall_offset_ns", F.lit(0))), F.max("timeout_ms")).first()
-    if latest is None or latest[0] is None:
-        return
-    t = latest[0] + (latest[1] or 0) * 1_000_000 + delay_ns + 2 * 86_400 * 10**9
-    values: dict[str, Any] = {"t": t, "conn": 0, "kind": "drain", "reason": MARKER, "wall_offset_ns": 0}
-    schema = arrow_schema()
-    pq.write_table(pa.Table.from_pylist([values], schema=schema), marks / f"marker-{time.time_ns()}.parquet")
+@contextmanager
+def _queries(spark: SparkSession, out: Path, settings: Settings) -> Iterator[list[StreamingQuery]]:
+    """Both queries, running. They run through: one started anew for each step would load its whole state anew."""
+    events = spark.readStream.schema(FEED).parquet(str(out / "feed"))
+    for name in ("windows", "idle"):
+        (out / name).mkdir(exist_ok=True)
+        _clear_unbegun(out / "checkpoint" / name)
+
+    def start(name: str, mode: str, table: DataFrame, keep: Callable[[DataFrame, int], None]) -> StreamingQuery:
+        writer = table.writeStream.outputMode(mode).option("checkpointLocation", str(out / "checkpoint" / name))
+        return writer.trigger(processingTime=POLL).foreachBatch(keep).start()
+
+    counted, silent = out / "windows", out / "idle"
+    with ExitStack() as running:
+        queries = []
+        for name, mode, table, keep in (
+            ("windows", "update", windows(events, settings.window_ns, settings.delay_ns), _keeping(counted)),
+            ("idle", "append", idle(events, settings.delay_ns), lambda batch, n: keep_sessions(silent, batch, n)),
+        ):
+            queries.append(start(name, mode, table, keep))
+            running.callback(queries[-1].stop)
+        yield queries
+
+
+def _clear_unbegun(checkpoint: Path) -> None:
+    """Delete a checkpoint that holds no batch: killed while its first was written down. Spark would refuse it."""
+    if checkpoint.exists() and not any(checkpoint.glob("offsets/[0-9]*")):
+        shutil.rmtree(checkpoint)
+
+
+def _keeping(directory: Path) -> Callable[[DataFrame, int], None]:
+    return lambda batch, _: keep_windows(directory, batch)
+
+
+def _finish(queries: list[StreamingQuery], feed: Feed) -> None:
+    """Wait until every query has committed all of the feed, and then delete it."""
+    try:
+        for query in queries:
+            query.processAllAvailable()
+    except StreamingQueryException as error:
+        raise StreamFailed(f"the stream failed, and goes on from here when started again: {_line(error)}") from None
+    feed.forget()
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split())[:400]
 
 
 def _dropped(query: StreamingQuery) -> int:
@@ -168,8 +178,9 @@ def _dropped(query: StreamingQuery) -> int:
     )
 
 
-def _count(spark: SparkSession, directory: Path, condition: Any) -> int:
-    if not directory.exists() or not any(directory.glob("*.parquet")):
-        return 0
-    frame = spark.read.parquet(str(directory.resolve()))
-    return frame.count() if condition is None else frame.where(condition).count()
+def _publish(out: Path, feed: Feed, figures: Figures, settings: Settings) -> dict[str, Any]:
+    """The summary and the page, each put in place in one step."""
+    summary = status(feed, figures, settings.window_ns)
+    replace_text(out / "live.html", render(summary, figures, settings.every_ns))
+    replace_text(out / "live.json", json.dumps(summary, indent=2) + "\n")
+    return summary

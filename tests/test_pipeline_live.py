@@ -1,0 +1,585 @@
+"""The pipeline over logs that grow: the same answer as over logs that stand still, whatever happens on the way."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark")
+pytest.importorskip("pyarrow")
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pipeline_traffic import MS, WALL, Clock, S, journal, write
+
+from reaper.pipeline import cli, live_feed
+from reaper.pipeline.arguments import Fault
+from reaper.pipeline.inputs import check
+from reaper.pipeline.live import Settings, follow
+from reaper.pipeline.live_feed import Feed
+from reaper.pipeline.live_page import render
+from reaper.pipeline.live_status import Figures, as_text, status
+from reaper.pipeline.live_tables import idle, keep_sessions, keep_windows, read, windows
+from reaper.pipeline.session import open_session
+
+ROOT = Path(__file__).parent.parent
+DELAY = 60 * S
+
+
+# ---- the feed: no Spark ---------------------------------------------------------------------------------------------
+
+
+def feed(tmp_path: Path, *servers: str, delay: int = DELAY, now: int = WALL + 10_000 * S) -> Feed:
+    directories = [tmp_path / server for server in servers or ("server",)]
+    return Feed(tmp_path / "out", directories, delay, {"--delay": delay}, now_ns=lambda: now)
+
+
+def admit_all(one: Feed) -> int:
+    return sum(iter(one.admit, 0))
+
+
+def fed(tmp_path: Path, where: str = "feed") -> list[tuple[int, int, str]]:
+    rows: list[tuple[int, int, str]] = []
+    for path in sorted((tmp_path / "out" / where).glob("[0-9]*.parquet")):
+        table = pq.ParquetFile(path).read(columns=["at", "conn", "kind"])
+        rows += zip(
+            table["at"].cast(pa.int64()).to_pylist(), *(table[c].to_pylist() for c in ("conn", "kind")), strict=True
+        )
+    return sorted(rows)
+
+
+def opened(directory: Path, writer: int, *instants: int, **options: Any) -> None:
+    """A journal with one file in which a connection is opened at each of *instants*."""
+    with journal(directory, writer, **options) as ours:
+        for t in instants:
+            ours.open(t, 5000, "echo")
+
+
+def test_each_row_enters_the_feed_once_however_often_it_is_looked_at(tmp_path: Path) -> None:
+    write(tmp_path / "server", connections=30)
+    first = feed(tmp_path)
+    assert admit_all(first) == 1
+    rows = fed(tmp_path)
+    table = pq.ParquetFile(next((tmp_path / "server").glob("*.parquet"))).read()
+    own = sum(kind in {"drain", "config"} for kind in table["kind"].to_pylist())
+    assert len(rows) == table.num_rows - own
+    assert rows[0][0] == (WALL + table["t"][0].as_py()) // 1000
+    assert first.admit() == 0
+    assert feed(tmp_path).admit() == 0  # a process that was started anew
+    assert fed(tmp_path) == rows
+
+
+def test_a_backlog_enters_in_the_order_of_time_and_in_steps_of_bounded_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for minute in range(4):  # one server's minutes, then the other's, as a listing would give them
+        opened(tmp_path / "a", minute + 1, *(minute * 60 * S + i * S for i in range(50)))
+        opened(tmp_path / "b", minute + 11, *(minute * 60 * S + i * S for i in range(50)))
+    monkeypatch.setattr(live_feed, "STEP_ROWS", 100)
+    one = feed(tmp_path, "a", "b", delay=70 * S)
+    assert [one.admit() for _ in range(5)] == [2, 2, 2, 2, 0]
+    assert one.ledger.step == 4
+    assert one.ledger.late == {}
+
+
+@pytest.mark.parametrize("where", ["write_atomically", "sync", "replace_text", "settle", "after"])
+def test_a_kill_anywhere_in_a_step_loses_and_doubles_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    opened(tmp_path / "server", 1, 500 * S, 600 * S)
+    one = feed(tmp_path)
+    one.admit()
+    opened(tmp_path / "server", 2, S, 610 * S)  # one row too late, one in time
+
+    class Killed(BaseException):
+        pass
+
+    def killed(*_: object) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        if where == "settle":
+            patch.setattr(Feed, "_settle", killed)
+        elif where != "after":
+            patch.setattr(live_feed, where, killed)
+        if where == "after":
+            one.admit()
+        else:
+            with pytest.raises(Killed):
+                one.admit()
+    opened(tmp_path / "server", 3, 620 * S)  # comes before it is started again
+    again = feed(tmp_path)
+    admit_all(again)
+    assert [at - WALL // 1000 for at, *_ in fed(tmp_path)] == [500_000_000, 600_000_000, 610_000_000, 620_000_000]
+    assert [at - WALL // 1000 for at, *_ in fed(tmp_path, "late")] == [1_000_000]
+    assert (again.ledger.rows, again.ledger.late) == (5, {"echo": 1})
+    assert sorted(p.name for p in (tmp_path / "out" / "feed").glob(".*")) == []
+
+
+def test_a_bad_file_is_put_aside_with_its_reason_and_stops_nobody(tmp_path: Path) -> None:
+    server = tmp_path / "server"
+    opened(server, 1, S, 2 * S)
+    (good,) = server.glob("*.parquet")
+    whole = good.read_bytes()
+    (server / "half.parquet").write_bytes(whole[: len(whole) // 2])
+    (server / "nothing.parquet").write_bytes(b"")
+    pq.write_table(pa.table({"name": ["somebody else's"]}), server / "foreign.parquet")
+    pq.write_table(
+        pq.read_table(good).drop_columns(["wall_offset_ns"]).replace_schema_metadata({}), server / "old.parquet"
+    )
+    shutil.copy(good, server / "copy.parquet")
+    opened(server / "ahead", 2, 120 * S)  # two minutes after this machine's clock, with a delay of one
+    one = feed(tmp_path, now=WALL)
+    admit_all(one)
+    reasons = {Path(path).name: entry["reason"] for path, entry in one.quarantined.items()}
+    for name, reason in {
+        "half.parquet": "truncated",
+        "nothing.parquet": "zero-length",
+        "foreign.parquet": "wrong schema: column t is missing",
+        "old.parquet": "no wall clock",
+        next((server / "ahead").iterdir()).name: "future",
+    }.items():
+        assert reason in reasons.pop(name)
+    assert "duplicated" in reasons.popitem()[1]  # the original or its copy, whichever was looked at second
+    assert one.ledger.rows == 2
+    assert admit_all(one) == 0  # nobody is looked at again
+    (server / "half.parquet").unlink()
+    shutil.copy(server / next((server / "ahead").glob("*.parquet")), server / "half.parquet")
+    later = Feed(tmp_path / "out", [server], DELAY, {"--delay": DELAY}, now_ns=lambda: WALL + 61 * S)
+    admit_all(later)  # what was ahead no longer is, and what was half is whole, if only a copy
+    assert later.ledger.rows == 3
+    assert sum("duplicated" in entry["reason"] for entry in later.quarantined.values()) == 2
+
+
+def test_a_file_that_was_still_being_copied_is_looked_at_again_when_it_has_grown(tmp_path: Path) -> None:
+    opened(tmp_path / "elsewhere", 1, S)
+    (source,) = (tmp_path / "elsewhere").glob("*.parquet")
+    (tmp_path / "server").mkdir()
+    target = tmp_path / "server" / "copied.parquet"
+    target.write_bytes(source.read_bytes()[:-100])
+    one = feed(tmp_path)
+    admit_all(one)
+    assert (len(one.quarantined), one.ledger.rows) == (1, 0)
+    shutil.copy(source, target)
+    admit_all(one)
+    assert (len(one.quarantined), one.ledger.rows) == (0, 1)
+
+
+def test_files_that_retention_deleted_before_they_were_read_are_missed_by_number(tmp_path: Path) -> None:
+    with journal(tmp_path / "server", 1) as ours:
+        one = feed(tmp_path)
+        for serial in range(1, 6):
+            ours.open(serial * S, 5000, "echo")
+            ours._writer._guard(ours._writer._take_all)
+            ours._writer._guard(ours._writer._rotate)
+            if serial == 1:
+                admit_all(one)
+    files = sorted((tmp_path / "server").glob("*.parquet"))
+    kept = files[2].read_bytes()
+    files[2].unlink()
+    files[3].unlink()
+    admit_all(one)
+    assert (one.ledger.rows, one.ledger.missing_files) == (3, 2)
+    files[2].write_bytes(kept)  # it was only late
+    admit_all(one)
+    assert (one.ledger.rows, one.ledger.missing_files) == (4, 1)
+    files[0].unlink()  # deleted after it was read: nothing is missed
+    admit_all(one)
+    assert (one.ledger.rows, one.ledger.missing_files) == (4, 1)
+    assert str(files[0]) not in one.ledger.files
+
+
+def test_files_of_version_1_are_put_on_the_timeline_by_their_anchors(tmp_path: Path) -> None:
+    opened(tmp_path / "server", 1, S)
+    (path,) = (tmp_path / "server").glob("*.parquet")
+    table = pq.ParquetFile(path).read()
+    metadata = {**table.schema.metadata, b"reaper.schema_version": b"1"}
+    pq.write_table(table.drop_columns(["peer", "wall_offset_ns"]).replace_schema_metadata(metadata), path)
+    one = feed(tmp_path)
+    admit_all(one)
+    assert one.quarantined == {}
+    assert fed(tmp_path)[0][0] == (WALL + S) // 1000
+
+
+def test_drained_is_drained_whoever_writes_all_the_same_is_late(tmp_path: Path) -> None:
+    opened(tmp_path / "server", 1, S)
+    one = feed(tmp_path)
+    one.mark()
+    assert one.ledger.step == 0  # there is nothing to let out
+    one.admit()
+    one.mark()
+    assert [kind for *_, kind in fed(tmp_path)] == ["open", "marker"]
+    again = feed(tmp_path)
+    again.mark()
+    assert again.ledger.step == 2
+    opened(tmp_path / "server", 2, 50 * S)
+    again.admit()
+    assert again.ledger.late == {"echo": 1}
+
+
+def test_an_output_begun_with_other_settings_is_refused(tmp_path: Path) -> None:
+    opened(tmp_path / "server", 1, S)
+    Feed(tmp_path / "out", [tmp_path / "server"], DELAY, {"--window in ms": 10_000, "--delay in ms": 60_000}).admit()
+    with pytest.raises(Fault, match="--window in ms is 20000, but this output was begun with 10000"):
+        follow(None, [tmp_path / "server"], tmp_path / "out", Settings(window_ns=20 * S, delay_ns=DELAY))
+
+
+# ---- the tables: no Spark -------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Batch:
+    """What a sink sees of a DataFrame."""
+
+    table: Any
+
+    def toArrow(self) -> Any:  # noqa: N802 - Spark's name
+        return self.table
+
+
+def window_rows(*rows: tuple[int, str | None, int]) -> Batch:
+    start = pa.array([at * 1_000_000 for at, *_ in rows], pa.timestamp("us", "UTC"))
+    counts = {name: pa.array([n for *_, n in rows], pa.int64()) for name in ("opened", "reaped", "closed", "averted")}
+    more = {"overdue": counts["opened"], "max_lateness_ns": counts["opened"]}
+    return Batch(pa.table({"start": start, "end": start, "listener": [name for _, name, _ in rows], **counts, **more}))
+
+
+def test_a_window_is_kept_once_a_day_by_day_whatever_is_given_twice(tmp_path: Path) -> None:
+    day = 86_400
+    keep_windows(tmp_path, window_rows((day - 10, "echo", 1), (day, "echo", 2), (day, None, 3)))
+    for _ in range(2):
+        keep_windows(tmp_path, window_rows((day, None, 5), (day + 10, "echo", 7)))
+    keep_windows(tmp_path, window_rows())
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["1970-01-01.parquet", "1970-01-02.parquet"]
+    table = pq.read_table(tmp_path)
+    assert sorted(zip(table["opened"].to_pylist(), table["listener"].to_pylist(), strict=True), key=str) == [
+        (1, "echo"),
+        (2, "echo"),
+        (5, None),
+        (7, "echo"),
+    ]
+
+
+def test_a_batch_of_sessions_counts_once_and_files_stay_few(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("reaper.pipeline.live_tables.PART_ROWS", 5)
+    for number in (3, 4, 4, 7, 8, 8, 9, 9):
+        rows = Batch(pa.table({"conn": [number] * (0 if number == 7 else 3)}))
+        keep_sessions(tmp_path, rows, number)
+    assert len(list(tmp_path.iterdir())) == 2
+    assert pq.read_table(tmp_path)["conn"].to_pylist() == [3] * 3 + [4] * 3 + [8] * 3 + [9] * 3
+
+
+# ---- the page: no Spark ---------------------------------------------------------------------------------------------
+
+
+def drawn(tmp_path: Path, one: Feed) -> tuple[dict[str, Any], str]:
+    figures = Figures(tmp_path / "out", 10_000_000)
+    summary = status(one, figures, 10 * S, lambda: WALL + 700 * S)
+    return summary, render(summary, figures, 5 * S)
+
+
+def test_the_page_says_so_while_there_is_nothing_to_show(tmp_path: Path) -> None:
+    (tmp_path / "server").mkdir()
+    (tmp_path / "server" / ".reaper-1.arrows").write_bytes(b"")
+    one = feed(tmp_path)
+    admit_all(one)
+    summary, page = drawn(tmp_path, one)
+    assert summary["complete"]
+    assert "Waiting for the first rows" in page
+    assert "1 stream(s) are being written" in page
+    assert "<svg" not in page
+
+
+def test_the_page_is_whole_in_itself_asks_for_itself_and_names_what_it_lacks(tmp_path: Path) -> None:
+    opened(tmp_path / "server", 1, 600 * S)
+    one = feed(tmp_path)
+    one.admit()
+    opened(tmp_path / "server", 2, S)
+    (tmp_path / "server" / "<half>.parquet").write_bytes(b"PAR1")
+    one.admit()
+    (tmp_path / "out" / "windows").mkdir()
+    at = (WALL // S) + 590
+    keep_windows(tmp_path / "out" / "windows", window_rows((at, "echo", 3), (at + 10, "<b>", 4), (at + 10, None, 1)))
+    summary, page = drawn(tmp_path, one)
+    assert not summary["complete"]
+    assert "&lt;half&gt;.parquet" in page
+    assert "&lt;b&gt;" in page
+    assert "1 rows came later than the delay allows (echo: 1)" in page
+    assert '<meta http-equiv="refresh" content="5">' in page
+    assert page.count("<svg") == 4
+    for word in ("<script", "http://", "https://", "src=", "@import", "url("):
+        assert word not in page
+    text = as_text({**summary, "new_rows": 2, "dropped_by_watermark": 0})
+    assert "late/" in text
+    assert "put aside" in text
+
+
+# ---- the command ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (["--events", "nowhere"], "no such file or directory: nowhere"),
+        (["--events", "{}/a.file"], "is a file"),
+        (["--events", "{}", "--for", "ever"], "'ever' is not a duration"),
+        (["--events", "{}", "--window", "0s"], "'0s' is not a whole number of milliseconds"),
+    ],
+)
+def test_bad_arguments_are_refused_in_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], argv: list[str], said: str
+) -> None:
+    (tmp_path / "a.file").touch()
+    try:
+        status = cli.main(["live", "--out", str(tmp_path / "out"), *(word.format(tmp_path) for word in argv)])
+    except SystemExit as stopped:
+        status = int(stopped.code or 0)
+    assert status == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert said in line
+
+
+# ---- the stream -----------------------------------------------------------------------------------------------------
+
+spark_tests = [
+    pytest.mark.spark,
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        shutil.which("java") is None, reason="Spark needs Java 17 (Debian: apt-get install openjdk-17-jre-headless)"
+    ),
+]
+
+
+def on_spark(test: Callable[..., None]) -> Callable[..., None]:
+    for mark in spark_tests:
+        test = mark(test)
+    return test
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[Any]:
+    with open_session("tests", "local[2]") as session:
+        session.conf.set("spark.sql.shuffle.partitions", "1")
+        yield session
+
+
+def ordered(rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    return sorted(rows, key=lambda row: tuple((value is not None, value) for value in row))
+
+
+def tables(out: Path) -> dict[str, list[tuple[Any, ...]]]:
+    """What a reader who knows nothing of Spark finds."""
+    found = {}
+    for name in ("windows", "idle"):
+        table = pq.read_table(out / name)
+        found[name] = ordered([tuple(row.values()) for row in table.to_pylist()])
+    return found
+
+
+def batch(spark: Any, *directories: Path, window: int = 10 * S) -> dict[str, list[tuple[Any, ...]]]:
+    """The answer over the same files as they lie there."""
+    events = read(spark, check(directories))
+    frames = {"windows": windows(events, window, DELAY), "idle": idle(events, DELAY)}
+    return {name: ordered([tuple(row.values()) for row in f.toArrow().to_pylist()]) for name, f in frames.items()}
+
+
+def by_hand(directories: list[Path]) -> list[tuple[int, int, str]]:
+    """(conn, last row in Unix us, outcome) of every session, decided by a loop over sorted rows."""
+    rows = []
+    for directory in directories:
+        for path in directory.glob("*.parquet"):
+            table = pq.ParquetFile(path).read(columns=["t", "conn", "kind", "timeout_ms", "wall_offset_ns"])
+            rows += [row for row in table.to_pylist() if row["kind"] not in {"config", "drain", "averted"}]
+    sessions: dict[int, list[list[Any]]] = {}
+    for row in sorted(rows, key=lambda row: (row["conn"], row["t"])):
+        at = (row["t"] + row["wall_offset_ns"]) // 1000
+        over = row["kind"] in {"reap", "close_peer", "close_app"}
+        gap = 1000 if over else (row["timeout_ms"] * 1000 or 60_000_000)
+        mine = sessions.setdefault(row["conn"], [])
+        if not mine or at > mine[-1][1]:
+            mine.append([at, at, "ended", 0])
+        mine[-1][0] = at
+        mine[-1][1] = max(mine[-1][1], at + gap)
+        mine[-1][2] = "ended" if over else "idle" if row["timeout_ms"] else "in_use"
+        mine[-1][3] += row["kind"] != "reap"
+    return sorted((conn, last, how) for conn, all_of in sessions.items() for last, _, how, others in all_of if others)
+
+
+def fleet(root: Path) -> list[Path]:
+    """Four servers whose workers all have the same writer id and the same first connection; the last in gaps mode."""
+    with journal(root / "server3", 1, Clock(), mode="gaps") as ours:
+        brief, silent = ours.open(100 * S, 5000, "gaps"), ours.open(100 * S, 5000, "gaps")
+        for tenth in range(1000, 1300):
+            brief.touch(tenth * 100 * MS)  # leaves no row
+        brief.close_peer(130 * S)
+        silent.reap(106 * S, 105 * S)
+    for server in range(3):
+        with journal(root / f"server{server}", 1, Clock()) as ours:
+            for serial in range(8):
+                t = (server * 40 + serial) * S
+                log = ours.open(t, 5000, "echo" if serial % 3 else None)
+                log.touch(t + 2 * S, 5)
+                if serial == 6:  # in use for a minute and a half: silent, and never idle
+                    log.timeout_ms = 0
+                    log.touch(t + 92 * S, 5)
+                elif serial == 7:  # came back before the reaper noticed
+                    log.touch(t + 10 * S, 5)
+                    log.averted(t + 15 * S)
+                    log.touch(t + 15 * S, 5)
+                    log.close_app(t + 16 * S)
+                elif serial % 2:
+                    log.reap(t + 8 * S, t + 7 * S)
+                else:
+                    log.close_peer(t + 4 * S)
+    return [root / f"server{server}" for server in range(4)]
+
+
+@on_spark
+def test_live_equals_batch_whether_it_ran_through_or_was_stopped_between(spark: Any, tmp_path: Path) -> None:
+    servers = fleet(tmp_path)
+    leftover = tmp_path / "once" / "checkpoint" / "idle" / "offsets"
+    leftover.mkdir(parents=True)
+    (leftover / ".0.tmp").touch()  # killed while the first batch was written down
+    through = follow(spark, servers, tmp_path / "once", Settings(delay_ns=DELAY, drain=True))
+    assert through["complete"]
+    assert through["dropped_by_watermark"] == 0
+    expected = batch(spark, *servers)
+    assert tables(tmp_path / "once") == expected
+    growing = tmp_path / "growing"
+    for number, source in enumerate(servers):
+        shutil.copytree(source, growing / source.name)
+        if number % 2:
+            last = follow(spark, [growing], tmp_path / "out", Settings(delay_ns=DELAY, drain=number == 3))
+    assert tables(tmp_path / "out") == expected
+    assert last["listeners"] == through["listeners"]
+    echo, unnamed = through["listeners"]["echo"], through["listeners"]["(none)"]
+    assert (echo["opened"], echo["reaped"], echo["closed"], echo["averted"], echo["overdue"]) == (15, 6, 9, 3, 3)
+    assert unnamed["opened"] == 9
+    assert max(row[-1] for row in expected["windows"] if row[-1] is not None) == S  # lateness
+    found = [(row["conn"], row["last"], row["outcome"]) for row in pq.read_table(tmp_path / "out" / "idle").to_pylist()]
+    micros = sorted((conn, round(last.timestamp() * 1e6), how) for conn, last, how in found)
+    assert micros == ordered([entry for server in servers for entry in by_hand([server])])
+    assert len({row[0] for row in expected["idle"]}) == 4  # four runs, though the connections' numbers are the same
+    gaps = through["listeners"]["gaps"]
+    assert (gaps["idle"], gaps["idle_uncertain"], gaps["taken_back"]) == (2, 2, 1)
+    assert (echo["idle"], echo["idle_uncertain"]) == (9, 0)
+
+
+@on_spark
+def test_rows_that_come_too_late_are_kept_apart_and_the_rest_equals_batch_without_them(
+    spark: Any, tmp_path: Path
+) -> None:
+    opened(tmp_path / "a", 1, *(t * S for t in range(100, 200, 10)))
+    settings = Settings(delay_ns=DELAY)
+    assert follow(spark, [tmp_path / "a", tmp_path / "b"], tmp_path / "out", settings)["complete"]
+    opened(tmp_path / "b", 2, 20 * S, 129 * S, 130 * S)  # the newest was 190: at 130 or before it is too late
+    opened(tmp_path / "c", 3, 131 * S, 150 * S)
+    servers = [tmp_path / name for name in "abc"]
+    last = follow(spark, servers, tmp_path / "out", Settings(delay_ns=DELAY, drain=True))
+    assert (last["late_rows"], last["dropped_by_watermark"], last["complete"]) == (3, 0, False)
+    assert last["servers"][str(tmp_path / "b")]["late"] == 3
+    assert [at - WALL // 1000 for at, *_ in fed(tmp_path, "late")] == [20_000_000, 129_000_000, 130_000_000]
+    assert tables(tmp_path / "out") == batch(spark, tmp_path / "a", tmp_path / "c")
+
+
+# ---- a real process, killed -----------------------------------------------------------------------------------------
+
+
+def start_live(events: list[Path], out: Path) -> subprocess.Popen[bytes]:
+    argv = [sys.executable, "-m", "reaper.pipeline", "live", "--events", *map(str, events), "--out", str(out)]
+    argv += ["--for", "forever", "--every", "100ms", "--window", "1s", "--delay", "60s", "--master", "local[2]"]
+    with (out.parent / "stderr").open("ab") as stderr:
+        return subprocess.Popen([*argv, "--quiet"], cwd=ROOT, stderr=stderr, start_new_session=True)
+
+
+def begun(out: Path) -> int:
+    """Batches that were begun and are not committed."""
+    return sum(
+        len(
+            {entry.name for entry in query.glob("offsets/[0-9]*")}
+            - {entry.name for entry in query.glob("commits/[0-9]*")}
+        )
+        for query in (out / "checkpoint").glob("*")
+    )
+
+
+def wait_for(condition: Callable[[], bool], process: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + 280
+    while not condition():
+        assert process.poll() is None, (process.returncode, "live ended by itself")
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+@on_spark
+def test_killed_in_the_middle_of_batches_while_servers_write_nothing_is_lost_or_doubled(
+    spark: Any, tmp_path: Path
+) -> None:
+    servers, out = [tmp_path / "server1", tmp_path / "server2"], tmp_path / "out"
+    writers = [
+        subprocess.Popen(
+            [sys.executable, ROOT / "tests" / "live_writer.py", server, "1", "300", mode],
+            cwd=ROOT,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+        )
+        for server, mode in zip(servers, ("full", "gaps"), strict=True)
+    ]
+    try:
+        for server in servers:
+            server.mkdir(exist_ok=True)
+        steps = 0
+        for kill in range(3):
+            live = start_live(servers, out)
+            try:
+
+                def amid(more: int = steps + kill // 2) -> bool:
+                    """In a batch, and some steps after the kill before."""
+                    ledger = out / "ledger.json"
+                    return ledger.exists() and json.loads(ledger.read_text())["step"] > more and begun(out) > 0
+
+                wait_for(amid, live)
+            finally:
+                os.killpg(live.pid, signal.SIGKILL)  # Python and its Java
+                live.wait()
+            assert begun(out) > 0  # it was in the middle
+            steps = json.loads((out / "ledger.json").read_text())["step"]
+        live = start_live(servers, out)  # and once it is asked to stop
+        try:
+            wait_for(lambda: json.loads((out / "ledger.json").read_text())["step"] > steps, live)
+            with pytest.raises(Fault, match=f"another live .process {live.pid}. is at work"):
+                follow(spark, servers, out, Settings())
+            os.killpg(live.pid, signal.SIGINT)  # as a terminal does
+            assert live.wait(280) == 0
+        finally:
+            if live.poll() is None:
+                os.killpg(live.pid, signal.SIGKILL)
+                live.wait()
+    finally:
+        for writer in writers:
+            writer.send_signal(signal.SIGINT)
+        for writer in writers:
+            writer.wait(60)
+    assert "Traceback" not in (tmp_path / "stderr").read_text()
+    last = follow(spark, servers, out, Settings(window_ns=S, delay_ns=60 * S, drain=True))
+    assert last["complete"], last
+    assert last["dropped_by_watermark"] == 0
+    found = tables(out)
+    assert found == batch(spark, *servers, window=S)
+    opens = sum(
+        pq.ParquetFile(path).read(columns=["kind"])["kind"].to_pylist().count("open")
+        for server in servers
+        for path in server.glob("*.parquet")
+    )
+    assert sum(row[3] for row in found["windows"]) == opens > 100
+    assert len(found["idle"]) > 100
