@@ -499,15 +499,13 @@ def test_spark_replays_a_journal_as_the_real_reaper_would_have_lived_it(spark: A
     ] * 5
     # and each single instant
     share_timeline(inputs.runs)
-    frame = runs_frame(spark, inputs, 1)
+    silences = whatif_replay.silences(read_events(spark, inputs), runs_frame(spark, inputs, 1))
+    echo, timeout_ms = spark.range(1).selectExpr("xxhash64('echo')").first()[0], LONG * UNIT // 10**6
     plan = [
-        (i, 0, row.listener_hash, row.timeout_ms, 4 * 10**9 if i else 3 * 10**9, 5 if i else 1, half if i else 0,
-         half if i else 10**9, begin * UNIT, 0)
-        for row in whatif_replay.timeouts_in_force(whatif_replay.silences(read_events(spark, inputs), frame))
-        for i in (0, 1)
-    ]  # fmt: skip
-    rows_of = whatif_replay.silences(read_events(spark, inputs), frame)
-    hits = whatif_replay.judged(rows_of, spark.createDataFrame(plan, whatif_replay.PLAN), 5).where("cut").collect()
+        (0, 0, echo, timeout_ms, 3 * 10**9, 1, 0, 10**9, begin * UNIT, 0),
+        (1, 0, echo, timeout_ms, 4 * 10**9, 5, half, half, begin * UNIT, 0),
+    ]
+    hits = whatif_replay.judged(silences, spark.createDataFrame(plan, whatif_replay.PLAN), 5).where("cut").collect()
     client_of = {conn: client for client, conn in conn_of.items()}
     for i, truth in ((0, truths[0]), (1, truths[3])):
         assert sorted((client_of[hit.conn], hit.due // UNIT) for hit in hits if hit.setting == i) == sorted(truth.reaps)

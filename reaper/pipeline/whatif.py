@@ -78,9 +78,10 @@ def what_if(
     progress("looking at what was in force")
     listeners = names(events, "listener")
     rows = spark_replay.silences(events, runs)
+    groups = spark_replay.groups(events, runs)
     in_force = [
-        InForce(row.run, listeners.get(row.listener_hash, "(none)"), row.listener_hash, row.timeout_ms, row["count"])
-        for row in spark_replay.timeouts_in_force(rows)
+        InForce(row.run, listeners.get(row.listener_hash, "(none)"), row.listener_hash, row.timeout_ms, row.silences)
+        for row in spark_replay.timeouts_in_force(groups)
     ]
     known = sorted({entry.listener for entry in in_force} | set(listeners.values()))
     asked = [*variants, *(parse(words, base, known) for words in sets)]
@@ -100,7 +101,7 @@ def what_if(
         rows=rows,
         lives=lives,
         in_force=in_force,
-        facts=spark_replay.facts_of_runs(events, runs),
+        facts=spark_replay.facts_of_runs(groups),
         ticks=ticks,
         offsets={run.index: run.offset_ns for run in inputs.runs},
         begin=facts["begin"],
@@ -165,11 +166,8 @@ def _replay_all(
     plan = log.plan(plain)
     hits = spark_replay.judged(log.rows, plan, seed).persist()
     progress(f"judging silences under {len(plain)} settings")
-    counted: dict[int, dict[int, Any]] = {}
-    for row in spark_replay.sums(hits):
-        counted.setdefault(row.setting, {})[row.listener_hash] = row
-    lateness = spark_replay.slack_of_all(hits)
-    unseen = spark_replay.tails(log.lives, plan).persist()
+    counted = spark_replay.sums(hits)
+    unseen = spark_replay.tails(log.lives, plan)
     late = unseen.groupBy("setting").agg(F.count(F.lit(1)), F.sum(F.col("log_end_ns") - F.col("at"))).collect()
     tails = {row[0]: (row[1], row[2]) for row in late}
     progress("looking for the busiest seconds")
@@ -181,18 +179,15 @@ def _replay_all(
         log.spark, spark_replay.logged_steps(log.lives), spark_replay.replayed_steps(hits, unseen),
         [i for i, _ in plain], log.begin, log.end,
     )  # fmt: skip
-    censored = any(row.censored for rows in counted.values() for row in rows.values())
+    censored = any(row.censored for row in counted.values())
     guesses = _estimates(events, hits, progress) if censored else {}
-    apart = spark_replay.apart(hits, 0)
     hits.unpersist()
-    unseen.unpersist()
     answers = {}
     for i, setting in plain:
         answers[i] = _figures(
-            log, setting, counted.get(i, {}), lateness.get(i), tails.get(i, (0, 0)), busiest.get(i, 0), peaks[i],
-            guesses.get(i),
-        )  # fmt: skip
-    answers[0] |= {"apart_s": None if apart is None else [value / 1e9 for value in apart]}
+            log, setting, counted.get(i), tails.get(i, (0, 0)), busiest.get(i, 0), peaks[i], guesses.get(i)
+        )
+    answers[0]["apart_s"] = _spread(counted[0].apart, ("min", "p10", "p50", "p90", "max")) if 0 in counted else None
     answers[spark_replay.AS_LOGGED] = {"peak_open": peaks[spark_replay.AS_LOGGED][0]}
     step = max(1, len(levels[0][0]) // 600)
     curves = {
@@ -219,15 +214,14 @@ def _highest(levels: list[Any], step: int) -> list[tuple[int, tuple[int, int]]]:
 def _figures(
     log: Log,
     setting: Setting,
-    counted: dict[int, Any],
-    lateness: tuple[int, ...] | None,
+    counted: Any | None,
     tails: tuple[int, int],
     busiest: int,
     peak: tuple[int, int],
     guess: tuple[float, float] | None,
 ) -> dict[str, Any]:
     def total(name: str) -> int:
-        return sum(row[name] for row in counted.values())
+        return 0 if counted is None else int(counted[name])
 
     censored, unseen = total("censored"), tails[0]
     known = "exact" if log.complete and not log.blurred else "estimated"
@@ -262,11 +256,14 @@ def _figures(
             "mean": figure(None if censored else back, back, back + total("censored_reaps") / span_s, false_is),
             "peak": figure(None if censored else busiest, busiest, None if censored else busiest, false_is),
         },
-        "lateness_s": None
-        if lateness is None
-        else dict(zip(("min", "p50", "p90", "p99", "max"), (ns / 1e9 for ns in lateness), strict=True)),
+        "lateness_s": None if counted is None else _spread(counted.slack, ("min", "p50", "p90", "p99", "max")),
         "wheel": wheel_of(setting, log, held_ns),
     }
+
+
+def _spread(values: Sequence[int] | None, names: Sequence[str]) -> dict[str, float] | None:
+    """ns as named seconds; None: there was nothing to spread."""
+    return None if values is None else dict(zip(names, (value / 1e9 for value in values), strict=True))
 
 
 def _estimates(
@@ -302,8 +299,6 @@ def _calibration(facts: dict[str, Any], answers: dict[int, dict[str, Any]]) -> d
     if 0 not in answers:
         return None
     replayed = answers[0]
-    names = ("min", "p10", "p50", "p90", "max")
-    apart = replayed.pop("apart_s")
     return {
         "reaps": {"logged": facts["reaped"], "replayed": replayed["reaps"]["value"] or replayed["reaps"]["low"]},
         "peak_open": {
@@ -312,5 +307,5 @@ def _calibration(facts: dict[str, Any], answers: dict[int, dict[str, Any]]) -> d
         "descriptor_hours": {
             "logged": facts["held_ns"] / HOUR_NS, "replayed": replayed["descriptor_hours"]["high"]
         },
-        "replayed_later_s": None if apart is None else dict(zip(names, apart, strict=True)),
+        "replayed_later_s": replayed.pop("apart_s"),
     }  # fmt: skip

@@ -51,11 +51,13 @@ def press(
     had: low and high are the outcomes of the two.
     """
     hits = judged(rows, plan, seed, MIN_AGE_NS).select("run", "since", "until", "how", "timeout", "censored")
-    size = hits.count() + lives.count()
+    alive = _arrays(lives.select("run", "opened", "ended", F.col("log_end_ns").alias("log_end")))
+    size = hits.count() + len(alive["run"])
     if size > MOST:
         return {"refused": f"{size:,} silences and connections are too many to replay in order; at most {MOST:,}"}
-    silent = _arrays(hits.orderBy("run", "since", "until"))
-    alive = _arrays(lives.select("run", "opened", "ended", F.col("log_end_ns").alias("log_end")))
+    silent = _arrays(hits)
+    order = np.lexsort((silent["until"], silent["since"]))
+    silent = {name: column[order] for name, column in silent.items()}
     worlds = []
     for censored_as in (CLOSED, CUT) if silent["censored"].any() else (CUT,):
         how = np.where(silent["censored"].astype(bool), censored_as, silent["how"])

@@ -127,14 +127,25 @@ def notes_of(
             f"activity is known to {duration(max(log.blurred))} only, because leases logged themselves: it is taken to "
             "be in the middle"
         )
+    timeouts = {
+        (setting.timeout_ns(entry.listener, entry.timeout_ms), setting.epoch_ns(log.ticks[entry.run]))
+        for setting in asked
+        for entry in log.in_force
+    }
+    if off_grid := sorted({timeout for timeout, epoch in timeouts if timeout % epoch}):
+        shown = ", ".join(map(duration, off_grid[:6]))
+        notes.append(
+            f"{shown}: no whole number of epochs, so waking for what is due moves the reaper's grid: reaps and false "
+            "cuts lie between low and high of what-if.json"
+        )
     several: dict[str, list[int]] = {}
     for listener, timeout in merged(log.in_force):
         several.setdefault(listener, []).append(timeout)
-    for listener, timeouts in several.items():
-        if len(timeouts) > 1 and any(rule.was_ms is None for setting in asked for rule in setting.rules):
-            shown = ", ".join(duration(timeout * 1_000_000) for timeout in sorted(timeouts)[:6])
+    for listener, had in several.items():
+        if len(had) > 1 and any(rule.was_ms is None for setting in asked for rule in setting.rules):
+            shown = ", ".join(duration(timeout * 1_000_000) for timeout in sorted(had)[:6])
             notes.append(
-                f"{listener} had {len(timeouts)} timeouts in force ({shown}{', ...' if len(timeouts) > 6 else ''}): "
+                f"{listener} had {len(had)} timeouts in force ({shown}{', ...' if len(had) > 6 else ''}): "
                 f"timeout.{listener}=D replaces all of them, timeout.{listener}@WAS=D one"
             )
     least = max(thresholds.values(), default=0)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from html import escape
+from itertools import groupby
 from typing import Any
 
 from .charts import Axis, Chart, count, seconds
@@ -109,8 +110,12 @@ def _measure(rows: list[dict[str, Any]], key: str, title: str) -> str:
             across, down = chart._xy(x, value)
             chart.layers.append(f'<circle class="dot {style}" cx="{across:.1f}" cy="{down:.1f}" r="4"/>')
     if len(rows[0]["settings"]["timeouts_s"]) == 1:
-        chart.mark(rows[0]["settings"]["timeouts_s"][0], f"as it was: {say(rows[0][key])}")
+        chart.mark(rows[0]["settings"]["timeouts_s"][0], f"as it was: {say(rows[0][key], _digits(key))}")
     return chart.svg()
+
+
+def _digits(key: str) -> int:
+    return 2 if key == "descriptor_hours" else 0
 
 
 def _group_name(group: tuple[Any, ...]) -> str:
@@ -125,7 +130,7 @@ def _bars(rows: list[dict[str, Any]], key: str, title: str, y: Axis) -> str:
     chart = Chart(title, Axis(0, len(rows), "setting", lambda _: ""), y)
     for i, (row, style) in enumerate(zip(rows, STYLES * len(rows), strict=False)):
         low, high = _end(row[key], "low"), _end(row[key], "high")
-        name = f"{i}: {row['name']}: {say(row[key])}"
+        name = f"{i}: {row['name']}: {say(row[key], _digits(key))}"
         value = low if row[key]["value"] is None else row[key]["value"]
         chart.bars([(i + 0.2, value)], 0.6, style, name)
         if row[key]["value"] is None:
@@ -150,7 +155,10 @@ def _over_time(answered: list[tuple[int, dict[str, Any]]], curves: dict[int, lis
     chart = Chart("Open connections over time", Axis(0, last, "time", seconds), Axis(0, top, "open", count))
     for (name, curve), style in zip(shown, STYLES, strict=False):
         chart.band([(t, low) for t, low, _ in curve], [(t, high) for t, _, high in curve], style)
-        chart.line([(t, high) for t, _, high in curve], style, name)
+        chart.line([], style, name)
+        for known, part in groupby(curve, key=lambda point: point[1] == point[2]):
+            if known:
+                chart.line([(t, high) for t, _, high in part], style)
     return chart.svg()
 
 

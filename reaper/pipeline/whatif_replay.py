@@ -30,6 +30,9 @@ QUANTILES = (0.5, 0.9, 0.99)
 AS_LOGGED = -1
 """In place of a setting: nothing is replayed."""
 
+TELLING = 20
+"""Reaps from which on their distances tell how activity was logged."""
+
 PLAN = T.StructType(
     [
         T.StructField("setting", T.IntegerType(), False),
@@ -66,19 +69,16 @@ def silences(events: DataFrame, runs: DataFrame) -> DataFrame:
     return with_run(found, runs).drop("writer", "first_conn", "last_conn", "full", "tick_ns")
 
 
-def facts_of_runs(events: DataFrame, runs: DataFrame) -> dict[int, dict[str, int]]:
-    """run -> origin_ns, its first opening, and blur_ns, the epoch that its activity is known to; 0: exactly known.
-
-    Leases that log themselves know activity to an epoch: all their reaps then lie equally far from the last activity
-    plus timeout. Where activity is logged with a clock reading those distances are spread evenly over an epoch.
-    """
-    kind = F.col("kind")
+def groups(events: DataFrame, runs: DataFrame) -> list[Any]:
+    """Grain: one row per run, listener_hash and timeout_ms; what `facts_of_runs` and `timeouts_in_force` need."""
+    kind, watched = F.col("kind"), (F.col("timeout_ms") > 0) & F.col("idle_ns").isNotNull()
     slack = F.col("due_ns") - ns(F.col("timeout_ms")) - (F.col("t") - F.col("idle_ns"))
     known = F.when((kind == "reap") & F.col("timeout_ms").isNotNull(), slack)
-    rows = (
+    return (
         with_run(of_connections(events), runs)
-        .groupBy("run")
+        .groupBy("run", F.xxhash64("listener").alias("listener_hash"), "timeout_ms")
         .agg(
+            F.count(F.when(watched & (kind != "averted"), 1)).alias("silences"),
             F.min(F.when(kind == "open", F.col("t"))).alias("opened"),
             F.min("t").alias("first"),
             F.count(known).alias("reaps"),
@@ -86,18 +86,29 @@ def facts_of_runs(events: DataFrame, runs: DataFrame) -> dict[int, dict[str, int
         )
         .collect()
     )
-    facts = {}
-    for row in rows:
-        low, middle, high = row.slack or (0, 0, 0)
-        blurred = row.reaps >= 20 and low > 0 and low >= 0.8 * high
-        origin = row.first if row.opened is None else row.opened
-        facts[row.run] = {"origin_ns": origin, "blur_ns": middle if blurred else 0}
+
+
+def facts_of_runs(found: list[Any]) -> dict[int, dict[str, int]]:
+    """run -> origin_ns, its first opening, and blur_ns, the epoch that its activity is known to; 0: exactly known.
+
+    Leases that log themselves know activity to an epoch: all their reaps then lie equally far from the last activity
+    plus timeout. Where activity is logged with a clock reading those distances are spread evenly over an epoch.
+    """
+    facts: dict[int, dict[str, int]] = {}
+    for run in {row.run for row in found}:
+        mine = [row for row in found if row.run == run]
+        telling = max(mine, key=lambda row: int(row.reaps))
+        low, middle, high = telling.slack or (0, 0, 0)
+        blurred = telling.reaps >= TELLING and low > 0 and low >= 0.8 * high
+        opened = [row.opened for row in mine if row.opened is not None] or [row.first for row in mine]
+        facts[run] = {"origin_ns": min(opened), "blur_ns": middle if blurred else 0}
     return facts
 
 
-def timeouts_in_force(rows: DataFrame) -> list[Any]:
-    """run, listener_hash, timeout_ms, count of the silences they watched; most silences first."""
-    return rows.groupBy("run", "listener_hash", "timeout_ms").count().orderBy(F.desc("count"), "run").collect()
+def timeouts_in_force(found: list[Any]) -> list[Any]:
+    """Those of *found* that silences were watched by; most silences first."""
+    watching = [row for row in found if row.silences and row.timeout_ms]
+    return sorted(watching, key=lambda row: (-row.silences, row.run, row.timeout_ms))
 
 
 def lives(events: DataFrame, runs: DataFrame) -> DataFrame:
@@ -160,17 +171,27 @@ def judged(rows: DataFrame, plan: DataFrame, seed: int, min_age_ns: int | None =
     )
 
 
-def sums(hits: DataFrame) -> list[Any]:
-    """Grain: one row per setting and listener_hash. What was counted, and held times in ns."""
+def sums(hits: DataFrame) -> dict[int, Any]:
+    """setting -> what was counted, held times in ns, and two distributions in ns (minimum, some quantiles, maximum).
+
+    `slack`: how late its reaps are. `apart`: how much later it reaps than the log did, of those whom both reaped.
+    """
     cut, how, censored = F.col("cut"), F.col("how"), F.col("censored")
-    slack, until = F.when(cut, F.col("closed") - F.col("since")), F.col("until")
+    until = F.col("until")
+    slack = F.when(cut, F.col("closed") - F.col("since"))
+    apart = F.when(cut & (how == CUT), F.col("due") - until)
     possible = (how != CUT) & (F.col("idle") + F.col("blur_ns") > F.col("timeout"))
+    longer = F.least(F.col("due"), F.col("log_end_ns")) - until
 
     def count(condition: Column) -> Column:
         return F.count(F.when(condition, 1))
 
-    return (
-        hits.groupBy("setting", "listener_hash")
+    def spread(value: Column, quantiles: tuple[float, ...]) -> Column:
+        middle = F.percentile_approx(value, list(quantiles), 2000)
+        return F.concat(F.array(F.min(value)), middle, F.array(F.max(value)))
+
+    rows = (
+        hits.groupBy("setting")
         .agg(
             count(cut).alias("reaps"),
             count(F.col("certain")).alias("reaps_certain"),
@@ -181,38 +202,13 @@ def sums(hits: DataFrame) -> list[Any]:
             count(censored).alias("censored"),
             count(censored & (F.col("due") <= F.col("log_end_ns"))).alias("censored_reaps"),
             F.coalesce(F.sum(F.when(cut, until - F.col("due"))), F.lit(0)).alias("freed_ns"),
-            F.coalesce(
-                F.sum(F.when(censored, F.least(F.col("due"), F.col("log_end_ns")) - until)), F.lit(0)
-            ).alias("censored_ns"),
-            F.min(slack).alias("slack_min"),
-            F.percentile_approx(slack, list(QUANTILES), 2000).alias("slack"),
-            F.max(slack).alias("slack_max"),
+            F.coalesce(F.sum(F.when(censored, longer)), F.lit(0)).alias("censored_ns"),
+            spread(slack, QUANTILES).alias("slack"),
+            spread(apart, (0.1, 0.5, 0.9)).alias("apart"),
         )
         .collect()
-    )  # fmt: skip
-
-
-def slack_of_all(hits: DataFrame) -> dict[int, tuple[int, ...]]:
-    """setting -> min, `QUANTILES`, max of the lateness of its reaps, ns."""
-    slack = F.when(F.col("cut"), F.col("closed") - F.col("since"))
-    rows = (
-        hits.groupBy("setting")
-        .agg(F.min(slack).alias("low"), F.percentile_approx(slack, list(QUANTILES), 2000).alias("q"),
-             F.max(slack).alias("high"))
-        .collect()
-    )  # fmt: skip
-    return {row.setting: (row.low, *row.q, row.high) for row in rows if row.low is not None}
-
-
-def apart(hits: DataFrame, setting: int) -> list[int] | None:
-    """How much later the replay reaps than the log did, of those both reaped: min, 10 %, median, 90 %, max, ns."""
-    difference = F.col("due") - F.col("until")
-    row = (
-        hits.where((F.col("setting") == setting) & F.col("cut") & (F.col("how") == CUT))
-        .agg(F.min(difference), F.percentile_approx(difference, [0.1, 0.5, 0.9], 2000), F.max(difference))
-        .first()
     )
-    return None if row is None or row[0] is None else [row[0], *row[1], row[2]]
+    return {row.setting: row for row in rows}
 
 
 def tails(found: DataFrame, plan: DataFrame) -> DataFrame:
@@ -289,17 +285,17 @@ def peaks(
     """
     width = (end - begin) // BINS + 1
     in_bin = F.expr(f"(at - {begin}) div {width}").cast("int").alias("bin")
-    base = np.zeros((2, BINS + 1), np.int64)
-    for row in logged.groupBy(in_bin).agg(F.sum("up").alias("up"), F.sum("down").alias("down")).collect():
-        base[:, min(max(row.bin, 0), BINS)] += (row.up, row.down)
+    downs = [F.col("down").alias("down_low"), F.col("down").alias("down_high")]
+    both = logged.select(F.lit(AS_LOGGED).alias("setting"), "at", "up", *downs).unionByName(replayed)
     change = {setting: np.zeros((3, BINS + 1), np.int64) for setting in [AS_LOGGED, *settings]}
-    rows = replayed.groupBy("setting", in_bin).agg(F.sum("up"), F.sum("down_low"), F.sum("down_high")).collect()
-    for row in rows:
+    for row in both.groupBy("setting", in_bin).agg(F.sum("up"), F.sum("down_low"), F.sum("down_high")).collect():
         change[row[0]][:, min(max(row[1], 0), BINS)] += row[2:]
+    base = change[AS_LOGGED].copy()
+    change[AS_LOGGED][:] = 0
     peak, curves, doubtful = {}, {}, set()
     for setting, delta in change.items():
         ups = base[0] + delta[0]
-        ends = [np.cumsum(ups - base[1] - delta[1 + high]) for high in (0, 1)]
+        ends = [np.cumsum(ups - base[1 + high] - delta[1 + high]) for high in (0, 1)]
         starts = [np.concatenate([[0], level[:-1]]) for level in ends]
         peak[setting] = [int(max(level.max(), 0)) for level in ends]
         curves[setting] = ends
@@ -307,7 +303,7 @@ def peaks(
             doubtful |= {(setting, int(i)) for i in np.flatnonzero(starts[high] + ups > peak[setting][high])}
     if doubtful:
         asked = spark.createDataFrame(sorted(doubtful), "setting int, bin int")
-        of_log = logged.select("at", in_bin, "up", F.col("down").alias("down_low"), F.col("down").alias("down_high"))
+        of_log = logged.select("at", in_bin, "up", *downs)
         ours = replayed.select("setting", "at", in_bin, "up", "down_low", "down_high")
         columns = ["setting", "at", "bin", "up", "down_low", "down_high"]
         steps = (
