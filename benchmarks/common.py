@@ -1,7 +1,7 @@
 """What every benchmark shares: how time is taken, how samples are told, what they were taken on.
 
-One rule: a comparison is a ratio within one round. The machine's moods hit both sides of a round alike, so the median of
-such ratios means something where the figures themselves swing by half from run to run.
+One rule: a comparison is a ratio within one round. The machine's moods hit both sides of a round alike, so the median
+of such ratios means something where the figures themselves swing by half from run to run.
 """
 
 from __future__ import annotations

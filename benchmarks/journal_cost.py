@@ -2,8 +2,9 @@
 
     python -m benchmarks run --only journal
 
-Rounds are interleaved within one run, because on a shared machine only differences within a run mean anything. Epochs change between rounds as they do in a server, so the comparison that a
-logging lease makes at each touch is never a foregone conclusion.
+Rounds are interleaved within one run, because on a shared machine only differences within a run mean anything. Epochs
+change between rounds as they do in a server, so the comparison that a logging lease makes at each touch is never a
+foregone conclusion.
 """
 
 from __future__ import annotations

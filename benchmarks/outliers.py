@@ -1,8 +1,8 @@
 """What the single slices of 7 to 14 ms were that a mass expiry of a million showed with the collector off.
 
-One rule: every suspect design runs beside an empty loop of slices as long as its own, and of each slow slice is noted what
-tells the machine from the design: CPU time of the thread (time on the wall beyond it was taken by others), page faults,
-involuntary switches, and where in the run it came.
+One rule: the suspect designs run beside an empty loop, and of each slow slice is noted what tells the machine from the
+design: CPU time of the thread (time on the wall beyond it was taken by others), page faults, involuntary switches, and
+where in the run it came.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def moved_to_a_growing_list(n: int) -> Steps:
     yield
     for start in range(0, n, LIMIT):
         for connection in slot[start : start + LIMIT]:
-            target.append(connection)
+            target.append(connection)  # noqa: PERF402 - one at a time, as whoever decides about each must
         yield
     # What is dropped after the last slice is not part of any.
 

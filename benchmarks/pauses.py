@@ -1,7 +1,7 @@
 """The longest pause: everybody due in one instant, worked off in slices, with the garbage collector on.
 
-One rule: beside every run stands a control, an empty loop cut into slices of the same length on the same machine a moment
-later. A pause that the control has too is the machine's; so is one that is long on the wall and short on the processor.
+One rule: beside every run stands a control, an empty loop cut into slices of the same length on the same machine a
+moment later. A pause that the control has too is the machine's; so is one long on the wall and short on the processor.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Slices = list[tuple[float, float]]
 
 
 def run(scale: Scale, note: Note) -> dict[str, Any]:
-    """`results[n]`: of each run median, p99.9 and worst slice, ms, on the wall and of the thread's CPU; the control's too."""
+    """`results[n]`: median, p99.9 and worst slice of each run, ms, on the wall and of CPU; the control's too."""
     plan = by_scale(scale, [(1_000, 2)], [(50_000, 3), (200_000, 1)], [(100_000, 9), (1_000_000, 5), (10_000_000, 1)])
     results = {}
     for n, rounds in plan:

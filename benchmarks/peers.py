@@ -1,7 +1,7 @@
 """The peers: every way to know who has fallen silent, behind one interface.
 
-One rule: *a peer that expires nobody is no peer*. Each is tried by tests/test_benchmarks.py: it must name the silent, all
-of them, and nobody else. Three are floors and say so: they note activity and cannot expire.
+One rule: *a peer that expires nobody is no peer*. Each is tried by tests/test_benchmarks.py: it must name the silent,
+all of them, and nobody else. The floors say that they are none: they note activity and cannot expire.
 
 Where a peer needs the time at a touch it is given the loop's coarse `now` for nothing; a clock read would cost it more.
 """
@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import numpy
-import sortedcontainers
+import sortedcontainers  # type: ignore[import-untyped]
 
 import reaper
 
@@ -292,7 +292,7 @@ class HeapPerTouch(Peer):
 
 
 class HeapRearmed(HeapPerTouch):
-    """heapq with one entry a connection: a touch stores, the entry is pushed again when it comes up. Our idea on a heap."""
+    """heapq with one entry a connection: a touch stores, the entry is pushed again when it comes up."""
 
     name, how = "heapq, re-armed when it comes up", "stores the deadline; the heap is not touched"
     steady_largest = 1_000_000
@@ -564,7 +564,7 @@ class TrioScope(Peer):
 
 
 class TrioMoveOn(TrioScope):
-    """trio: `with move_on_after(...)` around each read, as its tutorial has it. Net of waking the same task without it."""
+    """trio: `with move_on_after(...)` around each read, net of waking the same task without it."""
 
     name, how = "trio move_on_after per read", "leaves one cancel scope, enters another"
     largest = 10_000

@@ -50,7 +50,7 @@ def run(scale: Scale, note: Note) -> dict[str, Any]:
 
 
 def one_life(kind: type[peers.Peer], keys: list[str], figures: dict[str, list[float]]) -> None:
-    """All registered at once; ticks with nothing due; 99 % speak, 1 % falls due; then all; then some that just leave."""
+    """All registered at once; ticks with nothing due; 99 % speak, 1 % falls due; then all; some just leave."""
 
     def add(act: str, value: float) -> None:
         figures.setdefault(act, []).append(value)
@@ -93,7 +93,7 @@ def _tick(peer: peers.Peer, now: float, expected: int) -> int:
 
 
 def steady(kind: type[peers.Peer], keys: list[str], figures: dict[str, list[float]]) -> None:
-    """Every connection speaks every 10 s, a tenth of them in each second; nobody ever falls due. The last ticks count."""
+    """Every connection speaks every 10 s, a tenth of them in each second; nobody falls due. The last ticks count."""
     n = len(keys)
     shuffled = random.Random(3).sample(range(n), n)
     peer = kind(keys, TIMEOUT)

@@ -31,7 +31,8 @@ def run(scale: Scale, note: Note) -> dict[str, Any]:
         for peer, figures in compare(n, rounds, note).items():
             results.setdefault(peer, {})[str(n)] = figures
     again = repeated(by_scale(scale, 200, 20_000, 100_000), by_scale(scale, 3, 9, 31), note)
-    subset = hot_subset(*by_scale(scale, (100, 500), (10_000, 200_000), (100_000, 10_000_000)), note)
+    few, many = by_scale(scale, (100, 500), (10_000, 200_000), (100_000, 10_000_000))
+    subset = hot_subset(few, many, note)
     gc.enable()
     return {"results": results, "repeated": again, "hot_subset": subset, "unit": "ns"}
 

@@ -1,0 +1,379 @@
+"""The goals: what was promised, how it is read from the results, and what is to be said where it is missed.
+
+One rule: a goal is set before it is measured, and stays in the table when it is missed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from .results import CONTROL, EMPTY, LEASE, STORE, UID, Results, middle
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What was found for a goal."""
+
+    value: float
+    text: str
+    """The figure with its spread, as the table has it."""
+    peer: str
+    """Beside what."""
+
+
+@dataclass(frozen=True)
+class Goal:
+    """One row of the table: `measure(results)` is met when its value is at most `limit`."""
+
+    key: str
+    text: str
+    limit: float
+    measure: Callable[[Results], Measured | None]
+
+
+def quantity(value: float) -> str:
+    """A figure with three digits that mean something."""
+    if value != 0 and abs(value) < 0.001:
+        return f"{value:.1e}"
+    if abs(value) >= 1000:
+        return f"{value:,.0f}"
+    return f"{value:.3g}"
+
+
+def people(n: int) -> str:
+    """A number of connections: 1k, 100k, 1M."""
+    for unit, size in (("M", 1_000_000), ("k", 1_000)):
+        if n >= size:
+            return f"{n / size:g}{unit}"
+    return str(n)
+
+
+def _times(ratio: dict[str, float], inverse: bool = False) -> str:
+    if inverse:
+        return f"1/{quantity(1 / ratio['median'])} (1/{quantity(1 / ratio['p90'])} to 1/{quantity(1 / ratio['p10'])})"
+    return f"{ratio['median']:.2f}x ({ratio['p10']:.2f}-{ratio['p90']:.2f})"
+
+
+def _ns(results: Results, peer: str, n: int) -> str:
+    found = middle(results.get("touch", "results", peer, str(n), "touch_ns"))
+    return "not measured" if found is None else f"{quantity(found)} ns"
+
+
+def _size(results: Results, n: int) -> int | None:
+    """*n*, or the largest there is below it in a smaller run."""
+    return results.largest("touch", "results", LEASE, most=n)
+
+
+def lease_to_empty(n: int) -> Callable[[Results], Measured | None]:
+    """lease.touch() against the empty call, and how far the control is off."""
+
+    def measure(results: Results) -> Measured | None:
+        at = _size(results, n)
+        if at is None:
+            return None
+        ratio = results.get("touch", "results", LEASE, str(at), "to_empty")
+        control = results.get("touch", "results", CONTROL, str(at), "to_empty")
+        peer = f"empty call {_ns(results, EMPTY, at)}; the same again: {_times(control)}"
+        return Measured(ratio["median"], f"{_ns(results, LEASE, at)} = {_times(ratio)} at {people(at)}", peer)
+
+    return measure
+
+
+def uid_to_store(n: int) -> Callable[[Results], Measured | None]:
+    """core.touch(uid) against a bare dict store."""
+
+    def measure(results: Results) -> Measured | None:
+        at = _size(results, n)
+        if at is None:
+            return None
+        ratio = results.get("touch", "results", UID, str(at), "to_store")
+        text = f"{_ns(results, UID, at)} = {_times(ratio)} at {people(at)}"
+        return Measured(ratio["median"], text, f"dict store {_ns(results, STORE, at)}")
+
+    return measure
+
+
+def lease_to_peer(peer: str, n: int) -> Callable[[Results], Measured | None]:
+    """lease.touch() against one of the loops' timers."""
+
+    def measure(results: Results) -> Measured | None:
+        at = results.largest("touch", "results", peer, most=n)
+        ratio = None if at is None else results.get("touch", "results", peer, str(at), "lease_to_it")
+        if at is None or ratio is None:
+            return None
+        text = f"{_ns(results, LEASE, at)} = {_times(ratio, inverse=True)} at {people(at)}"
+        return Measured(ratio["median"], text, f"{peer} {_ns(results, peer, at)}")
+
+    return measure
+
+
+def lease_to_jvm(results: Results) -> Measured | None:
+    """The JVM timer that comes nearest, whatever the size."""
+    nearest = None
+    for peer in results.get("jvm", "rearmed") or ():
+        for n, ratio in (results.get("jvm", "ratios", peer) or {}).items():
+            if nearest is None or ratio["touch"]["median"] > nearest[0]["median"]:
+                nearest = (ratio["touch"], peer, n)
+    if nearest is None:
+        return None
+    ratio, peer, n = nearest
+    ours = middle(results.get("jvm", "results", "lease.touch", n, "touch_ns"))
+    theirs = middle(results.get("jvm", "results", peer, n, "touch_ns"))
+    text = f"{quantity(ours or 0)} ns = {_times(ratio, inverse=True)} at {people(int(n))}"
+    return Measured(ratio["median"], text, f"the nearest: {peer} {quantity(theirs or 0)} ns")
+
+
+def idle_tick(results: Results) -> Measured | None:
+    """A tick with nothing due, of the largest core measured."""
+    n = results.largest("ticks", "results", LEASE)
+    if n is None:
+        return None
+    found = results.get("ticks", "results", LEASE, str(n), "idle_us")
+    text = f"{quantity(found['median'])} us ({quantity(found['p10'])}-{quantity(found['p90'])}) at {people(n)}"
+    scan = middle(results.get("ticks", "results", "numpy array, scanned every tick", str(n), "idle_us"))
+    return Measured(found["median"], text, f"numpy scan {quantity(scan)} us" if scan else "")
+
+
+def steady(pattern: str, worst: bool) -> Callable[[Results], Measured | None]:
+    """The mean or the worst `advance()` without a limit under traffic."""
+
+    def measure(results: Results) -> Measured | None:
+        n = results.largest("steady", "results", pattern)
+        found = None if n is None else results.get("steady", "results", pattern, str(n), "whole")
+        if n is None or not found:
+            return None
+        cpu = found["cpu_ms"]["max"] if worst else found["cpu_mean_ms"]
+        wall = found["tick_ms"]["max"] if worst else found["tick_mean_ms"]
+        sliced = results.get("steady", "results", pattern, str(n), "sliced", "slice_cpu_ms", "max")
+        peer = f"in the adapter's slices the longest step: {quantity(sliced)} ms" if sliced else ""
+        return Measured(cpu, f"{quantity(cpu)} ms CPU ({quantity(wall)} ms on the wall) at {people(n)}", peer)
+
+    return measure
+
+
+def slices(which: str, clock: str) -> Callable[[Results], Measured | None]:
+    """The slices of a mass expiry: their 99.9th percentile, or the worst of all runs."""
+
+    def measure(results: Results) -> Measured | None:
+        n = results.largest("pauses", "results", most=1_000_000)
+        if n is None:
+            return None
+        ours = results.get("pauses", "results", str(n), "ours", clock, which)
+        control = results.get("pauses", "results", str(n), "control", clock, which)
+        end = "max" if which == "worst" else "median"
+        text = f"{quantity(ours[end])} ms at {people(n)}, {results.get('pauses', 'results', str(n), 'rounds')} runs"
+        return Measured(ours[end], text, f"empty loop in such slices {quantity(control[end])} ms")
+
+    return measure
+
+
+def memory_of(which: str) -> Callable[[Results], Measured | None]:
+    """Bytes a lease, from the largest size measured."""
+
+    def measure(results: Results) -> Measured | None:
+        hour = results.get("memory", "hour")
+        if hour is None:
+            return None
+        lru = middle(results.get("memory", "results", "OrderedDict, one timeout only", "100000", "bytes_fresh"))
+        timer = middle(results.get("memory", "results", "asyncio call_later + cancel", "100000", "bytes_fresh"))
+        peer = "" if not lru or not timer else f"OrderedDict {quantity(lru)} B, asyncio timer {quantity(timer)} B"
+        value = hour["lease"] if which == "lease" else hour["fresh"]
+        return Measured(value, f"{quantity(value)} B at {people(hour['n'])}", peer)
+
+    return measure
+
+
+def after_an_hour(results: Results) -> Measured | None:
+    """What traffic adds to the memory."""
+    hour = results.get("memory", "hour")
+    if hour is None:
+        return None
+    text = f"{(hour['growth'] - 1) * 100:+.1f} % after {hour['minutes']} min: {quantity(hour['after'])} B"
+    return Measured(hour["growth"], text, f"fresh {quantity(hour['fresh'])} B")
+
+
+def echo(kind: str) -> Callable[[Results], Measured | None]:
+    """Server CPU of a round trip with the reaper against without."""
+
+    def measure(results: Results) -> Measured | None:
+        found = results.get("echo", "results", kind)
+        if found is None:
+            return None
+        control = results.get("echo", "results", "plain, again", "cpu_to_plain")
+        rival = results.get("echo", "results", "move_on_after per read", "cpu_to_plain")
+        text = f"{_times(found['cpu_to_plain'])} CPU, {_times(found['wall_to_plain'])} on the wall"
+        peer = f"the plain server again: {_times(control)}; move_on_after per read: {_times(rival)}"
+        return Measured(found["cpu_to_plain"]["median"], text, peer)
+
+    return measure
+
+
+def hot_among_many(results: Results) -> Measured | None:
+    """Busy connections among millions of silent ones."""
+    found = results.get("touch", "hot_subset")
+    if found is None:
+        return None
+    text = f"{_times(found['ratio'])}: {quantity(found['among_many']['median'])} ns among {people(found['many'])}"
+    return Measured(
+        found["ratio"]["median"], text, f"{quantity(found['among_few']['median'])} ns among {people(found['few'])}"
+    )
+
+
+def never_early(results: Results) -> Measured | None:
+    """Reaps before the timeout, of all that were judged, in virtual time and over real sockets."""
+    if not results.get("accuracy"):
+        return None
+    cases = results.get("accuracy", "core")
+    early = sum(case["early"] for case in cases.values())
+    reaps = sum(case["reaps"] for case in cases.values())
+    for name in ("simulated", "real"):
+        early += results.get("accuracy", name, "reaps", "early")
+        early += results.get("accuracy", name, "reaps", "false")
+        reaps += results.get("accuracy", name, "reaps", "observed")
+    return Measured(early, f"{early} of {reaps:,}", "")
+
+
+def late(results: Results) -> Measured | None:
+    """Lateness beyond one tick where nothing stalls, as a share of a tick."""
+    found = results.get("accuracy", "core", "steady wakes")
+    if found is None:
+        return None
+    tick = results.get("accuracy", "tick_s")
+    worst = found["lateness_s"]["max"] / tick
+    jitter = results.get("accuracy", "jitter_s")
+    return Measured(
+        worst, f"{worst:.4f} ticks at worst", f"the loop itself wakes up to {jitter * 1e3:g} ms late, twice"
+    )
+
+
+def idle_memory(theirs: str) -> Callable[[Results], Measured | None]:
+    """A parked HTTP connection beside another server's."""
+
+    def measure(results: Results) -> Measured | None:
+        ratio = results.get("servers", "ratios", theirs, "ours-parked", "bytes")
+        if ratio is None:
+            return None
+        ours = results.get("servers", "results", "ours-parked", "bytes_per_idle_connection")
+        other = results.get("servers", "results", theirs, "bytes_per_idle_connection")
+        n = results.get("servers", "size", "connections")
+        return Measured(ratio, f"{quantity(ours)} B = {ratio:.2f}x at {people(n)}", f"{theirs} {quantity(other)} B")
+
+    return measure
+
+
+def request_cost(theirs: str) -> Callable[[Results], Measured | None]:
+    """A request to the example HTTP server beside another server's, in CPU time of the server."""
+
+    def measure(results: Results) -> Measured | None:
+        ratio = results.get("servers", "ratios", theirs, "ours", "cpu")
+        if ratio is None:
+            return None
+        ours, other = (middle(results.get("servers", "results", name, "cpu_us")) for name in ("ours", theirs))
+        return Measured(
+            ratio["median"], f"{quantity(ours or 0)} us = {_times(ratio)}", f"{theirs} {quantity(other or 0)} us"
+        )
+
+    return measure
+
+
+GOALS = [
+    Goal("touch-1k", "`lease.touch()`, hot: <= 1.1x an empty method call", 1.1, lease_to_empty(1_000)),
+    Goal("touch-100k", "`lease.touch()`, cold: <= 1.1x an empty method call", 1.1, lease_to_empty(100_000)),
+    Goal("touch-1m", "`lease.touch()`, cold: <= 1.1x an empty method call", 1.1, lease_to_empty(1_000_000)),
+    Goal("touch-jvm", "`lease.touch()` <= 1/8 of every JVM timer's re-arming", 1 / 8, lease_to_jvm),
+    Goal("touch-asyncio", "`lease.touch()` <= 1/40 of asyncio's re-arming", 1 / 40,
+         lease_to_peer("asyncio call_later + cancel", 100_000)),
+    Goal("touch-trio", "`lease.touch()` <= 1/40 of a trio scope's new deadline", 1 / 40,
+         lease_to_peer("trio scope, deadline set anew", 100_000)),
+    Goal("uid-1k", "`core.touch(uid)`, hot: <= 2x a dict store", 2, uid_to_store(1_000)),
+    Goal("uid-100k", "`core.touch(uid)`, cold: <= 2x a dict store", 2, uid_to_store(100_000)),
+    Goal("uid-1m", "`core.touch(uid)`, cold: <= 2x a dict store", 2, uid_to_store(1_000_000)),
+    Goal("hot-10m", "touch of the busy among 10M <= 2x that among 100k", 2, hot_among_many),
+    Goal("idle-tick", "tick with nothing due, 1M: <= 10 us", 10, idle_tick),
+    Goal("steady-mean", "tick, 1M with heartbeats each 10 s: mean <= 3 ms", 3, steady("periodic", worst=False)),
+    Goal("steady-worst", "tick, 1M with heartbeats each 10 s: worst <= 5 ms", 5, steady("periodic", worst=True)),
+    Goal("poisson-mean", "tick, 1M by chance each 10 s: mean <= 3 ms", 3, steady("poisson", worst=False)),
+    Goal("poisson-worst", "tick, 1M by chance each 10 s: worst <= 5 ms", 5, steady("poisson", worst=True)),
+    Goal("slices-p999", "1M due at once: 99.9 % of slices <= 2 ms (CPU)", 2, slices("p99.9", "cpu")),
+    Goal("slices-worst", "1M due at once: no slice > 5 ms (CPU)", 5, slices("worst", "cpu")),
+    Goal("slices-p999-wall", "1M due at once: 99.9 % of slices <= 2 ms (wall)", 2, slices("p99.9", "wall")),
+    Goal("slices-worst-wall", "1M due at once: no slice > 5 ms (wall)", 5, slices("worst", "wall")),
+    Goal("memory-lease", "<= 80 bytes a lease, keys not counted", 80, memory_of("lease")),
+    Goal("memory-map", "<= 120 bytes with the map from uids", 120, memory_of("map")),
+    Goal("memory-hour", "after an hour of virtual traffic within 5 % of fresh", 1.05, after_an_hour),
+    Goal("echo-serve", "echo under `serve_tcp(idle=30)` <= 1.03x without", 1.03, echo("serve_tcp(idle=30)")),
+    Goal("echo-watch", "echo with `watch()` and `touch()` <= 1.03x without", 1.03, echo("watch() and touch()")),
+    Goal("early", "no reap before its timeout, no live connection reaped", 0, never_early),
+    Goal("late", "at most one tick late (and 2 x 3 ms of jitter) where nothing stalls", 1.0061, late),
+    Goal("http-memory", "an idle parked HTTP connection <= 1/10 of hypercorn's", 0.1, idle_memory("hypercorn")),
+    Goal("http-memory-uvicorn", "an idle parked HTTP connection <= uvicorn's", 1, idle_memory("uvicorn")),
+    Goal("http-cpu", "CPU a request <= hypercorn's", 1, request_cost("hypercorn")),
+]  # fmt: skip
+
+_COLD = (
+    "Cold, what counts is the cache misses: the object's line for the peer, the same line for the lease, and the lines "
+    "of the epochs whose reference counts change, which are shared and hot. See how far the control is from 1.00 first."
+)
+_UID_COLD = (
+    "Cold, each memory access that misses is what counts: the peer's dict needs the key and its entry, ours the lease "
+    "besides. Tried: stamps kept in the dict itself, which frees touches of the third miss and makes `lease.touch()`, "
+    "the way the adapters take, pay a hash."
+)
+EXPLANATIONS = {
+    "touch-1k": (
+        "Hot, both are a method call, and a touch is that plus a look-up of the open epoch among the function's "
+        "globals, a store, and the two reference counts that a store changes. Tried: a closure over the epoch "
+        "(slower), the epoch as an attribute of the core (two more loads), a fifth field in the lease (it then "
+        "straddles two cache lines), a class attribute (CPython unlearns the store whenever it changes). What is left "
+        "is the reference counts."
+    ),
+    "touch-100k": _COLD,
+    "touch-1m": _COLD,
+    "touch-trio": (
+        "The more connections, the deeper trio's heap and the larger the distance: with few, all of it is in the "
+        "caches."
+    ),
+    "uid-1k": (
+        "A call of a method, a look-up and a store, where the peer is a store written out in the caller's loop. A "
+        "method call alone costs more than that store, so hot the ratio cannot go below the sum of both."
+    ),
+    "uid-100k": _UID_COLD,
+    "uid-1m": _UID_COLD,
+    "steady-mean": (
+        "Every connection that spoke is moved once a timeout. What a move costs is the cache misses of looking at a "
+        "lease that lay untouched for seconds; with a limit it is worked off in steps."
+    ),
+    "steady-worst": "The moves of one tick in one step; with a limit, as the adapters have it, no step is that long.",
+    "poisson-mean": (
+        "By chance some connections are silent for three times the mean: they are reaped in each of these ticks and "
+        "come back, and reaping is most of the time told here. With heartbeats nobody is."
+    ),
+    "poisson-worst": "As above; with a limit, as the adapters have it, no step is that long.",
+    "slices-p999": "A slice of reaps costs what making that many records and emptying that many places costs.",
+    "slices-worst": "A full collection of the garbage collector fell into a slice; its length grows with all objects.",
+    "slices-p999-wall": "See the control: an empty loop in slices of the same length is interrupted as often.",
+    "slices-worst-wall": "See the control, and *What slow slices are*: the processor was taken away meanwhile.",
+    "memory-lease": "With few connections the fixed parts of the core are not yet spread thin; see the growth below.",
+    "memory-map": "A dict is part empty, more so after it has just grown: the figure depends on the count.",
+    "memory-hour": (
+        "After traffic the leases of one epoch lie in more, and emptier, runs than on arrival; with few connections a "
+        "run of its own for each epoch weighs the most."
+    ),
+    "echo-serve": (
+        "Between the handler and the socket lies one more `async` call each way, and that costs more than the touch. "
+        "Whoever cannot afford it touches by hand inside `watch()`. Compare with the control before believing a "
+        "hundredth."
+    ),
+    "echo-watch": "One method call and one store a packet; compare with the control before believing a hundredth.",
+    "http-memory": "At this number of connections the parked server's fixed parts are not yet spread thin.",
+    "http-memory-uvicorn": "At this number of connections the parked server's fixed parts are not yet spread thin.",
+}
+"""What was tried, by goal: printed only where the goal is missed."""
+
+UNEXPLAINED = "Nothing has been tried yet; the figure is what it is."
+
+
+def judge(results: Results) -> list[tuple[Goal, Measured | None]]:
+    """Every goal with what was found."""
+    return [(goal, goal.measure(results)) for goal in GOALS]
