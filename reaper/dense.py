@@ -176,7 +176,13 @@ class DenseReaper:
 
     def discard(self, uid: int) -> bool:
         """`release()` the lease of *uid*; False if it is not registered. O(1)."""
-        return uid in self and self._release(self._handles((uid,))[0])
+        lane = self._table[self._lanes_of[uid]] if uid in self else None
+        if lane is None:
+            return False
+        self._end(lane, (uid,))
+        self._hooks.pop(uid, None)
+        self._released += 1
+        return True
 
     def _suspend(self, lease: DenseLease) -> bool:
         lane = self._lane_of_lease(lease)
@@ -223,13 +229,7 @@ class DenseReaper:
         return True
 
     def _release(self, lease: DenseLease) -> bool:
-        lane = self._lane_of_lease(lease)
-        if lane is None:
-            return False
-        self._end(lane, [lease])
-        self._hooks.pop(lease.uid, None)
-        self._released += 1
-        return True
+        return self._lane_of_lease(lease) is not None and self.discard(lease.uid)
 
     def _lane_of_lease(self, lease: DenseLease) -> Lane | None:
         """The lane of the connection that *lease* stands for; None when that has ended."""
@@ -275,15 +275,14 @@ class DenseReaper:
             self._table[lane.number] = None
             del self._lanes[lane.timeout, lane.reason, lane.suspended]
 
-    def _end(self, lane: Lane, leases: Sequence[DenseLease]) -> None:
-        """Take *leases*, one or more and all in *lane*, out of the books; they are dead from here on."""
+    def _end(self, lane: Lane, uids: Sequence[int]) -> None:
+        """Take *uids*, one or more and all in *lane*, out of the books; their handles are dead from here on."""
         epochs, lanes_of, generations = self.epochs, self._lanes_of, self._generations
-        for lease in leases:
-            uid: int = lease.uid
+        for uid in uids:
             lanes_of[uid] = epochs[uid] = 0
-            generations[uid] = (lease._pos + 1) & 0xFFFFFFFF
-        self._count -= len(leases)
-        self._leave(lane, len(leases))
+            generations[uid] = (generations[uid] + 1) & 0xFFFFFFFF
+        self._count -= len(uids)
+        self._leave(lane, len(uids))
 
     def _grow(self, capacity: int) -> None:
         # One place more than there are uids: that is the byte of uid -1, the descriptor of a closed socket.
@@ -405,7 +404,7 @@ class DenseReaper:
             doomed = self._last_look(doomed, spare)
         for group in doomed:
             if group.leases:
-                self._end(group.lane, group.leases)
+                self._end(group.lane, [lease.uid for lease in group.leases])
         self._aged.sweep()
         self._free_numbers()
         self._age(None if limit is None else max(MOVES_PER_CALL - work, 1))
