@@ -7,7 +7,8 @@ not in the figure. All servers run at once, each in a process of its own, and ar
 same client; whoever is not asked sleeps.
 
 - `bytes_per_idle_connection`: each of many connections asks once and falls silent; resident memory of the server when
-  all have been silent for a while, against that before the first; `bytes_by_quarter` is that for each quarter of them.
+  all have been silent for a while, against that before the first, when the server has answered some others; and the
+  same for each quarter of them.
 - `cpu_us`: server CPU a request, with some connections that ask again and again, one request in flight each.
 - `wrk`: what wrk makes of it, where that is installed: requests a second of wall time and the CPU of each.
 
@@ -37,6 +38,8 @@ from .servers_process import KINDS, Server, installed, serving
 
 BUSY = 50
 """Connections that ask again and again."""
+WARM_UP = 5
+"""Requests on each of them before anything is measured."""
 RATE = 400
 """Connections a second that come to a server, at most: few enough for those before them to have fallen silent."""
 DESCRIPTORS_BESIDE = 200
@@ -122,21 +125,27 @@ def idle_memory(
     """Resident bytes an idle connection, as many servers at a time as this process has descriptors for."""
     found = {}
     names = list(servers)
+    # What a server needs once, for its first burst, is no connection's share: two megabytes of ours is such.
+    for server in servers.values():
+        with ExitStack() as stack:
+            clients = [stack.enter_context(server.dial()) for _ in range(BUSY)]
+            for _ in range(WARM_UP):
+                server.ask(clients)
     for first in range(0, len(names), at_once):
         group = [servers[name] for name in names[first : first + at_once]]
         time.sleep(size.silence)
         points = {server.name: [server.rss()] for server in group}
         with ExitStack() as stack:
-            clients: dict[str, list[socket.socket]] = {server.name: [] for server in group}
+            idle: dict[str, list[socket.socket]] = {server.name: [] for server in group}
             for quarter in range(1, QUARTERS + 1):
                 count = size.connections * quarter // QUARTERS
                 note(f"idle memory: {count:,} connections each to {len(group)} servers")
-                _open(group, clients, count, stack)
+                _open(group, idle, count, stack)
                 time.sleep(size.silence)
                 for server in group:
                     points[server.name].append(server.rss())
             for server in group:
-                server.ask(clients[server.name][:BUSY])  # they are all still there
+                server.ask(idle[server.name][:BUSY])  # they are all still there
         for name, (empty, *filled) in points.items():
             steps = [after - before for before, after in zip([empty, *filled], filled, strict=False)]
             found[name] = {

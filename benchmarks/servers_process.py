@@ -90,7 +90,8 @@ def _uvicorn(port: int, most: int, folder: Path) -> Sequence[str]:
 
 def _nginx(port: int, most: int, folder: Path) -> Sequence[str]:
     config = folder / "nginx.conf"
-    text = NGINX.format(folder=folder, most=most, kept=KEPT, port=port, path=PATH, body=BODY.decode())
+    # nginx lets silent connections go when less than a sixteenth of its places is free.
+    text = NGINX.format(folder=folder, most=most * 8 // 7 + 16, kept=KEPT, port=port, path=PATH, body=BODY.decode())
     config.write_text(text)
     return [installed("nginx") or "nginx", "-p", str(folder), "-e", str(folder / "nginx.log"), "-c", str(config)]
 
