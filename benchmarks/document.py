@@ -1,6 +1,6 @@
 """docs/performance.md: the template with its placeholders filled from the results.
 
-One rule: *no figure is typed by hand*. Words stand in the template, in `goals.py` and here; numbers come from the files.
+One rule: *no figure is typed by hand*. Words stand in the template, `goals.py` and `tables.py`, numbers in the files.
 """
 
 from __future__ import annotations

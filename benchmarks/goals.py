@@ -313,7 +313,7 @@ GOALS = [
 
 _COLD = (
     "Cold, what counts is the cache misses: the object's line for the peer, the same line for the lease, and the lines "
-    "of the epochs whose reference counts change, which are shared and hot. See how far the control is from 1.00 first."
+    "of the epochs whose reference counts change, which are shared and hot. See first how far the control is off."
 )
 _UID_COLD = (
     "Cold, each memory access that misses is what counts: the peer's dict needs the key and its entry, ours the lease "

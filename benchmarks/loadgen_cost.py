@@ -93,7 +93,7 @@ def measure(connections: int, rate: float, seconds: float, output: int | None = 
             with tempfile.TemporaryDirectory() as folder:
                 path = Path(folder) / "report.json"
                 command = [
-                    sys.executable, "-m", "loadgen", "run", "--target", f"127.0.0.1:{port}", "--mix", "chatty",
+                    sys.executable, "-m", "loadgen", "run", "--target", f"127.0.0.1:{port}", "--mix", "chatty", "--quiet",
                     "--connections", str(connections), "--timeout", f"{timeout:.3f}s", "--tick", "1s",
                     "--duration", f"{seconds:.0f}s", "--report", str(path),
                 ]  # fmt: skip

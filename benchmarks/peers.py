@@ -603,10 +603,11 @@ class TrioMoveOn(TrioScope):
         return [(self.tasks[i], self.bare[i]) for i in order]
 
     def touch_all(self, handles: list[Any], now: float) -> None:
-        self.thread.wake([task for task, _ in handles])
+        self.now = now
+        self.thread.wake([task for task, _ in handles], now)
 
     def baseline(self, handles: list[Any]) -> None:
-        self.thread.wake([task for _, task in handles])
+        self.thread.wake([task for _, task in handles], self.now)
 
     def release(self, handles: list[Any]) -> None:
         raise NotImplementedError("a read that ends by itself is a touch")

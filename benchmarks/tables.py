@@ -59,7 +59,7 @@ def machine(results: Results) -> str:
     return (
         f"{about['cpu']}, {about['cpus']} processors, {about['memory_bytes'] / 2**30:.0f} GiB; {about['system']} "
         f"{about['kernel']}; {about['python']}; {packages}. Commit {about['commit'][:12]}{state}{several}, "
-        "{about['date']}."
+        f"{about['date']}."
     )
 
 
@@ -241,11 +241,12 @@ def outliers_finding(results: Results) -> str:
     taken = sum(each["taken_by_others"] for each in found.values())
     limit = results.get("outliers", "slow_ms")
     control = found["empty loop (control)"]
-    told = [
+    words = (
         f"Of {slow:,} slices over {limit:g} ms, in {taken:,} the thread had the processor for less than half of the "
         f"time: it was taken away. The empty loop, which allocates nothing, had {len(control['slow'])} of them, the "
         f"worst {quantity(max(control['worst_ms']))} ms."
-    ]
+    )
+    told = [words]
     names = [name for name in found if name != "empty loop (control)"]
     heavy = {name: max(found[name]["worst_cpu_ms"]) for name in names}
     for name, cpu in sorted(heavy.items(), key=lambda item: -item[1]):
@@ -321,7 +322,8 @@ def accuracy_table(results: Results) -> str:
     for case, each in results.get("accuracy", "core").items():
         at = each["lateness_s"]
         rows.append([f"the core in virtual time, {case}", f"{each['reaps']:,}", str(each["early"]), cell(at["min"]),
-                     cell(at["median"]), cell(at["max"]), f"{each['beyond_a_tick']} ({each['stalls']} stalls)"])  # fmt: skip
+                     cell(at["median"]), cell(at["max"]), f"{each['beyond_a_tick']} ({each['stalls']} stalls)",
+                     ])  # fmt: skip
     for name, words in (("simulated", "`loadgen simulate`, 10 stalls"), ("real", "`loadgen run`, real sockets")):
         each = results.get("accuracy", name)
         at, reaps = each["lateness_s"], each["reaps"]
@@ -423,7 +425,7 @@ def dense_section(results: Results) -> str:
     """A pointer to the one that has a page of its own."""
     if not results.get("dense"):
         return ""
-    return "`reaper.DenseReaper`, one byte a connection, is a row of the tables above and has a page: [dense.md](dense.md)."
+    return "`reaper.DenseReaper`, one byte a connection: a row of the tables above, and [a page of its own](dense.md)."
 
 
 def pipeline_section(results: Results) -> str:
@@ -431,7 +433,9 @@ def pipeline_section(results: Results) -> str:
     runs = [name for name in results.parts if name.startswith("pipeline")]
     if not runs:
         return MISSING + " It has a page of its own when it was: docs/pipeline-speed.md."
-    return f"Spark beside DuckDB and Polars on the same files: [pipeline-speed.md](pipeline-speed.md), from {', '.join(runs)}."
+    return (
+        f"Spark beside DuckDB and Polars on the same files: [a page of its own](pipeline-speed.md) ({', '.join(runs)})."
+    )
 
 
 def lose(results: Results) -> str:
@@ -471,7 +475,8 @@ FILLERS: dict[str, Callable[[Results], str]] = {
     function.__name__: function
     for function in (
         scale, machine, not_run, hot, touch_table, touch_special, jvm_table, ticks_table, steady_table, slice_limit,
-        pauses_table, outliers_table, outliers_finding, mass_table, memory_table, memory_hour, accuracy_table, echo_table,
-        servers_table, journal_table, timers_table, loadgen_table, dense_section, pipeline_section, lose, parts,
+        pauses_table, outliers_table, outliers_finding, mass_table, memory_table, memory_hour, accuracy_table,
+        echo_table, servers_table, journal_table, timers_table, loadgen_table, dense_section, pipeline_section,
+        lose, parts,
     )
 }  # fmt: skip

@@ -65,10 +65,11 @@ class TrioThread:
 
         self._run(job)
 
-    def wake(self, tasks: list[trio.lowlevel.Task]) -> None:
-        """Let each of these parked tasks run once."""
+    def wake(self, tasks: list[trio.lowlevel.Task], now: float) -> None:
+        """Let each of these parked tasks run once, at *now*."""
 
         async def job() -> None:
+            self._move(now)
             for task in tasks:
                 trio.lowlevel.reschedule(task)
             # Twice: within one scheduling pass the caller may have its turn before they have theirs.
