@@ -93,9 +93,9 @@ def measure(connections: int, rate: float, seconds: float, output: int | None = 
             with tempfile.TemporaryDirectory() as folder:
                 path = Path(folder) / "report.json"
                 command = [
-                    sys.executable, "-m", "loadgen", "run", "--target", f"127.0.0.1:{port}", "--mix", "chatty", "--quiet",
+                    sys.executable, "-m", "loadgen", "run", "--target", f"127.0.0.1:{port}", "--mix", "chatty",
                     "--connections", str(connections), "--timeout", f"{timeout:.3f}s", "--tick", "1s",
-                    "--duration", f"{seconds:.0f}s", "--report", str(path),
+                    "--duration", f"{seconds:.0f}s", "--report", str(path), "--quiet",
                 ]  # fmt: skip
                 subprocess.run(command, cwd=ROOT, stdout=output, check=True)
                 report: dict[str, object] = json.loads(path.read_text())
