@@ -21,7 +21,7 @@ from pathlib import Path
 from .common import ROOT
 from .servers_apps import BODY, KEPT, PATH
 
-PATIENCE = 30.0  # seconds for a server to start, to answer, or to end
+PATIENCE = 60.0  # seconds for a server to start, to answer, or to end; a busy machine starts ten in thirty
 REQUEST = f"GET {PATH} HTTP/1.1\r\nhost: x\r\n\r\n".encode()
 APPS = "benchmarks.servers_apps"
 
@@ -125,6 +125,7 @@ class Server:
         self._end = REQUEST if kind.echo else b"\r\n\r\n" + BODY
         self._process = process
         self._members: list[int] = []
+        self._told = False
 
     def dial(self) -> socket.socket:
         """A new connection to it."""
@@ -187,9 +188,15 @@ class Server:
         found = (re.search(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text()) for pid in self._members)
         return sum(int(match[1]) * 1024 for match in found if match is not None)
 
+    def stop(self) -> None:
+        """SIGTERM, once: a second one might cut short what the first began. `end` waits for it."""
+        if not self._told:
+            self._told = True
+            self._process.terminate()
+
     def end(self) -> None:
-        """SIGTERM, and SIGKILL for whoever of its group does not listen."""
-        self._process.terminate()
+        """`stop`, and SIGKILL for whoever of its processes does not listen."""
+        self.stop()
         try:
             self._process.wait(PATIENCE)
         except subprocess.TimeoutExpired:
@@ -236,4 +243,8 @@ def serving(names: Sequence[str], most: int, folder: Path) -> Iterator[dict[str,
             stack.callback(servers[name].end)
         for server in servers.values():
             server.wait_until_it_serves()
-        yield servers
+        try:
+            yield servers
+        finally:
+            for server in servers.values():
+                server.stop()  # all at once, then `end` one by one
