@@ -20,13 +20,11 @@ def main(directory: str, writer: int, seconds: float, mode: str) -> None:
     signal.signal(signal.SIGINT, lambda *_: stop.set())
     chance = random.Random(writer)
     options = {"writer": writer, "mode": mode, "gap_threshold": 0.2, "tick": 0.1}
-    with Journal(directory, flush=0.1, rotate_seconds=0.4, **options) as journal:  # type: ignore[arg-type]
+    with Journal(directory, flush=0.1, rotate_seconds=1.0, **options) as journal:  # type: ignore[arg-type]
         end = time.monotonic_ns() + round(seconds * S)
         living: list[ConnectionLog] = []
-        while time.monotonic_ns() < end and not stop.wait(0.05):
-            living += [
-                journal.open(time.monotonic_ns(), TIMEOUT_MS, chance.choice(["echo", "http"])) for _ in range(10)
-            ]
+        while time.monotonic_ns() < end and not stop.wait(0.1):
+            living += [journal.open(time.monotonic_ns(), TIMEOUT_MS, chance.choice(["echo", "http"])) for _ in range(4)]
             living = [log for log in living if lives_on(log, chance)]
 
 

@@ -200,6 +200,22 @@ def test_files_that_retention_deleted_before_they_were_read_are_missed_by_number
     assert str(files[0]) not in one.ledger.files
 
 
+def test_a_file_that_fails_after_its_check_is_put_aside_and_not_tried_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened(tmp_path / "server", 1, S)
+
+    def fails(*_: object) -> None:
+        raise OSError("input/output error")
+
+    monkeypatch.setattr(live_feed, "_rows", fails)
+    one = feed(tmp_path)
+    assert admit_all(one) == 1
+    (entry,) = one.quarantined.values()
+    assert entry["reason"] == "cannot be read: input/output error"
+    assert one.ledger.rows == 0
+
+
 def test_files_of_version_1_are_put_on_the_timeline_by_their_anchors(tmp_path: Path) -> None:
     opened(tmp_path / "server", 1, S)
     (path,) = (tmp_path / "server").glob("*.parquet")
@@ -529,7 +545,7 @@ def test_killed_in_the_middle_of_batches_while_servers_write_nothing_is_lost_or_
     servers, out = [tmp_path / "server1", tmp_path / "server2"], tmp_path / "out"
     writers = [
         subprocess.Popen(
-            [sys.executable, ROOT / "tests" / "live_writer.py", server, "1", "300", mode],
+            [sys.executable, ROOT / "tests" / "live_writer.py", server, "1", "900", mode],
             cwd=ROOT,
             env={**os.environ, "PYTHONPATH": str(ROOT)},
         )

@@ -167,8 +167,8 @@ class Feed:
         for facts in found.files:
             try:
                 self._take(step, facts)
-            except (OSError, pa.ArrowException):
-                continue  # gone between the check and the reading: the same
+            except (OSError, pa.ArrowException) as error:
+                self._put_aside(facts.path, f"cannot be read: {error}")  # or gone since the check: its serial tells
         if step.taken:
             self._commit(step)
         return len(chosen)
