@@ -12,6 +12,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -25,10 +26,11 @@ from pipeline_traffic import WALL, Clock, journal
 
 from reaper import IdleReaper
 from reaper.herd import Jitter
-from reaper.pipeline import cli, cli_whatif, whatif_replay
+from reaper.pipeline import cli, cli_whatif, whatif, whatif_replay
 from reaper.pipeline.frames import read_events, runs_frame
-from reaper.pipeline.inputs import Inputs, check, share_timeline
+from reaper.pipeline.inputs import Inputs, check
 from reaper.pipeline.session import open_session
+from reaper.pipeline.survival import kaplan_meier
 from reaper.pipeline.whatif import what_if
 from reaper.pipeline.whatif_pressure import CLOSED, CUT, RETURNED, Outcome, Process, Valve, most_open, replay
 from reaper.pipeline.whatif_settings import CannotTell, InForce, Rule, Setting, parse, refusal, wheel
@@ -413,6 +415,36 @@ def test_a_timeout_below_what_the_journal_wrote_is_refused_and_one_at_it_is_not(
     assert refusal(Setting(""), [InForce(0, "echo", 7, 500, 1)], {0: 1_000_000_000}) is None
 
 
+def test_what_was_cut_too_early_to_tell_is_expected_by_the_curve_and_not_beyond_it() -> None:
+    # 10 silences: 2 end at 1 s, 3 at 3 s, 1 is followed to 6 s, 4 were cut at 2 s: those are in question.
+    curve = kaplan_meier([(1.0, 2, 0), (2.0, 0, 4), (3.0, 3, 0), (6.0, 0, 1)])
+    assert [curve.at(t) for t in (2.0, 5.0)] == pytest.approx([0.8, 0.2])
+    found = whatif.expected(curve, timeout=5.0, since=2.0, many=4)
+    assert found is not None
+    reaps, seconds_held = found
+    assert reaps == pytest.approx(4 * 0.2 / 0.8)
+    assert seconds_held == pytest.approx(4 * (0.8 * 1 + 0.2 * 2) / 0.8)
+    assert whatif.expected(curve, timeout=6.1, since=2.0, many=4) is None
+
+
+def group(**changes: Any) -> SimpleNamespace:
+    known = {"run": 0, "listener_hash": 1, "timeout_ms": 5000, "silences": 9, "opened": 70, "first": 60, "reaps": 50}
+    return SimpleNamespace(**{**known, "slack": [490, 500, 510], **changes})
+
+
+@pytest.mark.parametrize(
+    ("changes", "blur"),
+    [({}, 500), ({"slack": [50, 250, 450]}, 0), ({"reaps": 19}, 0), ({"slack": None, "reaps": 0}, 0)],
+    ids=["all equally far", "spread over an epoch", "too few to tell", "none"],
+)
+def test_leases_that_log_themselves_are_known_by_the_distance_of_their_reaps(
+    changes: dict[str, Any], blur: int
+) -> None:
+    rows = [group(**changes), group(timeout_ms=None, reaps=0, slack=None, opened=None, first=10)]
+    assert whatif_replay.facts_of_runs(rows) == {0: {"origin_ns": 70, "blur_ns": blur}}
+    assert [row.timeout_ms for row in whatif_replay.timeouts_in_force(rows)] == [5000]
+
+
 # ---- through the journal and Spark ----------------------------------------------------------------------------------
 
 
@@ -452,62 +484,88 @@ def on_the_grid(seconds: int, **others: Any) -> Setting:
     return Setting(f"{seconds} {others}", (Rule(seconds * 10**9),), **options)
 
 
+def most_at_once(truths: list[Truth]) -> int:
+    """Connections open at once over several processes, openings first at one instant."""
+    steps = [(life.opened, 0, 1) for truth in truths for life in truth.lives]
+    steps += [(life.ended, 1, -1) for truth in truths for life in truth.lives if life.ended is not None]
+    level = peak = 0
+    for _, _, by in sorted(steps):
+        level += by
+        peak = max(peak, level)
+    return peak
+
+
 @pytest.mark.spark
 @pytest.mark.slow
-def test_spark_replays_a_journal_as_the_real_reaper_would_have_lived_it(spark: Any, tmp_path: Path) -> None:
-    script = traffic(11, 150, longest=12 * 512)
-    log = run(script, lambda _: LONG, 512)
-    inputs = record(tmp_path, log, LONG * UNIT // 10**6)
+def test_spark_replays_journals_as_the_real_reaper_would_have_lived_them(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scripts = [traffic(11, 120, longest=12 * 512), traffic(12, 50, longest=12 * 512)]
+    logs = [run(script, lambda _: LONG, 512) for script in scripts]
+    record(tmp_path, logs[0], LONG * UNIT // 10**6)
+    inputs = record(tmp_path, logs[1], LONG * UNIT // 10**6, writer=8, listener="http")
+    # Both were written with made-up clocks that are one already; what this machine's clock says of them is noise.
+    monkeypatch.setattr(whatif, "share_timeline", lambda _: "")
     half = 500_000_000
     variants = [
         on_the_grid(3),
         on_the_grid(8, tick_ns=half),
         on_the_grid(6, tick_ns=half, epochs_per_tick=2),
         on_the_grid(4, jitter=0.5, tick_ns=half),
-        on_the_grid(9, max_open=60),
+        on_the_grid(9, max_open=30),
+        Setting("only echo", (Rule(3 * 10**9, "echo"),), epochs_per_tick=1),
     ]
-    first = inputs.runs[0].first_conn
-    conn_of = {life.client: first + 1 + i for i, life in enumerate(log.lives)}  # nobody was cut: a client, a connection
+    # Nobody was cut, so each client is one connection: the numbers after the run's first, in order.
+    conn_of = [
+        {life.client: of_run.first_conn + 1 + i for i, life in enumerate(log.lives)}
+        for of_run, log in zip(inputs.runs, logs, strict=True)
+    ]
 
-    def drawn(client: int) -> int:
-        return 4 * 512 + zlib.crc32(f"5:{conn_of[client]}".encode()) % 5 * 256
+    def drawn(process: int) -> Callable[[int], int]:
+        return lambda client: 4 * 512 + zlib.crc32(f"5:{conn_of[process][client]}".encode()) % 5 * 256
 
+    def live(script: list[Client], log: Truth, timeout: Callable[[int], int], tick: int, **others: Any) -> Truth:
+        return run(script, timeout, tick, until=log.end, **others)
+
+    both = list(zip(scripts, logs, strict=True))
     truths = [
-        run(script, lambda _: 3 * 512, 512, until=log.end),
-        run(script, lambda _: 8 * 512, 256, until=log.end),
-        run(script, lambda _: 6 * 512, 256, epochs_per_tick=2, until=log.end),
-        run(script, drawn, 256, until=log.end),
-        run(script, lambda _: 9 * 512, 512, limit=60, until=log.end),
+        [live(*one, lambda _: 3 * 512, 512) for one in both],
+        [live(*one, lambda _: 8 * 512, 256) for one in both],
+        [live(*one, lambda _: 6 * 512, 256, epochs_per_tick=2) for one in both],
+        [live(*one, drawn(process), 256) for process, one in enumerate(both)],
+        [live(*one, lambda _: 9 * 512, 512, limit=30) for one in both],
+        [live(*both[0], lambda _: 3 * 512, 512), logs[1]],
     ]
-    base = Setting("", epochs_per_tick=1)
-    summary = what_if(spark, inputs, base, variants, seed=5).summary
+    summary = what_if(spark, inputs, Setting("", epochs_per_tick=1), variants, seed=5).summary
     current, *rows = summary["rows"]
-    assert current["reaps"]["value"] == len(log.reaps)
-    assert summary["calibration"]["peak_open"] == {"logged": log.peak, "replayed": log.peak}
+    assert current["reaps"]["value"] == sum(len(log.reaps) for log in logs)
+    assert summary["calibration"]["peak_open"] == dict.fromkeys(("logged", "replayed"), most_at_once(logs))
     assert summary["calibration"]["replayed_later_s"]["max"] == summary["calibration"]["replayed_later_s"]["min"] == 0
-    begin = min(life.opened for life in log.lives)
-    for row, truth in zip(rows, truths, strict=True):
+    begin = min(life.opened for log in logs for life in log.lives)
+    for row, lived in zip(rows, truths, strict=True):
         assert {row[key]["kind"] for key in ("reaps", "false_cuts", "peak_open", "descriptor_hours")} == {"exact"}
-        assert row["reaps"]["value"] == len(truth.reaps)
-        assert row["false_cuts"]["value"] == len(truth.reconnects) > 0
-        assert row["peak_open"]["value"] == truth.peak
-        assert row["descriptor_hours"]["value"] == pytest.approx(truth.held(log.end) * UNIT / 3600e9)
-        assert row["reconnects_per_s"]["peak"]["value"] == busiest(truth.reconnects, begin)
-    assert rows[4]["evicted"]["value"] == len(truths[4].evicted) > 0
-    assert [row["lateness_s"]["max"] <= late for row, late in zip(rows, (1, 0.5, 0.25, 0.5, 1), strict=True)] == [
-        True
-    ] * 5
+        assert row["reaps"]["value"] == sum(len(truth.reaps) for truth in lived)
+        assert row["false_cuts"]["value"] == sum(len(truth.reconnects) for truth in lived) > 0
+        assert row["evicted"]["value"] == sum(len(truth.evicted) for truth in lived)
+        assert row["peak_open"]["value"] == most_at_once(lived)
+        held = sum(truth.held(log.end) for truth, log in zip(lived, logs, strict=True))
+        assert row["descriptor_hours"]["value"] == pytest.approx(held * UNIT / 3600e9)
+        reconnects = [each for truth in lived for each in truth.reconnects]
+        assert row["reconnects_per_s"]["peak"]["value"] == busiest(reconnects, begin)
+    assert all(truth.evicted for truth in truths[4])
+    for row, epoch in zip(rows, (1, 0.5, 0.25, 0.5, 1, 1), strict=True):
+        assert row["lateness_s"]["max"] <= epoch
     # and each single instant
-    share_timeline(inputs.runs)
     silences = whatif_replay.silences(read_events(spark, inputs), runs_frame(spark, inputs, 1))
     echo, timeout_ms = spark.range(1).selectExpr("xxhash64('echo')").first()[0], LONG * UNIT // 10**6
+    origin = min(life.opened for life in logs[0].lives) * UNIT
     plan = [
-        (0, 0, echo, timeout_ms, 3 * 10**9, 1, 0, 10**9, begin * UNIT, 0),
-        (1, 0, echo, timeout_ms, 4 * 10**9, 5, half, half, begin * UNIT, 0),
+        (0, 0, echo, timeout_ms, 3 * 10**9, 1, 0, 10**9, origin, 0),
+        (1, 0, echo, timeout_ms, 4 * 10**9, 5, half, half, origin, 0),
     ]
     hits = whatif_replay.judged(silences, spark.createDataFrame(plan, whatif_replay.PLAN), 5).where("cut").collect()
-    client_of = {conn: client for client, conn in conn_of.items()}
-    for i, truth in ((0, truths[0]), (1, truths[3])):
+    client_of = {conn: client for client, conn in conn_of[0].items()}
+    for i, truth in ((0, truths[0][0]), (1, truths[3][0])):
         assert sorted((client_of[hit.conn], hit.due // UNIT) for hit in hits if hit.setting == i) == sorted(truth.reaps)
 
 

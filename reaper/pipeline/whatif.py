@@ -282,16 +282,24 @@ def _estimates(
     cells = hits.where("censored").groupBy("setting", "listener_hash", "timeout", bucket.alias("bucket")).count()
     found: dict[int, tuple[float, float] | None] = {}
     for row in cells.collect():
-        curve, timeout, since = curves[row.listener_hash], row.timeout / 1e9, bucket_edge(row.bucket)
-        before = found.get(row.setting, (0.0, 0.0))
-        here = curve.at(since)
-        if before is None or timeout > curve.followed or here <= 0:
-            found[row.setting] = None
-            continue
-        many = row["count"]
-        held = many * max(curve.held(timeout) - curve.held(since), 0.0) / here
-        found[row.setting] = (before[0] + many * curve.at(max(timeout, since)) / here, before[1] + held)
+        before, more = found.get(row.setting, (0.0, 0.0)), None
+        if before is not None:
+            more = expected(curves[row.listener_hash], row.timeout / 1e9, bucket_edge(row.bucket), row["count"])
+        found[row.setting] = None if before is None or more is None else (before[0] + more[0], before[1] + more[1])
     return found
+
+
+def expected(curve: Curve, timeout: float, since: float, many: int) -> tuple[float, float] | None:
+    """Of *many* silences that were cut after *since* seconds: (reaps by a longer *timeout*, seconds held more).
+
+    Returns:
+        None: the timeout lies beyond the longest silence that *curve* has seen.
+    """
+    here = curve.at(since)
+    if timeout > curve.followed or here <= 0:
+        return None
+    held = max(curve.held(timeout) - curve.held(since), 0.0)
+    return many * curve.at(max(timeout, since)) / here, many * held / here
 
 
 def _calibration(facts: dict[str, Any], answers: dict[int, dict[str, Any]]) -> dict[str, Any] | None:
