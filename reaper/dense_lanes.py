@@ -111,14 +111,18 @@ class Aged:
         self._heap.clear()
         self._dropped.clear()
 
-    def add(self, uid: int, epoch: Epoch, key: Key) -> None:
-        """Note that *uid* has been silent since *epoch*; the caller sets its byte. Cost: O(1) amortised."""
+    def slot(self, epoch: Epoch, key: Key) -> AgedSlot:
+        """Where those of *key* who have been silent since *epoch* are noted; a new one if there is none."""
         slot = self._by_key.get((epoch.serial, key))
         if slot is None:
             self._serial = (self._serial + 1) & 0xFFFFFFFF
             slot = AgedSlot(self._serial, epoch, key)
             self._slots[slot.serial] = self._by_key[epoch.serial, key] = slot
             heappush(self._heap, (slot.due, slot.serial))
+        return slot
+
+    def add(self, uid: int, slot: AgedSlot) -> None:
+        """Note *uid* in *slot*; the caller sets its byte. Cost: O(1) amortised."""
         slot_of = self._slot_of
         if uid >= len(slot_of):
             slot_of.frombytes(bytes(4 * (len(self._epochs) - len(slot_of))))
