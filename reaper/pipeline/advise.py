@@ -14,7 +14,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from .frames import names, read_events
+from .frames import listener_names, read_events, recomputed
 from .inputs import Inputs, share_timeline
 from .requests import FORMATS, read_requests, silences
 from .survival import BALANCERS, Curve, kaplan_meier
@@ -30,6 +30,10 @@ LATENESS_SHARE = 0.02
 TICKS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0)
 MARGIN_S = 5.0
 """By how much a timeout must outlast a load balancer's: a request and an idle close must not cross on the way."""
+
+
+class NotFull(Exception):
+    """Silences cannot be recomputed. The message is one line that says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,17 +92,29 @@ def advise(
     logs: tuple[str, list[Path], int] | None,
     policy: Policy,
     progress: Callable[[str], None] = lambda _: None,
+    *,
+    recompute: bool = False,
 ) -> Advice:
-    """Learn from journals, or from access logs (format, files, timeout in force in ns)."""
+    """Learn from journals, or from access logs (format, files, timeout in force in ns).
+
+    Args:
+        recompute: Take silences from the times of the rows, not from what the rows say of them.
+    Raises:
+        NotFull: they are to be recomputed, but a journal has no row for each activity.
+    """
     quarantined: list[dict[str, str]] = list(inputs.quarantined)
     candidates = [float(t) for t in CANDIDATES if t <= policy.longest_s]
     notes: list[str] = []
     if logs is None:
         share_timeline(inputs.runs)
+        if recompute and (lacking := next((run for run in inputs.runs if not run.full), None)):
+            raise NotFull(f"silences cannot be recomputed: the journal of writer {lacking.writer} is not in full mode")
         events = read_events(spark, inputs)
+        if recompute:
+            events = recomputed(events)
         rows = silences_of_journal(events)
         lives = lives_of_journal(spark, events, inputs, candidates)
-        listener_names = names(events, "listener")
+        named = listener_names(spark, inputs)
         threshold = max((run.gap_threshold_ns for run in inputs.runs), default=0) / 1e9
         source = "journal"
     else:
@@ -109,9 +125,7 @@ def advise(
         gaps = silences(requests, timeout_ns, connections=FORMATS[name].connections).cache()
         rows = gaps.withColumn("listener_hash", F.xxhash64("listener"))
         lives = lives_of_requests(gaps, candidates)
-        listener_names = {
-            row[0]: row[1] for row in gaps.select(F.xxhash64("listener"), "listener").distinct().collect()
-        }
+        named = {row[0]: row[1] for row in gaps.select(F.xxhash64("listener"), "listener").distinct().collect()}
         threshold = 0.0
         source = name
         notes.append(f"{name} logs do not show {FORMATS[name].blind}")
@@ -134,7 +148,7 @@ def advise(
             counts[edge] = (counts.get(edge, (0, 0))[0] + facts["short"], counts.get(edge, (0, 0))[1])
         curve = kaplan_meier((edge, ended, censored) for edge, (ended, censored) in counts.items())
         entry = _listener(curve, facts, candidates, policy, span_s, threshold)
-        listeners[listener_names.get(key, "(none)")] = entry
+        listeners[named.get(key, "(none)")] = entry
     summary: dict[str, Any] = {
         "schema": SCHEMA,
         "source": source,

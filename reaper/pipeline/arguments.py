@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from .inputs import Inputs, check
+from .manifest import Unsound
 
 if TYPE_CHECKING:
     from .advise import Policy
@@ -68,13 +69,21 @@ AddCommand = Callable[[str, Run, str], Parser]
 """Declares a command (name, what runs it, summary); returns its parser, which has --out, --master, --json, --quiet."""
 
 
-def add_inputs(parser: Parser, *, required: bool = True) -> None:
+def add_inputs(parser: Parser, *, required: bool = True, client: bool = True) -> None:
     parser.add_argument(
-        "--events", type=place, nargs="+", default=[], required=required, metavar="DIR", help="journals of servers"
+        "--events",
+        type=place,
+        nargs="+",
+        default=[],
+        required=required,
+        metavar="DIR",
+        help="journals of servers, or compacted tables",
     )
-    parser.add_argument(
-        "--client", type=place, nargs="+", default=[], metavar="DIR", help="journals of the load generator"
-    )
+    if client:
+        parser.add_argument(
+            "--client", type=place, nargs="+", default=[], metavar="DIR", help="journals of the load generator"
+        )
+    parser.set_defaults(client=[])
     parser.add_argument("--no-checksums", action="store_true", help="do not verify every page before reading")
     parser.add_argument(
         "--max-age", type=duration_ns, default=3650 * _UNITS_NS["d"], metavar="DURATION",
@@ -109,6 +118,9 @@ def add_policy(parser: Parser) -> None:
         "--timeout", type=duration_ns, metavar="DURATION", help="timeout in force when they were written; default 75s"
     )
     parser.add_argument(
+        "--recompute", action="store_true", help="take silences from the times of the rows; needs journals in full mode"
+    )
+    parser.add_argument(
         "--max-cut",
         type=share,
         default=0.001,
@@ -134,8 +146,11 @@ def read_inputs(arguments: argparse.Namespace, progress: Progress) -> tuple[Inpu
         "progress": progress,
     }
     require(arguments.events + arguments.client)
-    server = check(arguments.events, **options)
-    client = check(arguments.client, **options) if arguments.client else None
+    try:
+        server = check(arguments.events, **options)
+        client = check(arguments.client, **options) if arguments.client else None
+    except Unsound as error:
+        raise Fault(str(error)) from None
     for found in (server, client):
         for entry in found.quarantined if found else ():
             progress(f"put aside: {entry['path']}: {entry['reason']}")

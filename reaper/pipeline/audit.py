@@ -6,7 +6,7 @@ module for a page or a table is small.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from typing import Any
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from .frames import lifetimes, names, read_events, runs_frame, with_run
+from .frames import lifetimes, listener_names, read_events, runs_frame, with_run
 from .inputs import ONE_CLOCK, Inputs, share_timeline
 from .joined import Skew, client_view, judge_pairs, measure_skew, pair, seen
 from .session import NoSpark
@@ -70,7 +70,8 @@ def audit(
     runs = runs_frame(spark, server, settings.tick_ns)
     ticks = [run.tick_ns or settings.tick_ns for run in server.runs]
     progress("looking for stalls")
-    stalls, drained = own_rows(events, runs)
+    found, drained = own_rows(events, runs)
+    stalls: Stalls = {run.index: found.get(run.index, []) for run in server.runs}
     c_stalls: Stalls = {}
     lives = with_run(lifetimes(events, max(ticks, default=settings.tick_ns) + settings.grace_ns), runs)
     prepared = prepare(lives, settings.grace_ns)
@@ -101,10 +102,10 @@ def audit(
         if not one_clock and skew.estimate is not None and abs(skew.estimate) > NEGLIGIBLE_SKEW_S:
             progress(f"judging again with the clocks' skew of {skew.estimate * 1e3:+.1f} ms taken off")
             connections = judge_by_both(round(skew.estimate * 1e9))
-        matched = connections.where(F.col("c_conn").isNotNull()).select(F.col("c_conn").alias("matched_conn"))
-        unmatched = view.join(matched, F.col("c_conn") == F.col("matched_conn"), "left_anti").count()
+        matched = connections.where(F.col("c_conn").isNotNull()).select("c_conn")
+        unmatched = view.count() - matched.distinct().count()
     progress("summing up")
-    summary = _summarise(connections, events, server, client, settings)
+    summary = _summarise(connections, server, client, settings)
     summary["clock"] = {
         "timeline": timeline,
         "one_clock": one_clock,
@@ -135,7 +136,7 @@ def _written(judged: DataFrame, target: str) -> DataFrame:
     kept = judged.drop("writer", "first_conn", "last_conn", "due_from", "due_to")
     sent = Observation()
     kept.observe(sent, F.count(F.lit(1)).alias("rows")).write.mode("overwrite").parquet(target)
-    back = judged.sparkSession.read.parquet(target)
+    back = judged.sparkSession.read.schema(kept.schema).parquet(target)
     if (found := back.count()) != sent.get["rows"]:
         raise NoSpark(
             f"of {sent.get['rows']} connections written to {target} {found} are there: executors wrote the rest to "
@@ -144,24 +145,23 @@ def _written(judged: DataFrame, target: str) -> DataFrame:
     return back
 
 
-def _summarise(
-    connections: DataFrame, events: DataFrame, server: Inputs, client: Inputs | None, settings: Settings
-) -> dict[str, Any]:
-    listeners = names(events, "listener")
+def _summarise(connections: DataFrame, server: Inputs, client: Inputs | None, settings: Settings) -> dict[str, Any]:
+    listeners = listener_names(connections.sparkSession, server)
     joined = client is not None
     aggregates = [
         F.count(F.lit(1)).alias("count"),
         F.sum("rows").alias("rows"),
         F.sum("backward").alias("backward"),
         F.sum("averts").alias("averts"),
+        F.max("conn").alias("last_conn"),
     ]
     if joined:
         aggregates.append(F.count(F.when(F.col("crossed"), 1)).alias("crossed"))
-    cells = connections.groupBy("listener_hash", "verdict").agg(*aggregates).collect()
+    cells = connections.groupBy("run", "verdict").agg(*aggregates).collect()
     verdicts = dict.fromkeys(VERDICTS, 0)
     for cell in cells:
         verdicts[cell.verdict] += cell["count"]
-    holes = _holes(connections, server)
+    holes = _holes(cells, server)
     verdicts["lost"] += holes
     quarantined = server.quarantined + (client.quarantined if client else [])
     summary: dict[str, Any] = {
@@ -217,13 +217,14 @@ def _lateness(connections: DataFrame, listeners: dict[int, str], joined: bool) -
     return result
 
 
-def _holes(connections: DataFrame, server: Inputs) -> int:
+def _holes(cells: Sequence[Any], server: Inputs) -> int:
     """Connections of which not one row is there, although the writer gave out their number: only in whole runs."""
-    whole = {run.index: run for run in server.runs if run.whole}
-    if not whole:
-        return 0
-    rows = connections.where(F.col("run").isin(list(whole))).groupBy("run").agg(F.count(F.lit(1)), F.max("conn"))
-    return sum(max(0, most - whole[run].first_conn - count) for run, count, most in rows.collect())
+    holes = 0
+    for run in server.runs:
+        if run.whole and (mine := [cell for cell in cells if cell.run == run.index]):
+            given_out = max(cell.last_conn for cell in mine) - run.first_conn
+            holes += max(0, given_out - sum(cell["count"] for cell in mine))
+    return holes
 
 
 def _offenders(

@@ -13,7 +13,7 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from . import cli_generate, cli_live, cli_whatif
+from . import cli_compact, cli_generate, cli_live, cli_whatif
 from .arguments import (
     Fault,
     Parser,
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from .audit import Audit
 
 
-COMMANDS = (cli_live, cli_generate, cli_whatif)
+COMMANDS = (cli_live, cli_generate, cli_whatif, cli_compact)
 """Modules that declare the further commands."""
 
 
@@ -119,10 +119,13 @@ def _audit(arguments: argparse.Namespace, progress: Progress) -> int:
 
 
 def _run_advise(spark: Any, arguments: argparse.Namespace, server: Inputs, progress: Progress) -> Advice:
-    from .advise import advise, as_text, as_toml
+    from .advise import NotFull, advise, as_text, as_toml
 
     logs = (arguments.format, arguments.logs, arguments.timeout or 75 * 10**9) if arguments.logs else None
-    result = advise(spark, server, logs, policy_of(arguments), progress)
+    try:
+        result = advise(spark, server, logs, policy_of(arguments), progress, recompute=arguments.recompute)
+    except NotFull as error:
+        raise Fault(str(error)) from None
     write_json(arguments.out / "advice.json", result.summary)
     (arguments.out / "advice.txt").write_text(as_text(result.summary) + "\n", encoding="utf-8")
     (arguments.out / "reaper.toml").write_text(as_toml(result.summary), encoding="utf-8")
@@ -134,6 +137,8 @@ def _advise(arguments: argparse.Namespace, progress: Progress) -> int:
 
     if bool(arguments.events) == bool(arguments.logs):
         raise Fault("one of --events DIR and --logs FILE must be given, and not both")
+    if arguments.recompute and arguments.logs:
+        raise Fault("--recompute is for --events: access logs say nothing else")
     if arguments.logs and not arguments.format:
         raise Fault("--logs needs --format, one of: see --help")
     require(arguments.logs)

@@ -6,8 +6,8 @@ An audit can afford neither.
 
 from __future__ import annotations
 
-import hashlib
 import json
+import os
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -22,6 +22,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from ..journal.schema import COLUMNS, PREFIX, SCHEMA_VERSION, SEQUENCE_BITS, writer_of
+from .manifest import BUCKETS, Table, Unsound, is_table, open_table, sha256
 
 FUTURE_NS = 24 * 3600 * 10**9
 """How far ahead of this machine's clock a file may lie before it is not believed."""
@@ -54,6 +55,13 @@ class Facts:
     anchors: list[list[int]]
     dropped_before: int
     cut: bool
+    listeners: list[str] = field(default_factory=list)
+    writers: list[int] = field(default_factory=list)
+    """Of a file that does not name its run: all that wrote into it."""
+    digest: str = ""
+    """Of a file that does not name its run: of its bytes."""
+    within: Path | None = None
+    """The compacted table that its rows are in now; None: they are in the file itself."""
 
 
 @dataclass(slots=True)
@@ -98,6 +106,7 @@ class Inputs:
     runs: list[Run] = field(default_factory=list)
     dropped_rows: int = 0
     """Rows that writers say they dropped."""
+    tables: list[Table] = field(default_factory=list)
 
 
 def check(
@@ -110,21 +119,35 @@ def check(
 ) -> Inputs:
     """Check every `*.parquet` below *directories* whose name is not hidden.
 
+    A directory that holds the manifest of a compacted table is that table: its files count as when they were compacted.
+
     Args:
         directories: Searched recursively; a file may be named too.
         checksums: Verify every page. Reads the files once: some 100 MB/s a core.
-        max_age_ns: Files that ended longer ago are put aside as late. None: none is.
+        max_age_ns: Files that ended longer ago are put aside as late. None: none is. A compacted file is not asked
+            again.
         now_ns: Unix time; None: this machine's.
         progress: Told what is being done.
     Raises:
         FileNotFoundError: a directory is missing.
+        Unsound: a compacted table is not what its manifest says.
+    Cost: memory: a row group (a million rows) per core.
     """
     found = Inputs()
     paths: list[Path] = []
     for directory in directories:
         if not directory.exists():
             raise FileNotFoundError(f"no such directory: {directory}")
-        paths += [directory] if directory.is_file() else sorted(_visible(directory, found))
+        if is_table(directory):
+            progress(f"checking the compacted table {directory}")
+            table, told = open_table(directory, checksums=checksums)
+            found.tables.append(table)
+            found.quarantined += told["quarantined"]
+            found.growing += told["growing"]
+            for facts in told["facts"]:
+                found.files.append(Facts(**{**facts, "path": Path(facts["path"]), "within": directory}))
+        else:
+            paths += [directory] if directory.is_file() else sorted(_visible(directory, found))
     now = time.time_ns() if now_ns is None else now_ns
 
     def one(path: Path) -> Facts | dict[str, str]:
@@ -134,19 +157,22 @@ def check(
             return {"path": str(path), "reason": str(refused)}
 
     progress(f"checking {len(paths)} files")
-    with ThreadPoolExecutor() as pool:
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
         outcomes = list(pool.map(one, paths))
-    seen: dict[object, Path] = {}
-    for outcome in outcomes:
+    compacted, found.files = found.files, []
+    seen: dict[object, Facts] = {}
+    for outcome in [*compacted, *outcomes]:
         if isinstance(outcome, dict):
             found.quarantined.append(outcome)
             continue
-        key = (outcome.run, outcome.serial) if outcome.run else _digest(outcome.path)
-        if (first := seen.setdefault(key, outcome.path)) is not outcome.path:
-            reason = f"duplicated: the same file as {first}"
-            found.quarantined.append({"path": str(outcome.path), "reason": reason})
-        else:
+        first = seen.setdefault((outcome.run, outcome.serial) if outcome.run else outcome.digest, outcome)
+        if first is outcome:
             found.files.append(outcome)
+        elif outcome.within is not None:
+            raise Unsound(f"{first.within} and {outcome.within} both hold the rows of {outcome.path}: give one of them")
+        else:
+            reason = f"duplicated: the same file as {first.path}"
+            found.quarantined.append({"path": str(outcome.path), "reason": reason})
     found.runs = _runs(found.files)
     latest: dict[str, int] = {}
     for facts in found.files:
@@ -157,8 +183,11 @@ def check(
 
 def _visible(directory: Path, found: Inputs) -> Iterator[Path]:
     for path in directory.rglob("*"):
-        if any(part.startswith((".", "_")) for part in path.relative_to(directory).parts):
+        parts = path.relative_to(directory).parts
+        if any(part.startswith((".", "_")) for part in parts):
             found.growing += path.suffix == ".arrows"
+        elif BUCKETS in parts:
+            raise Unsound(f"{path.parent} is part of a compacted table: name that itself, not a directory above it")
         elif path.suffix == ".parquet" and path.is_file():
             yield path
 
@@ -182,40 +211,77 @@ def _check_file(path: Path, checksums: bool, max_age_ns: int | None, now: int) -
             raise Refused(f"schema version {version} is newer than {SCHEMA_VERSION}, the newest this release reads")
         _check_columns(schema, version)
         try:
-            if checksums:
-                for group in range(file.num_row_groups):
-                    file.read_row_group(group)
-            times = file.read(columns=["t"]).column(0)
-            walls = file.read(columns=["wall_offset_ns"]).column(0) if "wall_offset_ns" in schema.names else None
-            conns = file.read(columns=["conn"]).column(0)
+            seen = _look_through(file, checksums, named=bool(metadata.get("run")))
         except (pa.ArrowException, OSError) as error:
             raise Refused(f"corrupted: {_line(error)}") from None
-        if not len(times):
-            raise Refused("empty: the file has no rows")
+    if seen.ended is not None:
+        if seen.ended > now + FUTURE_NS:
+            hours = (seen.ended - now) / 3600e9
+            raise Refused(f"future: its last row is {hours:,.0f} h ahead of this machine's clock")
+        if max_age_ns is not None and seen.ended < now - max_age_ns:
+            hours = (now - seen.ended) / 3600e9
+            raise Refused(f"late: it ended {hours:,.0f} h ago, beyond the greatest age accepted")
+    return Facts(
+        path=path,
+        rows=seen.rows,
+        run=metadata.get("run", ""),
+        writer=_number(metadata, "writer", writer_of(seen.least_conn)),
+        serial=_number(metadata, "serial", 0),
+        mode=metadata.get("mode", "gaps"),
+        tick_ns=_number(metadata, "tick_ns", 0) or None,
+        gap_threshold_ns=_number(metadata, "gap_threshold_ns", 0),
+        first_conn=_number(metadata, "first_conn", -1) if "first_conn" in metadata else None,
+        t_max=seen.t_max,
+        boot=metadata.get("boot", ""),
+        anchors=_anchors(metadata),
+        dropped_before=_number(metadata, "dropped_before", 0),
+        cut=metadata.get("cut") == "1",
+        listeners=sorted(seen.listeners),
+        writers=sorted(seen.writers),
+        digest="" if metadata.get("run") else sha256(path),
+    )
+
+
+@dataclass(slots=True)
+class _Seen:
+    """What the rows of one file say together."""
+
+    rows: int = 0
+    t_max: int = 0
+    least_conn: int = 0
+    ended: int | None = None
+    """Unix time in ns of its last row; None: no row knows it."""
+    listeners: set[str] = field(default_factory=set)
+    writers: set[int] = field(default_factory=set)
+
+
+def _look_through(file: pq.ParquetFile, checksums: bool, named: bool) -> _Seen:
+    """Read *file* once, a row group at a time: every column where pages are to be verified, else those that tell.
+
+    Raises:
+        Refused: its rows cannot be used.
+    """
+    seen = _Seen()
+    wanted = [name for name in ("t", "conn", "wall_offset_ns", "listener") if name in file.schema_arrow.names]
+    for group in range(file.num_row_groups):
+        table = file.read_row_group(group, columns=None if checksums else wanted, use_threads=False)
+        if not table.num_rows:
+            continue
+        times, conns = table["t"], table["conn"]
         if times.null_count or conns.null_count:
             raise Refused("wrong schema: t and conn must have a value in every row")
-        if walls is not None and walls.null_count < len(walls):
-            ended = pc.max(pc.add(times, walls)).as_py()
-            if ended > now + FUTURE_NS:
-                raise Refused(f"future: its last row is {(ended - now) / 3600e9:,.0f} h ahead of this machine's clock")
-            if max_age_ns is not None and ended < now - max_age_ns:
-                raise Refused(f"late: it ended {(now - ended) / 3600e9:,.0f} h ago, beyond the greatest age accepted")
-        return Facts(
-            path=path,
-            rows=len(times),
-            run=metadata.get("run", ""),
-            writer=_number(metadata, "writer", writer_of(pc.min(conns).as_py())),
-            serial=_number(metadata, "serial", 0),
-            mode=metadata.get("mode", "gaps"),
-            tick_ns=_number(metadata, "tick_ns", 0) or None,
-            gap_threshold_ns=_number(metadata, "gap_threshold_ns", 0),
-            first_conn=_number(metadata, "first_conn", -1) if "first_conn" in metadata else None,
-            t_max=pc.max(times).as_py(),
-            boot=metadata.get("boot", ""),
-            anchors=_anchors(metadata),
-            dropped_before=_number(metadata, "dropped_before", 0),
-            cut=metadata.get("cut") == "1",
-        )
+        least, latest = pc.min(conns).as_py(), pc.max(times).as_py()
+        seen.least_conn = min(seen.least_conn, least) if seen.rows else least
+        seen.t_max = max(seen.t_max, latest) if seen.rows else latest
+        seen.rows += table.num_rows
+        if "wall_offset_ns" in wanted and (wall := pc.max(pc.add(times, table["wall_offset_ns"])).as_py()) is not None:
+            seen.ended = wall if seen.ended is None else max(seen.ended, wall)
+        seen.listeners.update(name for name in pc.unique(table["listener"]).to_pylist() if name is not None)
+        if not named:
+            seen.writers.update(pc.unique(pc.shift_right(conns, SEQUENCE_BITS)).to_pylist())
+    if not seen.rows:
+        raise Refused("empty: the file has no rows")
+    return seen
 
 
 def _check_columns(schema: pa.Schema, version: int) -> None:
@@ -250,16 +316,11 @@ def _line(error: Exception) -> str:
     return " ".join(str(error).split())[:200]
 
 
-def _digest(path: Path) -> bytes:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "blake2b").digest()
-
-
 def _runs(files: list[Facts]) -> list[Run]:
     """Files grouped by writer and run. A file without a run's name gives each of its writers a run without an end."""
     groups: dict[tuple[int, str], list[Facts]] = {}
     for facts in files:
-        for writer in [facts.writer] if facts.run else _writers(facts.path):
+        for writer in [facts.writer] if facts.run else facts.writers:
             groups.setdefault((writer, facts.run), []).append(facts)
     runs = []
     for (writer, name), members in groups.items():
@@ -291,11 +352,6 @@ def _runs(files: list[Facts]) -> list[Run]:
     for index, run in enumerate(runs):
         run.index = index
     return runs
-
-
-def _writers(path: Path) -> list[int]:
-    conns = pc.unique(pc.shift_right(pq.read_table(path, columns=["conn"]).column(0), SEQUENCE_BITS))
-    return sorted(int(writer) for writer in conns.to_pylist())
 
 
 def share_timeline(runs: list[Run]) -> str:

@@ -6,13 +6,14 @@ What comes out is small: a row per listener and bucket of 1 %, a row per listene
 from __future__ import annotations
 
 import math
+from functools import reduce
 from typing import Any
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from ..journal.schema import ENDS
-from .frames import of_connections, runs_frame, with_run
+from ..journal.schema import ACTIVITY, AVERTED, OPEN, REAP
+from .frames import IS_END, coded, filtered, runs_frame, with_run
 from .inputs import Inputs
 from .survival import RATIO, bucket_edge
 
@@ -23,12 +24,10 @@ BINS = 600
 def silences_of_journal(events: DataFrame) -> DataFrame:
     """Grain: one row per silence; listener_hash, idle_ns, returned. Silences of a server at work are left out."""
     return (
-        of_connections(events)
-        .where(F.col("idle_ns").isNotNull() & (F.col("kind") != "averted"))
+        coded(events)
+        .where(F.col("idle_ns").isNotNull() & (F.col("code") != AVERTED))
         .where(F.col("timeout_ms").isNull() | (F.col("timeout_ms") > 0))
-        .select(
-            F.xxhash64("listener").alias("listener_hash"), "idle_ns", (F.col("kind") == "activity").alias("returned")
-        )
+        .select(F.xxhash64("listener").alias("listener_hash"), "idle_ns", (F.col("code") == ACTIVITY).alias("returned"))
     )
 
 
@@ -47,27 +46,26 @@ def histogram(rows: DataFrame) -> dict[int, dict[float, tuple[int, int]]]:
 
 def lives_of_journal(spark: SparkSession, events: DataFrame, inputs: Inputs, candidates: list[float]) -> DataFrame:
     """Grain: one row per connection. See `_connections` for the columns; ends_<i> is its end under candidate i."""
-    kind, t, idle = F.col("kind"), F.col("t"), F.col("idle_ns")
-    is_end = kind.isin(*ENDS)
+    ended, reaped = f"({IS_END})", f"code = {REAP}"
     grouped = (
-        of_connections(events)
+        coded(events)
         .groupBy("conn")
         .agg(
-            F.min(F.when(kind == "open", t)).alias("opened"),
+            filtered("min(t)", f"code = {OPEN}").alias("opened"),
             F.max(F.xxhash64("listener")).alias("listener_hash"),
-            F.max(F.when(kind == "activity", idle)).alias("longest"),
-            F.min(F.when(is_end, t)).alias("ended"),
-            F.min(F.when(kind == "reap", t - idle)).alias("reaped_after"),
-            (F.max(F.when(is_end, F.col("n"))) - F.count(F.when(kind == "activity", 1))).alias("short"),
-            F.max(F.when(kind == "reap", 1)).alias("reaped"),
-            *(F.min(F.when(idle > _ns(c), t - idle + _ns(c))).alias(f"cut_{i}") for i, c in enumerate(candidates)),
+            filtered("max(idle_ns)", f"code = {ACTIVITY}").alias("longest"),
+            filtered("min(t)", ended).alias("ended"),
+            filtered("min(t - idle_ns)", reaped).alias("reaped_after"),
+            (filtered("max(n)", ended) - filtered("count(1)", f"code = {ACTIVITY}")).alias("short"),
+            filtered("max(1)", reaped).alias("reaped"),
+            *(filtered("min(t - idle_ns)", f"idle_ns > {_ns(c)}").alias(f"cut_{i}") for i, c in enumerate(candidates)),
         )
         .where(F.col("opened").isNotNull())
     )
     runs = runs_frame(spark, inputs, 1)
     placed = with_run(grouped, runs)
     ends = [
-        F.coalesce(f"cut_{i}", F.col("reaped_after") + F.lit(_ns(c)), "ended", "log_end_ns") + F.col("offset_ns")
+        F.coalesce(F.coalesce(f"cut_{i}", "reaped_after") + F.lit(_ns(c)), "ended", "log_end_ns") + F.col("offset_ns")
         for i, c in enumerate(candidates)
     ]
     return placed.select(
@@ -105,36 +103,28 @@ def connections(lives: DataFrame, candidates: list[float]) -> tuple[dict[int, di
     Returns:
         listener_hash -> facts, and the seconds observed.
     """
-    lives = lives.cache()
-    columns = [f"ends_{i}" for i in range(len(candidates))]
     head = lives.groupBy("listener_hash").agg(
         F.count(F.lit(1)).alias("connections"),
         F.sum(F.coalesce("reaped", F.lit(0))).alias("reaps"),
         F.sum(F.greatest(F.coalesce("short", F.lit(0)), F.lit(0))).alias("short"),
         F.min("opened").alias("begin"),
         F.max("ended").alias("end"),
-        *(F.count(F.when(F.col("longest") > _ns(c), 1)).alias(f"cut_{i}") for i, c in enumerate(candidates)),
     )
     rows = head.collect()
     if not rows:
         return {}, 0.0
     begin, end = min(row.begin for row in rows), max(row.end for row in rows)
     width = max((end - begin) // BINS, 1_000_000)
-    each = lives.select(
-        "listener_hash",
-        F.posexplode(F.array(*(F.floor((F.col(column) - begin) / width) for column in columns))).alias("i", "to"),
-    )
-    openings = lives.groupBy("listener_hash", F.floor((F.col("opened") - begin) / width).alias("bin")).count().collect()
-    endings = each.groupBy("listener_hash", "i", F.col("to").alias("bin")).count().collect()
-    lives.unpersist()
+    last = (end - begin) // width
+    counts = _counts(lives, candidates, begin, width, last + 1)
     result: dict[int, dict[str, Any]] = {}
     for row in rows:
-        opened: dict[int, int] = {r.bin: r["count"] for r in openings if r.listener_hash == row.listener_hash}
+        series = [counts.get((row.listener_hash, i), {}) for i in range(len(candidates) + 2)]
+        opened, outlasted = series[-2], series[-1]
         peaks, means = [], []
-        for i in range(len(candidates)):
-            ended = {r.bin: r["count"] for r in endings if r.listener_hash == row.listener_hash and r.i == i}
+        for ended in series[: len(candidates)]:
             level = peak = area = 0
-            for at in range((end - begin) // width + 1):
+            for at in range(last + 1):
                 level += opened.get(at, 0)
                 peak = max(peak, level)
                 area += level
@@ -145,11 +135,34 @@ def connections(lives: DataFrame, candidates: list[float]) -> tuple[dict[int, di
             "connections": row.connections,
             "reaps": row.reaps,
             "short": row.short,
-            "cut": [row[f"cut_{i}"] for i in range(len(candidates))],
+            "cut": [sum(n for most, n in outlasted.items() if most > i) for i in range(len(candidates))],
             "peak": peaks,
             "mean": means,
         }
     return result, (end - begin) / 1e9
+
+
+def _counts(
+    lives: DataFrame, candidates: list[float], begin: int, width: int, beyond: int
+) -> dict[tuple[int, int], dict[int, int]]:
+    """(listener_hash, i) -> bin -> connections. i: a candidate, whose ends are counted; then openings; then how many
+    candidates the longest silence that ended had outlasted. Bins from *beyond* on are one.
+
+    Computed from the connections a second time rather than kept from the first: keeping them cost more, and memory.
+    """
+
+    def place(column: str) -> Column:
+        return F.least(F.floor((F.col(column) - begin) / width), F.lit(beyond))
+
+    outlasted = reduce(Column.__add__, ((F.col("longest") > _ns(c)).cast("long") for c in candidates))
+    bins = [*(place(f"ends_{i}") for i in range(len(candidates))), place("opened"), F.coalesce(outlasted, F.lit(0))]
+    keys = F.array(*(at * F.lit(len(bins)) + F.lit(i) for i, at in enumerate(bins)))
+    found = lives.select("listener_hash", F.explode(keys).alias("key")).groupBy("listener_hash", "key").count()
+    result: dict[tuple[int, int], dict[int, int]] = {}
+    for row in found.collect():
+        at, i = divmod(row.key, len(bins))
+        result.setdefault((row.listener_hash, i), {})[at] = row["count"]
+    return result
 
 
 def _ns(seconds: float) -> int:

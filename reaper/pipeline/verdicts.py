@@ -33,7 +33,16 @@ Stalls = dict[int, list[tuple[int, int]]]
 
 NO_RUN = -1
 
-_STALLS = T.StructType([T.StructField(n, T.LongType(), False) for n in ("s_run", "s_c_run", "s_from", "s_to")])
+_STALL = T.StructType([T.StructField("s_from", T.LongType(), False), T.StructField("s_to", T.LongType(), False)])
+_STALLS = T.StructType(
+    [
+        T.StructField("s_run", T.IntegerType(), False),
+        T.StructField("s_c_run", T.IntegerType(), False),
+        T.StructField("s_stalls", T.ArrayType(_STALL, False), False),
+    ]
+)
+"""Grain: one row per pair of runs. One row per stall would need a second look at the connections, which computes them
+again."""
 
 
 def excuse_stalls(spark: SparkSession, frame: DataFrame, server: Stalls, client: Stalls) -> DataFrame:
@@ -42,33 +51,29 @@ def excuse_stalls(spark: SparkSession, frame: DataFrame, server: Stalls, client:
     Args:
         frame: Has conn, run, c_run (null: no client), offset_ns, and due_from and due_to (ns on the writer's clock),
             null where nothing is to be excused. Cardinality: every row once.
-        server, client: What stuck at both sides at once counts once.
+        server: Of every run of the server, also those without a stall.
+        client: What stuck at both sides at once counts once.
     """
     rows = [
-        (run, c_run, since, to)
-        for run in {*server, *_runs_of(frame, client)}
-        for c_run, theirs in {NO_RUN: [], **client}.items()
-        for since, to in merge([*server.get(run, []), *theirs])
+        (run, c_run, [{"s_from": since, "s_to": to} for since, to in merged])
+        for run in sorted(server)
+        for c_run, theirs in sorted({NO_RUN: [], **client}.items())
+        if (merged := merge([*server.get(run, []), *theirs]))
     ]
+    nothing = F.lit(0).cast("long")
     if not rows:
-        return frame.withColumn("stalled_ns", F.lit(0).cast("long"))
+        return frame.withColumn("stalled_ns", nothing)
     small = F.broadcast(small_frame(spark, rows, _STALLS))
     due_from, due_to = F.col("due_from") + F.col("offset_ns"), F.col("due_to") + F.col("offset_ns")
-    overlap = F.least(due_to, "s_to") - F.greatest(due_from, "s_from")
+
+    def add(sum_ns: Column, stall: Column) -> Column:
+        overlap = F.least(due_to, stall["s_to"]) - F.greatest(due_from, stall["s_from"])
+        return sum_ns + F.greatest(overlap, nothing)
+
     same = (F.col("run") == F.col("s_run")) & (F.coalesce("c_run", F.lit(NO_RUN)) == F.col("s_c_run"))
-    excused = (
-        frame.where(F.col("due_to").isNotNull())
-        .join(small, same & (overlap > 0), "inner")
-        .groupBy(F.col("conn").alias("excused_conn"))
-        .agg(F.sum(overlap).alias("stalled_ns"))
-    )
-    joined = frame.join(excused, F.col("conn") == F.col("excused_conn"), "left").drop("excused_conn")
-    return joined.withColumn("stalled_ns", F.coalesce("stalled_ns", F.lit(0)))
-
-
-def _runs_of(frame: DataFrame, client: Stalls) -> set[int]:
-    """The server's runs, asked of Spark only where a client's stalls must be laid beside each of them."""
-    return {row.run for row in frame.select("run").distinct().collect()} if client else set()
+    stalled = F.when(F.col("due_to").isNotNull(), F.aggregate("s_stalls", nothing, add))
+    joined = frame.join(small, same, "left").withColumn("stalled_ns", F.coalesce(stalled, nothing))
+    return joined.drop(*_STALLS.names)
 
 
 def merge(intervals: list[tuple[int, int]]) -> list[tuple[int, int]]:

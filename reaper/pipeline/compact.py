@@ -1,0 +1,120 @@
+"""Journals as one table, bucketed by connection and sorted by (conn, t): what queries it neither moves nor sorts a row.
+
+It appears under its name whole or not at all: written beside it under a hidden name, described, then renamed.
+"""
+
+from __future__ import annotations
+
+import shutil
+import uuid
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+from pyspark.sql import SparkSession
+
+from .frames import read_events
+from .inputs import Facts, Inputs
+from .manifest import BUCKETS, ORDER, write_manifest
+
+ROWS_PER_BUCKET = 2_000_000
+"""A task sorts one bucket, about 100 bytes a row, and reads one later."""
+
+LEAST_BUCKETS, MOST_BUCKETS = 4, 4096
+
+
+class Occupied(Exception):
+    """There is something where the table should go. The message is one line."""
+
+
+def buckets_for(rows: int) -> int:
+    """How many buckets a table of *rows* rows gets when nobody says."""
+    return min(max(LEAST_BUCKETS, -(-rows // ROWS_PER_BUCKET)), MOST_BUCKETS)
+
+
+def vacant(out: Path) -> None:
+    """Make sure that a table may be put at *out*.
+
+    Raises:
+        Occupied: it is a file, or a directory with something in it.
+    """
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise Occupied(
+            f"{out} is not empty, and a table is never added to: name a new directory; to merge, give the old table "
+            "and the new journals together as --events"
+        )
+
+
+def compact(
+    spark: SparkSession, inputs: Inputs, out: Path, buckets: int, progress: Callable[[str], None] = lambda _: None
+) -> dict[str, Any]:
+    """Write the rows of *inputs* (journals and compacted tables) as one compacted table at *out*.
+
+    Args:
+        buckets: How many; at least 1.
+    Returns:
+        A summary for people and machines.
+    Raises:
+        Occupied: see `vacant`.
+        RuntimeError: fewer rows arrived than were read; nothing is left at *out*.
+    Cost: one shuffle of every row, and a sort within each bucket.
+    """
+    vacant(out)
+    out = out.resolve()
+    out.parent.mkdir(parents=True, exist_ok=True)
+    name = f"reaper_{uuid.uuid4().hex}"
+    hidden = out.parent / f".{out.name}.{name}"
+    told = {
+        "buckets": buckets,
+        "rows": sum(facts.rows for facts in inputs.files),
+        "facts": [_as_json(facts) for facts in inputs.files],
+        "quarantined": inputs.quarantined,
+        "growing": inputs.growing,
+    }
+    try:
+        progress(f"sorting {told['rows']:,} rows into {buckets} buckets")
+        # By hash of conn into as many partitions as buckets: Spark's buckets are that very hash, so each is one file.
+        writer = read_events(spark, inputs).repartition(buckets, "conn").write.format("parquet")
+        writer = writer.option("compression", "zstd").option("path", str(hidden / BUCKETS))
+        writer.bucketBy(buckets, "conn").sortBy(*ORDER).saveAsTable(name)
+        spark.sql(f"DROP TABLE {name}")  # the catalogue's entry: the files are where we put them
+        for mark in (hidden / BUCKETS).glob("_*"):
+            mark.unlink()
+        progress("describing it")
+        manifest = write_manifest(hidden, told)
+        found = sum(pq.read_metadata(hidden / BUCKETS / entry["name"]).num_rows for entry in manifest["files"])
+        if found != told["rows"]:
+            raise RuntimeError(f"{found} rows arrived in {hidden}, {told['rows']} were read")
+        hidden.rename(out)  # takes the place of an empty directory, fails on any other
+    except BaseException:
+        with suppress(Exception):
+            spark.sql(f"DROP TABLE IF EXISTS {name}")
+        shutil.rmtree(hidden, ignore_errors=True)
+        raise
+    return {
+        "schema": manifest["schema"],
+        "table": str(out),
+        "rows": found,
+        "buckets": buckets,
+        "files_read": len(inputs.files),
+        "bytes": sum(entry["bytes"] for entry in manifest["files"]),
+        "quarantined": inputs.quarantined,
+        "growing": inputs.growing,
+    }
+
+
+def _as_json(facts: Facts) -> dict[str, Any]:
+    plain = asdict(facts)
+    del plain["within"]
+    return {**plain, "path": str(facts.path)}
+
+
+def as_text(summary: dict[str, Any]) -> str:
+    """The summary to read."""
+    size = f"{summary['buckets']:,} buckets, {summary['bytes'] / 1e6:,.1f} MB"
+    lines = [f"{summary['table']}: {summary['rows']:,} rows of {summary['files_read']:,} files in {size}"]
+    lines += [f"  put aside: {entry['path']}: {entry['reason']}" for entry in summary["quarantined"]]
+    return "\n".join(lines)
