@@ -12,10 +12,11 @@ from pathlib import Path
 from . import plots, tables
 from .goals import EXPLANATIONS, UNEXPLAINED, judge
 from .results import Results
+from .tables import MET, MISSED
 
 TEMPLATE = Path(__file__).with_name("performance.template.md")
 HOLE = re.compile(r"\{\{ *([^{} ]+)(?: +([^{} ]+))? *\}\}")
-MET, MISSED, UNKNOWN = "met", "🔴 **MISSED**", "not measured"
+UNKNOWN = "not measured"
 
 Filler = Callable[[Results], str]
 

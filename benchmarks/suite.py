@@ -49,6 +49,7 @@ PARTS = [
     Part("timers", "timers", "the wheel beside heapq, the purgatory", 45, 2),
     Part("loadgen", "loadgen_cost", "the load generator itself", 20, 8),
     Part("dense", "dense", "one byte a connection", 60, 10, binary=True),
+    Part("instructions", "instructions", "machine instructions (needs valgrind)", 60, 40),
     Part("jvm", "jvm", "the JVM's timers (needs Java)", 240, 28, binary=True),
     Part("servers", "servers", "other servers (needs nginx and wrk)", 200, 25, binary=True),
 ]

@@ -5,6 +5,7 @@ One rule: whatever was not measured is said to be so, in the place where its fig
 
 from __future__ import annotations
 
+import contextlib
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -12,10 +13,11 @@ from typing import Any
 from . import peers
 from .goals import people, quantity
 from .results import LEASE, UID, Comparison, Results, comparisons, middle
-from .suite import PARTS
-from .touch import HOT
+from .suite import PARTS, present
+from .touch import COLD, HOT
 
 MISSING = "*Not measured in this run.*"
+MET, MISSED = "met", "🔴 **MISSED**"
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -70,13 +72,24 @@ def not_run(results: Results) -> str:
         for part in ("jvm", "servers")
         for name, why in (results.get(part, "not_run") or {}).items()
     ]
-    told += [f"- **NOT RUN**: the part `{part.name}`: {part.about}" for part in PARTS if part.name not in results.parts]
+    if absent := results.get("instructions", "absent"):
+        told.append(f"- **NOT RUN**: instructions: {absent}")
+    told += [
+        f"- **NOT RUN**: the part `{part.name}`: {part.about}"
+        for part in PARTS
+        if present(part) and part.name not in results.parts
+    ]
     return "\n".join(told) or "Everything could be run on this machine."
 
 
 def hot(results: Results) -> str:
     """Up to how many connections everything is in the caches."""
     return f"{HOT:,}"
+
+
+def cold(results: Results) -> str:
+    """From how many connections on nothing is in the caches."""
+    return f"{COLD:,}"
 
 
 def touch_table(results: Results) -> str:
@@ -91,7 +104,10 @@ def touch_table(results: Results) -> str:
         row = [ours(peer), how.get(peer, "")]
         for n in sizes:
             figures = by_n.get(str(n))
-            row.append("-" if figures is None else f"{cell(figures['touch_ns'])}<br>{times(figures['to_empty'])}")
+            words = "-" if figures is None else f"{cell(figures['touch_ns'])}<br>{times(figures['to_empty'])}"
+            if figures is not None and "cold_ns" in figures and n < COLD:
+                words += f"<br>cold: {cell(figures['cold_ns'])}<br>{times(figures['cold_to_empty'])}"
+            row.append(words)
         rows.append(row)
     return table(["", "what a touch does", *(f"{people(n)}, ns<br>x empty call" for n in sizes)], rows)
 
@@ -429,13 +445,41 @@ def dense_section(results: Results) -> str:
 
 
 def pipeline_section(results: Results) -> str:
-    """A pointer, and what lies in the results."""
+    """A pointer, and the headline rows."""
     runs = [name for name in results.parts if name.startswith("pipeline")]
     if not runs:
         return MISSING + " It has a page of its own when it was: docs/pipeline-speed.md."
-    return (
-        f"Spark beside DuckDB and Polars on the same files: [a page of its own](pipeline-speed.md) ({', '.join(runs)})."
+    told = (
+        f"Spark beside DuckDB and Polars on the same files, from {', '.join(runs)}: [its own page](pipeline-speed.md)."
     )
+    from .pipeline import ratio
+    from .pipeline_document import GOALS
+
+    rows = []
+    for name in runs:
+        if results.get(name, "kind") != "comparison":
+            continue
+        for step, question, limit, about in GOALS:
+            for rival in ("duckdb", "polars"):
+                found = None
+                with contextlib.suppress(KeyError):  # that step was not run
+                    found = ratio(results.get(name, "samples"), step, question, rival)
+                if found is not None:
+                    mark = "" if rival != "duckdb" else MET if found <= limit else MISSED
+                    goal = f"<= {limit:g}x" if rival == "duckdb" else ""
+                    rows.append([f"{step}: {about}", rival, f"{found:.2f}x", goal, mark])
+    head = ["", "rival", "Spark / rival, median of rounds", "goal", ""]
+    return told + (f"\n\n{table(head, rows)}" if rows else "")
+
+
+def instructions_table(results: Results) -> str:
+    """Machine instructions: what no neighbour can disturb."""
+    counted = results.get("instructions", "instructions")
+    if not counted:
+        return ""
+    rows = [[name, cell(count)] for name, count in counted.items()]
+    words = "Machine instructions, counted by callgrind: the same to the last digit on every run, and blind to caches."
+    return f"{words}\n\n" + table(["", "instructions"], rows)
 
 
 def lose(results: Results) -> str:
@@ -474,9 +518,9 @@ def parts(results: Results) -> str:
 FILLERS: dict[str, Callable[[Results], str]] = {
     function.__name__: function
     for function in (
-        scale, machine, not_run, hot, touch_table, touch_special, jvm_table, ticks_table, steady_table, slice_limit,
-        pauses_table, outliers_table, outliers_finding, mass_table, memory_table, memory_hour, accuracy_table,
+        scale, machine, not_run, hot, cold, touch_table, touch_special, jvm_table, ticks_table, steady_table,
+        slice_limit, pauses_table, outliers_table, outliers_finding, mass_table, memory_table, memory_hour, accuracy_table,
         echo_table, servers_table, journal_table, timers_table, loadgen_table, dense_section, pipeline_section,
-        lose, parts,
+        instructions_table, lose, parts,
     )
 }  # fmt: skip

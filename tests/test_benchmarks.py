@@ -16,8 +16,8 @@ from benchmarks import document, goals, peers, results, suite
 from benchmarks.common import ROOT, ratios, spread
 from benchmarks.outliers import DESIGNS
 
-SMOKED = [part.name for part in suite.PARTS if part.name not in ("jvm", "servers", "dense")]
-"""Those three have tests of their own."""
+SMOKED = [part.name for part in suite.PARTS if part.name not in ("jvm", "servers", "dense", "instructions")]
+"""Those have tests of their own."""
 
 EXPIRING = [kind for kind in peers.ALL if kind.expires]
 RELEASING = [kind for kind in EXPIRING if not kind.real and kind is not peers.TrioMoveOn]
