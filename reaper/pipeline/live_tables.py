@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
 
-from .frames import ns, of_connections, read_events
+from .frames import ns, of_connections, read_events, small_frame
 from .inputs import Inputs
 from .live_feed import MARKER, write_atomically
 
@@ -159,7 +159,7 @@ def read(spark: SparkSession, inputs: Inputs) -> DataFrame:
     )
     rows = [(file.path.name, int(file.run[:15], 16), file.mode == "full", file.tick_ns or 0) for file in inputs.files]
     named = of_connections(read_events(spark, inputs).withColumn("name", F.col("_metadata.file_name")))
-    return named.join(F.broadcast(spark.createDataFrame(rows, facts)), "name", "inner").select(
+    return named.join(F.broadcast(small_frame(spark, rows, facts)), "name", "inner").select(
         F.timestamp_micros(F.expr("(t + wall_offset_ns) div 1000")).alias("at"),
         "run",
         "conn",

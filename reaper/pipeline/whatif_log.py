@@ -11,6 +11,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
+from .frames import small_frame
 from .inputs import Inputs
 from .whatif_replay import PLAN
 from .whatif_settings import InForce, Setting, duration, wheel
@@ -53,7 +54,7 @@ class Log:
                 epoch, origin, blur = setting.epoch_ns(tick), facts["origin_ns"], facts["blur_ns"]
                 where = (number, entry.run, entry.listener_hash, entry.timeout_ms)
                 found.append((*where, timeout, steps, step, epoch, origin, blur))
-        return self.spark.createDataFrame(found, PLAN)
+        return small_frame(self.spark, found, PLAN)
 
 
 def merged(in_force: list[InForce]) -> dict[tuple[str, int], int]:

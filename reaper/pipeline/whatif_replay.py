@@ -19,7 +19,7 @@ from pyspark.sql import types as T  # noqa: N812
 from pyspark.sql.window import Window
 
 from ..journal.schema import ENDS
-from .frames import ns, of_connections, with_run
+from .frames import ns, of_connections, small_frame, with_run
 from .whatif_pressure import CLOSED, CUT, RETURNED
 
 BINS = 8192
@@ -32,6 +32,8 @@ AS_LOGGED = -1
 
 TELLING = 20
 """Reaps from which on their distances tell how activity was logged."""
+
+ASKED = T.StructType([T.StructField("setting", T.IntegerType()), T.StructField("bin", T.IntegerType())])
 
 PLAN = T.StructType(
     [
@@ -302,7 +304,7 @@ def peaks(
         for high in (0, 1):
             doubtful |= {(setting, int(i)) for i in np.flatnonzero(starts[high] + ups > peak[setting][high])}
     if doubtful:
-        asked = spark.createDataFrame(sorted(doubtful), "setting int, bin int")
+        asked = small_frame(spark, sorted(doubtful), ASKED)
         of_log = logged.select("at", in_bin, "up", *downs)
         ours = replayed.select("setting", "at", in_bin, "up", "down_low", "down_high")
         columns = ["setting", "at", "bin", "up", "down_low", "down_high"]
