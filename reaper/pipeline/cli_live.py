@@ -59,7 +59,7 @@ def _live(arguments: argparse.Namespace, progress: Progress) -> int:
         if not directory.is_dir():
             raise Fault(f"--events {directory} is a file; live follows directories")
     progress("starting Spark")
-    with open_session("live", arguments.master) as spark, _stoppable(progress) as stop:
+    with open_session("live", arguments.master, connect=False) as spark, _stoppable(progress) as stop:
         from .live import Settings, StreamFailed, follow
         from .live_status import as_text
 

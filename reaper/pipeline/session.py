@@ -106,13 +106,16 @@ def check_reachable(url: str) -> None:
 
 
 @contextmanager
-def open_session(name: str, master: str | None = None, *, rows: int = 0) -> Iterator[SparkSession]:
+def open_session(
+    name: str, master: str | None = None, *, rows: int = 0, connect: bool = True
+) -> Iterator[SparkSession]:
     """The session of one command; stopped on the way out.
 
     Args:
         name: Shown by Spark.
         master: A Spark master URL, or `sc://...` for Spark Connect; None: whatever the environment says, else embedded.
         rows: About how many will be read; settles the number of shuffle partitions, which AQE can only make smaller.
+        connect: Whether Spark Connect will do: not where Spark calls Python back, for it would do so at the server.
     Raises:
         NoSpark: Spark cannot start here, or does not see the files that this program sees.
     """
@@ -124,6 +127,8 @@ def open_session(name: str, master: str | None = None, *, rows: int = 0) -> Iter
     remote = master if master is not None and master.startswith("sc://") else asked
     if master is not None and remote is not None and remote != master:
         raise NoSpark(f"--master {master} contradicts SPARK_REMOTE={asked}: give one of them")
+    if remote is not None and not connect:
+        raise NoSpark(f"{name} does not work through Spark Connect ({remote}): give --master with a cluster, or none")
     if (remote or "").startswith("sc://") or (master or "").startswith("spark://"):
         check_reachable(remote or master or "")
     if not (remote or "").startswith("sc://"):

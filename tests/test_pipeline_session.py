@@ -1,0 +1,116 @@
+"""Where a session may start, what it says when it cannot, and whose configuration counts. Nothing here starts Spark."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("pyspark")
+pytest.importorskip("pyarrow")
+
+from pipeline_traffic import write
+
+from reaper.pipeline import cli
+from reaper.pipeline.session import EMBEDDED_HEAP_MB, NoSpark, _of_driver, check_reachable, open_session
+
+OURS = {"spark.sql.warehouse.dir", "spark.ui.showConsoleProgress", "spark.driver.extraJavaOptions"}
+EMBEDDED = OURS | {"spark.ui.enabled", "spark.driver.memory"}
+
+
+@pytest.fixture(autouse=True)
+def nobody(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A user who has configured nothing; their SPARK_CONF_DIR."""
+    for name in ("SPARK_REMOTE", "PYSPARK_SUBMIT_ARGS", "PYSPARK_GATEWAY_PORT", "SPARK_DRIVER_MEMORY", "MASTER"):
+        monkeypatch.delenv(name, raising=False)
+    conf = tmp_path / "conf"
+    conf.mkdir()
+    monkeypatch.setenv("SPARK_CONF_DIR", str(conf))
+    return conf
+
+
+@pytest.mark.parametrize("master", [None, "local", "local[2]"])
+def test_an_embedded_driver_gets_memory_and_quiet(tmp_path: Path, master: str | None) -> None:
+    given = _of_driver(tmp_path, master)
+    assert set(given) == EMBEDDED
+    assert 1024 <= int(given["spark.driver.memory"].removesuffix("m")) <= EMBEDDED_HEAP_MB
+
+
+@pytest.mark.parametrize("master", ["spark://somewhere:7077", "yarn", "k8s://https://somewhere"])
+def test_a_cluster_keeps_its_page_and_its_memory(tmp_path: Path, master: str) -> None:
+    assert set(_of_driver(tmp_path, master)) == OURS
+
+
+def test_what_the_user_has_set_is_not_set_again(nobody: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    defaults = nobody / "spark-defaults.conf"
+    defaults.write_text("# spark.ui.enabled true\nspark.sql.warehouse.dir=/data\nspark.driver.memory 2g\n")
+    assert set(_of_driver(tmp_path, None)) == EMBEDDED - {"spark.sql.warehouse.dir", "spark.driver.memory"}
+    defaults.write_text("spark.master spark://somewhere:7077\n")
+    assert set(_of_driver(tmp_path, None)) == OURS
+    defaults.unlink()
+    (nobody / "log4j2.properties").write_text("")
+    assert set(_of_driver(tmp_path, None)) == EMBEDDED - {"spark.driver.extraJavaOptions"}
+    monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", "--driver-memory 2g --conf spark.ui.enabled=true pyspark-shell")
+    assert set(_of_driver(tmp_path, None)) == OURS - {"spark.driver.extraJavaOptions"}
+
+
+@pytest.mark.parametrize("scheme", ["sc", "spark"])
+def test_nobody_at_home_is_said_at_once_and_in_one_line(scheme: str) -> None:
+    with socket.socket() as closed:  # bound but not listening: refused
+        closed.bind(("127.0.0.1", 0))
+        url = f"{scheme}://127.0.0.1:{closed.getsockname()[1]}"
+        with pytest.raises(NoSpark, match=f"no Spark at {url}.*; expected {scheme}://HOST:"):
+            check_reachable(url)
+
+
+def test_one_master_of_several_that_answers_is_enough() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as master, socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        here, gone = master.getsockname()[1], closed.getsockname()[1]
+        check_reachable(f"spark://127.0.0.1:{gone},127.0.0.1:{here}")
+        check_reachable(f"sc://127.0.0.1:{here}/;user_id=me")
+
+
+@pytest.mark.parametrize("master", ["spurk://host:1", "spark:host", "everywhere", "localhost"])
+def test_a_master_that_is_none_is_refused(master: str) -> None:
+    with pytest.raises(NoSpark, match="is no Spark master; expected"), open_session("test", master):
+        pass
+
+
+def test_two_contradicting_answers_to_where_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPARK_REMOTE", "sc://somewhere")
+    said = "--master local contradicts SPARK_REMOTE=sc://somewhere"
+    with pytest.raises(NoSpark, match=said), open_session("test", "local"):
+        pass
+
+
+def test_object_stores_are_refused_with_what_to_do(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    for arguments in (["--events", "s3a://bucket/a", "--out", str(tmp_path)], ["--events", ".", "--out", "gs://b/a"]):
+        with pytest.raises(SystemExit) as left:
+            cli.main(["audit", *arguments])
+        said = capsys.readouterr().err
+        assert left.value.code == 2
+        assert said.count("\n") == 1
+        assert "mount it at the same path here and on every executor" in said
+
+
+def test_a_file_url_is_a_path_and_a_missing_master_is_one_line(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    write(tmp_path / "server", connections=5)
+    arguments = ["audit", "--events", f"file://{tmp_path}/server", "--out", str(tmp_path / "out"), "--quiet"]
+    assert cli.main([*arguments, "--master", "sc://127.0.0.1:1"]) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert "no Spark at sc://127.0.0.1:1" in said
+
+
+def test_live_is_refused_through_spark_connect_with_what_would_work(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    arguments = ["live", "--events", str(tmp_path), "--out", str(tmp_path / "out"), "--quiet", "--master", "sc://here"]
+    assert cli.main(arguments) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert "live does not work through Spark Connect (sc://here): give --master with a cluster, or none" in said
