@@ -118,16 +118,17 @@ def run_watched(command: list[str], told: dict[str, Any]) -> Watch:
 
 
 def in_gaps(files: list[Path]) -> dict[str, Any]:
-    """What *files* would be in `gaps` mode: which share of their rows, and bytes a row."""
-    rows = kept = size = 0
+    """Connections an event in *files*; and what they would be in `gaps` mode: which share of the rows, bytes a row."""
+    rows = kept = size = opens = 0
     for path in files:
         table = pq.read_table(path)
+        opens += pc.sum(pc.equal(table["kind"].cast("string"), "open")).as_py()
         short = pc.and_(pc.equal(table["kind"].cast("string"), "activity"), pc.less_equal(table["idle_ns"], GAP_NS))
         few = table.filter(pc.invert(pc.fill_null(short, False)))
         sink = pa.BufferOutputStream()
         pq.write_table(few, sink, compression="zstd", write_page_checksum=True)
         rows, kept, size = rows + len(table), kept + len(few), size + sink.getvalue().size
-    return {"gaps_share": kept / rows, "gaps_bytes_a_row": size / kept}
+    return {"gaps_share": kept / rows, "gaps_bytes_a_row": size / kept, "connections_an_event": opens / rows}
 
 
 def prepare(events: int, data: Path, seed: int, with_table: bool, note: Any) -> dict[str, Any]:
@@ -139,7 +140,9 @@ def prepare(events: int, data: Path, seed: int, with_table: bool, note: Any) -> 
         note(f"generating {events:,} events")
         before = time.perf_counter()
         command = [*python, "generate", "--events", str(events), "--seed", str(seed), "--out", str(raw)]
-        made = subprocess.run([*command, "--json", "--quiet"], cwd=ROOT, capture_output=True, text=True, check=True)
+        made = subprocess.run([*command, "--json", "--quiet"], cwd=ROOT, capture_output=True, text=True, check=False)
+        if made.returncode:
+            raise RuntimeError(f"generate ended with {made.returncode}: {made.stderr[-2000:]}")
         facts["generated_s"] = time.perf_counter() - before
         facts["generated"] = json.loads(made.stdout)
     files = sorted(raw.glob("*.parquet"))

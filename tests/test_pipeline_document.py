@@ -1,0 +1,82 @@
+"""The pages about the pipeline's speed follow from the samples: same samples, same bytes, and a missed goal is told."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("matplotlib")
+pytest.importorskip("psutil")
+
+from benchmarks import pipeline_document
+
+SPARK = ("session", "check", "audit", "advise", "table-audit", "table-advise", "table-recompute")
+
+
+def sample(engine: str, number: int, events: int, **seconds: float) -> dict[str, Any]:
+    steps = SPARK if engine == "spark" else ("session", "check", "audit", "advise", "recompute")
+    s = {step: seconds.get(step.replace("-", "_"), 10.0) + number for step in steps}
+    return {
+        "events": events, "engine": engine, "round": number, "s": s, "peak_bytes": dict.fromkeys(steps, 3 << 30),
+        "java_peak_bytes": 2 << 30, "load_before": 0.5,
+    }  # fmt: skip
+
+
+def results(tmp_path: Path, **spark: float) -> list[str]:
+    """A comparison at 50M of which the rivals take 10 s for everything, and growth from 50M to 100M."""
+    packages = dict.fromkeys(("pyspark", "duckdb", "polars", "pyarrow"), "1.0")
+    machine = {
+        "date": "2026-01-01 00:00 UTC", "cpu": "a processor", "cpus": 2, "memory_bytes": 8 << 30, "python": "CPython 3",
+        "packages": packages, "java": "a Java", "commit": "0123456789abcdef", "dirty": False,
+    }  # fmt: skip
+    million = 1_000_000
+    size = {
+        "events": 50 * million, "files": 68, "bytes": 950 * million, "table_bytes": 900 * million, "table_files": 32,
+        "gaps_share": 0.4, "gaps_bytes_a_row": 22.0, "connections_an_event": 0.09, "compact_s": 60.0,
+        "compact_peak_bytes": 1 << 30,
+    }  # fmt: skip
+    comparison = [sample("spark", n, 50 * million, **spark) for n in range(3)]
+    comparison += [sample(rival, n, 50 * million) for n in range(3) for rival in ("duckdb", "polars")]
+    growth = [sample("spark", 0, 50 * million), sample("spark", 0, 100 * million, audit=21.0, advise=30.0)]
+    names = []
+    for kind, samples in (("comparison", comparison), ("growth", growth)):
+        path = tmp_path / f"pipeline-{kind}.json"
+        told = {"schema": pipeline_document.SCHEMA, "kind": kind, "machine": machine, "command": f"{kind}.py"}
+        path.write_text(json.dumps({**told, "sizes": [size], "samples": samples}))
+        names.append(str(path))
+    return names
+
+
+def write(names: list[str], docs: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    monkeypatch.setattr("sys.argv", ["pipeline_document.py", *names, "--docs", str(docs)])
+    pipeline_document.main()
+    return {path.name: path.read_text() for path in docs.rglob("*.*")}
+
+
+def test_the_pages_are_the_same_bytes_from_the_same_samples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = results(tmp_path)
+    once = write(names, tmp_path / "once", monkeypatch)
+    assert once == write(names[::-1], tmp_path / "again", monkeypatch)
+    assert set(once) == {"pipeline-speed.md", "pipeline-growth.svg", "fleet.md"}
+    assert not [name for name, text in once.items() if name.endswith(".md") and ("{" in text or "nan" in text)]
+
+
+def test_what_met_its_goal_and_what_missed_it_is_said_in_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = results(tmp_path, audit=31.0, advise=12.0, table_recompute=10.0)
+    speed = write(names, tmp_path / "docs", monkeypatch)["pipeline-speed.md"]
+    lines = [line for line in speed.splitlines() if line.startswith("| ")]
+    row = {line.split("|")[1].strip(): line for line in reversed(lines)}
+    assert "**missed** by 45%" in row["audit, files"]  # rounds of 31/10, 32/11 and 33/12
+    assert row["advise, files"].endswith("| met |")
+    assert row["advise, recomputed, table"].endswith("| 1 (1 to 1) | 1.5 | met |")
+    assert "- audit: 2.1 times the time at twice 50M; the goal of 2.2 is met." in speed
+    assert "- advise: 3 times the time at twice 50M; the goal of 2.2 is **missed** by 36%." in speed
+
+
+def test_the_fleet_follows_from_bytes_and_seconds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fleet = write(results(tmp_path), tmp_path / "docs", monkeypatch)["fleet.md"]
+    assert "`full` mode: 1.9 TB a day" in fleet  # 19 bytes an event
+    assert "| audit, from the files | 17 |" in fleet  # 50M in the median's 11 s on two cores; 70 % of it in a cluster
