@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-from . import plots, tables
+from . import plots, tables, tables_more
 from .goals import EXPLANATIONS, UNEXPLAINED, judge
 from .results import Results
 from .tables import MET, MISSED
@@ -45,7 +45,7 @@ def explanations(results: Results) -> str:
     return "\n".join(told) if told else "None is missed in this run."
 
 
-FILLERS: dict[str, Filler] = {"goals": goals, "explanations": explanations, **tables.FILLERS}
+FILLERS: dict[str, Filler] = {"goals": goals, "explanations": explanations, **tables.FILLERS, **tables_more.FILLERS}
 
 
 def fill(results: Results, images: Path, relative: str) -> str:

@@ -41,9 +41,9 @@ def of_peer(kind: type[peers.Peer], n: int) -> dict[str, float]:
     shuffled = random.Random(5).sample(range(n), n)
     gc.collect()
     tracemalloc.start()
+    base = tracemalloc.get_traced_memory()[0]
     peer = kind(keys, TIMEOUT)
     try:
-        base = tracemalloc.get_traced_memory()[0]
         peer.register(n, 0.0)
         held = sys.getsizeof(peer.leases) if isinstance(peer, peers.LeaseTouch) else 0
         if isinstance(peer, peers.AsyncioTimer):
