@@ -1,0 +1,118 @@
+"""What the hot path costs in machine instructions, counted by callgrind: the one figure that no neighbour can disturb.
+
+    python -m benchmarks.instructions [--json FILE]                needs valgrind (Debian: apt-get install valgrind)
+
+The same program runs under callgrind once as it is and once for each part with that part repeated more often; the
+difference over the extra repeats is the part's cost. Hashing and addresses are fixed, so a count is the same to the
+last digit each time. Counts tell nothing of caches: what a touch waits for memory is in `benchmarks/touch.py`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import compileall
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from py_compile import PycInvalidationMode
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+PROGRAM = Path(__file__).with_name("instructions_program.py")
+BEATING = 512
+"""Leases of `beat`, as in the program."""
+COLLECTED = re.compile(r"Collected : (\d+)")
+
+PARTS = (
+    "empty call",
+    "lease.touch()",
+    "lease.touch() of many",
+    "dict store",
+    "core.touch(uid)",
+    "ring.touch(uid)",
+    "dense.touch(uid)",
+    "register and release",
+    "idle tick small",
+    "idle tick large",
+    "beat",
+)
+"""What can be counted, by the names of `instructions_program.parts`."""
+
+EXTRA = {"beat": 100, "idle tick small": 400, "idle tick large": 400, "register and release": 2000}
+"""Extra repeats of a part; 5,000 of those not named."""
+
+
+def extra(part: str) -> int:
+    """How much more often *part* is repeated than in the run it is compared with."""
+    return EXTRA.get(part, 5000)
+
+
+def collect(home: Path, part: str, repeats: int) -> int:
+    """Instructions of one run of the program in *home* under callgrind, with *repeats* more of *part*.
+
+    Raises:
+        RuntimeError: valgrind could not run it; the message is its output.
+    """
+    environment = {"PATH": os.environ["PATH"], "PYTHONHASHSEED": "0"}
+    command = ["valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null", sys.executable, "-S", PROGRAM.name]
+    # Padded: where the stack begins depends on how long the arguments are.
+    command += [part.ljust(24), f"{repeats:06}"]
+    done = subprocess.run(command, cwd=home, env=environment, capture_output=True, text=True, check=False)
+    found = COLLECTED.search(done.stderr)
+    if done.returncode or found is None:
+        raise RuntimeError(f"valgrind failed: {done.stderr[-2000:]}")
+    return int(found[1])
+
+
+def count(parts: Sequence[str], note: Callable[[str], None] = lambda _: None) -> dict[str, float]:
+    """Instructions of each of *parts*, net of the loop around it; of `beat` (a touch and a move) per lease.
+
+    Cost: one run of the program each, about three seconds of CPU, two at a time.
+    """
+    note(f"counting the instructions of {len(parts)} parts")
+    # In a folder of its own: the import system lists folders, and what is listed in the checkout may change meanwhile.
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(2) as pool:
+        home = Path(folder)
+        shutil.copytree(ROOT / "reaper", home / "reaper", ignore=shutil.ignore_patterns("__pycache__", "pipeline"))
+        shutil.copy(PROGRAM, home)
+        compileall.compile_dir(home, quiet=1, invalidation_mode=PycInvalidationMode.UNCHECKED_HASH)
+        runs = [("none", 0), ("loop", 5000), *((part, extra(part)) for part in parts)]
+        base, loop, *found = pool.map(lambda each: collect(home, *each), runs)
+    each_loop = (loop - base) / 5000
+    each = {part: (total - base) / extra(part) for part, total in zip(parts, found, strict=True)}
+    if "beat" in each:
+        each["beat"] /= BEATING
+    return {part: round(cost - (0 if part in EXTRA else each_loop), 1) for part, cost in each.items()}
+
+
+def run(_scale: str = "full", note: Callable[[str], None] = lambda _: None) -> dict[str, Any]:
+    """{"instructions": {part: count}} of all `PARTS`; {"absent": why} without valgrind."""
+    if shutil.which("valgrind") is None:
+        return {"absent": "valgrind is not installed (Debian: apt-get install valgrind)"}
+    return {"instructions": count(PARTS, note)}
+
+
+def main() -> None:
+    """Count and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the counts here as well")
+    options = parser.parse_args()
+    result = run(note=lambda text: print(text, file=sys.stderr))
+    if "absent" in result:
+        parser.exit(2, f"{parser.prog}: {result['absent']}\n")
+    floor = result["instructions"]["empty call"]
+    for name, cost in result["instructions"].items():
+        print(f"{name:<24}{cost:>12,.1f}{cost / floor:>10.2f}x an empty call")
+    if options.json:
+        options.json.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
