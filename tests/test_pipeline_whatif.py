@@ -279,6 +279,19 @@ def test_under_a_shorter_timeout_the_same_are_reaped_at_the_same_instants(
     assert peak_of(outcome) == truth.peak
 
 
+def test_at_the_very_instant_bytes_save_and_a_close_comes_before_the_reap() -> None:
+    due = 512 + 512 + 4 * 512  # opened where the grid begins, so noted at the end of the first epoch
+    script = [Client([512, due]), Client([512], closes=due), Client([512]), Client([due])]
+    log = run(script, lambda _: LONG, 512)
+    truth = run(script, lambda _: 4 * 512, 512, until=log.end)
+    replayed, whose = process(log, lambda _: 4 * 512, LONG)
+    outcome = replay(replayed, 512 * UNIT, 512 * UNIT, None)
+    assert cuts(outcome, whose) == ordered(truth.reaps)
+    assert (2, due) in truth.reaps
+    assert {(0, due), (1, due)}.isdisjoint(truth.reaps)
+    assert peak_of(outcome) == truth.peak == 4  # the newcomer is there before anybody goes
+
+
 @settings(max_examples=40)
 @given(seed=st.integers(0, 10**6), clients=st.integers(1, 25), ticks=st.integers(1, 20), more=st.integers(1, 20))
 def test_under_a_longer_timeout_the_truth_lies_between_the_two_worlds(
