@@ -20,7 +20,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Exit status: 0 good, 1 a part failed, 2 bad arguments, 130 interrupted."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Measure, and write docs/performance.md.")
     commands = parser.add_subparsers(dest="command", required=True)
-    run = commands.add_parser("run", help="measure: about 15 minutes; with --quick two and a half")
+    run = commands.add_parser("run", help="measure: about 20 minutes; with --quick three")
     run.add_argument("--quick", action="store_true", help="small sizes: is it about right?")
     run.add_argument("--tiny", action="store_true", help="smallest sizes: does it run?")
     names = ", ".join(part.name for part in suite.PARTS if suite.present(part))

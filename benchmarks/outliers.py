@@ -119,7 +119,7 @@ DESIGNS: dict[str, Callable[[int], Steps]] = {
 
 def run(scale: Scale, note: Note) -> dict[str, Any]:
     """`results[design]`: slices, worst ms wall and CPU over all rounds, and every slow slice with what it was."""
-    n, rounds = by_scale(scale, (5_000, 1), (100_000, 3), (1_000_000, 7))
+    n, rounds = by_scale(scale, (5_000, 1), (100_000, 3), (1_000_000, 5))
     results: dict[str, Any] = {
         name: {"slices": 0, "medians": [], "worst_ms": [], "worst_cpu_ms": [], "last_ms": [], "slow": []}
         for name in DESIGNS

@@ -30,7 +30,7 @@ def run(scale: Scale, note: Note) -> dict[str, Any]:
     gc.disable()
     results: dict[str, dict[str, Any]] = {}
     for n in sizes:
-        rounds = by_scale(scale, 1, 3, 1 if n > 100_000 else 5)
+        rounds = by_scale(scale, 1, 3, 1 if n > 100_000 else 3)
         samples: dict[str, dict[str, list[float]]] = {}
         keys = names(n)
         kinds = [kind for kind in peers.ALL if kind.expires and not kind.real and n <= min(kind.largest, 1_000_000)]

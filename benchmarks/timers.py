@@ -140,9 +140,9 @@ def run(scale: Scale, note: Note) -> dict[str, Any]:
     """`timers[n][queue][act]` in ns an item; `purgatory`: a row a round."""
     gc.disable()
     # First, while the process is small: what it frees for others to use again would not show in its resident bytes.
-    rows = purgatory(by_scale(scale, 500, 20_000, 1_000_000), note)
+    rows = purgatory(by_scale(scale, 500, 20_000, 300_000), note)
     gc.collect()
-    plan = by_scale(scale, [(500, 1)], [(10_000, 2)], [(100_000, 5), (1_000_000, 2)])
+    plan = by_scale(scale, [(500, 1)], [(10_000, 2)], [(100_000, 5), (1_000_000, 1)])
     found = {str(count): queues(count, rounds, note) for count, rounds in plan}
     gc.enable()
     return {"timers": found, "purgatory": rows, "unit": "ns"}

@@ -34,7 +34,7 @@ def run(scale: Scale, note: Note) -> dict[str, Any]:
     gc.disable()
     results: dict[str, dict[str, Any]] = {}
     for n in sizes:
-        rounds = by_scale(scale, 2, 15 if n <= HOT else 3, 61 if n <= HOT else 11 if n <= 100_000 else 7)
+        rounds = by_scale(scale, 2, 15 if n <= HOT else 3, 61 if n <= HOT else 9 if n <= 100_000 else 7)
         for peer, figures in compare(n, rounds, note).items():
             results.setdefault(peer, {})[str(n)] = figures
     again = repeated(by_scale(scale, 200, 20_000, 100_000), by_scale(scale, 3, 9, 31), note)
