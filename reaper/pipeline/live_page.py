@@ -103,14 +103,14 @@ def _kept_apart(summary: dict[str, Any]) -> str:
     reasons = []
     if summary["late_rows"]:
         by = ", ".join(f"{name}: {entry['late']:,}" for name, entry in summary["listeners"].items() if entry["late"])
-        reasons.append(f"{summary['late_rows']:,} rows came later than the delay allows ({by}); they are in late/.")
+        reasons.append(f"{summary['late_rows']:,} row(s) came later than the delay allows ({by}); they are in late/.")
     if summary["missing_files"]:
-        reasons.append(f"{summary['missing_files']:,} files were gone before they were read, or have yet to come.")
+        reasons.append(f"{summary['missing_files']:,} file(s) were gone before they were read, or have yet to come.")
     if summary["dropped_rows"]:
-        reasons.append(f"{summary['dropped_rows']:,} rows were dropped by their writers.")
+        reasons.append(f"{summary['dropped_rows']:,} row(s) were dropped by their writers.")
     if summary["quarantined_files"]:
         reasons.append(
-            f"{summary['quarantined_files']:,} files are put aside; each is looked at again when it changes."
+            f"{summary['quarantined_files']:,} file(s) are put aside; each is looked at again when it changes."
         )
     rows = [[entry["path"], entry["reason"]] for entry in summary["quarantined"]]
     table = _table(["file", "why it is put aside"], rows, set()) if rows else ""
