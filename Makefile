@@ -5,6 +5,9 @@
 #                                   PARKED: the server keeps no task for a silent connection
 #   make test                       run every test
 #   make pipeline-demo              real traffic -> journals -> audit, advice and report on Spark (needs Java 17)
+#   make bench                      every claim beside every peer, about 15 minutes; writes docs/performance.md
+#   make bench-quick                the same, smaller, about two minutes; into out/bench/
+#   make bench-pipeline             Spark beside DuckDB and Polars at 50M events, and growth to 100M: hours; 15 GB below out/
 #   make interop                    attack tools, a reverse proxy and other servers against the HTTP server
 #   make lint                       ruff and mypy
 #   make clean                      forget .venv and out/
@@ -14,7 +17,7 @@ CONNECTIONS ?= 10000
 BIN := .venv/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo pipeline-demo interop test lint clean
+.PHONY: demo pipeline-demo interop bench bench-quick bench-pipeline test lint clean
 .DEFAULT_GOAL := demo
 
 demo: .venv/.demo
@@ -25,6 +28,19 @@ pipeline-demo: .venv/.dev
 
 interop: .venv/.dev
 	@$(BIN)/python -m scripts.interop
+
+bench: .venv/.dev
+	$(BIN)/python -m benchmarks run
+	$(BIN)/python -m benchmarks document
+
+bench-quick: .venv/.dev
+	$(BIN)/python -m benchmarks run --quick --out out/bench
+	$(BIN)/python -m benchmarks document --results out/bench --out out/bench/performance.md
+
+bench-pipeline: .venv/.dev
+	$(BIN)/python benchmarks/pipeline.py --events 50M --rounds 3 --data out/bench --json benchmarks/results/pipeline-50M.json
+	$(BIN)/python benchmarks/pipeline.py --growth 1M,3M,10M,30M,100M --data out/bench --json benchmarks/results/pipeline-growth.json
+	$(BIN)/python benchmarks/pipeline_document.py benchmarks/results/pipeline-*.json
 
 test: .venv/.dev
 	@$(BIN)/python -m pytest $(PYTEST)
