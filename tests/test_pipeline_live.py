@@ -35,6 +35,8 @@ from reaper.pipeline.session import open_session
 
 ROOT = Path(__file__).parent.parent
 DELAY = 60 * S
+QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""For a Java that lives for seconds: compiling well takes longer than it saves."""
 
 
 # ---- the feed: no Spark ---------------------------------------------------------------------------------------------
@@ -388,9 +390,11 @@ def on_spark(test: Callable[..., None]) -> Callable[..., None]:
 
 @pytest.fixture(scope="module")
 def spark() -> Iterator[Any]:
-    with open_session("tests", "local[2]") as session:
-        session.conf.set("spark.sql.shuffle.partitions", "1")
-        yield session
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("JAVA_TOOL_OPTIONS", QUICK)
+        with open_session("tests", "local[2]") as session:
+            session.conf.set("spark.sql.shuffle.partitions", "1")
+            yield session
 
 
 def ordered(rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
@@ -518,8 +522,12 @@ def test_rows_that_come_too_late_are_kept_apart_and_the_rest_equals_batch_withou
 def start_live(events: list[Path], out: Path) -> subprocess.Popen[bytes]:
     argv = [sys.executable, "-m", "reaper.pipeline", "live", "--events", *map(str, events), "--out", str(out)]
     argv += ["--for", "forever", "--every", "100ms", "--window", "1s", "--delay", "60s", "--master", "local[2]"]
+    conf = out.parent / "conf"
+    conf.mkdir(exist_ok=True)
+    (conf / "spark-defaults.conf").write_text("spark.sql.shuffle.partitions 1\n")
+    env = {**os.environ, "JAVA_TOOL_OPTIONS": QUICK, "SPARK_CONF_DIR": str(conf)}
     with (out.parent / "stderr").open("ab") as stderr:
-        return subprocess.Popen([*argv, "--quiet"], cwd=ROOT, stderr=stderr, start_new_session=True)
+        return subprocess.Popen([*argv, "--quiet"], cwd=ROOT, env=env, stderr=stderr, start_new_session=True)
 
 
 def begun(out: Path) -> int:
@@ -538,7 +546,7 @@ def wait_for(condition: Callable[[], bool], process: subprocess.Popen[bytes]) ->
     while not condition():
         assert process.poll() is None, (process.returncode, "live ended by itself")
         assert time.monotonic() < deadline
-        time.sleep(0.02)
+        time.sleep(0.05)
 
 
 @on_spark
