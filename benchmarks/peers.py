@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import importlib
-
 from .peer import Peer
 from .peers_loops import AsyncioTimer, TrioMoveOn, TrioScope, UvloopTimer
 from .peers_ours import (
@@ -26,13 +23,10 @@ __all__ = [
 ]  # fmt: skip
 
 FLOORS: list[type[Peer]] = [EmptyCall, EmptyAgain, AttributeStore, DictStore]
-OURS: list[type[Peer]] = [LeaseTouch, UidTouch, RingTouch]
-with contextlib.suppress(ImportError):
-    if hasattr(importlib.import_module("reaper.dense"), "DenseReaper"):
-        OURS.append(DenseTouch)
+OURS: list[type[Peer]] = [LeaseTouch, UidTouch, RingTouch, DenseTouch]
 THEIRS: list[type[Peer]] = [
     HeapPerTouch, HeapRearmed, Sorted, Lru, DictScan, NumpyScan, AsyncioTimer, UvloopTimer, TrioScope, TrioMoveOn,
 ]  # fmt: skip
 ALL: list[type[Peer]] = [*FLOORS, *OURS, *THEIRS]
-OUR_NAMES = frozenset(peer.name for peer in [LeaseTouch, UidTouch, RingTouch, DenseTouch])
+OUR_NAMES = frozenset(peer.name for peer in OURS)
 CONTROLS = frozenset({EmptyAgain.name})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -169,7 +168,7 @@ class DenseTouch(Peer):
 
     def __init__(self, keys: Sequence[str], timeout: float) -> None:
         super().__init__(keys, timeout)
-        self.core: Any = importlib.import_module("reaper.dense").DenseReaper(tick=1.0)
+        self.core = reaper.DenseReaper(tick=1.0)
 
     def register(self, count: int, now: float) -> None:
         for number in range(count):
