@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 
 from .frames import read_events
 from .inputs import Facts, Inputs
-from .manifest import BUCKETS, ORDER, write_manifest
+from .manifest import BUCKETS, ORDER, is_pattern, write_manifest
 
 ROWS_PER_BUCKET = 2_000_000
 """A task sorts one bucket, about 100 bytes a row, and reads one later."""
@@ -27,7 +27,7 @@ LEAST_BUCKETS, MOST_BUCKETS = 4, 4096
 
 
 class Occupied(Exception):
-    """There is something where the table should go. The message is one line."""
+    """The table cannot go there. The message is one line."""
 
 
 def buckets_for(rows: int) -> int:
@@ -39,8 +39,10 @@ def vacant(out: Path) -> None:
     """Make sure that a table may be put at *out*.
 
     Raises:
-        Occupied: it is a file, or a directory with something in it.
+        Occupied: it is a file, or a directory with something in it, or its name has characters of a pattern.
     """
+    if is_pattern(out):
+        raise Occupied(f"Spark takes {out} for a pattern: name a directory without any of {{}}[]*?\\")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise Occupied(
             f"{out} is not empty, and a table is never added to: name a new directory; to merge, give the old table "

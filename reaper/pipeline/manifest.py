@@ -40,6 +40,11 @@ class Table:
     """Of its manifest, and through it of every bucket."""
 
 
+def is_pattern(directory: Path) -> bool:
+    """Whether Spark would take the path of *directory* for a pattern, which a table's cannot escape."""
+    return any(char in str(directory.resolve()) for char in "{}[]*?\\")
+
+
 def is_table(directory: Path) -> bool:
     """Whether *directory* is a compacted table, or what is left of one."""
     return directory.name == BUCKETS or any((directory / name).exists() for name in (MANIFEST, BUCKETS))
@@ -76,6 +81,8 @@ def open_table(directory: Path, *, checksums: bool = True) -> tuple[Table, dict[
         Unsound: it is not what its manifest says.
     """
     again = "compact the journals again"
+    if is_pattern(directory):
+        raise Unsound(f"Spark takes {directory} for a pattern: rename it, without any of {{}}[]*?\\")
     try:
         manifest = json.loads((directory / MANIFEST).read_text(encoding="utf-8"))
         digest = manifest.pop("digest")
