@@ -84,7 +84,7 @@ class Size:
 
 QUICK = (Size(1_000, 50_000, 3, 600, 300, 0), Size(10_000, 50_000, 3, 600, 200, 400))
 FULL = (
-    Size(1_000, 200_000, 11, 4_000, 2_000, 1_000),
+    Size(1_000, 200_000, 11, 4_000, 2_000, 0),
     Size(100_000, 200_000, 11, 4_000, 2_000, 2_000),
     Size(1_000_000, 300_000, 9, 6_000, 2_000, 5_000),
 )
@@ -204,13 +204,14 @@ def run(quick: bool, note: Callable[[str], None], *, sizes: Sequence[Size] | Non
                     _measure(size, jvms, leases, ours, report, note)
                     if index == 0:
                         _check({peer: jvm for peer, (jvm, _) in jvms.items() if peer != "netty-pipeline"}, report, note)
+                    _idle(size, {peer: jvm for peer, (jvm, _) in jvms.items()}, report, note)
                     for peer, (jvm, ready) in jvms.items():
                         report.setdefault("java", f"{ready['vm']} {ready['java']}")
                         found = report["results"][peer][str(size.connections)]
                         found |= _memory(jvm, ready, size)
                         if size.expire_ms and peer not in CHANNELS:
                             note(f"{size.connections:,} connections: all of {peer} fall silent at once")
-                            found |= _ends(jvm, size)
+                            found["expire"] = _expire(jvm, size)
             result: dict[str, Any] = {name: spread(samples) for name, samples in ours.items()}
             report["results"].setdefault(LEASE, {})[str(size.connections)] = result | {"bytes": leases.bytes}
             del leases
@@ -307,18 +308,29 @@ def _memory(jvm: Jvm, ready: dict[str, Any], size: Size) -> dict[str, Any]:
     }
 
 
-def _ends(jvm: Jvm, size: Size) -> dict[str, Any]:
-    """CPU time while nothing happens, and while all connections fall due in one instant."""
-    cpu = jvm.cpu_ns()
-    jvm.ask(f"idle {size.idle_ms}")
-    idle = (jvm.cpu_ns() - cpu) / size.idle_ms
+def _idle(size: Size, jvms: dict[str, Jvm], report: dict[str, Any], note: Callable[[str], None]) -> None:
+    """CPU time of each while nothing happens: all at once, for they sleep nearly all the time."""
+    note(f"{size.connections:,} connections: nothing happens")
+    before = {}
+    for peer, jvm in jvms.items():
+        before[peer] = jvm.cpu_ns()
+        jvm.tell(f"idle {size.idle_ms}")
+    for peer, jvm in jvms.items():
+        jvm.answer()
+        used = (jvm.cpu_ns() - before[peer]) / size.idle_ms
+        if peer not in CHANNELS:
+            report["results"][peer][str(size.connections)]["idle_cpu_us_per_s"] = used
+
+
+def _expire(jvm: Jvm, size: Size) -> dict[str, Any]:
+    """All connections fall due in one instant: CPU time of each, and how late they were."""
     armed = jvm.ask(f"expire {size.expire_ms}")
     cpu = jvm.cpu_ns()
     expire = jvm.answer()
     if expire["fired"] != size.connections:
         raise RuntimeError(f"{jvm.peer}: {expire['fired']} of {size.connections} silent connections fired")
     expire["cpu_ns"] = None if armed["fired_already"] else (jvm.cpu_ns() - cpu) / size.connections
-    return {"idle_cpu_us_per_s": idle, "expire": expire}
+    return expire
 
 
 def table(report: dict[str, Any]) -> str:

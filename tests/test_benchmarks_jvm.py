@@ -93,12 +93,14 @@ def test_without_java_nothing_is_run_and_that_is_said(monkeypatch: pytest.Monkey
 @pytest.mark.slow
 def test_a_jvm_that_fails_is_an_error_in_its_own_words(tmp_path: Path) -> None:
     try:
-        class_path = jvm_process.compiled(tmp_path)
+        jvm_process.tool("java")
     except jvm_process.Missing as missing:
         pytest.skip(str(missing))
     with (
-        pytest.raises(RuntimeError, match="no peer is called nonsense"),
-        jvm_process.running(class_path, {"nonsense": 10}, 10, "64m", tmp_path),
+        pytest.raises(
+            RuntimeError, match="the JVM with netty-wheel ended: (?s:.*)[Cc]ould not find or load main class Bench"
+        ),
+        jvm_process.running(str(tmp_path), {"netty-wheel": 10}, 10, "64m", tmp_path),
     ):
         pass
 
