@@ -80,7 +80,6 @@ class Results:
             key=lambda run: (run["sizes"][0]["events"], run["machine"]["date"]),
             default=None,
         )
-        self.growth = [run for run in self.runs if run["kind"] == "growth"]
 
     def samples(self, run: dict[str, Any] | None, engine: str, events: int | None = None) -> list[Sample]:
         found = [sample for sample in run["samples"] if sample["engine"] == engine] if run else []
@@ -98,14 +97,15 @@ class Results:
         return [ours[n][step] / theirs[n][question] for n in ours if n in theirs and step in ours[n]]
 
     def curve(self, engine: str, step: str, of: str) -> list[tuple[int, float]]:
-        """(events, median seconds or GiB) of the growth runs, ascending."""
-        found: dict[int, list[float]] = {}
-        for run in self.growth:
+        """(events, median seconds or GiB), ascending: of growth runs, and of comparisons at sizes that those lack."""
+        found: dict[tuple[int, str], list[float]] = {}
+        for run in self.runs:
             for sample in self.samples(run, engine):
                 if step in sample["s"]:
                     value = sample["s"][step] if of == "s" else sample["peak_bytes"].get(step, 0) / GIB
-                    found.setdefault(sample["events"], []).append(value)
-        return sorted((events, statistics.median(values)) for events, values in found.items())
+                    found.setdefault((sample["events"], run["kind"]), []).append(value)
+        # "growth" sorts after "comparison", and so overrides it.
+        return sorted({events: statistics.median(found[events, kind]) for events, kind in sorted(found)}.items())
 
 
 def span(values: list[float]) -> str:
@@ -169,7 +169,7 @@ def growth_tables(results: Results) -> list[str]:
     lines = ["## Growth", ""]
     curves = {step: results.curve("spark", step, "s") for step in STEPS}
     sizes = sorted({events for curve in curves.values() for events, _ in curve})
-    if not sizes:
+    if len(sizes) < 2:
         return [*lines, "No growth was measured.", ""]
     lines += [
         "![Time and memory against the number of events](img/pipeline-growth.svg)",
@@ -258,7 +258,7 @@ def main() -> None:
     arguments.docs.mkdir(parents=True, exist_ok=True)
     page = speed_page(results, "benchmarks/results/pipeline-*.json")
     (arguments.docs / "pipeline-speed.md").write_text(page, encoding="utf-8")
-    if results.growth:
+    if len({size["events"] for run in results.runs for size in run["sizes"]}) > 1:
         plot(results, arguments.docs / "img" / "pipeline-growth.svg")
     if results.comparison is not None:
         (arguments.docs / "fleet.md").write_text(fleet_page(results.comparison), encoding="utf-8")

@@ -43,9 +43,10 @@ def results(tmp_path: Path, **spark: float) -> list[str]:
     growth = [sample("spark", 0, 50 * million), sample("spark", 0, 100 * million, audit=21.0, advise=30.0)]
     names = []
     for kind, samples in (("comparison", comparison), ("growth", growth)):
+        sizes = [{**size, "events": events} for events in sorted({found["events"] for found in samples})]
         path = tmp_path / f"pipeline-{kind}.json"
         told = {"schema": pipeline_document.SCHEMA, "kind": kind, "machine": machine, "command": f"{kind}.py"}
-        path.write_text(json.dumps({**told, "sizes": [size], "samples": samples}))
+        path.write_text(json.dumps({**told, "sizes": sizes, "samples": samples}))
         names.append(str(path))
     return names
 
