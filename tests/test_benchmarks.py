@@ -55,18 +55,34 @@ def test_each_peer_expires_the_silent_and_nobody_else(kind: type[peers.Peer]) ->
     assert all(1.5 <= died[uid] <= 1.65 for uid in speaking), died
 
 
-@pytest.mark.slow
-def test_the_peer_on_the_real_clock_expires_the_silent_first() -> None:
-    timeout, began = 0.4, time.monotonic()
+class Stalled(Exception):
+    """This machine did not let the test run for too long: what it saw says nothing about the peer."""
+
+
+def on_the_real_clock(timeout: float) -> None:
+    """The same for the peer that cannot be told the time, in steps that are kept to a tenth of its timeout."""
+    began = time.monotonic()
 
     def wait(at: float) -> None:
-        time.sleep(max(0.0, began + at * timeout - time.monotonic()))
+        ahead = began + at * timeout - time.monotonic()
+        if ahead < -timeout / 10:
+            raise Stalled(f"{-ahead:.3f} s behind")
+        time.sleep(max(0.0, ahead))
 
     died, silent, speaking = lives_of(peers.UvloopTimer, timeout, wait)
     assert sorted(died) == sorted(silent + speaking)
-    assert all(died[uid] >= 0.95 for uid in silent), died
-    # However late this process was let run, whoever spoke later is due later.
-    assert max(died[uid] for uid in silent) <= min(died[uid] for uid in speaking), died
+    assert all(0.85 <= died[uid] <= 1.25 for uid in silent), died
+    assert all(1.35 <= died[uid] <= 1.75 for uid in speaking), died
+
+
+@pytest.mark.slow
+def test_the_peer_on_the_real_clock_expires_the_silent_first() -> None:
+    for timeout in (0.4, 1.6, 6.4):
+        try:
+            return on_the_real_clock(timeout)
+        except Stalled:
+            continue
+    return on_the_real_clock(25.6)
 
 
 @pytest.mark.parametrize("kind", RELEASING, ids=lambda kind: kind.name)
@@ -110,6 +126,9 @@ def test_every_part_says_what_it_was_measured_on(measured: Path) -> None:
     for name, part in found.items():
         assert part["scale"] == "tiny"
         assert {"cpu", "kernel", "python", "packages", "commit", "dirty", "date"} <= set(part["about"]), name
+    for case in found["accuracy"]["core"].values():
+        assert case["reaps"] > 0, "nobody was reaped, so nobody could be early"
+        assert (case["early"], case["left"]) == (0, 0)
 
 
 @pytest.mark.slow
