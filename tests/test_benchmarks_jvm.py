@@ -97,9 +97,7 @@ def test_a_jvm_that_fails_is_an_error_in_its_own_words(tmp_path: Path) -> None:
     except jvm_process.Missing as missing:
         pytest.skip(str(missing))
     with (
-        pytest.raises(
-            RuntimeError, match="the JVM with netty-wheel ended: (?s:.*)[Cc]ould not find or load main class Bench"
-        ),
+        pytest.raises(RuntimeError, match="Could not find or load main class Bench"),
         jvm_process.running(str(tmp_path), {"netty-wheel": 10}, 10, "64m", tmp_path),
     ):
         pass
