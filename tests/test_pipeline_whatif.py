@@ -446,15 +446,22 @@ def group(**changes: Any) -> SimpleNamespace:
 
 
 @pytest.mark.parametrize(
-    ("changes", "blur"),
-    [({}, 500), ({"slack": [50, 250, 450]}, 0), ({"reaps": 19}, 0), ({"slack": None, "reaps": 0}, 0)],
-    ids=["all equally far", "spread over an epoch", "too few to tell", "none"],
+    ("changes", "blur", "epochs"),
+    [
+        ({}, 500, 2),
+        ({"slack": [50, 250, 450]}, 0, 2),
+        ({"slack": [100, 500, 900]}, 0, 1),
+        ({"reaps": 19, "slack": [900, 900, 900]}, 0, 2),
+        ({"slack": None, "reaps": 0}, 0, 2),
+    ],
+    ids=["all equally far", "spread over an epoch", "over a tick", "too few to tell", "none"],
 )
 def test_leases_that_log_themselves_are_known_by_the_distance_of_their_reaps(
-    changes: dict[str, Any], blur: int
+    changes: dict[str, Any], blur: int, epochs: int
 ) -> None:
     rows = [group(**changes), group(timeout_ms=None, reaps=0, slack=None, opened=None, first=10)]
-    assert whatif_replay.facts_of_runs(rows) == {0: {"origin_ns": 70, "blur_ns": blur}}
+    facts = whatif_replay.facts_of_runs(rows, {0: 1000})
+    assert facts == {0: {"origin_ns": 70, "epochs": epochs, "blur_ns": blur}}
     assert [row.timeout_ms for row in whatif_replay.timeouts_in_force(rows)] == [5000]
 
 

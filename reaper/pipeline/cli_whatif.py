@@ -41,7 +41,9 @@ def add(command: AddCommand) -> None:
         help="each row but the first, with each of these limits of connections a process: pressure from 80%% on",
     )  # fmt: skip
     sub.add_argument(
-        "--epochs-per-tick", default="2", metavar="N", help="2: as reaper.trio has it (default); IdleReaper's own is 1"
+        "--epochs-per-tick",
+        metavar="N",
+        help="2: reaper.trio's; 1: IdleReaper's; default: as the log shows",
     )
     sub.add_argument("--seed", default="1", metavar="N", help="of the jitter; default 1")
 
@@ -87,7 +89,9 @@ def _settings(arguments: argparse.Namespace) -> tuple[Setting, list[Setting], li
     base = Setting(
         "",
         tick_ns=arguments.tick,
-        epochs_per_tick=whole(arguments.epochs_per_tick, "--epochs-per-tick", 1),
+        epochs_per_tick=None
+        if arguments.epochs_per_tick is None
+        else whole(arguments.epochs_per_tick, "--epochs-per-tick", 1),
         wheel_size=whole(arguments.wheel_size, "--wheel-size", 2),
         jitter=share(arguments.jitter, "--jitter"),
     )

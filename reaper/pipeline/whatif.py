@@ -101,7 +101,7 @@ def what_if(
         rows=rows,
         lives=lives,
         in_force=in_force,
-        facts=spark_replay.facts_of_runs(groups),
+        facts=spark_replay.facts_of_runs(groups, ticks),
         ticks=ticks,
         offsets={run.index: run.offset_ns for run in inputs.runs},
         begin=facts["begin"],

@@ -76,7 +76,7 @@ def press(
                 log_end=int(alive["log_end"][of_run][0]),
             )
             tick = setting.tick_ns or ticks[run]
-            epoch = setting.epoch_ns(ticks[run])
+            epoch = setting.epoch_ns(ticks[run], facts[run]["epochs"])
             worlds[-1].add(process, replay(process, epoch, tick, setting.max_open), epoch, offsets[run])
     return _figures(worlds, setting, complete)
 

@@ -43,6 +43,10 @@ class Log:
     def span_s(self) -> float:
         return max((self.end - self.begin) / 1e9, 1e-9)
 
+    def epoch_ns(self, setting: Setting, run: int) -> int:
+        """Length of an epoch of *run* under *setting*."""
+        return setting.epoch_ns(self.ticks[run], self.facts[run]["epochs"])
+
     def plan(self, settings: Sequence[tuple[int, Setting]]) -> DataFrame:
         """Each setting spelt out for each timeout that was in force; see `whatif_replay.PLAN`."""
         found = []
@@ -51,7 +55,7 @@ class Log:
                 timeout = setting.timeout_ns(entry.listener, entry.timeout_ms)
                 tick, facts = self.ticks[entry.run], self.facts[entry.run]
                 steps, step = setting.jitter_steps(timeout, tick)
-                epoch, origin, blur = setting.epoch_ns(tick), facts["origin_ns"], facts["blur_ns"]
+                epoch, origin, blur = self.epoch_ns(setting, entry.run), facts["origin_ns"], facts["blur_ns"]
                 where = (number, entry.run, entry.listener_hash, entry.timeout_ms)
                 found.append((*where, timeout, steps, step, epoch, origin, blur))
         return small_frame(self.spark, found, PLAN)
@@ -72,7 +76,7 @@ def settings_of(setting: Setting, log: Log) -> dict[str, Any]:
     return {
         "timeouts_s": [timeout / 1e9 for timeout in timeouts],
         "tick_s": [tick / 1e9 for tick in ticks],
-        "epochs_per_tick": setting.epochs_per_tick,
+        "epochs_per_tick": setting.epochs_per_tick or max((facts["epochs"] for facts in log.facts.values()), default=2),
         "wheel_size": setting.wheel_size,
         "jitter": setting.jitter,
         "max_open": setting.max_open,
@@ -84,7 +88,7 @@ def wheel_of(setting: Setting, log: Log, held_ns: int) -> dict[str, Any]:
     found, slots, cascades, wakes, timeouts = [], 0, 0.0, 0.0, set()
     for listener, timeout, tick, epoch in {
         (e.listener, setting.timeout_ns(e.listener, e.timeout_ms), setting.tick_ns or log.ticks[e.run],
-         setting.epoch_ns(log.ticks[e.run]))
+         log.epoch_ns(setting, e.run))
         for e in log.in_force
     }:  # fmt: skip
         steps, step = setting.jitter_steps(timeout, log.ticks[log.in_force[0].run])
@@ -129,7 +133,7 @@ def notes_of(
             "be in the middle"
         )
     timeouts = {
-        (setting.timeout_ns(entry.listener, entry.timeout_ms), setting.epoch_ns(log.ticks[entry.run]))
+        (setting.timeout_ns(entry.listener, entry.timeout_ms), log.epoch_ns(setting, entry.run))
         for setting in asked
         for entry in log.in_force
     }

@@ -10,6 +10,7 @@ per connection. Instants in ns on the writer's clock, + offset_ns on the timelin
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -90,11 +91,12 @@ def groups(events: DataFrame, runs: DataFrame) -> list[Any]:
     )
 
 
-def facts_of_runs(found: list[Any]) -> dict[int, dict[str, int]]:
-    """run -> origin_ns, its first opening, and blur_ns, the epoch that its activity is known to; 0: exactly known.
+def facts_of_runs(found: list[Any], ticks: Mapping[int, int]) -> dict[int, dict[str, int]]:
+    """run -> origin_ns, its first opening; epochs in a tick; blur_ns, the epoch its activity is known to, 0: exactly.
 
     Leases that log themselves know activity to an epoch: all their reaps then lie equally far from the last activity
-    plus timeout. Where activity is logged with a clock reading those distances are spread evenly over an epoch.
+    plus timeout. Where activity is logged with a clock reading those distances are spread evenly over an epoch. Too few
+    reaps to tell: two epochs, as reaper.trio has it.
     """
     facts: dict[int, dict[str, int]] = {}
     for run in {row.run for row in found}:
@@ -103,7 +105,9 @@ def facts_of_runs(found: list[Any]) -> dict[int, dict[str, int]]:
         low, middle, high = telling.slack or (0, 0, 0)
         blurred = telling.reaps >= TELLING and low > 0 and low >= 0.8 * high
         opened = [row.opened for row in mine if row.opened is not None] or [row.first for row in mine]
-        facts[run] = {"origin_ns": min(opened), "blur_ns": middle if blurred else 0}
+        epoch = middle if blurred else high / 0.9
+        epochs = max(1, round(ticks[run] / epoch)) if telling.reaps >= TELLING and epoch > 0 else 2
+        facts[run] = {"origin_ns": min(opened), "epochs": epochs, "blur_ns": middle if blurred else 0}
     return facts
 
 

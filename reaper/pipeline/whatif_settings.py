@@ -52,7 +52,7 @@ class Setting:
     name: str
     rules: tuple[Rule, ...] = ()
     tick_ns: int | None = None
-    epochs_per_tick: int = 2
+    epochs_per_tick: int | None = None
     wheel_size: int = 64
     jitter: float = 0.0
     max_open: int | None = None
@@ -65,9 +65,9 @@ class Setting:
             return timeout_ms * MS
         return max(fitting, key=lambda rule: (rule.was_ms is not None, rule.listener is not None)).timeout_ns
 
-    def epoch_ns(self, tick_ns: int) -> int:
-        """Length of an epoch where the log's tick is *tick_ns*."""
-        return max(1, (self.tick_ns or tick_ns) // self.epochs_per_tick)
+    def epoch_ns(self, tick_ns: int, epochs: int) -> int:
+        """Length of an epoch where the log has *epochs* in a tick of *tick_ns*."""
+        return max(1, (self.tick_ns or tick_ns) // (self.epochs_per_tick or epochs))
 
     def jitter_steps(self, timeout_ns: int, tick_ns: int) -> tuple[int, int]:
         """(distinct timeouts, ns between two of them) that jitter makes of *timeout_ns*; (1, 0): it changes nothing."""
