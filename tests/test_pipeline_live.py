@@ -53,7 +53,7 @@ def admit_all(one: Feed) -> int:
 
 def fed(tmp_path: Path, where: str = "feed") -> list[tuple[int, int, str]]:
     rows: list[tuple[int, int, str]] = []
-    for path in sorted((tmp_path / "out" / where).glob("[0-9]*.parquet")):
+    for path in sorted((tmp_path / "out" / where).glob("[0-9]*" if where == "late" else "[0-9]*/*")):
         table = pq.ParquetFile(path).read(columns=["at", "conn", "kind"])
         rows += zip(
             table["at"].cast(pa.int64()).to_pylist(), *(table[c].to_pylist() for c in ("conn", "kind")), strict=True
@@ -93,6 +93,20 @@ def test_a_backlog_enters_in_the_order_of_time_and_in_steps_of_bounded_size(
     assert [one.admit() for _ in range(5)] == [2, 2, 2, 2, 0]
     assert one.ledger.step == 4
     assert one.ledger.late == {}
+
+
+def test_a_backlog_makes_no_file_late_that_is_there_already_however_long_the_files_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for writer in range(1, 5):
+        opened(tmp_path / "server", writer, *(i * S for i in range(300 + writer)))
+    opened(tmp_path / "server", 9, 400 * S)
+    monkeypatch.setattr(live_feed, "STEP_ROWS", 400)
+    one = feed(tmp_path)
+    assert [one.admit() for _ in range(3)] == [4, 1, 0]
+    assert one.ledger.late == {}
+    assert len(fed(tmp_path)) == one.ledger.rows == 1211
+    assert len(list((tmp_path / "out" / "feed" / "000000001").iterdir())) == 2  # no file of a step is much larger
 
 
 @pytest.mark.parametrize("where", ["write_atomically", "sync", "replace_text", "settle", "after"])
@@ -213,7 +227,7 @@ def test_a_file_that_fails_after_its_check_is_put_aside_and_not_tried_for_ever(
     def fails(*_: object) -> None:
         raise OSError("input/output error")
 
-    monkeypatch.setattr(live_feed, "_rows", fails)
+    monkeypatch.setattr(live_feed, "rows_of", fails)
     one = feed(tmp_path)
     assert admit_all(one) == 1
     (entry,) = one.quarantined.values()

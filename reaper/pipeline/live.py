@@ -127,7 +127,7 @@ def _locked(out: Path) -> Iterator[None]:
 @contextmanager
 def _queries(spark: SparkSession, out: Path, settings: Settings) -> Iterator[list[StreamingQuery]]:
     """Both queries, running. They run through: one started anew for each step would load its whole state anew."""
-    events = spark.readStream.schema(FEED).parquet(str(out / "feed"))
+    events = spark.readStream.schema(FEED).option("recursiveFileLookup", "true").parquet(str(out / "feed"))
     for name in ("windows", "idle"):
         (out / name).mkdir(exist_ok=True)
         _clear_unbegun(out / "checkpoint" / name)

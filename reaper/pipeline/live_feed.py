@@ -10,45 +10,25 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import time
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from hashlib import file_digest
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from ..journal.schema import OWN
 from .inputs import Facts, check
+from .live_rows import FEED, MARKER, Seen, preview, rows_of
 
 STEP_ROWS = 1_000_000
-"""Rows of a step, about: bounds the memory of a catch-up, and no step is smaller than one file."""
-
-MARKER = "marker"
-"""Kind of the row that lets the last windows and sessions out: far ahead, so that nothing waits behind it."""
-
-FEED = pa.schema(
-    [
-        pa.field("at", pa.timestamp("us", "UTC"), nullable=False),  # the instant, on the wall clock, rounded down
-        pa.field("run", pa.int64(), nullable=False),  # with conn: one connection of one process on one server
-        pa.field("conn", pa.int64(), nullable=False),
-        pa.field("kind", pa.string(), nullable=False),
-        pa.field("idle_ns", pa.int64()),
-        pa.field("timeout_ms", pa.int32()),
-        pa.field("lateness_ns", pa.int64()),  # reaps: t - due_ns
-        pa.field("listener", pa.string()),
-        pa.field("full", pa.bool_(), nullable=False),  # the writer's mode: every activity has a row
-        pa.field("tick_ns", pa.int64(), nullable=False),
-    ]
-)
-"""Grain: one row per event of a connection."""
-
-_READ = ("t", "conn", "kind", "idle_ns", "timeout_ms", "due_ns", "listener", "wall_offset_ns")
+"""Rows of a step, about, and of a file of it: bounds the memory of a catch-up. No step is smaller than one file."""
 
 
 @dataclass(slots=True)
@@ -144,26 +124,29 @@ class Feed:
         return None if self.ledger.horizon is None else self.ledger.horizon - self._delay_us
 
     def admit(self) -> int:
-        """Take the next files, at most about `STEP_ROWS` rows, the oldest first. How many files; 0: nothing is new.
+        """Take the next files, about `STEP_ROWS` rows, the oldest first. How many files; 0: nothing is new.
 
-        Files that fail the check are put aside with a reason; their rows enter nothing.
+        A file that the watermark of this step would make late is taken with it, however many rows that are. Files that
+        fail the check are put aside with a reason; their rows enter nothing.
         """
-        fresh = self._fresh()
-        chosen: list[Path] = []
-        rows = 0
-        for _, count, path in sorted(fresh):
-            if chosen and rows + count > STEP_ROWS:
+        waiting = sorted(self._fresh())
+        count = max(bisect_right(list(accumulate(seen.rows for seen in waiting)), STEP_ROWS), 1)
+        chosen, waiting = waiting[:count], waiting[count:]
+        while chosen and waiting:
+            horizon = max(seen.last for seen in chosen) - self._delay_us * 1000
+            beside = [seen for seen in waiting if seen.first <= horizon]
+            if not beside:
                 break
-            chosen.append(path)
-            rows += count
-        self.waiting = len(fresh) - len(chosen)
+            chosen += beside
+            waiting = [seen for seen in waiting if seen.first > horizon]
+        self.waiting = len(waiting)
         try:
-            found = check(chosen, checksums=self._checksums, now_ns=self._now_ns())
+            found = check([seen.path for seen in chosen], checksums=self._checksums, now_ns=self._now_ns())
         except FileNotFoundError:
             return self.admit()  # retention was quicker; its serial will be missed
         for entry in found.quarantined:
             self._put_aside(Path(entry["path"]), entry["reason"])
-        step = _Step(self.ledger.step + 1, self.watermark)
+        step = self._begin()
         for facts in found.files:
             try:
                 self._take(step, facts)
@@ -180,19 +163,20 @@ class Feed:
             return
         at = ledger.newest + ledger.longest_ms * 1000 + 2 * self._delay_us + 60_000_000
         row = {"at": at, "run": 0, "conn": 0, "kind": MARKER, "full": True, "tick_ns": 0}
-        step = _Step(ledger.step + 1, None, feed=[pa.Table.from_pylist([row], schema=FEED)])
+        step = self._begin()
+        step.feed.append(pa.Table.from_pylist([row], schema=FEED))
         ledger.horizon = at
         self._commit(step)
 
     def forget(self) -> None:
         """Delete the feed files: every query has committed them."""
-        for path in self.directory.glob("[0-9]*.parquet"):
-            path.unlink()
+        for path in self.directory.glob("[0-9]*"):
+            shutil.rmtree(path)
 
     # ---- one step ---------------------------------------------------------------------------------------------------
 
-    def _fresh(self) -> list[tuple[int, int, Path]]:
-        """Files that are to be looked at: (instant of the last row, rows, path)."""
+    def _fresh(self) -> list[Seen]:
+        """Files that are to be looked at."""
         self.growing = 0
         seen: set[str] = set()
         fresh = []
@@ -205,7 +189,7 @@ class Feed:
                 known = [aside["size"], aside["mtime"]] if aside else self.ledger.files.get(name)
                 if known == [size, mtime] and (aside is None or now < aside["until"]):
                     continue
-                fresh.append((*_preview(path, mtime), path))
+                fresh.append(preview(path, mtime))
         for name in self.ledger.files.keys() - seen:
             del self.ledger.files[name]
         for name in self.quarantined.keys() - seen:
@@ -246,7 +230,7 @@ class Feed:
         if any(first <= serial <= last for first, last in known["serials"]):
             self._put_aside(facts.path, f"duplicated: file {serial} of run {run} was read before")
             return
-        table = _rows(facts, int(run[:15], 16))
+        table = rows_of(facts, int(run[:15], 16))
         if table is None:
             reason = "no wall clock: neither wall_offset_ns nor anchors, so it has no place on the common timeline"
             self._put_aside(facts.path, reason)
@@ -278,6 +262,7 @@ class Feed:
             server["late"] += late.num_rows
             step.late.append(late)
         step.feed.append(table)
+        step.spill(STEP_ROWS)
         ledger = self.ledger
         ledger.newest = max(ledger.newest or newest, newest)
         ledger.horizon = max(ledger.horizon or newest, newest)
@@ -288,29 +273,29 @@ class Feed:
         return str(next(directory for directory in self._directories if path.is_relative_to(directory)))
 
     def _commit(self, step: _Step) -> None:
-        """Late rows first, the feed file under a hidden name, the ledger, and then the name that the stream sees."""
+        """Late rows first, the feed under a hidden name, the ledger, and then the name that the stream sees."""
         late = pa.concat_tables(step.late) if step.late else FEED.empty_table()
         if late.num_rows:
             write_atomically(late, self.late / f"{step.number:09d}.parquet")
             for count in pc.value_counts(late["listener"]).to_pylist():
                 name = count["values"] or "(none)"
                 self.ledger.late[name] = self.ledger.late.get(name, 0) + count["counts"]
-        rows = pa.concat_tables(step.feed) if step.feed else FEED.empty_table()
-        if rows.num_rows:
-            hidden = self.directory / f".{step.number:09d}.parquet"
-            pq.write_table(rows, hidden, compression="zstd", row_group_size=1 << 18)
-            sync(hidden)
+        step.spill(1)
         self.ledger.step = step.number
         replace_text(self._ledger, json.dumps(asdict(self.ledger)))
         self._settle()
 
+    def _begin(self) -> _Step:
+        number = self.ledger.step + 1
+        return _Step(number, self.watermark, self.directory / f".{number:09d}")
+
     def _settle(self) -> None:
         """Show what the ledger has and the stream does not see yet; delete what the ledger does not have."""
-        for path in self.directory.glob(".*.parquet"):
-            if int(path.stem[1:]) <= self.ledger.step:
-                path.replace(path.with_name(path.name[1:]))
+        for path in self.directory.glob(".[0-9]*"):
+            if int(path.name[1:]) <= self.ledger.step:
+                path.replace(path.with_name(path.name[1:]))  # all its files at once: the watermark is of whole steps
             else:
-                path.unlink()
+                shutil.rmtree(path)
         for path in self.late.glob("*.parquet"):
             if int(path.stem.lstrip(".")) > self.ledger.step:
                 path.unlink()
@@ -320,53 +305,23 @@ class Feed:
 class _Step:
     number: int
     watermark: int | None
+    hidden: Path
     feed: list[pa.Table] = field(default_factory=list)
     late: list[pa.Table] = field(default_factory=list)
     taken: int = 0
+    _parts: int = 0
 
-
-def _rows(facts: Facts, run: int) -> pa.Table | None:
-    """The rows of connections in one good file, as `FEED` has them; None: they have no wall-clock time."""
-    with pq.ParquetFile(facts.path) as file:
-        table = file.read(columns=[name for name in _READ if name in file.schema_arrow.names])
-    offset: Any = round(median(anchor[1] - anchor[0] for anchor in facts.anchors)) if facts.anchors else None
-    if "wall_offset_ns" in table.schema.names and (offset is None or table["wall_offset_ns"].null_count == 0):
-        offset = table["wall_offset_ns"]
-        if offset.null_count:
-            return None
-    if offset is None:
-        return None
-    at = pc.divide(pc.add(table["t"], offset), 1000).cast(pa.timestamp("us", "UTC"))
-    kind = table["kind"].cast(pa.string())
-    count = table.num_rows
-    columns = {
-        "at": at,
-        "run": pa.repeat(pa.scalar(run, pa.int64()), count),
-        "conn": table["conn"],
-        "kind": kind,
-        "idle_ns": table["idle_ns"],
-        "timeout_ms": table["timeout_ms"],
-        "lateness_ns": pc.subtract(table["t"], table["due_ns"]),
-        "listener": table["listener"].cast(pa.string()),
-        "full": pa.repeat(pa.scalar(facts.mode == "full"), count),
-        "tick_ns": pa.repeat(pa.scalar(facts.tick_ns or 0, pa.int64()), count),
-    }
-    return pa.table(columns, schema=FEED).filter(pc.invert(pc.is_in(kind, pa.array(OWN))))
-
-
-def _preview(path: Path, mtime: int) -> tuple[int, int]:
-    """(instant of the last row in Unix ns, rows) as the footer says; by the file's own date where it says nothing."""
-    try:
-        with pq.ParquetFile(path) as file:
-            meta = file.metadata
-        names = [meta.schema.column(i).path for i in range(meta.num_columns)]
-        groups = [meta.row_group(i) for i in range(meta.num_row_groups)]
-        statistics = [
-            [group.column(names.index(name)).statistics for name in ("t", "wall_offset_ns")] for group in groups
-        ]
-        return max((t.max + offset.max for t, offset in statistics), default=mtime), meta.num_rows
-    except (OSError, pa.ArrowException, ValueError, AttributeError, TypeError):
-        return mtime, 0  # whatever is wrong with it, the check will say
+    def spill(self, least: int) -> None:
+        """Write the rows gathered so far, if they are *least* or more, to one more file of the step."""
+        rows = pa.concat_tables([FEED.empty_table(), *self.feed])
+        if rows.num_rows < least:
+            return
+        self.hidden.mkdir(exist_ok=True)
+        path = self.hidden / f"{self._parts:06d}.parquet"
+        pq.write_table(rows, path, compression="zstd", row_group_size=1 << 18)
+        sync(path)
+        self._parts += 1
+        self.feed = []
 
 
 def _us(instant: Any) -> int | None:

@@ -17,7 +17,8 @@ from pyspark.sql import types as T  # noqa: N812
 
 from .frames import ns, of_connections, read_events, small_frame
 from .inputs import Inputs
-from .live_feed import MARKER, write_atomically
+from .live_feed import write_atomically
+from .live_rows import MARKER
 
 PART_ROWS = 250_000
 """Rows after which the sessions go on in a new file: few files, and no batch rewrites more than this."""
@@ -38,7 +39,7 @@ FEED = T.StructType(
         T.StructField("tick_ns", T.LongType(), False),
     ]
 )
-"""`live_feed.FEED`, as Spark says it."""
+"""`live_rows.FEED`, as Spark says it."""
 
 IN_USE_GAP = "1 minute"
 """How long a session waits after a row without a timeout: whatever it is, silence is no idleness then."""
