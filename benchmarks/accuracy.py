@@ -63,7 +63,7 @@ def simulate(n: int, seconds: int, stalls: int) -> dict[str, Any]:
             heapq.heappush(events, (at + min(rng.expovariate(1 / GAP), TIMEOUT * 0.99), uid))
 
     now = 0.0
-    while now < seconds + 2 * TIMEOUT:
+    while (events or leases) and now < seconds + 100 * TIMEOUT:  # to the end of the last one, who is lucky for long
         wakeup = core.next_wakeup()
         woken = max(now, wakeup if wakeup is not None else now + TICK) + rng.uniform(0, JITTER)
         stall = 0.0
