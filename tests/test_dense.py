@@ -288,6 +288,21 @@ def test_ageing_is_sliced_too_and_asks_to_be_called_again():
     assert len(drive(core, 1001.0)) == n
 
 
+def test_when_an_epoch_falls_due_in_the_middle_of_its_ageing_that_of_the_next_begins_at_the_beginning():
+    core = DenseReaper(tick=1.0)
+    for uid in range(10, MOVES_PER_CALL):
+        core.register(uid, timeout=223.5, now=0.0)
+    core.close_epoch(1.0)
+    core.register(5, timeout=1000.0, now=1.0)
+    for second in range(2, 225):
+        core.close_epoch(float(second))
+    core.expire(224.0, limit=1)
+    assert 0 < core.statistics().moved < MOVES_PER_CALL - 10
+    assert len(core.expire(224.5)) == MOVES_PER_CALL - 10
+    core.check()
+    assert [(expiry.uid, expiry.due) for expiry in drive(core, 2000.0, now=224.5)] == [(5, 1002.0)]
+
+
 def test_the_aged_are_touched_retimed_suspended_and_released_like_anybody():
     core = DenseReaper(tick=1.0)
     leases = [core.register(uid, timeout=1000.0, now=0.0) for uid in range(7)]
@@ -426,6 +441,8 @@ def test_a_clock_that_goes_backwards_and_bad_numbers_are_refused_and_change_noth
     core.expire(10.5)
     with pytest.raises(ClockWentBackwards, match="after judging by"):
         core.expire(10.25)
+    with pytest.raises(ClockWentBackwards, match=r"10\.25 after 10\.5"):
+        core.close_epoch(10.25)
     assert core.statistics() == before
     core.check()
 
