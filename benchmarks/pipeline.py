@@ -35,6 +35,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from benchmarks.common import ROOT, machine
+from benchmarks.pipeline_rivals import ENGINES
 from reaper.pipeline.cli_generate import count
 
 SCHEMA = "reaper-pipeline-benchmark/1"
@@ -217,21 +218,36 @@ def ratio(samples: list[dict[str, Any]], step: str, question: str, rival: str) -
     return statistics.median(found) if found else None
 
 
+def counts(text: str) -> list[int]:
+    """`1M,3M` as numbers; for argparse."""
+    return [count(part) for part in text.split(",")]
+
+
+def names(text: str) -> list[str]:
+    """`spark,duckdb` as names of engines; for argparse."""
+    found = text.split(",")
+    if unknown := [name for name in found if name not in ("spark", *ENGINES)]:
+        raise argparse.ArgumentTypeError(f"{unknown[0]!r} is no engine; expected spark, {', '.join(ENGINES)}")
+    return found
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--events", type=count, default=50_000_000, metavar="N", help="default 50M")
-    parser.add_argument("--growth", metavar="N,N,...", help="these sizes one after the other instead")
+    parser.add_argument("--growth", type=counts, metavar="N,N,...", help="these sizes one after the other instead")
     parser.add_argument("--rounds", type=int, metavar="N", help="default 3; 1 with --growth")
-    parser.add_argument("--engines", default="spark,duckdb,polars", metavar="NAME,...", help="default: all three")
+    parser.add_argument(
+        "--engines", type=names, default=names("spark,duckdb,polars"), metavar="NAME,...", help="default: all three"
+    )
     parser.add_argument("--data", type=Path, metavar="DIR", help="where journals are made; default: a temporary one")
     parser.add_argument("--journal", type=Path, metavar="DIR", help="a generated journal of --events rows to use")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--no-table", action="store_true", help="no compacted table: Spark reads the files alone")
     parser.add_argument("--json", type=Path, metavar="FILE", help="where every sample goes; default: stdout")
     arguments = parser.parse_args()
-    sizes = [count(size) for size in arguments.growth.split(",")] if arguments.growth else [arguments.events]
+    sizes = arguments.growth or [arguments.events]
     rounds = arguments.rounds or (1 if arguments.growth else 3)
-    engines = arguments.engines.split(",")
+    engines = arguments.engines
     began = time.monotonic()
 
     def note(text: str) -> None:
