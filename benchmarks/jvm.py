@@ -358,7 +358,7 @@ def table(report: dict[str, Any]) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure, print the medians, and write everything if asked. Exit status 1 if nothing could be run."""
+    """Measure, print the medians, write everything if asked. Exit status 1: nothing could be run; 130: Ctrl-C."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.jvm", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="few and small: does it run?")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every sample")
@@ -368,7 +368,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if sys.stderr.isatty():
             print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
 
-    report = run(options.quick, note)
+    try:
+        report = run(options.quick, note)
+    except KeyboardInterrupt:
+        note("")
+        return 130
     note("")
     print(table(report))
     if options.json:

@@ -276,7 +276,7 @@ def table(report: dict[str, Any]) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Compare, print the medians, and write everything if asked. Exit status 0, or 2 for bad arguments."""
+    """Compare, print the medians, and write everything if asked. Exit status 0, 2 for bad arguments, 130 for Ctrl-C."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.servers", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="small: does it run?")
     parser.add_argument("--connections", type=int, metavar="N", help="idle ones of each server")
@@ -297,7 +297,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if sys.stderr.isatty():
             print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
 
-    report = run(options.quick, note, size=size, only=only)
+    try:
+        report = run(options.quick, note, size=size, only=only)
+    except KeyboardInterrupt:
+        note("")
+        return 130
     note("")
     print(table(report))
     if options.json:
