@@ -39,7 +39,7 @@ bench-quick: .venv/.dev
 
 bench-pipeline: .venv/.dev
 	$(BIN)/python benchmarks/pipeline.py --events 50M --rounds 3 --data out/bench --json benchmarks/results/pipeline-50M.json
-	$(BIN)/python benchmarks/pipeline.py --growth 1M,3M,10M,30M,100M --data out/bench --json benchmarks/results/pipeline-growth.json
+	$(BIN)/python benchmarks/pipeline.py --growth 1M,3M,10M,30M,50M,100M --data out/bench --json benchmarks/results/pipeline-growth.json
 	$(BIN)/python benchmarks/pipeline_document.py benchmarks/results/pipeline-*.json
 
 test: .venv/.dev
