@@ -1,9 +1,9 @@
 """What a touch costs: ours, the floors, and every peer, in interleaved rounds.
 
-One rule: each measured pass finds the caches as every other does. With a thousand connections all is *hot*: the pass
-is repeated. With more it is *warm*: the same pass went before, and the caches hold what they can of so many in random
-order. From a million on, which no cache holds, it is *cold*: a block larger than the caches was read. With a hundred
-thousand it is both, in turn.
+One rule: each measured pass finds the caches as every other does. With up to ten thousand connections all is *hot*: the
+pass is repeated. With more it is *warm*: the same pass went before, and the caches hold what they can of so many in
+random order. From a million on, which no cache holds, it is *cold*: a block larger than the caches was read. With a
+hundred thousand it is both, in turn.
 """
 
 from __future__ import annotations
@@ -16,8 +16,10 @@ from typing import Any
 from . import peers
 from .common import Note, Scale, by_scale, cool, names, ns_of, ratios, spread
 
-HOT = 1_000
+HOT = 10_000
 """Up to so many connections a pass is repeated and nothing is cooled."""
+BUSY = 1_000
+"""The busy ones among many silent."""
 COLD = 1_000_000
 """From so many on every pass is cold."""
 BOTH = 100_000
@@ -34,7 +36,7 @@ def run(scale: Scale, note: Note) -> dict[str, Any]:
     gc.disable()
     results: dict[str, dict[str, Any]] = {}
     for n in sizes:
-        rounds = by_scale(scale, 2, 15 if n <= HOT else 3, 61 if n <= HOT else 9 if n <= 100_000 else 7)
+        rounds = by_scale(scale, 2, 15 if n <= BUSY else 3, 61 if n <= BUSY else 9 if n <= 100_000 else 7)
         for peer, figures in compare(n, rounds, note).items():
             results.setdefault(peer, {})[str(n)] = figures
     again = repeated(by_scale(scale, 200, 20_000, 100_000), by_scale(scale, 3, 9, 31), note)
@@ -124,7 +126,7 @@ def repeated(n: int, rounds: int, note: Note) -> dict[str, Any]:
 
 def hot_subset(few: int, many: int, note: Note) -> dict[str, Any]:
     """The same 1,000 busy connections among *few* and among *many*: what the silent ones cost the busy."""
-    busy = min(HOT, few)
+    busy = min(BUSY, few)
     entered = {}
     for n in (few, many):
         note(f"hot subset: {n:,} connections get ready")
