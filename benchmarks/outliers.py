@@ -160,7 +160,7 @@ def one(steps: Steps, into: dict[str, Any]) -> None:
     into["worst_cpu_ms"].append(max(cpu for _, cpu, *_ in taken))
     into["last_ms"].append(walls[-1])
     into["slow"] += [
-        {"ms": wall, "cpu_ms": cpu, "page_faults": faults, "involuntary_switches": switches, "at": i / len(taken)}
+        {"ms": wall, "cpu_ms": cpu, "page_faults": faults, "involuntary_switches": switches, "at": (i + 1) / len(taken)}
         for i, (wall, cpu, faults, switches) in enumerate(taken)
         if wall > SLOW_MS
     ]
