@@ -328,6 +328,24 @@ def test_the_aged_are_touched_retimed_suspended_and_released_like_anybody():
     assert len(core) == 1
 
 
+def test_whoever_is_retimed_released_or_suspended_during_the_last_look_is_not_reaped():
+    core = DenseReaper(tick=1.0)
+    for uid in range(4):
+        core.register(uid, timeout=2.0, now=0.0)
+    core.close_epoch(1.0)
+
+    def spare(leases):
+        leases[0].retime(50.0, 3.0)
+        leases[1].release()
+        leases[2].suspend()
+        return [leases[1]]
+
+    assert [expiry.uid for expiry in core.expire(3.0, spare=spare)] == [3]
+    core.check()
+    assert core.explain(0).due == 51.0
+    assert core.statistics().averted == 0
+
+
 def test_retiming_the_aged_to_and_fro_does_not_grow():
     core = DenseReaper(tick=1.0)
     lease = core.register(0, timeout=1000.0, now=0.0)
