@@ -103,7 +103,22 @@ def test_the_example_uses_public_names_only(path):
     assert not private
 
 
-CORE = ["errors", "ticks", "slots", "timer", "wheel", "lease", "core", "ring", "purgatory", "operations"]
+CORE = [
+    "errors",
+    "ticks",
+    "slots",
+    "timer",
+    "wheel",
+    "lease",
+    "core",
+    "ring",
+    "sweep",
+    "dense",
+    "dense_lanes",
+    "dense_lease",
+    "purgatory",
+    "operations",
+]
 
 
 @pytest.mark.parametrize("name", CORE)
