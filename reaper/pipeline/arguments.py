@@ -42,6 +42,14 @@ def duration_ns(text: str) -> int:
     return round(float(match[1]) * _UNITS_NS[match[2]])
 
 
+def longest_ns(text: str) -> int:
+    """A duration of at least a second, the shortest timeout that is considered, as ns; for argparse."""
+    value = duration_ns(text)
+    if value < _UNITS_NS["s"]:
+        raise argparse.ArgumentTypeError(f"{text!r} is less than 1s, the shortest timeout that is considered")
+    return value
+
+
 def share(text: str) -> float:
     """`0.001` or `0.1%` as a share between 0 and 1, both exclusive; for argparse."""
     try:
@@ -132,7 +140,7 @@ def add_policy(parser: Parser) -> None:
     )
     parser.add_argument(
         "--longest",
-        type=duration_ns,
+        type=longest_ns,
         default=3600 * 10**9,
         metavar="DURATION",
         help="longest timeout to consider; default 1h",

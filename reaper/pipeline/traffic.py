@@ -148,6 +148,9 @@ def _counts(
     """(listener_hash, i) -> bin -> connections. i: a candidate, whose ends are counted; then openings; then how many
     candidates the longest silence that ended had outlasted. Bins from *beyond* on are one.
 
+    Where all candidates end a connection in one bin, as they do most of them, that is one row to count and not one a
+    candidate.
+
     Computed from the connections a second time rather than kept from the first: keeping them cost more, and memory.
     """
 
@@ -155,13 +158,25 @@ def _counts(
         return F.least(F.floor((F.col(column) - begin) / width), F.lit(beyond))
 
     outlasted = reduce(Column.__add__, ((F.col("longest") > _ns(c)).cast("long") for c in candidates))
-    bins = [*(place(f"ends_{i}") for i in range(len(candidates))), place("opened"), F.coalesce(outlasted, F.lit(0))]
-    keys = F.array(*(at * F.lit(len(bins)) + F.lit(i) for i, at in enumerate(bins)))
+    opened, longest, alike = range(len(candidates), len(candidates) + 3)
+    many = alike + 1
+
+    def key(i: int, at: Column) -> Column:
+        return at * F.lit(many) + F.lit(i)
+
+    always = [key(opened, place("opened")), key(longest, F.coalesce(outlasted, F.lit(0)))]
+    ends = [f"ends_{i}" for i in range(len(candidates))]
+    lives = lives.withColumns({"first_end": F.array_min(F.array(*ends)), "last_end": F.array_max(F.array(*ends))})
+    keys = F.when(place("first_end") == place("last_end"), F.array(*always, key(alike, place("last_end")))).otherwise(
+        F.array(*always, *(key(i, place(column)) for i, column in enumerate(ends)))
+    )
     found = lives.select("listener_hash", F.explode(keys).alias("key")).groupBy("listener_hash", "key").count()
     result: dict[tuple[int, int], dict[int, int]] = {}
     for row in found.collect():
-        at, i = divmod(row.key, len(bins))
-        result.setdefault((row.listener_hash, i), {})[at] = row["count"]
+        at, i = divmod(row.key, many)
+        for series in range(len(candidates)) if i == alike else (i,):
+            bins = result.setdefault((row.listener_hash, series), {})
+            bins[at] = bins.get(at, 0) + row["count"]
     return result
 
 
