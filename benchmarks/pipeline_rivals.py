@@ -153,9 +153,13 @@ SELECT * EXCLUDE (late, closed_late, due_from, due_to, lim),
 FROM (
   SELECT p.*, coalesce(s.stalled_ns, 0) AS stalled_ns, limit_ns + coalesce(s.stalled_ns, 0) AS lim
   FROM prepared p LEFT JOIN (
-    SELECT conn, sum(least(due_to + offset_ns, s_to) - greatest(due_from + offset_ns, s_from))::BIGINT AS stalled_ns
-    FROM prepared JOIN stalls ON run = s_run AND due_to + offset_ns > s_from AND s_to > due_from + offset_ns
-    WHERE due_to IS NOT NULL GROUP BY conn) s ON p.conn = s.conn)
+    SELECT conn, sum(greatest(0, least(due_to + offset_ns, s_to) - greatest(due_from + offset_ns, s_from))
+        + CASE WHEN closed IS NULL THEN 0 ELSE greatest(0, least(closed + offset_ns, due_from + offset_ns, s_to)
+          - greatest(active + offset_ns, s_from)) END)::BIGINT AS stalled_ns
+    FROM (SELECT conn, run, offset_ns, due_from, due_to, due_from - idle_timeout_ns AS active,
+        CASE WHEN reaps > 0 THEN due_ns - idle_timeout_ns END AS closed FROM prepared WHERE due_to IS NOT NULL)
+      JOIN stalls ON run = s_run AND due_to + offset_ns > s_from AND s_to > coalesce(active, due_from) + offset_ns
+    GROUP BY conn) s ON p.conn = s.conn)
 """
 
 
@@ -382,14 +386,23 @@ class Bear:
             .collect(engine="streaming")
         )  # fmt: skip
         hit = prepared.filter(c("due_to").is_not_null()).select(
-            "conn", "run", since=c("due_from") + c("offset_ns"), to=c("due_to") + c("offset_ns")
+            "conn",
+            "run",
+            since=c("due_from") + c("offset_ns"),
+            to=c("due_to") + c("offset_ns"),
+            active=c("due_from") - c("idle_timeout_ns") + c("offset_ns"),
+            closed=pl.when(c("reaps") > 0).then(c("due_ns") - c("idle_timeout_ns") + c("offset_ns")),
         )
         excused = (
             hit.join(stalls, left_on="run", right_on="s_run")
-            .with_columns(overlap=pl.min_horizontal("to", "s_to") - pl.max_horizontal("since", "s_from"))
-            .filter(c("overlap") > 0)
+            .with_columns(
+                overdue=pl.min_horizontal("to", "s_to") - pl.max_horizontal("since", "s_from"),
+                held=pl.when(c("closed").is_not_null()).then(
+                    pl.min_horizontal("closed", "since", "s_to") - pl.max_horizontal("active", "s_from")
+                ),
+            )
             .group_by("conn")
-            .agg(stalled_ns=c("overlap").sum())
+            .agg(stalled_ns=c("overdue").clip(0).sum() + c("held").fill_null(0).clip(0).sum())
         )
         rows_idle = c("activity_idle_ns").fill_null(0)
         unread = c("ended") - c("end_idle_ns") - c("opened") - c("end_idle_sum_ns")

@@ -46,11 +46,13 @@ again."""
 
 
 def excuse_stalls(spark: SparkSession, frame: DataFrame, server: Stalls, client: Stalls) -> DataFrame:
-    """*frame* with `stalled_ns`: how long a loop was stuck, the server's or its client's, while it was overdue.
+    """*frame* with `stalled_ns`: how long a loop was stuck, the server's or its client's, to the cost of this one.
+
+    That is while it was overdue, and while the epoch of its last activity was held open by it.
 
     Args:
-        frame: Has conn, run, c_run (null: no client), offset_ns, and due_from and due_to (ns on the writer's clock),
-            null where nothing is to be excused. Cardinality: every row once.
+        frame: Has conn, run, c_run (null: no client), offset_ns, due_ns, idle_timeout_ns, and due_from and due_to (ns
+            on the writer's clock), null where nothing is to be excused. Cardinality: every row once.
         server: Of every run of the server, also those without a stall.
         client: What stuck at both sides at once counts once.
     """
@@ -65,10 +67,15 @@ def excuse_stalls(spark: SparkSession, frame: DataFrame, server: Stalls, client:
         return frame.withColumn("stalled_ns", nothing)
     small = F.broadcast(small_frame(spark, rows, _STALLS))
     due_from, due_to = F.col("due_from") + F.col("offset_ns"), F.col("due_to") + F.col("offset_ns")
+    # When that epoch ended is known of a reap: a timeout before it was due.
+    active = due_from - F.col("idle_timeout_ns")
+    closed = F.when(F.col("reaps") > 0, F.col("due_ns") - F.col("idle_timeout_ns") + F.col("offset_ns"))
 
     def add(sum_ns: Column, stall: Column) -> Column:
-        overlap = F.least(due_to, stall["s_to"]) - F.greatest(due_from, stall["s_from"])
-        return sum_ns + F.greatest(overlap, nothing)
+        overdue = F.least(due_to, stall["s_to"]) - F.greatest(due_from, stall["s_from"])
+        held = F.least(closed, due_from, stall["s_to"]) - F.greatest(active, stall["s_from"])
+        held = F.when(closed.isNotNull(), F.greatest(held, nothing)).otherwise(nothing)
+        return sum_ns + F.greatest(overdue, nothing) + held
 
     same = (F.col("run") == F.col("s_run")) & (F.coalesce("c_run", F.lit(NO_RUN)) == F.col("s_c_run"))
     stalled = F.when(F.col("due_to").isNotNull(), F.aggregate("s_stalls", nothing, add))
