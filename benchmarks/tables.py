@@ -138,12 +138,20 @@ def jvm_table(results: Results) -> str:
             figures = by_n.get(str(n)) or {}
             ratio = results.get("jvm", "ratios", peer, str(n), "touch")
             row.append(cell(figures.get("touch_ns")) + (f"<br>ours {times(ratio)} of it" if ratio else ""))
+        for n in sizes:
+            whole = (by_n.get(str(n)) or {}).get("process_cpu_ns")
+            ratio = results.get("jvm", "ratios", peer, str(n), "all_in")
+            row.append(cell(whole) + (f"<br>ours {times(ratio)} of it" if ratio else ""))
         row.append(cell((by_n.get(str(max(int(n) for n in by_n))) or {}).get("bytes")))
         rows.append(row)
     skipped = "; ".join(f"{name}: {why}" for name, why in (results.get("jvm", "not_measured") or {}).items())
     java = results.get("jvm", "java") or "Java"
-    words = f"CPU nanoseconds of the thread that touches, {java}, rounds that alternate with ours."
-    return f"{words} Not measured: {skipped}.\n\n" + table(["", *(f"{people(n)}, ns" for n in sizes), "bytes"], rows)
+    words = (
+        f"CPU nanoseconds a touch, {java}, rounds that alternate with ours: first of the thread that touches, then of "
+        "the whole process until the work that was put off for another thread is done; for us, a share of the ticks."
+    )
+    head = [*(f"{people(n)}, ns" for n in sizes), *(f"{people(n)}, all, ns" for n in sizes)]
+    return f"{words} Not measured: {skipped}.\n\n" + table(["", *head, "bytes"], rows)
 
 
 TICK_COLUMNS = {
