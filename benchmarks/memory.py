@@ -90,6 +90,7 @@ def hour(n: int, minutes: int, note: Note) -> dict[str, Any]:
                     core.register(expiry.uid, TIMEOUT, now)
             gc.collect()
             series.append((tracemalloc.get_traced_memory()[0] - base) / n)
+        uid_map_after = sys.getsizeof(core._leases) / n
     finally:
         tracemalloc.stop()
     return {
@@ -100,5 +101,8 @@ def hour(n: int, minutes: int, note: Note) -> dict[str, Any]:
         "lease": fresh - uid_map,
         "after": series[-1],
         "growth": series[-1] / fresh,
+        "uid_map_after": uid_map_after,
+        "lease_after": series[-1] - uid_map_after,
+        "lease_growth": (series[-1] - uid_map_after) / (fresh - uid_map),
         "by_minute": series,
     }
