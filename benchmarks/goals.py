@@ -154,7 +154,10 @@ def steady(pattern: str, worst: bool) -> Callable[[Results], Measured | None]:
         cpu = found["cpu_ms"]["max"] if worst else found["cpu_mean_ms"]
         wall = found["tick_ms"]["max"] if worst else found["tick_mean_ms"]
         sliced = results.get("steady", "results", pattern, str(n), "sliced", "slice_cpu_ms", "max")
-        peer = f"in the adapter's slices the longest step: {quantity(sliced)} ms" if sliced else ""
+        mean = results.get("steady", "results", pattern, str(n), "sliced", "cpu_mean_ms")
+        peer = (
+            f"in the adapter's slices: mean {quantity(mean)} ms, longest step {quantity(sliced)} ms" if sliced else ""
+        )
         return Measured(cpu, f"{quantity(cpu)} ms CPU ({quantity(wall)} ms on the wall) at {people(n)}", peer)
 
     return measure
@@ -197,7 +200,7 @@ def after_an_hour(which: str) -> Callable[[Results], Measured | None]:
 
     def measure(results: Results) -> Measured | None:
         hour = results.get("memory", "hour")
-        if hour is None:
+        if hour is None or "lease_growth" not in hour:
             return None
         prefix = "lease_" if which == "lease" else ""
         growth, after = hour[f"{prefix}growth"], hour[f"{prefix}after"]
@@ -397,7 +400,11 @@ EXPLANATIONS = {
         "By chance some connections are silent for three times the mean: they are reaped in each of these ticks and "
         "come back, and reaping is most of the time told here. With heartbeats nobody is."
     ),
-    "poisson-worst": "As above; with a limit, as the adapters have it, no step is that long.",
+    "poisson-worst": (
+        "As above. With a limit, as the adapters have it, the ordinary step is short; single ones far above the rest "
+        "are full collections of the garbage collector, which CPython makes whenever a quarter of what it has kept is "
+        "new. They grow with all objects of the program; `server_example/workers.py` keeps them out of a server."
+    ),
     "slices-p999": "A slice of reaps costs what making that many records and emptying that many places costs.",
     "slices-worst": "A full collection of the garbage collector fell into a slice; its length grows with all objects.",
     "slices-p999-wall": "See the control: an empty loop in slices of the same length is interrupted as often.",
