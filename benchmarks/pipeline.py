@@ -261,7 +261,6 @@ def main() -> None:
         "schema": SCHEMA,
         "kind": "growth" if arguments.growth else "comparison",
         "machine": told,
-        "command": " ".join(sys.argv),
         "sizes": [],
         "samples": [],
     }
