@@ -231,6 +231,14 @@ def names(text: str) -> list[str]:
     return found
 
 
+def without_paths(arguments: list[str]) -> str:
+    """The command without the folders of this machine: what another would type."""
+    pairs = zip(["", *arguments], arguments, strict=False)
+    local = ("--journal", "--data", "--json")
+    kept = [argument for before, argument in pairs if argument not in local and before not in local]
+    return " ".join(["benchmarks/pipeline.py", *kept])
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--events", type=count, default=50_000_000, metavar="N", help="default 50M")
@@ -261,6 +269,7 @@ def main() -> None:
         "schema": SCHEMA,
         "kind": "growth" if arguments.growth else "comparison",
         "machine": told,
+        "command": without_paths(sys.argv[1:]),
         "sizes": [],
         "samples": [],
     }
