@@ -22,11 +22,12 @@ from itertools import count, groupby
 from types import FunctionType
 from typing import Any
 
-from .errors import ClockWentBackwards, DuplicateUid, HookErrors, InvariantViolated, UnknownUid
+from .errors import DuplicateUid, InvariantViolated, UnknownUid
+from .hooks import ErrorHook, call
 from .lease import OPEN, Epoch, Expiry, Explanation, Hook, IdleSlot, Key, Lease, Statistics
 from .slots import remove
 from .sweep import sweep
-from .ticks import check_count, check_instant, check_timeout, seconds_to_tick
+from .ticks import check_count, check_limit, check_now, check_timeout, seconds_to_tick
 from .wheel import TimingWheel
 
 MOVES_PER_CALL = 4096
@@ -36,8 +37,6 @@ Spare = Callable[[Sequence[Lease]], Collection[Lease]]
 """The last look: of these leases, which have shown a sign of life after all?"""
 
 Doomed = list[tuple[IdleSlot, list[Lease]]]
-
-ErrorHook = Callable[[Exception, Expiry], object]
 
 
 class IdleReaper:
@@ -107,7 +106,7 @@ class IdleReaper:
         Cost: O(1). Every distinct (timeout, reason) adds one slot an epoch: share timeouts, draw jitter in whole ticks.
         """
         timeout = check_timeout("timeout", timeout)
-        now = self._check_now(now)
+        now = check_now(now, self._latest)
         if uid in self._leases:
             raise DuplicateUid(f"uid {uid!r} is registered already; release its lease first")
         self._wake_up(now)
@@ -139,7 +138,7 @@ class IdleReaper:
         return True
 
     def _resume(self, lease: Lease, now: float) -> bool:
-        now = self._check_now(now)
+        now = check_now(now, self._latest)
         if not lease.suspended:
             return False
         key = self._leave(lease)
@@ -149,7 +148,7 @@ class IdleReaper:
 
     def _retime(self, lease: Lease, timeout: float, now: float, reason: str | None) -> bool:
         timeout = check_timeout("timeout", timeout)
-        now = self._check_now(now)
+        now = check_now(now, self._latest)
         if lease._chunk is None:
             return False
         self._latest = now
@@ -208,12 +207,6 @@ class IdleReaper:
 
     # ---- time ----------------------------------------------------------------------------------------------------
 
-    def _check_now(self, now: float) -> float:
-        now = check_instant("now", now)
-        if now < self._latest:
-            raise ClockWentBackwards(f"now must not decrease: got {now!r} after {self._latest!r}")
-        return now
-
     def _wake_up(self, now: float) -> None:
         """Before something is armed at *now*: if nothing was armed, nobody has kept the epochs going."""
         self._latest = now
@@ -232,7 +225,7 @@ class IdleReaper:
             InvalidArgument, ClockWentBackwards: State unchanged.
         Cost: O(distinct (timeout, reason) in the epoch + slots that come within the ring's span).
         """
-        now = self._check_now(now)
+        now = check_now(now, self._latest)
         self._latest = now
         if now - self._open.opened < at_least:
             return False
@@ -318,7 +311,7 @@ class IdleReaper:
 
         Args, Returns, Raises: as `expire`; ClockWentBackwards also when now precedes any instant named before.
         """
-        _check_limit(limit)
+        check_limit(limit)
         self.close_epoch(now, at_least=self._epoch_length / 2)
         return self.expire(now, limit)
 
@@ -353,10 +346,8 @@ class IdleReaper:
             HookErrors: hooks raised and there is no on_error. All hooks have run; `.expired` has the list.
         Cost: O(reaped + moved).
         """
-        _check_limit(limit)
-        now = check_instant("now", now)
-        if now < self._judged:
-            raise ClockWentBackwards(f"now must not decrease: got {now!r} after judging by {self._judged!r}")
+        check_limit(limit)
+        now = check_now(now, self._judged, "after judging by")
         self._judged = now
         if now > self._latest:
             self._latest = now
@@ -419,19 +410,7 @@ class IdleReaper:
         hooks = [self._hooks.get(expiry.uid) for expiry in expired] if self._hooks else ()
         for expiry in expired:
             self._forget(expiry.lease)
-        # Only now: the books are closed, so a hook may call anything, even register its own uid again.
-        errors: list[Exception] = []
-        for hook, expiry in zip(hooks, expired, strict=False):
-            if hook is not None:
-                try:
-                    hook(expiry)
-                except Exception as error:
-                    if self._on_error is None:
-                        errors.append(error)
-                    else:
-                        self._on_error(error, expiry)
-        if errors:
-            raise HookErrors("hooks raised while reaping", errors, expired)
+        call(hooks, expired, self._on_error)  # only now: the books are closed
         return expired
 
     # ---- looking in ----------------------------------------------------------------------------------------------
@@ -544,11 +523,6 @@ class IdleReaper:
             if due != slot.due or slot not in self._slots:
                 raise InvariantViolated(f"slot {slot.key} waits for {due}")
         self._wheel.check()
-
-
-def _check_limit(limit: int | None) -> None:
-    if limit is not None:
-        check_count("limit", limit, 1)
 
 
 open_epoch: Epoch  # never set here: a global of each core's own copy of _touch

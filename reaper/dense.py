@@ -21,12 +21,13 @@ from collections.abc import Iterable, Sequence
 from heapq import heapify, heapreplace
 from typing import NamedTuple
 
-from .core import MOVES_PER_CALL, ErrorHook, Spare
+from .core import MOVES_PER_CALL, Spare
 from .dense_lanes import AGED, Aged, AgedSlot, Lane
 from .dense_lease import DenseLease, DenseStatistics, bind
-from .errors import ClockWentBackwards, DuplicateUid, HookErrors, InvalidArgument, InvariantViolated, UnknownUid
+from .errors import DuplicateUid, InvalidArgument, InvariantViolated, UnknownUid
+from .hooks import ErrorHook, call
 from .lease import OPEN, Epoch, Expiry, Explanation, Hook, Key
-from .ticks import check_count, check_instant, check_timeout
+from .ticks import check_count, check_limit, check_now, check_timeout
 
 MAX_UID = (1 << 24) - 1
 """The largest uid unless another was chosen: the array goes up to the largest in use, and 16 million cost 100 MB."""
@@ -132,7 +133,7 @@ class DenseReaper:
         Cost: O(1) amortised. Every distinct (timeout, reason) adds one pass of `find` over all uids an epoch.
         """
         timeout = check_timeout("timeout", timeout)
-        now = self._check_now(now)
+        now = check_now(now, self._latest)
         if type(uid) is not int or not 0 <= uid <= self._max_uid:
             raise InvalidArgument(f"uid must be an integer from 0 to {self._max_uid}, got {uid!r}")
         if uid in self:
@@ -194,7 +195,7 @@ class DenseReaper:
         return True
 
     def _resume(self, lease: DenseLease, now: float) -> bool:
-        now = self._check_now(now)
+        now = check_now(now, self._latest)
         lane = self._lane_of_lease(lease)
         if lane is None or not lane.suspended:
             return False
@@ -207,7 +208,7 @@ class DenseReaper:
 
     def _retime(self, lease: DenseLease, timeout: float, now: float, reason: str | None) -> bool:
         timeout = check_timeout("timeout", timeout)
-        now = self._check_now(now)
+        now = check_now(now, self._latest)
         old = self._lane_of_lease(lease)
         if old is None:
             return False
@@ -298,12 +299,6 @@ class DenseReaper:
 
     # ---- time ----------------------------------------------------------------------------------------------------
 
-    def _check_now(self, now: float) -> float:
-        now = check_instant("now", now)
-        if now < self._latest:
-            raise ClockWentBackwards(f"now must not decrease: got {now!r} after {self._latest!r}")
-        return now
-
     def _wake_up(self, now: float) -> None:
         """Before something is armed at *now*: if nothing was armed, nobody has kept the epochs going."""
         self._latest = now
@@ -316,7 +311,7 @@ class DenseReaper:
         It stays open, which can make a reap later and never earlier, also when all numbers are in use. That takes 30
         epochs closed with no `expire` in between that has time to look: `statistics().overlong` counts it. Cost: O(1).
         """
-        now = self._check_now(now)
+        now = check_now(now, self._latest)
         self._latest = now
         return now - self._live[-1].opened >= at_least and self._close(now)
 
@@ -356,7 +351,7 @@ class DenseReaper:
 
         As `IdleReaper.advance`: an epoch younger than half its length stays open.
         """
-        _check_limit(limit)
+        check_limit(limit)
         self.close_epoch(now, at_least=self._epoch_length / 2)
         return self.expire(now, limit)
 
@@ -393,10 +388,8 @@ class DenseReaper:
             HookErrors: hooks raised and there is no on_error. All hooks have run; `.expired` has the list.
         Cost: O(reaped + aged) steps, and a pass of `find` over the uids for every lane and epoch that is due.
         """
-        _check_limit(limit)
-        now = check_instant("now", now)
-        if now < self._judged:
-            raise ClockWentBackwards(f"now must not decrease: got {now!r} after judging by {self._judged!r}")
+        check_limit(limit)
+        now = check_now(now, self._judged, "after judging by")
         self._judged = now
         self._latest = max(now, self._latest)
         doomed, work = self._find_doomed(now, limit)
@@ -545,19 +538,7 @@ class DenseReaper:
             expired += [Expiry(lease.uid, lease, lane.reason, due, now, lateness) for lease in leases]
         self._expired += len(expired)
         hooks = [self._hooks.pop(expiry.uid, None) for expiry in expired] if self._hooks else ()
-        # Only now: the books are closed, so a hook may call anything, even register its own uid again.
-        errors: list[Exception] = []
-        for hook, expiry in zip(hooks, expired, strict=False):
-            if hook is not None:
-                try:
-                    hook(expiry)
-                except Exception as error:
-                    if self._on_error is None:
-                        errors.append(error)
-                    else:
-                        self._on_error(error, expiry)
-        if errors:
-            raise HookErrors("hooks raised while reaping", errors, expired)
+        call(hooks, expired, self._on_error)  # only now: the books are closed
         return expired
 
     # ---- looking in ----------------------------------------------------------------------------------------------
@@ -677,8 +658,3 @@ class DenseReaper:
             raise InvariantViolated(f"uid {uid} was passed over in epoch {serial}")
         if serial == first and uid < self._age_cursor:
             raise InvariantViolated(f"uid {uid} was passed over when epoch {serial} was aged")
-
-
-def _check_limit(limit: int | None) -> None:
-    if limit is not None:
-        check_count("limit", limit, 1)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from typing import NewType
 
-from .errors import InvalidArgument
+from .errors import ClockWentBackwards, InvalidArgument
 
 Tick = NewType("Tick", int)
 """A whole number of ticks since an origin that the owner of the number chose."""
@@ -92,6 +92,29 @@ def check_count(name: str, value: int, least: int) -> int:
     if type(value) is not int or value < least:
         raise InvalidArgument(f"{name} must be an integer >= {least}, got {value!r}")
     return value
+
+
+def check_limit(limit: int | None) -> None:
+    """Make sure that *limit* is None or an integer >= 1.
+
+    Raises:
+        InvalidArgument: it is anything else.
+    """
+    if limit is not None:
+        check_count("limit", limit, 1)
+
+
+def check_now(now: float, latest: float, after: str = "after") -> float:
+    """Return *now* as a float when it is an instant and does not precede *latest*.
+
+    Raises:
+        InvalidArgument: it is NaN, infinite or no number.
+        ClockWentBackwards: it precedes *latest*; *after* says what that is.
+    """
+    now = check_instant("now", now)
+    if now < latest:
+        raise ClockWentBackwards(f"now must not decrease: got {now!r} {after} {latest!r}")
+    return now
 
 
 def _finite(name: str, value: float, wanted: str) -> float:

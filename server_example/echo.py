@@ -71,8 +71,4 @@ def _publish(worker: Worker, r: reaper.trio.TrioReaper) -> None:
     counters["open"] = core.registered
     counters["accepted"] = core.registered + core.expired + core.released
     counters["reaped"] = core.expired
-    counters["averted"] = core.averted
-    counters["lag"] = statistics.lag
-    counters["max_lag"] = statistics.max_lag
-    counters["stalls"] = statistics.stalls
-    counters["reaper_cpu"] = statistics.cpu
+    counters.note(statistics)

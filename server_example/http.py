@@ -460,15 +460,10 @@ async def _publish_often(worker: Worker, server: HttpServer) -> None:
 
 
 def _publish(worker: Worker, server: HttpServer) -> None:
-    statistics = server.watcher.statistics()
     worker.counters["open"] = server.open
     worker.counters["accepted"] = server.counters.opened
     worker.counters["reaped"] = sum(server.counters.reaped.values())
-    worker.counters["averted"] = statistics.core.averted
-    worker.counters["lag"] = statistics.lag
-    worker.counters["max_lag"] = statistics.max_lag
-    worker.counters["stalls"] = statistics.stalls
-    worker.counters["reaper_cpu"] = statistics.cpu
+    worker.counters.note(server.watcher.statistics())
 
 
 def _not_found(exchange: Exchange) -> Awaitable[None]:

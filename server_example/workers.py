@@ -23,6 +23,8 @@ from types import FrameType
 
 import trio
 
+import reaper.trio
+
 RESERVED_DESCRIPTORS = 256
 """Of each worker's descriptors: the loop's own, the standard streams, imports, log files."""
 
@@ -87,6 +89,14 @@ class Counters:
 
     def __setitem__(self, name: str, value: float) -> None:
         self._memory[self.NAMES.index(name)] = value
+
+    def note(self, statistics: reaper.trio.LoopStatistics) -> None:
+        """Write what the worker's reaper says of itself and of its loop."""
+        self["averted"] = statistics.core.averted
+        self["lag"] = statistics.lag
+        self["max_lag"] = statistics.max_lag
+        self["stalls"] = statistics.stalls
+        self["reaper_cpu"] = statistics.cpu
 
 
 class Worker:

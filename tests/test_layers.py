@@ -111,6 +111,7 @@ CORE = [
     "wheel",
     "lease",
     "core",
+    "hooks",
     "ring",
     "sweep",
     "dense",
