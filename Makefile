@@ -38,9 +38,9 @@ bench-quick: .venv/.dev
 	$(BIN)/python -m benchmarks document --results out/bench --out out/bench/performance.md
 
 bench-pipeline: .venv/.dev
-	$(BIN)/python benchmarks/pipeline.py --events 50M --rounds 3 --data out/bench --json benchmarks/results/pipeline-50M.json
-	$(BIN)/python benchmarks/pipeline.py --growth 1M,3M,10M,30M,50M,100M --data out/bench --json benchmarks/results/pipeline-growth.json
-	$(BIN)/python benchmarks/pipeline_document.py benchmarks/results/pipeline-*.json
+	$(BIN)/python benchmarks/pipeline/run.py --events 50M --rounds 3 --data out/bench --json benchmarks/results/pipeline-50M.json
+	$(BIN)/python benchmarks/pipeline/run.py --growth 1M,3M,10M,30M,50M,100M --data out/bench --json benchmarks/results/pipeline-growth.json
+	$(BIN)/python benchmarks/pipeline/document.py benchmarks/results/pipeline-*.json
 
 test: .venv/.dev
 	@$(BIN)/python -m pytest $(PYTEST)

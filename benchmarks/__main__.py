@@ -13,7 +13,7 @@ from pathlib import Path
 
 from . import suite
 from .common import RESULTS, ROOT
-from .results import NoResults
+from .page.results import NoResults
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -39,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             suite.run_part(options.name, options.scale, options.out)
             return 0
         if options.command == "document":
-            from . import document  # with it comes matplotlib, which no part needs
+            from .page import document  # with it comes matplotlib, which no part needs
 
             document.write(options.results, options.out)
             print(f"wrote {options.out}")

@@ -4,7 +4,7 @@
 
 The same program runs under callgrind once as it is and once for each part with that part repeated more often; the
 difference over the extra repeats is the part's cost. Hashing and addresses are fixed, so a count is the same to the
-last digit each time. Counts tell nothing of caches: what a touch waits for memory is in `benchmarks/touch.py`.
+last digit each time. Counts tell nothing of caches: what a touch waits for memory is in `benchmarks/heart/touch.py`.
 """
 
 from __future__ import annotations

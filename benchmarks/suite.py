@@ -36,22 +36,22 @@ class Part:
 
 
 PARTS = [
-    Part("touch", "touch", "a touch: ours, the floors, every peer", 165, 32),
-    Part("ticks", "ticks", "register, release, ticks of every peer", 120, 8),
-    Part("steady", "steady", "a million connections under traffic", 30, 3),
-    Part("pauses", "pauses", "everybody due in one instant", 45, 3),
-    Part("outliers", "outliers", "what slow slices are", 30, 4),
-    Part("memory", "memory", "bytes a connection", 100, 8),
-    Part("accuracy", "accuracy", "early, late, exactly once", 60, 16),
-    Part("echo", "echo", "an echo server with and without", 50, 8),
-    Part("mass", "mass", "everybody due in one instant, under trio", 45, 10),
-    Part("journal", "journal_cost", "the journal", 15, 4),
-    Part("timers", "timers", "the wheel beside heapq, the purgatory", 50, 2),
-    Part("loadgen", "loadgen_cost", "the load generator itself", 20, 8),
-    Part("dense", "dense", "one byte a connection", 60, 10, binary=True),
+    Part("touch", "heart.touch", "a touch: ours, the floors, every peer", 165, 32),
+    Part("ticks", "heart.ticks", "register, release, ticks of every peer", 120, 8),
+    Part("steady", "heart.steady", "a million connections under traffic", 30, 3),
+    Part("pauses", "heart.pauses", "everybody due in one instant", 45, 3),
+    Part("outliers", "heart.outliers", "what slow slices are", 30, 4),
+    Part("memory", "heart.memory", "bytes a connection", 100, 8),
+    Part("accuracy", "heart.accuracy", "early, late, exactly once", 60, 16),
+    Part("echo", "servers.echo", "an echo server with and without", 50, 8),
+    Part("mass", "heart.mass", "everybody due in one instant, under trio", 45, 10),
+    Part("journal", "heart.journal_cost", "the journal", 15, 4),
+    Part("timers", "heart.timers", "the wheel beside heapq, the purgatory", 50, 2),
+    Part("loadgen", "servers.loadgen_cost", "the load generator itself", 20, 8),
+    Part("dense", "heart.dense", "one byte a connection", 60, 10, binary=True),
     Part("instructions", "instructions", "machine instructions (needs valgrind)", 60, 40),
-    Part("jvm", "jvm", "the JVM's timers (needs Java)", 240, 28, binary=True),
-    Part("servers", "servers", "other servers (needs nginx and wrk)", 200, 25, binary=True),
+    Part("jvm", "peers.jvm", "the JVM's timers (needs Java)", 240, 28, binary=True),
+    Part("servers", "servers.run", "other servers (needs nginx and wrk)", 200, 25, binary=True),
 ]
 """In the order they are run."""
 

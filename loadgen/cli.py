@@ -15,10 +15,10 @@ from typing import Any, NoReturn, TypeVar
 
 from .cli_probe import add_behaviours, add_probe
 from .cli_simulate import add_simulate
-from .plan import DEFAULT_MIX, Law, make_plan
-from .protocols import PROTOCOLS, dialect_for
-from .scenario import from_mix, load_scenario
-from .thresholds import parse_threshold
+from .drive.protocols import PROTOCOLS, dialect_for
+from .judge.thresholds import parse_threshold
+from .plan.plan import DEFAULT_MIX, Law, make_plan
+from .plan.scenario import from_mix, load_scenario
 from .units import BadArgument, parse_count, parse_duration, parse_positive_duration, parse_target
 
 T = TypeVar("T")
@@ -137,12 +137,12 @@ def add_run(commands: Any) -> None:
 
 def run_command(options: argparse.Namespace) -> int:
     """`loadgen run`."""
-    from .dashboard import display_for
-    from .deliver import deliver
-    from .fleet import Hooks, WorkerDied, drive
-    from .journal import ClientJournal
-    from .report import build_report
-    from .server_watch import ServerWatch, read_server_stats
+    from .drive.fleet import Hooks, WorkerDied, drive
+    from .drive.journal import ClientJournal
+    from .drive.server_watch import ServerWatch, read_server_stats
+    from .judge.report import build_report
+    from .show.dashboard import display_for
+    from .show.deliver import deliver
 
     if not options.target.loopback and not options.allow_remote:
         raise BadArgument(f"--target {options.target} is not on the loopback: give --allow-remote if its owner agrees")

@@ -84,8 +84,8 @@ def run_behaviours(options: argparse.Namespace) -> int:
     """`loadgen behaviours`."""
     from dataclasses import fields
 
-    from .behaviours import KINDS
-    from .scenario import load_scenario, shipped
+    from .plan.behaviours import KINDS
+    from .plan.scenario import load_scenario, shipped
 
     for name, cls in KINDS.items():
         print(f"{name:<13} {' '.join((cls.__doc__ or '').split(chr(10) * 2)[0].split())}")

@@ -9,9 +9,9 @@ from pathlib import Path
 from time import perf_counter, process_time
 from typing import Any
 
-from .plan import DEFAULT_MIX, Law, make_plan
-from .scenario import from_mix, load_scenario
-from .thresholds import parse_threshold
+from .judge.thresholds import parse_threshold
+from .plan.plan import DEFAULT_MIX, Law, make_plan
+from .plan.scenario import from_mix, load_scenario
 from .units import parse_count, parse_positive_duration, seconds, size
 
 ADAPTERS = ("core", "trio")
@@ -57,10 +57,10 @@ def add_simulate(commands: Any, reading: Any) -> None:
 
 def run_simulate(options: argparse.Namespace) -> int:
     """`loadgen simulate`."""
-    from .client import rss_bytes
-    from .deliver import deliver
-    from .report import build_report
-    from .server_watch import UNKNOWN
+    from .drive.client import rss_bytes
+    from .drive.server_watch import UNKNOWN
+    from .judge.report import build_report
+    from .show.deliver import deliver
     from .simulate import Faults, simulate_core
 
     law = Law(options.timeout, options.tick)

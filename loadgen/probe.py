@@ -17,9 +17,9 @@ from statistics import median
 from time import monotonic
 from typing import Any
 
-from .behaviours import Act
-from .protocols import Dialect, dialect_for
-from .rng import draw
+from .drive.protocols import Dialect, dialect_for
+from .plan.behaviours import Act
+from .plan.rng import draw
 from .units import Target, seconds
 
 TRIALS = 12

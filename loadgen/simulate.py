@@ -16,14 +16,14 @@ from typing import Any, Protocol
 
 import reaper
 
-from .behaviours import Act, Behaviour
-from .fleet import Observation
-from .histogram import Histogram
-from .messages import Counters, Outcome
-from .plan import Plan
-from .records import How, Record, RecordTable
-from .rng import draw, key_of
-from .stalls import Stalls
+from .drive.fleet import Observation
+from .drive.messages import Counters, Outcome
+from .judge.histogram import Histogram
+from .judge.records import How, Record, RecordTable
+from .judge.stalls import Stalls
+from .plan.behaviours import Act, Behaviour
+from .plan.plan import Plan
+from .plan.rng import draw, key_of
 
 FOREVER = float("inf")
 WHEEL_SIZE = 64

@@ -13,10 +13,10 @@ import trio.testing
 
 import reaper.trio
 
-from .fleet import Observation
-from .plan import Plan
+from .drive.fleet import Observation
+from .judge.stalls import Stalls
+from .plan.plan import Plan
 from .simulate import STORM_SHARE, Crowd, Fault, Faults, SimulatedClient, observation
-from .stalls import Stalls
 
 GRAINS_PER_TICK = 10
 """Clients act on a grid of tick / GRAINS_PER_TICK: each instant of its own costs the loop a turn."""

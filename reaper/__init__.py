@@ -7,9 +7,14 @@ Importing this package imports nothing but the standard library. `reaper.trio` i
 
 from __future__ import annotations
 
-from .core import IdleReaper
-from .dense import DenseReaper
-from .dense_lease import DenseLease, DenseStatistics
+from .core.lease import Expiry, Explanation, Lease, Statistics
+from .core.purgatory import DelayedOperation, Purgatory
+from .core.reaper import IdleReaper
+from .core.ring import IdleRing
+from .core.timer import Timer
+from .core.wheel import Level, TimingWheel
+from .dense.lease import DenseLease, DenseStatistics
+from .dense.reaper import DenseReaper
 from .errors import (
     ClockWentBackwards,
     ConfigError,
@@ -20,11 +25,6 @@ from .errors import (
     ReaperError,
     UnknownUid,
 )
-from .lease import Expiry, Explanation, Lease, Statistics
-from .purgatory import DelayedOperation, Purgatory
-from .ring import IdleRing
-from .timer import Timer
-from .wheel import Level, TimingWheel
 
 __version__ = "0.1.0"
 

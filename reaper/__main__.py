@@ -12,11 +12,11 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from .arguments import Parser, add_settings, settings
-from .config import OPTIONS, SECTIONS, ReaperConfig
+from .config.flags import Parser, add_settings, settings
+from .config.lint import Estimate, Finding, estimate, lint
+from .config.settings import OPTIONS, SECTIONS, ReaperConfig
+from .config.tables import rewrite
 from .errors import ConfigError
-from .lint import Estimate, Finding, estimate, lint
-from .tables import rewrite
 
 GOOD, FAILED, UNUSABLE = 0, 1, 2
 

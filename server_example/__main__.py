@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from reaper.arguments import Parser, add_settings, settings
 from reaper.config import ReaperConfig
+from reaper.config.flags import Parser, add_settings, settings
 from reaper.errors import ConfigError
 from reaper.journal import Journal
 from reaper.trio import journal_clock

@@ -12,7 +12,7 @@ import trio
 import reaper.trio
 from reaper.config import ReaperConfig
 from reaper.journal import Journal
-from reaper.pressure import Pressure, limits_here
+from reaper.policy.pressure import Pressure, limits_here
 
 from .workers import Worker
 

@@ -12,9 +12,11 @@ from typing import Any
 
 import pytest
 
-from benchmarks import document, goals, peers, results, suite
+from benchmarks import suite
 from benchmarks.common import ROOT, ratios, spread
-from benchmarks.outliers import DESIGNS
+from benchmarks.heart.outliers import DESIGNS
+from benchmarks.page import document, goals, results
+from benchmarks.peers import table as peers
 
 SMOKED = [part.name for part in suite.PARTS if part.name not in ("jvm", "servers", "dense", "instructions")]
 """Those have tests of their own."""

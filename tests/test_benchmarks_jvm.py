@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks import jvm, jvm_process
+from benchmarks.peers import jvm, jvm_process
 
 TINY = jvm.Size(connections=500, touches=5_000, rounds=2, warm_ms=100, idle_ms=20, expire_ms=300)
 

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from benchmarks import servers, servers_process
+from benchmarks.servers import process as servers_process
+from benchmarks.servers import run as servers
 
 WRK = """Running 1s test @ http://127.0.0.1:18999/ok
   1 threads and 50 connections

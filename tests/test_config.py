@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reaper.config import DEFAULT, OPTIONS, ReaperConfig, Timeouts
-from reaper.durations import WANTED, format_duration, parse_duration
+from reaper.config.durations import WANTED, format_duration, parse_duration
 from reaper.errors import ConfigError, InvalidArgument
 
 

@@ -11,9 +11,9 @@ import pytest
 
 from reaper.__main__ import main
 from reaper.config import OPTIONS, ReaperConfig
-from reaper.lint import BALANCERS, Finding, estimate, lint
-from reaper.reload import applied, changes
-from reaper.tables import BEGIN, END, markdown, rewrite
+from reaper.config.lint import BALANCERS, Finding, estimate, lint
+from reaper.config.reload import applied, changes
+from reaper.config.tables import BEGIN, END, markdown, rewrite
 
 ROOT = Path(__file__).parent.parent
 

@@ -20,8 +20,8 @@ from reaper import (
     ReaperError,
     UnknownUid,
 )
-from reaper.core import MOVES_PER_CALL
-from reaper.slots import CHUNK
+from reaper.core.reaper import MOVES_PER_CALL
+from reaper.core.slots import CHUNK
 
 
 def drive(core: IdleReaper, until: float) -> list[reaper.Expiry]:

@@ -19,7 +19,7 @@ from reaper import (
     InvariantViolated,
     UnknownUid,
 )
-from reaper.core import MOVES_PER_CALL
+from reaper.core.reaper import MOVES_PER_CALL
 
 
 def drive(core: DenseReaper, until: float, now: float = 0.0) -> list[reaper.Expiry]:

@@ -23,8 +23,8 @@ import trio
 import reaper.trio
 from reaper.config import ReaperConfig
 from server_example.http import HttpServer, reload_from
-from server_example.http_connection import Exchange, Route
-from server_example.http_routes import ROUTES
+from server_example.http.connection import Exchange, Route
+from server_example.http.routes import ROUTES
 
 TICK = 0.05
 PATIENCE = 20.0  # seconds that a test waits for what must happen; only a broken server makes it wait that long

@@ -10,7 +10,7 @@ import trio
 
 import reaper.trio
 from reaper.config import ReaperConfig
-from scripts.http_fuzz import cases, run
+from scripts.interop.fuzz import cases, run
 from server_example.http import HttpServer
 
 SECONDS = 10.0

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from scripts.interop_tools import ROOT, SERVER
+from scripts.interop.tools import ROOT, SERVER
 
 PATIENCE = 20.0
 

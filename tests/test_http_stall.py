@@ -12,8 +12,8 @@ import trio
 import reaper.trio
 from reaper.config import ReaperConfig
 from server_example.http import HttpServer
-from server_example.http_connection import Exchange, Route
-from server_example.http_routes import ROUTES
+from server_example.http.connection import Exchange, Route
+from server_example.http.routes import ROUTES
 
 TICK = 0.05
 TIMEOUT = 0.4  # seconds, of every phase

@@ -11,8 +11,9 @@ import subprocess
 
 import pytest
 
-from scripts import interop_proxy, interop_slow
-from scripts.interop_tools import Missing, metrics, server, tool
+from scripts.interop import proxy as interop_proxy
+from scripts.interop import slow as interop_slow
+from scripts.interop.tools import Missing, metrics, server, tool
 
 ATTACKERS = 200
 BURSTS = 2

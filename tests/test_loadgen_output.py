@@ -9,16 +9,16 @@ from typing import Any
 import pytest
 from test_loadgen_run import faulty_server, run
 
-from loadgen import dashboard, page
-from loadgen.fleet import Observation, Progress
-from loadgen.live import LiveDashboard, sparkline
-from loadgen.messages import Counters
-from loadgen.picture import draw_lateness
-from loadgen.plan import Law, Plan, make_plan
-from loadgen.records import How, Record
-from loadgen.report import build_report, verdict_lines
-from loadgen.scenario import from_mix
-from loadgen.server_watch import UNKNOWN, read_server_stats
+from loadgen.drive.fleet import Observation, Progress
+from loadgen.drive.messages import Counters
+from loadgen.drive.server_watch import UNKNOWN, read_server_stats
+from loadgen.judge.records import How, Record
+from loadgen.judge.report import build_report, verdict_lines
+from loadgen.plan.plan import Law, Plan, make_plan
+from loadgen.plan.scenario import from_mix
+from loadgen.show import dashboard, page
+from loadgen.show.live import LiveDashboard, sparkline
+from loadgen.show.picture import draw_lateness
 from loadgen.simulate import Faults, simulate_core
 from loadgen.units import BadArgument
 

@@ -9,13 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadgen import capacity, units
-from loadgen.behaviours import CLOSEST, KINDS, Act, End
-from loadgen.histogram import SUBBUCKETS, Histogram
-from loadgen.plan import Law, Plan, make_plan, share_out
-from loadgen.rng import draw, key_of
-from loadgen.scenario import from_mix, load_scenario, parse_scenario, shipped
-from loadgen.thresholds import names, parse_threshold
+from loadgen import units
+from loadgen.judge.histogram import SUBBUCKETS, Histogram
+from loadgen.judge.thresholds import names, parse_threshold
+from loadgen.plan import capacity
+from loadgen.plan.behaviours import CLOSEST, KINDS, Act, End
+from loadgen.plan.plan import Law, Plan, make_plan, share_out
+from loadgen.plan.rng import draw, key_of
+from loadgen.plan.scenario import from_mix, load_scenario, parse_scenario, shipped
 from loadgen.units import BadArgument
 
 LAW = Law(timeout=1.0, tick=0.25)

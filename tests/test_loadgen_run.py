@@ -207,12 +207,12 @@ def test_a_send_that_finds_the_kernel_full_is_tried_again_and_no_step_is_lost(mo
     import socket
     import time
 
-    from loadgen import worker as module
-    from loadgen.capacity import Share
-    from loadgen.client import Client
-    from loadgen.messages import Order
-    from loadgen.plan import Law, make_plan
-    from loadgen.scenario import from_mix
+    from loadgen.drive import worker as module
+    from loadgen.drive.client import Client
+    from loadgen.drive.messages import Order
+    from loadgen.plan.capacity import Share
+    from loadgen.plan.plan import Law, make_plan
+    from loadgen.plan.scenario import from_mix
     from loadgen.units import parse_target
 
     plan = make_plan(from_mix("drip"), 1, Law(10.0, 1.0), 30.0, 1, 1)

@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 
 from loadgen import simulate
 from loadgen.cli import main
-from loadgen.fleet import Observation
-from loadgen.plan import Law, Plan, make_plan
-from loadgen.scenario import from_mix, load_scenario
+from loadgen.drive.fleet import Observation
+from loadgen.judge.verdict import Verdict, judge_all
+from loadgen.plan.plan import Law, Plan, make_plan
+from loadgen.plan.scenario import from_mix, load_scenario
 from loadgen.simulate import Crowd, Faults, SimulatedClient, simulate_core
 from loadgen.simulate_trio import simulate_trio
-from loadgen.verdict import Verdict, judge_all
 
 LAW = Law(timeout=30.0, tick=1.0)
 

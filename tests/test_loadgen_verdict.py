@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadgen.behaviours import Behaviour
-from loadgen.plan import Law, make_plan
-from loadgen.records import How, Record, RecordTable
-from loadgen.scenario import from_mix
-from loadgen.stalls import Stalls
-from loadgen.verdict import GRAIN, Finding, judge, judge_all
+from loadgen.judge.records import How, Record, RecordTable
+from loadgen.judge.stalls import Stalls
+from loadgen.judge.verdict import GRAIN, Finding, judge, judge_all
+from loadgen.plan.behaviours import Behaviour
+from loadgen.plan.plan import Law, make_plan
+from loadgen.plan.scenario import from_mix
 
 LAW = Law(timeout=5.0, tick=1.0)
 SILENT: Behaviour = from_mix("silent").clients[0].behaviour(LAW.timeout, 100.0)

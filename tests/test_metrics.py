@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reaper.metrics import BOUNDS, Family, Histogram, ReaperCollector, families, instrument
-from reaper.pressure import Limits, Pressure
+from reaper.policy.pressure import Limits, Pressure
 from reaper.trio import open_reaper
 
 NAMES = [

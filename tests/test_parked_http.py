@@ -24,7 +24,7 @@ REQUEST = b"GET /connections?format=json HTTP/1.1\r\nhost: test\r\naccept: appli
 async def running(
     monkeypatch, linger=0.05, **timeouts: object
 ) -> AsyncIterator[tuple[HttpServer, trio.SocketListener]]:
-    monkeypatch.setattr(server_example.http, "LINGER", linger)
+    monkeypatch.setattr(server_example.http.server, "LINGER", linger)
     overrides = {"reaper.tick": TICK, "timeouts.drain_idle": 0.02, "timeouts.keep_alive_margin": 0.0}
     overrides |= {f"timeouts.{name}": value for name, value in timeouts.items()}
     config = ReaperConfig.load(environ={}, overrides=overrides)

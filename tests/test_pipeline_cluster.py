@@ -32,7 +32,7 @@ from pipeline_traffic import write
 from pyspark.sql import DataFrameReader
 
 from reaper.pipeline import cli
-from reaper.pipeline.audit import _written
+from reaper.pipeline.audit.run import _written
 from reaper.pipeline.session import NoSpark, open_session
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]

@@ -22,12 +22,12 @@ from pipeline_traffic import WALL, S, journal, write
 from pyspark.sql.readwriter import DataFrameWriter
 
 from reaper.pipeline import cli
-from reaper.pipeline import compact as module
-from reaper.pipeline.advise import NotFull, Policy, advise
-from reaper.pipeline.audit import Settings, audit
-from reaper.pipeline.compact import Occupied, buckets_for, compact
-from reaper.pipeline.inputs import Inputs, check
-from reaper.pipeline.manifest import BUCKETS, MANIFEST, Unsound
+from reaper.pipeline.advise.run import NotFull, Policy, advise
+from reaper.pipeline.audit.run import Settings, audit
+from reaper.pipeline.read import compact as module
+from reaper.pipeline.read.compact import Occupied, buckets_for, compact
+from reaper.pipeline.read.inputs import Inputs, check
+from reaper.pipeline.read.manifest import BUCKETS, MANIFEST, Unsound
 from reaper.pipeline.session import open_session
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
@@ -98,7 +98,7 @@ def test_the_command_makes_a_table_that_the_commands_read(
     spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write(tmp_path / "raw", connections=12)
-    monkeypatch.setattr("reaper.pipeline.cli_compact.open_session", lambda *_, **__: ExitStack())
+    monkeypatch.setattr("reaper.pipeline.read.command.open_session", lambda *_, **__: ExitStack())
     monkeypatch.setattr(cli, "open_session", lambda *_, **__: ExitStack())
     monkeypatch.setattr(ExitStack, "__enter__", lambda _: spark)
     raw, table = str(tmp_path / "raw"), str(tmp_path / "table")

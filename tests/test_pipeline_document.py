@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("matplotlib")
 pytest.importorskip("psutil")
 
-from benchmarks import pipeline_document
+from benchmarks.pipeline import document as pipeline_document
 
 SPARK = ("session", "check", "audit", "advise", "table-audit", "table-advise", "table-recompute")
 

@@ -20,9 +20,9 @@ import pyarrow.parquet as pq
 from reaper.errors import InvalidArgument
 from reaper.journal.schema import COLUMNS, SEQUENCE_BITS, arrow_schema
 from reaper.pipeline import cli
-from reaper.pipeline.generate import Plan, generate
-from reaper.pipeline.generate_faults import FAULTS
-from reaper.pipeline.inputs import check, share_timeline
+from reaper.pipeline.generate.faults import FAULTS
+from reaper.pipeline.generate.run import Plan, generate
+from reaper.pipeline.read.inputs import check, share_timeline
 
 S = 1_000_000_000
 ALL_FAULTS = {name: i + 1 for i, name in enumerate(FAULTS)}

@@ -16,7 +16,7 @@ from pipeline_traffic import WALL, Clock, S, journal
 
 from reaper.journal.schema import COLUMNS
 from reaper.pipeline.cli import main
-from reaper.pipeline.inputs import check, share_timeline
+from reaper.pipeline.read.inputs import check, share_timeline
 from reaper.pipeline.session import NoJava, check_java
 
 

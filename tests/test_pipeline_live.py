@@ -23,14 +23,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pipeline_traffic import MS, WALL, Clock, S, journal, write
 
-from reaper.pipeline import cli, live_feed
+from reaper.pipeline import cli
 from reaper.pipeline.arguments import Fault
-from reaper.pipeline.inputs import check
-from reaper.pipeline.live import Settings, follow
-from reaper.pipeline.live_feed import Feed
-from reaper.pipeline.live_page import render
-from reaper.pipeline.live_status import Figures, as_text, status
-from reaper.pipeline.live_tables import idle, keep_sessions, keep_windows, read, windows
+from reaper.pipeline.live import feed as live_feed
+from reaper.pipeline.live.feed import Feed
+from reaper.pipeline.live.page import render
+from reaper.pipeline.live.run import Settings, follow
+from reaper.pipeline.live.status import Figures, as_text, status
+from reaper.pipeline.live.tables import idle, keep_sessions, keep_windows, read, windows
+from reaper.pipeline.read.inputs import check
 from reaper.pipeline.session import open_session
 
 ROOT = Path(__file__).parent.parent
@@ -307,7 +308,7 @@ def test_a_window_is_kept_once_a_day_by_day_whatever_is_given_twice(tmp_path: Pa
 
 
 def test_a_batch_of_sessions_counts_once_and_files_stay_few(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("reaper.pipeline.live_tables.PART_ROWS", 5)
+    monkeypatch.setattr("reaper.pipeline.live.tables.PART_ROWS", 5)
     for number in (3, 4, 4, 7, 8, 8, 9, 9):
         rows = Batch(pa.table({"conn": [number] * (0 if number == 7 else 3)}))
         keep_sessions(tmp_path, rows, number)

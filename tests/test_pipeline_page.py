@@ -13,9 +13,9 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from reaper.pipeline.charts import Axis, Chart, count, percent, seconds
-from reaper.pipeline.page import Charted, _mass, render
-from reaper.pipeline.verdicts import VERDICTS
+from reaper.pipeline.audit.verdicts import VERDICTS
+from reaper.pipeline.html.charts import Axis, Chart, count, percent, seconds
+from reaper.pipeline.report.page import Charted, _mass, render
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 

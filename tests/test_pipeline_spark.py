@@ -25,9 +25,9 @@ import pyarrow.parquet as pq
 from pipeline_traffic import FAULTS, MS, WALL, Clock, S, journal, write
 
 from reaper.pipeline import cli
-from reaper.pipeline.advise import Policy, advise, as_toml
-from reaper.pipeline.audit import Settings, as_text, audit
-from reaper.pipeline.inputs import Inputs, check
+from reaper.pipeline.advise.run import Policy, advise, as_toml
+from reaper.pipeline.audit.run import Settings, as_text, audit
+from reaper.pipeline.read.inputs import Inputs, check
 from reaper.pipeline.session import open_session
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]

@@ -10,8 +10,8 @@ import pytest
 pytest.importorskip("pyspark")
 
 from reaper import IdleReaper
-from reaper.pipeline.advise import Policy, _recommend, cost, tick_for, wheel_size_for
-from reaper.pipeline.survival import Curve, bucket_edge, kaplan_meier
+from reaper.pipeline.advise.run import Policy, _recommend, cost, tick_for, wheel_size_for
+from reaper.pipeline.advise.survival import Curve, bucket_edge, kaplan_meier
 
 TRUTH_MEDIAN, TRUTH_SIGMA = 8.0, 1.0
 

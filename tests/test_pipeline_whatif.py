@@ -25,17 +25,20 @@ from hypothesis import strategies as st
 from pipeline_traffic import WALL, Clock, journal
 
 from reaper import IdleReaper
-from reaper.herd import Jitter
-from reaper.pipeline import cli, cli_whatif, whatif, whatif_replay
-from reaper.pipeline.frames import read_events, runs_frame
-from reaper.pipeline.inputs import Inputs, check
+from reaper.pipeline import cli
+from reaper.pipeline.advise.survival import kaplan_meier
+from reaper.pipeline.read.frames import read_events, runs_frame
+from reaper.pipeline.read.inputs import Inputs, check
 from reaper.pipeline.session import open_session
-from reaper.pipeline.survival import kaplan_meier
-from reaper.pipeline.whatif import what_if
-from reaper.pipeline.whatif_pressure import CLOSED, CUT, RETURNED, Outcome, Process, Valve, most_open, replay
-from reaper.pipeline.whatif_settings import CannotTell, InForce, Rule, Setting, parse, refusal, wheel
-from reaper.pipeline.whatif_text import as_text
-from reaper.pressure import Limits, Pressure, Reading
+from reaper.pipeline.whatif import command as cli_whatif
+from reaper.pipeline.whatif import replay as whatif_replay
+from reaper.pipeline.whatif import run as whatif
+from reaper.pipeline.whatif.pressure import CLOSED, CUT, RETURNED, Outcome, Process, Valve, most_open, replay
+from reaper.pipeline.whatif.run import what_if
+from reaper.pipeline.whatif.settings import CannotTell, InForce, Rule, Setting, parse, refusal, wheel
+from reaper.pipeline.whatif.text import as_text
+from reaper.policy.herd import Jitter
+from reaper.policy.pressure import Limits, Pressure, Reading
 
 UNIT = 1_953_125
 """ns in 1/512 s: instants that both the core's floats and the journal's integers hold exactly."""
@@ -143,7 +146,7 @@ def run(
         verdict = pressure.judge(Reading(connections=len(alive)))
         doomed: list[int] = []
         if verdict.scale < 1 or verdict.evict:
-            for uid in core.oldest(1024 + sentinel):  # as reaper.trio_pressure.let_go
+            for uid in core.oldest(1024 + sentinel):  # as reaper.trio.pressure.let_go
                 explained = core.explain(uid)
                 silent = 0.0 if explained.active_until is None else seconds(t) - explained.active_until
                 if uid == "sentinel":

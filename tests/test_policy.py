@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from reaper import IdleReaper
 from reaper.config import OPTIONS, ReaperConfig
+from reaper.core.lease import Expiry, Lease
 from reaper.errors import InvalidArgument
-from reaper.idle import Idle, IdleEvent, IdleEvents
-from reaper.lease import Expiry, Lease
 from reaper.policy import ANSWERS, MAX_REQUESTS, NOT_TAKEN, RULES, TOO_OLD, TOO_SLOW, IdlePolicy, Phase, lifespan
-from reaper.rates import Allowance, Sweep
+from reaper.policy.events import Idle, IdleEvent, IdleEvents
+from reaper.policy.rates import Allowance, Sweep
 
 NEVER = 1e9  # what stands for a timeout that is switched off
 PERIOD = 0.25  # of the sweep

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from reaper import InvalidArgument
 from reaper.metrics import families
-from reaper.pressure import Gauge, Limits, Pressure, Reading, cgroup_memory, limits_here
+from reaper.policy.pressure import Gauge, Limits, Pressure, Reading, cgroup_memory, limits_here
 from reaper.trio import open_reaper, relieve
 
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from reaper import ClockWentBackwards, InvalidArgument, InvariantViolated, ReaperError, TimingWheel
+from reaper.core.purgatory import DelayedOperation, Purgatory
 from reaper.errors import HookErrors
-from reaper.purgatory import DelayedOperation, Purgatory
 from reaper.testing import HeapTimerQueue
 
 

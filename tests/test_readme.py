@@ -9,7 +9,7 @@ import pytest
 import trio
 import trio.testing
 
-from reaper.tables import rewrite
+from reaper.config.tables import rewrite
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()

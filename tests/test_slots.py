@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from reaper.core.slots import CHUNK, Slot, remove
 from reaper.errors import InvariantViolated
-from reaper.slots import CHUNK, Slot, remove
 
 
 class Item:

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from reaper import IdleReaper, Lease
-from reaper.slots import CHUNK
+from reaper.core.slots import CHUNK
 
 
 def lying(core: IdleReaper) -> list[list[Lease]]:

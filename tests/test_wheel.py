@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from reaper import ClockWentBackwards, InvalidArgument, InvariantViolated, Level, ReaperError, TimingWheel
-from reaper.slots import CHUNK
+from reaper.core.slots import CHUNK
 
 
 def items(timers: list[Any]) -> list[Any]:

@@ -11,13 +11,13 @@ from __future__ import annotations
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
+from ..core.lease import Epoch, Expiry, Lease
 from ..errors import InvalidArgument
-from ..lease import Epoch, Expiry, Lease
 from .log import ConnectionLog, Journal
 from .schema import peer_key
 
 if TYPE_CHECKING:
-    from ..core import IdleReaper
+    from ..core.reaper import IdleReaper
 
 
 OFF = 1e6

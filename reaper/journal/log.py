@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..core.ticks import check_count, check_timeout
 from ..errors import InvalidArgument
-from ..ticks import check_count, check_timeout
 from .schema import (
     ACTIVITY,
     AVERTED,

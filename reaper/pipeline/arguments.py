@@ -12,12 +12,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from .inputs import Inputs, check
-from .manifest import Unsound
+from .read.inputs import Inputs, check
+from .read.manifest import Unsound
 
 if TYPE_CHECKING:
-    from .advise import Policy
-    from .audit import Settings
+    from .advise.run import Policy
+    from .audit.run import Settings
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
 _UNITS_NS = {"ms": 10**6, "s": 10**9, "m": 60 * 10**9, "h": 3600 * 10**9, "d": 86400 * 10**9}
@@ -115,8 +115,8 @@ def add_law(parser: Parser) -> None:
 
 
 def add_policy(parser: Parser) -> None:
-    from .requests import FORMATS
-    from .survival import BALANCERS
+    from .advise.access_logs import FORMATS
+    from .advise.survival import BALANCERS
 
     parser.add_argument(
         "--logs", type=place, nargs="+", default=[], metavar="FILE", help="access logs instead of journals"
@@ -168,14 +168,14 @@ def read_inputs(arguments: argparse.Namespace, progress: Progress) -> tuple[Inpu
 
 
 def settings_of(arguments: argparse.Namespace) -> Settings:
-    from .audit import Settings
+    from .audit.run import Settings
 
     given = {"grace_ns": arguments.grace, "flight_ns": arguments.flight, "tick_ns": arguments.tick}
     return Settings(**{key: value for key, value in given.items() if value is not None})
 
 
 def policy_of(arguments: argparse.Namespace) -> Policy:
-    from .advise import Policy
+    from .advise.run import Policy
 
     return Policy(max_cut=arguments.max_cut, behind=arguments.behind, longest_s=arguments.longest / 1e9)
 

@@ -13,7 +13,6 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from . import cli_compact, cli_generate, cli_live, cli_whatif
 from .arguments import (
     Fault,
     Parser,
@@ -31,12 +30,16 @@ from .arguments import (
     show,
     write_json,
 )
-from .inputs import Inputs
+from .generate import command as cli_generate
+from .live import command as cli_live
+from .read import command as cli_compact
+from .read.inputs import Inputs
 from .session import NoSpark, open_session
+from .whatif import command as cli_whatif
 
 if TYPE_CHECKING:
-    from .advise import Advice
-    from .audit import Audit
+    from .advise.run import Advice
+    from .audit.run import Audit
 
 
 COMMANDS = (cli_live, cli_generate, cli_whatif, cli_compact)
@@ -98,7 +101,7 @@ def _parser() -> Parser:
 def _run_audit(
     spark: Any, arguments: argparse.Namespace, server: Inputs, client: Inputs | None, progress: Progress
 ) -> Audit:
-    from .audit import as_text, audit
+    from .audit.run import as_text, audit
 
     arguments.out.mkdir(parents=True, exist_ok=True)
     result = audit(spark, server, client, arguments.out, settings_of(arguments), progress)
@@ -108,7 +111,7 @@ def _run_audit(
 
 
 def _audit(arguments: argparse.Namespace, progress: Progress) -> int:
-    from .audit import as_text
+    from .audit.run import as_text
 
     server, client = read_inputs(arguments, progress)
     progress("starting Spark")
@@ -119,7 +122,7 @@ def _audit(arguments: argparse.Namespace, progress: Progress) -> int:
 
 
 def _run_advise(spark: Any, arguments: argparse.Namespace, server: Inputs, progress: Progress) -> Advice:
-    from .advise import NotFull, advise, as_text, as_toml
+    from .advise.run import NotFull, advise, as_text, as_toml
 
     logs = (arguments.format, arguments.logs, arguments.timeout or 75 * 10**9) if arguments.logs else None
     try:
@@ -133,7 +136,7 @@ def _run_advise(spark: Any, arguments: argparse.Namespace, server: Inputs, progr
 
 
 def _advise(arguments: argparse.Namespace, progress: Progress) -> int:
-    from .advise import as_text
+    from .advise.run import as_text
 
     if bool(arguments.events) == bool(arguments.logs):
         raise Fault("one of --events DIR and --logs FILE must be given, and not both")
@@ -152,7 +155,7 @@ def _advise(arguments: argparse.Namespace, progress: Progress) -> int:
 
 
 def _report(arguments: argparse.Namespace, progress: Progress) -> int:
-    from .page import gather, render
+    from .report.page import gather, render
 
     if arguments.logs:
         raise Fault("report reads journals: --logs is for advise")

@@ -5,7 +5,7 @@ One rule: *it needs no test framework*.
 
 from __future__ import annotations
 
-from ..ticks import check_instant, check_timeout
+from ..core.ticks import check_instant, check_timeout
 from .conformance import NotConforming, check_timer_queue
 from .heap import HeapTimer, HeapTimerQueue
 

@@ -15,8 +15,8 @@ from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
-from ..ticks import deadline_to_tick
-from ..timer import TimerEntry, TimerQueue
+from ..core.ticks import deadline_to_tick
+from ..core.timer import TimerEntry, TimerQueue
 
 RADICES = (2, 3, 8, 10, 16, 20, 32, 60, 64, 100, 128, 256, 512, 1000, 1024, 4096)
 """Wheel sizes that a queue under test may plausibly have inside: revolutions of each are tried, at every level."""

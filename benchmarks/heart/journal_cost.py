@@ -1,0 +1,104 @@
+"""What the journal costs the event loop: a touch of a lease that logs itself, of a `ConnectionLog`, and each event.
+
+    python -m benchmarks run --only journal
+
+Rounds are interleaved within one run, because on a shared machine only differences within a run mean anything. Epochs
+change between rounds as they do in a server, so the comparison that a logging lease makes at each touch is never a
+foregone conclusion.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from reaper import IdleReaper
+from reaper.journal import ConnectionLog, Journal
+from reaper.journal.leases import Keeper
+
+from ..common import Note, Scale, by_scale, ratios, spread
+
+
+def timed(work: Callable[[], object], count: int, clock: Callable[[], int] = time.process_time_ns) -> float:
+    """Nanoseconds a piece."""
+    began = clock()
+    work()
+    return (clock() - began) / count
+
+
+def leases(count: int, journal: Journal | None) -> tuple[IdleReaper, list[Callable[[], None]]]:
+    """A core with *count* leases, logging if there is a journal, and their touches."""
+    core = IdleReaper(tick=1.0)
+    keeper = None if journal is None else Keeper(core, journal)
+    touches = []
+    for uid in range(count):
+        lease = core.register(uid, 1e5, 0.0)
+        if keeper is not None:
+            keeper.opened(lease, 0.0, "bench")
+        touches.append(lease.touch)
+    return core, touches
+
+
+def touch_costs(count: int, journal: Journal, rounds: int) -> dict[str, Any]:
+    """Bare and logging touches of *count* connections, once each a round, interleaved."""
+    kinds = {"bare": leases(count, None), "gaps": leases(count, journal)}
+    samples: dict[str, list[float]] = {name: [] for name in kinds}
+    repeats = max(1, 20_000 // count)
+    for turn in range(rounds):
+        for name, (core, touches) in kinds.items():
+            core.advance(float(turn + 1))
+
+            def work(touches: list[Callable[[], None]] = touches) -> None:
+                for _ in range(repeats):
+                    for touch in touches:
+                        touch()
+
+            samples[name].append(timed(work, count * repeats))
+    found = {name: spread(values) for name, values in samples.items()}
+    difference = [gaps - bare for bare, gaps in zip(samples["bare"], samples["gaps"], strict=True)]
+    return {**found, "difference": spread(difference), "ratio": ratios(samples["gaps"], samples["bare"])}
+
+
+def event_costs(directory: Path, rounds: int, count: int) -> dict[str, Any]:
+    """Each call of the API in full mode, per call on the loop's thread; and what the writer's thread spends a row."""
+    samples: dict[str, list[float]] = {}
+    with Journal(directory, mode="full", queue_rows=10_000_000, background=False) as journal:
+        for turn in range(rounds):
+            logs: list[ConnectionLog] = []
+
+            def opened(logs: list[ConnectionLog] = logs) -> None:
+                logs.extend(journal.open(serial, 5000, "bench", serial) for serial in range(count))
+
+            def touched(logs: list[ConnectionLog] = logs, turn: int = turn) -> None:
+                for log in logs:
+                    log.touch(turn, 10)
+
+            def reaped(logs: list[ConnectionLog] = logs, turn: int = turn) -> None:
+                for log in logs:
+                    log.reap(turn, turn, "idle")
+
+            for name, work in (("open", opened), ("touch, full mode", touched), ("reap", reaped)):
+                samples.setdefault(name, []).append(timed(work, count))
+            rows = journal.statistics().pending
+            # CPU time, because the writer gives the interpreter away between columns.
+            spent = timed(lambda: journal.flush(60), rows, time.thread_time_ns)
+            samples.setdefault("writer's thread, CPU a row", []).append(spent)
+    return {name: spread(values) for name, values in samples.items()}
+
+
+def run(scale: Scale, note: Note) -> dict[str, Any]:
+    """`touch_ns[n]`: bare and logging, and the difference; `event_ns[call]`; and the bytes a row takes as Parquet."""
+    rounds, rows = by_scale(scale, (3, 100), (9, 1_000), (41, 2_000))
+    with tempfile.TemporaryDirectory() as scratch:
+        touches = {}
+        for count in by_scale(scale, (1, 50), (1, 1_000, 20_000), (1, 1_000, 100_000)):
+            note(f"a touch that logs, {count:,} connections")
+            with Journal(Path(scratch, str(count)), mode="gaps", gap_threshold=5.0, background=False) as journal:
+                touches[str(count)] = touch_costs(count, journal, rounds)
+        note("each event in full mode")
+        events = event_costs(Path(scratch, "events"), rounds, rows)
+        size = sum(path.stat().st_size for path in Path(scratch, "events").glob("*.parquet"))
+    return {"touch_ns": touches, "event_ns": events, "parquet_bytes_per_row": size / (rounds * 3 * rows)}

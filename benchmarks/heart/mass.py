@@ -1,0 +1,127 @@
+"""The loop's worst pause while everybody falls due in one instant, under trio: parked, a task each, without sockets.
+
+One rule: the collector is on, tuned as in `server_example/workers.py`, in a process of its own; a pause of the
+collector is a pause.
+"""
+
+from __future__ import annotations
+
+import gc
+import math
+import resource
+import socket
+import time
+from typing import Any
+
+import trio
+
+import reaper.trio
+
+from ..common import Note, Scale, by_scale
+
+
+class Passes(trio.abc.Instrument):
+    """Notes how long each scheduling pass lasts while `noting`."""
+
+    def __init__(self) -> None:
+        self.noting = False
+        self.began = 0.0
+        self.seconds: list[float] = []
+
+    def after_io_wait(self, timeout: float) -> None:
+        self.began = time.perf_counter()
+
+    def before_io_wait(self, timeout: float) -> None:
+        if self.noting:
+            self.seconds.append(time.perf_counter() - self.began)
+
+
+async def handler(stream: trio.abc.Stream) -> None:
+    """Reads and forgets."""
+    async for _ in stream:
+        pass
+
+
+async def sockets(count: int, idle: float, parks: bool) -> dict[str, float]:
+    """Real TCP connections, both ends in this process, opened within one epoch."""
+    passes = Passes()
+    trio.lowlevel.add_instrument(passes)
+    clients = []
+    async with reaper.trio.open_reaper(tick=1.0) as r, r.parking_lot(handler, idle, parks=parks) as lot:
+        with socket.create_server(("127.0.0.1", 0), backlog=4096) as listening:
+            for _ in range(count):
+                clients.append(socket.create_connection(listening.getsockname()))
+                lot.add(listening.accept()[0])
+        await trio.sleep(idle / 2)
+        passes.noting = True
+        while len(lot) == count:
+            await trio.sleep(0.005)
+        began = time.perf_counter()
+        while len(lot):
+            await trio.sleep(0.005)
+        took = time.perf_counter() - began
+    for client in clients:
+        client.close()
+    return _tell(passes, count, took)
+
+
+async def tasks(count: int, idle: float) -> dict[str, float]:
+    """A task each inside `watch()`; no sockets: what is left is the reaping."""
+    passes = Passes()
+    trio.lowlevel.add_instrument(passes)
+    watched = []
+    ended: list[None] = []
+    async with reaper.trio.open_reaper(tick=1.0) as r, trio.open_nursery() as nursery:
+
+        async def body() -> None:
+            with r.watch(None, idle=idle) as connection:
+                watched.append(connection)
+                await trio.sleep(math.inf)  # not sleep_forever: what follows is reached, for a reap is swallowed
+            ended.append(None)
+
+        for index in range(count):
+            nursery.start_soon(body)
+            if index % 1000 == 0:
+                await trio.lowlevel.checkpoint()
+        while len(watched) < count:
+            await trio.sleep(0.1)
+        for connection in watched:
+            connection.touch()
+        await trio.sleep(idle / 4)
+        passes.noting = True
+        while len(ended) == 0:
+            await trio.sleep(0.01)
+        began = time.perf_counter()
+        while len(ended) < count:
+            await trio.sleep(0.01)
+        took = time.perf_counter() - began
+    return _tell(passes, count, took)
+
+
+def _tell(passes: Passes, count: int, took: float) -> dict[str, float]:
+    ordered = sorted(passes.seconds)
+    return {
+        "connections": count,
+        "all_gone_s": took,
+        "passes": len(ordered),
+        "p99_ms": ordered[(len(ordered) - 1) * 99 // 100] * 1e3,
+        "worst_ms": ordered[-1] * 1e3,
+    }
+
+
+def run(scale: Scale, note: Note) -> dict[str, Any]:
+    """`results[kind]`: the passes from before the first reap to after the last, ms."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 100)
+    count = min(by_scale(scale, 50, 1_000, 9_000), (hard - 200) // 2)
+    idle = by_scale(scale, 0.5, 1.0, 3.0)
+    many, long = by_scale(scale, (200, 0.5), (5_000, 2.0), (100_000, 20.0))
+    results = {}
+    for name, parks in (("sockets, parked", True), ("sockets, a task each", False)):
+        note(f"{count:,} {name}")
+        results[name] = trio.run(sockets, count, idle, parks)
+    note(f"{many:,} tasks without sockets")
+    results["tasks without sockets"] = trio.run(tasks, many, long)
+    return {"results": results}

@@ -1,0 +1,111 @@
+"""What else a peer does: register, release, a tick with nothing due, with one in a hundred due, with all due, and under
+traffic.
+
+One rule: virtual time, one peer at a time, the collector off (its pauses are `pauses.py`'s subject). Peers on the real
+clock are left out.
+"""
+
+from __future__ import annotations
+
+import gc
+import random
+import statistics
+from typing import Any
+
+from ..common import Note, Scale, by_scale, names, ns_of, spread
+from ..peers import table as peers
+
+TIMEOUT = 30.0
+IDLE_TICKS = 9
+ENDED = 50_000
+"""So many at most are released, and retimed."""
+WARM_UP = 35
+TOUCH_EVERY = 10
+"""Ticks between two touches of a connection under traffic."""
+
+
+def run(scale: Scale, note: Note) -> dict[str, Any]:
+    """`results[peer][n]`: register_ns, release_ns, retime_ns, idle_us, one_percent_ms, all_due_ms, steady_mean_ms."""
+    sizes = by_scale(scale, [200], [1_000, 10_000], [1_000, 10_000, 100_000, 1_000_000])
+    gc.disable()
+    results: dict[str, dict[str, Any]] = {}
+    for n in sizes:
+        rounds = by_scale(scale, 1, 3, 1 if n > 100_000 else 3)
+        samples: dict[str, dict[str, list[float]]] = {}
+        keys = names(n)
+        kinds = [kind for kind in peers.ALL if kind.expires and not kind.real and n <= min(kind.largest, 1_000_000)]
+        kinds = [kind for kind in kinds if not issubclass(kind, peers.TrioMoveOn)]
+        for turn in range(rounds):
+            for kind in kinds:
+                note(f"{n:,} connections, {kind.name}: round {turn + 1} of {rounds}")
+                figures = samples.setdefault(kind.name, {})
+                one_life(kind, keys, figures)
+                if n <= kind.steady_largest:
+                    steady(kind, keys, figures)
+                gc.collect()
+        for peer, figures in samples.items():
+            results.setdefault(peer, {})[str(n)] = {act: spread(each) for act, each in figures.items()}
+    gc.enable()
+    return {"results": results, "timeout_s": TIMEOUT, "touch_every_s": TOUCH_EVERY}
+
+
+def one_life(kind: type[peers.Peer], keys: list[str], figures: dict[str, list[float]]) -> None:
+    """All registered at once; ticks with nothing due; 99 % speak, 1 % falls due; then all; some just leave."""
+
+    def add(act: str, value: float) -> None:
+        figures.setdefault(act, []).append(value)
+
+    n = len(keys)
+    shuffled = random.Random(1).sample(range(n), n)
+    speaking, silent = shuffled[n // 100 :], n - len(shuffled[n // 100 :])
+    peer = kind(keys, TIMEOUT)
+    try:
+        add("register_ns", ns_of(peer.register, n, 0.0) / n)
+        peer.tick(1.0)
+        for i in range(IDLE_TICKS):
+            add("idle_us", ns_of(peer.tick, 2.0 + i) / 1e3)
+        peer.touch_all(peer.handles(speaking), 20.0)
+        peer.tick(21.0)
+        add("one_percent_ms", _tick(peer, 32.0, silent) / 1e6)
+        add("all_due_ms", _tick(peer, 60.0, len(speaking)) / 1e6)
+    finally:
+        peer.close()
+    if issubclass(kind, peers.TrioScope):
+        return  # a scope that is left is work for trio's scheduler, not for its timers
+    peer = kind(keys, TIMEOUT)
+    try:
+        peer.register(n, 0.0)
+        peer.tick(1.0)
+        leaving = peer.handles(shuffled[: max(1, min(ENDED, n // 2))])
+        if isinstance(peer, peers.LeaseTouch) and not isinstance(peer, peers.UidTouch):
+            add("retime_ns", ns_of(peer.retime, leaving, 2.0) / len(leaving))
+        add("release_ns", ns_of(peer.release, leaving) / len(leaving))
+    finally:
+        peer.close()
+
+
+def _tick(peer: peers.Peer, now: float, expected: int) -> int:
+    found: list[Any] = []
+    spent = ns_of(lambda: found.extend(peer.tick(now)))
+    if len(found) != expected:
+        raise RuntimeError(f"{peer.name} expired {len(found)} at {now}, not {expected}")
+    return spent
+
+
+def steady(kind: type[peers.Peer], keys: list[str], figures: dict[str, list[float]]) -> None:
+    """Every connection speaks every 10 s, a tenth of them in each second; nobody falls due. The last ticks count."""
+    n = len(keys)
+    shuffled = random.Random(3).sample(range(n), n)
+    peer = kind(keys, TIMEOUT)
+    try:
+        peer.register(n, 0.0)
+        cohorts = [peer.handles(shuffled[i::TOUCH_EVERY]) for i in range(TOUCH_EVERY)]
+        spent = []
+        for second in range(WARM_UP + round(TIMEOUT)):  # what is counted is one whole timeout: all come up once
+            peer.touch_all(cohorts[second % TOUCH_EVERY], float(second))
+            spent.append(ns_of(peer.tick, second + 1.0) / 1e6)
+        counted = spent[WARM_UP:]
+        figures.setdefault("steady_mean_ms", []).append(statistics.fmean(counted))
+        figures.setdefault("steady_worst_ms", []).append(max(counted))
+    finally:
+        peer.close()

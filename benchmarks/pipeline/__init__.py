@@ -1,0 +1,1 @@
+"""The pipeline beside single-machine engines."""

@@ -1,0 +1,266 @@
+"""Write docs/pipeline-speed.md, its plots and docs/fleet.md from the measurements: no figure is typed by hand.
+
+    python benchmarks/pipeline/document.py benchmarks/results/pipeline-*.json
+
+Same files, same bytes. What was not measured is said to be missing, and a goal that was missed is called missed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+import matplotlib as mpl
+
+from benchmarks.common import ROOT
+from benchmarks.pipeline.fleet import fleet_page
+from benchmarks.pipeline.run import SCHEMA
+
+DOCS = ROOT / "docs"
+GIB = 1 << 30
+FULL = 50_000_000
+"""Events for which the goals hold."""
+
+GOALS = (
+    ("audit", "audit", 2.0, "a verdict for every connection, written to Parquet"),
+    ("advise", "advise", 3.0, "silences as logged: their histogram, and every candidate's cuts and open connections"),
+    ("table-audit", "audit", 2.0, "the same; Spark on the compacted table, the rivals on the files"),
+    ("table-advise", "advise", 3.0, "the same; Spark on the compacted table, the rivals on the files"),
+    ("table-recompute", "recompute", 1.5, "the same from silences recomputed; Spark on the compacted table"),
+)
+"""Spark's step, the rivals' question, how many times DuckDB's time is the goal, what is asked."""
+
+GROWTH_GOAL, MEMORY_GOAL = 2.2, 4 * GIB
+STEPS = {
+    "audit": "audit, files",
+    "advise": "advise, files",
+    "table-audit": "audit, table",
+    "table-advise": "advise, table",
+    "table-recompute": "advise, recomputed, table",
+    "recompute": "advise, recomputed, files",
+}
+ENGINES = {"spark": "Spark", "duckdb": "DuckDB", "polars": "Polars"}
+COLOURS = {"spark": "#c2410c", "duckdb": "#0f766e", "polars": "#1d4ed8"}
+
+INTRODUCTION = """\
+What is compared: Spark in one process (the functions behind `python -m reaper.pipeline`), DuckDB and Polars with two
+threads each, on one generated journal (`python -m reaper.pipeline generate`), each in a fresh process, in interleaved
+rounds. All must give the same answers, to the last cell, or the run ends. No engine is warmed: the first question pays
+for Spark's compilers. The rivals are in `benchmarks/pipeline/rivals.py`; whoever makes them faster is welcome."""
+
+Sample = dict[str, Any]
+
+
+def number(value: float, digits: int = 3) -> str:
+    """Three significant digits, no exponent."""
+    if value == 0:
+        return "0"
+    rounded = float(f"{value:.{digits}g}")
+    return f"{rounded:,.0f}" if abs(rounded) >= 10 ** (digits - 1) else f"{rounded:.{digits}g}"
+
+
+def count(events: int) -> str:
+    return f"{events / 1e6:g}M"
+
+
+class Results:
+    """All samples of the files that were named."""
+
+    def __init__(self, files: list[Path]) -> None:
+        self.runs = [json.loads(file.read_text(encoding="utf-8")) for file in files]
+        for file, run in zip(files, self.runs, strict=True):
+            if run.get("schema") != SCHEMA:
+                raise SystemExit(f"{file}: schema is {run.get('schema')!r}, expected {SCHEMA!r}")
+        self.comparison = max(
+            (run for run in self.runs if run["kind"] == "comparison"),
+            key=lambda run: (run["sizes"][0]["events"], run["machine"]["date"]),
+            default=None,
+        )
+
+    def samples(self, run: dict[str, Any] | None, engine: str, events: int | None = None) -> list[Sample]:
+        found = [sample for sample in run["samples"] if sample["engine"] == engine] if run else []
+        return [sample for sample in found if events is None or sample["events"] == events]
+
+    def seconds(self, run: dict[str, Any] | None, engine: str, step: str, events: int | None = None) -> list[float]:
+        return [sample["s"][step] for sample in self.samples(run, engine, events) if step in sample["s"]]
+
+    def ratios(self, step: str, question: str, rival: str) -> list[float]:
+        """Spark's time over the rival's, round by round."""
+        ours, theirs = (
+            {sample["round"]: sample["s"] for sample in self.samples(self.comparison, engine)}
+            for engine in ("spark", rival)
+        )
+        return [ours[n][step] / theirs[n][question] for n in ours if n in theirs and step in ours[n]]
+
+    def curve(self, engine: str, step: str, of: str) -> list[tuple[int, float]]:
+        """(events, median seconds or GiB), ascending: of growth runs, and of comparisons at sizes that those lack."""
+        found: dict[tuple[int, str], list[float]] = {}
+        for run in self.runs:
+            for sample in self.samples(run, engine):
+                if step in sample["s"]:
+                    value = sample["s"][step] if of == "s" else sample["peak_bytes"].get(step, 0) / GIB
+                    found.setdefault((sample["events"], run["kind"]), []).append(value)
+        # "growth" sorts after "comparison", and so overrides it.
+        return sorted({events: statistics.median(found[events, kind]) for events, kind in sorted(found)}.items())
+
+
+def span(values: list[float]) -> str:
+    """Median and range."""
+    if not values:
+        return "not measured"
+    middle = number(statistics.median(values))
+    return middle if len(values) == 1 else f"{middle} ({number(min(values))} to {number(max(values))})"
+
+
+def verdict(value: float, goal: float, judged: bool) -> str:
+    if not judged:
+        return f"not judged: the goal is for {count(FULL)} events"
+    return "met" if value <= goal else f"**missed** by {value / goal - 1:.0%}"
+
+
+def comparison_tables(results: Results) -> list[str]:
+    run = results.comparison
+    if run is None:
+        return ["No comparison was measured.", ""]
+    size = run["sizes"][0]
+    judged = size["events"] >= FULL * 0.99
+    lines = [
+        f"## {count(size['events'])} events, {size['files']} files, {number(size['bytes'] / 1e6)} MB",
+        "",
+        "Seconds, median (least to most) of the rounds; the ratio is the median of the rounds' own ratios.",
+        "",
+        "| question | Spark | DuckDB | Polars | Spark / DuckDB | goal | |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for step, question, goal, _ in GOALS:
+        cells = [span(results.seconds(run, "spark", step))]
+        cells += [span(results.seconds(run, rival, question)) for rival in ("duckdb", "polars")]
+        found = results.ratios(step, question, "duckdb")
+        said = verdict(statistics.median(found), goal, judged) if found else "not measured"
+        lines.append(f"| {STEPS[step]} | {' | '.join(cells)} | {span(found)} | {goal:g} | {said} |")
+    lines += ["", "| asked | |", "|---|---|"]
+    lines += [f"| {STEPS[step]} | {asked} |" for step, _, _, asked in GOALS]
+    lines += ["", "Not in these times, s, and the most memory of all processes of an engine together, GiB:", ""]
+    lines += ["| | Spark | DuckDB | Polars |", "|---|---|---|---|"]
+    for step, title in (("session", "start of the engine"), ("check", "check of every file and page (the same code)")):
+        lines.append(f"| {title} | {' | '.join(span(results.seconds(run, engine, step)) for engine in ENGINES)} |")
+    peaks = [[max(s["peak_bytes"].values()) / GIB for s in results.samples(run, engine)] for engine in ENGINES]
+    lines.append(f"| peak memory | {' | '.join(span(values) for values in peaks)} |")
+    java = [sample["java_peak_bytes"] for sample in results.samples(run, "spark")]
+    if java:
+        said = verdict(max(java), MEMORY_GOAL, judged)
+        lines += ["", f"The driver's JVM took at most {number(max(java) / GIB)} GiB; the goal of 4 GiB is: {said}."]
+    if "compact_s" in size:
+        seconds, memory = number(size["compact_s"]), number(size["compact_peak_bytes"] / GIB)
+        made = f"{size['table_files']} files and {number(size['table_bytes'] / 1e6)} MB"
+        lines += ["", f"Making the table took {seconds} s with Spark's start, and {memory} GiB; it has {made}."]
+    return [*lines, ""]
+
+
+def growth_tables(results: Results) -> list[str]:
+    lines = ["## Growth", ""]
+    curves = {step: results.curve("spark", step, "s") for step in STEPS}
+    sizes = sorted({events for curve in curves.values() for events, _ in curve})
+    if len(sizes) < 2:
+        return [*lines, "No growth was measured.", ""]
+    lines += [
+        "![Time and memory against the number of events](img/pipeline-growth.svg)",
+        "",
+        f"| Spark, s (GiB) | {' | '.join(count(events) for events in sizes)} |",
+        "|---|" + "---|" * len(sizes),
+    ]
+    for step, curve in curves.items():
+        if curve:
+            memory = dict(results.curve("spark", step, "GiB"))
+            cells = {events: f"{number(s)} ({number(memory[events], 2)})" for events, s in curve}
+            lines.append(f"| {STEPS[step]} | {' | '.join(cells.get(events, '') for events in sizes)} |")
+    lines.append("")
+    for step in ("audit", "advise"):
+        found = dict(curves[step])
+        if FULL in found and 2 * FULL in found:
+            grown = found[2 * FULL] / found[FULL]
+            said = verdict(grown, GROWTH_GOAL, True)
+            lines.append(f"- {step}: {number(grown)} times the time at twice {count(FULL)}; the goal of 2.2 is {said}.")
+        else:
+            lines.append(f"- {step}: from {count(FULL)} to {count(2 * FULL)} events was not measured.")
+    return [*lines, ""]
+
+
+def speed_page(results: Results, name: str) -> str:
+    """docs/pipeline-speed.md."""
+    lines = [
+        "# How fast the pipeline is",
+        "",
+        "Written by `python benchmarks/pipeline/document.py`; raw samples in `benchmarks/results/pipeline-*.json`.",
+        "",
+        *INTRODUCTION.splitlines(),
+        "",
+        *comparison_tables(results),
+        *growth_tables(results),
+        "## What it was measured on",
+        "",
+        "| | |",
+        "|---|---|",
+    ]
+    for run in results.runs:
+        machine = run["machine"]
+        packages = ", ".join(f"{p} {machine['packages'][p]}" for p in ("pyspark", "duckdb", "polars", "pyarrow"))
+        change = " with uncommitted changes" if machine["dirty"] else ""
+        loads = [sample["load_before"] for sample in run["samples"]]
+        lines.append(
+            f"| {run['kind']}, {machine['date']} | {machine['cpu']}, {machine['cpus']} processors, "
+            f"{number(machine['memory_bytes'] / GIB)} GiB; {machine['python']}, {packages}, {machine['java']}; commit "
+            f"{machine['commit'][:10]}{change}; load before {number(min(loads), 2)} to {number(max(loads), 2)} |"
+        )
+    commands = sorted({f"python {run['command']}" for run in results.runs})
+    return "\n".join([*lines, "", "```", *commands, f"python benchmarks/pipeline/document.py {name}", "```", ""])
+
+
+def plot(results: Results, target: Path) -> None:
+    """Time and memory against events, both axes logarithmic; a dashed line has slope one."""
+    mpl.use("svg")
+    import matplotlib.pyplot as plt
+
+    with mpl.rc_context({"svg.hashsalt": "pipeline", "svg.fonttype": "none", "font.size": 9}):
+        figure, axes = plt.subplots(1, 2, figsize=(9, 3.6), constrained_layout=True)
+        for axis, of, title in zip(axes, ("s", "GiB"), ("seconds", "GiB at most"), strict=True):
+            for engine, label in ENGINES.items():
+                for step, style in (("audit", "o-"), ("advise", "s--")):
+                    if curve := results.curve(engine, step, of):
+                        x, y = zip(*curve, strict=True)
+                        axis.plot(x, y, style, color=COLOURS[engine], label=f"{label}, {step}", markersize=4)
+            if of == "s" and (curve := results.curve("spark", "audit", "s")):
+                (first, s), (last, _) = curve[0], curve[-1]
+                axis.plot([first, last], [s, s * last / first], ":", color="#888888", label="in proportion")
+            axis.set(xscale="log", yscale="log" if of == "s" else "linear", xlabel="events", title=title)
+            axis.grid(visible=True, alpha=0.3)
+        axes[1].set_ylim(bottom=0)
+        axes[0].legend(fontsize=7)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(target, metadata={"Date": None, "Creator": None})
+        plt.close(figure)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("files", type=Path, nargs="+", metavar="FILE", help="what benchmarks/pipeline/run.py wrote")
+    parser.add_argument("--docs", type=Path, default=DOCS, metavar="DIR", help="default: docs/")
+    arguments = parser.parse_args()
+    results = Results(sorted(arguments.files))
+    arguments.docs.mkdir(parents=True, exist_ok=True)
+    page = speed_page(results, "benchmarks/results/pipeline-*.json")
+    (arguments.docs / "pipeline-speed.md").write_text(page, encoding="utf-8")
+    if len({size["events"] for run in results.runs for size in run["sizes"]}) > 1:
+        plot(results, arguments.docs / "img" / "pipeline-growth.svg")
+    if results.comparison is not None:
+        (arguments.docs / "fleet.md").write_text(fleet_page(results.comparison), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,538 @@
+"""The pipeline's questions answered by two single-machine engines: DuckDB in SQL and Polars, streaming.
+
+They give the same answers from the same files, or they would prove nothing: one verdict per connection written to
+Parquet, with the counts and the lateness; and every cell that the advice is made of. `tests/test_pipeline_rivals.py`
+holds them to it. Each is written the fastest way that was found for it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from reaper.pipeline.advise.survival import RATIO
+from reaper.pipeline.read.inputs import Inputs, as_rows
+
+GRACE_NS = 250_000_000
+TICK_NS = 1_000_000_000
+CANDIDATES = (1, 2, 3, 4, 5, 7, 10, 15, 20, 30, 45, 60, 75, 90, 120, 180, 300, 350, 600, 900, 1800, 3600)
+BINS = 600
+QUANTILES = (0.5, 0.9, 0.99, 0.999)
+
+Cells = dict[tuple[str, int, bool], int]
+"""(listener, bucket, whether it ended) -> silences."""
+
+
+@dataclass(slots=True)
+class Judged:
+    """What an audit answers, in a form in which engines can be compared."""
+
+    verdicts: dict[tuple[str, str], int]
+    """(listener, verdict) -> connections."""
+    lateness: dict[str, tuple[int, int]]
+    """listener -> least and most lateness of its reaps, ns."""
+
+
+@dataclass(slots=True)
+class Counted:
+    """What an advice is made of."""
+
+    cells: Cells
+    table: dict[str, dict[str, Any]]
+    """listener -> connections, reaps, short, and per candidate cut, peak, mean."""
+    span_s: float
+
+
+def bins(
+    heads: dict[str, dict[str, Any]],
+    begin: int,
+    end: int,
+    opened: dict[tuple[str, int], int],
+    ended: dict[tuple[str, int, int], int],
+) -> dict[str, dict[str, Any]]:
+    """*heads* (listener -> facts) with peak and mean of the open connections under each candidate.
+
+    Args:
+        heads: Their counts.
+        begin, end: What was observed, ns.
+        opened: (listener, bin) -> connections.
+        ended: (listener, candidate, bin) -> connections.
+    """
+    width = max((end - begin) // BINS, 1_000_000)
+    count = (end - begin) // width + 1
+    for listener, facts in heads.items():
+        facts["peak"], facts["mean"] = [], []
+        for i in range(len(CANDIDATES)):
+            level = peak = area = 0
+            for at in range(count):
+                level += opened.get((listener, at), 0)
+                peak = max(peak, level)
+                area += level
+                level -= ended.get((listener, i, at), 0)
+            facts["peak"].append(peak)
+            facts["mean"].append(area * width / max(end - begin, width))
+    return heads
+
+
+def paths(inputs: Inputs) -> list[str]:
+    """The files, as the engines take them."""
+    return [str(facts.path) for facts in inputs.files]
+
+
+# ---- DuckDB ----------------------------------------------------------------------------------------------------------
+
+_LIFETIMES = """
+SELECT conn, count(*) AS rows,
+  count(*) FILTER (WHERE k = 0) AS opens, count(*) FILTER (WHERE k IN (2, 4, 5)) AS ends,
+  count(*) FILTER (WHERE k = 2) AS reaps, count(*) FILTER (WHERE k = 1) AS activities,
+  count(*) FILTER (WHERE k = 3) AS averts, count(*) FILTER (WHERE idle_ns < 0) AS backward,
+  min(t) FILTER (WHERE k = 0) AS opened, max(timeout_ms) FILTER (WHERE k = 0) AS open_timeout_ms,
+  any_value(listener) AS listener, max(peer) AS peer, max(t) AS last_t,
+  max(t) FILTER (WHERE k = 1) AS last_activity,
+  sum(idle_ns) FILTER (WHERE k = 1)::BIGINT AS activity_idle_ns, sum(nbytes) FILTER (WHERE k = 1)::BIGINT AS nbytes,
+  max(idle_ns) FILTER (WHERE k = 1) AS longest_idle_ns,
+  count(*) FILTER (WHERE k = 1 AND overdue > {limit}) AS overdue_activities,
+  max(overdue) FILTER (WHERE k = 1) AS overdue_ns,
+  max_by(t, overdue) FILTER (WHERE k = 1) AS overdue_t,
+  min(t) FILTER (WHERE k IN (2, 4, 5)) AS ended, max(idle_ns) FILTER (WHERE k IN (2, 4, 5)) AS end_idle_ns,
+  max(timeout_ms) FILTER (WHERE k IN (2, 4, 5)) AS end_timeout_ms,
+  max(CASE WHEN k = 4 THEN 1 END) AS by_peer,
+  any_value(reason) FILTER (WHERE k IN (2, 4, 5)) AS reason,
+  max(due_ns) FILTER (WHERE k = 2) AS due_ns,
+  max(n) FILTER (WHERE k IN (2, 4, 5)) AS end_n, max(idle_sum_ns) FILTER (WHERE k IN (2, 4, 5)) AS end_idle_sum_ns
+FROM (
+  SELECT *, CASE kind WHEN 'activity' THEN 1 WHEN 'open' THEN 0 WHEN 'reap' THEN 2 WHEN 'averted' THEN 3
+      WHEN 'close_peer' THEN 4 WHEN 'close_app' THEN 5 ELSE 6 END::TINYINT AS k,
+    CASE WHEN timeout_ms > 0 THEN idle_ns - timeout_ms::BIGINT * 1000000 END AS overdue
+  FROM read_parquet({files}))
+WHERE k < 6
+GROUP BY conn
+"""
+
+_PREPARED = """
+SELECT *,
+  CASE WHEN late OR closed_late THEN ended WHEN overdue_activities > 0 THEN overdue_t END AS due_to,
+  CASE WHEN late THEN ended - lateness_ns WHEN closed_late THEN ended - (end_idle_ns - idle_timeout_ns)
+    WHEN overdue_activities > 0 THEN overdue_t - overdue_ns END AS due_from
+FROM (
+  SELECT *, reaps > 0 AND lateness_ns > limit_ns AS late,
+    reaps = 0 AND end_idle_ns - idle_timeout_ns > limit_ns AS closed_late
+  FROM (
+    SELECT *, CASE WHEN reaps > 0 THEN greatest(end_idle_ns - idle_timeout_ns, ended - due_ns) END AS lateness_ns
+    FROM (
+      SELECT l.*, r.run, r.tick_ns, r."full", r.log_end_ns, r.offset_ns, r.tick_ns + {grace} AS limit_ns,
+        CASE WHEN end_timeout_ms > 0 THEN end_timeout_ms::BIGINT * 1000000 END AS idle_timeout_ns
+      FROM ({lifetimes}) l JOIN runs r ON (l.conn >> 43) = r.writer AND l.conn BETWEEN r.first_conn AND r.last_conn)))
+"""
+
+_JUDGED = """
+SELECT * EXCLUDE (late, closed_late, due_from, due_to, lim),
+  CASE
+    WHEN backward > 0 THEN 'unknown'
+    WHEN last_activity > ended THEN 'activity_after_end'
+    WHEN opens > 1 OR ends > 1 OR (opens = 1 AND ends <> 0
+        AND (coalesce(activity_idle_ns, 0) > end_idle_sum_ns OR activities > end_n)) THEN 'duplicate'
+    WHEN reaps > 0 AND (end_idle_ns < idle_timeout_ns OR ended < due_ns OR ended - last_activity < idle_timeout_ns)
+      THEN 'early'
+    WHEN (reaps = 0 AND end_idle_ns - idle_timeout_ns > lim) OR (overdue_activities > averts AND overdue_ns > lim)
+      THEN 'missed'
+    WHEN reaps > 0 AND lateness_ns > lim THEN 'late'
+    WHEN opens = 0 THEN 'unknown'
+    WHEN ends = 0 AND (run IN (SELECT run FROM drained) OR ("full" AND log_end_ns
+        - greatest(coalesce(last_activity, opened), opened) > nullif(open_timeout_ms, 0)::BIGINT * 1000000 + lim))
+      THEN 'lost'
+    WHEN coalesce(activity_idle_ns, 0) < end_idle_sum_ns OR ended - end_idle_ns - opened - end_idle_sum_ns < 0
+        OR ("full" AND (ended - end_idle_ns - opened - end_idle_sum_ns <> 0 OR activities < end_n)) THEN 'missing_touch'
+    WHEN ends = 0 THEN 'open_at_end'
+    WHEN reaps > 0 THEN 'ok_reaped'
+    ELSE 'ok_closed'
+  END AS verdict
+FROM (
+  SELECT p.*, coalesce(s.stalled_ns, 0) AS stalled_ns, limit_ns + coalesce(s.stalled_ns, 0) AS lim
+  FROM prepared p LEFT JOIN (
+    SELECT conn, sum(greatest(0, least(due_to + offset_ns, s_to) - greatest(due_from + offset_ns, s_from))
+        + CASE WHEN closed IS NULL THEN 0 ELSE greatest(0, least(closed + offset_ns, due_from + offset_ns, s_to)
+          - greatest(active + offset_ns, s_from)) END)::BIGINT AS stalled_ns
+    FROM (SELECT conn, run, offset_ns, due_from, due_to, due_from - idle_timeout_ns AS active,
+        CASE WHEN reaps > 0 THEN due_ns - idle_timeout_ns END AS closed FROM prepared WHERE due_to IS NOT NULL)
+      JOIN stalls ON run = s_run AND due_to + offset_ns > s_from AND s_to > coalesce(active, due_from) + offset_ns
+    GROUP BY conn) s ON p.conn = s.conn)
+"""
+
+
+@dataclass(slots=True)
+class Duck:
+    """DuckDB in memory, with as many threads as Spark has."""
+
+    inputs: Inputs
+    threads: int = 2
+    con: Any = field(init=False)
+
+    def __post_init__(self) -> None:
+        import duckdb
+
+        self.con = duckdb.connect(config={"threads": self.threads, "preserve_insertion_order": False})
+        self.con.execute(
+            'CREATE TABLE runs (run INT, writer BIGINT, first_conn BIGINT, last_conn BIGINT, tick_ns BIGINT, "full" '
+            "BOOLEAN, log_end_ns BIGINT, offset_ns BIGINT)"
+        )
+        self.con.executemany("INSERT INTO runs VALUES (?, ?, ?, ?, ?, ?, ?, ?)", as_rows(self.inputs.runs, TICK_NS))
+
+    def close(self) -> None:
+        self.con.close()
+
+    def audit(self, out: Path) -> Judged:
+        """A row per connection to *out*, and what it sums up to."""
+        files, con = paths(self.inputs), self.con
+        con.execute(
+            "CREATE OR REPLACE TABLE own AS SELECT run, kind, t + offset_ns AS t, idle_ns FROM (SELECT * FROM "
+            "read_parquet(?) WHERE kind = 'drain' OR (kind = 'config' AND reason = 'stall')) e JOIN runs r "
+            "ON (conn >> 43) = r.writer AND conn BETWEEN r.first_conn AND r.last_conn",
+            [files],
+        )
+        con.execute("CREATE OR REPLACE TABLE drained AS SELECT DISTINCT run FROM own WHERE kind = 'drain'")
+        con.execute(
+            "CREATE OR REPLACE TABLE stalls AS SELECT run AS s_run, t - idle_ns AS s_from, t AS s_to FROM own "
+            "WHERE kind = 'config'"
+        )
+        limit = max(run.tick_ns or TICK_NS for run in self.inputs.runs) + GRACE_NS
+        lifetimes = _LIFETIMES.format(limit=limit, files=files)
+        con.execute(f"CREATE OR REPLACE TEMP TABLE prepared AS {_PREPARED.format(grace=GRACE_NS, lifetimes=lifetimes)}")
+        con.execute(f"COPY ({_JUDGED}) TO '{out}' (FORMAT parquet)")
+        verdicts = con.execute(
+            "SELECT listener, verdict, count(*) FROM read_parquet(?) GROUP BY ALL", [str(out)]
+        ).fetchall()
+        lateness = con.execute(
+            f"SELECT listener, min(lateness_ns), max(lateness_ns), approx_quantile(lateness_ns, {list(QUANTILES)}) "
+            "FROM read_parquet(?) WHERE lateness_ns IS NOT NULL GROUP BY listener",
+            [str(out)],
+        ).fetchall()
+        return Judged({row[:2]: row[2] for row in verdicts}, {row[0]: row[1:3] for row in lateness})
+
+    def advise(self) -> Counted:
+        """From the silences that were logged."""
+        return self._count(f"read_parquet({paths(self.inputs)})")
+
+    def recompute(self) -> Counted:
+        """From silences recomputed: t less the latest activity's t. One pass with a window, kept for both questions."""
+        self.con.execute(
+            f"""CREATE OR REPLACE TEMP TABLE gaps AS
+            SELECT conn, t, kind, listener, timeout_ms, n,
+              CASE WHEN kind <> 'open' THEN t - lag(t) OVER (PARTITION BY conn ORDER BY t, n NULLS FIRST) END AS idle_ns
+            FROM read_parquet({paths(self.inputs)}) WHERE kind NOT IN ('drain', 'config', 'averted')"""
+        )
+        # An averted look is no activity, but it tells a candidate when it would have struck.
+        self.con.execute(
+            f"""INSERT INTO gaps SELECT conn, t, kind, listener, timeout_ms, n, idle_ns
+            FROM read_parquet({paths(self.inputs)}) WHERE kind = 'averted'"""
+        )
+        return self._count("gaps")
+
+    def _count(self, source: str) -> Counted:
+        con = self.con
+        cells = con.execute(
+            f"""SELECT listener, ceil(ln(greatest(idle_ns / 1e9, 1e-6)) / {math.log(RATIO)!r})::INT AS bucket,
+              kind = 'activity' AS ended, count(*)
+            FROM {source}
+            WHERE kind NOT IN ('drain', 'config', 'averted') AND idle_ns IS NOT NULL
+              AND (timeout_ms IS NULL OR timeout_ms > 0)
+            GROUP BY ALL"""
+        ).fetchall()
+        each = [round(c * 1e9) for c in CANDIDATES]
+        cuts = ", ".join(f"min(last + {c}) FILTER (WHERE idle_ns > {c}) AS cut_{i}" for i, c in enumerate(each))
+        ends = ", ".join(
+            f"coalesce(cut_{i}, reaped_after + {c}, ended, log_end_ns) + offset_ns AS ends_{i}"
+            for i, c in enumerate(each)
+        )
+        con.execute(
+            f"""CREATE OR REPLACE TEMP TABLE lives AS
+            SELECT listener, opened + offset_ns AS opened, coalesce(ended, log_end_ns) + offset_ns AS ended, longest,
+              short, reaped, {ends}
+            FROM (
+              SELECT conn, min(t) FILTER (WHERE kind = 'open') AS opened, any_value(listener) AS listener,
+                max(idle_ns) FILTER (WHERE kind = 'activity') AS longest,
+                min(t) FILTER (WHERE is_end) AS ended, min(last) FILTER (WHERE kind = 'reap') AS reaped_after,
+                max(n) FILTER (WHERE is_end) - count(*) FILTER (WHERE kind = 'activity') AS short,
+                max(CASE WHEN kind = 'reap' THEN 1 END) AS reaped, {cuts}
+              FROM (SELECT *, kind IN ('reap', 'close_peer', 'close_app') AS is_end, t - idle_ns AS last FROM {source}
+                WHERE kind NOT IN ('drain', 'config'))
+              GROUP BY conn HAVING min(t) FILTER (WHERE kind = 'open') IS NOT NULL) l
+            JOIN runs r ON (l.conn >> 43) = r.writer AND l.conn BETWEEN r.first_conn AND r.last_conn"""
+        )
+        cut = ", ".join(f"count(*) FILTER (WHERE longest > {c})" for c in each)
+        rows = con.execute(
+            f"""SELECT listener, count(*), sum(coalesce(reaped, 0))::BIGINT,
+              sum(greatest(coalesce(short, 0), 0))::BIGINT, min(opened), max(ended), {cut}
+            FROM lives GROUP BY listener"""
+        ).fetchall()
+        begin, end = min(row[4] for row in rows), max(row[5] for row in rows)
+        width = max((end - begin) // BINS, 1_000_000)
+        opened = con.execute(
+            f"SELECT listener, floor((opened - {begin}) / {width})::INT AS bin, count(*) FROM lives GROUP BY ALL"
+        ).fetchall()
+        ended: dict[tuple[str, int, int], int] = {}
+        for i in range(len(each)):
+            found = con.execute(
+                f"SELECT listener, floor((ends_{i} - {begin}) / {width})::INT AS bin, count(*) FROM lives GROUP BY ALL"
+            ).fetchall()
+            ended |= {(listener, i, at): count for listener, at, count in found}
+        heads = {
+            row[0]: {"connections": row[1], "reaps": row[2], "short": row[3], "cut": list(row[6:])} for row in rows
+        }
+        table = bins(heads, begin, end, {row[:2]: row[2] for row in opened}, ended)
+        return Counted({row[:3]: row[3] for row in cells}, table, (end - begin) / 1e9)
+
+
+# ---- Polars ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Bear:
+    """Polars, lazy and streaming. Its threads are settled before it is imported: POLARS_MAX_THREADS."""
+
+    inputs: Inputs
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    def _events(self) -> Any:
+        import polars as pl
+
+        return pl.scan_parquet(paths(self.inputs), glob=False).with_columns(pl.col("kind").cast(pl.String))
+
+    def _runs(self) -> Any:
+        import polars as pl
+
+        names = ("run", "writer", "first_conn", "last_conn", "tick_ns", "full", "log_end_ns", "offset_ns")
+        return pl.DataFrame(as_rows(self.inputs.runs, TICK_NS), schema=names, orient="row").sort("first_conn")
+
+    def _placed(self, frame: Any) -> Any:
+        """*frame* with the columns of its run: the last that begins at or before its conn."""
+        import polars as pl
+
+        return (
+            frame.sort("conn")
+            .join_asof(
+                self._runs().lazy(), left_on="conn", right_on="first_conn", strategy="backward", check_sortedness=False
+            )
+            .filter(pl.col("conn") <= pl.col("last_conn"))
+        )
+
+    def audit(self, out: Path) -> Judged:
+        """A row per connection to *out*, and what it sums up to."""
+        import polars as pl
+
+        c, lit = pl.col, pl.lit
+        kind = c("kind")
+        is_open, is_activity, is_reap = kind == "open", kind == "activity", kind == "reap"
+        is_end = kind.is_in(["reap", "close_peer", "close_app"])
+        overdue = pl.when(c("timeout_ms") > 0).then(c("idle_ns") - c("timeout_ms").cast(pl.Int64) * 1_000_000)
+        limit = max(run.tick_ns or TICK_NS for run in self.inputs.runs) + GRACE_NS
+        events = self._events()
+        own = self._placed(
+            events.filter((kind == "drain") | ((kind == "config") & (c("reason").cast(pl.String) == "stall"))).select(
+                "conn", "kind", "t", "idle_ns"
+            )
+        ).collect()
+        drained = own.filter(kind == "drain")["run"].unique().to_list()
+        stalls = own.filter(kind == "config").select(
+            s_run="run", s_from=c("t") + c("offset_ns") - c("idle_ns"), s_to=c("t") + c("offset_ns")
+        )
+
+        def of(condition: Any, value: str) -> Any:
+            return pl.when(condition).then(c(value))
+
+        lifetimes = (
+            events.filter(~kind.is_in(["drain", "config"]))
+            .with_columns(overdue=overdue, o=is_open, a=is_activity, r=is_reap, e=is_end)
+            .group_by("conn")
+            .agg(
+                rows=pl.len(), opens=c("o").sum(), ends=c("e").sum(), reaps=c("r").sum(), activities=c("a").sum(),
+                averts=(kind == "averted").sum(), backward=(c("idle_ns") < 0).sum(),
+                opened=of(c("o"), "t").min(), open_timeout_ms=of(c("o"), "timeout_ms").max(),
+                listener=c("listener").first(), peer=c("peer").max(), last_t=c("t").max(),
+                last_activity=of(c("a"), "t").max(), activity_idle_ns=of(c("a"), "idle_ns").sum(),
+                nbytes=of(c("a"), "nbytes").cast(pl.Int64).sum(), longest_idle_ns=of(c("a"), "idle_ns").max(),
+                overdue_activities=(c("a") & (c("overdue") > limit)).sum(), overdue_ns=of(c("a"), "overdue").max(),
+                overdue_t=pl.when(c("a") & (c("overdue") > limit)).then(c("t")).max(),
+                ended=of(c("e"), "t").min(), end_idle_ns=of(c("e"), "idle_ns").max(),
+                end_timeout_ms=of(c("e"), "timeout_ms").max(),
+                by_peer=(kind == "close_peer").any(), reason=c("reason").last(),
+                due_ns=c("due_ns").max(), end_n=of(c("e"), "n").max(), end_idle_sum_ns=of(c("e"), "idle_sum_ns").max(),
+            )
+        )  # fmt: skip
+        timeout = pl.when(c("end_timeout_ms") > 0).then(c("end_timeout_ms").cast(pl.Int64) * 1_000_000)
+        prepared = (
+            self._placed(lifetimes)
+            .with_columns(limit_ns=c("tick_ns") + GRACE_NS, idle_timeout_ns=timeout)
+            .with_columns(
+                lateness_ns=pl.when(c("reaps") > 0).then(
+                    pl.max_horizontal(c("end_idle_ns") - c("idle_timeout_ns"), c("ended") - c("due_ns"))
+                ),
+                past=pl.when(c("reaps") == 0).then(c("end_idle_ns") - c("idle_timeout_ns")),
+            )
+            .with_columns(late=c("lateness_ns") > c("limit_ns"), closed_late=c("past") > c("limit_ns"))
+            .with_columns(
+                due_to=pl.when(c("late") | c("closed_late")).then(c("ended"))
+                .when(c("overdue_activities") > 0).then(c("overdue_t")),
+                due_from=pl.when(c("late")).then(c("ended") - c("lateness_ns"))
+                .when(c("closed_late")).then(c("ended") - c("past"))
+                .when(c("overdue_activities") > 0).then(c("overdue_t") - c("overdue_ns")),
+            )
+            .drop("late", "closed_late")
+            .collect(engine="streaming")
+        )  # fmt: skip
+        hit = prepared.filter(c("due_to").is_not_null()).select(
+            "conn",
+            "run",
+            since=c("due_from") + c("offset_ns"),
+            to=c("due_to") + c("offset_ns"),
+            active=c("due_from") - c("idle_timeout_ns") + c("offset_ns"),
+            closed=pl.when(c("reaps") > 0).then(c("due_ns") - c("idle_timeout_ns") + c("offset_ns")),
+        )
+        excused = (
+            hit.join(stalls, left_on="run", right_on="s_run")
+            .with_columns(
+                overdue=pl.min_horizontal("to", "s_to") - pl.max_horizontal("since", "s_from"),
+                held=pl.when(c("closed").is_not_null()).then(
+                    pl.min_horizontal("closed", "since", "s_to") - pl.max_horizontal("active", "s_from")
+                ),
+            )
+            .group_by("conn")
+            .agg(stalled_ns=c("overdue").clip(0).sum() + c("held").fill_null(0).clip(0).sum())
+        )
+        rows_idle = c("activity_idle_ns").fill_null(0)
+        unread = c("ended") - c("end_idle_ns") - c("opened") - c("end_idle_sum_ns")
+        doubled = (rows_idle > c("end_idle_sum_ns")) | (c("activities") > c("end_n"))
+        seen = pl.max_horizontal(pl.coalesce("last_activity", "opened"), "opened")
+        due_ms = pl.when(c("open_timeout_ms") > 0).then(c("open_timeout_ms").cast(pl.Int64))
+        judged = (
+            prepared.lazy()
+            .join(excused.lazy(), on="conn", how="left")
+            .with_columns(c("stalled_ns").fill_null(0))
+            .with_columns(lim=c("limit_ns") + c("stalled_ns"))
+            .with_columns(
+                verdict=pl.when(c("backward") > 0).then(lit("unknown"))
+                .when(c("last_activity") > c("ended")).then(lit("activity_after_end"))
+                .when((c("opens") > 1) | (c("ends") > 1) | ((c("opens") == 1) & (c("ends") != 0) & doubled))
+                .then(lit("duplicate"))
+                .when((c("reaps") > 0) & ((c("end_idle_ns") < c("idle_timeout_ns")) | (c("ended") < c("due_ns"))
+                    | (c("ended") - c("last_activity") < c("idle_timeout_ns")))).then(lit("early"))
+                .when((c("past") > c("lim")) | ((c("overdue_activities") > c("averts")) & (c("overdue_ns") > c("lim"))))
+                .then(lit("missed"))
+                .when(c("lateness_ns") > c("lim")).then(lit("late"))
+                .when(c("opens") == 0).then(lit("unknown"))
+                .when((c("ends") == 0) & (c("run").is_in(drained)
+                    | (c("full") & (c("log_end_ns") - seen > due_ms * 1_000_000 + c("lim"))))).then(lit("lost"))
+                .when((rows_idle < c("end_idle_sum_ns")) | (unread < 0)
+                    | (c("full") & ((unread != 0) | (c("activities") < c("end_n"))))).then(lit("missing_touch"))
+                .when(c("ends") == 0).then(lit("open_at_end"))
+                .when(c("reaps") > 0).then(lit("ok_reaped"))
+                .otherwise(lit("ok_closed"))
+            )
+            .drop("writer", "first_conn", "last_conn", "due_from", "due_to", "past", "lim", strict=False)
+        )  # fmt: skip
+        judged.sink_parquet(out)
+        back = pl.scan_parquet(out)
+        verdicts = back.group_by("listener", "verdict").len().collect(engine="streaming").rows()
+        lateness = (
+            back.filter(c("lateness_ns").is_not_null())
+            .group_by("listener")
+            .agg(
+                least=c("lateness_ns").min(), most=c("lateness_ns").max(),
+                **{f"q{i}": c("lateness_ns").quantile(q) for i, q in enumerate(QUANTILES)},
+            )
+            .collect(engine="streaming")
+        )  # fmt: skip
+        return Judged({row[:2]: row[2] for row in verdicts}, {row[0]: row[1:3] for row in lateness.rows()})
+
+    def advise(self) -> Counted:
+        """From the silences that were logged."""
+        import polars as pl
+
+        return self._count(self._events().filter(~pl.col("kind").is_in(["drain", "config"])))
+
+    def recompute(self) -> Counted:
+        """From silences recomputed: t less the latest activity's t."""
+        import polars as pl
+
+        kind = pl.col("kind")
+        events = self._events().filter(~kind.is_in(["drain", "config"]))
+        columns = ("conn", "t", "kind", "listener", "timeout_ms", "n", "idle_ns")
+        rows = events.filter(kind != "averted").select(columns).sort("conn", "t", "n", nulls_last=False).collect()
+        same = pl.col("conn") == pl.col("conn").shift(1)
+        idle = pl.when(same & (kind != "open")).then(pl.col("t") - pl.col("t").shift(1))
+        gaps = rows.with_columns(idle_ns=idle)
+        averted = events.filter(kind == "averted").select(columns).collect()
+        return self._count(pl.concat([gaps, averted]).lazy())
+
+    def _count(self, events: Any) -> Counted:
+        import polars as pl
+
+        c = pl.col
+        kind = c("kind")
+        is_end = kind.is_in(["reap", "close_peer", "close_app"])
+        cells = (
+            events.filter((kind != "averted") & c("idle_ns").is_not_null())
+            .filter(c("timeout_ms").is_null() | (c("timeout_ms") > 0))
+            .select(
+                "listener",
+                bucket=((c("idle_ns") / 1e9).clip(1e-6).log() / math.log(RATIO)).ceil().cast(pl.Int32),
+                ended=kind == "activity",
+            )
+            .group_by("listener", "bucket", "ended")
+            .len()
+            .collect(engine="streaming")
+            .rows()
+        )
+        each = [round(candidate * 1e9) for candidate in CANDIDATES]
+        last = c("t") - c("idle_ns")
+        lives = (
+            self._placed(
+                events.with_columns(last=last, a=kind == "activity", e=is_end, r=kind == "reap")
+                .group_by("conn")
+                .agg(
+                    opened=pl.when(kind == "open").then(c("t")).min(), listener=c("listener").first(),
+                    longest=pl.when(c("a")).then(c("idle_ns")).max(), ended=pl.when(c("e")).then(c("t")).min(),
+                    reaped_after=pl.when(c("r")).then(c("last")).min(),
+                    short=pl.when(c("e")).then(c("n")).max() - c("a").sum().cast(pl.Int64), reaped=c("r").any(),
+                    **{f"cut_{i}": pl.when(c("idle_ns") > ns).then(c("last")).min() for i, ns in enumerate(each)},
+                )
+                .filter(c("opened").is_not_null())
+            )
+            .select(
+                "listener", "longest", "short", "reaped", opened=c("opened") + c("offset_ns"),
+                ended=pl.coalesce("ended", "log_end_ns") + c("offset_ns"),
+                **{
+                    f"ends_{i}": pl.coalesce(c(f"cut_{i}") + ns, c("reaped_after") + ns, "ended", "log_end_ns")
+                    + c("offset_ns")
+                    for i, ns in enumerate(each)
+                },
+            )
+            .collect(engine="streaming")
+        )  # fmt: skip
+        rows = lives.group_by("listener").agg(
+            pl.len(), c("reaped").sum(), c("short").fill_null(0).clip(0).sum(), c("opened").min(), c("ended").max(),
+            *((c("longest") > ns).sum().alias(f"cut_{i}") for i, ns in enumerate(each)),
+        ).rows()  # fmt: skip
+        begin, end = min(row[4] for row in rows), max(row[5] for row in rows)
+        width = max((end - begin) // BINS, 1_000_000)
+
+        def binned(column: str) -> dict[tuple[str, int], int]:
+            at = ((c(column) - begin) / width).floor().cast(pl.Int32)
+            return {row[:2]: row[2] for row in lives.group_by("listener", at.alias("bin")).len().rows()}
+
+        ended = {
+            (listener, i, at): count for i in range(len(each)) for (listener, at), count in binned(f"ends_{i}").items()
+        }
+        heads = {
+            row[0]: {"connections": row[1], "reaps": row[2], "short": row[3], "cut": list(row[6:])} for row in rows
+        }
+        table = bins(heads, begin, end, binned("opened"), ended)
+        return Counted({row[:3]: row[3] for row in cells}, table, (end - begin) / 1e9)
+
+
+ENGINES: dict[str, Callable[[Inputs], Any]] = {"duckdb": Duck, "polars": Bear}

@@ -1,0 +1,191 @@
+"""One engine answers the pipeline's questions once, in a process of its own. Run by `pipeline.py`, not by hand.
+
+It tells on stdout, a JSON line each, which step begins, and what a step took and answered; who started it watches the
+memory meanwhile. Answers are put into one form in which those of different engines are equal or not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from benchmarks.pipeline.rivals import ENGINES, Counted, Judged
+from reaper.pipeline.advise.survival import RATIO
+from reaper.pipeline.read.inputs import Inputs, check, share_timeline
+
+Answer = Any
+
+
+def tell(**line: Any) -> None:
+    print(json.dumps(line), flush=True)
+
+
+def timed(step: str, work: Callable[[], Any]) -> Any:
+    """Do *work*; tell that it begins and how many seconds it took."""
+    tell(begin=step)
+    before = time.perf_counter()
+    result = work()
+    tell(end=step, s=time.perf_counter() - before)
+    return result
+
+
+def form_of_audit(verdicts: dict[tuple[Any, str], int], lateness: dict[Any, tuple[int, int]]) -> Answer:
+    """Verdicts and lateness per listener; listeners go without their names, which one engine knows as hashes."""
+    listeners: dict[Any, list[Any]] = {}
+    for (listener, verdict), count in sorted(verdicts.items(), key=lambda item: item[0][1]):
+        listeners.setdefault(listener, []).append([verdict, count])
+    return sorted([found, list(lateness.get(listener) or ())] for listener, found in listeners.items())
+
+
+def form_of_advice(cells: dict[Any, dict[int, list[int]]], table: dict[Any, dict[str, Any]], span_s: float) -> Answer:
+    """Per listener every bucket of silences and every figure of the candidates; means to a millionth."""
+    found = []
+    for listener, buckets in cells.items():
+        facts = table[listener]
+        numbers = [facts[key] for key in ("connections", "reaps", "short", "cut", "peak")]
+        means = [f"{mean:.6g}" for mean in facts["mean"]]
+        found.append([*numbers, means, sorted([bucket, *ends] for bucket, ends in buckets.items())])
+    return [f"{span_s:.6f}", sorted(found)]
+
+
+# ---- the rivals ------------------------------------------------------------------------------------------------------
+
+
+def form_of_rival(answer: Judged | Counted) -> Answer:
+    """The answer of DuckDB or Polars."""
+    if isinstance(answer, Judged):
+        return form_of_audit(answer.verdicts, answer.lateness)
+    cells: dict[str, dict[int, list[int]]] = {}
+    for (listener, bucket, ended), count in answer.cells.items():
+        cells.setdefault(listener, {}).setdefault(bucket, [0, 0])[0 if ended else 1] += count
+    return form_of_advice(cells, answer.table, answer.span_s)
+
+
+def run_rival(name: str, inputs: Inputs, out: Path, steps: list[str]) -> None:
+    share_timeline(inputs.runs)
+    engine = timed("session", lambda: ENGINES[name](inputs))
+    try:
+        for step in steps:
+            work = {
+                "audit": lambda: engine.audit(out / "connections.parquet"),
+                "advise": engine.advise,
+                "recompute": engine.recompute,
+            }[step]
+            tell(answer=step, of=form_of_rival(timed(step, work)))
+    finally:
+        engine.close()
+
+
+# ---- Spark -----------------------------------------------------------------------------------------------------------
+
+
+class Listener:
+    """Notes what the functions that count for the advice return, so that every cell can be compared."""
+
+    def __init__(self) -> None:
+        import reaper.pipeline.advise
+
+        module: Any = reaper.pipeline.advise
+        self.cells: dict[Any, dict[float, tuple[int, int]]] = {}
+        self.table: dict[Any, dict[str, Any]] = {}
+        self.span_s = 0.0
+        self._module, self._own = module, (module.histogram, module.connections)
+
+    def __enter__(self) -> Listener:
+        count, weigh = self._own
+
+        def histogram(*args: Any, **options: Any) -> Any:
+            found = count(*args, **options)
+            self.cells = {key: dict(buckets) for key, buckets in found.items()}  # its caller changes what it got
+            return found
+
+        def connections(*args: Any, **options: Any) -> Any:
+            self.table, self.span_s = found = weigh(*args, **options)
+            return found
+
+        self._module.histogram, self._module.connections = histogram, connections
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._module.histogram, self._module.connections = self._own
+
+    def form(self) -> Answer:
+        cells = {
+            key: {round(math.log(edge) / math.log(RATIO)): list(ends) for edge, ends in buckets.items()}
+            for key, buckets in self.cells.items()
+        }
+        return form_of_advice(cells, self.table, self.span_s)
+
+
+def form_of_connections(spark: Any, target: Path) -> Answer:
+    """The audit's table, summed up once more: not timed."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    table = spark.read.parquet(str(target))
+    cells = table.groupBy("listener_hash", "verdict").count().collect()
+    late = table.where(F.col("lateness_ns").isNotNull()).groupBy("listener_hash")
+    extremes = late.agg(F.min("lateness_ns").alias("least"), F.max("lateness_ns").alias("most")).collect()
+    return form_of_audit(
+        {(row.listener_hash, row.verdict): row["count"] for row in cells},
+        {row.listener_hash: (row.least, row.most) for row in extremes},
+    )
+
+
+def run_spark(inputs: Inputs, compacted: Path | None, out: Path, steps: list[str]) -> None:
+    """*steps*: audit, advise, recompute on the files; the same with `table-` before it on the compacted table."""
+    from reaper.pipeline.advise.run import Policy, advise
+    from reaper.pipeline.audit.run import Settings, audit
+    from reaper.pipeline.session import open_session
+
+    rows = sum(facts.rows for facts in inputs.files)
+    session = open_session("benchmark", rows=rows)
+    spark = timed("session", session.__enter__)
+    try:
+        table = timed("check-table", lambda: check([compacted])) if compacted else None
+        for step in steps:
+            source, question = (table, step.removeprefix("table-")) if step.startswith("table-") else (inputs, step)
+            if source is None:
+                continue
+            if question == "audit":
+                timed(step, partial(audit, spark, source, None, out, Settings()))
+                tell(answer=step, of=form_of_connections(spark, out / "connections"))
+            else:
+                options: dict[str, Any] = {"recompute": True} if question == "recompute" else {}
+                with Listener() as heard:
+                    timed(step, partial(advise, spark, source, None, Policy(), **options))
+                tell(answer=step, of=heard.form())
+    finally:
+        session.__exit__(None, None, None)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("engine", choices=("spark", *ENGINES))
+    parser.add_argument("--events", type=Path, required=True)
+    parser.add_argument("--compacted", type=Path)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--steps", required=True)
+    parser.add_argument("--no-checksums", action="store_true")
+    arguments = parser.parse_args()
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    inputs = timed("check", lambda: check([arguments.events], checksums=not arguments.no_checksums))
+    if inputs.quarantined:
+        raise SystemExit(f"put aside: {inputs.quarantined[0]}")
+    steps = arguments.steps.split(",")
+    if arguments.engine == "spark":
+        run_spark(inputs, arguments.compacted, arguments.out, steps)
+    else:
+        run_rival(arguments.engine, inputs, arguments.out, steps)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Servers with it and without."""

@@ -1,0 +1,250 @@
+"""The servers that are compared: how each is started, asked, looked at from outside, and ended.
+
+One rule: *nobody is measured who has not answered correctly first*, twice on one connection.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..common import ROOT
+from .apps import BODY, KEPT, PATH
+
+PATIENCE = 60.0  # seconds for a server to start, to answer, or to end; a busy machine starts ten in thirty
+REQUEST = f"GET {PATH} HTTP/1.1\r\nhost: x\r\n\r\n".encode()
+APPS = "benchmarks.servers.apps"
+
+NGINX = """
+daemon off;
+master_process off;
+worker_processes 1;
+pid {folder}/nginx.pid;
+error_log {folder}/nginx.log;
+events {{ worker_connections {most}; }}
+http {{
+    access_log off;
+    keepalive_timeout {kept}s;
+    keepalive_requests 1000000000;
+    client_body_temp_path {folder}/nginx-body;
+    proxy_temp_path {folder}/nginx-proxy;
+    fastcgi_temp_path {folder}/nginx-fastcgi;
+    uwsgi_temp_path {folder}/nginx-uwsgi;
+    scgi_temp_path {folder}/nginx-scgi;
+    server {{
+        listen 127.0.0.1:{port} backlog=1000;
+        location = {path} {{ default_type text/plain; return 200 "{body}"; }}
+    }}
+}}
+"""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A server to compare: what it is, whether it speaks HTTP or echoes, and its command."""
+
+    about: str
+    command: Callable[[int, int, Path], Sequence[str]]  # port, most connections, a folder for its files
+    echo: bool = False
+    tool: str | None = None  # what has to be installed beside the Python packages
+
+
+def _ours(*words: str) -> Callable[[int, int, Path], Sequence[str]]:
+    def command(port: int, most: int, folder: Path) -> Sequence[str]:
+        return [
+            *(sys.executable, "-m", APPS, "ours", *words, "--port", str(port), "--workers", "1"),
+            *("--keep-alive", f"{KEPT}s", "--idle", f"{KEPT}s", "--max-requests", "0", "--max-connections", str(most)),
+        ]
+
+    return command
+
+
+def _app(kind: str) -> Callable[[int, int, Path], Sequence[str]]:
+    return lambda port, most, folder: [sys.executable, "-m", APPS, kind, str(port)]
+
+
+def _hypercorn(port: int, most: int, folder: Path) -> Sequence[str]:
+    return [
+        *(sys.executable, "-m", "hypercorn", "-k", "trio", "-w", "1", "-b", f"127.0.0.1:{port}"),
+        *("--keep-alive", str(KEPT), "--backlog", "1000", f"{APPS}:asgi"),
+    ]
+
+
+def _uvicorn(port: int, most: int, folder: Path) -> Sequence[str]:
+    return [
+        *(sys.executable, "-m", "uvicorn", "--http", "h11", "--loop", "asyncio", "--host", "127.0.0.1"),
+        *("--port", str(port), "--timeout-keep-alive", str(KEPT), "--backlog", "1000"),
+        *("--no-access-log", "--log-level", "warning", f"{APPS}:asgi"),
+    ]
+
+
+def _nginx(port: int, most: int, folder: Path) -> Sequence[str]:
+    config = folder / "nginx.conf"
+    # nginx lets silent connections go when less than a sixteenth of its places is free.
+    text = NGINX.format(folder=folder, most=most * 8 // 7 + 16, kept=KEPT, port=port, path=PATH, body=BODY.decode())
+    config.write_text(text)
+    return [installed("nginx") or "nginx", "-p", str(folder), "-e", str(folder / "nginx.log"), "-c", str(config)]
+
+
+KINDS = {
+    "ours": Kind("the example HTTP server, a task a connection (trio, h11)", _ours("http")),
+    "ours-parked": Kind("the example HTTP server, no task while a connection is silent", _ours("http", "--parked")),
+    "hypercorn": Kind("hypercorn on its trio worker (h11)", _hypercorn),
+    "uvicorn": Kind("uvicorn with h11 on asyncio's loop", _uvicorn),
+    "aiohttp": Kind("aiohttp's server (its parser is C)", _app("aiohttp")),
+    "asyncio": Kind("a bare asyncio Protocol: no parser, no timeout, no limit", _app("asyncio")),
+    "nginx": Kind("nginx, `return 200` (C)", _nginx, tool="nginx"),
+    "ours-echo": Kind("the example echo server, a task a connection (trio)", _ours("echo"), echo=True),
+    "ours-echo-parked": Kind("the example echo server, parked", _ours("echo", "--parked"), echo=True),
+    "asyncio-echo": Kind("a bare asyncio Protocol that echoes: no timeout", _app("asyncio-echo"), echo=True),
+}
+
+
+def installed(tool: str) -> str | None:
+    """Where a command is; daemons are not on everybody's PATH."""
+    return shutil.which(tool) or shutil.which(tool, path="/usr/sbin:/usr/bin")
+
+
+class Server:
+    """One that runs."""
+
+    def __init__(self, name: str, kind: Kind, port: int, process: subprocess.Popen[bytes]) -> None:
+        self.name = name
+        self.echo = kind.echo
+        self.port = port
+        self._end = REQUEST if kind.echo else b"\r\n\r\n" + BODY
+        self._process = process
+        self._members: list[int] = []
+        self._told = False
+
+    def dial(self) -> socket.socket:
+        """A new connection to it."""
+        return socket.create_connection(("127.0.0.1", self.port), PATIENCE)
+
+    def ask(self, clients: Sequence[socket.socket]) -> None:
+        """One request on each, all at once; returns when all are answered. ConnectionError if one is not."""
+        for client in clients:
+            client.sendall(REQUEST)
+        for client in clients:
+            self._answer(client)
+
+    def _answer(self, client: socket.socket) -> bytes:
+        data = b""
+        while not data.endswith(self._end):
+            got = client.recv(4096)
+            if not got:
+                raise ConnectionError(f"{self.name} hung up after {data!r}")
+            data += got
+        return data
+
+    def check(self) -> None:
+        """Two requests on one connection, each answered as it should be. Raises RuntimeError if not."""
+        with self.dial() as client:
+            self.ask([client])
+            client.sendall(REQUEST)
+            data = self._answer(client)
+        if self.echo:
+            if data != REQUEST:
+                raise RuntimeError(f"{self.name} does not send back what came: {data!r}")
+            return
+        head = data[: -len(self._end)].lower()
+        length = re.search(rb"\r\ncontent-length: *(\d+)", head)
+        if not head.startswith(b"http/1.1 200") or length is None or int(length[1]) != len(BODY):
+            raise RuntimeError(f"{self.name} does not answer as it should: {data!r}")
+        if b"connection: close" in head:
+            raise RuntimeError(f"{self.name} does not keep its connections: {data!r}")
+
+    def wait_until_it_serves(self) -> None:
+        """Until it answers. RuntimeError if it ends or takes too long."""
+        until = time.monotonic() + PATIENCE
+        while True:
+            try:
+                self.check()
+            except OSError as error:
+                if time.monotonic() > until or self._process.poll() is not None:
+                    raise RuntimeError(f"{self.name} does not serve: {error}") from error
+                time.sleep(0.05)
+            else:
+                self._members = list(_tree(self._process.pid))
+                return
+
+    def cpu_ns(self) -> int:
+        """CPU nanoseconds of all its processes so far."""
+        # The kernel's number for "CPU clock of that process".
+        return sum(time.clock_gettime_ns(~pid << 3 | 2) for pid in self._members)
+
+    def rss(self) -> int:
+        """Resident bytes of all its processes."""
+        found = (re.search(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text()) for pid in self._members)
+        return sum(int(match[1]) * 1024 for match in found if match is not None)
+
+    def stop(self) -> None:
+        """SIGTERM, once: a second one might cut short what the first began. `end` waits for it."""
+        if not self._told:
+            self._told = True
+            self._process.terminate()
+
+    def end(self) -> None:
+        """`stop`, and SIGKILL for whoever of its processes does not listen."""
+        self.stop()
+        try:
+            self._process.wait(PATIENCE)
+        except subprocess.TimeoutExpired:
+            for pid in list(_tree(self._process.pid)):
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            self._process.wait()
+
+
+def _tree(pid: int) -> Iterator[int]:
+    """A process and all that come from it."""
+    yield pid
+    for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+        yield from _tree(int(child))
+
+
+def _free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port: int = free.getsockname()[1]
+    return port
+
+
+@contextmanager
+def serving(names: Sequence[str], most: int, folder: Path) -> Iterator[dict[str, Server]]:
+    """All of *names* at once, each in a process of its own and checked; all ended after the block.
+
+    Args:
+        names: Of `KINDS`; whoever needs a tool needs it installed.
+        most: Connections that each has to take.
+        folder: For their files and what they say on stderr.
+    Raises:
+        RuntimeError: One does not serve, or does not answer as it should.
+    """
+    with ExitStack() as stack:
+        servers = {}
+        for name in names:
+            kind, port = KINDS[name], _free_port()
+            with (folder / f"{name}.log").open("wb") as log:
+                process = subprocess.Popen(
+                    kind.command(port, most, folder), cwd=ROOT, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+                )
+            servers[name] = Server(name, kind, port, process)
+            stack.callback(servers[name].end)
+        for server in servers.values():
+            server.wait_until_it_serves()
+        try:
+            yield servers
+        finally:
+            for server in servers.values():
+                server.stop()  # all at once, then `end` one by one

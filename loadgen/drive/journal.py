@@ -1,0 +1,55 @@
+"""The client's view in the shared journal: what this side sent, and when it saw the other side close.
+
+One rule: this is a record, not a judgement. It uses the library's schema and writer and nothing else of it, and only
+when asked to; the plan and the verdict of a run never read it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from ..plan.behaviours import Behaviour
+from ..units import BadArgument
+
+LEAST_GAP_SHARE = 0.25
+"""Silences longer than this share of the timeout are written (and all beyond a second); shorter ones are summed."""
+
+
+class ClientJournal:
+    """The journal of one process. Instants are seconds on the monotonic clock; the rows carry nanoseconds.
+
+    Raises:
+        BadArgument: the library or pyarrow is not installed, or *directory* cannot be written.
+    """
+
+    def __init__(self, directory: Path, target: tuple[str, int], timeout: float, tick: float) -> None:
+        try:
+            from reaper.journal import Journal, peer_key
+
+            self.journal = Journal(directory, tick=tick, gap_threshold=min(LEAST_GAP_SHARE * timeout, 1.0))
+        except ImportError as error:
+            raise BadArgument(f"--journal {directory}: {error}: install pyarrow, or leave the option out") from None
+        except OSError as error:
+            raise BadArgument(
+                f"--journal {directory}: {error.strerror}: give a directory that can be written"
+            ) from None
+        self.peer_key = peer_key
+        self.target = target
+        self.listener = f"{target[0]}:{target[1]}"
+
+    def opened(self, behaviour: Behaviour, now: float, own_address: tuple[Any, ...]) -> Any:
+        """A connection is up; returns its log. What is not judged has no timeout in force."""
+        timeout = behaviour.timeout if behaviour.judged and not behaviour.deadline else 0.0
+        peer = self.peer_key(own_address, self.target)
+        return self.journal.open(to_ns(now), round(timeout * 1e3), self.listener, peer, behaviour.name)
+
+    def finish(self, now: float) -> int:
+        """Every connection has ended; write everything. Returns the rows that were lost."""
+        self.journal.drain(to_ns(now), "end of run")
+        return self.journal.close().dropped
+
+
+def to_ns(instant: float) -> int:
+    """Whole nanoseconds, rounded down."""
+    return int(instant * 1e9)

@@ -1,0 +1,472 @@
+"""One process of the load generator: a plain epoll loop, one heap of next actions, a few hundred bytes per connection.
+
+One rule: open loop. Every action is due at an instant that the plan fixed relative to the connection's establishment;
+when this loop is late it acts at once and records by how much, it never lets a slow server or a slow self change what
+is due next.
+"""
+
+from __future__ import annotations
+
+import errno
+import gc
+import os
+import select
+import signal
+import socket
+from heapq import heappop, heappush
+from multiprocessing.connection import Connection
+from time import monotonic
+
+from ..judge.histogram import Histogram
+from ..judge.records import How, Record, RecordTable
+from ..judge.stalls import Stalls
+from ..judge.verdict import judge
+from ..plan.behaviours import Act
+from ..plan.capacity import raise_descriptor_limit
+from .client import Client, rss_bytes
+from .journal import ClientJournal, to_ns
+from .messages import Counters, Order, Outcome
+from .protocols import READ_BYTES, Dialect, dialect_for
+
+IP_BIND_ADDRESS_NO_PORT = 24  # linux/in.h; the socket module of Python 3.11 lacks it
+UNANSWERED = 256
+"""Connections of all processes together that may wait for the kernel or for their first answer: beyond it the pace of
+connecting gives way, or the server's backlog would be measured, and overflow into the kernel's retransmission timer."""
+RETRIES = 5
+RETRY_DELAY = 0.2
+BLOCKED_DELAY = 0.01
+"""Seconds until a send that found the kernel's buffer full is tried again."""
+HEARTBEAT = 0.25
+MOST_EVENTS = 4096
+
+
+class Worker:
+    """The loop. `run` is the whole life of the process."""
+
+    def __init__(self, order: Order, control: Connection) -> None:
+        self.order = order
+        self.plan = order.plan
+        self.law = order.plan.law
+        self.control = control
+        self.dialect: Dialect = dialect_for(order.protocol, order.target, order.path)
+        self.poller = select.epoll()
+        self.clients: dict[int, Client] = {}
+        self.due: list[tuple[float, int, Client]] = []
+        self.sequence = 0
+        self.indices = range(order.share.number, order.plan.connections, order.processes)
+        self.next_index = 0
+        self.connecting = 0
+        self.unanswered = 0
+        self.most_unanswered = max(UNANSWERED // order.processes, 8)
+        self.counters = Counters()
+        self.records = RecordTable()
+        self.stalls = Stalls()
+        self.server_stalls = Stalls()
+        self.lag = Histogram()
+        self.latency = Histogram()
+        self.failures: dict[str, int] = {}
+        self.started = 0.0
+        self.end = float("inf")
+        self.looked = 0.0  # the previous return of poll: what it did not show had not arrived yet
+        self.rss_before = self.rss_open = 0
+        self.draining = False
+        self.journal: ClientJournal | None = None
+        if order.journal is not None:
+            target = (order.target.host, order.target.port)
+            self.journal = ClientJournal(order.journal, target, self.law.timeout, self.law.tick)
+
+    # -- life
+
+    def run(self) -> None:
+        """Wait for the start, run the plan, send the outcome."""
+        self.rss_before = rss_bytes()
+        self.control.send("ready")
+        self.started = self.control.recv()
+        gc.freeze()
+        gc.disable()  # nothing here makes cycles; a collection over all clients would be our own lag
+        self.poller.register(self.control.fileno(), select.EPOLLIN)
+        self.looked = monotonic()
+        self.loop()
+        self.counters.lateness.clear()
+        if self.journal is not None:
+            self.counters.journal_dropped = self.journal.finish(monotonic())
+        self.control.send(
+            Outcome(
+                self.records, self.counters, self.stalls, self.server_stalls, self.lag, self.latency,
+                self.rss_before, self.rss_open, self.failures, sum(os.times()[:2]),
+            )
+        )  # fmt: skip
+
+    def loop(self) -> None:
+        """Poll, read, act, until the run's end has been dealt with."""
+        heartbeat = monotonic() + HEARTBEAT
+        on_event = self.on_event
+        while True:
+            now = monotonic()
+            wake = min(self.next_wake(), heartbeat, self.end)
+            events = self.poller.poll(max(wake - now, 0.0), MOST_EVENTS)
+            now = monotonic()
+            if not events:
+                self.note_lag(now, now - wake)
+            for fd, mask in events:
+                on_event(fd, mask, now)
+            self.act_on_due(now)
+            self.open_more(now)
+            self.looked = now
+            if now >= heartbeat:
+                heartbeat = now + HEARTBEAT
+                self.beat()
+            if now >= self.end and not self.draining:
+                self.stop_acting(now)
+            if self.draining and (now >= self.end or not self.clients):
+                break
+        for client in list(self.clients.values()):
+            self.leave(client)
+
+    def next_wake(self) -> float:
+        """When the next action or connection is due."""
+        wake = self.due[0][0] if self.due else float("inf")
+        if self.next_index < len(self.indices) and self.unanswered < self.most_unanswered:
+            wake = min(wake, self.connect_instant())
+        return wake
+
+    def note_lag(self, now: float, lag: float) -> None:
+        """Something that was due *lag* seconds ago is done at *now*."""
+        self.lag.add(lag)
+        self.stalls.add(now, lag)
+
+    def beat(self) -> None:
+        """Tell the parent how far we are."""
+        if not self.counters.ramped and self.next_index == len(self.indices) and not self.connecting:
+            self.counters.ramped = True
+            self.counters.ramp_actions = self.counters.actions
+            self.counters.ramped_at = monotonic()
+            self.rss_open = rss_bytes()
+        self.control.send(self.counters)
+        self.counters.lateness.clear()
+
+    def on_control(self) -> None:
+        """The parent says when the run ends; -inf: now, the user has interrupted it."""
+        self.end = self.control.recv()
+        self.draining = False
+
+    def stop_acting(self, now: float) -> None:
+        """The run's end: no more actions; only what is overdue is watched on, for as long as it may take."""
+        interrupted = self.end < 0
+        self.draining = True
+        self.counters.held = now - self.counters.ramped_at
+        self.counters.overdue = sum(when <= now for when, _, _ in self.due)
+        self.due.clear()
+        self.next_index = len(self.indices)
+        for client in list(self.clients.values()):
+            behaviour = client.behaviour
+            overdue = client.sock is None and client.final and now >= client.sent + behaviour.timeout
+            if interrupted or not overdue or not behaviour.judged:
+                self.leave(client)
+        self.end = now if interrupted else now + self.law.tick + self.order.patience
+
+    def leave(self, client: Client) -> None:
+        """Stop watching a connection that is still open (or was never established)."""
+        if client.sock is not None:
+            self.connecting -= 1
+            client.sock.close()
+            self.clients.pop(client.fd, None)
+            return
+        last_look = monotonic()  # not *now*: something may have been sent since
+        self.record(client, How.OPEN, last_look, last_look)
+        self.forget(client)
+
+    # -- connecting
+
+    def connect_instant(self) -> float:
+        """When the next connection is due."""
+        return self.started + self.plan.connect_offset(self.indices[self.next_index])
+
+    def open_more(self, now: float) -> None:
+        """Begin the connections that are due, as long as few enough are unanswered."""
+        while (
+            self.next_index < len(self.indices)
+            and self.unanswered < self.most_unanswered
+            and self.connect_instant() <= now
+        ):
+            index = self.indices[self.next_index]
+            self.next_index += 1
+            self.begin(Client(index, 0, self.plan.key(index), self.plan.behaviour(index)))
+
+    def begin(self, client: Client) -> None:
+        """Call connect(); the answer comes as an event."""
+        target = self.order.target
+        try:
+            sock = socket.socket(target.family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        except OSError as error:
+            self.fail(client, error.errno or 0)
+            return
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if self.order.share.source is not None:
+            sock.setsockopt(socket.IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, 1)
+            sock.bind((self.order.share.source, 0))
+        client.sock = sock
+        client.fd = sock.fileno()
+        client.began = monotonic()
+        code = sock.connect_ex((target.host, target.port))
+        self.connecting += 1
+        self.unanswered += 1
+        client.waiting = True
+        if code not in (0, errno.EINPROGRESS):
+            self.on_connect_error(client, code)
+            return
+        self.clients[client.fd] = client
+        self.poller.register(client.fd, select.EPOLLOUT)
+
+    def on_connected(self, client: Client, now: float) -> None:
+        sock = client.sock
+        if sock is None:
+            return
+        code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        if code:
+            del self.clients[client.fd]
+            self.on_connect_error(client, code)
+            return
+        client.sock = None
+        if self.journal is not None:
+            client.log = self.journal.opened(client.behaviour, now, sock.getsockname())
+        sock.detach()
+        self.connecting -= 1
+        self.poller.modify(client.fd, select.EPOLLIN)
+        if client.incarnation:
+            self.counters.reconnected += 1
+        else:
+            self.counters.established += 1
+        self.counters.open += 1
+        client.established = now
+        # Until something is sent, the server's clock starts somewhere between the call to connect and now.
+        client.sent, client.seen = client.began, now
+        self.plan_next(client, now)
+
+    def on_connect_error(self, client: Client, code: int) -> None:
+        if client.sock is not None:
+            client.sock.close()
+            client.sock = None
+        client.fd = -1
+        self.connecting -= 1
+        self.answered_first(client)
+        self.counters.refused += 1
+        client.tries += 1
+        if client.tries <= RETRIES and not self.draining:
+            self.connecting += 1  # still on its way: the ramp is not over
+            self.push(monotonic() + RETRY_DELAY * client.tries, client)
+        else:
+            self.fail(client, code)
+
+    def fail(self, client: Client, code: int) -> None:
+        name = errno.errorcode.get(code, str(code))
+        self.failures[name] = self.failures.get(name, 0) + 1
+        self.counters.failed += 1
+        now = monotonic()
+        self.record(client, How.FAILED, now, now)
+
+    def answered_first(self, client: Client) -> None:
+        """The connection no longer holds up the pace of connecting."""
+        if client.waiting:
+            client.waiting = False
+            self.unanswered -= 1
+
+    # -- acting
+
+    def push(self, when: float, client: Client) -> None:
+        self.sequence += 1
+        heappush(self.due, (when, self.sequence, client))
+
+    def plan_next(self, client: Client, now: float) -> None:
+        """Put the client's next step on the heap, or note that it is silent for good."""
+        step = client.behaviour.step(client.key, client.number, client.offset)
+        if step is None:
+            client.final = True
+            self.answered_first(client)  # a mute client never asks
+            return
+        client.offset += step.gap
+        client.act = step.act
+        when = client.established + client.offset
+        if client.number == 0 and when <= now:
+            self.act(client, now, when)
+        else:
+            self.push(when, client)  # overdue ones too: the heap is worked off in the same turn, without recursion
+
+    def act_on_due(self, now: float) -> None:
+        """Do what is due at *now*."""
+        due = self.due
+        while due and due[0][0] <= now:
+            when, _, client = heappop(due)
+            if client.fd < 0:
+                if client.established == 0.0:  # a retry or a reconnection; others have ended since this was planned
+                    self.connecting -= client.tries > 0
+                    self.begin(client)
+                continue
+            if client.outbox is not None:
+                if self.send(client, client.outbox):
+                    self.go_on(client, now)
+                continue
+            if client.sock is None:
+                self.note_lag(now, now - when)
+                self.act(client, now, when)
+
+    def act(self, client: Client, now: float, when: float) -> None:
+        """Do the client's step, which was due at *when*, and plan the one after it."""
+        self.counters.actions += 1
+        client.number += 1
+        act = client.act
+        if act is Act.CLOSE:
+            self.record(client, How.SELF, now, monotonic())
+            self.forget(client)
+            return
+        if act is Act.READ:
+            if self.read_little(client):
+                self.plan_next(client, now)
+            return
+        payload, owed = self.dialect.payload(act)
+        if owed:
+            if client.parser is None:
+                client.parser = self.dialect.parser()
+            client.asked += owed
+        else:
+            self.answered_first(client)
+        client.intended = when
+        if self.send(client, payload):
+            self.go_on(client, now)
+
+    def go_on(self, client: Client, now: float) -> None:
+        """After a step: plan the next one, unless the kernel has yet to take all of this one."""
+        if client.outbox is not None:
+            return
+        if client.act is Act.HALF_CLOSE:
+            with socket.socket(fileno=os.dup(client.fd)) as sock:
+                sock.shutdown(socket.SHUT_WR)
+        elif client.act is Act.ASK_MUCH:
+            self.poller.modify(client.fd, 0)  # only hang-ups: what comes is read piece by piece
+        client.final = client.final or client.behaviour.deadline
+        self.plan_next(client, now)
+
+    def read_little(self, client: Client) -> bool:
+        """A slow reader's step; False when the connection turned out to be closed."""
+        try:
+            data = os.read(client.fd, READ_BYTES)
+        except BlockingIOError:
+            return True
+        except OSError:
+            data = b""
+        if not data:
+            self.closed(client, How.FIN, monotonic())
+        return bool(data)
+
+    def send(self, client: Client, payload: bytes) -> bool:
+        """Hand *payload* to the kernel; False when the connection turned out to be closed."""
+        before = monotonic()
+        try:
+            written = os.write(client.fd, payload)
+        except BlockingIOError:
+            written = 0
+        except OSError:
+            by = monotonic()
+            client.overslept = by >= client.sent + client.behaviour.timeout
+            self.closed(client, How.RST, by)
+            return False
+        if written:
+            after = monotonic()
+            client.overslept = client.number > 1 and after >= client.sent + client.behaviour.timeout
+            if client.log is not None:
+                client.log.touch(to_ns(before), written)
+            if not client.final:  # a deadline is not moved by what is sent after it was set
+                client.sent = before
+                if client.answered >= client.asked:
+                    client.seen = after
+        if written < len(payload):
+            self.counters.blocked += 1
+            client.outbox = payload[written:]
+            self.push(before + BLOCKED_DELAY, client)
+            return True
+        client.outbox = None
+        return True
+
+    # -- hearing
+
+    def on_event(self, fd: int, mask: int, now: float) -> None:
+        client = self.clients.get(fd)
+        if client is None:
+            if fd == self.control.fileno():
+                self.on_control()
+            return
+        if client.sock is not None:
+            self.on_connected(client, now)
+            return
+        try:
+            data = os.read(fd, 65536)
+        except BlockingIOError:
+            return
+        except OSError:
+            self.closed(client, How.RST, monotonic())
+            return
+        if not data:
+            # The event said so at `now`; the read only confirmed it.
+            self.closed(client, How.FIN, now)
+            return
+        done, goodbye = self.dialect.count(client.parser, data)
+        client.goodbye = client.goodbye or goodbye
+        if client.answered >= client.asked:
+            return
+        client.answered += done
+        if client.answered >= client.asked:
+            self.answered_first(client)
+            client.parser = None
+            if not client.final or not client.behaviour.deadline:
+                client.seen = now
+            self.counters.answered += 1
+            latency = now - client.intended
+            self.latency.add(latency)
+            self.server_stalls.add(now, latency)
+
+    def closed(self, client: Client, how: How, by: float) -> None:
+        """The server has closed this connection: judge it for the dashboard, keep the record for the verdict."""
+        record = self.record(client, how, self.looked, by)
+        behaviour = client.behaviour
+        finding = judge(record, behaviour, self.law, self.stalls, self.server_stalls)
+        if client.answered < client.asked:
+            self.counters.lost[behaviour.name] = self.counters.lost.get(behaviour.name, 0) + 1
+        categories = self.counters.categories
+        categories[finding.category] = categories.get(finding.category, 0) + 1
+        if finding.lateness is not None:
+            self.counters.lateness.append(finding.lateness)
+        self.forget(client)
+
+    def record(self, client: Client, how: How, after: float, by: float) -> Record:
+        record = Record(
+            client.index, client.incarnation, how, client.final, client.overslept, client.goodbye, client.number,
+            client.began, client.established, client.sent, client.seen, after, by,
+        )  # fmt: skip
+        self.records.append(record)
+        if client.log is not None:
+            if how in (How.FIN, How.RST):
+                client.log.close_peer(to_ns(by), how.name)
+            else:
+                client.log.close_app(to_ns(by), how.name)
+        return record
+
+    def forget(self, client: Client) -> None:
+        del self.clients[client.fd]
+        os.close(client.fd)  # epoll forgets a descriptor when its last duplicate is closed
+        client.fd = -1
+        client.parser = None
+        self.answered_first(client)
+        self.counters.open -= 1
+        delay = client.behaviour.reconnect
+        if delay is not None and not self.draining:
+            incarnation = client.incarnation + 1
+            key = self.plan.key(client.index, incarnation)
+            again = Client(client.index, incarnation, key, client.behaviour)
+            self.push(monotonic() + delay, again)
+
+
+def main(order: Order, control: Connection) -> None:
+    """Entry point of a child process. Ctrl-C reaches the parent alone, which tells us when to stop."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    raise_descriptor_limit()
+    Worker(order, control).run()

@@ -1,0 +1,1 @@
+"""What was seen against what was planned."""

@@ -1,0 +1,271 @@
+"""The report: a run as JSON, schema `reaper-loadgen-report/1`.
+
+One rule: the keys of the schema's contract never change their meaning. More keys may appear; figures that are not known
+are null, never 0.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ..drive.fleet import Observation
+from ..plan.behaviours import Behaviour
+from ..plan.plan import Law, Plan
+from ..units import seconds
+from .records import How, Record
+from .thresholds import Threshold
+from .verdict import BAD, GRAIN, Finding, judge_all
+
+SCHEMA = "reaper-loadgen-report/1"
+TIMELINE_POINTS = 240
+LATENESS_BUCKETS_PER_TICK = 50
+"""Bars of the lateness histogram per tick."""
+STORIES_KEPT = 100
+
+Report = dict[str, Any]
+
+
+def build_report(
+    plan: Plan,
+    observation: Observation,
+    config: dict[str, Any],
+    server: dict[str, Any],
+    thresholds: Sequence[Threshold] = (),
+) -> Report:
+    """Judge the run and put everything known about it into one dictionary that JSON can carry."""
+    law = plan.law
+    verdict = judge_all(plan, observation.records, observation.own_stalls, observation.server_stalls)
+    ends, digest = plan.survey()
+    outcomes = observation.outcomes
+    established = sum(outcome.counters.established for outcome in outcomes)
+    failures: Counter[str] = Counter()
+    lost: Counter[str] = Counter()
+    for outcome in outcomes:
+        lost.update(outcome.counters.lost)
+        failures.update(outcome.failures)
+    elapsed = observation.ended - observation.started
+    actions = sum(outcome.counters.actions for outcome in outcomes)
+    reasons = verdict.reasons()
+    line, peak = timeline(observation)
+    count = verdict.categories
+    report: Report = {
+        "schema": SCHEMA,
+        "partial": observation.partial,
+        "config": config,
+        "plan": {"seed": plan.seed, "digest": digest, "by_behaviour": ends},
+        "connections": {
+            "requested": plan.connections,
+            "established": established,
+            "failed": sum(outcome.counters.failed for outcome in outcomes),
+            "peak_open": peak,
+            "reconnected": sum(outcome.counters.reconnected for outcome in outcomes),
+            "refused": sum(outcome.counters.refused for outcome in outcomes),
+            "failures": dict(failures),
+            "connect_s": None if observation.ramped is None else observation.ramped - observation.started,
+        },
+        "reaps": {
+            "expected": verdict.expected,
+            "observed": verdict.observed,
+            "early": count["early"],
+            "late": count["late"],
+            "missed": count["missed"],
+            "false": count["false"],
+            "late_raw": verdict.beyond_tick,
+            "late_but_server_stuck": verdict.excused,
+            "own_lag": count["own_lag"],
+            "undecided": count["undecided"],
+            "closed_itself": count["closed_itself"],
+            "alive_at_end": count["alive"],
+            "announced": count["announced"],
+            "unjudged": count["unjudged"],
+            "lost_requests": dict(lost),
+            "fin": sum(how == How.FIN for how in observation.records.columns[2]),
+            "rst": sum(how == How.RST for how in observation.records.columns[2]),
+            "grain_s": GRAIN,
+        },
+        "lateness_s": lateness_summary(verdict.lateness),
+        "latency_s": observation.latency.summary(),
+        "actions": {
+            "done": actions,
+            "per_s": actions / elapsed if elapsed > 0 else None,
+            **held_rates(plan, observation),
+            "answered": sum(outcome.counters.answered for outcome in outcomes),
+            "blocked": sum(outcome.counters.blocked for outcome in outcomes),
+        },
+        "loadgen": {
+            "processes": len(outcomes),
+            "lag_s": observation.lag.summary(),
+            "rss_bytes": sum(outcome.rss_open for outcome in outcomes) or None,
+            "rss_bytes_per_connection": _growth(observation, established),
+            "cpu_fraction": sum(outcome.cpu_seconds for outcome in outcomes) / elapsed if elapsed > 0 else None,
+        },
+        "server": server,
+        "stuck_s": {
+            "own": max(stalls.longest for stalls in observation.own_stalls),
+            "server": observation.server_stalls.longest,
+        },
+        "by_behaviour": {name: dict(counts) for name, counts in sorted(verdict.by_behaviour.items())},
+        "lateness_histogram": lateness_histogram(verdict.lateness, law.tick),
+        "timeline": line,
+        "violations": [
+            story(record, behaviour, finding, plan.law, observation.started)
+            for record, behaviour, finding in verdict.violations[:STORIES_KEPT]
+        ],
+        "journal_dropped": sum(outcome.counters.journal_dropped for outcome in outcomes),
+        "elapsed_s": elapsed,
+    }
+    reasons += [broken for threshold in thresholds if (broken := threshold.broken(report))]
+    report["verdict"] = "fail" if reasons else "pass"
+    report["reasons"] = reasons
+    return report
+
+
+def held_rates(plan: Plan, observation: Observation) -> dict[str, float | None]:
+    """Actions per second that the plan asked for, and that were done, once all connections were up; null if cut short.
+
+    The loop is open: what was not done in time was overdue at the end, not forgotten.
+    """
+    if observation.partial or observation.ramped is None:
+        return {"offered_per_s": None, "achieved_per_s": None}
+    # Each process counts from the instant its own connections were up; virtual ones have no such instant.
+    rates = [
+        ((c.actions - c.ramp_actions) / (c.held or plan.duration), c.overdue / (c.held or plan.duration))
+        for c in (outcome.counters for outcome in observation.outcomes)
+    ]
+    achieved = sum(rate for rate, _ in rates)
+    return {"offered_per_s": achieved + sum(overdue for _, overdue in rates), "achieved_per_s": achieved}
+
+
+def percentile(ordered: Sequence[float], percent: float) -> float | None:
+    """The value below or at which *percent* of the *ordered* values lie (nearest rank); None when there are none."""
+    return ordered[max(math.ceil(len(ordered) * percent / 100) - 1, 0)] if ordered else None
+
+
+def lateness_summary(ordered: Sequence[float]) -> dict[str, float | None]:
+    """min, p50, p99, p99.9 and max in seconds: exact, not from buckets."""
+    return {
+        "min": percentile(ordered, 0),
+        "p50": percentile(ordered, 50),
+        "p99": percentile(ordered, 99),
+        "p99_9": percentile(ordered, 99.9),
+        "max": percentile(ordered, 100),
+    }
+
+
+def lateness_histogram(lateness: Sequence[float], tick: float) -> dict[str, Any]:
+    """Counts in bars of tick / LATENESS_BUCKETS_PER_TICK seconds: {"width_s", "bars": [[lower edge in s, count],
+    ...]}."""
+    width = tick / LATENESS_BUCKETS_PER_TICK
+    bars = Counter(math.floor(value / width) for value in lateness)
+    return {"width_s": width, "bars": [[number * width, bars[number]] for number in sorted(bars)]}
+
+
+def timeline(observation: Observation) -> tuple[list[dict[str, float]], int]:
+    """Open connections, opened, reaped by the server and closed by us over time, and the exact peak of open ones.
+
+    Grain: at most TIMELINE_POINTS equal intervals; `t` is the interval's end in seconds from the start. Cost: O(n log
+        n).
+    """
+    changes: list[tuple[float, int, str]] = []
+    for record in observation.records:
+        if record.how == How.FAILED:
+            continue
+        changes.append((record.established, 1, "opened"))
+        if record.how == How.SELF:
+            changes.append((record.closed_by, -1, "left"))
+        elif record.how != How.OPEN:
+            changes.append((record.closed_by, -1, "reaped"))
+    changes.sort()
+    span = max(observation.ended - observation.started, 1e-9)
+    points: list[dict[str, float]] = []
+    open_now = peak = position = 0
+    for number in range(1, TIMELINE_POINTS + 1):
+        until = observation.started + span * number / TIMELINE_POINTS
+        counts = {"opened": 0, "reaped": 0, "left": 0}
+        while position < len(changes) and (changes[position][0] <= until or number == TIMELINE_POINTS):
+            _, change, name = changes[position]
+            open_now += change
+            counts[name] += 1
+            peak = max(peak, open_now)
+            position += 1
+        points.append({"t": span * number / TIMELINE_POINTS, "open": open_now, **counts})
+    return points, peak
+
+
+def story(record: Record, behaviour: Behaviour, finding: Finding, law: Law, started: float) -> dict[str, Any]:
+    """One connection's life in words and figures; instants in seconds from the start of the run."""
+    due = record.sent + behaviour.timeout
+    ending = "was still open" if record.how == How.OPEN else f"was closed by the server ({How(record.how).name})"
+    words = (
+        f"{behaviour.name} connection {record.connection}: connected, did {record.sends} steps, sent its last byte at "
+        f"{record.sent - started:.3f} s, was due at {due - started:.3f} s "
+        f"(at the latest one tick of {seconds(law.tick)} after), and {ending} at {record.closed_by - started:.3f} s"
+    )
+    return {
+        "category": finding.category,
+        "connection": record.connection,
+        "incarnation": record.incarnation,
+        "behaviour": behaviour.name,
+        "how": How(record.how).name,
+        "silent_for_good": bool(record.final),
+        "steps": record.sends,
+        "established_s": record.established - started,
+        "last_sent_s": record.sent - started,
+        "due_s": due - started,
+        "closed_s": record.closed_by - started,
+        "lateness_s": finding.lateness,
+        "story": words,
+    }
+
+
+def write_report(report: Report, path: Path) -> None:
+    """Write *report* to *path* in one move, so that nobody ever reads half of it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.part")
+    temporary.write_text(json.dumps(report, indent=1) + "\n")
+    temporary.replace(path)
+
+
+def verdict_lines(report: Report) -> list[str]:
+    """The verdict for people, a few lines."""
+    reaps, lateness, connections = report["reaps"], report["lateness_s"], report["connections"]
+    stuck = reaps["late_but_server_stuck"]
+    counts = ", ".join(f"{reaps[name]:,} {name}" for name in ("expected", "observed", *BAD))
+    figures = ", ".join(f"{name} {_known(lateness[name])}" for name in ("min", "p50", "p99", "max"))
+    tick = seconds(report["config"]["tick_s"])
+    lag = report["loadgen"]["lag_s"]
+    ramp = f"{connections['established']:,} of {connections['requested']:,} established"
+    lines = [
+        f"connections  {ramp}, {connections['peak_open']:,} open at most, {connections['failed']:,} failed",
+        f"reaps        {counts}",
+        f"lateness     {figures}  (law: 0 .. {tick}; {reaps['late_raw']:,} beyond it before any allowance)",
+        f"own lag      p99 {_known(lag['p99'])}, max {_known(lag['max'])}, {report['loadgen']['processes']} processes",
+    ]
+    if stuck:
+        lines.append(
+            f"             {stuck:,} of them while the server itself was stuck: its answers took up to "
+            f"{_known(report['stuck_s']['server'])}"
+        )
+    per_connection = report["server"]["rss_bytes_per_connection"]
+    if per_connection is not None:
+        lines.append(
+            f"server       {per_connection:,.0f} bytes per connection, {report['server']['cpu_fraction']:.0%} CPU"
+        )
+    lines.append(f"verdict      {report['verdict'].upper()}{' (partial run)' if report['partial'] else ''}")
+    lines += [f"             {reason}" for reason in report["reasons"]]
+    return lines
+
+
+def _known(value: float | None) -> str:
+    return "-" if value is None else seconds(value)
+
+
+def _growth(observation: Observation, established: int) -> float | None:
+    open_bytes = sum(outcome.rss_open for outcome in observation.outcomes)
+    before = sum(outcome.rss_before for outcome in observation.outcomes)
+    return (open_bytes - before) / established if open_bytes and established else None

@@ -1,0 +1,78 @@
+"""Conditions on the report that decide the exit status: `lateness.p99<1.1s`, `reaps.late==0`, `connections.failed<=5`.
+
+One rule: a condition that cannot be evaluated is broken, never silently true; a name that does not exist is refused
+before the run.
+"""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from ..units import BadArgument, parse_duration
+
+_PERCENTILES = ("p50", "p99", "p99_9", "max")
+_SECONDS = {"lateness": ("lateness_s",), "latency": ("latency_s",), "lag": ("loadgen", "lag_s")}
+_FIGURES = {
+    "lateness": ("min", *_PERCENTILES),
+    "latency": _PERCENTILES,
+    "lag": _PERCENTILES,
+    "reaps": ("expected", "observed", "early", "late", "missed", "false", "late_raw", "own_lag", "undecided"),
+    "connections": ("established", "failed", "refused", "peak_open"),
+    "actions": ("done", "per_s", "blocked"),
+}
+_OPERATORS: dict[str, Callable[[float, float], bool]] = {
+    "<=": operator.le,
+    ">=": operator.ge,
+    "==": operator.eq,
+    "<": operator.lt,
+    ">": operator.gt,
+}
+_FORM = re.compile(r"\s*([a-z]+)\.(\w+)\s*(<=|>=|==|<|>)\s*([\w.]+)\s*")
+
+
+@dataclass(frozen=True)
+class Threshold:
+    """One condition: the figure at *path* of the report, compared with *bound*."""
+
+    text: str
+    path: tuple[str, ...]
+    comparison: str
+    bound: float
+
+    def broken(self, report: dict[str, Any]) -> str | None:
+        """Why *report* breaks the condition; None when it holds."""
+        value: Any = report
+        for key in self.path:
+            value = value[key]
+        if value is not None and _OPERATORS[self.comparison](value, self.bound):
+            return None
+        return f"threshold {self.text} broken: it is {'unknown' if value is None else format(value, '.6g')}"
+
+
+def parse_threshold(text: str) -> Threshold:
+    """Read one condition.
+
+    Raises:
+        BadArgument: a form, a name or a value that is not understood.
+    """
+    match = _FORM.fullmatch(text)
+    if match is None:
+        raise BadArgument(f"{text!r} is no threshold: write NAME<VALUE, such as lateness.p99<1.1s or reaps.late==0")
+    group, figure, comparison, value = match.groups()
+    if figure not in _FIGURES.get(group, ()):
+        raise BadArgument(f"{text!r}: {group}.{figure} is not known: choose from {', '.join(names())}")
+    if group in _SECONDS:
+        return Threshold(text.strip(), (*_SECONDS[group], figure), comparison, parse_duration(value))
+    try:
+        return Threshold(text.strip(), (group, figure), comparison, float(value))
+    except ValueError:
+        raise BadArgument(f"{text!r}: {value!r} must be a number: {group}.{figure} is a count") from None
+
+
+def names() -> list[str]:
+    """Every name that a threshold may use."""
+    return [f"{group}.{figure}" for group, figures in _FIGURES.items() for figure in figures]

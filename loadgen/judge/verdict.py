@@ -1,0 +1,165 @@
+"""Each observed close against its plan: a pure function per connection, and the counts of all of them.
+
+One rule: claim only what the bounds prove. `early` is a close seen before the last byte was even sent plus the timeout:
+nothing excuses it. `late` is a close that cannot have happened within a tick of the last instant at which the server
+may have read the byte, even if it was stuck as long as the slowest answer in that window shows and even if our own
+queue held the news back. The raw figure (beyond one tick by the client's clock, no allowance) stands beside it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from ..plan.behaviours import Behaviour
+from ..plan.plan import Law, Plan
+from .records import How, Record
+from .stalls import Stalls
+
+GRAIN = 0.005
+"""Seconds that a close may take for reasons nobody can see: epoll sleeps in whole milliseconds on both sides, and a
+shared core needs a moment to switch between them."""
+VIOLATIONS_KEPT = 1000
+"""Violations kept with their story; all of them are counted."""
+OWN_LAG_SHARE = 0.01
+"""Share of the connections that the generator's own lag may spoil before the run proves nothing."""
+
+OK = frozenset({"reaped", "alive", "closed_itself", "announced", "unjudged"})
+BAD = ("early", "late", "missed", "false")
+
+
+class Finding(NamedTuple):
+    """What one record amounts to.
+
+    Attributes:
+        category: reaped, alive, closed_itself, announced (the server had said so), unjudged: all good; early, late,
+            missed, false: each a broken promise; own_lag: the client itself broke the plan, which proves nothing;
+            undecided: the run was cut short; failed: never established.
+        lateness: closed_by minus (sent + timeout), seconds; None unless the server closed an expected reap.
+        excused: within the law only because the server itself was seen to be stuck.
+    """
+
+    category: str
+    lateness: float | None = None
+    excused: bool = False
+
+
+def judge(record: Record, behaviour: Behaviour, law: Law, own: Stalls, server: Stalls) -> Finding:
+    """Compare one record with the law.
+
+    Args:
+        record: what the client saw.
+        behaviour: what it was to do.
+        law: how late, and how early, a reap may be. The timeout is the behaviour's own.
+        own: the load generator's own lag.
+        server: the server's answers, by how slow they were.
+
+    Cost: O(window / BUCKET). Pure.
+    """
+    how, tick = record.how, law.tick
+    if how == How.FAILED:
+        return Finding("failed")
+    if how == How.SELF:
+        return Finding("closed_itself")
+    if not behaviour.judged:
+        return Finding("unjudged")
+    due = record.sent + behaviour.timeout
+    unknown = max(record.seen - record.sent, 0.0)  # the server read the last byte somewhere in this interval
+    if how == How.OPEN:
+        if not record.final or record.closed_by < due:
+            return Finding("alive")
+        latest = due + unknown + tick + _stuck(own, record, due) + _stuck(server, record, due)
+        return Finding("missed" if record.closed_by > latest else "undecided")
+    if not record.final:
+        # The plan had more to say: this connection was live.
+        if record.goodbye:
+            return Finding("announced")
+        return Finding("own_lag" if record.overslept or record.closed_by >= due else "false")
+    lateness = record.closed_by - due
+    if lateness < -law.tolerance:
+        return Finding("own_lag" if record.overslept else "early", lateness)
+    if lateness <= tick:
+        return Finding("reaped", lateness)
+    allowed = tick + GRAIN + (record.closed_by - record.closed_after) + _stuck(own, record, due)
+    if lateness <= allowed:
+        return Finding("reaped", lateness)
+    excused = lateness <= allowed + unknown + _stuck(server, record, due)
+    return Finding("reaped" if excused else "late", lateness, excused)
+
+
+def _stuck(stalls: Stalls, record: Record, due: float) -> float:
+    """Seconds of stall seen while this connection's last byte was noted, plus those seen while it was reaped."""
+    noted = stalls.between(record.sent, record.closed_by - (due - record.sent))
+    return noted + stalls.between(due, record.closed_by)
+
+
+@dataclass
+class Verdict:
+    """All findings of a run."""
+
+    categories: Counter[str] = field(default_factory=Counter)
+    by_behaviour: dict[str, Counter[str]] = field(default_factory=dict)
+    lateness: list[float] = field(default_factory=list)
+    beyond_tick: int = 0
+    excused: int = 0
+    violations: list[tuple[Record, Behaviour, Finding]] = field(default_factory=list)
+
+    @property
+    def expected(self) -> int:
+        """Reaps that had to happen."""
+        return sum(self.categories[name] for name in ("reaped", "early", "late", "missed"))
+
+    @property
+    def observed(self) -> int:
+        """Closes by the server, expected or not."""
+        return sum(self.categories[name] for name in ("reaped", "early", "late", "false", "own_lag"))
+
+    def add(self, record: Record, behaviour: Behaviour, finding: Finding, tick: float) -> None:
+        """Count one finding."""
+        self.categories[finding.category] += 1
+        self.by_behaviour.setdefault(behaviour.name, Counter())[finding.category] += 1
+        self.excused += finding.excused
+        if finding.lateness is not None:
+            self.lateness.append(finding.lateness)
+            self.beyond_tick += finding.lateness > tick
+        if finding.category in BAD and len(self.violations) < VIOLATIONS_KEPT:
+            self.violations.append((record, behaviour, finding))
+
+    def reasons(self) -> list[str]:
+        """Why the run failed, one line each; empty when it passed."""
+        found = [f"{self.categories[name]} {name}: {_MEANING[name]}" for name in BAD if self.categories[name]]
+        if self.categories["own_lag"] > OWN_LAG_SHARE * sum(self.categories.values()):
+            found.append(
+                f"{self.categories['own_lag']} connections broken by this program's own lag: too many to say anything"
+            )
+        if self.categories["failed"]:
+            found.append(f"{self.categories['failed']} connections could not be established")
+        if not sum(self.categories[name] for name in OK):
+            found.append("no connection came to a good end: nothing was shown")
+        return found
+
+
+_MEANING = {
+    "early": "closed before the last byte sent plus the timeout",
+    "late": "closed later than one tick and all measured lag allow",
+    "missed": "silent for longer than timeout and tick, and still open",
+    "false": "closed although the connection was live",
+}
+
+
+def judge_all(plan: Plan, records: Iterable[Record], own: Sequence[Stalls], server: Stalls) -> Verdict:
+    """The verdict over all *records* of a run of *plan*.
+
+    *own* is the lag of each process: only that of the process which held a connection counts for it. *server* is what
+    all of them saw of the server.
+    """
+    verdict = Verdict()
+    tick = plan.law.tick
+    for record in records:
+        behaviour = plan.behaviour(record.connection)
+        lag = own[record.connection % len(own)]
+        verdict.add(record, behaviour, judge(record, behaviour, plan.law, lag, server), tick)
+    verdict.lateness.sort()
+    return verdict

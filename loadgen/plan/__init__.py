@@ -1,0 +1,1 @@
+"""Who does what, when, and how it must end: drawn before the first packet."""

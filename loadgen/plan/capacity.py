@@ -1,0 +1,113 @@
+"""Ports, descriptors, processes and memory, reckoned before the start.
+
+One rule: refuse before the first packet, and say what would be needed. A run that hits a limit half way measures the
+limit.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import resource
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..units import BadArgument, Target, size
+
+SPARE_DESCRIPTORS = 200
+"""What a process needs besides its connections: interpreter, epoll, pipe, log, and connections just being closed."""
+COMFORTABLE = 8_000
+"""Connections per process above which another one is started: below it, start-up costs more than it gains."""
+SPARE_PORTS = 500
+"""Ephemeral ports left to others on the same address (and to connections in TIME_WAIT)."""
+KERNEL_BYTES = 12_000
+"""Kernel memory of a connected pair on the loopback, generously; measured 8-10 KB."""
+PROCESS_BYTES = 2_048
+"""What a connection may cost this program."""
+
+
+@dataclass(frozen=True)
+class Share:
+    """What one process takes on: connections `number`, `number + processes`, ... from *source* (None: the kernel
+    chooses)."""
+
+    number: int
+    connections: int
+    source: str | None
+
+
+def raise_descriptor_limit() -> int:
+    """Lift the soft limit to the hard one and return it. Child processes inherit it."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return hard if hard != resource.RLIM_INFINITY else 1 << 20
+
+
+def port_range() -> int:
+    """How many ephemeral ports one (source address, destination) pair has."""
+    try:
+        low, high = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()
+    except (OSError, ValueError):
+        return 16_384  # the range IANA recommends, where the kernel does not say
+    return int(high) - int(low) + 1
+
+
+def plan_shares(target: Target, connections: int, processes: int | None = None) -> list[Share]:
+    """Divide *connections* among processes so that each fits its descriptors and its source address its ports.
+
+    Args:
+        processes: how many to use; None for as few as do.
+
+    Raises:
+        BadArgument: it cannot fit; the message says what would be needed.
+    """
+    descriptors = raise_descriptor_limit() - SPARE_DESCRIPTORS
+    ports = port_range() - SPARE_PORTS
+    own_sources = target.family == socket.AF_INET and target.loopback
+    if not own_sources and connections > ports:
+        why = (
+            "::1 is the only IPv6 loopback address" if target.loopback else "all leave from one address of this machine"
+        )
+        raise BadArgument(
+            f"--connections {connections}: {target} can be reached over {ports} ports ({why}): use at most {ports}, "
+            "or a target in 127.0.0.0/8, where each process has a source address of its own"
+        )
+    per_process = min(descriptors, ports)
+    if per_process < 1:
+        raise BadArgument(
+            f"--connections {connections}: no descriptors free (hard limit {descriptors + SPARE_DESCRIPTORS})"
+        )
+    needed = -(-connections // per_process)
+    wanted = processes or max(needed, -(-connections // COMFORTABLE) if connections <= 2 * COMFORTABLE else needed)
+    if wanted < needed:
+        raise BadArgument(
+            f"--processes {wanted}: {connections} connections need {needed} processes "
+            f"({descriptors} descriptors and {ports} ports each)"
+        )
+    _check_memory(connections)
+    wanted = min(wanted, connections)
+    base, extra = divmod(connections, wanted)
+    return [
+        Share(number, base + (number < extra), source_address(number) if own_sources else None)
+        for number in range(wanted)
+    ]
+
+
+def source_address(number: int) -> str:
+    """The source address of process *number*: 127.0.1.1, 127.0.1.2, ... (127.0.0.x stays with the servers)."""
+    return str(ipaddress.IPv4Address("127.0.1.0") + number + 1)
+
+
+def _check_memory(connections: int) -> None:
+    needed = connections * (KERNEL_BYTES + PROCESS_BYTES)
+    try:
+        lines = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
+        available = int(lines["MemAvailable"].split()[0]) * 1024
+    except (OSError, KeyError, ValueError):
+        return  # not Linux: the run itself will tell
+    if needed > available:
+        fits = available // (KERNEL_BYTES + PROCESS_BYTES)
+        raise BadArgument(
+            f"--connections {connections}: about {size(needed)} of memory needed (kernel and generator, "
+            f"without the server), {size(available)} available: use at most {fits}"
+        )

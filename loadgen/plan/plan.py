@@ -1,0 +1,126 @@
+"""Who does what, when, and how it must end: all of it drawn from the seed before the first packet.
+
+One rule: the plan is a pure function of its arguments. It reads no clock and no state, so the same seed gives the same
+plan on any machine, in any number of processes; `Plan.digest` is the proof.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import struct
+from collections import Counter
+from dataclasses import dataclass, field
+
+from ..units import BadArgument, seconds
+from .behaviours import Behaviour
+from .rng import key_of
+from .scenario import Ramp, Scenario
+
+DEFAULT_MIX = "silent=50,chatty=40,drip=10"
+SLACK = 0.1
+"""Share of the timeout that a run leaves after the last possible reap, so that none is due as the run ends."""
+
+
+@dataclass(frozen=True)
+class Law:
+    """What the server promised: silence of *timeout* seconds is ended, never early, at most *tick* seconds late."""
+
+    timeout: float
+    tick: float
+    tolerance: float = 0.0
+    """Seconds by which a close may be early without being held against it: 0 for ours, 1 ms for servers whose clock
+    counts whole milliseconds. The raw figure (`lateness_s.min`) stays as it is."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A run: connection *i* follows `behaviours[kinds[i]]`, with the key that `key(i)` gives it."""
+
+    seed: int
+    law: Law
+    duration: float
+    behaviours: tuple[Behaviour, ...]
+    kinds: bytes = field(repr=False)
+    ramp: Ramp
+    rate: float
+
+    @property
+    def connections(self) -> int:
+        """How many connections there are."""
+        return len(self.kinds)
+
+    def key(self, index: int, incarnation: int = 0) -> int:
+        """The key of connection *index*; each reconnection is a new incarnation with draws of its own."""
+        return key_of(self.seed, index, incarnation)
+
+    def behaviour(self, index: int) -> Behaviour:
+        """What connection *index* does."""
+        return self.behaviours[self.kinds[index]]
+
+    def connect_offset(self, index: int) -> float:
+        """Seconds after the start at which connection *index* is due to be opened. Never decreases with *index*."""
+        return self.ramp.offset(index, self.connections, self.rate)
+
+    def survey(self) -> tuple[dict[str, dict[str, int]], str]:
+        """Behaviour name -> how many connections there are and how they must end; and the plan's digest.
+
+        The digest is a SHA-256 over every connection's behaviour, instant of connecting and outcome: equal digests,
+        equal plans. Cost: O(connections).
+        """
+        counts: dict[str, Counter[str]] = {behaviour.name: Counter() for behaviour in self.behaviours}
+        hasher = hashlib.sha256(repr((self.seed, self.law, self.duration, self.behaviours)).encode())
+        for index, kind in enumerate(self.kinds):
+            behaviour = self.behaviours[kind]
+            end, offset = behaviour.outcome(self.key(index))
+            counts[behaviour.name].update(("connections", end.name.lower()))
+            hasher.update(
+                struct.pack("<BBdd", kind, end, self.connect_offset(index), -1.0 if offset is None else offset)
+            )
+        return {name: dict(counter) for name, counter in counts.items()}, hasher.hexdigest()
+
+
+def least_duration(timeout: float, tick: float) -> float:
+    """The shortest run, in seconds after the last connection is up, that sees a silent one reaped."""
+    return timeout * (1 + SLACK) + tick
+
+
+def make_plan(scenario: Scenario, connections: int, law: Law, duration: float, seed: int, rate: float) -> Plan:
+    """Draw the plan.
+
+    Args:
+        scenario: the behaviours and their weights.
+        connections: how many.
+        law: what the server promised.
+        duration: seconds from the last connection's establishment to the end of the run.
+        seed: any integer; same arguments, same plan.
+        rate: connections opened per second, where the scenario does not say otherwise.
+
+    Raises:
+        BadArgument: the run is too short to see anything reaped, or a behaviour's parameter makes no sense.
+    """
+    behaviours = tuple(spec.behaviour(law.timeout, 0.0) for spec in scenario.clients)
+    longest = max(behaviour.timeout for behaviour in behaviours)
+    least = least_duration(longest, law.tick)
+    if duration < least:
+        raise BadArgument(
+            f"--duration {seconds(duration)} is too short to see a connection reaped at timeout {seconds(longest)} "
+            f"and tick {seconds(law.tick)}: at least {seconds(least)} is needed"
+        )
+    horizon = duration - law.tick - SLACK * longest
+    behaviours = tuple(spec.behaviour(law.timeout, horizon) for spec in scenario.clients)
+    kinds = share_out([behaviour.weight for behaviour in behaviours], connections, seed)
+    return Plan(seed, law, duration, behaviours, kinds, scenario.make_ramp(law.timeout), rate)
+
+
+def share_out(weights: list[float], connections: int, seed: int) -> bytes:
+    """The behaviour number of each connection: exactly each weight's share (largest remainders), ordered by *seed*."""
+    total = sum(weights)
+    exact = [weight * connections / total for weight in weights]
+    counts = [int(share) for share in exact]
+    by_remainder = sorted(range(len(weights)), key=lambda number: counts[number] - exact[number])
+    for number in by_remainder[: connections - sum(counts)]:
+        counts[number] += 1
+    kinds = [number for number, count in enumerate(counts) for _ in range(count)]
+    random.Random(seed).shuffle(kinds)
+    return bytes(kinds)

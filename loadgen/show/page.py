@@ -1,0 +1,230 @@
+"""The report as one HTML page that opens offline: no script, no link, nothing to load.
+
+One rule: every figure on the page is in the JSON too; the page only draws it. Charts are SVG made here, in the report's
+own units.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from ..units import seconds, size
+
+WIDTH, HEIGHT = 920, 240
+SHOWN_TICKS = 4
+"""Ticks of lateness that the histogram shows; what lies beyond is counted in words."""
+LEFT, RIGHT, TOP, BOTTOM = 64, 16, 14, 34
+GREEN, RED, BLUE, GREY = "#2f7d6d", "#c0392b", "#2b6cb0", "#9aa5b1"
+
+STYLE = """
+body{font:15px/1.5 system-ui,sans-serif;color:#1f2933;max-width:960px;margin:2rem auto;padding:0 1rem}
+h1{font-size:1.5rem;margin:0}h2{font-size:1.05rem;margin:2rem 0 .4rem}
+.pass{color:#2f7d6d}.fail{color:#c0392b}.muted{color:#7b8794}
+.cards{display:flex;flex-wrap:wrap;gap:.6rem;margin:1rem 0}
+.card{border:1px solid #e4e7eb;border-radius:8px;padding:.5rem .9rem;min-width:6.2rem}
+.card b{display:block;font-size:1.3rem}.card.bad b{color:#c0392b}
+table{border-collapse:collapse;width:100%;font-size:.9rem}
+td,th{text-align:left;padding:.25rem .6rem;border-bottom:1px solid #e4e7eb}
+td.n,th.n{text-align:right}
+svg{width:100%;height:auto}svg text{font:11px system-ui,sans-serif;fill:#7b8794}
+"""
+
+
+def write_page(report: dict[str, Any], path: Path) -> None:
+    """Write the page for *report* to *path*."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(page(report), encoding="utf-8")
+
+
+def page(report: dict[str, Any]) -> str:
+    """The whole page."""
+    config, reaps, connections = report["config"], report["reaps"], report["connections"]
+    verdict = report["verdict"]
+    title = f"{verdict.upper()}: {reaps['observed']:,} of {reaps['expected']:,} expected reaps"
+    about = (
+        f"{connections['established']:,} connections to {config['target']}, timeout {seconds(config['timeout_s'])}, "
+        f"tick {seconds(config['tick_s'])}, {seconds(report['elapsed_s'])}, seed {report['plan']['seed']}"
+    )
+    parts = [
+        "<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content='width=device-width'>",
+        f"<title>{escape(title)}</title><style>{STYLE}</style>",
+        f"<h1 class={verdict}>{escape(title)}</h1>",
+        f"<p class=muted>{escape(about)}{' - partial run, interrupted' if report['partial'] else ''}</p>",
+        *(f"<p class=fail>{escape(reason)}</p>" for reason in report["reasons"]),
+        _cards(report),
+        "<h2>Open connections, and reaps, over time</h2>",
+        timeline_chart(report),
+        "<h2>Lateness of every reap, against the tick</h2>",
+        lateness_chart(report),
+        "<h2>Latency and own lag</h2>",
+        _percentiles(report),
+        "<h2>By behaviour</h2>",
+        _behaviours(report),
+        "<h2>Violations, each with its story</h2>",
+        _violations(report),
+    ]
+    return "\n".join(parts) + "\n"
+
+
+def timeline_chart(report: dict[str, Any]) -> str:
+    """Open connections as an area, reaps per interval as bars."""
+    points = report["timeline"]
+    span = points[-1]["t"] if points else 1.0
+    most_open = max((point["open"] for point in points), default=0) or 1
+    most_reaped = max((point["reaped"] for point in points), default=0) or 1
+    x = _scale(0, span, LEFT, WIDTH - RIGHT)
+    y = _scale(0, most_open * 1.05, HEIGHT - BOTTOM, TOP)
+    bars = _scale(0, most_reaped * 1.05, 0, (HEIGHT - BOTTOM - TOP) * 0.6)
+    step = (WIDTH - RIGHT - LEFT) / max(len(points), 1)
+    area = " ".join(f"{x(point['t']):.1f},{y(point['open']):.1f}" for point in points)
+    shapes = [
+        f"<polygon points='{LEFT},{y(0):.1f} {area} {WIDTH - RIGHT},{y(0):.1f}' fill='{BLUE}' opacity='.25'/>",
+        f"<polyline points='{area}' fill='none' stroke='{BLUE}' stroke-width='1.5'/>",
+    ]
+    for point in points:
+        if point["reaped"]:
+            height = bars(point["reaped"])
+            shapes.append(
+                f"<rect x='{x(point['t']) - step:.1f}' y='{y(0) - height:.1f}' width='{step * 0.9:.2f}' "
+                f"height='{height:.1f}' fill='{GREEN}'/>"
+            )
+    words = f"open (line, at most {most_open:,}); reaped per interval (bars, at most {most_reaped:,})"
+    legend = f"<text x='{WIDTH - RIGHT}' y='{TOP - 3}' text-anchor='end'>{words}</text>"
+    return _chart(shapes + [legend], _ticks(0, span, clock=True), x, _ticks(0, most_open), y)
+
+
+def lateness_chart(report: dict[str, Any]) -> str:
+    """Bars of the lateness histogram; the law is the green band from 0 to one tick."""
+    tick = report["config"]["tick_s"]
+    histogram = report["lateness_histogram"]
+    width, bars = histogram["width_s"], histogram["bars"]
+    left = min([edge for edge, _ in bars] + [-0.1 * tick])
+    right = min(max([edge + width for edge, _ in bars] + [1.15 * tick]), SHOWN_TICKS * tick)
+    outside = sum(count for edge, count in bars if edge >= right)
+    bars = [(edge, count) for edge, count in bars if edge < right]
+    most = max((count for _, count in bars), default=0) or 1
+    x = _scale(left, right, LEFT, WIDTH - RIGHT)
+    y = _scale(0, most * 1.05, HEIGHT - BOTTOM, TOP)
+    height = HEIGHT - BOTTOM - TOP
+    shapes = [f"<rect x='{x(0):.1f}' y='{TOP}' width='{x(tick) - x(0):.1f}' height='{height}' fill='#e9f3f0'/>"]
+    for edge, count in bars:
+        colour = GREEN if 0 <= edge < tick else RED if edge < 0 else GREY
+        shapes.append(
+            f"<rect x='{x(edge):.1f}' y='{y(count):.1f}' width='{max((x(width) - x(0)) * 0.92, 0.6):.2f}' "
+            f"height='{y(0) - y(count):.1f}' fill='{colour}'><title>{seconds(edge)}: {count:,}</title></rect>"
+        )
+    line = _vertical(x(tick), "stroke-dasharray='5 3'")
+    label = f"<text x='{x(tick) + 4:.1f}' y='{TOP + 10}'>one tick</text>"
+    zero = _vertical(x(0))
+    words = f"{outside:,} later than this picture shows" if outside else ""
+    beyond = f"<text x='{WIDTH - RIGHT}' y='{TOP + 10}' text-anchor='end'>{words}</text>"
+    early = f"<text x='{x(0) - 4:.1f}' y='{TOP + 10}' text-anchor='end' style='fill:{RED}'>early</text>"
+    return _chart([*shapes, line, label, zero, early, beyond], _ticks(left, right), x, _ticks(0, most), y)
+
+
+def _vertical(x: float, style: str = "") -> str:
+    return f"<line x1='{x:.1f}' x2='{x:.1f}' y1='{TOP}' y2='{HEIGHT - BOTTOM}' stroke='#1f2933' {style}/>"
+
+
+def _chart(
+    shapes: list[str],
+    across: list[float],
+    x: Callable[[float], float],
+    up: list[float],
+    y: Callable[[float], float],
+) -> str:
+    axis = []
+    for value in up:
+        axis.append(
+            f"<line x1='{LEFT}' x2='{WIDTH - RIGHT}' y1='{y(value):.1f}' y2='{y(value):.1f}' stroke='#e4e7eb'/>"
+        )
+        axis.append(f"<text x='{LEFT - 6}' y='{y(value) + 4:.1f}' text-anchor='end'>{value:,.0f}</text>")
+    axis += [
+        f"<text x='{x(value):.1f}' y='{HEIGHT - BOTTOM + 18}' text-anchor='middle'>{seconds(value)}</text>"
+        for value in across
+    ]
+    return f"<svg viewBox='0 0 {WIDTH} {HEIGHT}' role='img'>{''.join(axis)}{''.join(shapes)}</svg>"
+
+
+def _scale(low: float, high: float, start: float, end: float) -> Callable[[float], float]:
+    factor = (end - start) / ((high - low) or 1.0)
+    return lambda value: start + (value - low) * factor
+
+
+def _ticks(low: float, high: float, clock: bool = False) -> list[float]:
+    """About six round values between *low* and *high*; with *clock*, round in minutes or hours when they are many."""
+    rough = (high - low) / 6 or 1.0
+    power = 10.0 ** len(str(int(rough))) / 10 if rough >= 1 else 10.0 ** -len(f"{1 / rough:.0f}")
+    steps = [power * factor for factor in (1, 2, 5, 10, 20, 50, 100)]
+    if clock and rough > 20:
+        steps = [60.0 * minutes for minutes in (0.5, 1, 2, 5, 10, 15, 30, 60, 120, 240, 480, 1440)] + [rough]
+    step = next(step for step in steps if step >= rough)
+    first = -(-low // step)
+    return [number * step for number in range(int(first), int(high // step) + 1)]
+
+
+def _cards(report: dict[str, Any]) -> str:
+    reaps, lateness = report["reaps"], report["lateness_s"]
+    cards = [(name, f"{reaps[name]:,}", bool(reaps[name])) for name in ("early", "late", "missed", "false")]
+    cards += [(f"lateness {name}", _known(lateness[name]), False) for name in ("p50", "p99", "max")]
+    cards.append(("most open", f"{report['connections']['peak_open']:,}", False))
+    cards.append(("actions a second", f"{report['actions']['per_s'] or 0:,.0f}", False))
+    memory = report["loadgen"]["rss_bytes_per_connection"]
+    if memory is not None:
+        cards.append(("per connection, ours", size(memory), False))
+    memory = report["server"]["rss_bytes_per_connection"]
+    if memory is not None:
+        cards.append(("per connection, server", size(memory), False))
+    rows = "".join(
+        f"<div class='card{' bad' if bad else ''}'><b>{escape(value)}</b>{escape(name)}</div>"
+        for name, value, bad in cards
+    )
+    return f"<div class=cards>{rows}</div>"
+
+
+def _percentiles(report: dict[str, Any]) -> str:
+    names = ("p50", "p99", "p99_9", "max")
+    rows = [
+        (label, *(_known(figures[name]) for name in names))
+        for label, figures in (
+            ("answer, from the instant the request was planned for", report["latency_s"]),
+            ("the load generator's own lag", report["loadgen"]["lag_s"]),
+            ("lateness of reaps", report["lateness_s"]),
+        )
+    ]
+    return _table(("", "p50", "p99", "p99.9", "max"), rows)
+
+
+def _behaviours(report: dict[str, Any]) -> str:
+    rows = []
+    for name, planned in report["plan"]["by_behaviour"].items():
+        seen = report["by_behaviour"].get(name, {})
+        words = (
+            ", ".join(f"{count:,} {key}" for key, count in counts.items() if key != "connections")
+            for counts in (planned, seen)
+        )
+        rows.append((name, f"{planned.get('connections', 0):,}", *words))
+    return _table(("behaviour", "connections", "planned", "seen"), rows)
+
+
+def _violations(report: dict[str, Any]) -> str:
+    if not report["violations"]:
+        return "<p class=pass>None.</p>"
+    rows = [
+        (story["category"], f"{story['connection']}", _known(story["lateness_s"]), story["story"])
+        for story in report["violations"]
+    ]
+    return _table(("", "connection", "lateness", "story"), rows)
+
+
+def _table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    head = "".join(f"<th>{escape(heading)}</th>" for heading in headings)
+    body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
+    return f"<table><tr>{head}</tr>{body}</table>"
+
+
+def _known(value: float | None) -> str:
+    return "-" if value is None else seconds(value)

@@ -1,0 +1,51 @@
+"""Command lines: the settings as flags, and errors in one line.
+
+One rule: *a flag is a setting*. Flags are made from `reaper.config.OPTIONS`, so `--help` says what the documentation
+says, and their values go through the same checks as those of a file.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable
+from typing import NoReturn
+
+from .settings import OPTIONS
+
+_PREFIX = "setting "  # never an attribute someone else would choose: it has a space
+
+
+class Parser(argparse.ArgumentParser):
+    """An ArgumentParser that says what is wrong in one line on stderr and exits with status 2."""
+
+    def error(self, message: str) -> NoReturn:
+        """Print *message* after the program's name and exit; the usage is one `--help` away."""
+        self.exit(2, f"{self.prog}: {message}\n")
+
+
+def add_settings(parser: argparse.ArgumentParser, sections: Iterable[str]) -> None:
+    """Give *parser* one flag for every setting of *sections*, in the order of the documentation.
+
+    Args:
+        parser: Gets one argument group per section.
+        sections: Names among `reaper.config.SECTIONS`.
+    """
+    for section in sections:
+        group = parser.add_argument_group(f"[{section}]")
+        for found in OPTIONS.values():
+            if found.section == section:
+                group.add_argument(
+                    found.flag,
+                    dest=_PREFIX + found.path,
+                    metavar=type(found.kind).__name__.upper(),
+                    help=f"{found.doc}; default {found.kind.show(found.default) or 'none'}".replace("%", "%%"),
+                )
+
+
+def settings(arguments: argparse.Namespace) -> dict[str, object]:
+    """What was given of the flags that `add_settings` made: `section.key` -> text, for `ReaperConfig.load`."""
+    return {
+        name.removeprefix(_PREFIX): value
+        for name, value in vars(arguments).items()
+        if name.startswith(_PREFIX) and value is not None
+    }

@@ -1,0 +1,174 @@
+"""What one setting is: its kind, default, precedent and meaning, declared once beside the field that holds it.
+
+One rule: *everything said about a setting is derived from its declaration*. Validation, `--help`, the table in the
+documentation and `python -m reaper check` read the same `Option`, so they cannot disagree.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from ..errors import InvalidArgument
+from .durations import WANTED, format_duration, parse_duration
+
+
+class Kind(Protocol):
+    """How values of one type are read, checked and shown."""
+
+    @property
+    def wanted(self) -> str:
+        """What would be accepted, in words that complete the sentence "expected ..."."""
+
+    def read(self, raw: object) -> object:
+        """The typed value of *raw*, as it came from TOML or as text. Raises ValueError when it is none."""
+
+    def check(self, value: object) -> bool:
+        """Whether the typed *value* may be used."""
+
+    def show(self, value: Any) -> str:
+        """*value* as the user would write it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Duration:
+    """Seconds, written `30s`. Zero means switched off where *off* is true and is refused elsewhere."""
+
+    off: bool = True
+
+    @property
+    def wanted(self) -> str:
+        return WANTED + ("; 0s switches it off" if self.off else ", more than 0s")
+
+    def read(self, raw: object) -> object:
+        if not isinstance(raw, str):  # a bare number leaves the unit to be guessed; people guess differently
+            raise InvalidArgument(f"{raw!r} is not {WANTED}")
+        return parse_duration(raw)
+
+    def check(self, value: object) -> bool:
+        return _is_number(value) and (value >= 0 if self.off else value > 0)  # type: ignore[operator]
+
+    def show(self, value: Any) -> str:
+        return format_duration(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Integer:
+    """A whole number from *least* to *most*, both inclusive; *word*, where given, may stand in its place."""
+
+    least: int
+    most: int | None = None
+    word: str | None = None
+
+    @property
+    def wanted(self) -> str:
+        limits = f"an integer >= {self.least}" if self.most is None else f"an integer {self.least}..{self.most}"
+        return limits if self.word is None else f'{limits} or "{self.word}"'
+
+    def read(self, raw: object) -> object:
+        if isinstance(raw, str) and raw != self.word:
+            return int(raw) if raw.isascii() else raw
+        return raw
+
+    def check(self, value: object) -> bool:
+        if self.word is not None and value == self.word:
+            return True
+        return type(value) is int and value >= self.least and (self.most is None or value <= self.most)
+
+    def show(self, value: Any) -> str:
+        return str(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """A finite number >= 0 (a rate, a share), at most *most* where given."""
+
+    most: float | None = None
+
+    @property
+    def wanted(self) -> str:
+        return "a number >= 0" if self.most is None else f"a number 0..{self.most:g}"
+
+    def read(self, raw: object) -> object:
+        return float(raw) if isinstance(raw, (str, int, float)) and not isinstance(raw, bool) else raw
+
+    def check(self, value: object) -> bool:
+        return _is_number(value) and value >= 0 and (self.most is None or value <= self.most)  # type: ignore[operator]
+
+    def show(self, value: Any) -> str:
+        return f"{value:g}"
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A string; one of *choices* where there are any; empty only where *empty* is true."""
+
+    choices: tuple[str, ...] = ()
+    empty: bool = False
+
+    @property
+    def wanted(self) -> str:
+        if self.choices:
+            return "one of " + ", ".join(f'"{choice}"' for choice in self.choices)
+        return "a text" if self.empty else "a text that is not empty"
+
+    def read(self, raw: object) -> object:
+        return raw
+
+    def check(self, value: object) -> bool:
+        if not isinstance(value, str) or "\x00" in value:
+            return False
+        return value in self.choices if self.choices else self.empty or value != ""
+
+    def show(self, value: Any) -> str:
+        return str(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One setting.
+
+    Attributes:
+        path: `section.key`, as TOML spells it.
+        kind: How its values are read, checked and shown.
+        default: The typed value in force when nobody says otherwise.
+        doc: What it does, one sentence for users.
+        precedent: What other servers call it and where they put it.
+        live: Whether a changed value reaches connections that are already open.
+    """
+
+    path: str
+    kind: Kind
+    default: object
+    doc: str
+    precedent: str
+    live: bool
+
+    @property
+    def section(self) -> str:
+        return self.path.partition(".")[0]
+
+    @property
+    def key(self) -> str:
+        return self.path.partition(".")[2]
+
+    @property
+    def flag(self) -> str:
+        """The command-line flag, `--keep-alive`."""
+        return "--" + self.key.replace("_", "-")
+
+    @property
+    def environment(self) -> tuple[str, ...]:
+        """Environment variables that set it, the one that wins first. `[reaper]` need not be said twice."""
+        full = "REAPER_" + self.path.replace(".", "_").upper()
+        return (full, "REAPER_" + self.key.upper()) if self.section == "reaper" else (full,)
+
+
+def option(default: Any, kind: Kind, doc: str, *, precedent: str = "", live: bool = True) -> Any:
+    """A dataclass field that carries its own `Option`; to be used in the sections of `reaper.config`."""
+    return field(default=default, metadata={"kind": kind, "doc": doc, "precedent": precedent, "live": live})
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)

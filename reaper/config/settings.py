@@ -1,0 +1,410 @@
+"""`ReaperConfig`: one frozen, typed configuration, and where each of its values came from.
+
+One rule: *all or nothing*. Defaults give way to a TOML file, the file to the environment
+(`REAPER_TIMEOUTS_IDLE=30s`), the environment to the command line; every fault found on the way is reported at once,
+and while there is one there is no configuration. The settings are declared here and nowhere else.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import os
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..errors import ConfigError
+from .options import Duration, Integer, Number, Option, Text, option
+
+DEFAULT = "default"
+"""The origin of a value that nobody set."""
+
+
+class _Checked:
+    """A section: refuses values its options refuse, however it was made."""
+
+    __slots__ = ()
+
+    def __post_init__(self) -> None:
+        faults = []
+        for item in dataclasses.fields(self):  # type: ignore[arg-type]
+            value = getattr(self, item.name)
+            kind = item.metadata["kind"]
+            if not kind.check(value):
+                faults.append(f"{type(self).__name__.lower()}.{item.name}: {value!r}: expected {kind.wanted}")
+        if faults:
+            raise ConfigError("\n".join(faults))
+
+
+@dataclass(frozen=True, slots=True)
+class Reaper(_Checked):
+    """`[reaper]`: the clockwork. A connection is reaped at most one tick late."""
+
+    tick: float = option(
+        1.0,
+        Duration(off=False),
+        "length of one epoch, and so the most a reap can be late; each one costs a wake-up while traffic flows",
+        precedent="ZooKeeper tickTime 2 s; Netty 100 ms; Kestrel's heartbeat 1 s",
+        live=False,
+    )
+    wheel_size: int = option(
+        64,
+        Integer(2, 65536),
+        "slots per level of the timing wheel; timeouts beyond tick x wheel_size sit in coarser levels",
+        precedent="Kafka 20; Netty 512; Linux kernel 64",
+        live=False,
+    )
+    jitter: float = option(
+        0.0,
+        Number(most=1.0),
+        "share of its timeout by which each connection's own is lengthened at random, in whole ticks, never shortened",
+        precedent="gRPC MAX_CONNECTION_AGE +-10 %",
+        live=False,
+    )
+    reaps_per_second: float = option(
+        0.0,
+        Number(),
+        "most reaps in a second and worker, so that the peers do not all come back at once; 0 is no bound",
+        precedent="none known; HAProxy spreads closes when it stops",
+        live=False,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Timeouts(_Checked):
+    """`[timeouts]`: how long a connection may stay in each kind of silence. Seconds; zero is switched off."""
+
+    idle: float = option(
+        30.0,
+        Duration(),
+        "plain TCP (the echo server): no byte received",
+        precedent="HAProxy timeout client; Netty IdleStateHandler; memcached idle_timeout",
+    )
+    first_byte: float = option(
+        10.0,
+        Duration(),
+        "connected, but not one byte of the first request has come",
+        precedent="HAProxy timeout http-request 10 s (as documented); uvicorn and gunicorn (gthread) have none",
+    )
+    handshake: float = option(
+        10.0,
+        Duration(),
+        "TLS handshake, from accept to done; not restarted by bytes",
+        precedent="Kestrel HandshakeTimeout 10 s; Netty SslHandler 10 s",
+    )
+    headers: float = option(
+        10.0,
+        Duration(),
+        "request line and headers, from the first byte to the blank line; not restarted by dripped bytes (408)",
+        precedent="Kestrel RequestHeadersTimeout 30 s; Apache RequestReadTimeout header=20-40; nginx 60 s",
+    )
+    body: float = option(
+        30.0,
+        Duration(),
+        "request body: no byte received (408)",
+        precedent="nginx client_body_timeout 60 s; Apache RequestReadTimeout body=20",
+    )
+    keep_alive: float = option(
+        75.0,
+        Duration(),
+        "between two requests of one connection",
+        precedent="nginx keepalive_timeout 75 s; Kestrel 130 s; Node.js 5 s, lately 65 s; Apache, uvicorn 5 s",
+    )
+    keep_alive_margin: float = option(
+        1.0,
+        Duration(),
+        "how much less than keep_alive is advertised in `Keep-Alive: timeout=`, so that the client stops first",
+        precedent="Node.js keepAliveTimeoutBuffer 1 s",
+    )
+    write: float = option(
+        60.0,
+        Duration(),
+        "response is waiting and the peer takes no byte of it; each byte it takes starts it again (reset)",
+        precedent="nginx send_timeout 60 s",
+    )
+    tunnel: float = option(
+        3600.0,
+        Duration(),
+        "after an upgrade (WebSocket, CONNECT): no byte in either direction",
+        precedent="HAProxy timeout tunnel 1 h (as documented); nginx proxy_read_timeout 60 s",
+    )
+    half_closed: float = option(
+        30.0,
+        Duration(),
+        "peer has shut its sending side and no byte moves on ours",
+        precedent="HAProxy timeout client-fin 30 s (as documented)",
+    )
+    linger: float = option(
+        5.0,
+        Duration(),
+        "after the last response: reading on, so that a reset cannot overtake it; not restarted by bytes",
+        precedent="nginx lingering_timeout 5 s, lingering_time 30 s; Apache 30 s",
+    )
+    max_age: float = option(
+        0.0,
+        Duration(),
+        "age at which a connection is closed after the response in flight",
+        precedent="nginx keepalive_time 1 h; gRPC MAX_CONNECTION_AGE; Envoy max_connection_duration",
+    )
+    drain: float = option(
+        30.0,
+        Duration(off=False),
+        "on shutdown: the most that requests in flight get before their connection is cut",
+        precedent="gunicorn graceful_timeout 30 s; ASP.NET ShutdownTimeout 30 s; nginx worker_shutdown_timeout",
+        live=False,
+    )
+    drain_window: float = option(
+        0.0,
+        Duration(),
+        "on shutdown: idle connections are ended spread over this time",
+        precedent="HAProxy close-spread-time; Envoy drains gradually over 600 s",
+        live=False,
+    )
+    drain_idle: float = option(
+        1.0,
+        Duration(),
+        "on shutdown and at max_age: how long an idle connection is still kept, for a request may be on its way",
+        precedent="nginx keepalive_min_timeout; HAProxy option idle-close-on-response",
+        live=False,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Limits(_Checked):
+    """`[limits]`: rates, sizes and counts. Zero is no limit unless the option says otherwise."""
+
+    min_in_rate: float = option(
+        240.0,
+        Number(),
+        "least bytes per second of a request body, counting only the time it is waited for (408)",
+        precedent="Kestrel MinRequestBodyDataRate 240 B/s; Apache mod_reqtimeout MinRate=500",
+    )
+    min_in_grace: float = option(
+        5.0,
+        Duration(),
+        "how far a body may be behind that rate; to begin with, and whenever its bytes come in lumps",
+        precedent="Kestrel 5 s",
+    )
+    min_out_rate: float = option(
+        240.0,
+        Number(),
+        "least bytes per second the peer takes while a response is waiting for it (reset)",
+        precedent="Kestrel MinResponseDataRate 240 B/s",
+    )
+    min_out_grace: float = option(
+        5.0,
+        Duration(),
+        "how far a peer may be behind that rate",
+        precedent="Kestrel 5 s",
+    )
+    max_requests: int = option(
+        1000,
+        Integer(0),
+        "requests per connection; the last one is answered with `Connection: close`",
+        precedent="nginx keepalive_requests 1000; Apache MaxKeepAliveRequests 100",
+    )
+    max_age_jitter: float = option(
+        0.1,
+        Number(most=1.0),
+        "share of max_age by which each connection's own age limit is shortened at random, against reconnect storms",
+        precedent="gRPC +-10 %; Envoy max_connection_duration_jitter",
+    )
+    max_header_bytes: int = option(
+        16384,
+        Integer(256),
+        "request line and headers together (431)",
+        precedent="Node.js 16 KiB; Kestrel 32 KiB; nginx 4 x 8 KiB",
+    )
+    max_body_bytes: int = option(
+        1048576,
+        Integer(0),
+        "request body (413)",
+        precedent="nginx client_max_body_size 1 MiB; Kestrel 28.6 MiB",
+    )
+    max_connections: int = option(
+        10000,
+        Integer(1),
+        "open connections per worker; one more is answered 503 and closed",
+        precedent="nginx worker_connections 512; uvicorn --limit-concurrency",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Server(_Checked):
+    """`[server]`: where it listens. Changes need a restart."""
+
+    host: str = option("127.0.0.1", Text(), "address to listen on", live=False)
+    port: int = option(8080, Integer(0, 65535), "port to listen on; 0 lets the kernel choose", live=False)
+    workers: int | str = option(
+        "auto", Integer(1, 1024, word="auto"), "worker processes that share the port", live=False
+    )
+    tls_cert: str = option("", Text(empty=True), "certificate chain in PEM; with tls_key it turns TLS on", live=False)
+    tls_key: str = option("", Text(empty=True), "private key in PEM", live=False)
+    behind: str = option(
+        "unknown",
+        Text(("unknown", "direct", "alb", "nginx", "gorouter", "nlb")),
+        "what stands in front, so that keep_alive can be checked against it; used by the check only",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ReaperConfig:
+    """Everything that can be configured, immutable and complete.
+
+    Equality is by value; where a value came from does not count.
+
+    Attributes:
+        reaper, timeouts, limits, server: The sections, one attribute per key; durations are seconds.
+        origins: `section.key` -> where its value came from, for the keys that are not at their default.
+    """
+
+    reaper: Reaper = field(default_factory=Reaper)
+    timeouts: Timeouts = field(default_factory=Timeouts)
+    limits: Limits = field(default_factory=Limits)
+    server: Server = field(default_factory=Server)
+    origins: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
+
+    @classmethod
+    def load(
+        cls,
+        path: str | os.PathLike[str] | None = None,
+        environ: Mapping[str, str] | None = None,
+        overrides: Mapping[str, object] | None = None,
+    ) -> ReaperConfig:
+        """Defaults < the file < the environment < *overrides*.
+
+        Args:
+            path: A TOML file. None: no file is read, none is looked for.
+            environ: Variables by name; None takes those of the process. Names outside `REAPER_<section>_` are not ours.
+            overrides: `section.key` -> value, as text ("30s") or typed (30.0 seconds); None as a value is "not given".
+
+        Returns:
+            A configuration with every value checked and its origin noted.
+
+        Raises:
+            ConfigError: at least one fault; the message lists all of them, one per line, each with its path, the value
+                and where it came from, and what would be accepted.
+        """
+        return _Loader().load(path, os.environ if environ is None else environ, overrides or {})
+
+    def get(self, path: str) -> object:
+        """The typed value at `section.key`. Raises KeyError for a path that is no setting."""
+        found = OPTIONS[path]
+        return getattr(getattr(self, found.section), found.key)
+
+    def origin(self, path: str) -> str:
+        """Where the value at `section.key` came from. Raises KeyError for a path that is no setting."""
+        return self.origins.get(OPTIONS[path].path, DEFAULT)
+
+
+def _declared() -> Iterator[Option]:
+    for section, made in (("reaper", Reaper), ("timeouts", Timeouts), ("limits", Limits), ("server", Server)):
+        for item in dataclasses.fields(made):
+            said = item.metadata
+            yield Option(
+                f"{section}.{item.name}", said["kind"], item.default, said["doc"], said["precedent"], said["live"]
+            )
+
+
+OPTIONS: Mapping[str, Option] = {found.path: found for found in _declared()}
+"""Every setting by its path, in the order in which it is documented."""
+SECTIONS = tuple(dict.fromkeys(found.section for found in OPTIONS.values()))
+
+
+class _Loader:
+    """Collects values and faults from one source after the other; used once."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, object] = {}
+        self.origins: dict[str, str] = {}
+        self.faults: list[str] = []
+
+    def load(
+        self, path: str | os.PathLike[str] | None, environ: Mapping[str, str], overrides: Mapping[str, object]
+    ) -> ReaperConfig:
+        if path is not None:
+            self.file(path)
+        self.environment(environ)
+        for key, value in overrides.items():
+            if value is not None and self.known(key, "command line"):
+                self.take(OPTIONS[key], value, "command line", typed=True)
+        self.together()
+        if self.faults:
+            raise ConfigError("\n".join(self.faults))
+        made: dict[str, Any] = {section: {} for section in SECTIONS}
+        for key, value in self.values.items():
+            made[OPTIONS[key].section][OPTIONS[key].key] = value
+        return ReaperConfig(
+            Reaper(**made["reaper"]),
+            Timeouts(**made["timeouts"]),
+            Limits(**made["limits"]),
+            Server(**made["server"]),
+            self.origins,
+        )
+
+    def file(self, path: str | os.PathLike[str]) -> None:
+        name = os.fspath(path)
+        try:
+            document = tomllib.loads(Path(name).read_bytes().decode("utf-8"))
+        except OSError as error:
+            self.faults.append(f"{name}: cannot be read: {error.strerror or error}")
+        except UnicodeDecodeError as error:
+            self.faults.append(f"{name}: not UTF-8 at byte {error.start}: expected a TOML file")
+        except tomllib.TOMLDecodeError as error:
+            self.faults.append(f"{name}: not TOML: {error}")
+        else:
+            for section, table in document.items():
+                if not isinstance(table, dict):
+                    self.faults.append(f"{section}: {table!r} (from {name}): expected a section, [{section}]")
+                elif section not in SECTIONS:
+                    self.faults.append(f"{section}: unknown section (from {name}){_suggest(section, SECTIONS)}")
+                else:
+                    for key, raw in table.items():
+                        if self.known(f"{section}.{key}", name):
+                            self.take(OPTIONS[f"{section}.{key}"], raw, name)
+
+    def environment(self, environ: Mapping[str, str]) -> None:
+        names = {name: found for found in OPTIONS.values() for name in reversed(found.environment)}
+        for name, found in names.items():  # in the order of the table, the name that wins last
+            if name in environ:
+                self.take(found, environ[name], f"environment {name}")
+        # A misspelt variable that does nothing is worse than an error, but other programs may own other REAPER_ names.
+        ours = tuple(f"REAPER_{section.upper()}_" for section in SECTIONS)
+        for name in sorted(environ):
+            if name.startswith(ours) and name not in names:
+                self.faults.append(f"{name}: unknown environment variable{_suggest(name, tuple(names))}")
+
+    def known(self, path: str, origin: str) -> bool:
+        if path in OPTIONS:
+            return True
+        self.faults.append(f"{path}: unknown setting (from {origin}){_suggest(path, tuple(OPTIONS))}")
+        return False
+
+    def take(self, found: Option, raw: object, origin: str, typed: bool = False) -> None:
+        try:
+            value = raw if typed and not isinstance(raw, str) else found.kind.read(raw)
+            good = found.kind.check(value)
+        except (ValueError, OverflowError):
+            good = False
+        if not good:
+            self.faults.append(f"{found.path}: {raw!r} (from {origin}): expected {found.kind.wanted}")
+            return
+        if isinstance(found.default, float):
+            value = float(value)  # type: ignore[arg-type]  # check() let only numbers through
+        self.values[found.path] = value
+        self.origins[found.path] = origin
+
+    def together(self) -> None:
+        """Faults of two values together."""
+        cert, key = (self.values.get(path, "") for path in ("server.tls_cert", "server.tls_key"))
+        if bool(cert) != bool(key):
+            missing, given = ("server.tls_key", "server.tls_cert") if cert else ("server.tls_cert", "server.tls_key")
+            self.faults.append(f"{missing}: missing: expected together with {given} ({cert or key!r})")
+
+
+def _suggest(name: str, names: tuple[str, ...]) -> str:
+    near = difflib.get_close_matches(name, names, n=1)
+    return f": did you mean {near[0]}?" if near else ": expected one of " + ", ".join(names)

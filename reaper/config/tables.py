@@ -1,0 +1,43 @@
+"""The settings as a table for people: in Markdown for the documentation, between two markers.
+
+One rule: *documentation that can drift is generated*. `python -m reaper table FILE...` rewrites what is between the
+markers; a test compares.
+"""
+
+from __future__ import annotations
+
+from .settings import OPTIONS, SECTIONS
+
+BEGIN = "<!-- settings: written by `python -m reaper table`, do not edit -->"
+END = "<!-- end of settings -->"
+
+
+def markdown(sections: tuple[str, ...] = SECTIONS) -> str:
+    """One table per section: name, default, meaning, whether a reload reaches open connections, precedent."""
+    parts = []
+    for section in sections:
+        rows = [
+            f"**`[{section}]`**",
+            "",
+            "| setting | default | what it limits | live | precedent |",
+            "|---|---|---|---|---|",
+        ]
+        for found in OPTIONS.values():
+            if found.section == section:
+                default = f"`{found.kind.show(found.default)}`" if found.default != "" else "none"
+                live = "yes" if found.live else "restart"
+                rows.append(f"| `{found.key}` | {default} | {found.doc} | {live} | {found.precedent or 'ours'} |")
+        parts.append("\n".join(rows))
+    return "\n\n".join(parts) + "\n"
+
+
+def rewrite(text: str) -> str:
+    """*text* with what is between the markers replaced by the table.
+
+    Raises:
+        ValueError: the markers are not there, or not in order.
+    """
+    start, end = text.index(BEGIN) + len(BEGIN), text.index(END)
+    if end < start:
+        raise ValueError(f"{END} comes before {BEGIN}")
+    return f"{text[:start]}\n\n{markdown()}\n{text[end:]}"

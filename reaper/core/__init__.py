@@ -1,0 +1,1 @@
+"""Who is due, and when: no clock, no I/O, no framework. Imports nothing of the library but `errors`."""

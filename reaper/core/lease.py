@@ -1,0 +1,209 @@
+"""What the core hands out: the lease on one connection, and the records that tell about it.
+
+A lease is four references wide, so that it and its garbage-collector header fit in one cache line: uid, the epoch it
+was last touched in, and where it lies (chunk, position). Everything else is shared: the timeout and the reason belong
+to the slot, the way to the core belongs to the class (one lease class a core, see `core._bind`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+from .slots import Slot
+
+if TYPE_CHECKING:
+    from .reaper import IdleReaper
+    from .timer import Timer
+
+Key = tuple[float, str]
+"""What the leases of one slot have in common besides their epoch: (timeout in seconds, reason)."""
+
+OPEN = float("inf")
+"""`Epoch.closed` while the epoch is open: nothing touched in it can be due."""
+
+
+class Epoch:
+    """A stretch of time, one tick long when nothing stalls, with the instants at which it *really* began and ended.
+
+    A touch stores the open epoch and nothing else. An epoch lives as long as a lease or a slot refers to it, so a month
+    of ticks costs only what is still in use.
+    """
+
+    __slots__ = ("closed", "opened", "serial", "slots")
+
+    def __init__(self, opened: float, serial: int) -> None:
+        self.opened = opened
+        self.closed = OPEN
+        self.serial = serial
+        self.slots: dict[Key, IdleSlot] = {}
+
+
+class IdleSlot(Slot):
+    """Leases that were touched in one epoch (or later, and not yet moved on) and share one timeout and reason."""
+
+    __slots__ = ("epoch", "key", "timer")
+
+    def __init__(self, epoch: Epoch, key: Key) -> None:
+        super().__init__()
+        self.epoch = epoch
+        self.key = key
+        self.timer: Timer[IdleSlot] | None = None  # while it waits in the wheel
+
+    @property
+    def due(self) -> float:
+        """The instant, inclusive, from which its silent leases may be reaped; infinite while its epoch is open."""
+        return self.epoch.closed + self.key[0]
+
+
+class Lease:
+    """The reaper's handle on one connection. Made by `IdleReaper.register`, never directly.
+
+    Every method is safe at any time: on a lease that was reaped or released it does nothing and says so. A late touch
+    never brings a connection back.
+    """
+
+    __slots__ = ("_chunk", "_epoch", "_pos", "uid")
+
+    uid: Any
+    _epoch: Epoch
+    _chunk: Any  # Chunk | None
+    _pos: int
+    _core: ClassVar[IdleReaper]
+
+    def touch(self) -> None:
+        """Note activity now. One store: no clock is read, nothing moves. Cost: about an empty method call."""
+        raise NotImplementedError  # each core's own lease class has the real one, see core._bind
+
+    @property
+    def alive(self) -> bool:
+        """Whether the reaper still watches: neither reaped nor released."""
+        return self._chunk is not None
+
+    @property
+    def suspended(self) -> bool:
+        """Whether it is alive and cannot be reaped until `resume`."""
+        return self._chunk is not None and self._slot.epoch is self._core._never
+
+    @property
+    def timeout(self) -> float | None:
+        """Seconds of silence allowed; None when not alive."""
+        return None if self._chunk is None else self._slot.key[0]
+
+    @property
+    def reason(self) -> str | None:
+        """What a reap would give as its reason; None when not alive."""
+        return None if self._chunk is None else self._slot.key[1]
+
+    @property
+    def _slot(self) -> IdleSlot:
+        slot: IdleSlot = self._chunk.slot
+        return slot
+
+    def suspend(self) -> bool:
+        """Exempt the connection: it cannot be reaped until `resume`. True if it was armed. O(1)."""
+        return self._core._suspend(self)
+
+    def resume(self, now: float) -> bool:
+        """End the exemption, counting as activity at *now*. True if it was suspended. O(1).
+
+        Raises:
+            InvalidArgument, ClockWentBackwards: as in `register`. State unchanged.
+        """
+        return self._core._resume(self, now)
+
+    def retime(self, timeout: float, now: float, reason: str | None = None) -> bool:
+        """Put another timeout in force, counted from the last activity (touch first to count from now). O(1).
+
+        Args:
+            timeout: Seconds, > 0. When that much silence has passed already, the lease is due at once.
+            now: Seconds on the clock of every other `now`.
+            reason: Another reason; None keeps the one in force.
+        Returns:
+            True if the lease is alive; False if there was nothing to retime.
+        Raises:
+            InvalidArgument, ClockWentBackwards: as in `register`. State unchanged.
+        """
+        return self._core._retime(self, timeout, now, reason)
+
+    def release(self) -> bool:
+        """Stop watching: the connection ended by itself. True exactly once, and never after a reap. O(1)."""
+        return self._core._release(self)
+
+    def __repr__(self) -> str:
+        state = "ended" if not self.alive else "suspended" if self.suspended else "armed"
+        return f"<Lease {self.uid!r} {state} timeout={self.timeout} reason={self.reason!r}>"
+
+
+class Expiry(NamedTuple):
+    """One reap. Times are seconds on the clock passed to the core."""
+
+    uid: Any
+    lease: Lease
+    reason: str
+    due: float
+    """The instant from which it could be reaped: end of the epoch of its last activity + timeout."""
+    now: float
+    """The instant it was judged by, >= due."""
+    lateness: float
+    """now - due, >= 0."""
+
+
+Hook = Callable[[Expiry], object]
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """Why a connection is still here, or until when. Times are seconds on the clock passed to the core."""
+
+    uid: Any
+    timeout: float
+    """In force, seconds."""
+    reason: str
+    """What a reap would give as its reason."""
+    suspended: bool
+    active_from: float
+    """The last activity was not before this instant..."""
+    active_until: float | None
+    """...nor after this one; None: its epoch is still open."""
+    due: float | None
+    """Reaped at the first wake at or after this instant if it stays silent. None when suspended. While the epoch is
+    open this is where it will be if the epoch closes on time."""
+    place: str
+    """Where it lies: 'ring', 'wheel level L slot S', or 'suspended'."""
+
+    def __str__(self) -> str:
+        if self.due is None:
+            return f"{self.uid!r}: suspended (in use), cannot be reaped; timeout {self.timeout:g} s when it resumes"
+        until = "now" if self.active_until is None else f"{self.active_until:.3f}"
+        return (
+            f"{self.uid!r}: last active between {self.active_from:.3f} and {until}, "
+            f"due at {self.due:.3f} ({self.reason}, timeout {self.timeout:g} s), in {self.place}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Statistics:
+    """A snapshot of one core. Counts are since it was made; times are seconds."""
+
+    registered: int
+    """Leases alive now."""
+    suspended: int
+    """Of those, exempt now."""
+    slots: int
+    """Slots that wait for their due instant in the ring's heap, emptied ones included until they come up."""
+    slots_in_wheel: int
+    """Slots whose due instant lies beyond the ring's span."""
+    epochs: int
+    """Epochs closed."""
+    expired: int
+    """Leases reaped."""
+    moved: int
+    """Leases found in a due slot and moved on, because they had been touched."""
+    averted: int
+    """Leases spared at the last look."""
+    released: int
+    """Leases that ended without the reaper."""
+    max_lateness: float
+    """The largest Expiry.lateness."""

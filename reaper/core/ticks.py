@@ -1,0 +1,131 @@
+"""Seconds <-> ticks: the only module in the project that rounds.
+
+One rule: *deadlines round up, now rounds down*. Both errors then point the same way, towards later, and nothing can
+fire early. (Rounding a deadline down, as Kafka's TimingWheel does, fires up to one tick early.)
+
+The checks for time arguments live here too, because what may be rounded and what may not is one subject.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NewType
+
+from ..errors import ClockWentBackwards, InvalidArgument
+
+Tick = NewType("Tick", int)
+"""A whole number of ticks since an origin that the owner of the number chose."""
+
+
+def deadline_to_tick(deadline: int, tick: int) -> int:
+    """The first multiple of *tick*, in ticks, that is not before *deadline* (integers, same unit). Rounds up."""
+    return -(-deadline // tick)
+
+
+def now_to_tick(now: int, tick: int) -> int:
+    """The last multiple of *tick*, counted in ticks, that is not after *now* (integers, same unit). Rounds down."""
+    return now // tick
+
+
+FAR_AWAY = Tick(1 << 62)
+"""Beyond any deadline that is ever reached: 146 years of nanosecond ticks. `seconds_to_tick` stops counting here."""
+
+
+def seconds_to_tick(instant: float, origin: float, tick: float) -> Tick:
+    """Whole ticks of *tick* seconds from *origin* to *instant*, rounded down: use it for `now`, never for a deadline.
+
+    At most `FAR_AWAY`, which also stands for quotients that no float can hold.
+    """
+    ticks = (instant - origin) / tick
+    return Tick(math.floor(ticks)) if ticks < FAR_AWAY else FAR_AWAY
+
+
+def seconds_to_ms_deadline(instant: float) -> int:
+    """*instant* in whole milliseconds, rounded up: use it for deadlines."""
+    return math.ceil(instant * 1000.0)
+
+
+def seconds_to_ms_now(instant: float) -> int:
+    """*instant* in whole milliseconds, rounded down: use it for `now`."""
+    return math.floor(instant * 1000.0)
+
+
+def ms_to_seconds(ms: int) -> float:
+    """An instant that `seconds_to_ms_now` counts as *ms*, not earlier than it: when to wake for a deadline in ms.
+
+    ms / 1000 alone will not do: some quotients lie a rounding error below, and whoever woke then would find that it
+    is not time yet, again and again.
+    """
+    instant = ms / 1000.0
+    while seconds_to_ms_now(instant) < ms:
+        instant = math.nextafter(instant, math.inf)
+    return instant
+
+
+def check_instant(name: str, value: float) -> float:
+    """Return *value* as a float when it is a finite instant in seconds.
+
+    Raises:
+        InvalidArgument: it is not a number, NaN or infinite; the message carries *name* and the value.
+    """
+    return _finite(name, value, "a finite number of seconds")
+
+
+def check_timeout(name: str, value: float) -> float:
+    """Return *value* as a float when it is a duration: finite and greater than zero seconds.
+
+    Raises:
+        InvalidArgument: it is anything else; the message carries *name* and the value.
+    """
+    number = _finite(name, value, "a finite number of seconds > 0")
+    if number <= 0:
+        raise InvalidArgument(f"{name} must be a finite number of seconds > 0, got {value!r}")
+    return number
+
+
+def check_count(name: str, value: int, least: int) -> int:
+    """Return *value* when it is an integer >= *least*.
+
+    Raises:
+        InvalidArgument: it is anything else, a bool included; the message carries *name* and the value.
+    """
+    if type(value) is not int or value < least:
+        raise InvalidArgument(f"{name} must be an integer >= {least}, got {value!r}")
+    return value
+
+
+def check_limit(limit: int | None) -> None:
+    """Make sure that *limit* is None or an integer >= 1.
+
+    Raises:
+        InvalidArgument: it is anything else.
+    """
+    if limit is not None:
+        check_count("limit", limit, 1)
+
+
+def check_now(now: float, latest: float, after: str = "after") -> float:
+    """Return *now* as a float when it is an instant and does not precede *latest*.
+
+    Raises:
+        InvalidArgument: it is NaN, infinite or no number.
+        ClockWentBackwards: it precedes *latest*; *after* says what that is.
+    """
+    now = check_instant("now", now)
+    if now < latest:
+        raise ClockWentBackwards(f"now must not decrease: got {now!r} {after} {latest!r}")
+    return now
+
+
+def _finite(name: str, value: float, wanted: str) -> float:
+    # float is the common case; exact type first, because register() runs this once per connection.
+    if type(value) is not float:
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            raise InvalidArgument(f"{name} must be {wanted}, got {value!r}")
+        try:
+            value = float(value)
+        except OverflowError:
+            raise InvalidArgument(f"{name} must be {wanted}, got {value!r}") from None
+    if not math.isfinite(value):
+        raise InvalidArgument(f"{name} must be {wanted}, got {value!r}")
+    return value

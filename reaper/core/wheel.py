@@ -1,0 +1,304 @@
+"""The hierarchical timing wheel: timers by deadline, O(1) to schedule and cancel, no empty tick ever visited.
+
+One rule: *inside, everything is counted in whole ticks* - a deadline is rounded up once, on the way in, and `now` down,
+so no level can fire early and the levels need no rounding of their own.
+
+Level 1 has one slot a tick. A slot of level n+1 is as long as the whole of level n, so `wheel_size` slots a level reach
+exponentially far; levels are made when a deadline first needs them. A timer lies in the finest level that reaches it.
+When the clock arrives at the start of a slot above level 1, its timers cascade: each moves down to the level that now
+fits it. A heap holds the start of every slot that is in use; it says when there is work, and a clock that jumps visits
+only those slots.
+
+Not thread-safe: one event loop, or a lock around it.
+
+Source: Varghese & Lauck 1987, scheme 7 (hierarchical wheels); the heap of slots in use has the role of the delay queue
+in Apache Kafka's SystemTimer. Ours: deadlines round up, results have an order, `next_expiry` is exact, a cancel
+frees at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from heapq import heappop, heappush
+from operator import attrgetter
+from typing import Generic, NamedTuple, TypeVar
+
+from ..errors import ClockWentBackwards, InvalidArgument, InvariantViolated
+from .slots import Slot, remove
+from .ticks import check_count, deadline_to_tick, now_to_tick
+from .timer import Timer
+
+T = TypeVar("T")
+
+_by_order = attrgetter("_order")
+_by_deadline = attrgetter("_deadline")
+
+
+class Level(NamedTuple):
+    """What `TimingWheel.levels` says of one level; every field in the wheel's unit except `wheel_size`."""
+
+    tick: int
+    """Length of one slot."""
+    wheel_size: int
+    """Number of slots."""
+    interval: int
+    """Length of all slots together, which is the tick of the next level."""
+    current_time: int
+    """The wheel's clock rounded down to this level's tick."""
+
+
+class TimingWheel(Generic[T]):
+    """A queue of timers on an integer clock that the caller moves.
+
+    Args:
+        tick: Length of a level-1 slot in the caller's unit (ns, ms, ticks, ...), >= 1.
+        wheel_size: Slots in each level, >= 2: one number, or one for each level from the finest up, of which the last
+            serves all further levels too. `tick=1, wheel_size=(60, 60, 12)` in seconds is the face of a clock.
+        start: The first instant of the clock, >= 0.
+
+    Raises:
+        InvalidArgument: one of them is anything else.
+
+    Timing: a timer is handed out by the first `advance` whose *now* has reached its deadline rounded up to the tick:
+    never early, and less than one tick late plus the time until that call. One whose deadline was not after the clock
+    when it was scheduled is due at once: the next `advance` returns it.
+    """
+
+    def __init__(self, tick: int = 1, wheel_size: int | Sequence[int] = 64, start: int = 0) -> None:
+        self._tick = check_count("tick", tick, 1)
+        self._sizes = _check_sizes(wheel_size)
+        self._now = check_count("start", start, 0)
+        self._now_ticks = now_to_tick(start, tick)
+        self._levels = [_Level(0, 1, self._sizes[0])]
+        self._due_at_once = _WheelSlot(self, -1, 0)
+        self._heap: list[tuple[int, int, _WheelSlot]] = []
+        self._live = 0
+        self._scheduled = 0
+
+    def __len__(self) -> int:
+        """Timers that wait: neither cancelled nor handed out. Exact at all times. O(1)."""
+        return self._live
+
+    def __repr__(self) -> str:
+        return f"<TimingWheel now={self._now} tick={self._tick} levels={len(self._levels)} waiting={self._live}>"
+
+    @property
+    def now(self) -> int:
+        """The clock: the *now* of the last `advance`, or `start`."""
+        return self._now
+
+    @property
+    def levels(self) -> tuple[Level, ...]:
+        """The levels made so far, the finest first; there is always at least one."""
+        return tuple(
+            Level(
+                tick=level.span * self._tick,
+                wheel_size=level.size,
+                interval=level.span * level.size * self._tick,
+                current_time=self._now_ticks // level.span * level.span * self._tick,
+            )
+            for level in self._levels
+        )
+
+    def schedule(self, deadline: int, item: T) -> Timer[T]:
+        """Let *item* be handed out when the clock reaches *deadline*.
+
+        Args:
+            deadline: An absolute instant in the wheel's unit, as far ahead as you like; due at once if not after `now`.
+            item: Anything; it is not looked at.
+
+        Returns:
+            The new timer, to cancel or reschedule it.
+
+        Raises:
+            InvalidArgument: *deadline* is not an int. State unchanged.
+
+        Cost: O(1) plus the number of levels; O(log slots) for a slot's first timer. See benchmarks/heart/timers.py.
+        """
+        if type(deadline) is not int:
+            raise InvalidArgument(f"deadline must be an int in the wheel's unit, got {deadline!r}")
+        self._scheduled = order = self._scheduled + 1
+        timer = Timer(deadline, item, order)
+        self._place(timer)
+        self._live += 1
+        return timer
+
+    def advance(self, now: int) -> list[Timer[T]]:
+        """Move the clock to *now*, over any distance, and hand out what is due.
+
+        Args:
+            now: An instant in the wheel's unit, not before the clock; the same instant again is fine.
+
+        Returns:
+            A new list, earliest deadline first, ties in the order they were scheduled; often empty. Its timers have
+            expired; the wheel may be changed at will while the caller works through it.
+
+        Raises:
+            ClockWentBackwards: *now* precedes the clock. State unchanged.
+            InvalidArgument: *now* is not an int. State unchanged.
+
+        Cost: O(returned + moved down + slots passed that were in use); nothing due is one comparison.
+        """
+        if type(now) is not int:
+            raise InvalidArgument(f"now must be an int in the wheel's unit, got {now!r}")
+        if now < self._now:
+            raise ClockWentBackwards(f"now must not precede {self._now}, the wheel's clock, got {now}")
+        self._now = now
+        self._now_ticks = now_ticks = now_to_tick(now, self._tick)
+        heap = self._heap
+        expired: list[Timer[T]] = self._due_at_once.take() if self._due_at_once.live else []
+        # The clock already stands at its new place, so a cascade files each timer where it belongs now, in one move.
+        while heap and heap[0][0] <= now_ticks:
+            slot = self._pop()
+            timers = slot.take()
+            if slot.level == 0:
+                expired += timers
+                continue
+            for timer in timers:
+                due = deadline_to_tick(timer._deadline, self._tick)
+                if due <= now_ticks:
+                    expired.append(timer)
+                else:
+                    self._file(timer, due)
+        if expired:
+            self._live -= len(expired)
+            # Two stable sorts on ints, mostly sorted already, make no million tuples for the collector to walk.
+            expired.sort(key=_by_order)
+            expired.sort(key=_by_deadline)
+        return expired
+
+    def next_expiry(self) -> int | None:
+        """The instant at which `advance` next has work to do: an expiry or a cascade. None when no timer waits.
+
+        In the wheel's unit; the clock itself when something is due at once, otherwise after the clock. Exact: an
+        `advance` to anything before it returns nothing and moves nothing, and cancelled timers wake nobody.
+
+        Cost: O(1) amortised; O(log slots) for each slot that was emptied by cancels since the last call.
+        """
+        if self._due_at_once.live:
+            return self._now
+        while self._heap:
+            if self._heap[0][2].live:
+                return self._heap[0][0] * self._tick
+            self._pop()
+        return None
+
+    def locate(self, timer: Timer[T]) -> tuple[int, int] | None:
+        """Where *timer* lies: (level, slot), levels from 1, the finest, slots from 0 to its size - 1.
+
+        None when it lies in no slot: due at once, expired, cancelled, or a timer of another wheel. O(1).
+        """
+        slot = timer._chunk.slot if timer._chunk is not None else None
+        if not isinstance(slot, _WheelSlot) or slot.wheel is not self or slot.level < 0:
+            return None
+        return slot.level + 1, slot.number % self._levels[slot.level].size
+
+    def check(self) -> None:
+        """Verify every invariant, O(timers); for tests.
+
+        Raises:
+            InvariantViolated: the first one that does not hold.
+        """
+        slots = [(level, slot) for level in self._levels for slot in level.slots.values()]
+        if sorted((start, -index) for start, index, _ in self._heap) != sorted(
+            (slot.number * level.span, -slot.level) for level, slot in slots
+        ):
+            raise InvariantViolated("the heap and the slots in use are not the same")
+        self._due_at_once.check()
+        for timer in self._due_at_once:
+            if timer._deadline > self._now:
+                raise InvariantViolated(f"{timer!r} counts as due at once, at {self._now}")
+        for level, slot in slots:
+            slot.check()
+            first = self._now_ticks // level.span + 1
+            if not first <= slot.number < first + level.size - 1:
+                raise InvariantViolated(f"slot {slot.number} of level {slot.level + 1} does not fit at {self._now}")
+            for timer in slot:
+                if deadline_to_tick(timer._deadline, self._tick) // level.span != slot.number:
+                    raise InvariantViolated(f"{timer!r} lies in slot {slot.number} of level {slot.level + 1}")
+        live = self._due_at_once.live + sum(slot.live for _, slot in slots)
+        if live != self._live:
+            raise InvariantViolated(f"the wheel counts {self._live} timers, holds {live}")
+
+    def _place(self, timer: Timer[T]) -> None:
+        """Put *timer*, which lies nowhere, where its deadline says."""
+        if timer._deadline <= self._now:
+            self._due_at_once.add(timer)
+        else:
+            self._file(timer, deadline_to_tick(timer._deadline, self._tick))
+
+    def _file(self, timer: Timer[T], due: int) -> None:
+        """Put *timer*, due at the tick *due*, which is after the clock, into the finest level that reaches it."""
+        for level in self._levels:
+            number = due // level.span
+            # Each level sees the clock rounded down to its own tick: seen from the exact clock, a deadline just short
+            # of one revolution would share the slot the clock stands in.
+            if number - self._now_ticks // level.span < level.size:
+                break
+        else:
+            level = self._grow(due)
+            number = due // level.span
+        slot = level.slots.get(number)
+        if slot is None:
+            level.slots[number] = slot = _WheelSlot(self, level.index, number)
+            heappush(self._heap, (number * level.span, level.index, slot))
+        slot.add(timer)
+
+    def _grow(self, due: int) -> _Level:
+        """Make levels until one reaches *due*; return that one."""
+        while True:
+            top = self._levels[-1]
+            index = len(self._levels)
+            level = _Level(index, top.span * top.size, self._sizes[min(index, len(self._sizes) - 1)])
+            self._levels.append(level)
+            if due // level.span - self._now_ticks // level.span < level.size:
+                return level
+
+    def _pop(self) -> _WheelSlot:
+        """Put the slot with the earliest start out of use."""
+        _, index, slot = heappop(self._heap)
+        del self._levels[index].slots[slot.number]
+        return slot
+
+    def _forget(self, timer: Timer[T]) -> None:
+        remove(timer)
+        self._live -= 1
+
+    def _move(self, timer: Timer[T], deadline: int) -> None:
+        remove(timer)
+        self._scheduled = timer._order = self._scheduled + 1
+        timer._deadline = deadline
+        self._place(timer)
+
+
+class _Level:
+    """One level. `slots` holds those in use, by number: the slot of ticks [number * span, (number + 1) * span)."""
+
+    __slots__ = ("index", "size", "slots", "span")
+
+    def __init__(self, index: int, span: int, size: int) -> None:
+        self.index = index
+        self.span = span  # ticks a slot
+        self.size = size
+        self.slots: dict[int, _WheelSlot] = {}
+
+
+class _WheelSlot(Slot):
+    """A slot that knows where it belongs. In use from its first timer until the clock, or `next_expiry`, passes it."""
+
+    __slots__ = ("level", "number", "wheel")
+
+    # Any wheel: a slot never looks at the items, and mypy would otherwise want the type carried through `slots`.
+    def __init__(self, wheel: TimingWheel[T], level: int, number: int) -> None:
+        super().__init__()
+        self.wheel = wheel
+        self.level = level
+        self.number = number
+
+
+def _check_sizes(wheel_size: int | Sequence[int]) -> tuple[int, ...]:
+    if isinstance(wheel_size, int):
+        return (check_count("wheel_size", wheel_size, 2),)
+    if not isinstance(wheel_size, Sequence) or not wheel_size:
+        raise InvalidArgument(f"wheel_size must be an int >= 2 or one for each level, got {wheel_size!r}")
+    return tuple(check_count(f"wheel_size[{level}]", size, 2) for level, size in enumerate(wheel_size))

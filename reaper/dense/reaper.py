@@ -1,0 +1,660 @@
+"""DenseReaper: one byte a connection, where connections are numbered from 0 up without wide gaps, as descriptors are.
+
+The law and the interface are those of `IdleReaper`; what differs is where things lie:
+
+    touch    stores the open epoch's number, 1 to 254, in the connection's byte. Nothing else happens.
+    close    as in the core: the epoch learns its real closing instant, and whoever is silent since is due at that
+             instant + timeout, exactly.
+    expire   an epoch that is due is looked for: whoever still has its number has been silent since. `bytearray.find`
+             passes over a million living ones in 10 to 40 us. There are no slots, and nobody is moved between them.
+    age      a number is wanted again after some 220 epochs. Who has it still, with a timeout as long as that, is noted
+             by name in `dense_lanes.Aged` and bears the byte AGED: one step a long silence, no limit to the timeout.
+
+A second byte names the lane: timeout, reason, and whether suspended. It alone says who is registered, so the first one
+may be written blindly: a touch that comes too late can neither bring back nor reap anybody.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Sequence
+from heapq import heapify, heapreplace
+from typing import NamedTuple
+
+from ..core.hooks import ErrorHook, call
+from ..core.lease import OPEN, Epoch, Expiry, Explanation, Hook, Key
+from ..core.reaper import MOVES_PER_CALL, Spare
+from ..core.ticks import check_count, check_limit, check_now, check_timeout
+from ..errors import DuplicateUid, InvalidArgument, InvariantViolated, UnknownUid
+from .lanes import AGED, Aged, AgedSlot, Lane
+from .lease import DenseLease, DenseStatistics, bind
+
+MAX_UID = (1 << 24) - 1
+"""The largest uid unless another was chosen: the array goes up to the largest in use, and 16 million cost 100 MB."""
+
+BYTES_A_MOVE = 8192
+"""Bytes that `find` passes over in the time of one step in Python, roughly; so a long pass counts as work."""
+
+
+class Doomed(NamedTuple):
+    """Candidates of one lane and one epoch, by uid."""
+
+    lane: Lane
+    epoch: Epoch
+    byte: int
+    due: float
+    leases: list[DenseLease]
+
+
+class DenseReaper:
+    """Watches connections that have small numbers and names those that have been silent for their timeout.
+
+    The same law, methods, arguments and errors as `IdleReaper`; what is said of those is not said again here. All times
+    are float seconds on one monotonic clock of the caller's. Not thread-safe: one event loop, one core.
+
+    It differs in this: a uid is an int, from 0 to `max_uid`; those who are due at one instant come by uid, not by
+    arrival; a connection's own handle need not be kept, `touch(uid)` is the cheapest way; while a connection is
+    suspended it is taken for active, and nothing is remembered of the time before; at most 255 distinct
+    (timeout, reason) are in use at a time, counting twice those of which some are suspended; during a last look the
+    leases are still alive, and touching one of them spares it as well.
+
+    Args:
+        tick: Precision, seconds, > 0: how late a reap may be.
+        epochs_per_tick: Epochs a tick, >= 1, as in `IdleReaper`.
+        capacity: Uids to make room for at once. It grows on demand, copying 6 to 10 bytes a uid.
+        max_uid: The largest uid that is accepted. Memory goes up to the largest in use, whatever lies below.
+        on_error: Called with (error, expiry) when a hook raises. None: see `expire`.
+    Raises:
+        InvalidArgument: by name and value.
+
+    Attributes:
+        epochs: The byte of each uid, for `epochs[uid] = core.open_number`, the touch without a call. Only for a uid
+            that has been registered at some time (others: IndexError). Always in this form: a number kept for later
+            belongs to an epoch that is closed by then, and whoever gets it is reaped too early. It remains the same
+            object; while a memoryview of it is held, registering a larger uid raises BufferError.
+        open_number: The number of the open epoch; changed by `close_epoch`, `advance`, `register` and `resume`.
+    """
+
+    _numbers = 254  # that an epoch may have; 0 means none, 255 AGED
+    _age_from = 224  # epochs that may have a number before the oldest is made to give it back
+
+    def __init__(
+        self,
+        tick: float = 1.0,
+        *,
+        epochs_per_tick: int = 1,
+        capacity: int = 1024,
+        max_uid: int = MAX_UID,
+        on_error: ErrorHook | None = None,
+    ) -> None:
+        self.tick = check_timeout("tick", tick)
+        self._epoch_length = self.tick / check_count("epochs_per_tick", epochs_per_tick, 1)
+        self._max_uid = check_count("max_uid", max_uid, 0)
+        self._on_error = on_error
+        self.epochs = bytearray()
+        self._lanes_of = bytearray()  # number of the lane of each uid, 0: not registered
+        self._generations = array("I")
+        self._lanes: dict[tuple[float, str, bool], Lane] = {}
+        self._table: list[Lane | None] = [None] * 256  # by number; 0 remains free
+        self._hooks: dict[int, Hook] = {}
+        self._count = self._armed = 0
+        self._live = [Epoch(0.0, 0)]  # epochs that have a number, serials without gaps; the last one is open
+        self.open_number = 1
+        self._aged = Aged(self.epochs)
+        self._age_cursor = 0  # uids below it have been looked at to age the oldest epoch
+        self._latest = float("-inf")  # the latest instant any call has named
+        self._judged = float("-inf")  # the latest instant anybody was judged by
+        self._epochs = self._expired = self._averted = self._released = self._overlong = self._moved = 0
+        self._max_lateness = 0.0
+        self._lease_type, self._namespace = bind(self, self.epochs, self._generations, self.open_number)
+        self._grow(check_count("capacity", capacity, 0))
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __contains__(self, uid: object) -> bool:
+        return type(uid) is int and 0 <= uid < len(self._lanes_of) and self._lanes_of[uid] > 0
+
+    # ---- the life of a connection --------------------------------------------------------------------------------
+
+    def register(
+        self, uid: int, timeout: float, now: float, on: Hook | None = None, *, reason: str = "idle"
+    ) -> DenseLease:
+        """Watch *uid* from *now* on; registering counts as activity. As `IdleReaper.register`.
+
+        Args:
+            uid: 0 <= uid <= max_uid; a socket's descriptor is one.
+            timeout, now, on, reason: As there.
+        Returns:
+            A handle. It may be dropped: `touch(uid)` and `discard(uid)` do without.
+        Raises:
+            InvalidArgument: also: 255 distinct (timeout, reason) are in use. State unchanged.
+            ClockWentBackwards, DuplicateUid: State unchanged.
+        Cost: O(1) amortised. Every distinct (timeout, reason) adds one pass of `find` over all uids an epoch.
+        """
+        timeout = check_timeout("timeout", timeout)
+        now = check_now(now, self._latest)
+        if type(uid) is not int or not 0 <= uid <= self._max_uid:
+            raise InvalidArgument(f"uid must be an integer from 0 to {self._max_uid}, got {uid!r}")
+        if uid in self:
+            raise DuplicateUid(f"uid {uid!r} is registered already; release its lease first")
+        if uid >= self.capacity:
+            self._grow(max(uid + 1, len(self.epochs) * 5 // 4))
+        lane = self._lane(timeout, reason, False)
+        self._wake_up(now)
+        self.epochs[uid] = self.open_number
+        self._enter(uid, lane)
+        self._count += 1
+        if on is not None:
+            self._hooks[uid] = on
+        return self._handles((uid,))[0]
+
+    def touch(self, uid: int) -> bool:
+        """Note activity of *uid*; False if it is not registered. Cost: a look at one byte, a store into another."""
+        try:
+            if uid >= 0 and self._lanes_of[uid]:
+                self.epochs[uid] = self.open_number
+                return True
+        except (IndexError, TypeError):  # TypeError: a uid of another kind is not registered
+            pass
+        return False
+
+    def touch_many(self, uids: Iterable[int]) -> None:
+        """Note activity of each of *uids*, as read from one poll; those not registered are passed over.
+
+        Cost: about a dict store each; a quarter to a third of a call of `touch`.
+        """
+        epochs, number = self.epochs, self.open_number
+        rest = iter(uids)
+        while True:
+            try:
+                for uid in rest:
+                    if uid >= 0:
+                        epochs[uid] = number
+            except IndexError:
+                continue  # beyond everything that was ever registered
+            return
+
+    def discard(self, uid: int) -> bool:
+        """`release()` the lease of *uid*; False if it is not registered. O(1)."""
+        lane = self._table[self._lanes_of[uid]] if uid in self else None
+        if lane is None:
+            return False
+        self._end(lane, (uid,))
+        self._hooks.pop(uid, None)
+        self._released += 1
+        return True
+
+    def _suspend(self, lease: DenseLease) -> bool:
+        lane = self._lane_of_lease(lease)
+        if lane is None or lane.suspended:
+            return False
+        self._enter(lease.uid, self._lane(lane.timeout, lane.reason, True))
+        self._leave(lane, 1)
+        self.epochs[lease.uid] = 0  # it must not be found among the aged
+        return True
+
+    def _resume(self, lease: DenseLease, now: float) -> bool:
+        now = check_now(now, self._latest)
+        lane = self._lane_of_lease(lease)
+        if lane is None or not lane.suspended:
+            return False
+        armed = self._lane(lane.timeout, lane.reason, False)
+        self._wake_up(now)
+        self.epochs[lease.uid] = self.open_number
+        self._enter(lease.uid, armed)
+        self._leave(lane, 1)
+        return True
+
+    def _retime(self, lease: DenseLease, timeout: float, now: float, reason: str | None) -> bool:
+        timeout = check_timeout("timeout", timeout)
+        now = check_now(now, self._latest)
+        old = self._lane_of_lease(lease)
+        if old is None:
+            return False
+        new = self._lane(timeout, old.reason if reason is None else reason, old.suspended)
+        self._latest = now
+        if new is old:
+            return True
+        uid: int = lease.uid
+        if old.suspended:
+            self._enter(uid, new)
+        else:
+            epoch = self._epoch_of(uid)
+            if self.epochs[uid] == AGED:
+                self._enter(uid, new)  # no pass will find it, but the list that it is noted in
+                self._aged.add(uid, self._aged.slot(epoch, new.key))
+            else:
+                self._enter(uid, new, epoch.serial)
+        self._leave(old, 1)
+        return True
+
+    def _release(self, lease: DenseLease) -> bool:
+        return self._lane_of_lease(lease) is not None and self.discard(lease.uid)
+
+    def _lane_of_lease(self, lease: DenseLease) -> Lane | None:
+        """The lane of the connection that *lease* stands for; None when that has ended."""
+        uid = lease.uid
+        return self._table[self._lanes_of[uid]] if self._generations[uid] == lease._pos else None
+
+    def _handles(self, uids: Iterable[int]) -> list[DenseLease]:
+        make, generations = self._lease_type, self._generations
+        handles = []
+        for uid in uids:
+            lease = make()
+            lease.uid = uid
+            lease._pos = generations[uid]
+            handles.append(lease)
+        return handles
+
+    def _lane(self, timeout: float, reason: str, suspended: bool) -> Lane:
+        key = (timeout, reason, suspended)
+        lane = self._lanes.get(key)
+        if lane is None:
+            try:
+                number = self._table.index(None, 1)
+            except ValueError:
+                raise InvalidArgument(
+                    f"at most 255 distinct (timeout, reason) can be in use, got one more: {(timeout, reason)!r}"
+                ) from None
+            lane = self._lanes[key] = self._table[number] = Lane(number, *key)
+        return lane
+
+    def _enter(self, uid: int, lane: Lane, serial: int | None = None) -> None:
+        """Put *uid*, last active in epoch *serial* (None: the open one), into *lane*."""
+        if not lane.suspended:
+            lane.enlist(self._epochs if serial is None else serial)
+            self._armed += 1
+        lane.members += 1
+        self._lanes_of[uid] = lane.number
+
+    def _leave(self, lane: Lane, count: int) -> None:
+        lane.members -= count
+        if not lane.suspended:
+            self._armed -= count
+        if not lane.members:
+            self._table[lane.number] = None
+            del self._lanes[lane.timeout, lane.reason, lane.suspended]
+
+    def _end(self, lane: Lane, uids: Sequence[int]) -> None:
+        """Take *uids*, one or more and all in *lane*, out of the books; their handles are dead from here on."""
+        epochs, lanes_of, generations = self.epochs, self._lanes_of, self._generations
+        for uid in uids:
+            lanes_of[uid] = epochs[uid] = 0
+            generations[uid] = (generations[uid] + 1) & 0xFFFFFFFF
+        self._count -= len(uids)
+        self._leave(lane, len(uids))
+
+    def _grow(self, capacity: int) -> None:
+        # One place more than there are uids: that is the byte of uid -1, the descriptor of a closed socket.
+        more = min(capacity, self._max_uid + 1) + 1 - len(self.epochs)
+        self.epochs.extend(bytes(more))
+        self._generations.frombytes(bytes(4 * more))
+        self._lanes_of.extend(bytes(more))
+
+    @property
+    def capacity(self) -> int:
+        """Uids there is room for; the first one beyond makes it grow by a quarter."""
+        return len(self._lanes_of) - 1
+
+    # ---- time ----------------------------------------------------------------------------------------------------
+
+    def _wake_up(self, now: float) -> None:
+        """Before something is armed at *now*: if nothing was armed, nobody has kept the epochs going."""
+        self._latest = now
+        if not self._armed:
+            self._close(now)
+
+    def close_epoch(self, now: float, at_least: float = 0.0) -> bool:
+        """End the open epoch at *now* and open the next, as `IdleReaper.close_epoch`.
+
+        It stays open, which can make a reap later and never earlier, also when all numbers are in use. That takes 30
+        epochs closed with no `expire` in between that has time to look: `statistics().overlong` counts it. Cost: O(1).
+        """
+        now = check_now(now, self._latest)
+        self._latest = now
+        return now - self._live[-1].opened >= at_least and self._close(now)
+
+    def _close(self, now: float) -> bool:
+        live = self._live
+        if self._armed and len(live) >= self._numbers:
+            self._overlong += 1
+            return False
+        live[-1].closed = now
+        self._epochs += 1
+        if not self._armed:  # nobody has any number
+            live.clear()
+            self._aged.clear()
+            self._age_cursor = 0
+        live.append(Epoch(now, self._epochs))
+        self.open_number = self._namespace["open_number"] = 1 + self._epochs % self._numbers
+        return True
+
+    def _epoch_of(self, uid: int) -> Epoch:
+        """The epoch of the last activity of *uid*, which is registered and not suspended."""
+        byte = self.epochs[uid]
+        if byte == AGED:
+            return self._aged.slot_of(uid).epoch
+        return self._live[(byte - 1 - self._live[0].serial) % self._numbers]
+
+    def next_wakeup(self) -> float | None:
+        """When `advance` should next be called, as `IdleReaper.next_wakeup`. O(lanes)."""
+        if not self._armed:
+            return None
+        # When numbers have to be won back there is work now.
+        end = self.epoch_ends if len(self._live) <= self._age_from else self._live[-1].opened
+        slot = self._aged.first()
+        return min(end, OPEN if slot is None else slot.due, *map(self._due_of, self._waiting()))
+
+    def advance(self, now: float, limit: int | None = None) -> list[Expiry]:
+        """Move the clock to *now*, note the end of the epoch, and reap what is due: `close_epoch`, then `expire`.
+
+        As `IdleReaper.advance`: an epoch younger than half its length stays open.
+        """
+        check_limit(limit)
+        self.close_epoch(now, at_least=self._epoch_length / 2)
+        return self.expire(now, limit)
+
+    @property
+    def epoch_length(self) -> float:
+        """Seconds that an epoch lasts when nobody is late: tick / epochs_per_tick."""
+        return self._epoch_length
+
+    @property
+    def epoch_ends(self) -> float:
+        """The instant at which the open epoch should be closed. How late that happens is how late the loop is."""
+        return self._live[-1].opened + self._epoch_length
+
+    def _due_of(self, lane: Lane) -> float:
+        """When the epoch that *lane* has to look at next is due; infinite while it is open."""
+        return self._live[lane.current - self._live[0].serial].closed + lane.timeout
+
+    def _waiting(self) -> list[Lane]:
+        return [lane for lane in self._lanes.values() if lane.members and not lane.suspended]
+
+    def expire(self, now: float, limit: int | None = None, spare: Spare | None = None) -> list[Expiry]:
+        """Reap what is due as of *now*: due <= now. As `IdleReaper.expire`.
+
+        Args:
+            now: Seconds; must not be less than the last instant judged by.
+            limit: Most leases to look at for the last time; the rest stays due. None for all. With a limit the list
+                may be empty although more is due, once it has done the work of `MOVES_PER_CALL` moves: passes over the
+                uids, looks at neighbours in other lanes, ageing. `next_wakeup()` tells: it is not later than now.
+            spare: The last look, as there. A lease touched, suspended, retimed or released during it is not reaped.
+        Returns:
+            A new list, earliest due first, those of one epoch and lane by uid; may be empty. Their leases have ended.
+        Raises:
+            InvalidArgument, ClockWentBackwards: State unchanged.
+            HookErrors: hooks raised and there is no on_error. All hooks have run; `.expired` has the list.
+        Cost: O(reaped + aged) steps, and a pass of `find` over the uids for every lane and epoch that is due.
+        """
+        check_limit(limit)
+        now = check_now(now, self._judged, "after judging by")
+        self._judged = now
+        self._latest = max(now, self._latest)
+        doomed, work = self._find_doomed(now, limit)
+        if spare is not None and doomed:
+            doomed = self._last_look(doomed, spare)
+        for group in doomed:
+            if group.leases:
+                self._end(group.lane, [lease.uid for lease in group.leases])
+        self._aged.sweep()
+        self._free_numbers()
+        self._age(None if limit is None else max(MOVES_PER_CALL - work, 1))
+        return self._report(doomed, now)
+
+    def _find_doomed(self, now: float, limit: int | None) -> tuple[list[Doomed], int]:
+        """Candidates, earliest due first, and the work that took. Only how far each lane has come is changed."""
+        doomed: list[Doomed] = []
+        work = 0
+        room = most = len(self.epochs)  # all there are
+        if limit is not None:
+            room, most = limit, MOVES_PER_CALL
+        queue = [(self._due_of(lane), lane.number, lane) for lane in self._waiting()]
+        heapify(queue)
+        while room > 0 and work < most:
+            slot = self._aged.first()
+            if slot is not None and (not queue or slot.due <= queue[0][0]):
+                if slot.due > now:
+                    break
+                lane = self._lanes.get((*slot.key, False))
+                epoch, byte, due = slot.epoch, AGED, slot.due
+                uids, steps, finished = self._aged.work_off(slot, room, most - work)
+                if finished:
+                    self._aged.drop_first()
+            else:
+                if not queue or queue[0][0] > now:
+                    break
+                due, _, lane = queue[0]
+                epoch = self._live[lane.current - self._live[0].serial]
+                byte = 1 + epoch.serial % self._numbers
+                uids, steps = self._pass(lane, byte, room, most - work)
+                heapreplace(queue, (self._due_of(lane), lane.number, lane))
+            if uids and lane is not None:
+                doomed.append(Doomed(lane, epoch, byte, due, self._handles(uids)))
+                room -= len(uids)
+            if limit is not None:
+                work += steps
+        return doomed, work
+
+    def _pass(self, lane: Lane, byte: int, room: int, most: int) -> tuple[list[int], int]:
+        """Up to *room* uids that are in *lane* and have *byte*, in order, and the work that took, stopping at *most*.
+
+        Two arrays are searched at once: from a hit in one that is none in the other it leaps to the other's next.
+        """
+        number, lanes_of = lane.number, self._lanes_of
+        find, find_lane = self.epochs.find, lanes_of.find
+        found: list[int] = []
+        steps = 1
+        start = at = lane.cursor
+        while len(found) < room and steps < most:
+            at = find(byte, at)
+            if at >= 0 and lanes_of[at] == number:
+                found.append(at)
+                at += 1
+                continue
+            if at >= 0:
+                at = find_lane(number, at + 1)
+                steps += 1
+            if at < 0:
+                lane.done()
+                return found, steps + (len(lanes_of) - start) // BYTES_A_MOVE
+        lane.cursor = at
+        return found, steps + (at - start) // BYTES_A_MOVE
+
+    def _last_look(self, doomed: list[Doomed], spare: Spare) -> list[Doomed]:
+        try:
+            spared = {lease.uid for lease in spare([lease for group in doomed for lease in group.leases])}
+        except BaseException:
+            for group in doomed:
+                for lease in group.leases:
+                    if self._is_still_in(group, lease):
+                        if group.byte == AGED:
+                            self._aged.add(lease.uid, self._aged.slot(group.epoch, group.lane.key))
+                        else:
+                            group.lane.enlist(group.epoch.serial)
+            raise
+        left = []
+        for group in doomed:
+            silent = []
+            for lease in group.leases:
+                if lease.uid not in spared:
+                    if self._is_still_in(group, lease):
+                        silent.append(lease)
+                elif lease.alive:
+                    self.epochs[lease.uid] = self.open_number
+                    self._averted += 1
+            left.append(group._replace(leases=silent))
+        return left
+
+    def _is_still_in(self, group: Doomed, lease: DenseLease) -> bool:
+        return self._lane_of_lease(lease) is group.lane and self.epochs[lease.uid] == group.byte
+
+    def _free_numbers(self) -> None:
+        """Let go of the epochs that every lane has worked off."""
+        live = self._live
+        through = min((lane.current for lane in self._waiting()), default=self._epochs) - live[0].serial
+        if through:
+            del live[:through]
+            self._age_cursor = 0
+
+    def _age(self, most: int | None) -> None:
+        """Win numbers back from the oldest epochs, if that is necessary, with about *most* steps of work."""
+        live, epochs = self._live, self.epochs
+        while len(live) > self._age_from:
+            epoch = live[0]
+            byte = 1 + epoch.serial % self._numbers
+            at = self._age_cursor
+            slots: dict[int, AgedSlot] = {}
+            if most is not None:
+                most -= (len(epochs) - at) // BYTES_A_MOVE
+            while (at := epochs.find(byte, at)) >= 0:
+                lane = self._table[self._lanes_of[at]]
+                if lane is not None and not lane.suspended:
+                    slot = slots.get(lane.number)
+                    if slot is None:
+                        slot = slots[lane.number] = self._aged.slot(epoch, lane.key)
+                    self._aged.add(at, slot)
+                    epochs[at] = AGED
+                    self._moved += 1
+                at += 1
+                if most is not None:
+                    most -= 2  # it takes about as long as two moves of IdleReaper
+                    if most <= 0:
+                        self._age_cursor = at
+                        return
+            for waiting in self._waiting():
+                if waiting.current == epoch.serial:
+                    waiting.done()
+            del live[0]
+            self._age_cursor = 0
+
+    def _report(self, doomed: list[Doomed], now: float) -> list[Expiry]:
+        expired: list[Expiry] = []
+        for lane, _, _, due, leases in doomed:
+            lateness = now - due
+            if leases and lateness > self._max_lateness:
+                self._max_lateness = lateness
+            expired += [Expiry(lease.uid, lease, lane.reason, due, now, lateness) for lease in leases]
+        self._expired += len(expired)
+        hooks = [self._hooks.pop(expiry.uid, None) for expiry in expired] if self._hooks else ()
+        call(hooks, expired, self._on_error)  # only now: the books are closed
+        return expired
+
+    # ---- looking in ----------------------------------------------------------------------------------------------
+
+    def explain(self, uid: int) -> Explanation:
+        """Why *uid* is still here and until when. O(1). Its `place` is 'ring', 'aged' or 'suspended'.
+
+        A suspended connection is taken for active: from the beginning of the open epoch until now.
+
+        Raises:
+            UnknownUid: it is not registered.
+        """
+        lane = self._table[self._lanes_of[uid]] if uid in self else None
+        if lane is None:
+            raise UnknownUid(f"uid {uid!r} is not registered")
+        epoch = self._live[-1] if lane.suspended else self._epoch_of(uid)
+        is_open = epoch is self._live[-1]
+        ends = self.epoch_ends if is_open else epoch.closed
+        return Explanation(
+            uid=uid,
+            timeout=lane.timeout,
+            reason=lane.reason,
+            suspended=lane.suspended,
+            active_from=epoch.opened,
+            active_until=None if is_open else epoch.closed,
+            due=None if lane.suspended else ends + lane.timeout,
+            place="suspended" if lane.suspended else "aged" if self.epochs[uid] == AGED else "ring",
+        )
+
+    def oldest(self, n: int) -> list[int]:
+        """Up to *n* uids, longest idle first; suspended ones never. Ties (one epoch) by uid.
+
+        For eviction under pressure. Cost: O(aged), and a pass over all uids for each epoch it looks into.
+        """
+        check_count("n", n, 0)
+        aged: dict[int, list[int]] = {}
+        for epoch, uids in self._aged.members():
+            aged.setdefault(epoch.serial, []).extend(uids)
+        found = [uid for serial in sorted(aged) for uid in sorted(aged[serial])]
+        for epoch in self._live:
+            at = -1
+            byte = 1 + epoch.serial % self._numbers
+            while len(found) < n and (at := self.epochs.find(byte, at + 1)) >= 0:
+                lane = self._table[self._lanes_of[at]]
+                if lane is not None and not lane.suspended:
+                    found.append(at)
+        return found[:n]
+
+    def statistics(self) -> DenseStatistics:
+        """A snapshot of the counters; taking it costs O(1)."""
+        return DenseStatistics(
+            registered=self._count,
+            suspended=self._count - self._armed,
+            slots=len(self._live) - 1,
+            slots_in_wheel=len(self._aged),
+            epochs=self._epochs,
+            expired=self._expired,
+            moved=self._moved,
+            averted=self._averted,
+            released=self._released,
+            max_lateness=self._max_lateness,
+            capacity=self.capacity,
+            lanes=len(self._lanes),
+            overlong=self._overlong,
+        )
+
+    def check(self) -> None:
+        """Verify every invariant, O(capacity).
+
+        Raises:
+            InvariantViolated: the first one that does not hold.
+        """
+        lanes_of, live = self._lanes_of, self._live
+        serials = [epoch.serial for epoch in live]
+        if serials != list(range(self._epochs - len(live) + 1, self._epochs + 1)) or len(live) > self._numbers:
+            raise InvariantViolated(f"epochs {serials} have numbers")
+        closed = [epoch.closed for epoch in live]
+        if closed != sorted(closed) or closed[-1] != OPEN or self.open_number != 1 + serials[-1] % self._numbers:
+            raise InvariantViolated(f"epochs closed at {closed}, the open one has number {self.open_number}")
+        if not len(self.epochs) == len(lanes_of) == len(self._generations) or lanes_of[-1]:
+            raise InvariantViolated("the arrays differ in length, or -1 is registered")
+        armed = 0
+        for key, lane in self._lanes.items():
+            if key != (lane.timeout, lane.reason, lane.suspended) or self._table[lane.number] is not lane:
+                raise InvariantViolated(f"lane {key} is not in the table")
+            if lane.members != lanes_of.count(lane.number):
+                raise InvariantViolated(f"lane {key} counts {lane.members}, holds {lanes_of.count(lane.number)}")
+            if lane.members and not lane.suspended:
+                armed += lane.members
+                if not serials[0] <= lane.current <= serials[-1]:
+                    raise InvariantViolated(f"lane {key} is at epoch {lane.current} of {serials}")
+        if armed != self._armed or len(lanes_of) - lanes_of.count(0) != self._count:
+            raise InvariantViolated(f"{armed} armed; books: {self._armed} of {self._count}")
+        aged = self._aged.awaited()
+        for uid, number in enumerate(lanes_of):
+            if number:
+                self._check_uid(uid, self._table[number], aged)
+        if not all(uid in self for uid in self._hooks):
+            raise InvariantViolated("a hook outlived its connection")
+
+    def _check_uid(self, uid: int, lane: Lane | None, aged: dict[Key, set[int]]) -> None:
+        """Somebody will come by to look at *uid*: its lane's pass, and the ageing; or the list in which it is."""
+        if lane is None:
+            raise InvariantViolated(f"uid {uid} is in no lane")
+        if lane.suspended:
+            return
+        byte, first = self.epochs[uid], self._live[0].serial
+        if byte == AGED:
+            if uid not in aged.get(lane.key, ()):
+                raise InvariantViolated(f"uid {uid} is not in the list in which it should be")
+            return
+        index = (byte - 1 - first) % self._numbers
+        serial = first + index
+        if not byte or index >= len(self._live):
+            raise InvariantViolated(f"uid {uid} has the number {byte}, which no epoch has")
+        if (serial < lane.next and serial not in lane.late) or (serial == lane.current and uid < lane.cursor):
+            raise InvariantViolated(f"uid {uid} was passed over in epoch {serial}")
+        if serial == first and uid < self._age_cursor:
+            raise InvariantViolated(f"uid {uid} was passed over when epoch {serial} was aged")

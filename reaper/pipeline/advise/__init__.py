@@ -1,0 +1,1 @@
+"""Which timeout, tick and wheel size this traffic wants."""

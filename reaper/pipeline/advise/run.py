@@ -1,0 +1,329 @@
+"""The advice: which idle timeout, tick and wheel size this traffic wants, and what every other choice would cost.
+
+Spark counts silences into buckets of 1 % and connections into bins of time; the statistics run on those few rows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+
+from ..read.frames import listener_names, read_events, recomputed
+from ..read.inputs import Inputs, share_timeline
+from .access_logs import FORMATS, read_requests, silences
+from .survival import BALANCERS, Curve, kaplan_meier
+from .traffic import connections, histogram, lives_of_journal, lives_of_requests, silences_of_journal
+
+SCHEMA = "reaper-advice/1"
+CANDIDATES = (1, 2, 3, 4, 5, 7, 10, 15, 20, 30, 45, 60, 75, 90, 120, 180, 300, 350, 600, 900, 1800, 3600)
+"""Seconds. Those that people configure; the recommendation itself is not bound to them."""
+
+LATENESS_SHARE = 0.02
+"""A reap may be this share of the timeout late: a tick of 0.5 s at 30 s. Finer ticks cost wake-ups and buy nothing."""
+
+TICKS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0)
+MARGIN_S = 5.0
+"""By how much a timeout must outlast a load balancer's: a request and an idle close must not cross on the way."""
+
+
+class NotFull(Exception):
+    """Silences cannot be recomputed. The message is one line that says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What is asked for."""
+
+    max_cut: float = 0.001
+    """The share of silences that end in sight which may be cut."""
+    behind: str | None = None
+    """A load balancer, one of `BALANCERS`."""
+    longest_s: float = 3600.0
+
+
+@dataclass(slots=True)
+class Advice:
+    """The outcome; `summary` goes to JSON."""
+
+    summary: dict[str, Any]
+
+    @property
+    def complete(self) -> bool:
+        """Whether every file and line could be read and there was anything to learn from."""
+        return bool(not self.summary["quarantined"] and self.summary["listeners"])
+
+
+def tick_for(timeout: float) -> float:
+    """The coarsest usual tick that is at most `LATENESS_SHARE` of *timeout*, seconds."""
+    return max((tick for tick in TICKS if tick <= timeout * LATENESS_SHARE), default=TICKS[0])
+
+
+def wheel_size_for(timeout: float, tick: float) -> int:
+    """The least power of two whose span holds *timeout* and the epoch it counts from, so that nothing cascades."""
+    return 1 << max(1, math.ceil(math.log2(timeout / tick + 2)))
+
+
+def cost(timeout: float, tick: float, connections: float, reaps_per_s: float) -> dict[str, float]:
+    """What the reaper will do at these settings: the model that the tests check against the real wheel.
+
+    Args:
+        timeout, tick: Seconds.
+        connections: Open on average.
+        reaps_per_s: Reaps a second.
+    """
+    return {
+        "wakeups_per_s": 1 / tick,
+        "moves_per_s_at_most": connections / timeout,
+        "slots": math.ceil(timeout / tick) + 1,
+        "mean_lateness_s": tick / 2,
+        "connections_held_by_lateness": reaps_per_s * tick / 2,
+    }
+
+
+def advise(
+    spark: SparkSession,
+    inputs: Inputs,
+    logs: tuple[str, list[Path], int] | None,
+    policy: Policy,
+    progress: Callable[[str], None] = lambda _: None,
+    *,
+    recompute: bool = False,
+) -> Advice:
+    """Learn from journals, or from access logs (format, files, timeout in force in ns).
+
+    Args:
+        recompute: Take silences from the times of the rows, not from what the rows say of them.
+    Raises:
+        NotFull: they are to be recomputed, but a journal has no row for each activity.
+    """
+    quarantined: list[dict[str, str]] = list(inputs.quarantined)
+    candidates = [float(t) for t in CANDIDATES if t <= policy.longest_s]
+    notes: list[str] = []
+    if logs is None:
+        share_timeline(inputs.runs)
+        if recompute and (lacking := next((run for run in inputs.runs if not run.full), None)):
+            raise NotFull(f"silences cannot be recomputed: the journal of writer {lacking.writer} is not in full mode")
+        events = read_events(spark, inputs)
+        if recompute:
+            events = recomputed(events)
+        rows = silences_of_journal(events)
+        lives = lives_of_journal(spark, events, inputs, candidates)
+        named = listener_names(spark, inputs)
+        threshold = max((run.gap_threshold_ns for run in inputs.runs), default=0) / 1e9
+        source = "journal"
+    else:
+        name, paths, timeout_ns = logs
+        requests, bad = read_requests(spark, name, paths)
+        if bad:
+            quarantined.append({"path": ", ".join(map(str, paths)), "reason": f"{bad} line(s) are no {name} format"})
+        gaps = silences(requests, timeout_ns, connections=FORMATS[name].connections).cache()
+        rows = gaps.withColumn("listener_hash", F.xxhash64("listener"))
+        lives = lives_of_requests(gaps, candidates)
+        named = {row[0]: row[1] for row in gaps.select(F.xxhash64("listener"), "listener").distinct().collect()}
+        threshold = 0.0
+        source = name
+        notes.append(f"{name} logs do not show {FORMATS[name].blind}")
+    progress("counting silences")
+    buckets = histogram(rows)
+    progress("weighing candidate timeouts")
+    table, span_s = connections(lives, candidates)
+    if threshold:
+        notes.append(
+            f"silences up to {threshold:g} s were not written one by one: candidates below are not judged, and where "
+            "they were not counted either, shares are of the longer ones"
+        )
+    listeners = {}
+    for key, counts in buckets.items():
+        facts = table.get(key)
+        if facts is None:
+            continue
+        if facts["short"]:
+            edge = max(threshold, 1e-6)
+            counts[edge] = (counts.get(edge, (0, 0))[0] + facts["short"], counts.get(edge, (0, 0))[1])
+        curve = kaplan_meier((edge, ended, censored) for edge, (ended, censored) in counts.items())
+        entry = _listener(curve, facts, candidates, policy, span_s, threshold)
+        listeners[named.get(key, "(none)")] = entry
+    summary: dict[str, Any] = {
+        "schema": SCHEMA,
+        "source": source,
+        "policy": {"max_cut": policy.max_cut, "behind": policy.behind, "longest_s": policy.longest_s},
+        "observed_s": span_s,
+        "listeners": dict(sorted(listeners.items(), key=lambda item: -item[1]["silences"])),
+        "quarantined": quarantined,
+        "notes": notes,
+    }
+    summary["config"] = _config(summary["listeners"])
+    return Advice(summary)
+
+
+def _listener(
+    curve: Curve, facts: dict[str, Any], candidates: list[float], policy: Policy, span_s: float, threshold: float
+) -> dict[str, Any]:
+    total = facts["connections"]
+    trade_off: list[dict[str, Any]] = []
+    for i, candidate in enumerate(candidates):
+        if candidate < threshold or (trade_off and trade_off[-1]["beyond_what_was_seen"]):
+            continue  # below: not in the log; above: one row that says so is enough
+        estimate, low, high = curve.cut(candidate)
+        trade_off.append(
+            {
+                "timeout_s": candidate,
+                "silences_cut": estimate,
+                "silences_cut_interval": [low, high],
+                "connections_cut": facts["cut"][i] / total if total else 0.0,
+                "held_s_per_silence": curve.held(candidate),
+                "idle_connection_seconds": curve.held(candidate) * curve.total,
+                "mean_open": facts["mean"][i],
+                "peak_open": facts["peak"][i],
+                "beyond_what_was_seen": candidate > curve.followed,
+            }
+        )
+    recommendation = _recommend(curve, policy, threshold)
+    timeout = recommendation["timeout_s"]
+    if timeout is not None:
+        tick = tick_for(timeout)
+        mean_open = next((row["mean_open"] for row in trade_off if row["timeout_s"] >= timeout), 0.0)
+        recommendation |= {
+            "tick_s": tick,
+            "wheel_size": wheel_size_for(timeout, tick),
+            "cost": cost(timeout, tick, mean_open, facts["reaps"] / span_s if span_s else 0.0),
+        }
+    points = _thin(list(zip(curve.times, curve.survival, strict=True)), 300)
+    return {
+        "connections": total,
+        "silences": curve.total,
+        "silences_ended": curve.events,
+        "longest_seen_s": curve.followed,
+        "never_ended_in_sight": curve.survival[-1] if curve.survival else 1.0,
+        "recommendation": recommendation,
+        "trade_off": trade_off,
+        "survival": [[time, level, *curve.interval(time)] for time, level in points],
+    }
+
+
+def _recommend(curve: Curve, policy: Policy, threshold: float) -> dict[str, Any]:
+    """The shortest timeout that keeps the policy at the careful end of its interval, then the load balancer's rule."""
+    point, careful = curve.shortest(policy.max_cut), curve.shortest(policy.max_cut, which=2)
+    optimistic = curve.shortest(policy.max_cut, which=1)
+    allowed, seen = f"{policy.max_cut:.2%}", f"{curve.followed:.3g} s that were seen"
+    because = [f"shortest timeout that cuts at most {allowed} of the silences that end within the {seen}"]
+    chosen = careful if careful is not None else point
+    if careful is None and point is not None:
+        because.append(f"{curve.events} silences that ended are too few to be 95 % sure of it")
+    if chosen is None:
+        because = ["no silence that ended was seen: the log says nothing about how long they last"]
+        return {"timeout_s": None, "interval_s": [None, None], "because": because}
+    if curve.survival and curve.survival[-1] > policy.max_cut:
+        because.append(
+            f"{curve.survival[-1]:.1%} of the silences outlasted everything that was seen: dead peers, or longer than "
+            "any timeout that was in force; the log cannot tell which, only a longer timeout on a few servers can"
+        )
+    timeout = max(_nice(chosen), math.ceil(threshold), 1.0)
+    if policy.behind is not None:
+        balancer = BALANCERS[policy.behind]
+        if balancer.tells and timeout < balancer.idle + MARGIN_S:
+            timeout = balancer.idle + MARGIN_S
+            because.append(f"raised: {balancer.title} keeps connections {balancer.idle:g} s and must be first to close")
+        elif not balancer.tells and timeout > balancer.idle - MARGIN_S:
+            timeout = balancer.idle - MARGIN_S
+            because.append(f"lowered: {balancer.title} forgets connections silently after {balancer.idle:g} s")
+    if timeout > policy.longest_s:
+        timeout = policy.longest_s
+        because.append(f"lowered to the longest that may be considered, {policy.longest_s:g} s")
+    return {"timeout_s": timeout, "interval_s": [optimistic, careful], "because": because}
+
+
+def _nice(seconds: float) -> float:
+    """Up to whole seconds, and to multiples of five beyond a minute."""
+    step = 1.0 if seconds <= 60 else 5.0
+    return math.ceil(seconds / step) * step
+
+
+def _thin(points: list[tuple[float, float]], most: int) -> list[tuple[float, float]]:
+    """At most *most* of *points*, the first and the last among them."""
+    if len(points) <= most:
+        return points
+    return [points[round(i * (len(points) - 1) / (most - 1))] for i in range(most)]
+
+
+def _config(listeners: dict[str, Any]) -> dict[str, Any]:
+    """One timeout a key of reaper.toml: the longest that any of its listeners wants."""
+    keys: dict[str, tuple[float, str]] = {}
+    for name, entry in listeners.items():
+        timeout = entry["recommendation"]["timeout_s"]
+        if timeout is not None:
+            key = "keep_alive" if "http" in name.lower() else "idle"
+            keys[key] = max(keys.get(key, (0.0, "")), (timeout, name))
+    if not keys:
+        return {}
+    shortest, longest = min(keys.values())[0], max(keys.values())[0]
+    tick = tick_for(shortest)
+    timeouts = {key: {"timeout_s": timeout, "listener": name} for key, (timeout, name) in sorted(keys.items())}
+    return {"tick_s": tick, "wheel_size": wheel_size_for(longest, tick), "timeouts": timeouts}
+
+
+def as_text(summary: dict[str, Any]) -> str:
+    """The advice as tables to read."""
+    lines = [f"advice from {summary['source']}: {summary['observed_s']:,.0f} s observed"]
+    lines += [f"  note: {note}" for note in summary["notes"]]
+    lines += [f"  put aside: {entry['path']}: {entry['reason']}" for entry in summary["quarantined"]]
+    if not summary["listeners"]:
+        lines.append("nothing to learn from: no silence was found")
+    for name, entry in summary["listeners"].items():
+        lines.append("")
+        lines.append(f"{name}: {entry['connections']:,} connections, {entry['silences']:,} silences")
+        lines.append(f"{'timeout':>9}{'silences cut':>14}{'95 % interval':>20}{'conns cut':>11}{'peak':>9}{'mean':>9}")
+        for row in entry["trade_off"]:
+            low, high = row["silences_cut_interval"]
+            mark = " beyond what was seen" if row["beyond_what_was_seen"] else ""
+            lines.append(
+                f"{row['timeout_s']:>8g}s{row['silences_cut']:>14.3%}{low:>10.3%}{high:>10.3%}"
+                f"{row['connections_cut']:>11.3%}{row['peak_open']:>9,}{row['mean_open']:>9,.0f}{mark}"
+            )
+        advice = entry["recommendation"]
+        if advice["timeout_s"] is None:
+            lines.append("  no recommendation")
+        else:
+            low, high = (f"{end:.3g} s" if end is not None else "?" for end in advice["interval_s"])
+            lines.append(
+                f"  recommended: {advice['timeout_s']:g} s (95 %: {low} to {high}), tick {advice['tick_s']:g} s, "
+                f"wheel size {advice['wheel_size']}"
+            )
+        lines += [f"    - {reason}" for reason in advice["because"]]
+    return "\n".join(lines)
+
+
+def as_toml(summary: dict[str, Any]) -> str:
+    """The advice as a `reaper.toml`."""
+    config = summary["config"]
+    traffic, allowed = f"{summary['source']}, {summary['observed_s']:,.0f} s of traffic", summary["policy"]["max_cut"]
+    lines = [f"# Advised from {traffic}: at most {allowed:.2%} of the silences that end in sight are cut."]
+    if not config:
+        return "\n".join([*lines, "# Nothing could be learnt: no setting is advised.", ""])
+    lines += [
+        "[reaper]",
+        f'tick = "{_duration(config["tick_s"])}"',
+        f"wheel_size = {config['wheel_size']}",
+        "",
+        "[timeouts]",
+    ]
+    for key, entry in config["timeouts"].items():
+        advice = summary["listeners"][entry["listener"]]["recommendation"]
+        lines += [f"# {reason}" for reason in advice["because"]]
+        lines.append(f'{key} = "{_duration(entry["timeout_s"])}"')
+    if "keep_alive" in config["timeouts"]:
+        behind = summary["policy"]["behind"]
+        if behind is None:
+            lines += ["", "# No load balancer was named: with one in front, ask again with --behind."]
+        lines += ["", "[server]", f'behind = "{behind or "direct"}"']
+    return "\n".join([*lines, ""])
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds:g}s" if seconds >= 1 else f"{seconds * 1e3:g}ms"

@@ -1,0 +1,184 @@
+"""Silences counted into buckets, connections into bins of time, under every candidate timeout. All in Spark.
+
+What comes out is small: a row per listener and bucket of 1 %, a row per listener, candidate and bin.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import reduce
+from typing import Any
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+
+from ...journal.schema import ACTIVITY, AVERTED, OPEN, REAP
+from ..read.frames import IS_END, coded, filtered, runs_frame, with_run
+from ..read.inputs import Inputs
+from .survival import RATIO, bucket_edge
+
+BINS = 600
+"""Bins of time for open connections."""
+
+
+def silences_of_journal(events: DataFrame) -> DataFrame:
+    """Grain: one row per silence; listener_hash, idle_ns, returned. Silences of a server at work are left out."""
+    return (
+        coded(events)
+        .where(F.col("idle_ns").isNotNull() & (F.col("code") != AVERTED))
+        .where(F.col("timeout_ms").isNull() | (F.col("timeout_ms") > 0))
+        .select(F.xxhash64("listener").alias("listener_hash"), "idle_ns", (F.col("code") == ACTIVITY).alias("returned"))
+    )
+
+
+def histogram(rows: DataFrame) -> dict[int, dict[float, tuple[int, int]]]:
+    """listener_hash -> upper edge of the bucket in seconds -> (ended, censored)."""
+    seconds = F.greatest(F.col("idle_ns") / 1e9, F.lit(1e-6))
+    bucket = F.ceil(F.log(seconds) / math.log(RATIO)).cast("int")
+    counted = rows.groupBy("listener_hash", bucket.alias("bucket"), "returned").count().collect()
+    result: dict[int, dict[float, tuple[int, int]]] = {}
+    for row in counted:
+        cells = result.setdefault(row.listener_hash, {})
+        ended, censored = cells.get(edge := bucket_edge(row.bucket), (0, 0))
+        cells[edge] = (ended + row["count"], censored) if row.returned else (ended, censored + row["count"])
+    return result
+
+
+def lives_of_journal(spark: SparkSession, events: DataFrame, inputs: Inputs, candidates: list[float]) -> DataFrame:
+    """Grain: one row per connection. See `_connections` for the columns; ends_<i> is its end under candidate i."""
+    ended, reaped = f"({IS_END})", f"code = {REAP}"
+    grouped = (
+        coded(events)
+        .groupBy("conn")
+        .agg(
+            filtered("min(t)", f"code = {OPEN}").alias("opened"),
+            F.max(F.xxhash64("listener")).alias("listener_hash"),
+            filtered("max(idle_ns)", f"code = {ACTIVITY}").alias("longest"),
+            filtered("min(t)", ended).alias("ended"),
+            filtered("min(t - idle_ns)", reaped).alias("reaped_after"),
+            (filtered("max(n)", ended) - filtered("count(1)", f"code = {ACTIVITY}")).alias("short"),
+            filtered("max(1)", reaped).alias("reaped"),
+            *(filtered("min(t - idle_ns)", f"idle_ns > {_ns(c)}").alias(f"cut_{i}") for i, c in enumerate(candidates)),
+        )
+        .where(F.col("opened").isNotNull())
+    )
+    runs = runs_frame(spark, inputs, 1)
+    placed = with_run(grouped, runs)
+    ends = [
+        F.coalesce(F.coalesce(f"cut_{i}", "reaped_after") + F.lit(_ns(c)), "ended", "log_end_ns") + F.col("offset_ns")
+        for i, c in enumerate(candidates)
+    ]
+    return placed.select(
+        "listener_hash",
+        (F.col("opened") + F.col("offset_ns")).alias("opened"),
+        (F.coalesce("ended", "log_end_ns") + F.col("offset_ns")).alias("ended"),
+        "longest",
+        "short",
+        "reaped",
+        *(end.alias(f"ends_{i}") for i, end in enumerate(ends)),
+    )
+
+
+def lives_of_requests(gaps: DataFrame, candidates: list[float]) -> DataFrame:
+    """The same for access logs: a connection begins with the end of its first request."""
+    end = F.col("at_ns") + F.col("idle_ns")
+    cuts = [F.min(F.when(F.col("idle_ns") > _ns(c), F.col("at_ns") + F.lit(_ns(c)))) for c in candidates]
+    return (
+        gaps.groupBy("key", F.xxhash64("listener").alias("listener_hash"))
+        .agg(
+            F.min("at_ns").alias("opened"),
+            F.max(end).alias("ended"),
+            F.max(F.when(F.col("returned"), F.col("idle_ns"))).alias("longest"),
+            F.lit(0).cast("long").alias("short"),
+            F.lit(0).alias("reaped"),
+            *(F.coalesce(cut, F.max(end)).alias(f"ends_{i}") for i, cut in enumerate(cuts)),
+        )
+        .drop("key")
+    )
+
+
+def connections(lives: DataFrame, candidates: list[float]) -> tuple[dict[int, dict[str, Any]], float]:
+    """Per listener: connections, reaps, uncounted short silences; per candidate: connections cut, peak, mean open.
+
+    Returns:
+        listener_hash -> facts, and the seconds observed.
+    """
+    head = lives.groupBy("listener_hash").agg(
+        F.count(F.lit(1)).alias("connections"),
+        F.sum(F.coalesce("reaped", F.lit(0))).alias("reaps"),
+        F.sum(F.greatest(F.coalesce("short", F.lit(0)), F.lit(0))).alias("short"),
+        F.min("opened").alias("begin"),
+        F.max("ended").alias("end"),
+    )
+    rows = head.collect()
+    if not rows:
+        return {}, 0.0
+    begin, end = min(row.begin for row in rows), max(row.end for row in rows)
+    width = max((end - begin) // BINS, 1_000_000)
+    last = (end - begin) // width
+    counts = _counts(lives, candidates, begin, width, last + 1)
+    result: dict[int, dict[str, Any]] = {}
+    for row in rows:
+        series = [counts.get((row.listener_hash, i), {}) for i in range(len(candidates) + 2)]
+        opened, outlasted = series[-2], series[-1]
+        peaks, means = [], []
+        for ended in series[: len(candidates)]:
+            level = peak = area = 0
+            for at in range(last + 1):
+                level += opened.get(at, 0)
+                peak = max(peak, level)
+                area += level
+                level -= ended.get(at, 0)
+            peaks.append(peak)
+            means.append(area * width / max(end - begin, width))
+        result[row.listener_hash] = {
+            "connections": row.connections,
+            "reaps": row.reaps,
+            "short": row.short,
+            "cut": [sum(n for most, n in outlasted.items() if most > i) for i in range(len(candidates))],
+            "peak": peaks,
+            "mean": means,
+        }
+    return result, (end - begin) / 1e9
+
+
+def _counts(
+    lives: DataFrame, candidates: list[float], begin: int, width: int, beyond: int
+) -> dict[tuple[int, int], dict[int, int]]:
+    """(listener_hash, i) -> bin -> connections. i: a candidate, whose ends are counted; then openings; then how many
+    candidates the longest silence that ended had outlasted. Bins from *beyond* on are one.
+
+    Where all candidates end a connection in one bin, as they do most of them, that is one row to count and not one a
+    candidate.
+
+    Computed from the connections a second time rather than kept from the first: keeping them cost more, and memory.
+    """
+
+    def place(column: str) -> Column:
+        return F.least(F.floor((F.col(column) - begin) / width), F.lit(beyond))
+
+    outlasted = reduce(Column.__add__, ((F.col("longest") > _ns(c)).cast("long") for c in candidates))
+    opened, longest, alike = range(len(candidates), len(candidates) + 3)
+    many = alike + 1
+
+    def key(i: int, at: Column) -> Column:
+        return at * F.lit(many) + F.lit(i)
+
+    always = [key(opened, place("opened")), key(longest, F.coalesce(outlasted, F.lit(0)))]
+    ends = [f"ends_{i}" for i in range(len(candidates))]
+    lives = lives.withColumns({"first_end": F.array_min(F.array(*ends)), "last_end": F.array_max(F.array(*ends))})
+    keys = F.when(place("first_end") == place("last_end"), F.array(*always, key(alike, place("last_end")))).otherwise(
+        F.array(*always, *(key(i, place(column)) for i, column in enumerate(ends)))
+    )
+    found = lives.select("listener_hash", F.explode(keys).alias("key")).groupBy("listener_hash", "key").count()
+    result: dict[tuple[int, int], dict[int, int]] = {}
+    for row in found.collect():
+        at, i = divmod(row.key, many)
+        for series in range(len(candidates)) if i == alike else (i,):
+            bins = result.setdefault((row.listener_hash, series), {})
+            bins[at] = bins.get(at, 0) + row["count"]
+    return result
+
+
+def _ns(seconds: float) -> int:
+    return round(seconds * 1e9)

@@ -1,0 +1,1 @@
+"""Was every reap right?"""

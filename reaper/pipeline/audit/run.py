@@ -1,0 +1,318 @@
+"""The audit: was every reap right? Verdicts per connection, lateness per listener, the offenders, the clocks.
+
+Two passes of Spark: one makes a row per connection and writes it, one sums those rows up. Everything that leaves this
+module for a page or a table is small.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame, Observation, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+
+from ..read.frames import lifetimes, listener_names, read_events, runs_frame, with_run
+from ..read.inputs import ONE_CLOCK, Inputs, share_timeline
+from ..session import NoSpark
+from .joined import Skew, client_view, judge_pairs, measure_skew, pair, seen
+from .verdicts import VERDICTS, VIOLATIONS, Stalls, excuse_stalls, judge, own_rows, prepare
+
+SCHEMA = "reaper-audit/1"
+QUANTILES = (0.0, 0.5, 0.9, 0.99, 0.999, 1.0)
+QUANTILE_NAMES = ("min", "p50", "p90", "p99", "p999", "max")
+OFFENDERS_PER_VERDICT = 20
+NEGLIGIBLE_SKEW_S = 0.005
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What the auditor may choose. Nanoseconds."""
+
+    grace_ns: int = 250_000_000
+    """Lateness beyond one tick, and beyond the stalls that were logged, that is not yet held against the reaper."""
+    flight_ns: int = 50_000_000
+    """Bytes sent within so short a time before a reap may have crossed with it."""
+    tick_ns: int = 1_000_000_000
+    """Tick of files that do not state it."""
+
+
+@dataclass(slots=True)
+class Audit:
+    """The outcome: `summary` goes to JSON, `connections` is one row per connection of the server with its verdict."""
+
+    summary: dict[str, Any]
+    connections: DataFrame
+
+    @property
+    def passed(self) -> bool:
+        """Whether nothing was violated and everything could be read."""
+        return bool(self.summary["result"] == "pass")
+
+
+def audit(
+    spark: SparkSession,
+    server: Inputs,
+    client: Inputs | None,
+    out: Path,
+    settings: Settings,
+    progress: Callable[[str], None] = lambda _: None,
+) -> Audit:
+    """Judge every connection in *server*'s files, with *client*'s evidence where there is some.
+
+    Writes `connections/` below *out* (Parquet; grain: one row per connection; key: conn).
+    """
+    timeline = share_timeline(server.runs + (client.runs if client else []))
+    one_clock = timeline == ONE_CLOCK
+    events = read_events(spark, server)
+    runs = runs_frame(spark, server, settings.tick_ns)
+    ticks = [run.tick_ns or settings.tick_ns for run in server.runs]
+    progress("looking for stalls")
+    found, drained = own_rows(events, runs)
+    stalls: Stalls = {run.index: found.get(run.index, []) for run in server.runs}
+    c_stalls: Stalls = {}
+    lives = with_run(lifetimes(events, max(ticks, default=settings.tick_ns) + settings.grace_ns), runs)
+    prepared = prepare(lives, settings.grace_ns)
+    target = str(out.resolve() / "connections")
+    skew: Skew | None = None
+    unmatched = 0
+    if client is None:
+        progress("judging every connection")
+        alone = prepared.withColumn("c_run", F.lit(None).cast("int"))
+        connections = _written(judge(excuse_stalls(spark, alone, stalls, {}), drained), target)
+    else:
+        c_events, c_runs = read_events(spark, client), runs_frame(spark, client, settings.tick_ns)
+        c_stalls, _ = own_rows(c_events, c_runs)
+        view = client_view(with_run(lifetimes(c_events, 1 << 60), c_runs))
+        paired = pair(prepared, view)
+        tolerance_ns = 1_000_000 if one_clock else settings.flight_ns
+
+        def judge_by_both(skew_ns: int) -> DataFrame:
+            excused = excuse_stalls(spark, seen(paired, skew_ns), stalls, c_stalls)
+            both = judge_pairs(
+                judge(excused, drained), skew_ns=skew_ns, flight_ns=settings.flight_ns, tolerance_ns=tolerance_ns
+            )
+            return _written(both, target)
+
+        progress("joining both sides, judging every connection")
+        connections = judge_by_both(0)
+        skew = measure_skew(connections)
+        if not one_clock and skew.estimate is not None and abs(skew.estimate) > NEGLIGIBLE_SKEW_S:
+            progress(f"judging again with the clocks' skew of {skew.estimate * 1e3:+.1f} ms taken off")
+            connections = judge_by_both(round(skew.estimate * 1e9))
+        matched = connections.where(F.col("c_conn").isNotNull()).select("c_conn")
+        unmatched = view.count() - matched.distinct().count()
+    progress("summing up")
+    summary = _summarise(connections, server, client, settings)
+    summary["clock"] = {
+        "timeline": timeline,
+        "one_clock": one_clock,
+        "wall_steps": sum(run.steps for run in server.runs + (client.runs if client else [])),
+        "backward_rows": summary.pop("backward_rows"),
+        "skew_s": None if skew is None else {**asdict(skew), "estimate": skew.estimate, "consistent": skew.consistent},
+    }
+    if client is not None and skew is not None:
+        summary["joined"] = {
+            "pairs": skew.pairs,
+            "server_only": summary["connections"] - skew.pairs,
+            "client_only": unmatched,
+            "crossed": summary.pop("crossed"),
+        }
+    stuck = [stall for side in (stalls, c_stalls) for found in side.values() for stall in found]
+    summary["stalls"] = {"count": len(stuck), "total_s": sum(to - since for since, to in stuck) / 1e9}
+    summary["reasons"] = _reasons(summary)
+    summary["result"] = "fail" if summary["reasons"] else "pass"
+    return Audit(summary, connections)
+
+
+def _written(judged: DataFrame, target: str) -> DataFrame:
+    """*judged* as it reads back from *target*: the plan before it runs once, however often it is asked.
+
+    Raises:
+        NoSpark: some of it did not come back: executors wrote it where the driver does not look.
+    """
+    kept = judged.drop("writer", "first_conn", "last_conn", "due_from", "due_to")
+    sent = Observation()
+    kept.observe(sent, F.count(F.lit(1)).alias("rows")).write.mode("overwrite").parquet(target)
+    back = judged.sparkSession.read.schema(kept.schema).parquet(target)
+    if (found := back.count()) != sent.get["rows"]:
+        raise NoSpark(
+            f"of {sent.get['rows']} connections written to {target} {found} are there: executors wrote the rest to "
+            "disks of their own; --out must be one directory for the driver and every executor"
+        )
+    return back
+
+
+def _summarise(connections: DataFrame, server: Inputs, client: Inputs | None, settings: Settings) -> dict[str, Any]:
+    listeners = listener_names(connections.sparkSession, server)
+    joined = client is not None
+    aggregates = [
+        F.count(F.lit(1)).alias("count"),
+        F.sum("rows").alias("rows"),
+        F.sum("backward").alias("backward"),
+        F.sum("averts").alias("averts"),
+        F.max("conn").alias("last_conn"),
+    ]
+    if joined:
+        aggregates.append(F.count(F.when(F.col("crossed"), 1)).alias("crossed"))
+    cells = connections.groupBy("run", "verdict").agg(*aggregates).collect()
+    verdicts = dict.fromkeys(VERDICTS, 0)
+    for cell in cells:
+        verdicts[cell.verdict] += cell["count"]
+    holes = _holes(cells, server)
+    verdicts["lost"] += holes
+    quarantined = server.quarantined + (client.quarantined if client else [])
+    summary: dict[str, Any] = {
+        "schema": SCHEMA,
+        "connections": sum(cell["count"] for cell in cells),
+        "rows": sum(cell.rows for cell in cells),
+        "verdicts": verdicts,
+        "lost_without_a_row": holes,
+        "averted": sum(cell.averts for cell in cells),
+        "listeners": _lateness(connections, listeners, joined),
+        "files": {
+            "read": len(server.files) + (len(client.files) if client else 0),
+            "growing": server.growing + (client.growing if client else 0),
+            "quarantined": quarantined,
+        },
+        "dropped_rows": server.dropped_rows,
+        "settings_s": {
+            "tick": sorted({(run.tick_ns or settings.tick_ns) / 1e9 for run in server.runs}),
+            "grace": settings.grace_ns / 1e9,
+            "flight": settings.flight_ns / 1e9,
+        },
+        "offenders": _offenders(connections, listeners, joined, verdicts),
+        "backward_rows": sum(cell.backward for cell in cells),
+    }
+    if joined:
+        summary["crossed"] = sum(cell.crossed for cell in cells)
+    return summary
+
+
+def _lateness(connections: DataFrame, listeners: dict[int, str], joined: bool) -> dict[str, Any]:
+    """Per listener: connections, reaps, and lateness in seconds as the server logged it and as the client saw it."""
+    columns = ["lateness_ns", *(["seen_lateness_ns"] if joined else [])]
+    quantiles = [F.percentile_approx(column, list(QUANTILES), 10_000).alias(column) for column in columns]
+    exact = [f(column).alias(f"{column}_{f.__name__}") for column in columns for f in (F.min, F.max)]
+    rows = (
+        connections.groupBy("listener_hash")
+        .agg(F.count(F.lit(1)).alias("n"), F.sum(F.least("reaps", F.lit(1))).alias("reaped"), *quantiles, *exact)
+        .collect()
+    )
+
+    def shown(row: Any, column: str) -> dict[str, float] | None:
+        if row[column] is None:
+            return None
+        values = [row[f"{column}_min"], *row[column][1:-1], row[f"{column}_max"]]
+        return {name: value / 1e9 for name, value in zip(QUANTILE_NAMES, values, strict=True)}
+
+    result = {}
+    for row in sorted(rows, key=lambda row: -row.n):
+        entry = {"connections": row.n, "reaped": row.reaped, "lateness_s": shown(row, "lateness_ns")}
+        if joined:
+            entry["seen_lateness_s"] = shown(row, "seen_lateness_ns")
+        result[listeners.get(row.listener_hash, "(none)")] = entry
+    return result
+
+
+def _holes(cells: Sequence[Any], server: Inputs) -> int:
+    """Connections of which not one row is there, although the writer gave out their number: only in whole runs."""
+    holes = 0
+    for run in server.runs:
+        if run.whole and (mine := [cell for cell in cells if cell.run == run.index]):
+            given_out = max(cell.last_conn for cell in mine) - run.first_conn
+            holes += max(0, given_out - sum(cell["count"] for cell in mine))
+    return holes
+
+
+def _offenders(
+    connections: DataFrame, listeners: dict[int, str], joined: bool, verdicts: dict[str, int]
+) -> list[dict[str, Any]]:
+    found = []
+    for verdict in VIOLATIONS:
+        if verdicts[verdict]:
+            rows = connections.where(F.col("verdict") == verdict).orderBy("conn").limit(OFFENDERS_PER_VERDICT).collect()
+            found += [{"verdict": verdict, "conn": row.conn, "story": _story(row, listeners, joined)} for row in rows]
+    return found
+
+
+def _story(row: Any, listeners: dict[int, str], joined: bool) -> str:
+    """What happened to one connection, in words; times count from its opening."""
+    start = row.opened if row.opened is not None else row.last_t
+
+    def at(t: int | None) -> str:
+        return "never" if t is None else f"at {(t - start) / 1e9:+.3f} s"
+
+    timeout = row.end_timeout_ms if row.end_timeout_ms is not None else row.open_timeout_ms
+    parts = [
+        f"on {listeners.get(row.listener_hash, 'no listener')}",
+        f"timeout {timeout / 1e3:g} s" if timeout else "no idle timeout",
+        f"{row.opens} opening(s), {row.activities} logged silence(s), last {at(row.last_activity)}",
+    ]
+    if row.ends:
+        how = "reaped" if row.reaps else "closed by its peer" if row.by_peer else "closed by the program"
+        parts.append(f"{how} {at(row.ended)} after {(row.end_idle_ns or 0) / 1e9:.3f} s of silence")
+        if row.due_ns is not None:
+            parts.append(f"due {at(row.due_ns)}")
+        if row.ends > 1:
+            parts.append(f"{row.ends} ends")
+    else:
+        parts.append("no end")
+    if row.overdue_activities:
+        parts.append(f"active again {at(row.overdue_t)}, {row.overdue_ns / 1e9:.3f} s after it was due")
+    if joined and row.c_conn is not None:
+        last, ended = row.c_last - row.offset_ns, None if row.c_ended is None else row.c_ended - row.offset_ns
+        parts.append(f"client: last byte {at(last)}, end {at(ended)}{' by the server' if row.c_by_server else ''}")
+    return "; ".join(parts)
+
+
+def _reasons(summary: dict[str, Any]) -> list[str]:
+    verdicts = summary["verdicts"]
+    reasons = [f"{verdicts[name]} {name}: {VERDICTS[name]}" for name in VIOLATIONS if verdicts[name]]
+    if quarantined := summary["files"]["quarantined"]:
+        reasons.append(f"{len(quarantined)} file(s) put aside: {quarantined[0]['path']}: {quarantined[0]['reason']}")
+    if rows := summary["clock"]["backward_rows"]:
+        reasons.append(f"{rows} row(s) in which a monotonic clock ran backwards")
+    if dropped := summary["dropped_rows"]:
+        reasons.append(f"{dropped} row(s) that the writers dropped: the journal is not whole")
+    skew = summary["clock"]["skew_s"]
+    if skew is not None and not skew["consistent"] and not summary["clock"]["one_clock"]:
+        reasons.append("the two sides' clocks cannot be reconciled: a clock was stepped")
+    if not summary["connections"]:
+        reasons.append("no connection was found: nothing is proven")
+    return reasons
+
+
+def as_text(summary: dict[str, Any]) -> str:
+    """The audit as a table to read."""
+    total = summary["connections"] + summary["lost_without_a_row"]
+    lines = [f"audit: {summary['result'].upper()}   {summary['connections']:,} connections, {summary['rows']:,} rows"]
+    lines += [f"  - {reason}" for reason in summary["reasons"]]
+    lines.append("")
+    lines.append(f"{'verdict':<20}{'connections':>12}  {'share':>8}  meaning")
+    for name, count in summary["verdicts"].items():
+        if count or name in VIOLATIONS:
+            share = count / total if total else 0.0
+            lines.append(f"{name:<20}{count:>12,}  {share:>8.3%}  {VERDICTS[name]}")
+    lines.append("")
+    lines.append(f"{'lateness, s':<26}{'reaped':>10}" + "".join(f"{name:>9}" for name in QUANTILE_NAMES))
+    for listener, entry in summary["listeners"].items():
+        for label, key in (("", "lateness_s"), (", as the client saw it", "seen_lateness_s")):
+            if values := entry.get(key):
+                cells = "".join(f"{values[name]:>9.3f}" for name in QUANTILE_NAMES)
+                lines.append(f"{listener + label:<26}{entry['reaped']:>10,}{cells}")
+    if joined := summary.get("joined"):
+        skew = summary["clock"]["skew_s"]
+        estimate = "no evidence" if skew["estimate"] is None else f"{skew['estimate'] * 1e3:+.2f} ms"
+        if summary["clock"]["one_clock"]:
+            estimate = "none: both read it"
+        lines.append("")
+        lines.append(
+            f"joined: {joined['pairs']:,} pairs, {joined['server_only']:,} server only, {joined['client_only']:,} "
+            f"client only, {joined['crossed']:,} crossed; clocks: {summary['clock']['timeline']}, skew {estimate}"
+        )
+    for offender in summary["offenders"]:
+        lines.append(f"  {offender['verdict']} {offender['conn']}: {offender['story']}")
+    return "\n".join(lines)

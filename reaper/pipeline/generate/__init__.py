@@ -1,0 +1,1 @@
+"""Realistic journals of any size, for tests and measurements."""

@@ -1,0 +1,1 @@
+"""Charts and style sheets of the pages: inline SVG, nothing to load."""

@@ -1,0 +1,1 @@
+"""A growing journal followed with Structured Streaming."""

@@ -1,0 +1,99 @@
+"""The command `live`."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+from ..arguments import AddCommand, Fault, Progress, duration_ns, require, show
+from ..session import open_session
+
+
+def add(command: AddCommand) -> None:
+    """Declare `live`."""
+    sub = command("live", _live, "Follow growing journals: windowed figures and idle connections across servers.")
+    sub.add_argument(
+        "--events", type=Path, nargs="+", required=True, metavar="DIR", help="journals, still written to: one a server"
+    )
+    sub.add_argument(
+        "--for", type=_how_long, default=0, dest="for_ns", metavar="DURATION",
+        help="stop after it, or `forever`: at Ctrl-C; default: once through what is there",
+    )  # fmt: skip
+    sub.add_argument(
+        "--every",
+        type=duration_ns,
+        default=5 * 10**9,
+        metavar="DURATION",
+        help="look for new files so often; default 5s",
+    )
+    sub.add_argument(
+        "--window", type=_milliseconds, default=10 * 10**9, metavar="DURATION", help="of the figures; default 10s"
+    )
+    sub.add_argument(
+        "--delay", type=_milliseconds, default=600 * 10**9, metavar="DURATION",
+        help="how far behind the newest row a row may come: more than the writers' rotation; default 10m",
+    )  # fmt: skip
+    sub.add_argument("--drain", action="store_true", help="nobody writes any more: let the last connections come out")
+    sub.add_argument("--no-checksums", action="store_true", help="do not verify every page before reading")
+
+
+def _how_long(text: str) -> int | None:
+    return None if text == "forever" else duration_ns(text)
+
+
+def _milliseconds(text: str) -> int:
+    value = duration_ns(text)
+    if value < 10**6 or value % 10**6:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of milliseconds, at least one")
+    return value
+
+
+def _live(arguments: argparse.Namespace, progress: Progress) -> int:
+    require(arguments.events)
+    for directory in arguments.events:
+        if not directory.is_dir():
+            raise Fault(f"--events {directory} is a file; live follows directories")
+    progress("starting Spark")
+    with open_session("live", arguments.master, connect=False) as spark, _stoppable(progress) as stop:
+        from .run import Settings, StreamFailed, follow
+        from .status import as_text
+
+        settings = Settings(
+            window_ns=arguments.window,
+            delay_ns=arguments.delay,
+            every_ns=arguments.every,
+            for_ns=arguments.for_ns,
+            drain=arguments.drain,
+            checksums=not arguments.no_checksums,
+        )
+        progress(f"the page is {arguments.out / 'live.html'}")
+        try:
+            summary = follow(spark, arguments.events, arguments.out, settings, stop, progress)
+        except StreamFailed as failed:
+            progress(str(failed))
+            return 1
+    show(arguments, summary, as_text(summary))
+    return 0 if summary["complete"] and not summary["dropped_by_watermark"] else 1
+
+
+@contextmanager
+def _stoppable(progress: Progress) -> Iterator[Event]:
+    """Ctrl-C and SIGTERM end the run after the step that is being done; a second Ctrl-C ends it at once."""
+    stop = Event()
+
+    def asked(*_: Any) -> None:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        stop.set()
+        progress("stopping after this step")
+
+    before = {number: signal.signal(number, asked) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

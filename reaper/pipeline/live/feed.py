@@ -1,0 +1,371 @@
+"""The feed: what the stream reads. A file of a journal enters it whole, once, after its check, and in a fixed order.
+
+Spark's file source would stop for ever at one bad file, forget files older than a week, stumble when retention deletes
+what it has listed, and drop what its watermark calls late. So it reads a directory of our own instead: each step puts
+the rows of some checked files into one feed file, rows that are too late into another beside it, and is written down in
+the ledger before the stream sees it. A kill at any instant leaves a step either done or not begun.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from hashlib import file_digest
+from itertools import accumulate, pairwise
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from ..read.inputs import Facts, check
+from .rows import FEED, MARKER, Seen, preview, rows_of
+
+STEP_ROWS = 1_000_000
+"""Rows of a step, about, and of a file of it: bounds the memory of a catch-up. No step is smaller than one file."""
+
+
+@dataclass(slots=True)
+class Ledger:
+    """What has entered the feed so far. Instants are Unix time in us."""
+
+    settings: dict[str, int] = field(default_factory=dict)
+    step: int = 0
+    files: dict[str, list[int]] = field(default_factory=dict)
+    """path -> size, mtime in ns: not to be opened again. Those that are gone are forgotten."""
+    runs: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """run -> serials: ranges, both ends inclusive, of its files that were read; dropped: rows its writer dropped."""
+    servers: dict[str, dict[str, int]] = field(default_factory=dict)
+    """directory -> files, rows, late, newest."""
+    late: dict[str, int] = field(default_factory=dict)
+    """listener -> rows that came later than the delay allows."""
+    newest: int | None = None
+    """Of all rows."""
+    horizon: int | None = None
+    """What the watermark follows: `newest`, or the marker's instant."""
+    longest_ms: int = 0
+    """Longest timeout in force on any row."""
+    tick_ns: int = 0
+    """Longest of the ticks."""
+
+    @property
+    def rows(self) -> int:
+        """Rows of connections that were read, the late ones included."""
+        return sum(server["rows"] for server in self.servers.values())
+
+    @property
+    def missing_files(self) -> int:
+        """Files that were gone before they were read, or have yet to come: holes among the serials of a run."""
+        return sum(hole for run in self.runs.values() for hole in _holes(run["serials"]))
+
+    @property
+    def dropped_rows(self) -> int:
+        """Rows that the writers say they dropped."""
+        return sum(int(run["dropped"]) for run in self.runs.values())
+
+
+class Feed:
+    """The feed of one output directory. One process at a time: the caller holds the lock.
+
+    Args:
+        out: Holds `feed/`, `late/` and `ledger.json`; made if missing.
+        directories: Journals, searched recursively at each step; hidden names and *out* itself are passed over.
+        delay_ns: How far behind the newest row of earlier steps a row may be.
+        checksums: Verify every page.
+        now_ns: This machine's Unix time.
+    Raises:
+        ValueError: *out* was begun with other *settings*. Nothing was changed.
+    """
+
+    def __init__(
+        self,
+        out: Path,
+        directories: Sequence[Path],
+        delay_ns: int,
+        settings: dict[str, int],
+        *,
+        checksums: bool = True,
+        now_ns: Callable[[], int] = time.time_ns,
+    ) -> None:
+        self.directory = out / "feed"
+        self.late = out / "late"
+        self._ledger = out / "ledger.json"
+        self._out = out
+        self._directories = sorted({directory.resolve() for directory in directories})
+        self._delay_us = delay_ns // 1000
+        self._checksums = checksums
+        self._now_ns = now_ns
+        self.quarantined: dict[str, dict[str, Any]] = {}
+        """path -> reason, size, mtime, until (Unix ns; not looked at before). Looked at again when the file changes."""
+        self.growing = 0
+        """Streams that are no Parquet yet, when last looked."""
+        self.waiting = 0
+        """Files that were seen and are not in the feed yet."""
+        self.ledger = Ledger(settings=settings)
+        if self._ledger.exists():
+            found = Ledger(**json.loads(self._ledger.read_text(encoding="utf-8")))
+            for name, value in settings.items():
+                if found.settings.get(name) != value:
+                    raise ValueError(f"{name} is {value}, but this output was begun with {found.settings.get(name)}")
+            self.ledger = found
+        self.directory.mkdir(parents=True, exist_ok=True)
+        self.late.mkdir(exist_ok=True)
+        self._settle()
+
+    @property
+    def watermark(self) -> int | None:
+        """Unix us: rows at or before it are late. None: nothing has come yet."""
+        return None if self.ledger.horizon is None else self.ledger.horizon - self._delay_us
+
+    def admit(self) -> int:
+        """Take the next files, about `STEP_ROWS` rows, the oldest first. How many files; 0: nothing is new.
+
+        A file that the watermark of this step would make late is taken with it, however many rows that are. Files that
+        fail the check are put aside with a reason; their rows enter nothing.
+        """
+        waiting = sorted(self._fresh())
+        count = max(bisect_right(list(accumulate(seen.rows for seen in waiting)), STEP_ROWS), 1)
+        chosen, waiting = waiting[:count], waiting[count:]
+        while chosen and waiting:
+            horizon = max(seen.last for seen in chosen) - self._delay_us * 1000
+            beside = [seen for seen in waiting if seen.first <= horizon]
+            if not beside:
+                break
+            chosen += beside
+            waiting = [seen for seen in waiting if seen.first > horizon]
+        self.waiting = len(waiting)
+        try:
+            found = check([seen.path for seen in chosen], checksums=self._checksums, now_ns=self._now_ns())
+        except FileNotFoundError:
+            return self.admit()  # retention was quicker; its serial will be missed
+        for entry in found.quarantined:
+            self._put_aside(Path(entry["path"]), entry["reason"])
+        step = self._begin()
+        for facts in found.files:
+            try:
+                self._take(step, facts)
+            except (OSError, pa.ArrowException) as error:
+                self._put_aside(facts.path, f"cannot be read: {error}")  # or gone since the check: its serial tells
+        if step.taken:
+            self._commit(step)
+        return len(chosen)
+
+    def mark(self) -> None:
+        """Nobody writes any more: let everything out. Rows that come all the same will be late."""
+        ledger = self.ledger
+        if ledger.newest is None or ledger.horizon != ledger.newest:
+            return
+        at = ledger.newest + ledger.longest_ms * 1000 + 2 * self._delay_us + 60_000_000
+        row = {"at": at, "run": 0, "conn": 0, "kind": MARKER, "full": True, "tick_ns": 0}
+        step = self._begin()
+        step.feed.append(pa.Table.from_pylist([row], schema=FEED))
+        ledger.horizon = at
+        self._commit(step)
+
+    def forget(self) -> None:
+        """Delete the feed files: every query has committed them."""
+        for path in self.directory.glob("[0-9]*"):
+            shutil.rmtree(path)
+
+    # ---- one step ---------------------------------------------------------------------------------------------------
+
+    def _fresh(self) -> list[Seen]:
+        """Files that are to be looked at."""
+        self.growing = 0
+        seen: set[str] = set()
+        fresh = []
+        now = self._now_ns()
+        for directory in self._directories:
+            for path, size, mtime in self._scan(directory):
+                name = str(path)
+                seen.add(name)
+                aside = self.quarantined.get(name)
+                known = [aside["size"], aside["mtime"]] if aside else self.ledger.files.get(name)
+                if known == [size, mtime] and (aside is None or now < aside["until"]):
+                    continue
+                fresh.append(preview(path, mtime))
+        for name in self.ledger.files.keys() - seen:
+            del self.ledger.files[name]
+        for name in self.quarantined.keys() - seen:
+            del self.quarantined[name]
+        return fresh
+
+    def _scan(self, directory: Path) -> Iterator[tuple[Path, int, int]]:
+        for root, directories, names in os.walk(directory):
+            directories[:] = [name for name in directories if name[0] not in "._" and Path(root, name) != self._out]
+            for name in names:
+                if name[0] in "._":
+                    self.growing += name.endswith(".arrows")
+                elif name.endswith(".parquet"):
+                    path = Path(root, name)
+                    try:
+                        status = path.stat()
+                    except FileNotFoundError:
+                        continue
+                    yield path, status.st_size, status.st_mtime_ns
+
+    def _put_aside(self, path: Path, reason: str, until: int = 1 << 63) -> None:
+        try:
+            status = path.stat()
+        except FileNotFoundError:
+            return
+        self.quarantined[str(path)] = {
+            "reason": reason,
+            "size": status.st_size,
+            "mtime": status.st_mtime_ns,
+            "until": until,
+        }
+
+    def _take(self, step: _Step, facts: Facts) -> None:
+        status = facts.path.stat()
+        run = facts.run or _digest(facts.path)
+        known = self.ledger.runs.get(run, {"serials": [], "dropped": 0})
+        serial = facts.serial if facts.run else 1
+        if any(first <= serial <= last for first, last in known["serials"]):
+            self._put_aside(facts.path, f"duplicated: file {serial} of run {run} was read before")
+            return
+        table = rows_of(facts, int(run[:15], 16))
+        if table is None:
+            reason = "no wall clock: neither wall_offset_ns nor anchors, so it has no place on the common timeline"
+            self._put_aside(facts.path, reason)
+            return
+        newest = _us(pc.max(table["at"]))
+        ahead_us = (newest or 0) - self._now_ns() // 1000 - self._delay_us
+        if ahead_us > 0:
+            text = f"future: its last row is more than the delay ({self._delay_us / 1e6:g} s) ahead of this machine's"
+            reason = f"{text} clock, and would make everybody else's rows late; looked at again when it no longer is"
+            self._put_aside(facts.path, reason, self._now_ns() + ahead_us * 1000)
+            return
+        self.quarantined.pop(str(facts.path), None)
+        serials = _merged([*known["serials"], [serial, serial]])
+        self.ledger.runs[run] = {"serials": serials, "dropped": max(known["dropped"], facts.dropped_before)}
+        self.ledger.files[str(facts.path)] = [status.st_size, status.st_mtime_ns]
+        server = self.ledger.servers.setdefault(
+            self._server(facts.path), {"files": 0, "rows": 0, "late": 0, "newest": 0}
+        )
+        server["files"] += 1
+        server["rows"] += table.num_rows
+        step.taken += 1
+        if newest is None:
+            return
+        server["newest"] = max(server["newest"], newest)
+        if step.watermark is not None:
+            in_time = pc.greater(table["at"].cast(pa.int64()), step.watermark)
+            late = table.filter(pc.invert(in_time))
+            table = table.filter(in_time)
+            server["late"] += late.num_rows
+            step.late.append(late)
+        step.feed.append(table)
+        step.spill(STEP_ROWS)
+        ledger = self.ledger
+        ledger.newest = max(ledger.newest or newest, newest)
+        ledger.horizon = max(ledger.horizon or newest, newest)
+        ledger.longest_ms = max(ledger.longest_ms, pc.max(table["timeout_ms"]).as_py() or 0)
+        ledger.tick_ns = max(ledger.tick_ns, facts.tick_ns or 0)
+
+    def _server(self, path: Path) -> str:
+        return str(next(directory for directory in self._directories if path.is_relative_to(directory)))
+
+    def _commit(self, step: _Step) -> None:
+        """Late rows first, the feed under a hidden name, the ledger, and then the name that the stream sees."""
+        late = pa.concat_tables(step.late) if step.late else FEED.empty_table()
+        if late.num_rows:
+            write_atomically(late, self.late / f"{step.number:09d}.parquet")
+            for count in pc.value_counts(late["listener"]).to_pylist():
+                name = count["values"] or "(none)"
+                self.ledger.late[name] = self.ledger.late.get(name, 0) + count["counts"]
+        step.spill(1)
+        self.ledger.step = step.number
+        replace_text(self._ledger, json.dumps(asdict(self.ledger)))
+        self._settle()
+
+    def _begin(self) -> _Step:
+        number = self.ledger.step + 1
+        return _Step(number, self.watermark, self.directory / f".{number:09d}")
+
+    def _settle(self) -> None:
+        """Show what the ledger has and the stream does not see yet; delete what the ledger does not have."""
+        for path in self.directory.glob(".[0-9]*"):
+            if int(path.name[1:]) <= self.ledger.step:
+                path.replace(path.with_name(path.name[1:]))  # all its files at once: the watermark is of whole steps
+            else:
+                shutil.rmtree(path)
+        for path in self.late.glob("*.parquet"):
+            if int(path.stem.lstrip(".")) > self.ledger.step:
+                path.unlink()
+
+
+@dataclass(slots=True)
+class _Step:
+    number: int
+    watermark: int | None
+    hidden: Path
+    feed: list[pa.Table] = field(default_factory=list)
+    late: list[pa.Table] = field(default_factory=list)
+    taken: int = 0
+    _parts: int = 0
+
+    def spill(self, least: int) -> None:
+        """Write the rows gathered so far, if they are *least* or more, to one more file of the step."""
+        rows = pa.concat_tables([FEED.empty_table(), *self.feed])
+        if rows.num_rows < least:
+            return
+        self.hidden.mkdir(exist_ok=True)
+        path = self.hidden / f"{self._parts:06d}.parquet"
+        pq.write_table(rows, path, compression="zstd", row_group_size=1 << 18)
+        sync(path)
+        self._parts += 1
+        self.feed = []
+
+
+def _us(instant: Any) -> int | None:
+    value: int | None = instant.cast(pa.int64()).as_py()
+    return value
+
+
+def _merged(ranges: list[list[int]]) -> list[list[int]]:
+    result: list[list[int]] = []
+    for first, last in sorted(ranges):
+        if result and first <= result[-1][1] + 1:
+            result[-1][1] = max(result[-1][1], last)
+        else:
+            result.append([first, last])
+    return result
+
+
+def _holes(ranges: list[list[int]]) -> Iterator[int]:
+    for before, after in pairwise(ranges):
+        yield after[0] - before[1] - 1
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return file_digest(file, "blake2b").hexdigest()[:24]
+
+
+def write_atomically(table: pa.Table, path: Path) -> None:
+    """Put *table* in place as one Parquet file: a reader sees the old file or the new one."""
+    hidden = path.with_name(f".{path.name}")
+    pq.write_table(table, hidden, compression="zstd")
+    sync(hidden)
+    hidden.replace(path)
+
+
+def replace_text(path: Path, text: str) -> None:
+    """The same for text."""
+    hidden = path.with_name(f".{path.name}")
+    hidden.write_text(text, encoding="utf-8")
+    sync(hidden)
+    hidden.replace(path)
+
+
+def sync(path: Path) -> None:
+    """Wait until *path* is on the disk: what is written down after it must not outlive it."""
+    with path.open("rb") as file:
+        os.fsync(file.fileno())

@@ -1,0 +1,90 @@
+"""One file of a journal as the feed has it: on the wall clock, of connections only, with what its metadata knows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from ...journal.schema import OWN
+from ..read.inputs import Facts
+
+MARKER = "marker"
+"""Kind of the row that lets the last windows and sessions out: far ahead, so that nothing waits behind it."""
+
+FEED = pa.schema(
+    [
+        pa.field("at", pa.timestamp("us", "UTC"), nullable=False),  # the instant, on the wall clock, rounded down
+        pa.field("run", pa.int64(), nullable=False),  # with conn: one connection of one process on one server
+        pa.field("conn", pa.int64(), nullable=False),
+        pa.field("kind", pa.string(), nullable=False),
+        pa.field("idle_ns", pa.int64()),
+        pa.field("timeout_ms", pa.int32()),
+        pa.field("lateness_ns", pa.int64()),  # reaps: t - due_ns
+        pa.field("listener", pa.string()),
+        pa.field("full", pa.bool_(), nullable=False),  # the writer's mode: every activity has a row
+        pa.field("tick_ns", pa.int64(), nullable=False),
+    ]
+)
+"""Grain: one row per event of a connection."""
+
+_READ = ("t", "conn", "kind", "idle_ns", "timeout_ms", "due_ns", "listener", "wall_offset_ns")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Seen:
+    """A file before its check, as its footer says: instants of its last and first row in Unix ns."""
+
+    last: int
+    first: int
+    rows: int
+    path: Path
+
+
+def preview(path: Path, mtime: int) -> Seen:
+    """What the footer says; the file's own date where it says nothing."""
+    try:
+        with pq.ParquetFile(path) as file:
+            meta = file.metadata
+        names = [meta.schema.column(i).path for i in range(meta.num_columns)]
+        groups = [meta.row_group(i) for i in range(meta.num_row_groups)]
+        t, offset = ([group.column(names.index(n)).statistics for group in groups] for n in ("t", "wall_offset_ns"))
+        last = max((a.max + b.max for a, b in zip(t, offset, strict=True)), default=mtime)
+        first = min((a.min + b.min for a, b in zip(t, offset, strict=True)), default=mtime)
+        return Seen(last, first, meta.num_rows, path)
+    except (OSError, pa.ArrowException, ValueError, AttributeError, TypeError):
+        return Seen(mtime, mtime, 0, path)  # whatever is wrong with it, the check will say
+
+
+def rows_of(facts: Facts, run: int) -> pa.Table | None:
+    """The rows of connections in one good file, as `FEED` has them; None: they have no wall-clock time."""
+    with pq.ParquetFile(facts.path) as file:
+        table = file.read(columns=[name for name in _READ if name in file.schema_arrow.names])
+    offset: Any = round(median(anchor[1] - anchor[0] for anchor in facts.anchors)) if facts.anchors else None
+    if "wall_offset_ns" in table.schema.names and (offset is None or table["wall_offset_ns"].null_count == 0):
+        offset = table["wall_offset_ns"]
+        if offset.null_count:
+            return None
+    if offset is None:
+        return None
+    at = pc.divide(pc.add(table["t"], offset), 1000).cast(pa.timestamp("us", "UTC"))
+    kind = table["kind"].cast(pa.string())
+    count = table.num_rows
+    columns = {
+        "at": at,
+        "run": pa.repeat(pa.scalar(run, pa.int64()), count),
+        "conn": table["conn"],
+        "kind": kind,
+        "idle_ns": table["idle_ns"],
+        "timeout_ms": table["timeout_ms"],
+        "lateness_ns": pc.subtract(table["t"], table["due_ns"]),
+        "listener": table["listener"].cast(pa.string()),
+        "full": pa.repeat(pa.scalar(facts.mode == "full"), count),
+        "tick_ns": pa.repeat(pa.scalar(facts.tick_ns or 0, pa.int64()), count),
+    }
+    return pa.table(columns, schema=FEED).filter(pc.invert(pc.is_in(kind, pa.array(OWN))))

@@ -1,0 +1,186 @@
+"""A growing journal followed with Structured Streaming: figures per window, and who has gone silent.
+
+A row carries the timeout in force, so a connection's session ends, by `session_window` with a gap per row, when that
+has passed and no row of its came: what a reaper far away decided locally is decided again here, across all servers, on
+event time. One loop: admit files to the feed, let both queries finish, keep the tables, draw the page.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from ..arguments import Fault
+from .feed import Feed, replace_text
+from .page import render
+from .status import Figures, status
+from .tables import FEED, idle, keep_sessions, keep_windows, windows
+
+POLL = "200 milliseconds"
+"""How often a query looks for a new feed file: a listing of a directory that is mostly empty."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What a run is told. Durations in ns."""
+
+    window_ns: int = 10 * 10**9
+    delay_ns: int = 600 * 10**9
+    every_ns: int = 5 * 10**9
+    """Pause between two looks at the directories."""
+    for_ns: int | None = 0
+    """How long; 0: once through what is there; None: until told to stop."""
+    drain: bool = False
+    """At the end: nobody writes any more, so let the last windows and sessions out."""
+    checksums: bool = True
+
+
+def follow(
+    spark: SparkSession,
+    directories: Sequence[Path],
+    out: Path,
+    settings: Settings,
+    stop: Event | None = None,
+    progress: Callable[[str], None] = lambda _: None,
+) -> dict[str, Any]:
+    """Process what is there and what comes; go on later from where *out* stopped, whatever stopped it.
+
+    Below *out*: `windows/` and `idle/` (Parquet, plain files: what is visible counts, each row once), `late/` (rows
+    that came too late, in the feed's columns), `live.html`, `live.json` (the summary, after each step); and for itself
+    `feed/`, `checkpoint/`, `ledger.json`, `.lock`.
+
+    Args:
+        stop: Set it to end after the step that is being done.
+    Returns:
+        The summary, see `live_status.status`.
+    Raises:
+        Fault: another process works on *out*, or it was begun with another window or delay. Nothing was changed.
+        StreamFailed: Spark gave up; what was committed stays, and the next run goes on from there.
+    """
+    out = out.resolve()
+    out.mkdir(parents=True, exist_ok=True)
+    stop = stop or Event()
+    with _locked(out):
+        try:
+            fixed = {"--window in ms": settings.window_ns // 10**6, "--delay in ms": settings.delay_ns // 10**6}
+            feed = Feed(out, directories, settings.delay_ns, fixed, checksums=settings.checksums)
+        except ValueError as error:
+            raise Fault(f"{error}: give the same again, or another --out") from None
+        figures = Figures(out, settings.window_ns // 1000)
+        before = feed.ledger.rows
+        summary = _publish(out, feed, figures, settings)
+        with _queries(spark, out, settings) as queries:
+            deadline = None if settings.for_ns is None else time.monotonic() + settings.for_ns / 1e9
+            _finish(queries, feed)  # what a kill left half done
+            while True:
+                admitted = feed.admit()
+                if admitted:
+                    progress(f"{admitted} new file(s), {feed.ledger.rows - before:,} rows; {feed.waiting} file(s) wait")
+                    _finish(queries, feed)
+                summary = _publish(out, feed, figures, settings)
+                if admitted and not stop.is_set():
+                    continue
+                if stop.is_set() or (deadline is not None and time.monotonic() >= deadline):
+                    break
+                left = float("inf") if deadline is None else deadline - time.monotonic()
+                stop.wait(min(settings.every_ns / 1e9, max(left, 0)))
+            if settings.drain and not stop.is_set():
+                progress("letting the last windows and sessions out")
+                feed.mark()
+                _finish(queries, feed)
+                summary = _publish(out, feed, figures, settings)
+            dropped = sum(_dropped(query) for query in queries)
+    return {**summary, "new_rows": feed.ledger.rows - before, "dropped_by_watermark": dropped}
+
+
+class StreamFailed(Exception):
+    """Spark gave up on a query. The message is one line."""
+
+
+@contextmanager
+def _locked(out: Path) -> Iterator[None]:
+    with (out / ".lock").open("a+", encoding="ascii") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the kernel drops it with the process, however it ends
+        except BlockingIOError:
+            file.seek(0)
+            raise Fault(f"another live (process {file.read().strip() or '?'}) is at work in {out}") from None
+        file.truncate(0)
+        file.write(str(os.getpid()))
+        file.flush()
+        yield
+
+
+@contextmanager
+def _queries(spark: SparkSession, out: Path, settings: Settings) -> Iterator[list[StreamingQuery]]:
+    """Both queries, running. They run through: one started anew for each step would load its whole state anew."""
+    events = spark.readStream.schema(FEED).option("recursiveFileLookup", "true").parquet(str(out / "feed"))
+    for name in ("windows", "idle"):
+        (out / name).mkdir(exist_ok=True)
+        _clear_unbegun(out / "checkpoint" / name)
+
+    def start(name: str, mode: str, table: DataFrame, keep: Callable[[DataFrame, int], None]) -> StreamingQuery:
+        writer = table.writeStream.outputMode(mode).option("checkpointLocation", str(out / "checkpoint" / name))
+        return writer.trigger(processingTime=POLL).foreachBatch(keep).start()
+
+    counted, silent = out / "windows", out / "idle"
+    with ExitStack() as running:
+        queries = []
+        for name, mode, table, keep in (
+            ("windows", "update", windows(events, settings.window_ns, settings.delay_ns), _keeping(counted)),
+            ("idle", "append", idle(events, settings.delay_ns), lambda batch, n: keep_sessions(silent, batch, n)),
+        ):
+            queries.append(start(name, mode, table, keep))
+            running.callback(queries[-1].stop)
+        yield queries
+
+
+def _clear_unbegun(checkpoint: Path) -> None:
+    """Delete a checkpoint that holds no batch: killed while its first was written down. Spark would refuse it."""
+    if checkpoint.exists() and not any(checkpoint.glob("offsets/[0-9]*")):
+        shutil.rmtree(checkpoint)
+
+
+def _keeping(directory: Path) -> Callable[[DataFrame, int], None]:
+    return lambda batch, _: keep_windows(directory, batch)
+
+
+def _finish(queries: list[StreamingQuery], feed: Feed) -> None:
+    """Wait until every query has committed all of the feed, and then delete it."""
+    try:
+        for query in queries:
+            query.processAllAvailable()
+    except StreamingQueryException as error:
+        raise StreamFailed(f"the stream failed, and goes on from here when started again: {_line(error)}") from None
+    feed.forget()
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split())[:400]
+
+
+def _dropped(query: StreamingQuery) -> int:
+    return sum(
+        operator["numRowsDroppedByWatermark"] for step in query.recentProgress for operator in step["stateOperators"]
+    )
+
+
+def _publish(out: Path, feed: Feed, figures: Figures, settings: Settings) -> dict[str, Any]:
+    """The summary and the page, each put in place in one step."""
+    summary = status(feed, figures, settings.window_ns)
+    replace_text(out / "live.html", render(summary, figures, settings.every_ns))
+    replace_text(out / "live.json", json.dumps(summary, indent=2) + "\n")
+    return summary

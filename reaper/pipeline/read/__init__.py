@@ -1,0 +1,1 @@
+"""Journals in: each file checked before Spark sees it, then events as a DataFrame."""

@@ -1,0 +1,207 @@
+"""Events as a DataFrame, and one row per connection: one GROUP BY, no window, no sort, no string in a buffer.
+
+Strings stay out of the aggregation because Spark aggregates them by sorting; listeners and reasons travel as hashes and
+get their names back from a frame of a few rows.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from functools import reduce
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame, SparkSession, Window
+from pyspark.sql import functions as F  # noqa: N812 - every Spark program calls it F
+from pyspark.sql import types as T  # noqa: N812
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from ...journal.schema import ACTIVITY, AVERTED, CLOSE_PEER, COLUMNS, ENDS, KINDS, OPEN, OWN, REAP, SEQUENCE_BITS
+from .inputs import Inputs, as_rows, spark_paths
+from .manifest import BUCKETS, ORDER, Table
+
+_TYPES: dict[str, T.DataType] = {"int64": T.LongType(), "int32": T.IntegerType(), "dictionary": T.StringType()}
+
+EVENTS = T.StructType([T.StructField(column.name, _TYPES[column.type], not column.required) for column in COLUMNS])
+"""Grain: one row per event. Columns that an older file lacks are null."""
+
+CODE = T.StructField("code", T.ByteType())
+"""`kind` as its place in `KINDS`: stored in compacted tables, whose rows it puts in order; computed elsewhere."""
+
+RUNS = T.StructType(
+    [
+        T.StructField("run", T.IntegerType(), False),
+        T.StructField("writer", T.LongType(), False),
+        T.StructField("first_conn", T.LongType(), False),
+        T.StructField("last_conn", T.LongType(), False),
+        T.StructField("tick_ns", T.LongType(), False),
+        T.StructField("full", T.BooleanType(), False),
+        T.StructField("log_end_ns", T.LongType(), False),
+        T.StructField("offset_ns", T.LongType(), False),
+    ]
+)
+"""Grain: one row per writer and start of it."""
+
+
+def small_frame(spark: SparkSession, rows: Sequence[tuple[Any, ...]], schema: T.StructType) -> DataFrame:
+    """*rows* as a frame that travels within the plan. By way of Arrow: from a list, Spark runs Python on executors."""
+    types = to_arrow_schema(schema)
+    columns = list(zip(*rows, strict=True)) if rows else [()] * len(types)
+    arrays = [pa.array(column, kind) for column, kind in zip(columns, types.types, strict=True)]
+    return spark.createDataFrame(pa.Table.from_arrays(arrays, schema=types), schema)
+
+
+def read_events(spark: SparkSession, inputs: Inputs) -> DataFrame:
+    """Every row of the files that passed the check, and of compacted tables. Grain: one row per event.
+
+    Columns: those of `EVENTS`, and `code`: the kind as a number, its place in `KINDS`; an unknown one is the next.
+    A compacted table alone keeps its order: no query that groups by conn, or follows a connection by (t, code), moves
+    or sorts a row.
+    """
+    found = [_bucketed(spark, table) for table in inputs.tables]
+    loose = [facts for facts in inputs.files if facts.within is None]
+    if loose or not found:
+        paths = spark_paths(loose)
+        frame = spark.read.schema(EVENTS).parquet(*paths) if paths else small_frame(spark, [], EVENTS)
+        found.append(with_code(frame))
+    return reduce(DataFrame.unionByName, found)
+
+
+def with_code(events: DataFrame) -> DataFrame:
+    """*events* with `code`. The commonest kind is asked for first, so that most rows cost one comparison."""
+    kind = F.col("kind")
+    order = sorted(range(len(KINDS)), key=lambda code: code != ACTIVITY)
+    code = F.when(kind == KINDS[order[0]], order[0])
+    for other in order[1:]:
+        code = code.when(kind == KINDS[other], other)
+    return events.withColumn("code", code.otherwise(len(KINDS)).cast("tinyint"))
+
+
+def runs_frame(spark: SparkSession, inputs: Inputs, tick_ns: int) -> DataFrame:
+    """The runs of *inputs* as a small frame, see `RUNS`."""
+    return small_frame(spark, as_rows(inputs.runs, tick_ns), RUNS)
+
+
+def ns(milliseconds: Column) -> Column:
+    """Milliseconds as ns; long, because 32 bits of ns are two seconds."""
+    return milliseconds.cast("long") * F.lit(1_000_000)
+
+
+def writer_column(conn: Column) -> Column:
+    """The writer id within a connection id."""
+    return F.shiftright(conn, SEQUENCE_BITS)
+
+
+def with_run(frame: DataFrame, runs: DataFrame) -> DataFrame:
+    """*frame* (which has `conn`) with the columns of its run. Each row once; rows of no run are dropped."""
+    condition = (writer_column(frame["conn"]) == runs["writer"]) & frame["conn"].between(
+        runs["first_conn"], runs["last_conn"]
+    )
+    return frame.join(F.broadcast(runs), condition, "inner")
+
+
+def of_connections(events: DataFrame) -> DataFrame:
+    """*events* without those of the writers themselves."""
+    return events.where(~F.col("kind").isin(*OWN))
+
+
+IS_END = f"code IN ({', '.join(str(KINDS.index(kind)) for kind in ENDS)})"
+OVERDUE = "CASE WHEN timeout_ms > 0 THEN idle_ns - CAST(timeout_ms AS BIGINT) * 1000000 END"
+
+
+def filtered(aggregate: str, condition: str) -> Column:
+    """*aggregate* over the rows where *condition* holds.
+
+    A FILTER, not a CASE within: rows of other kinds, nine in ten, then neither read nor write its buffer.
+    """
+    return F.expr(f"{aggregate} FILTER (WHERE {condition})")
+
+
+def coded(events: DataFrame) -> DataFrame:
+    """*events* of connections, told by `code` alone: where it is stored, the strings of `kind` stay unread."""
+    events = events if "code" in events.columns else with_code(events)
+    return events.where(~F.col("code").isin(*(KINDS.index(kind) for kind in OWN)))
+
+
+def lifetimes(events: DataFrame, limit_ns: int) -> DataFrame:
+    """One row per connection: everything that a verdict needs. No order among the rows of a connection is assumed.
+
+    Key: conn. Times in ns on the writer's clock. Null where no row of that kind was found.
+
+    Args:
+        events: Grain one row per event, see `read_events`.
+        limit_ns: Silences that outlasted their timeout by more than this, and ended by activity, are counted;
+            overdue_ns and overdue_t belong to the longest of them.
+    """
+    is_open, is_activity, is_reap = f"code = {OPEN}", f"code = {ACTIVITY}", f"code = {REAP}"
+    came_back = f"{is_activity} AND {OVERDUE} > {limit_ns}"
+    columns = {
+        "rows": F.count(F.lit(1)),
+        "opens": filtered("count(1)", is_open),
+        "ends": filtered("count(1)", IS_END),
+        "reaps": filtered("count(1)", is_reap),
+        "activities": filtered("count(1)", is_activity),
+        "averts": filtered("count(1)", f"code = {AVERTED}"),
+        "backward": filtered("count(1)", "idle_ns < 0"),
+        "opened": filtered("min(t)", is_open),
+        "open_timeout_ms": filtered("max(timeout_ms)", is_open),
+        "listener_hash": F.max(F.xxhash64("listener")),
+        "peer": filtered("max(peer)", is_open),
+        "last_t": F.max("t"),
+        "last_activity": filtered("max(t)", is_activity),
+        "activity_idle_ns": filtered("sum(idle_ns)", is_activity),
+        "nbytes": filtered("sum(nbytes)", is_activity),
+        "longest_idle_ns": filtered("max(idle_ns)", is_activity),
+        "overdue_activities": filtered("count(1)", came_back),
+        "overdue_ns": filtered(f"max({OVERDUE})", came_back),
+        "overdue_t": filtered(f"max_by(t, {OVERDUE})", came_back),
+        "ended": filtered("min(t)", IS_END),
+        "end_idle_ns": filtered("max(idle_ns)", IS_END),
+        "end_timeout_ms": filtered("max(timeout_ms)", IS_END),
+        "by_peer": filtered("max(1)", f"code = {CLOSE_PEER}"),
+        "reason_hash": filtered("max(xxhash64(reason))", IS_END),
+        "due_ns": filtered("max(due_ns)", is_reap),
+        "end_n": filtered("max(n)", IS_END),
+        "end_idle_sum_ns": filtered("max(idle_sum_ns)", IS_END),
+    }
+    return coded(events).groupBy("conn").agg(*(column.alias(name) for name, column in columns.items()))
+
+
+def recomputed(events: DataFrame) -> DataFrame:
+    """*events* of connections with idle_ns from the rows before, whatever their writers said. No averted rows.
+
+    Rows of one instant follow each other by `code`: opened, active, ended. On a compacted table nothing is sorted.
+    """
+    order = Window.partitionBy("conn").orderBy("t", "code")
+    rows = coded(events).where(F.col("code") != AVERTED)
+    return rows.withColumn("idle_ns", F.col("t") - F.lag("t").over(order))
+
+
+def names(events: DataFrame, column: str) -> dict[int, str]:
+    """hash -> text of the few distinct values of a string column, for the hashes in `lifetimes`."""
+    if column == "listener":
+        events = events.where(F.col("kind") == "open")
+    distinct = events.select(column).where(F.col(column).isNotNull()).distinct()
+    return {row[0]: row[1] for row in distinct.select(F.xxhash64(column), column).collect()}
+
+
+def listener_names(spark: SparkSession, inputs: Inputs) -> dict[int, str]:
+    """hash -> text of every listener that the check has met. Reads nothing."""
+    found = sorted({name for facts in inputs.files for name in facts.listeners})
+    schema = T.StructType([T.StructField("name", T.StringType(), False)])
+    frame = small_frame(spark, [(name,) for name in found], schema)
+    return {row[0]: row[1] for row in frame.select(F.xxhash64("name"), "name").collect()}
+
+
+def _bucketed(spark: SparkSession, table: Table) -> DataFrame:
+    """A compacted table, declared in the session's catalogue: read by its path, Spark would not know of its order."""
+    spark.conf.set("spark.sql.legacy.bucketedTableScan.outputOrdering", "true")
+    columns = ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in [*EVENTS, CODE])
+    name = f"reaper_{hashlib.blake2b(f'{table.path.resolve()} {table.digest}'.encode(), digest_size=8).hexdigest()}"
+    location = str(table.path.resolve() / BUCKETS).replace("\\", "\\\\").replace("'", "\\'")
+    spark.sql(
+        f"CREATE TABLE IF NOT EXISTS {name} ({columns}) USING parquet CLUSTERED BY (conn) "
+        f"SORTED BY ({', '.join(ORDER)}) INTO {table.buckets} BUCKETS LOCATION '{location}'"
+    )
+    return spark.table(name)

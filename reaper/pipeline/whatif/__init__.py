@@ -1,0 +1,1 @@
+"""A journal replayed under other settings."""

@@ -1,0 +1,119 @@
+"""The command `what-if`."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import replace
+
+from ..arguments import (
+    AddCommand,
+    Fault,
+    Parser,
+    Progress,
+    add_inputs,
+    duration_ns,
+    read_inputs,
+    rows_of,
+    show,
+    write_json,
+)
+from ..session import open_session
+from .settings import CannotTell, Rule, Setting, duration, parse, share, whole
+
+
+def add(command: AddCommand) -> None:
+    """Declare `what-if`."""
+    sub: Parser = command("what-if", _what_if, "Replay a journal under other settings, and say how well each is known.")
+    add_inputs(sub)
+    sub.add_argument(
+        "--set", nargs="+", action="append", default=[], metavar="KEY=VALUE", dest="sets",
+        help="one row: timeout=20s, timeout.LISTENER=20s, timeout.LISTENER@75s=60s (only where 75s was in force), "
+        "tick=, wheel_size=, jitter=, max_open=, epochs_per_tick=; may be repeated",
+    )  # fmt: skip
+    sub.add_argument("--timeouts", metavar="D,D,...", help="a row for each: that timeout in place of every other")
+    sub.add_argument(
+        "--tick", type=_positive, metavar="DURATION", help="of every row but the first; default: the log's"
+    )
+    sub.add_argument("--wheel-size", default="64", metavar="N", help="of every row; default 64")
+    sub.add_argument("--jitter", default="0", metavar="SHARE", help="of every row but the first; default 0")
+    sub.add_argument(
+        "--max-open", nargs="+", default=[], metavar="N",
+        help="each row but the first, with each of these limits of connections a process: pressure from 80%% on",
+    )  # fmt: skip
+    sub.add_argument(
+        "--epochs-per-tick",
+        metavar="N",
+        help="2: reaper.trio's; 1: IdleReaper's; default: as the log shows",
+    )
+    sub.add_argument("--seed", default="1", metavar="N", help="of the jitter; default 1")
+
+
+def _positive(text: str) -> int:
+    value = duration_ns(text)
+    if value <= 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not longer than 0s")
+    return value
+
+
+def _what_if(arguments: argparse.Namespace, progress: Progress) -> int:
+    from .page import render
+    from .text import as_text
+
+    try:
+        base, variants, limits = _settings(arguments)
+        server, _ = read_inputs(arguments, progress)
+        arguments.out.mkdir(parents=True, exist_ok=True)
+        progress("starting Spark")
+        with open_session("what-if", arguments.master, rows=rows_of(server, None)) as spark:
+            from .run import what_if
+
+            seed = whole(arguments.seed, "--seed", 0)
+            result = what_if(
+                spark, server, base, variants, arguments.sets, max_open=limits, seed=seed, progress=progress
+            )
+    except CannotTell as error:
+        raise Fault(str(error)) from None
+    text = as_text(result.summary)
+    write_json(arguments.out / "what-if.json", result.summary)
+    (arguments.out / "what-if.txt").write_text(text + "\n", encoding="utf-8")
+    (arguments.out / "what-if.html").write_text(render(result.summary, result.curves), encoding="utf-8")
+    show(arguments, result.summary, text)
+    asked = result.summary["rows"][1:]
+    if asked and all(row["refused"] for row in asked):
+        raise Fault(f"the log cannot tell: {asked[0]['refused']}")
+    return 0 if result.complete else 1
+
+
+def _settings(arguments: argparse.Namespace) -> tuple[Setting, list[Setting], list[int]]:
+    """What every `--set` starts from; the rows that need no look into the log; the limits."""
+    base = Setting(
+        "",
+        tick_ns=arguments.tick,
+        epochs_per_tick=None
+        if arguments.epochs_per_tick is None
+        else whole(arguments.epochs_per_tick, "--epochs-per-tick", 1),
+        wheel_size=whole(arguments.wheel_size, "--wheel-size", 2),
+        jitter=share(arguments.jitter, "--jitter"),
+    )
+    for words in arguments.sets:
+        parse(words, base)  # what makes no sense is said before Spark is started
+    variants = []
+    for text in filter(None, (arguments.timeouts or "").split(",")):
+        try:
+            timeout = _positive(text.strip())
+        except argparse.ArgumentTypeError as error:
+            raise CannotTell(f"--timeouts: {error}") from None
+        variants.append(replace(base, name=f"timeout={duration(timeout)}", rules=(Rule(timeout),)))
+    changes = []
+    if arguments.tick is not None:
+        changes.append(f"tick={duration(arguments.tick)}")
+    if base.wheel_size != 64:
+        changes.append(f"wheel_size={base.wheel_size}")
+    if base.jitter:
+        changes.append(f"jitter={base.jitter:g}")
+    limits = [whole(text, "--max-open", 1) for text in arguments.max_open]
+    if not variants and not arguments.sets:
+        if not changes and not limits:
+            raise CannotTell("nothing to compare: give --timeouts, --set, --tick, --wheel-size, --jitter or --max-open")
+        variants.append(replace(base, name=" ".join(changes) or "timeouts as they were"))
+    return base, variants, limits

@@ -1,0 +1,334 @@
+"""The replay in Spark: every silence judged under every setting, with no order among them.
+
+The rule of this module: *a silence is judged by itself*. Whoever was cut and came back connects again at that activity,
+so a silence that begins with it is the same under any setting; only what is due, and when, differs. Epochs lie on one
+grid a run, from its first opening on, as they do when the loop never stalls.
+
+Grains: `silences` one row per silence; `hits` one row per silence and setting that it may be cut under; `lives` one row
+per connection. Instants in ns on the writer's clock, + offset_ns on the timeline that all share.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql import types as T  # noqa: N812
+from pyspark.sql.window import Window
+
+from ...journal.schema import ENDS
+from ..read.frames import ns, of_connections, small_frame, with_run
+from .pressure import CLOSED, CUT, RETURNED
+
+BINS = 8192
+"""Bins of time in which the peak is looked for; inside those that may hold it, it is counted exactly."""
+
+QUANTILES = (0.5, 0.9, 0.99)
+
+AS_LOGGED = -1
+"""In place of a setting: nothing is replayed."""
+
+TELLING = 20
+"""Reaps from which on their distances tell how activity was logged."""
+
+ASKED = T.StructType([T.StructField("setting", T.IntegerType()), T.StructField("bin", T.IntegerType())])
+
+PLAN = T.StructType(
+    [
+        T.StructField("setting", T.IntegerType(), False),
+        T.StructField("run", T.IntegerType(), False),
+        T.StructField("listener_hash", T.LongType(), False),
+        T.StructField("timeout_ms", T.IntegerType(), False),
+        T.StructField("timeout_ns", T.LongType(), False),
+        T.StructField("steps", T.LongType(), False),
+        T.StructField("step_ns", T.LongType(), False),
+        T.StructField("epoch_ns", T.LongType(), False),
+        T.StructField("origin_ns", T.LongType(), False),
+        T.StructField("blur_ns", T.LongType(), False),
+    ]
+)
+"""Grain: one row per setting and (run, listener, timeout in force): what it means there."""
+
+
+def silences(events: DataFrame, runs: DataFrame) -> DataFrame:
+    """Silences that an idle timeout was watching. `how`: RETURNED, CLOSED or CUT. Deadlines are not among them."""
+    kind = F.col("kind")
+    how = F.when(kind == "activity", RETURNED).when(kind == "reap", CUT).when(kind.isin(*ENDS), CLOSED)
+    found = (
+        of_connections(events)
+        .where((F.col("timeout_ms") > 0) & F.col("idle_ns").isNotNull() & (kind != "averted"))
+        .select(
+            "conn",
+            F.xxhash64("listener").alias("listener_hash"),
+            "timeout_ms",
+            (F.col("t") - F.col("idle_ns")).alias("since"),
+            F.col("t").alias("until"),
+            how.alias("how"),
+        )
+    )
+    return with_run(found, runs).drop("writer", "first_conn", "last_conn", "full", "tick_ns")
+
+
+def groups(events: DataFrame, runs: DataFrame) -> list[Any]:
+    """Grain: one row per run, listener_hash and timeout_ms; what `facts_of_runs` and `timeouts_in_force` need."""
+    kind, watched = F.col("kind"), (F.col("timeout_ms") > 0) & F.col("idle_ns").isNotNull()
+    slack = F.col("due_ns") - ns(F.col("timeout_ms")) - (F.col("t") - F.col("idle_ns"))
+    known = F.when((kind == "reap") & F.col("timeout_ms").isNotNull(), slack)
+    return (
+        with_run(of_connections(events), runs)
+        .groupBy("run", F.xxhash64("listener").alias("listener_hash"), "timeout_ms")
+        .agg(
+            F.count(F.when(watched & (kind != "averted"), 1)).alias("silences"),
+            F.min(F.when(kind == "open", F.col("t"))).alias("opened"),
+            F.min("t").alias("first"),
+            F.count(known).alias("reaps"),
+            F.percentile_approx(known, [0.1, 0.5, 0.9], 1000).alias("slack"),
+        )
+        .collect()
+    )
+
+
+def facts_of_runs(found: list[Any], ticks: Mapping[int, int]) -> dict[int, dict[str, int]]:
+    """run -> origin_ns, its first opening; epochs in a tick; blur_ns, the epoch its activity is known to, 0: exactly.
+
+    Leases that log themselves know activity to an epoch: all their reaps then lie equally far from the last activity
+    plus timeout. Where activity is logged with a clock reading those distances are spread evenly over an epoch. Too few
+    reaps to tell: two epochs, as reaper.trio has it.
+    """
+    facts: dict[int, dict[str, int]] = {}
+    for run in {row.run for row in found}:
+        mine = [row for row in found if row.run == run]
+        telling = max(mine, key=lambda row: int(row.reaps))
+        low, middle, high = telling.slack or (0, 0, 0)
+        blurred = telling.reaps >= TELLING and low > 0 and low >= 0.8 * high
+        opened = [row.opened for row in mine if row.opened is not None] or [row.first for row in mine]
+        epoch = middle if blurred else high / 0.9
+        epochs = max(1, round(ticks[run] / epoch)) if telling.reaps >= TELLING and epoch > 0 else 2
+        facts[run] = {"origin_ns": min(opened), "epochs": epochs, "blur_ns": middle if blurred else 0}
+    return facts
+
+
+def timeouts_in_force(found: list[Any]) -> list[Any]:
+    """Those of *found* that silences were watched by; most silences first."""
+    watching = [row for row in found if row.silences and row.timeout_ms]
+    return sorted(watching, key=lambda row: (-row.silences, row.run, row.timeout_ms))
+
+
+def lives(events: DataFrame, runs: DataFrame) -> DataFrame:
+    """Every connection. `ended` is null where the log ends first; `opened` without an opening row: its first trace."""
+    kind, t = F.col("kind"), F.col("t")
+    grouped = (
+        of_connections(events)
+        .groupBy("conn")
+        .agg(
+            F.coalesce(
+                F.min(F.when(kind == "open", t)), F.min(t - F.coalesce(F.col("idle_ns"), F.lit(0)))
+            ).alias("opened"),
+            F.max(F.when(kind == "open", 1)).isNull().alias("headless"),
+            F.min(F.when(kind.isin(*ENDS), t)).alias("ended"),
+            F.max(t).alias("last_t"),
+            F.max_by("timeout_ms", "t").alias("timeout_ms"),
+            F.max(F.xxhash64("listener")).alias("listener_hash"),
+            F.max(F.when(kind == "reap", 1)).isNotNull().alias("reaped"),
+            F.max(F.when((kind == "reap") & F.col("timeout_ms").isNull(), 1)).isNotNull().alias("by_deadline"),
+        )
+    )  # fmt: skip
+    return with_run(grouped, runs).drop("writer", "first_conn", "last_conn", "full", "tick_ns")
+
+
+def judged(rows: DataFrame, plan: DataFrame, seed: int, min_age_ns: int | None = None) -> DataFrame:
+    """Grain: one row per silence and setting it may be cut under.
+
+    Columns beside those of `silences`: setting, timeout (ns, with jitter), closed (end of the epoch it began in), due;
+    cut: it is; censored: nobody knows, because the log's reaper ended it before this timeout would have; certain: cut
+    wherever the epochs lie.
+
+    Args:
+        min_age_ns: Keep silences of that length too, though no timeout ends them.
+    """
+    both = rows.join(F.broadcast(plan), ["run", "listener_hash", "timeout_ms"])
+    # A draw a connection, kept when it comes back: the same whatever the order of rows and partitions.
+    draw = F.crc32(F.concat_ws(":", F.lit(str(seed)), F.col("conn").cast("string")).cast("binary")) % F.col("steps")
+    half = F.expr("blur_ns div 2")
+    idle = F.col("until") - F.col("since")
+    both = both.select(
+        "setting", "run", "conn", "listener_hash", "how", "log_end_ns", "offset_ns", "origin_ns", "epoch_ns", "blur_ns",
+        idle.alias("idle"),
+        ns(F.col("timeout_ms")).alias("was"),
+        F.least(F.col("since") + half, F.col("until")).alias("since"),
+        (F.col("until") + F.when(F.col("how") == RETURNED, half).otherwise(0)).alias("until"),
+        (F.col("timeout_ns") + F.when(F.col("steps") > 1, draw * F.col("step_ns")).otherwise(0)).alias("timeout"),
+    )  # fmt: skip
+    least = F.col("timeout") - F.col("blur_ns")
+    if min_age_ns is not None:
+        least = F.least(least, F.lit(min_age_ns))
+    both = both.where((F.col("how") == CUT) | (F.col("idle") > least))
+    closed = F.expr("origin_ns + greatest(1, (since - origin_ns + epoch_ns - 1) div epoch_ns) * epoch_ns")
+    both = both.withColumn("closed", closed).withColumn("due", F.col("closed") + F.col("timeout"))
+    was_cut, in_time = F.col("how") == CUT, F.col("due") < F.col("until")
+    sure = F.col("idle") > F.col("timeout") + F.col("epoch_ns") + F.col("blur_ns")
+    return both.withColumn("cut", in_time | (was_cut & (F.col("timeout") <= F.col("was")))).select(
+        "*",
+        (was_cut & ~F.col("cut")).alias("censored"),
+        (F.col("cut") & (was_cut | sure)).alias("certain"),
+    )
+
+
+def sums(hits: DataFrame) -> dict[int, Any]:
+    """setting -> what was counted, held times in ns, and two distributions in ns (minimum, some quantiles, maximum).
+
+    `slack`: how late its reaps are. `apart`: how much later it reaps than the log did, of those whom both reaped.
+    """
+    cut, how, censored = F.col("cut"), F.col("how"), F.col("censored")
+    until = F.col("until")
+    slack = F.when(cut, F.col("closed") - F.col("since"))
+    apart = F.when(cut & (how == CUT), F.col("due") - until)
+    possible = (how != CUT) & (F.col("idle") + F.col("blur_ns") > F.col("timeout"))
+    longer = F.least(F.col("due"), F.col("log_end_ns")) - until
+
+    def count(condition: Column) -> Column:
+        return F.count(F.when(condition, 1))
+
+    def spread(value: Column, quantiles: tuple[float, ...]) -> Column:
+        middle = F.percentile_approx(value, list(quantiles), 2000)
+        return F.concat(F.array(F.min(value)), middle, F.array(F.max(value)))
+
+    rows = (
+        hits.groupBy("setting")
+        .agg(
+            count(cut).alias("reaps"),
+            count(F.col("certain")).alias("reaps_certain"),
+            count(possible | (cut & (how == CUT))).alias("reaps_possible"),
+            count(cut & (how == RETURNED)).alias("false_cuts"),
+            count(F.col("certain") & (how == RETURNED)).alias("false_certain"),
+            count(possible & (how == RETURNED)).alias("false_possible"),
+            count(censored).alias("censored"),
+            count(censored & (F.col("due") <= F.col("log_end_ns"))).alias("censored_reaps"),
+            F.coalesce(F.sum(F.when(cut, until - F.col("due"))), F.lit(0)).alias("freed_ns"),
+            F.coalesce(F.sum(F.when(censored, longer)), F.lit(0)).alias("censored_ns"),
+            spread(slack, QUANTILES).alias("slack"),
+            spread(apart, (0.1, 0.5, 0.9)).alias("apart"),
+        )
+        .collect()
+    )
+    return {row.setting: row for row in rows}
+
+
+def tails(found: DataFrame, plan: DataFrame) -> DataFrame:
+    """Grain: one row per setting and connection that may have fallen due unseen: open at the end of the log, which
+    goes on for longer than its timeout after its last row. `at`: the earliest instant."""
+    open_still = found.where(F.col("ended").isNull() & (F.col("timeout_ms") > 0))
+    at = F.col("last_t") + F.col("timeout_ns")
+    return (
+        open_still.join(F.broadcast(plan), ["run", "listener_hash", "timeout_ms"])
+        .where(at < F.col("log_end_ns"))
+        .select("setting", at.alias("at"), "log_end_ns", "offset_ns")
+    )
+
+
+def busiest_second(times: DataFrame, begin: int) -> dict[int, int]:
+    """setting -> most of *times* (setting, at: shared timeline) within one second counted from *begin*."""
+    counted = times.groupBy("setting", F.expr(f"(at - {begin}) div 1000000000").alias("second")).count()
+    return {row[0]: row[1] for row in counted.groupBy("setting").agg(F.max("count")).collect()}
+
+
+def logged_steps(found: DataFrame) -> DataFrame:
+    """Grain: one row per opening or end in the log; at (shared timeline), up, down."""
+    opening = F.struct((F.col("opened") + F.col("offset_ns")).alias("at"), F.lit(1).alias("up"), F.lit(0).alias("down"))
+    end = F.struct((F.col("ended") + F.col("offset_ns")).alias("at"), F.lit(0).alias("up"), F.lit(1).alias("down"))
+    return found.select(F.inline(F.array(opening, end))).where(F.col("at").isNotNull())
+
+
+def replayed_steps(hits: DataFrame, unseen: DataFrame) -> DataFrame:
+    """Grain: one row per change against the log; setting, at, up, down_low, down_high.
+
+    Low and high are the two ends of what is possible: whoever the log's reaper cut leaves as it did there, or stays
+    silent until this timeout. An end that does not happen here is a `down` of -1 at its instant.
+    """
+    returned, due = F.col("how") == RETURNED, F.least("due", "log_end_ns")
+
+    def step(at: Column, up: Column, low: Column, high: Column) -> Column:
+        return F.struct(
+            (at + F.col("offset_ns")).alias("at"), up.alias("up"), low.alias("down_low"), high.alias("down_high")
+        )
+
+    one, none = F.lit(1), F.lit(0)
+    known = F.when(F.col("cut"), 1).otherwise(0)
+    steps = hits.where(F.col("cut") | F.col("censored")).select(
+        "setting",
+        F.inline(
+            F.array(
+                step(F.when(F.col("cut"), F.col("due")).otherwise(due), none, known, one),
+                step(
+                    F.col("until"),
+                    F.when(returned, 1).otherwise(0),
+                    F.when(returned, 0).otherwise(-known),
+                    F.when(returned, 0).otherwise(-1),
+                ),
+            )
+        ),
+    )
+    gone = unseen.select(
+        "setting", (F.col("at") + F.col("offset_ns")).alias("at"), none.alias("up"), one.alias("down_low"),
+        none.alias("down_high"),
+    )  # fmt: skip
+    return steps.unionByName(gone)
+
+
+def peaks(
+    spark: SparkSession, logged: DataFrame, replayed: DataFrame, settings: list[int], begin: int, end: int
+) -> tuple[dict[int, tuple[int, int]], dict[int, Any], float]:
+    """The most connections open at once, exactly, at the low and the high end; and the curves to draw.
+
+    First per bin of time; a bin can hold the peak only if all its openings on top of what it began with exceed the
+    highest level known. Only in those the order of events is looked at.
+
+    Returns:
+        setting (and AS_LOGGED) -> (low, high); setting -> (low, high) levels at the bins' ends; seconds a bin.
+    """
+    width = (end - begin) // BINS + 1
+    in_bin = F.expr(f"(at - {begin}) div {width}").cast("int").alias("bin")
+    downs = [F.col("down").alias("down_low"), F.col("down").alias("down_high")]
+    both = logged.select(F.lit(AS_LOGGED).alias("setting"), "at", "up", *downs).unionByName(replayed)
+    change = {setting: np.zeros((3, BINS + 1), np.int64) for setting in [AS_LOGGED, *settings]}
+    for row in both.groupBy("setting", in_bin).agg(F.sum("up"), F.sum("down_low"), F.sum("down_high")).collect():
+        change[row[0]][:, min(max(row[1], 0), BINS)] += row[2:]
+    base = change[AS_LOGGED].copy()
+    change[AS_LOGGED][:] = 0
+    peak, curves, doubtful = {}, {}, set()
+    for setting, delta in change.items():
+        ups = base[0] + delta[0]
+        ends = [np.cumsum(ups - base[1 + high] - delta[1 + high]) for high in (0, 1)]
+        starts = [np.concatenate([[0], level[:-1]]) for level in ends]
+        peak[setting] = [int(max(level.max(), 0)) for level in ends]
+        curves[setting] = ends
+        for high in (0, 1):
+            doubtful |= {(setting, int(i)) for i in np.flatnonzero(starts[high] + ups > peak[setting][high])}
+    if doubtful:
+        asked = small_frame(spark, sorted(doubtful), ASKED)
+        of_log = logged.select("at", in_bin, "up", *downs)
+        ours = replayed.select("setting", "at", in_bin, "up", "down_low", "down_high")
+        columns = ["setting", "at", "bin", "up", "down_low", "down_high"]
+        steps = (
+            of_log.join(F.broadcast(asked), "bin")
+            .select(columns)
+            .unionByName(ours.join(F.broadcast(asked), ["setting", "bin"]).select(columns))
+            .groupBy("setting", "bin", "at")
+            .agg(*(F.sum(name).alias(name) for name in ("up", "down_low", "down_high")))
+        )
+        until = Window.partitionBy("setting", "bin").orderBy("at").rowsBetween(Window.unboundedPreceding, 0)
+        levels = steps.select(
+            "setting", "bin",
+            *(
+                (F.sum(F.col("up") - F.col(down)).over(until) + F.col(down)).alias(down)  # openings come first
+                for down in ("down_low", "down_high")
+            ),
+        )  # fmt: skip
+        for row in levels.groupBy("setting", "bin").agg(F.max("down_low"), F.max("down_high")).collect():
+            for high in (0, 1):
+                start = int(curves[row[0]][high][row[1] - 1]) if row[1] else 0
+                peak[row[0]][high] = max(peak[row[0]][high], start + row[2 + high])
+    return {setting: (low, high) for setting, (low, high) in peak.items()}, curves, width / 1e9

@@ -1,0 +1,319 @@
+"""What if: a journal replayed under other settings, and for every figure how well it can be known.
+
+The rule of this module: *exact, bounded, estimated or refused, and it says which*. A silence that the log's reaper cut
+may have ended a moment later or never: under a longer timeout nobody knows, so there the answer is a range.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+
+from ..advise.survival import RATIO, Curve, bucket_edge, kaplan_meier
+from ..advise.traffic import histogram, silences_of_journal
+from ..read.frames import names, read_events, runs_frame
+from ..read.inputs import Inputs, share_timeline
+from . import replay as spark_replay
+from .in_order import press
+from .log import Log, merged, notes_of, settings_of, wheel_of
+from .pressure import RETURNED
+from .settings import CURRENT, HOUR_NS, InForce, Setting, figure, parse, refusal
+
+SCHEMA = "reaper-what-if/1"
+ASSUMPTIONS = (
+    "Who was cut and came back connects again at the activity that the log shows, and goes on as it did.",
+    "Nobody stalls: epochs lie on one grid a run, from its first opening on, and who is due is reaped at that instant.",
+    "Low and high of reaps and false cuts hold wherever the epochs lie.",
+    "Whom the log's reaper cut is a false cut in no row: whether they came back the log does not say.",
+    "At one instant bytes come before ends, and ends before what is due.",
+)
+
+
+@dataclass(slots=True)
+class WhatIf:
+    """The outcome; `summary` goes to JSON, `curves` to the page."""
+
+    summary: dict[str, Any]
+    curves: dict[int, list[list[float]]]
+    """Number of a row -> [second, open at the low end, open at the high end], ascending."""
+
+    @property
+    def complete(self) -> bool:
+        """Whether nothing was missing from the log and there was something to replay."""
+        return bool(self.summary["complete"] and self.summary["connections"])
+
+
+def what_if(
+    spark: SparkSession,
+    inputs: Inputs,
+    base: Setting,
+    variants: Sequence[Setting],
+    sets: Sequence[Sequence[str]] = (),
+    *,
+    max_open: Sequence[int] = (),
+    seed: int = 1,
+    tick_ns: int = 1_000_000_000,
+    progress: Callable[[str], None] = lambda _: None,
+) -> WhatIf:
+    """Replay the journals of *inputs* under the settings in force, then under each other.
+
+    Args:
+        base: What each of *sets* starts from.
+        variants: Further settings, ready made.
+        sets: Words of each `--set`.
+        max_open: Each setting is replayed under each of these limits instead of its own.
+        seed: Of the jitter.
+        tick_ns: Of files that do not state their tick.
+    Raises:
+        CannotTell: a word of *sets* makes no sense.
+    """
+    share_timeline(inputs.runs)
+    runs = runs_frame(spark, inputs, tick_ns)
+    events = read_events(spark, inputs)
+    progress("looking at what was in force")
+    listeners = names(events, "listener")
+    rows = spark_replay.silences(events, runs)
+    groups = spark_replay.groups(events, runs)
+    in_force = [
+        InForce(row.run, listeners.get(row.listener_hash, "(none)"), row.listener_hash, row.timeout_ms, row.silences)
+        for row in spark_replay.timeouts_in_force(groups)
+    ]
+    known = sorted({entry.listener for entry in in_force} | set(listeners.values()))
+    asked = [*variants, *(parse(words, base, known) for words in sets)]
+    asked = [
+        setting if limit is None else _limited(setting, limit) for setting in asked for limit in (max_open or (None,))
+    ]
+    current = Setting(CURRENT, epochs_per_tick=base.epochs_per_tick)
+    thresholds = {run.index: 0 if run.full else run.gap_threshold_ns for run in inputs.runs}
+    refused = {i: refusal(setting, in_force, thresholds) for i, setting in enumerate(asked, 1)}
+    todo = [(i, setting) for i, setting in enumerate([current, *asked]) if not refused.get(i)]
+    lives = spark_replay.lives(events, runs).persist()
+    progress("counting connections")
+    facts = _connections(lives)
+    ticks = {run.index: run.tick_ns or tick_ns for run in inputs.runs}
+    log = Log(
+        spark=spark,
+        rows=rows,
+        lives=lives,
+        in_force=in_force,
+        facts=spark_replay.facts_of_runs(groups, ticks),
+        ticks=ticks,
+        offsets={run.index: run.offset_ns for run in inputs.runs},
+        begin=facts["begin"],
+        end=max([facts["end"], *(run.log_end_ns + run.offset_ns for run in inputs.runs)]),
+        held_ns=facts["held_ns"],
+        connections=facts["connections"],
+        complete=not inputs.dropped_rows and not inputs.quarantined and not facts["headless"],
+    )
+    answers, curves = _replay_all(log, events, todo, seed, progress) if in_force else ({}, {})
+    table = []
+    for i, setting in enumerate([current, *asked]):
+        entry = {"name": setting.name, "settings": settings_of(setting, log), "refused": refused.get(i)}
+        table.append(entry | answers.get(i, {}))
+    lives.unpersist()
+    summary: dict[str, Any] = {
+        "schema": SCHEMA,
+        "connections": facts["connections"],
+        "observed_s": (log.end - log.begin) / 1e9,
+        "in_force": [
+            {"listener": listener, "timeout_s": timeout / 1e3, "silences": count}
+            for (listener, timeout), count in merged(in_force).items()
+        ],
+        "gap_threshold_s": max(thresholds.values(), default=0) / 1e9,
+        "activity_known_to_s": max(log.blurred, default=0) / 1e9,
+        "seed": seed,
+        "rows": table,
+        "calibration": _calibration(facts, answers),
+        "complete": log.complete,
+        "quarantined": inputs.quarantined,
+        "assumptions": list(ASSUMPTIONS),
+        "notes": notes_of(log, facts, inputs, thresholds, asked),
+    }
+    return WhatIf(summary, curves)
+
+
+def _limited(setting: Setting, limit: int) -> Setting:
+    return replace(setting, name=f"{setting.name} max_open={limit}", max_open=limit)
+
+
+def _connections(lives: DataFrame) -> dict[str, Any]:
+    """What the log says happened. begin, end: on the shared timeline, ns."""
+    end = F.coalesce("ended", "log_end_ns")
+    row = lives.agg(
+        F.count(F.lit(1)).alias("connections"),
+        F.sum(end - F.col("opened")).alias("held_ns"),
+        F.count(F.when(F.col("reaped") & ~F.col("by_deadline"), 1)).alias("reaped"),
+        F.count(F.when(F.col("by_deadline"), 1)).alias("by_deadline"),
+        F.count(F.when(F.col("headless"), 1)).alias("headless"),
+        F.count(F.when(F.col("ended").isNull(), 1)).alias("open_at_end"),
+        F.min(F.col("opened") + F.col("offset_ns")).alias("begin"),
+        F.max(end + F.col("offset_ns")).alias("end"),
+    ).first()
+    found = {} if row is None else row.asDict()
+    return {key: value or 0 for key, value in found.items()}
+
+
+def _replay_all(
+    log: Log, events: DataFrame, todo: list[tuple[int, Setting]], seed: int, progress: Callable[[str], None]
+) -> tuple[dict[int, dict[str, Any]], dict[int, list[list[float]]]]:
+    """The figures of each row by its number, and the curves by it."""
+    plain = [(i, setting) for i, setting in todo if setting.max_open is None]
+    plan = log.plan(plain)
+    hits = spark_replay.judged(log.rows, plan, seed).persist()
+    progress(f"judging silences under {len(plain)} settings")
+    counted = spark_replay.sums(hits)
+    unseen = spark_replay.tails(log.lives, plan)
+    late = unseen.groupBy("setting").agg(F.count(F.lit(1)), F.sum(F.col("log_end_ns") - F.col("at"))).collect()
+    tails = {row[0]: (row[1], row[2]) for row in late}
+    progress("looking for the busiest seconds")
+    at = (F.col("until") + F.col("offset_ns")).alias("at")
+    came_back = hits.where(F.col("cut") & (F.col("how") == RETURNED)).select("setting", at)
+    busiest = spark_replay.busiest_second(came_back, log.begin)
+    progress("looking for the peaks")
+    peaks, levels, width = spark_replay.peaks(
+        log.spark, spark_replay.logged_steps(log.lives), spark_replay.replayed_steps(hits, unseen),
+        [i for i, _ in plain], log.begin, log.end,
+    )  # fmt: skip
+    censored = any(row.censored for row in counted.values())
+    guesses = _estimates(events, hits, progress) if censored else {}
+    hits.unpersist()
+    answers = {}
+    for i, setting in plain:
+        answers[i] = _figures(
+            log, setting, counted.get(i), tails.get(i, (0, 0)), busiest.get(i, 0), peaks[i], guesses.get(i)
+        )
+    answers[0]["apart_s"] = _spread(counted[0].apart, ("min", "p10", "p50", "p90", "max")) if 0 in counted else None
+    answers[spark_replay.AS_LOGGED] = {"peak_open": peaks[spark_replay.AS_LOGGED][0]}
+    step = max(1, len(levels[0][0]) // 600)
+    curves = {
+        i: [[at * width, float(low), float(high)] for at, (low, high) in _highest(levels[i], step)]
+        for i, setting in plain
+    }
+    for i, setting in todo:
+        if setting.max_open is not None:
+            progress(f"replaying in order: {setting.name}")
+            answers[i] = press(
+                log.rows, log.plan([(i, setting)]), log.lives, setting, seed, facts=log.facts, ticks=log.ticks,
+                offsets=log.offsets, begin=log.begin, span_s=log.span_s, complete=log.complete and not log.blurred,
+            )  # fmt: skip
+            answers[i]["wheel"] = wheel_of(setting, log, log.held_ns)
+    return answers, curves
+
+
+def _highest(levels: list[Any], step: int) -> list[tuple[int, tuple[int, int]]]:
+    """The levels at the low and the high end, the highest of each *step* bins: (first bin, levels)."""
+    low, high = levels
+    return [(i, (int(low[i : i + step].max()), int(high[i : i + step].max()))) for i in range(0, len(low), step)]
+
+
+def _figures(
+    log: Log,
+    setting: Setting,
+    counted: Any | None,
+    tails: tuple[int, int],
+    busiest: int,
+    peak: tuple[int, int],
+    guess: tuple[float, float] | None,
+) -> dict[str, Any]:
+    def total(name: str) -> int:
+        return 0 if counted is None else int(counted[name])
+
+    censored, unseen = total("censored"), tails[0]
+    known = "exact" if log.complete and not log.blurred else "estimated"
+    open_ended = "bounded" if censored or unseen else known
+    reaps, false_cuts = total("reaps"), total("false_cuts")
+    held_ns = log.held_ns - total("freed_ns")
+    span_s = log.span_s
+
+    def ranged(value: float, low: float, high: float, better: float | None = None) -> dict[str, Any]:
+        if open_ended != "bounded":
+            return figure(value, low, high, known)
+        return figure(better, low, high, "bounded" if better is None else "estimated")
+
+    guessed_reaps, guessed_s = (None, None) if guess is None or unseen else guess
+    hours = held_ns / HOUR_NS
+    longest = hours + total("censored_ns") / HOUR_NS
+    many = None if guessed_reaps is None else reaps + guessed_reaps
+    much = None if guessed_s is None else hours + guessed_s / 3600
+    back = false_cuts / span_s
+    most_false = total("false_possible") + total("censored_reaps")
+    false_is = "bounded" if censored else known
+    return {
+        "reaps": ranged(
+            reaps, total("reaps_certain"), total("reaps_possible") + total("censored_reaps") + unseen, many
+        ),
+        "false_cuts": figure(None if censored else false_cuts, total("false_certain"), most_false, false_is),
+        "evicted": figure(0, 0, 0, known),
+        "undecided": censored,
+        "peak_open": ranged(peak[1], peak[0], peak[1]),
+        "descriptor_hours": ranged(hours, hours - tails[1] / HOUR_NS, longest, much),
+        "reconnects_per_s": {
+            "mean": figure(None if censored else back, back, back + total("censored_reaps") / span_s, false_is),
+            "peak": figure(None if censored else busiest, busiest, None if censored else busiest, false_is),
+        },
+        "lateness_s": None if counted is None else _spread(counted.slack, ("min", "p50", "p90", "p99", "max")),
+        "wheel": wheel_of(setting, log, held_ns),
+    }
+
+
+def _spread(values: Sequence[int] | None, names: Sequence[str]) -> dict[str, float] | None:
+    """ns as named seconds; None: there was nothing to spread."""
+    return None if values is None else dict(zip(names, (value / 1e9 for value in values), strict=True))
+
+
+def _estimates(
+    events: DataFrame, hits: DataFrame, progress: Callable[[str], None]
+) -> dict[int, tuple[float, float] | None]:
+    """setting -> (reaps, seconds held) to expect of the silences that the log's reaper cut too early to tell.
+
+    By the Kaplan-Meier curve of each listener; None where a timeout lies beyond the longest silence it has seen.
+    """
+    progress("estimating what was cut too early to tell")
+    curves: dict[int, Curve] = {
+        key: kaplan_meier((edge, ended, censored) for edge, (ended, censored) in counts.items())
+        for key, counts in histogram(silences_of_journal(events)).items()
+    }
+    bucket = F.ceil(F.log(F.greatest(F.col("idle") / 1e9, F.lit(1e-6))) / math.log(RATIO)).cast("int")
+    cells = hits.where("censored").groupBy("setting", "listener_hash", "timeout", bucket.alias("bucket")).count()
+    found: dict[int, tuple[float, float] | None] = {}
+    for row in cells.collect():
+        before, more = found.get(row.setting, (0.0, 0.0)), None
+        if before is not None:
+            more = expected(curves[row.listener_hash], row.timeout / 1e9, bucket_edge(row.bucket), row["count"])
+        found[row.setting] = None if before is None or more is None else (before[0] + more[0], before[1] + more[1])
+    return found
+
+
+def expected(curve: Curve, timeout: float, since: float, many: int) -> tuple[float, float] | None:
+    """Of *many* silences that were cut after *since* seconds: (reaps by a longer *timeout*, seconds held more).
+
+    Returns:
+        None: the timeout lies beyond the longest silence that *curve* has seen.
+    """
+    here = curve.at(since)
+    if timeout > curve.followed or here <= 0:
+        return None
+    held = max(curve.held(timeout) - curve.held(since), 0.0)
+    return many * curve.at(max(timeout, since)) / here, many * held / here
+
+
+def _calibration(facts: dict[str, Any], answers: dict[int, dict[str, Any]]) -> dict[str, Any] | None:
+    """What the log says happened, beside the replay of the settings that were in force."""
+    if 0 not in answers:
+        return None
+    replayed = answers[0]
+    return {
+        "reaps": {"logged": facts["reaped"], "replayed": replayed["reaps"]["value"] or replayed["reaps"]["low"]},
+        "peak_open": {
+            "logged": answers[spark_replay.AS_LOGGED]["peak_open"], "replayed": replayed["peak_open"]["high"]
+        },
+        "descriptor_hours": {
+            "logged": facts["held_ns"] / HOUR_NS, "replayed": replayed["descriptor_hours"]["high"]
+        },
+        "replayed_later_s": replayed.pop("apart_s"),
+    }  # fmt: skip

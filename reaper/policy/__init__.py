@@ -1,0 +1,33 @@
+"""Which limit holds when, and who has to go. Pure."""
+
+from __future__ import annotations
+
+from .phases import (
+    ANSWERS,
+    IDLE_PHASES,
+    MAX_REQUESTS,
+    NOT_TAKEN,
+    RULES,
+    TOO_OLD,
+    TOO_SLOW,
+    IdlePolicy,
+    Phase,
+    Rule,
+    Watch,
+    lifespan,
+)
+
+__all__ = [
+    "IdlePolicy",
+    "Phase",
+    "Rule",
+    "RULES",
+    "Watch",
+    "ANSWERS",
+    "IDLE_PHASES",
+    "MAX_REQUESTS",
+    "NOT_TAKEN",
+    "TOO_OLD",
+    "TOO_SLOW",
+    "lifespan",
+]

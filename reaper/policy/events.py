@@ -1,0 +1,115 @@
+"""Idle events: being told, again and again, that a connection is quiet - without closing it.
+
+One rule: *an event says that nothing has moved for its whole period*. Silence in and silence out are told apart, as in
+Netty's IdleStateHandler: use them to send a ping, to log, to hang up on the third one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Protocol
+
+from ..core.lease import Expiry, Lease
+from ..core.ticks import check_timeout
+
+
+class Idle(Enum):
+    """What has not moved: bytes from the peer, bytes to the peer, bytes in either direction."""
+
+    READER = "reader_idle"
+    WRITER = "writer_idle"
+    ALL = "all_idle"
+
+
+@dataclass(frozen=True, slots=True)
+class IdleEvent:
+    """One period of silence is over.
+
+    Attributes:
+        state: Which kind of silence.
+        count: How many periods in a row; 1 is the first after activity.
+        now: Seconds, the instant it was found.
+    """
+
+    state: Idle
+    count: int
+    now: float
+
+
+class Register(Protocol):
+    """`reaper.trio.TrioReaper.register`, or anything that behaves like it."""
+
+    def __call__(self, uid: Hashable, timeout: float, on: Callable[[Expiry], object], *, reason: str) -> Lease:
+        """Call *on* after *timeout* seconds without a touch of the lease returned."""
+
+
+class IdleEvents:
+    """Reader-idle, writer-idle and all-idle of one connection, each with a period and a count of its own.
+
+    Args:
+        register: Where the leases come from.
+        uid: Of the connection; the leases are registered as (uid, reason).
+        on: Called with each `IdleEvent`, in the reaper's task; must not block. When it raises, the reaper reports it,
+            and the next event comes all the same.
+        reader, writer, both: Seconds of silence; 0 switches the event off.
+    Raises:
+        InvalidArgument: a period is NaN, negative or infinite.
+    Timing: an event comes no earlier than its period after the last activity, and no more than one tick later; so do
+        the following ones after each other.
+    """
+
+    __slots__ = ("_counts", "_leases", "_on", "_register", "_uid")
+
+    def __init__(
+        self,
+        register: Register,
+        uid: Hashable,
+        on: Callable[[IdleEvent], object],
+        *,
+        reader: float = 0,
+        writer: float = 0,
+        both: float = 0,
+    ) -> None:
+        self._register = register
+        self._uid = uid
+        self._on = on
+        self._leases: dict[Idle, Lease] = {}
+        self._counts: dict[Idle, int] = {}
+        for name, state, period in (
+            ("reader", Idle.READER, reader),
+            ("writer", Idle.WRITER, writer),
+            ("both", Idle.ALL, both),
+        ):
+            if period != 0:
+                self._counts[state] = 0
+                self._arm(state, check_timeout(name, period))
+
+    def read(self) -> None:
+        """Bytes came in."""
+        self._moved(Idle.READER)
+
+    def wrote(self) -> None:
+        """Bytes went out."""
+        self._moved(Idle.WRITER)
+
+    def close(self) -> None:
+        """No further events."""
+        for lease in self._leases.values():
+            lease.release()
+        self._leases.clear()
+
+    def _moved(self, state: Idle) -> None:
+        for moved in (state, Idle.ALL):
+            if moved in self._leases:
+                self._counts[moved] = 0
+                self._leases[moved].touch()
+
+    def _arm(self, state: Idle, period: float) -> None:
+        def found(expiry: Expiry) -> None:
+            self._counts[state] += 1
+            self._arm(state, period)
+            self._on(IdleEvent(state, self._counts[state], expiry.now))
+
+        self._leases[state] = self._register((self._uid, state.value), period, found, reason=state.value)

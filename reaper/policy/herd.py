@@ -1,0 +1,82 @@
+"""No herd: what keeps thousands of connections from ending, and their peers from coming back, in one instant.
+
+The rule of this module: *only ever later*. Jitter lengthens a timeout and a bound on closes defers a reap; neither may
+cut short the silence a connection was promised. Pure: no clock, and the same seed gives the same draws.
+"""
+
+from __future__ import annotations
+
+import random
+
+from ..core.ticks import check_timeout
+from ..errors import InvalidArgument
+
+STEPS = 16
+"""Distinct timeouts that jitter makes of one. Each costs the core a slot an epoch; more would spread no finer than a
+second's reaps over sixteen instants."""
+
+
+class Jitter:
+    """Lengthens timeouts at random by whole ticks, so that connections opened together do not end together.
+
+    Args:
+        share: 0..1, of the timeout: the most it is lengthened by. 0: never.
+        tick: Seconds, > 0.
+        seed: For the same draws every time; None: different ones.
+    Raises:
+        InvalidArgument: by name and value.
+    """
+
+    def __init__(self, share: float, tick: float, seed: int | None = None) -> None:
+        if not 0 <= share <= 1:
+            raise InvalidArgument(f"share must be within 0..1, got {share!r}")
+        self.share = share
+        self._tick = check_timeout("tick", tick)
+        self._random = random.Random(seed)
+
+    def later(self, timeout: float) -> float:
+        """*timeout* seconds, lengthened by 0, 1, ... steps of whole ticks; unchanged if `share` of it is under a tick.
+
+        Returns:
+            Seconds: one of at most `STEPS` values, the first of them *timeout* itself.
+        """
+        ticks = int(timeout * self.share / self._tick + 1e-9)
+        if ticks < 1:
+            return timeout
+        step = -(-(ticks + 1) // STEPS)  # wide enough for STEPS of them to reach the end
+        return timeout + self._tick * step * self._random.randrange(ticks // step + 1)
+
+
+class Bucket:
+    """A bound on how many things happen per second: a token bucket that holds what a tenth of a second may spend.
+
+    Args:
+        rate: Per second, > 0.
+    Raises:
+        InvalidArgument: by name and value.
+    """
+
+    HOLDS = 0.1
+    """Seconds' worth of tokens; never less than one token."""
+
+    def __init__(self, rate: float) -> None:
+        self.rate = check_timeout("rate", rate)
+        self._most = max(1.0, rate * self.HOLDS)
+        self._tokens = self._most
+        self._filled = float("-inf")
+
+    def available(self, now: float) -> int:
+        """How many may happen at *now* (seconds; a step back counts as no time)."""
+        if now > self._filled:
+            self._tokens = min(self._most, self._tokens + (now - self._filled) * self.rate)
+            self._filled = now
+        return int(self._tokens + 1e-9)
+
+    def spend(self, count: int) -> None:
+        """*count* have happened; no more than were available."""
+        self._tokens -= count
+
+    def ready(self, now: float) -> float:
+        """The instant at which a tenth of what it holds, or at least one, will be available if nothing is spent."""
+        wanted = max(1.0, self._most / 10)
+        return now if self.available(now) >= wanted else self._filled + (wanted - self._tokens) / self.rate

@@ -1,0 +1,346 @@
+"""What a connection may be waiting for, and which timeout is in force while it does.
+
+One rule: *a connection is always in exactly one phase, and the phase alone decides what ends it*. A phase names its
+timeout (a key of `[timeouts]`), the reason a reap gives, and which bytes start the timeout again. A request in flight
+is a phase without a timeout: it is never idle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Literal, Protocol
+
+from ..config.settings import ReaperConfig
+from ..core.ticks import seconds_to_tick
+from .rates import Allowance, Sweep
+
+Direction = Literal["in", "out"]
+
+
+class Phase(Enum):
+    """What the connection is waiting for. The value is the reason that a reap in this phase gives."""
+
+    IDLE = "idle"
+    HANDSHAKE = "handshake"
+    FIRST_BYTE = "first_byte"
+    HEADERS = "headers"
+    BODY = "body"
+    IN_FLIGHT = "in_flight"
+    WRITE = "write"
+    KEEP_ALIVE = "keep_alive"
+    TUNNEL = "tunnel"
+    HALF_CLOSED = "half_closed"
+    LINGER = "linger"
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """What governs one phase.
+
+    Attributes:
+        timeout: Key of `[timeouts]`; None: the phase cannot time out.
+        restarted_by: Directions in which bytes start the timeout again; empty: it is absolute, counted from the entry.
+        rate: The direction whose least rate (`[limits]` min_in_rate, min_out_rate) applies on top; None: none does.
+        status: What HTTP answers before the close; None: nothing, for there is no request to answer.
+    """
+
+    timeout: str | None
+    restarted_by: frozenset[Direction] = frozenset()
+    rate: Direction | None = None
+    status: int | None = None
+
+
+_IN: frozenset[Direction] = frozenset({"in"})
+_OUT: frozenset[Direction] = frozenset({"out"})
+
+RULES: Mapping[Phase, Rule] = {
+    Phase.IDLE: Rule("idle", _IN),
+    Phase.HANDSHAKE: Rule("handshake"),
+    Phase.FIRST_BYTE: Rule("first_byte"),
+    # Absolute, or a client that drips one byte per timeout holds the connection for ever (slowloris).
+    Phase.HEADERS: Rule("headers", status=408),
+    Phase.BODY: Rule("body", _IN, rate="in", status=408),
+    Phase.IN_FLIGHT: Rule(None),
+    # Bytes that the peer accepts are progress: a slow but living download is not idle.
+    Phase.WRITE: Rule("write", _OUT, rate="out"),
+    # RFC 9112 9.8 lets a server close an idle connection at any time; an answer nobody asked for would only confuse.
+    Phase.KEEP_ALIVE: Rule("keep_alive"),
+    Phase.TUNNEL: Rule("tunnel", _IN | _OUT),
+    Phase.HALF_CLOSED: Rule("half_closed", _OUT, rate="out"),
+    Phase.LINGER: Rule("linger"),
+}
+"""The rule of every phase."""
+
+TOO_SLOW: Mapping[Direction, str] = {"in": "min_in_rate", "out": "min_out_rate"}
+"""The reason a reap gives when a least rate was not kept."""
+
+TOO_OLD = "max_age"
+"""The reason a connection gives that was closed for its age."""
+
+ANSWERS: Mapping[str, int | None] = {
+    **{phase.value: rule.status for phase, rule in RULES.items()},
+    TOO_SLOW["in"]: RULES[Phase.BODY].status,
+}
+"""What HTTP answers before the close, by the reason of the reap; reasons that are not here: nothing."""
+
+NOT_TAKEN = frozenset({TOO_SLOW["out"], *(phase.value for phase, rule in RULES.items() if rule.rate == "out")})
+"""Reasons that say the peer does not take what is sent to it: what the kernel holds for it is best forgotten."""
+
+MAX_REQUESTS = "max_requests"
+"""The reason a connection gives that was closed for having served its share."""
+
+STALL_TICKS = 2.0
+"""Ticks; when more time than that passes between two looks at a rate, the loop was stuck, and the peer is not charged
+for it. Looks are less than one tick apart when nothing is stuck."""
+
+INSTANT = 1e-6
+"""Seconds; the deadline of a connection that is to go as soon as the reaper can judge it. Its law holds for that too:
+after the loop has read what had arrived, and not if the kernel still holds bytes of it."""
+
+IDLE_PHASES = frozenset({Phase.FIRST_BYTE, Phase.KEEP_ALIVE})
+"""Nothing has been asked for: closing loses nothing but a request that is on its way."""
+
+
+class Deadline(Protocol):
+    """`reaper.Lease`, or anything that behaves like it."""
+
+    def release(self) -> object:
+        """Call it off."""
+
+
+class Watch(Protocol):
+    """What the policy drives: `reaper.trio.Connection`, or anything that behaves like it."""
+
+    def touch(self) -> object:
+        """Note activity."""
+
+    def suspend(self) -> object:
+        """Exempt from reaping until `resume`."""
+
+    def resume(self) -> object:
+        """End the exemption; counts as activity."""
+
+    def retime(self, idle: float, reason: str | None = None) -> object:
+        """Put a timeout (seconds, 0 is off) and a reason in force, counted from the last activity."""
+
+    def deadline(self, seconds: float, reason: str) -> Deadline:
+        """End the connection *seconds* from now for *reason*, whatever bytes come, unless it is released."""
+
+
+class IdlePolicy:
+    """Which timeout is in force on one connection, told by what happens on it. Pure: drives a watch, reads no clock.
+
+    The server calls `enter` when it begins to wait for something, `bytes_in` and `bytes_out` when bytes have moved.
+    A `Sweep` charges for the least rates and, since nobody is told when the peer takes bytes out of the kernel's
+    buffer, asks for the progress of what is being sent.
+
+    Args:
+        config: `timeouts` and `limits` of it are used; `reload` puts another in force.
+        watch: The connection's watch. Whatever timeout it began with is replaced at once.
+        now: Seconds, the clock of every other `now`.
+        sweep: Looks after the phases with a least rate; None: no rates, and no progress but what `bytes_out` tells.
+        progress: How many bytes the peer has accepted since it was last asked.
+        phase: What the connection waits for to begin with.
+    Attributes:
+        phase: What it waits for now.
+        active: Seconds; when it began to, or when bytes last started its timeout again.
+        requests: Requests begun.
+        retired: Why no further request may follow the one in flight; None: they may.
+    """
+
+    __slots__ = (
+        "_armed",
+        "_config",
+        "_doomed",
+        "_ending",
+        "_inbound",
+        "_outbound",
+        "_progress",
+        "_suspended",
+        "_sweep",
+        "_watch",
+        "active",
+        "phase",
+        "requests",
+        "retired",
+    )
+
+    def __init__(
+        self,
+        config: ReaperConfig,
+        watch: Watch,
+        now: float,
+        sweep: Sweep | None = None,
+        progress: Callable[[], int] | None = None,
+        phase: Phase = Phase.FIRST_BYTE,
+    ) -> None:
+        self._config = config
+        self._watch = watch
+        self._sweep = sweep
+        self._progress = progress
+        self._inbound: Allowance | None = None
+        self._outbound: Allowance | None = None
+        self._armed: tuple[float, str] | None = None
+        self._doomed: str | None = None  # why a least rate ends it, unless it catches up
+        self._ending: Deadline | None = None  # what ends it then, or in an idle phase when it is retired
+        self._suspended = False
+        self.requests = 0
+        self.retired: str | None = None
+        self.phase = phase
+        self.active = now
+        self._begin(now)
+
+    def enter(self, phase: Phase, now: float) -> None:
+        """The connection now waits for *phase*; its timeout counts from *now*. Nothing if it does already."""
+        if phase is not self.phase:
+            self._leave(now)
+            self.phase = phase
+            self._begin(now)
+
+    def request(self, now: float) -> None:
+        """A request has begun: it is in flight, and with it its own allowances for body and response."""
+        self.requests += 1
+        self._spare()
+        self.enter(Phase.IN_FLIGHT, now)
+        self._inbound = self._outbound = None
+        limit = self._config.limits.max_requests
+        if limit and self.requests >= limit and self.retired is None:
+            self.retired = MAX_REQUESTS
+
+    def bytes_in(self, count: int, now: float) -> None:
+        """*count* bytes came in at *now*."""
+        self._moved("in", self._inbound, count, now)
+
+    def bytes_out(self, count: int, now: float) -> None:
+        """The peer accepted *count* bytes at *now*: by the kernel's word, not that of a call that only queued them."""
+        self._moved("out", self._outbound, count, now)
+
+    def _moved(self, direction: Direction, allowance: Allowance | None, count: int, now: float) -> None:
+        if allowance is not None:
+            allowance.earn(count, now)
+            if self._doomed == TOO_SLOW[direction] and allowance.left(now) > 0:
+                self._spare()
+        if direction in RULES[self.phase].restarted_by:
+            self.active = now
+            self._watch.touch()
+            if self._doomed is None:
+                self._spare()
+
+    def retire(self, reason: str, now: float) -> None:
+        """Let the connection go: soon if nothing has been asked for, otherwise after the response in flight.
+
+        Soon is `drain_idle` from now, for a request may be on its way; it is answered.
+        """
+        if self.retired is None or self.retired == MAX_REQUESTS:
+            self.retired = reason
+            if self.phase in IDLE_PHASES:
+                self._retire()
+
+    def reload(self, config: ReaperConfig, now: float) -> None:
+        """Put the timeouts of *config* in force. That of the phase counts from the last activity, not from *now*."""
+        self._config = config
+        name = RULES[self.phase].timeout
+        if name is not None and self._doomed is None:
+            timeout = getattr(config.timeouts, name)
+            if timeout and now - self.active >= timeout:
+                # Over already by the new rule. It is due now, and not late for the time in which the old one held.
+                self._end(INSTANT, name)
+            else:
+                self._arm(name, timeout)
+
+    def charge(self, now: float) -> None:
+        """Ask for progress and judge the least rate of the phase. Called by the `Sweep`."""
+        rate = RULES[self.phase].rate
+        if rate == "out" and self._progress is not None and (count := self._progress()):
+            self.bytes_out(count, now)
+        allowance = self._inbound if rate == "in" else self._outbound
+        if rate is not None and allowance is not None and self._doomed is None and allowance.left(now) <= 0:
+            self._doomed = TOO_SLOW[rate]
+            self._end(INSTANT, self._doomed)
+
+    def _begin(self, now: float) -> None:
+        rule = RULES[self.phase]
+        self.active = now
+        if rule.timeout is None:
+            self._watch.suspend()
+            self._suspended = True
+            return
+        if self._suspended:
+            self._suspended = False
+            self._watch.resume()
+        else:
+            self._watch.touch()
+        self._arm(rule.timeout, getattr(self._config.timeouts, rule.timeout))
+        if self.retired is not None and self.phase in IDLE_PHASES:
+            self._retire()
+        if rule.rate is not None and self._sweep is not None:
+            allowance = self._allowance(rule.rate)
+            if allowance is not None:
+                allowance.start(now)
+            if allowance is not None or (rule.rate == "out" and self._progress is not None):
+                self._sweep.add(self)
+
+    def _leave(self, now: float) -> None:
+        if self._doomed is None:
+            self._spare()
+        rate = RULES[self.phase].rate
+        if rate is not None and self._sweep is not None:
+            self._sweep.discard(self)
+            allowance = self._inbound if rate == "in" else self._outbound
+            if allowance is not None:
+                allowance.pause(now)
+
+    def close(self) -> None:
+        """The connection is gone: nobody looks after it any longer."""
+        if self._sweep is not None:
+            self._sweep.discard(self)
+
+    def _allowance(self, direction: Direction) -> Allowance | None:
+        """The allowance of this request in *direction*, made when it is first needed; None: there is no least rate."""
+        limits, timeouts, step = self._config.limits, self._config.timeouts, STALL_TICKS * self._config.reaper.tick
+        if direction == "in":
+            if self._inbound is None and limits.min_in_rate:
+                self._inbound = Allowance(limits.min_in_rate, limits.min_in_grace, timeouts.body, step)
+            return self._inbound
+        if self._outbound is None and limits.min_out_rate:
+            self._outbound = Allowance(limits.min_out_rate, limits.min_out_grace, timeouts.write, step)
+        return self._outbound
+
+    def _arm(self, name: str, timeout: float) -> None:
+        """Put the phase's timeout and reason in force, unless they are."""
+        if (timeout, name) != self._armed:
+            self._armed = (timeout, name)
+            self._watch.retime(timeout, name)
+
+    def _retire(self) -> None:
+        if self.retired is not None:
+            self._end(self._config.timeouts.drain_idle or INSTANT, self.retired)
+
+    def _end(self, seconds: float, reason: str) -> None:
+        """A deadline beside the timeout of the phase: what is too slow or retired is not idle, and not late for it."""
+        if self._ending is None:
+            self._ending = self._watch.deadline(seconds, reason)
+
+    def _spare(self) -> None:
+        self._doomed = None
+        if self._ending is not None:
+            self._ending.release()
+            self._ending = None
+
+
+def lifespan(max_age: float, jitter: float, tick: float, share: float) -> float:
+    """The age limit of one connection: *max_age* shortened by up to *jitter* of it, so that not all go in one instant.
+
+    Args:
+        max_age: Seconds; 0: no limit.
+        jitter: 0..1.
+        tick: Seconds. The result is a whole number of ticks, for each distinct timeout costs the reaper a slot.
+        share: Drawn by the caller, evenly from 0..1.
+    Returns:
+        Seconds, at least one tick; 0 if *max_age* is 0.
+    """
+    if max_age == 0:
+        return 0.0
+    return max(1, seconds_to_tick(max_age * (1 - jitter * share), 0.0, tick)) * tick

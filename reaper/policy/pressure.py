@@ -1,0 +1,205 @@
+"""Pressure: how full the process is, and what follows from it. Pure but for `read`; `reaper.trio.pressure` acts on it.
+
+The rule of this module: *full is answered before it hurts, a step at a time, and taken back the same way*. Below the
+low watermark nothing happens. Between the two, silence is borne for a shrinking share of its timeout (Envoy's scaled
+timers). Above the high one, who has been silent longest goes, down to the watermark. At the limit nobody is accepted
+until it is left again by a margin.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..core.ticks import check_timeout
+from ..errors import InvalidArgument
+from ..metrics import Family
+
+CGROUP = Path("/sys/fs/cgroup")
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How much is in use now."""
+
+    descriptors: int = 0
+    memory: int = 0
+    """Resident bytes."""
+    connections: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How much there is; 0: unlimited, or not to be looked at.
+
+    Raises:
+        InvalidArgument: one of them is negative.
+    """
+
+    descriptors: int = 0
+    memory: int = 0
+    """Bytes."""
+    connections: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("descriptors", "memory", "connections"):
+            if getattr(self, name) < 0:
+                raise InvalidArgument(f"{name} must be >= 0, got {getattr(self, name)!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What follows from a reading."""
+
+    load: float
+    """The fullest of all resources: in use / limit."""
+    of: str
+    """Which one that is; empty if nothing is limited."""
+    scale: float
+    """Share of its timeout for which silence is borne: 1 without pressure."""
+    evict: int
+    """How many connections are to go, longest silent first."""
+    accept: bool
+    """Whether new connections are accepted."""
+
+
+class Pressure:
+    """Judges readings, remembering only what hysteresis needs.
+
+    Args:
+        limits: What is full.
+        low, high: Watermarks, shares of a limit, 0 < low < high < 1.
+        floor: The scale at and above *high*, 0..1.
+        margin: How far below a limit that was hit, and below a watermark that was passed, it must fall before that is
+            taken back; a share of the limit, >= 0.
+        min_age: Seconds of silence before which nobody goes on account of pressure, > 0.
+    Attributes:
+        limits: May be replaced at any time.
+        verdict: The last one; None before the first.
+        evicted: How many went on its account; kept by whoever acts on it.
+    Raises:
+        InvalidArgument: by name and value.
+    """
+
+    def __init__(
+        self,
+        limits: Limits,
+        *,
+        low: float = 0.8,
+        high: float = 0.95,
+        floor: float = 0.1,
+        margin: float = 0.05,
+        min_age: float = 1.0,
+    ) -> None:
+        if not 0 < low < high < 1:
+            raise InvalidArgument(f"low and high must be 0 < low < high < 1, got {low!r} and {high!r}")
+        if not 0 <= floor <= 1:
+            raise InvalidArgument(f"floor must be within 0..1, got {floor!r}")
+        if not 0 <= margin < low:
+            raise InvalidArgument(f"margin must be >= 0 and less than low, got {margin!r}")
+        self.limits = limits
+        self.low, self.high, self.floor, self.margin = low, high, floor, margin
+        self.min_age = check_timeout("min_age", min_age)
+        self.verdict: Verdict | None = None
+        self.evicted = 0
+
+    def judge(self, reading: Reading) -> Verdict:
+        """What follows from *reading*."""
+        limits = self.limits
+        loads = {
+            name: getattr(reading, name) / getattr(limits, name)
+            for name in ("descriptors", "memory", "connections")
+            if getattr(limits, name)
+        }
+        of = max(loads, key=loads.__getitem__, default="")
+        load = loads.get(of, 0.0)
+        scale, accept = self._scale(load), load < 1
+        before = self.verdict
+        if before is not None:
+            # What was done is taken back only once there is room to spare, or it would be done again at once.
+            if scale > before.scale:
+                scale = max(before.scale, self._scale(load + self.margin))
+            accept = accept and (before.accept or load < 1 - self.margin)
+        self.verdict = Verdict(load, of, scale, self._surplus(reading, load), accept)
+        return self.verdict
+
+    def _scale(self, load: float) -> float:
+        share = (load - self.low) / (self.high - self.low)
+        return 1 - (1 - self.floor) * min(max(share, 0.0), 1.0)
+
+    def _surplus(self, reading: Reading, load: float) -> int:
+        """How many connections too many: each is taken to cost its share of what is in use."""
+        if load <= self.high:
+            return 0
+        return max(1, round(reading.connections * (1 - self.high / load)))
+
+    def families(self) -> Iterator[Family]:
+        """For `reaper.metrics`."""
+        verdict = self.verdict or Verdict(0.0, "", 1.0, 0, True)
+        yield Family("reaper_pressure", "gauge", "The fullest resource, in use / limit.", verdict.load)
+        yield Family("reaper_pressure_scale", "gauge", "Share of its timeout that silence is borne.", verdict.scale)
+        yield Family("reaper_pressure_accepting", "gauge", "1: new connections are accepted.", int(verdict.accept))
+        yield Family("reaper_pressure_evicted", "counter", "Connections that had to go.", self.evicted)
+
+
+def limits_here(connections: int = 0) -> Limits:
+    """The limits of this process: its soft limit of descriptors, its cgroup's memory or the machine's, *connections*.
+
+    Raises:
+        ImportError: there is no psutil.
+    """
+    import psutil
+
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    memory = min(filter(None, (cgroup_memory(), psutil.virtual_memory().total)))
+    return Limits(0 if soft == resource.RLIM_INFINITY else soft, memory, connections)
+
+
+def cgroup_memory(root: Path = CGROUP, own: Path = Path("/proc/self/cgroup")) -> int:
+    """The least `memory.max` (cgroup v2), bytes, of this process's group and those around it; 0: none is set."""
+    try:
+        group = next(line[3:] for line in own.read_text().splitlines() if line.startswith("0::"))
+    except (OSError, StopIteration):
+        return 0
+    found = []
+    folder = root / group.lstrip("/")
+    while True:
+        try:
+            text = (folder / "memory.max").read_text().strip()
+        except OSError:
+            text = "max"
+        if text.isdigit():
+            found.append(int(text))
+        if folder == root or root not in folder.parents:
+            return min(found, default=0)
+        folder = folder.parent
+
+
+class Gauge:
+    """Reads this process. Made once: finding the process costs more than reading it.
+
+    Raises:
+        ImportError: there is no psutil.
+    """
+
+    def __init__(self) -> None:
+        import psutil
+
+        self._process = psutil.Process(os.getpid())
+        self._memory = 0
+
+    def read(self, connections: int) -> Reading:
+        """A reading now. Cost: listing the descriptors, about 5 ms with 20,000 of them."""
+        try:
+            descriptors = self._process.num_fds()
+            self._memory = self._process.memory_info().rss
+        except OSError as error:
+            if error.errno not in (errno.EMFILE, errno.ENFILE):
+                raise
+            # Looking takes a descriptor too. That there is none left is the reading.
+            descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        return Reading(descriptors, self._memory, connections)

@@ -1,0 +1,92 @@
+"""Acting on pressure in a trio program: who has been silent longest goes, and the door is shut while the house is full.
+
+The rule of this module: *nobody with a request in flight*. Only a connection that waits for bytes, has none unread, and
+whose lease says so by its reason, is ever let go; suspended ones are not even looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import TYPE_CHECKING, NoReturn
+
+import trio
+
+from ..policy.pressure import Gauge, Pressure, Reading, Verdict
+from .parking import Parked
+from .sockets import unread
+
+if TYPE_CHECKING:
+    from .reaper import Connection, TrioReaper
+
+REASON = "pressure"
+"""The reason of a connection that had to go."""
+
+IDLE_REASONS = frozenset({"idle", "first_byte", "keep_alive"})
+"""Reasons of leases that wait for something to begin."""
+
+LOOKS = 1024
+"""Connections looked at, longest silent first, per reading; as many may be let go."""
+
+
+async def relieve(
+    watcher: TrioReaper,
+    pressure: Pressure,
+    *,
+    read: Callable[[int], Reading] | None = None,
+    every: float | None = None,
+    reasons: Collection[str] = IDLE_REASONS,
+) -> NoReturn:
+    """Read, judge and act until cancelled. Start it once, beside `run`.
+
+    Args:
+        watcher: Whose connections may have to go.
+        pressure: Judges.
+        read: Called with the number of connections; None: this process, by psutil.
+        every: Seconds between two readings; None: a tick.
+        reasons: Of leases that may be let go.
+    Raises:
+        ImportError: *read* is None and there is no psutil.
+    """
+    look = Gauge().read if read is None else read
+    try:
+        while True:
+            verdict = pressure.judge(look(len(watcher)))
+            watcher.accepting = verdict.accept
+            if verdict.scale < 1 or verdict.evict:
+                # As before any reap: whoever has spoken is to be heard first.
+                await trio.lowlevel.checkpoint()
+                await trio.lowlevel.checkpoint()
+                pressure.evicted += let_go(watcher, verdict, pressure.min_age, reasons)
+            await trio.sleep(watcher.core.tick if every is None else every)
+    finally:
+        watcher.accepting = True
+
+
+def let_go(watcher: TrioReaper, verdict: Verdict, min_age: float, reasons: Collection[str] = IDLE_REASONS) -> int:
+    """Reap whom *verdict* does not bear any longer. Returns how many.
+
+    These go: whoever has been silent for `scale` of its timeout; of the others the longest silent, until `evict` have
+    gone; nobody who has been silent for less than *min_age* seconds.
+    """
+    now = trio.current_time()
+    doomed: list[Connection | Parked] = []
+    others = max(0, len(watcher.core) - len(watcher))  # leases that are no connections, and never touched perhaps
+    for uid in watcher.core.oldest(LOOKS + others):
+        explained = watcher.core.explain(uid)
+        silent = 0.0 if explained.active_until is None else now - explained.active_until
+        if silent < min_age:
+            break  # and so is everybody after it
+        enough = silent >= explained.timeout * verdict.scale
+        if explained.reason not in reasons or not (enough or len(doomed) < verdict.evict):
+            continue
+        connection = watcher.waiting(uid)
+        if connection is not None:
+            doomed.append(connection)
+    descriptors = [connection.descriptor for connection in doomed]
+    spoken = set(unread(fd for fd in descriptors if fd >= 0))
+    gone = 0
+    for connection, descriptor in zip(doomed, descriptors, strict=True):
+        if descriptor not in spoken:
+            connection._reap(REASON)
+            gone += 1
+    return gone

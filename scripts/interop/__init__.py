@@ -1,0 +1,1 @@
+"""The HTTP server against tools that others wrote."""

@@ -1,0 +1,106 @@
+"""`python -m scripts.interop`: the HTTP server against tools that others wrote.
+
+One rule: *what a tool says is kept*. Reports and the tools' own output go to out/interop/. A tool that is not installed
+is said and skipped. Exit status: 0 everything that ran has passed, 1 something has not, 2 bad arguments.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Sequence
+
+from reaper.config.durations import parse_duration
+from reaper.config.flags import Parser
+
+from . import fuzz as http_fuzz
+from . import proxy as interop_proxy
+from . import slow as interop_slow
+from . import stall as interop_stall
+from .tools import OUT, Missing, get, metrics, server
+
+SEED = 20240607
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the runs asked for."""
+    parser = Parser(prog="python -m scripts.interop", description="Runs the HTTP server against foreign tools.")
+    parser.add_argument("runs", nargs="*", metavar="RUN", help=f"any of {', '.join(RUNS)}; all without one")
+    parser.add_argument(
+        "--fuzz", type=_duration, default=10.0, metavar="DURATION", help="how long to fuzz; default 10s"
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parsed = parser.parse_args(arguments)
+    for name in parsed.runs:
+        if name not in RUNS:
+            parser.error(f"RUN {name!r}: expected any of {', '.join(RUNS)}")
+    reports: dict[str, dict[str, object]] = {}
+    for name in parsed.runs or RUNS:
+        print(f"{name} ...", file=sys.stderr, flush=True)
+        try:
+            reports[name] = _fuzz(parsed.fuzz) if name == "fuzz" else RUNS[name]()
+        except Missing as missing:
+            reports[name] = {"skipped": str(missing), "passed": True}
+    OUT.mkdir(parents=True, exist_ok=True)
+    text = json.dumps(reports, indent=2)
+    (OUT / "report.json").write_text(text + "\n")
+    if parsed.json:
+        print(text)
+    else:
+        _show(reports)
+    return 0 if all(report["passed"] for report in reports.values()) else 1
+
+
+def _fuzz(seconds: float) -> dict[str, object]:
+    timeouts = ("first-byte", "headers", "body", "keep-alive", "write", "tunnel", "half-closed", "linger")
+    flags = [word for name in timeouts for word in (f"--{name}", "500ms")]
+    with server("--tick", "100ms", *flags, log="fuzz.log") as address:
+        done = http_fuzz.run(address, seconds, SEED)
+        alive = get(address, "/")[0] == 200
+        after = metrics(address)
+        for _ in range(100):
+            if after["http_connections"] <= 1:
+                break
+            after = metrics(address)
+    # The connection that asks is one of those open.
+    leaked = after["http_connections_opened_total"] - after["http_connections_closed_total"] - 1
+    failures = after["http_failures_total"]
+    passed = alive and leaked == 0 and failures == 0 and after["reaper_leases"] <= 2
+    return {
+        "cases": done.cases, "answered": done.answered, "seconds": round(done.seconds, 1), "seed": SEED,
+        "alive": alive, "leaked": leaked, "failures": failures, "leases": after["reaper_leases"], "passed": passed,
+    }  # fmt: skip
+
+
+RUNS: dict[str, Callable[[], dict[str, object]]] = {
+    "stall": interop_stall.run,
+    "slow": interop_slow.run,
+    "proxy": interop_proxy.run,
+    "fuzz": lambda: _fuzz(10.0),
+}
+
+
+def _show(reports: dict[str, dict[str, object]]) -> None:
+    for name, report in reports.items():
+        print(f"{name}: {'skipped' if 'skipped' in report else 'passed' if report['passed'] else 'FAILED'}")
+        for key, value in report.items():
+            if key in ("runs", "cases", "servers") and isinstance(value, dict):
+                for row, cells in value.items():
+                    print(f"  {row}: " + json.dumps({k: v for k, v in cells.items() if k != "summary"}))
+            elif key != "passed":
+                print(f"  {key}: {value}")
+
+
+def _duration(text: str) -> float:
+    try:
+        return parse_duration(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(130)

@@ -1,0 +1,96 @@
+"""slowhttptest against the server: 1,000 attackers each with slow headers, slow bodies and slow reading.
+
+One rule: *the kernel counts*. From the last connection opened, it may hold them for the timeout and a tick, and what
+the loop was stuck for on a busy machine; a healthy client must have been answered all the time. What slowhttptest says
+itself is reported too. (Its slow reader notices a reset only when it has read what its own kernel holds, 32 bytes at a
+time: its count of open connections is of no use there.)
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import time
+
+from .tools import OUT, Established, Healthy, metrics, server, tool
+
+CONNECTIONS = 1000
+RATE = 500  # connections a second
+TICK = 1.0
+LONGEST = 20  # seconds a run may take
+FEW = 5  # connections of the healthy client and of slowhttptest's own probe
+RESOLUTION = 1.0  # seconds: slowhttptest opens in batches, and we look five times a second
+
+SMALLEST_BUFFER = 2304  # bytes that Linux takes for a peer that reads nothing; at 240 B/s they pay for 9.6 s
+
+RUNS = {
+    # name: flags of slowhttptest, path, the limit that must end an attacker, its seconds
+    "headers": (["-H", "-i", "3", "-x", "24", "-p", "5"], "/", "headers", 5.0),
+    "body": (["-B", "-i", "3", "-s", "8192", "-x", "10", "-p", "5"], "/upload", "min_in_rate", 5.0),
+    "read": (
+        ["-X", "-w", "512", "-y", "1024", "-n", "5", "-z", "32", "-k", "1", "-p", "5"],
+        "/download?bytes=20000000",
+        "min_out_rate",
+        5.0 + SMALLEST_BUFFER / 240,
+    ),
+}
+FLAGS = (
+    "--tick",
+    "1s",
+    "--first-byte",
+    "5s",
+    "--headers",
+    "5s",
+    "--body",
+    "30s",
+    "--write",
+    "30s",
+    "--keep-alive",
+    "5s",
+)
+
+
+def run(connections: int = CONNECTIONS) -> dict[str, object]:
+    """All three attacks, one after the other, with so many connections each. Raises Missing."""
+    command = tool("slowhttptest", "slowhttptest")
+    found = {name: _attack(command, name, connections) for name in RUNS}
+    return {"runs": found, "passed": all(attack["passed"] for attack in found.values())}
+
+
+def _attack(command: str, name: str, connections: int) -> dict[str, object]:
+    flags, path, reason, timeout = RUNS[name]
+    prefix = OUT / f"slow-{name}"
+    prefix.parent.mkdir(parents=True, exist_ok=True)
+    with server(*FLAGS, log=f"slow-{name}.log") as address:
+        url = f"http://{address[0]}:{address[1]}{path}"
+        with Healthy(address) as healthy, Established(address[1]) as established:
+            done = subprocess.run(
+                [
+                    command, *flags, "-c", str(connections), "-r", str(RATE), "-l", str(LONGEST),
+                    "-u", url, "-g", "-o", str(prefix),
+                ],
+                capture_output=True, text=True, timeout=3 * LONGEST,
+            )  # fmt: skip
+            time.sleep(RESOLUTION)
+        after = metrics(address)
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", done.stdout)
+    prefix.with_suffix(".txt").write_text(plain)
+    said = re.search(r"Test ended on .*\s+Exit status:.*", plain)
+    peak, held = established.held(FEW)
+    allowed = timeout + TICK + after["reaper_loop_lag_max_seconds"] + RESOLUTION
+    reaped = {key.split('"')[1]: int(count) for key, count in after.items() if key.startswith("reaper_reaped_total")}
+    report = healthy.report()
+    return {
+        "slowhttptest": " ".join(said[0].split()) if said else None,
+        "peak_open": peak,
+        "held_after_the_last_was_opened_s": held,
+        "allowed_s": round(allowed, 2),
+        "reaped": reaped,
+        "max_lateness_s": after["reaper_lateness_max_seconds"],
+        "max_lag_s": after["reaper_loop_lag_max_seconds"],
+        "healthy": report,
+        "passed": held is not None
+        and held <= allowed
+        and reaped.get(reason, 0) >= connections
+        and not report["failures"],
+    }

@@ -1,0 +1,165 @@
+"""What the interoperation runs share: a server to run against, tools that may be missing, a folder for what they say.
+
+One rule: *nothing outlives a run*. Processes are started in `with` blocks and ended by their own id.
+"""
+
+from __future__ import annotations
+
+import http.client
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+OUT = ROOT / "out" / "interop"
+SERVER = (sys.executable, "-m", "server_example", "http", "--port", "0", "--workers", "1")
+PATIENCE = 20.0  # seconds for a process to start or to stop
+
+
+class Missing(Exception):
+    """A tool or a package that a run needs is not installed."""
+
+
+def tool(name: str, package: str) -> str:
+    """Where the command *name* is. Raises Missing, with the Debian package it comes in."""
+    found = shutil.which(name) or shutil.which(name, path="/usr/sbin:/usr/bin")
+    if found is None:
+        raise Missing(f"{name} is not installed (Debian package {package})")
+    return found
+
+
+@contextmanager
+def process(command: Sequence[str], log: Path) -> Iterator[subprocess.Popen[str]]:
+    """A process with its standard output as text, its errors in *log*; ended by SIGTERM at the end of the block."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("w") as errors:
+        started = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=errors, text=True)
+        try:
+            yield started
+        finally:
+            started.send_signal(signal.SIGTERM)
+            try:
+                started.wait(PATIENCE)
+            except subprocess.TimeoutExpired:
+                started.kill()
+                started.wait()
+            if started.stdout is not None:
+                started.stdout.close()
+
+
+@contextmanager
+def server(*flags: str, log: str = "server.log") -> Iterator[tuple[str, int]]:
+    """Our HTTP server in a process of its own, on a port of its own choice. Yields its address."""
+    with process([*SERVER, *flags], OUT / log) as started:
+        assert started.stdout is not None
+        for line in started.stdout:
+            found = re.search(r"listening on (\S+):(\d+)", line)
+            if found:
+                threading.Thread(
+                    target=started.stdout.read, daemon=True
+                ).start()  # nobody reads on: keep it from filling
+                yield found[1], int(found[2])
+                return
+        raise RuntimeError(f"the server did not start; see {OUT / log}")
+
+
+def get(address: tuple[str, int], target: str, timeout: float = PATIENCE) -> tuple[int, bytes]:
+    """One GET on a connection of its own."""
+    connection = http.client.HTTPConnection(*address, timeout=timeout)
+    try:
+        connection.request("GET", target)
+        response = connection.getresponse()
+        return response.status, response.read()
+    finally:
+        connection.close()
+
+
+def metrics(address: tuple[str, int]) -> dict[str, float]:
+    """The server's counters, by name with labels."""
+    lines = get(address, "/metrics")[1].decode().splitlines()
+    pairs = (line.rpartition(" ") for line in lines if not line.startswith("#"))
+    return {name: float(value) for name, _, value in pairs}
+
+
+@dataclass
+class Healthy:
+    """A client that asks for `/` again and again, on a new connection each time, while something else goes on."""
+
+    address: tuple[str, int]
+    interval: float = 0.1
+    seconds: list[float] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)
+
+    def __enter__(self) -> Healthy:
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._ask)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._done.set()
+        self._thread.join()
+
+    def _ask(self) -> None:
+        while not self._done.wait(self.interval):
+            start = time.monotonic()
+            try:
+                status, _ = get(self.address, "/", timeout=5.0)
+                if status != 200:
+                    self.failures.append(f"status {status}")
+            except OSError as error:
+                self.failures.append(repr(error))
+            self.seconds.append(time.monotonic() - start)
+
+    def report(self) -> dict[str, object]:
+        """How many requests, how many failed, and how long they took."""
+        times = sorted(self.seconds)
+        return {
+            "requests": len(times),
+            "failures": self.failures,
+            "median_s": round(times[len(times) // 2], 4) if times else None,
+            "max_s": round(times[-1], 4) if times else None,
+        }
+
+
+class Established:
+    """How many connections the kernel holds to the server's port, looked up several times a second."""
+
+    def __init__(self, port: int, interval: float = 0.2) -> None:
+        self._needle = f":{port:04X} "
+        self._interval = interval
+        self.samples: list[tuple[float, int]] = []
+
+    def __enter__(self) -> Established:
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._look)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._done.set()
+        self._thread.join()
+
+    def _look(self) -> None:
+        start = time.monotonic()
+        while not self._done.wait(self._interval):
+            lines = Path("/proc/net/tcp").read_text().splitlines()[1:]
+            rows = (line.split() for line in lines if self._needle in line)
+            count = sum(row[1].endswith(self._needle.strip()) and row[3] == "01" for row in rows)
+            self.samples.append((time.monotonic() - start, count))
+
+    def held(self, few: int) -> tuple[int, float | None]:
+        """The most at once, and the seconds from the last increase until at most *few* were left; None: never."""
+        peak = max((count for _, count in self.samples), default=0)
+        pairs = list(zip(self.samples, self.samples[1:], strict=False))
+        risen = max((at for (_, before), (at, count) in pairs if count > before + few), default=0.0)
+        gone = min((at for at, count in self.samples if at > risen and count <= few), default=None)
+        return peak, None if gone is None else round(gone - risen, 2)

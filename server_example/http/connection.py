@@ -1,0 +1,324 @@
+"""HTTP/1.1 on one connection: requests in, responses out, and the policy told what is being waited for.
+
+One rule: *before each wait the phase is set to what is waited for*. Everything else about idleness follows from that.
+The state machine of the protocol is h11's.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from http import HTTPStatus
+from typing import TYPE_CHECKING
+from urllib.parse import parse_qsl, urlsplit
+
+import h11
+import trio
+
+from reaper.policy import IDLE_PHASES, IdlePolicy, Phase
+
+from .transport import RECEIVE_BYTES, Transport
+
+if TYPE_CHECKING:
+    from .server import HttpServer
+
+DISCARD_BYTES = 65536
+"""Of a request body that the route did not want; more than that is not worth reading only to keep the connection."""
+
+log = logging.getLogger("server_example.http")
+
+Headers = Iterable[tuple[str, str]]
+
+
+class HttpError(Exception):
+    """The request is to be answered with *status*; the connection is closed afterwards."""
+
+    def __init__(self, status: int, detail: str = "") -> None:
+        super().__init__(f"{status} {HTTPStatus(status).phrase}" + (f": {detail}" if detail else ""))
+        self.status = status
+
+
+class Exchange:
+    """One request and its response: what a route is given. Raises HttpError(400) when the target is no URL.
+
+    Attributes:
+        method, path: As sent; the path without the query, still percent-encoded.
+        query: Parameters by name, decoded; of several with one name the last.
+        headers: By lower-case name; several with one name are joined with ", ".
+        server: The server, for routes that show it.
+        started: Whether the response has begun.
+    """
+
+    def __init__(self, connection: HttpConnection, request: h11.Request) -> None:
+        self._connection = connection
+        self.server: HttpServer = connection.server
+        self.method = request.method.decode("ascii")
+        try:
+            target = urlsplit(request.target.decode("latin-1"))
+        except ValueError as error:
+            raise HttpError(400, str(error)) from None
+        self.path = target.path
+        self.query = dict(parse_qsl(target.query, keep_blank_values=True))
+        self.headers: dict[str, str] = {}
+        for raw_name, raw_value in request.headers:
+            name, value = raw_name.decode("ascii"), raw_value.decode("latin-1")
+            self.headers[name] = f"{self.headers[name]}, {value}" if name in self.headers else value
+        self.started = False
+
+    async def body(self) -> AsyncIterator[bytes]:
+        """The request body, piece by piece. Raises HttpError(413) when it is longer than allowed."""
+        limit = self.server.config.limits.max_body_bytes
+        announced = self.headers.get("content-length", "0")
+        if limit and int(announced) > limit:
+            raise HttpError(413, f"a body of {announced} bytes; at most {limit} are accepted")
+        total = 0
+        while True:
+            event = await self._connection.next_body_event()
+            if not isinstance(event, h11.Data):
+                return
+            total += len(event.data)
+            if limit and total > limit:
+                raise HttpError(413, f"a body of more than {limit} bytes")
+            yield bytes(event.data)
+
+    async def respond(self, status: int, body: bytes, content_type: str, headers: Headers = ()) -> None:
+        """The whole response at once."""
+        framing = (("content-type", content_type), ("content-length", str(len(body))))
+        self.started = True
+        connection = self._connection
+        data = connection.head(status, (*framing, *headers))
+        if self.method != "HEAD":
+            data += connection.h11.send(h11.Data(body)) or b""
+        data += connection.h11.send(h11.EndOfMessage()) or b""
+        await connection.stream.send_all(data)
+
+    async def start(self, status: int, headers: Headers) -> None:
+        """Begin a response whose body is sent in pieces; without content-length among *headers* it is chunked."""
+        self.started = True
+        await self._connection.stream.send_all(self._connection.head(status, headers))
+
+    async def send(self, data: bytes) -> None:
+        """A piece of the body; waits while the peer does not take it."""
+        if data and self.method != "HEAD":
+            await self._connection.stream.send_all(self._connection.h11.send(h11.Data(data)) or b"")
+
+    async def finish(self) -> None:
+        """The end of a body sent in pieces."""
+        tail = self._connection.h11.send(h11.EndOfMessage())
+        if tail:
+            await self._connection.stream.send_all(tail)
+
+    async def upgrade(self, protocol: str) -> Tunnel:
+        """Answer 101 and leave HTTP: from here on the bytes are the route's."""
+        self.started = True
+        connection = self._connection
+        headers = [("connection", "upgrade"), ("upgrade", protocol)]
+        answer = h11.InformationalResponse(status_code=101, headers=headers, reason=b"Switching Protocols")
+        await connection.stream.send_all(connection.h11.send(answer) or b"")
+        return Tunnel(connection)
+
+    async def gone(self) -> None:
+        """Return when the peer has closed or shut its sending side. For responses without an end."""
+        while data := await self._connection.receive():
+            self._connection.h11.receive_data(data)
+
+
+class Tunnel:
+    """The bytes of a connection that has left HTTP."""
+
+    def __init__(self, connection: HttpConnection) -> None:
+        self._connection = connection
+        self._first: bytes = bytes(connection.h11.trailing_data[0])
+
+    async def receive(self) -> bytes:
+        """Bytes as they come; empty once the peer has shut its sending side."""
+        policy = self._connection.policy
+        policy.enter(Phase.TUNNEL, trio.current_time())
+        if self._first:
+            first, self._first = self._first, b""
+            return first
+        data = await self._connection.receive()
+        if not data:
+            policy.enter(Phase.HALF_CLOSED, trio.current_time())
+        return data
+
+    async def send(self, data: bytes) -> None:
+        """Send *data*; counts as traffic of the tunnel."""
+        await self._connection.stream.send_all(data)
+        self._connection.policy.bytes_out(len(data), trio.current_time())
+
+
+Route = Callable[[Exchange], Awaitable[None]]
+
+
+class HttpConnection:
+    """One connection from its first byte to its last.
+
+    Attributes:
+        server: Whose routes and limits apply.
+        transport: The TCP connection; `stream` is it, or the TLS around it.
+        policy: Told of every wait.
+        opened: Seconds on trio's clock.
+        uid: The reaper's key for it.
+    """
+
+    def __init__(
+        self, server: HttpServer, transport: Transport, stream: trio.abc.Stream, policy: IdlePolicy, uid: int
+    ) -> None:
+        self.server = server
+        self.transport = transport
+        self.stream = stream
+        self.policy = policy
+        self.opened = trio.current_time()
+        self.uid = uid
+        self.h11 = h11.Connection(h11.SERVER, max_incomplete_event_size=server.config.limits.max_header_bytes)
+        self._last = False
+        self._persistent = False  # whether the request in hand lets the connection live on
+
+    async def run(self) -> None:
+        """Serve requests until one side has had enough, then see the last response off.
+
+        Raises:
+            trio.BrokenResourceError, trio.ClosedResourceError: the connection is lost.
+        """
+        try:
+            while (request := await self._next_request()) is not None:
+                await self._serve(request)
+                if not await self._next_cycle():
+                    break
+            else:
+                return  # the peer closed between two requests: nothing is on its way to it
+        except h11.RemoteProtocolError as error:
+            await self.answer_error(HttpError(error.error_status_hint, str(error)))
+        except HttpError as error:
+            await self.answer_error(error)
+        await self._see_off()
+
+    async def _next_request(self) -> h11.Request | None:
+        now = trio.current_time()
+        policy = self.policy
+        if self.h11.trailing_data[0]:
+            policy.enter(Phase.HEADERS, now)
+        elif policy.requests:
+            self.transport.wait_for(Phase.KEEP_ALIVE, policy)
+        else:
+            policy.enter(Phase.FIRST_BYTE, now)
+        while True:
+            event = self.h11.next_event()
+            if isinstance(event, h11.Request):
+                policy.request(trio.current_time())
+                self._check(event)
+                return event
+            if event is not h11.NEED_DATA:
+                return None  # ConnectionClosed
+            self.h11.receive_data(await self.receive())
+            if self.h11.trailing_data[0] and policy.phase is not Phase.HEADERS:
+                policy.enter(Phase.HEADERS, trio.current_time())
+
+    def _check(self, request: h11.Request) -> None:
+        self.server.counters.requests += 1
+        limit = self.server.config.limits.max_header_bytes
+        size = len(request.target) + sum(len(name) + len(value) + 4 for name, value in request.headers)
+        if size > limit:  # h11 counts only what is incomplete; all of it may have come at once
+            raise HttpError(431, f"{size} bytes of headers; at most {limit} are accepted")
+
+    async def _serve(self, request: h11.Request) -> None:
+        exchange = Exchange(self, request)
+        asked = {word.strip().lower() for word in exchange.headers.get("connection", "").split(",")}
+        self._persistent = request.http_version == b"1.1" and "close" not in asked
+        route = self.server.route(exchange.method, exchange.path)
+        try:
+            await route(exchange)
+        except (HttpError, h11.RemoteProtocolError):
+            if not exchange.started:
+                raise
+            self._last = True
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            raise
+        except Exception:
+            self.server.counters.failures += 1
+            log.exception("%s %s failed", exchange.method, exchange.path)
+            if not exchange.started:
+                raise HttpError(500) from None
+            self._last = True
+
+    async def _next_cycle(self) -> bool:
+        """Get ready for the next request; False: this was the last one."""
+        if self._last or self.h11.our_state is not h11.DONE:
+            return False
+        if self.h11.their_state is h11.SEND_BODY and not await self._discard():
+            return False
+        if self.h11.their_state is not h11.DONE:
+            return False
+        self.h11.start_next_cycle()
+        return True
+
+    async def _discard(self) -> bool:
+        """Read what is left of a request body that nobody wanted, if it is little."""
+        if self.h11.they_are_waiting_for_100_continue:
+            return False
+        total = 0
+        while isinstance(event := await self.next_body_event(), h11.Data):
+            total += len(event.data)
+            if total > DISCARD_BYTES:
+                return False
+        return True
+
+    async def next_body_event(self) -> h11.Event | type[h11.PAUSED]:
+        """The next piece of the request body, or the event that ends it."""
+        while (event := self.h11.next_event()) is h11.NEED_DATA:
+            if self.h11.they_are_waiting_for_100_continue:
+                answer = h11.InformationalResponse(status_code=100, headers=[], reason=b"Continue")
+                await self.stream.send_all(self.h11.send(answer) or b"")
+            self.policy.enter(Phase.BODY, trio.current_time())
+            data = await self.receive()
+            self.policy.enter(Phase.IN_FLIGHT, trio.current_time())
+            self.h11.receive_data(data)
+        return event  # type: ignore[return-value]
+
+    async def receive(self) -> bytes:
+        """Bytes as they come, decrypted; empty at the end of file."""
+        return bytes(await self.stream.receive_some(RECEIVE_BYTES))
+
+    def head(self, status: int, headers: Headers) -> bytes:
+        """Status line and headers of a response, with what is said about the connection's further life."""
+        config = self.server.config
+        said = [("date", self.server.date()), ("server", "reaper-example"), *headers]
+        if self._last or self.policy.retired is not None or self.server.draining:
+            self._last = True
+            said.append(("connection", "close"))
+        elif config.timeouts.keep_alive and self._persistent:
+            # The client is told less than the truth, so that it stops using the connection before we close it.
+            advertised = int(config.timeouts.keep_alive - config.timeouts.keep_alive_margin)
+            if advertised >= 1:
+                said.append(("keep-alive", f"timeout={advertised}"))
+        self.server.counters.responses[status] += 1
+        event = h11.Response(status_code=status, headers=said, reason=HTTPStatus(status).phrase)
+        return self.h11.send(event) or b""
+
+    async def answer_error(self, error: HttpError) -> None:
+        """Answer a request that cannot be served, if there still is a way to; it is the last answer."""
+        if self.h11.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            self._last = True
+            self.policy.enter(Phase.IN_FLIGHT, trio.current_time())
+            body = f"{error}\n".encode()
+            framing = [("content-type", "text/plain; charset=utf-8"), ("content-length", str(len(body)))]
+            data = self.head(error.status, framing)
+            # Not through h11: it no longer knows whether the request was a HEAD when it could not be read.
+            await self.stream.send_all(data + body)
+
+    async def _see_off(self) -> None:
+        """Lingering close: the end of file goes out, and what still comes in is read away.
+
+        Closing with bytes unread makes the kernel send a reset, and a reset may overtake the last response
+        (RFC 9112 section 9.6).
+        """
+        self.transport.wait_for(Phase.LINGER, self.policy)
+        self.transport.shut()
+        while await self.transport.receive_some():
+            pass
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing has been asked for."""
+        return self.policy.phase in IDLE_PHASES

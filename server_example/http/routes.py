@@ -1,0 +1,193 @@
+"""What the example serves: enough to try every phase.
+
+One rule: *a route knows nothing of timeouts*. It waits for what it waits for; the connection tells the policy.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+import trio
+
+from reaper.config.durations import parse_duration
+from reaper.errors import InvalidArgument
+from reaper.policy.events import IdleEvents
+
+from .connection import Exchange, HttpError, Route
+from .views import connection_rows, connections_text, metrics
+
+PAGE = Path(__file__).parent / "web" / "connections.html"
+
+PIECE = 65536  # bytes of a download sent at once
+PIECES_PER_SECOND = 10  # of a download at a given rate
+LONGEST = 86400.0  # seconds that a route waits at most
+
+TEXT = "text/plain; charset=utf-8"
+JSON = "application/json"
+HTML = "text/html; charset=utf-8"
+
+
+def methods(*allowed: str) -> Callable[[Route], Route]:
+    """Say which methods a route answers; without it, GET and HEAD."""
+
+    def mark(route: Route) -> Route:
+        route.methods = allowed  # type: ignore[attr-defined]
+        return route
+
+    return mark
+
+
+async def index(exchange: Exchange) -> None:
+    """`/`: the routes."""
+    lines = [f"{path:14} {(route.__doc__ or '').splitlines()[0].partition(': ')[2]}" for path, route in ROUTES.items()]
+    await exchange.respond(200, "\n".join([*lines, ""]).encode(), TEXT)
+
+
+async def sleep(exchange: Exchange) -> None:
+    """`/sleep?s=2s`: a request in flight for as long as asked."""
+    seconds = _number(exchange, "s", 1.0, LONGEST)
+    await trio.sleep(seconds)
+    await exchange.respond(200, f"slept {seconds:g} s\n".encode(), TEXT)
+
+
+async def download(exchange: Exchange) -> None:
+    """`/download?bytes=1000000&rate=0`: a response of that size, at that many bytes per second; 0 is unlimited."""
+    left = int(_number(exchange, "bytes", 1_000_000, 1e12))
+    rate = _number(exchange, "rate", 0.0, 1e12)
+    await exchange.start(200, [("content-type", "application/octet-stream"), ("content-length", str(left))])
+    if exchange.method == "HEAD":
+        left = 0
+    piece = bytes(PIECE if not rate else min(PIECE, max(1, int(rate / PIECES_PER_SECOND))))
+    start, sent = trio.current_time(), 0
+    while left:
+        data = piece[:left]
+        await exchange.send(data)
+        sent += len(data)
+        left -= len(data)
+        if rate and left:
+            await trio.sleep_until(start + sent / rate)
+    await exchange.finish()
+
+
+@methods("POST", "PUT")
+async def upload(exchange: Exchange) -> None:
+    """`/upload`: reads the request body and tells its length and SHA-256."""
+    digest, total = hashlib.sha256(), 0
+    async for data in exchange.body():
+        digest.update(data)
+        total += len(data)
+    await exchange.respond(200, json.dumps({"bytes": total, "sha256": digest.hexdigest()}).encode() + b"\n", JSON)
+
+
+async def events(exchange: Exchange) -> None:
+    """`/events?every=1s&ping=15s&count=0`: server-sent events; a comment whenever nothing was sent for `ping`."""
+    every = _number(exchange, "every", 1.0, LONGEST)
+    ping = _number(exchange, "ping", 15.0, LONGEST)
+    count = int(_number(exchange, "count", 0.0, 1e9))
+    await exchange.start(200, [("content-type", "text/event-stream"), ("cache-control", "no-store")])
+    if exchange.method == "HEAD":
+        await exchange.finish()
+        return
+    pieces, queue = trio.open_memory_channel[bytes](1)
+
+    def say_something(event: object) -> None:
+        with suppress(trio.WouldBlock, trio.ClosedResourceError):  # something else is being sent, or all has been
+            pieces.send_nowait(b": ping\n\n")
+
+    async def tick() -> None:
+        number = 0
+        start = trio.current_time()
+        while not count or number < count:
+            number += 1
+            await trio.sleep_until(start + number * every)
+            await pieces.send(f"id: {number}\ndata: {trio.current_time():.3f}\n\n".encode())
+        pieces.close()
+
+    lost = False
+    idle = IdleEvents(exchange.server.watcher.register, exchange, say_something, writer=ping)
+    try:
+        async with trio.open_nursery() as nursery:
+
+            async def watch() -> None:
+                await exchange.gone()
+                nursery.cancel_scope.cancel()
+
+            nursery.start_soon(watch)
+            nursery.start_soon(tick)
+            async for piece in queue:
+                await exchange.send(piece)
+                idle.wrote()
+            nursery.cancel_scope.cancel()
+    except* (trio.BrokenResourceError, trio.ClosedResourceError):
+        lost = True
+    finally:
+        idle.close()
+    if lost:
+        raise trio.BrokenResourceError("the peer has gone")
+    await exchange.finish()
+
+
+async def tunnel(exchange: Exchange) -> None:
+    """`/tunnel`: with `Upgrade: echo`, leaves HTTP and sends back what comes."""
+    if exchange.headers.get("upgrade", "").lower() != "echo":
+        await exchange.respond(
+            426, b"426 Upgrade Required: echo\n", TEXT, [("upgrade", "echo"), ("connection", "upgrade")]
+        )
+        return
+    through = await exchange.upgrade("echo")
+    while data := await through.receive():
+        await through.send(data)
+
+
+async def show_metrics(exchange: Exchange) -> None:
+    """`/metrics`: counters of this worker, for Prometheus."""
+    await exchange.respond(200, metrics(exchange.server), "text/plain; version=0.0.4; charset=utf-8")
+
+
+async def show_connections(exchange: Exchange) -> None:
+    """`/connections?format=text|json|html`: who is connected to this worker, in which phase, until when, and why."""
+    form = exchange.query.get("format")
+    if form is None:
+        accepted = exchange.headers.get("accept", "")
+        form = "html" if "text/html" in accepted else "json" if JSON in accepted else "text"
+    if form == "html":
+        await exchange.respond(200, PAGE.read_bytes(), HTML)
+        return
+    rows = connection_rows(exchange.server, int(_number(exchange, "limit", 1000, 1e6)))
+    if form == "json":
+        await exchange.respond(200, json.dumps(rows).encode() + b"\n", JSON, [("cache-control", "no-store")])
+    elif form == "text":
+        await exchange.respond(200, connections_text(rows).encode(), TEXT)
+    else:
+        raise HttpError(400, f"format={form}: expected text, json or html")
+
+
+def _number(exchange: Exchange, name: str, default: float, most: float) -> float:
+    """A parameter: a number, or a duration in seconds, 0..*most*. Raises HttpError(400)."""
+    text = exchange.query.get(name)
+    if text is None:
+        return default
+    try:
+        value = parse_duration(text) if text[-1:].isalpha() else float(text)
+    except (ValueError, InvalidArgument):
+        value = -1.0
+    if not 0 <= value <= most:
+        raise HttpError(400, f"{name}={text}: expected a number 0..{most:g}")
+    return value
+
+
+ROUTES: Mapping[str, Route] = {
+    "/": index,
+    "/sleep": sleep,
+    "/download": download,
+    "/upload": upload,
+    "/events": events,
+    "/tunnel": tunnel,
+    "/metrics": show_metrics,
+    "/connections": show_connections,
+}
+"""The routes of the example, by path."""
