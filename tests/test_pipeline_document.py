@@ -61,7 +61,7 @@ def test_the_pages_are_the_same_bytes_from_the_same_samples(tmp_path: Path, monk
     names = results(tmp_path)
     once = write(names, tmp_path / "once", monkeypatch)
     assert once == write(names[::-1], tmp_path / "again", monkeypatch)
-    assert set(once) == {"pipeline-speed.md", "pipeline-growth.svg", "fleet.md"}
+    assert set(once) == {"pipeline-speed.md", "pipeline-growth.svg"}
     assert not [name for name, text in once.items() if name.endswith(".md") and ("{" in text or "nan" in text)]
 
 
@@ -75,9 +75,3 @@ def test_what_met_its_goal_and_what_missed_it_is_said_in_words(tmp_path: Path, m
     assert row["advise, recomputed, table"].endswith("| 1 (1 to 1) | 1.5 | met |")
     assert "- audit: 2.1 times the time at twice 50M; the goal of 2.2 is met." in speed
     assert "- advise: 3 times the time at twice 50M; the goal of 2.2 is **missed** by 36%." in speed
-
-
-def test_the_fleet_follows_from_bytes_and_seconds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fleet = write(results(tmp_path), tmp_path / "docs", monkeypatch)["fleet.md"]
-    assert "`full` mode: 1.9 TB a day" in fleet  # 19 bytes an event
-    assert "| audit, from the files | 17 |" in fleet  # 50M in the median's 11 s on two cores; 70 % of it in a cluster

@@ -19,9 +19,6 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-import numpy as np
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from pipeline_traffic import WALL, Clock, journal
 
 from reaper import IdleReaper
@@ -33,12 +30,11 @@ from reaper.pipeline.session import open_session
 from reaper.pipeline.whatif import command as cli_whatif
 from reaper.pipeline.whatif import replay as whatif_replay
 from reaper.pipeline.whatif import run as whatif
-from reaper.pipeline.whatif.pressure import CLOSED, CUT, RETURNED, Outcome, Process, Valve, most_open, replay
+from reaper.pipeline.whatif.replay import CLOSED, CUT, RETURNED
 from reaper.pipeline.whatif.run import what_if
 from reaper.pipeline.whatif.settings import CannotTell, InForce, Rule, Setting, parse, refusal, wheel
 from reaper.pipeline.whatif.text import as_text
 from reaper.policy.herd import Jitter
-from reaper.policy.pressure import Limits, Pressure, Reading
 
 UNIT = 1_953_125
 """ns in 1/512 s: instants that both the core's floats and the journal's integers hold exactly."""
@@ -86,7 +82,6 @@ class Truth:
 
     reaps: list[tuple[int, int]] = field(default_factory=list)
     """(client, instant), in order."""
-    evicted: list[tuple[int, int]] = field(default_factory=list)
     reconnects: list[tuple[int, int]] = field(default_factory=list)
     lives: list[Life] = field(default_factory=list)
     peak: int = 0
@@ -107,7 +102,6 @@ def run(
     *,
     epochs_per_tick: int = 1,
     wheel_size: int = 64,
-    limit: int | None = None,
     until: int | None = None,
     sentinel: bool = True,
 ) -> Truth:
@@ -133,32 +127,11 @@ def run(
     first = events[0][0]
     if sentinel:
         core.register("sentinel", 1e6, seconds(first), reason="sentinel")
-    pressure = None if limit is None else Pressure(Limits(connections=limit))
-    look = first + tick if limit is not None else NEVER
     alive: dict[int, Life] = {}
 
     def end(client: int, t: int, how: str) -> None:
         life = alive.pop(client)
         life.ended, life.how = t, how
-
-    def relieve(t: int) -> None:
-        assert pressure is not None
-        verdict = pressure.judge(Reading(connections=len(alive)))
-        doomed: list[int] = []
-        if verdict.scale < 1 or verdict.evict:
-            for uid in core.oldest(1024 + sentinel):  # as reaper.trio.pressure.let_go
-                explained = core.explain(uid)
-                silent = 0.0 if explained.active_until is None else seconds(t) - explained.active_until
-                if uid == "sentinel":
-                    continue
-                if silent < pressure.min_age:
-                    break
-                if silent >= explained.timeout * verdict.scale or len(doomed) < verdict.evict:
-                    doomed.append(uid)
-        for uid in doomed:
-            core.discard(uid)
-            truth.evicted.append((uid, t))
-            end(uid, t, "pressure")
 
     def wake() -> int:
         due = core.next_wakeup()
@@ -168,10 +141,10 @@ def run(
     while at < len(events) or alive:
         t = events[at][0] if at < len(events) else NEVER
         w = wake()
-        now = min(t, w, look)
+        now = min(t, w)
         if until is not None and now > until:
             break
-        if t <= min(w, look):
+        if t <= w:
             _, kind, client = events[at]
             at += 1
             if kind == 1:
@@ -188,13 +161,10 @@ def run(
                 truth.lives.append(Life(client, t))
                 alive[client] = truth.lives[-1]
                 truth.peak = max(truth.peak, len(alive))
-        elif w <= look:
+        else:
             for expiry in core.advance(seconds(w)):
                 truth.reaps.append((expiry.uid, w))
                 end(expiry.uid, w, "reap")
-        else:
-            relieve(look)
-            look += tick
         truth.end = now
     truth.moved = core.statistics().moved
     return truth
@@ -214,121 +184,8 @@ def traffic(seed: int, clients: int, *, longest: int, spread: int = 20 * 512) ->
     return found
 
 
-# ---- the replay in order against it: no Spark -----------------------------------------------------------------------
-
-
-def process(log: Truth, timeout: Callable[[int], int], was: int, *, never: bool = True) -> tuple[Process, list[int]]:
-    """The process that *log* shows, to be replayed under *timeout*; and whose each silence is."""
-    rows = sorted(
-        (since, until, how, life.client) for life in log.lives for since, until, how in life.silences if until > since
-    )
-    how = [CLOSED if kind == CUT and timeout(client) > was and not never else kind for _, _, kind, client in rows]
-    columns = [np.array([row[i] for row in rows], np.int64) * UNIT for i in (0, 1)]
-    return (
-        Process(
-            opened=np.array(sorted(life.opened for life in log.lives), np.int64) * UNIT,
-            ended=np.array(sorted(life.ended for life in log.lives if life.ended is not None), np.int64) * UNIT,
-            starts=columns[0],
-            ends=columns[1],
-            how=np.array(how, np.int64),
-            timeouts=np.array([timeout(row[3]) * UNIT for row in rows], np.int64),
-            origin=min(life.opened for life in log.lives) * UNIT,
-            log_end=log.end * UNIT,
-        ),
-        [row[3] for row in rows],
-    )
-
-
-def cuts(outcome: Outcome, whose: list[int], *, evicted: bool = False) -> list[tuple[int, int]]:
-    """(client, instant in units) of those cut, in order of the instant."""
-    found = [
-        (client, int(at) // UNIT)
-        for client, at, pressed in zip(whose, outcome.gone_at, outcome.evicted, strict=True)
-        if at >= 0 and bool(pressed) == evicted
-    ]
-    return sorted(found, key=lambda cut: (cut[1], cut[0]))
-
-
-def ordered(cut: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    return sorted(cut, key=lambda entry: (entry[1], entry[0]))
-
-
-def peak_of(outcome: Outcome) -> int:
-    return most_open([(outcome.instants, outcome.steps, outcome.openings)])
-
-
 LONG = 40 * 512
 """A timeout that the traffic below never reaches before its last word."""
-
-
-@settings(max_examples=60)
-@given(
-    seed=st.integers(0, 10**6),
-    clients=st.integers(1, 25),
-    tick=st.sampled_from([64, 128, 512]),
-    ticks=st.integers(1, 30),
-    epochs_per_tick=st.sampled_from([1, 2]),
-)
-def test_under_a_shorter_timeout_the_same_are_reaped_at_the_same_instants(
-    seed: int, clients: int, tick: int, ticks: int, epochs_per_tick: int
-) -> None:
-    script = traffic(seed, clients, longest=12 * 512)
-    log = run(script, lambda _: LONG, 512)
-    timeout = min(tick * ticks, LONG)
-    truth = run(script, lambda _: timeout, tick, epochs_per_tick=epochs_per_tick, until=log.end)
-    replayed, whose = process(log, lambda _: timeout, LONG)
-    outcome = replay(replayed, tick // epochs_per_tick * UNIT, tick * UNIT, None)
-    assert cuts(outcome, whose) == ordered(truth.reaps)
-    assert peak_of(outcome) == truth.peak
-
-
-def test_at_the_very_instant_bytes_save_and_a_close_comes_before_the_reap() -> None:
-    due = 512 + 512 + 4 * 512  # opened where the grid begins, so noted at the end of the first epoch
-    script = [Client([512, due]), Client([512], closes=due), Client([512]), Client([due])]
-    log = run(script, lambda _: LONG, 512)
-    truth = run(script, lambda _: 4 * 512, 512, until=log.end)
-    replayed, whose = process(log, lambda _: 4 * 512, LONG)
-    outcome = replay(replayed, 512 * UNIT, 512 * UNIT, None)
-    assert cuts(outcome, whose) == ordered(truth.reaps)
-    assert (2, due) in truth.reaps
-    assert {(0, due), (1, due)}.isdisjoint(truth.reaps)
-    assert peak_of(outcome) == truth.peak == 4  # the newcomer is there before anybody goes
-
-
-@settings(max_examples=40)
-@given(seed=st.integers(0, 10**6), clients=st.integers(1, 25), ticks=st.integers(1, 20), more=st.integers(1, 20))
-def test_under_a_longer_timeout_the_truth_lies_between_the_two_worlds(
-    seed: int, clients: int, ticks: int, more: int
-) -> None:
-    script = traffic(seed, clients, longest=30 * 512)
-    short, long = ticks * 512, (ticks + more) * 512
-    log = run(script, lambda _: short, 512)
-    truth = run(script, lambda _: long, 512, until=log.end)
-    worlds = [replay(process(log, lambda _: long, short, never=never)[0], 512 * UNIT, 512 * UNIT, None)
-              for never in (False, True)]  # fmt: skip
-    reaps = [int((world.gone_at >= 0).sum()) for world in worlds]
-    assert reaps[0] <= len(truth.reaps) <= reaps[1]
-    assert peak_of(worlds[0]) <= truth.peak <= peak_of(worlds[1])
-
-
-@settings(max_examples=40)
-@given(
-    seed=st.integers(0, 10**6),
-    share=st.sampled_from([0.1, 0.25, 0.5, 1.0]),
-    tick=st.sampled_from([64, 256, 512]),
-    timeout=st.integers(2, 16),
-)
-def test_with_jitter_each_is_reaped_at_its_own_instant(seed: int, share: float, tick: int, timeout: int) -> None:
-    script = traffic(seed, 20, longest=12 * 512)
-    log = run(script, lambda _: LONG, 512)
-    steps, step = Setting("", tick_ns=tick * UNIT, jitter=share).jitter_steps(timeout * 512 * UNIT, 0)
-
-    def drawn(client: int) -> int:
-        return timeout * 512 + zlib.crc32(f"{seed}:{client}".encode()) % steps * (step // UNIT)
-
-    truth = run(script, drawn, tick, until=log.end)
-    outcome = replay(*process(log, drawn, LONG)[:1], tick * UNIT, tick * UNIT, None)
-    assert cuts(outcome, process(log, drawn, LONG)[1]) == ordered(truth.reaps)
 
 
 @pytest.mark.parametrize(
@@ -339,46 +196,6 @@ def test_jitter_makes_the_timeouts_that_the_librarys_own_makes(timeout: float, s
     steps, step = Setting("", tick_ns=round(tick * 1e9), jitter=share).jitter_steps(round(timeout * 1e9), 0)
     ours = {round(timeout * 1e9) + k * step for k in range(steps)}
     assert {round(theirs.later(timeout) * 1e9) for _ in range(3000)} == ours
-
-
-def one_at_a_time(seed: int, clients: int, epoch: int) -> list[Client]:
-    """Traffic in which no two things happen in one epoch: who has been silent longest is then never a tie."""
-    chance = random.Random(seed)
-    epochs = chance.sample(range(1, 600), clients * 5)
-    found = []
-    for _ in range(clients):
-        mine = sorted(epochs.pop() for _ in range(chance.randrange(1, 6)))
-        found.append([epoch * number + chance.randrange(1, epoch) for number in mine])
-    found.sort()
-    found[0][0] -= found[0][0] % epoch  # where the grid begins
-    return [Client(sends) for sends in found]
-
-
-@settings(max_examples=25)
-@given(
-    seed=st.integers(0, 10**6), clients=st.integers(5, 60), limit=st.integers(1, 50), timeout=st.sampled_from([3, 12])
-)
-def test_under_pressure_the_same_connections_go_at_the_same_instants(
-    seed: int, clients: int, limit: int, timeout: int
-) -> None:
-    script = one_at_a_time(seed, clients, 32)
-    log = run(script, lambda _: 40 * 512, 512)
-    truth = run(script, lambda _: timeout * 512, 32, limit=limit, until=log.end)
-    replayed, whose = process(log, lambda _: timeout * 512, 40 * 512)
-    outcome = replay(replayed, 32 * UNIT, 32 * UNIT, limit)
-    assert cuts(outcome, whose, evicted=True) == ordered(truth.evicted)
-    assert cuts(outcome, whose) == ordered(truth.reaps)
-    assert peak_of(outcome) == truth.peak
-
-
-@settings(max_examples=100)
-@given(limit=st.integers(1, 200), readings=st.lists(st.integers(0, 300), max_size=40))
-def test_the_valve_judges_as_the_librarys_pressure_does(limit: int, readings: list[int]) -> None:
-    theirs, ours = Pressure(Limits(connections=limit)), Valve(limit)
-    for connections in readings:
-        verdict = theirs.judge(Reading(connections=connections))
-        assert ours.judge(connections) == (verdict.scale, verdict.evict)
-        assert ours.accepting == verdict.accept
 
 
 @pytest.mark.parametrize(("timeout", "wheel_size"), [(10, 64), (63, 64), (65, 64), (100, 8), (700, 8), (5000, 16)])
@@ -413,7 +230,6 @@ def test_a_setting_is_written_as_key_and_value() -> None:
         ("timeout=0s", "longer than 0s"),
         ("wheel_size=1", "integer >= 2, got '1'"),
         ("jitter=2", "0..1, got '2'"),
-        ("max_open=-5", "integer >= 1, got '-5'"),
         ("tack=1s", "unknown key 'tack'"),
     ],
 )
@@ -535,7 +351,6 @@ def test_spark_replays_journals_as_the_real_reaper_would_have_lived_them(
         on_the_grid(8, tick_ns=half),
         on_the_grid(6, tick_ns=half, epochs_per_tick=2),
         on_the_grid(4, jitter=0.5, tick_ns=half),
-        on_the_grid(9, max_open=30),
         Setting("only echo", (Rule(3 * 10**9, "echo"),), epochs_per_tick=1),
     ]
     # Nobody was cut, so each client is one connection: the numbers after the run's first, in order.
@@ -556,7 +371,6 @@ def test_spark_replays_journals_as_the_real_reaper_would_have_lived_them(
         [live(*one, lambda _: 8 * 512, 256) for one in both],
         [live(*one, lambda _: 6 * 512, 256, epochs_per_tick=2) for one in both],
         [live(*one, drawn(process), 256) for process, one in enumerate(both)],
-        [live(*one, lambda _: 9 * 512, 512, limit=30) for one in both],
         [live(*both[0], lambda _: 3 * 512, 512), logs[1]],
     ]
     summary = what_if(spark, inputs, Setting("", epochs_per_tick=1), variants, seed=5).summary
@@ -569,14 +383,12 @@ def test_spark_replays_journals_as_the_real_reaper_would_have_lived_them(
         assert {row[key]["kind"] for key in ("reaps", "false_cuts", "peak_open", "descriptor_hours")} == {"exact"}
         assert row["reaps"]["value"] == sum(len(truth.reaps) for truth in lived)
         assert row["false_cuts"]["value"] == sum(len(truth.reconnects) for truth in lived) > 0
-        assert row["evicted"]["value"] == sum(len(truth.evicted) for truth in lived)
         assert row["peak_open"]["value"] == most_at_once(lived)
         held = sum(truth.held(log.end) for truth, log in zip(lived, logs, strict=True))
         assert row["descriptor_hours"]["value"] == pytest.approx(held * UNIT / 3600e9)
         reconnects = [each for truth in lived for each in truth.reconnects]
         assert row["reconnects_per_s"]["peak"]["value"] == busiest(reconnects, begin)
-    assert all(truth.evicted for truth in truths[4])
-    for row, epoch in zip(rows, (1, 0.5, 0.25, 0.5, 1, 1), strict=True):
+    for row, epoch in zip(rows, (1, 0.5, 0.25, 0.5, 1), strict=True):
         assert row["lateness_s"]["max"] <= epoch
     # and each single instant
     silences = whatif_replay.silences(read_events(spark, inputs), runs_frame(spark, inputs, 1))
@@ -602,11 +414,11 @@ def test_what_the_log_cannot_know_is_bounded_and_the_truth_lies_within(
     record(tmp_path / "server", log, 5000, mode="gaps")
     monkeypatch.setattr(cli_whatif, "open_session", lambda *_, **__: nullcontext(spark))
     arguments = ["what-if", "--events", str(tmp_path / "server"), "--out", str(tmp_path / "out"), "--epochs-per-tick=1"]
-    arguments += ["--timeouts", "999ms,3300ms,12s", "--set", "timeout.echo=12s", "max_open=40", "--json", "--quiet"]
+    arguments += ["--timeouts", "999ms,3300ms,12s", "--json", "--quiet"]
     assert cli.main(arguments) == 0
     summary = json.loads(capsys.readouterr().out)
     assert summary == json.loads((tmp_path / "out" / "what-if.json").read_text())
-    refused, off_grid, longer, pressed = summary["rows"][1:]
+    refused, off_grid, longer = summary["rows"][1:]
     assert refused["refused"].startswith("echo: timeout 999ms is below 1s")
     # Epochs of the real core lie elsewhere: it starts anew whenever nothing is armed, and timeouts are no whole ticks.
     truth = run(script, lambda _: round(3.3 * 512), 512, sentinel=False, until=log.end)
@@ -618,7 +430,6 @@ def test_what_the_log_cannot_know_is_bounded_and_the_truth_lies_within(
     assert longer["peak_open"]["low"] <= truth.peak <= longer["peak_open"]["high"]
     held = truth.held(log.end) * UNIT / 3600e9
     assert longer["descriptor_hours"]["low"] <= held <= longer["descriptor_hours"]["high"]
-    assert pressed["reaps"]["kind"] == "bounded"
     assert "REFUSED" in as_text(summary)
     page = (tmp_path / "out" / "what-if.html").read_text()
     assert "<polyline" in page
@@ -642,7 +453,6 @@ def test_no_command_starts_spark_to_find_out_that_nothing_was_asked(
         (["--timeouts", "5s,x"], "'x' is not a duration"),
         (["--set", "tick=0s"], "longer than 0s"),
         (["--jitter", "2"], "--jitter: expected a share within 0..1, got '2'"),
-        (["--max-open", "0"], "--max-open: expected an integer >= 1, got '0'"),
     ):
         assert cli.main(["what-if", "--events", str(tmp_path), "--out", str(tmp_path / "out"), *words]) == 2
         assert says in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""Write docs/pipeline-speed.md, its plots and docs/fleet.md from the measurements: no figure is typed by hand.
+"""Write docs/pipeline-speed.md and its plots from the measurements: no figure is typed by hand.
 
     python benchmarks/pipeline/document.py benchmarks/results/pipeline-*.json
 
@@ -19,7 +19,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 import matplotlib as mpl
 
 from benchmarks.common import ROOT
-from benchmarks.pipeline.fleet import fleet_page
 from benchmarks.pipeline.run import SCHEMA
 
 DOCS = ROOT / "docs"
@@ -258,8 +257,6 @@ def main() -> None:
     (arguments.docs / "pipeline-speed.md").write_text(page, encoding="utf-8")
     if len({size["events"] for run in results.runs for size in run["sizes"]}) > 1:
         plot(results, arguments.docs / "img" / "pipeline-growth.svg")
-    if results.comparison is not None:
-        (arguments.docs / "fleet.md").write_text(fleet_page(results.comparison), encoding="utf-8")
 
 
 if __name__ == "__main__":

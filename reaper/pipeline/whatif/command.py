@@ -28,7 +28,7 @@ def add(command: AddCommand) -> None:
     sub.add_argument(
         "--set", nargs="+", action="append", default=[], metavar="KEY=VALUE", dest="sets",
         help="one row: timeout=20s, timeout.LISTENER=20s, timeout.LISTENER@75s=60s (only where 75s was in force), "
-        "tick=, wheel_size=, jitter=, max_open=, epochs_per_tick=; may be repeated",
+        "tick=, wheel_size=, jitter=, epochs_per_tick=; may be repeated",
     )  # fmt: skip
     sub.add_argument("--timeouts", metavar="D,D,...", help="a row for each: that timeout in place of every other")
     sub.add_argument(
@@ -36,10 +36,6 @@ def add(command: AddCommand) -> None:
     )
     sub.add_argument("--wheel-size", default="64", metavar="N", help="of every row; default 64")
     sub.add_argument("--jitter", default="0", metavar="SHARE", help="of every row but the first; default 0")
-    sub.add_argument(
-        "--max-open", nargs="+", default=[], metavar="N",
-        help="each row but the first, with each of these limits of connections a process: pressure from 80%% on",
-    )  # fmt: skip
     sub.add_argument(
         "--epochs-per-tick",
         metavar="N",
@@ -60,7 +56,7 @@ def _what_if(arguments: argparse.Namespace, progress: Progress) -> int:
     from .text import as_text
 
     try:
-        base, variants, limits = _settings(arguments)
+        base, variants = _settings(arguments)
         server, _ = read_inputs(arguments, progress)
         arguments.out.mkdir(parents=True, exist_ok=True)
         progress("starting Spark")
@@ -68,9 +64,7 @@ def _what_if(arguments: argparse.Namespace, progress: Progress) -> int:
             from .run import what_if
 
             seed = whole(arguments.seed, "--seed", 0)
-            result = what_if(
-                spark, server, base, variants, arguments.sets, max_open=limits, seed=seed, progress=progress
-            )
+            result = what_if(spark, server, base, variants, arguments.sets, seed=seed, progress=progress)
     except CannotTell as error:
         raise Fault(str(error)) from None
     text = as_text(result.summary)
@@ -84,8 +78,8 @@ def _what_if(arguments: argparse.Namespace, progress: Progress) -> int:
     return 0 if result.complete else 1
 
 
-def _settings(arguments: argparse.Namespace) -> tuple[Setting, list[Setting], list[int]]:
-    """What every `--set` starts from; the rows that need no look into the log; the limits."""
+def _settings(arguments: argparse.Namespace) -> tuple[Setting, list[Setting]]:
+    """What every `--set` starts from; the rows that need no look into the log."""
     base = Setting(
         "",
         tick_ns=arguments.tick,
@@ -111,9 +105,8 @@ def _settings(arguments: argparse.Namespace) -> tuple[Setting, list[Setting], li
         changes.append(f"wheel_size={base.wheel_size}")
     if base.jitter:
         changes.append(f"jitter={base.jitter:g}")
-    limits = [whole(text, "--max-open", 1) for text in arguments.max_open]
     if not variants and not arguments.sets:
-        if not changes and not limits:
-            raise CannotTell("nothing to compare: give --timeouts, --set, --tick, --wheel-size, --jitter or --max-open")
+        if not changes:
+            raise CannotTell("nothing to compare: give --timeouts, --set, --tick, --wheel-size or --jitter")
         variants.append(replace(base, name=" ".join(changes) or "timeouts as they were"))
-    return base, variants, limits
+    return base, variants

@@ -27,7 +27,6 @@ class Log:
     in_force: list[InForce]
     facts: dict[int, dict[str, int]]
     ticks: dict[int, int]
-    offsets: dict[int, int]
     begin: int
     end: int
     held_ns: int
@@ -79,7 +78,6 @@ def settings_of(setting: Setting, log: Log) -> dict[str, Any]:
         "epochs_per_tick": setting.epochs_per_tick or max((facts["epochs"] for facts in log.facts.values()), default=2),
         "wheel_size": setting.wheel_size,
         "jitter": setting.jitter,
-        "max_open": setting.max_open,
     }
 
 
@@ -112,9 +110,7 @@ def wheel_of(setting: Setting, log: Log, held_ns: int) -> dict[str, Any]:
     }
 
 
-def notes_of(
-    log: Log, facts: dict[str, Any], inputs: Inputs, thresholds: dict[int, int], asked: Sequence[Setting]
-) -> list[str]:
+def notes_of(log: Log, facts: dict[str, Any], inputs: Inputs, asked: Sequence[Setting]) -> list[str]:
     """What a reader must know of this log."""
     notes = []
     if inputs.dropped_rows:
@@ -153,9 +149,4 @@ def notes_of(
                 f"{listener} had {len(had)} timeouts in force ({shown}{', ...' if len(had) > 6 else ''}): "
                 f"timeout.{listener}=D replaces all of them, timeout.{listener}@WAS=D one"
             )
-    least = max(thresholds.values(), default=0)
-    if least > 1_000_000_000 and any(setting.max_open is not None for setting in asked):
-        notes.append(
-            "under pressure connections go after 1s of silence; the log did not write those up to " + duration(least)
-        )
     return notes

@@ -96,7 +96,7 @@ def _measure(rows: list[dict[str, Any]], key: str, title: str) -> str:
         if row is rows[0] and len(rows) > 1:
             continue  # drawn as a mark: it may differ from every other line in its tick
         settings = row["settings"]
-        groups.setdefault((*settings["tick_s"], settings["jitter"], settings["max_open"]), []).append(row)
+        groups.setdefault((*settings["tick_s"], settings["jitter"]), []).append(row)
     for (group, members), style in zip(groups.items(), STYLES, strict=False):
         members.sort(key=lambda row: float(row["settings"]["timeouts_s"][0]))
         low = [(row["settings"]["timeouts_s"][0], _end(row[key], "low")) for row in members]
@@ -119,10 +119,9 @@ def _digits(key: str) -> int:
 
 
 def _group_name(group: tuple[Any, ...]) -> str:
-    *ticks, jitter, max_open = group
+    *ticks, jitter = group
     parts = [f"tick {', '.join(map(seconds, ticks))}"]
     parts += [f"jitter {jitter:g}"] if jitter else []
-    parts += [f"at most {max_open:,} open"] if max_open else []
     return ", ".join(parts)
 
 

@@ -21,7 +21,9 @@ from pyspark.sql.window import Window
 
 from ...journal.schema import ENDS
 from ..read.frames import ns, of_connections, small_frame, with_run
-from .pressure import CLOSED, CUT, RETURNED
+
+RETURNED, CLOSED, CUT = 0, 1, 2
+"""How a silence ended: bytes came; the connection was closed; never, as far as the log shows."""
 
 BINS = 8192
 """Bins of time in which the peak is looked for; inside those that may hold it, it is counted exactly."""
@@ -139,15 +141,12 @@ def lives(events: DataFrame, runs: DataFrame) -> DataFrame:
     return with_run(grouped, runs).drop("writer", "first_conn", "last_conn", "full", "tick_ns")
 
 
-def judged(rows: DataFrame, plan: DataFrame, seed: int, min_age_ns: int | None = None) -> DataFrame:
+def judged(rows: DataFrame, plan: DataFrame, seed: int) -> DataFrame:
     """Grain: one row per silence and setting it may be cut under.
 
     Columns beside those of `silences`: setting, timeout (ns, with jitter), closed (end of the epoch it began in), due;
     cut: it is; censored: nobody knows, because the log's reaper ended it before this timeout would have; certain: cut
     wherever the epochs lie.
-
-    Args:
-        min_age_ns: Keep silences of that length too, though no timeout ends them.
     """
     both = rows.join(F.broadcast(plan), ["run", "listener_hash", "timeout_ms"])
     # A draw a connection, kept when it comes back: the same whatever the order of rows and partitions.
@@ -163,8 +162,6 @@ def judged(rows: DataFrame, plan: DataFrame, seed: int, min_age_ns: int | None =
         (F.col("timeout_ns") + F.when(F.col("steps") > 1, draw * F.col("step_ns")).otherwise(0)).alias("timeout"),
     )  # fmt: skip
     least = F.col("timeout") - F.col("blur_ns")
-    if min_age_ns is not None:
-        least = F.least(least, F.lit(min_age_ns))
     both = both.where((F.col("how") == CUT) | (F.col("idle") > least))
     closed = F.expr("origin_ns + greatest(1, (since - origin_ns + epoch_ns - 1) div epoch_ns) * epoch_ns")
     both = both.withColumn("closed", closed).withColumn("due", F.col("closed") + F.col("timeout"))

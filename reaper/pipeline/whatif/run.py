@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -19,9 +19,8 @@ from ..advise.traffic import histogram, silences_of_journal
 from ..read.frames import names, read_events, runs_frame
 from ..read.inputs import Inputs, share_timeline
 from . import replay as spark_replay
-from .in_order import press
 from .log import Log, merged, notes_of, settings_of, wheel_of
-from .pressure import RETURNED
+from .replay import RETURNED
 from .settings import CURRENT, HOUR_NS, InForce, Setting, figure, parse, refusal
 
 SCHEMA = "reaper-what-if/1"
@@ -55,7 +54,6 @@ def what_if(
     variants: Sequence[Setting],
     sets: Sequence[Sequence[str]] = (),
     *,
-    max_open: Sequence[int] = (),
     seed: int = 1,
     tick_ns: int = 1_000_000_000,
     progress: Callable[[str], None] = lambda _: None,
@@ -66,7 +64,6 @@ def what_if(
         base: What each of *sets* starts from.
         variants: Further settings, ready made.
         sets: Words of each `--set`.
-        max_open: Each setting is replayed under each of these limits instead of its own.
         seed: Of the jitter.
         tick_ns: Of files that do not state their tick.
     Raises:
@@ -85,9 +82,6 @@ def what_if(
     ]
     known = sorted({entry.listener for entry in in_force} | set(listeners.values()))
     asked = [*variants, *(parse(words, base, known) for words in sets)]
-    asked = [
-        setting if limit is None else _limited(setting, limit) for setting in asked for limit in (max_open or (None,))
-    ]
     current = Setting(CURRENT, epochs_per_tick=base.epochs_per_tick)
     thresholds = {run.index: 0 if run.full else run.gap_threshold_ns for run in inputs.runs}
     refused = {i: refusal(setting, in_force, thresholds) for i, setting in enumerate(asked, 1)}
@@ -103,7 +97,6 @@ def what_if(
         in_force=in_force,
         facts=spark_replay.facts_of_runs(groups, ticks),
         ticks=ticks,
-        offsets={run.index: run.offset_ns for run in inputs.runs},
         begin=facts["begin"],
         end=max([facts["end"], *(run.log_end_ns + run.offset_ns for run in inputs.runs)]),
         held_ns=facts["held_ns"],
@@ -132,13 +125,9 @@ def what_if(
         "complete": log.complete,
         "quarantined": inputs.quarantined,
         "assumptions": list(ASSUMPTIONS),
-        "notes": notes_of(log, facts, inputs, thresholds, asked),
+        "notes": notes_of(log, facts, inputs, asked),
     }
     return WhatIf(summary, curves)
-
-
-def _limited(setting: Setting, limit: int) -> Setting:
-    return replace(setting, name=f"{setting.name} max_open={limit}", max_open=limit)
 
 
 def _connections(lives: DataFrame) -> dict[str, Any]:
@@ -162,10 +151,9 @@ def _replay_all(
     log: Log, events: DataFrame, todo: list[tuple[int, Setting]], seed: int, progress: Callable[[str], None]
 ) -> tuple[dict[int, dict[str, Any]], dict[int, list[list[float]]]]:
     """The figures of each row by its number, and the curves by it."""
-    plain = [(i, setting) for i, setting in todo if setting.max_open is None]
-    plan = log.plan(plain)
+    plan = log.plan(todo)
     hits = spark_replay.judged(log.rows, plan, seed).persist()
-    progress(f"judging silences under {len(plain)} settings")
+    progress(f"judging silences under {len(todo)} settings")
     counted = spark_replay.sums(hits)
     unseen = spark_replay.tails(log.lives, plan)
     late = unseen.groupBy("setting").agg(F.count(F.lit(1)), F.sum(F.col("log_end_ns") - F.col("at"))).collect()
@@ -177,13 +165,13 @@ def _replay_all(
     progress("looking for the peaks")
     peaks, levels, width = spark_replay.peaks(
         log.spark, spark_replay.logged_steps(log.lives), spark_replay.replayed_steps(hits, unseen),
-        [i for i, _ in plain], log.begin, log.end,
+        [i for i, _ in todo], log.begin, log.end,
     )  # fmt: skip
     censored = any(row.censored for row in counted.values())
     guesses = _estimates(events, hits, progress) if censored else {}
     hits.unpersist()
     answers = {}
-    for i, setting in plain:
+    for i, setting in todo:
         answers[i] = _figures(
             log, setting, counted.get(i), tails.get(i, (0, 0)), busiest.get(i, 0), peaks[i], guesses.get(i)
         )
@@ -191,17 +179,8 @@ def _replay_all(
     answers[spark_replay.AS_LOGGED] = {"peak_open": peaks[spark_replay.AS_LOGGED][0]}
     step = max(1, len(levels[0][0]) // 600)
     curves = {
-        i: [[at * width, float(low), float(high)] for at, (low, high) in _highest(levels[i], step)]
-        for i, setting in plain
+        i: [[at * width, float(low), float(high)] for at, (low, high) in _highest(levels[i], step)] for i, _ in todo
     }
-    for i, setting in todo:
-        if setting.max_open is not None:
-            progress(f"replaying in order: {setting.name}")
-            answers[i] = press(
-                log.rows, log.plan([(i, setting)]), log.lives, setting, seed, facts=log.facts, ticks=log.ticks,
-                offsets=log.offsets, begin=log.begin, span_s=log.span_s, complete=log.complete and not log.blurred,
-            )  # fmt: skip
-            answers[i]["wheel"] = wheel_of(setting, log, log.held_ns)
     return answers, curves
 
 
@@ -248,7 +227,6 @@ def _figures(
             reaps, total("reaps_certain"), total("reaps_possible") + total("censored_reaps") + unseen, many
         ),
         "false_cuts": figure(None if censored else false_cuts, total("false_certain"), most_false, false_is),
-        "evicted": figure(0, 0, 0, known),
         "undecided": censored,
         "peak_open": ranged(peak[1], peak[0], peak[1]),
         "descriptor_hours": ranged(hours, hours - tails[1] / HOUR_NS, longest, much),

@@ -55,8 +55,6 @@ class Setting:
     epochs_per_tick: int | None = None
     wheel_size: int = 64
     jitter: float = 0.0
-    max_open: int | None = None
-    """The limit that pressure is measured against, connections a process; None: no pressure."""
 
     def timeout_ns(self, listener: str, timeout_ms: int) -> int:
         """The timeout, before jitter, of silences for which *timeout_ms* > 0 was in force. The narrowest rule wins."""
@@ -109,7 +107,7 @@ def refusal(setting: Setting, in_force: Iterable[InForce], thresholds_ns: Mappin
 
 def parse(words: Iterable[str], base: Setting, listeners: Iterable[str] | None = None) -> Setting:
     """One `--set`: `timeout=20s`, `timeout.LISTENER=20s`, `timeout.LISTENER@75s=60s`, `tick=`, `wheel_size=`,
-    `jitter=`, `max_open=`, `epochs_per_tick=`.
+    `jitter=`, `epochs_per_tick=`.
 
     Args:
         listeners: Names that exist; None: any.
@@ -134,12 +132,10 @@ def parse(words: Iterable[str], base: Setting, listeners: Iterable[str] | None =
             setting = replace(setting, jitter=share(value, f"--set {word}"))
         elif key == "wheel_size":
             setting = replace(setting, wheel_size=whole(value, f"--set {word}", 2))
-        elif key == "max_open":
-            setting = replace(setting, max_open=whole(value, f"--set {word}", 1))
         elif key == "epochs_per_tick":
             setting = replace(setting, epochs_per_tick=whole(value, f"--set {word}", 1))
         else:
-            known = "timeout[.LISTENER[@WAS]], tick, wheel_size, jitter, max_open, epochs_per_tick"
+            known = "timeout[.LISTENER[@WAS]], tick, wheel_size, jitter, epochs_per_tick"
             raise CannotTell(f"--set {word}: unknown key {key!r}; known: {known}")
     return setting
 

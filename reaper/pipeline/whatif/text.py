@@ -25,7 +25,6 @@ HEAD = (
     "setting",
     "reaps",
     "false cuts",
-    "evicted",
     "peak open",
     "descriptor-h",
     "back/s mean",
@@ -42,7 +41,6 @@ def cells(row: dict[str, Any]) -> list[str]:
         row["name"],
         say(row["reaps"]),
         say(row["false_cuts"]),
-        say(row["evicted"]),
         say(row["peak_open"]),
         say(row["descriptor_hours"], 2),
         say(back["mean"], 3),
@@ -79,11 +77,6 @@ def as_text(summary: dict[str, Any]) -> str:
                 else "nothing cascades"
             )
         )
-        if pressure := row.get("pressure"):
-            lines.append(
-                f"    of the evicted {pressure['evicted_that_came_back']:,} came back; {pressure['not_found']:,} more "
-                f"had to go and none was silent for long enough; the door shut for {pressure['door_shut_s']:,.0f} s"
-            )
     if calibration := summary["calibration"]:
         lines.append("")
         lines.append("how far the first row is from what the log says happened:")
