@@ -3,7 +3,8 @@
 #   make demo [CONNECTIONS=10000] [PARKED=1]
 #                                   start the server, drive it with real connections, print the verdict;
 #                                   PARKED: the server keeps no task for a silent connection
-#   make test                       run every test
+#   make test [JOBS=2]              run every test, in two processes: about ten minutes on two cores
+#   make test-quick                 the tests that need no Java and no crowd of connections: under a minute
 #   make pipeline-demo              real traffic -> journals -> audit, advice and report on Spark (needs Java 17)
 #   make bench                      every claim beside every peer, about 15 minutes; writes docs/performance.md
 #   make bench-quick                the same, smaller, about two minutes; into out/bench/
@@ -14,10 +15,11 @@
 
 PYTHON ?= python3
 CONNECTIONS ?= 10000
+JOBS ?= 2
 BIN := .venv/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo pipeline-demo interop bench bench-quick bench-pipeline test lint clean
+.PHONY: demo pipeline-demo interop bench bench-quick bench-pipeline test test-quick lint clean
 .DEFAULT_GOAL := demo
 
 demo: .venv/.demo
@@ -42,8 +44,12 @@ bench-pipeline: .venv/.dev
 	$(BIN)/python benchmarks/pipeline/run.py --growth 1M,3M,10M,30M,50M,100M --data out/bench --json benchmarks/results/pipeline-growth.json
 	$(BIN)/python benchmarks/pipeline/document.py benchmarks/results/pipeline-*.json
 
+# A dot per test as it ends, and the slowest at the end.
 test: .venv/.dev
-	@$(BIN)/python -m pytest $(PYTEST)
+	@$(BIN)/python -m pytest -n $(JOBS) --durations=15 $(PYTEST)
+
+test-quick: .venv/.dev
+	@$(BIN)/python -m pytest -q -n $(JOBS) -m "not slow and not spark" $(PYTEST)
 
 lint: .venv/.dev
 	$(BIN)/ruff check .

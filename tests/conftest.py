@@ -1,8 +1,15 @@
-"""What every test run shares: Hypothesis profiles, and `--no-skips` for a machine that must have everything."""
+"""What every test run shares: Hypothesis profiles, `--no-skips`, and which tests must run in the same process.
+
+Under pytest-xdist the tests of one file stay together, for they share fixtures that cost more than the tests. The files
+`test_pipeline_*` stay together as well: each process that runs Spark keeps a JVM of its own until it ends. Those files
+take longest, so they start first.
+"""
 
 from __future__ import annotations
 
 import os
+from pathlib import PurePath
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -21,8 +28,36 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    """Under pytest-xdist only the controlling process has a terminal reporter, and every worker's skips reach it."""
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")
     skipped = reporter.stats.get("skipped", []) if reporter is not None else []
     if session.config.getoption("--no-skips") and skipped and exitstatus == pytest.ExitCode.OK:
         reporter.write_line(f"--no-skips: {len(skipped)} skipped", red=True)
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def together(path: str) -> str:
+    """The name of the set of tests that must run in the same process as the tests of the file *path*."""
+    name = PurePath(path).name
+    return "test_pipeline" if name.startswith("test_pipeline_") else name
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Whole sets, those with the most slow tests first: two processes then end at about the same time."""
+    slow: dict[str, int] = {}
+    for item in items:
+        name = together(item.location[0])
+        slow[name] = slow.get(name, 0) + (1 if item.get_closest_marker("slow") else 0)
+    items.sort(key=lambda item: -slow[together(item.location[0])])
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    from xdist.scheduler import LoadScopeScheduling
+
+    class BySet(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return together(nodeid.split("::", 1)[0])
+
+    config.option.loadscopereorder = False  # the order of the sets is ours
+    return BySet(config, log)
