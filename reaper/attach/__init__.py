@@ -1,0 +1,1 @@
+"""The idle connections of any running server, in any language, without touching it."""

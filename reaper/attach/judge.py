@@ -1,0 +1,207 @@
+"""Whose turn it is, and whether a connection is due: one snapshot, what is remembered of the last, and the limits.
+
+One rule: *what cannot be known is decided for the connection*. A stamp is taken at its latest, elapsed time at its
+least; unread bytes and a server at work count as the server's affair. Pure: a snapshot carries its own instants.
+
+Whose turn:
+
+    bytes lie unread                         the server's: it is behind
+    data came after data last went           the server's: it is at work, unless `even_unanswered`
+    data went last, or none came             the peer's: it is silent
+
+A peer's silence begins when its turn begins: with the end of the server's answer, not with the question. So neither a
+request that takes longer than `idle` nor a long download costs its connection. Only what the peer acknowledges counts:
+what the server retransmits to a peer that is gone is no sign of life. With `even_unanswered` nothing but the peer's own
+bytes count.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from ..core.ticks import check_instant, check_timeout
+from ..errors import InvalidArgument
+from .tcpinfo import Snapshot
+
+NONE = -1.0
+"""An instant that has not come about. Instants on a monotonic clock are >= 0."""
+
+REASONS = ("idle", "first_byte", "max_age", "write", "min_in_rate")
+SLIDING = frozenset({"idle", "first_byte"})
+"""Reasons that are timeouts of silence; the others are deadlines, which activity does not move."""
+
+BUSY_LOOK = 1.0
+"""Seconds until a connection past its age, whose server is at work, is looked at again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What is not tolerated. Seconds; 0 switches a limit off.
+
+    Raises:
+        InvalidArgument: a limit is negative, NaN or infinite, or none is on.
+    """
+
+    idle: float = 0.0
+    """The peer's turn, and nothing comes."""
+    first_byte: float = 0.0
+    """Connected, and not one byte has come."""
+    max_age: float = 0.0
+    """Connected for so long; the request in flight is waited for."""
+    write: float = 0.0
+    """Something is queued for the peer, and its kernel acknowledges none of it."""
+    min_in_rate: float = 0.0
+    """Bytes per second from the first to the latest byte of what the server has not answered yet."""
+    min_in_grace: float = 5.0
+    """How long a peer may be slower than that."""
+    even_unanswered: bool = False
+    """Nothing but the peer's own bytes count: neither what the server owes it nor what the server sends."""
+    grain: float = 0.02
+    """Seconds by which the kernel's stamps may be off: `JIFFIES_AGAINST_US` jiffies. Never less than two of them."""
+
+    def __post_init__(self) -> None:
+        for name in (*REASONS, "min_in_grace", "grain"):
+            if check_instant(name, getattr(self, name)) < 0:
+                raise InvalidArgument(f"{name} must be >= 0, got {getattr(self, name)!r}")
+        if not any(getattr(self, name) for name in REASONS):
+            raise InvalidArgument(f"at least one limit must be on: {', '.join(REASONS)}")
+
+    def shortest(self) -> float:
+        """The shortest limit of time that is on, seconds."""
+        limits: list[float] = [getattr(self, name) for name in ("idle", "first_byte", "max_age", "write")]
+        if self.min_in_rate:
+            limits.append(max(self.min_in_grace, 0.1))
+        return min(limit for limit in limits if limit)
+
+    def of(self, reason: str) -> float:
+        """The limit that *reason* names, seconds; of a rate, its grace."""
+        limit: float = self.min_in_grace if reason == "min_in_rate" else getattr(self, reason)
+        return limit
+
+    def longer(self, factor: float) -> Limits:
+        """These limits, with each timeout of silence *factor* times as long (>= 1): jitter only ever lengthens."""
+        check_timeout("factor", factor)
+        return Limits(
+            self.idle * factor, self.first_byte * factor, self.max_age * factor, self.write,
+            self.min_in_rate, self.min_in_grace, self.even_unanswered, self.grain,
+        )  # fmt: skip
+
+
+class Memory(NamedTuple):
+    """What is remembered of a connection between two looks. Instants, seconds; `NONE`: has not come about."""
+
+    opened: float
+    """The latest instant at which it can have been opened."""
+    received: int = -1
+    """Bytes received when it was looked at last."""
+    turn: float = NONE
+    """Since when it has been the peer's turn."""
+    acked: int = -1
+    """Bytes acknowledged when it was looked at last."""
+    stalled: float = NONE
+    """Since when something has been queued and nothing acknowledged."""
+    slow_received: int = 0
+    slow: float = NONE
+    """The first byte seen of what the server has not answered, and the bytes received by then."""
+
+
+class Verdict(NamedTuple):
+    """What follows from a look."""
+
+    due: bool
+    """Whether the connection may be closed as of `Snapshot.before`."""
+    reason: str
+    """Which limit is, or will be next."""
+    at: float
+    """Since when it has been due; or the instant of the next look: not before it can anything be due."""
+    peers_turn: bool
+    since: float
+    """Of silence: since when, at the latest, the peer has been silent."""
+
+
+def peers_turn(seen: Snapshot, limits: Limits) -> bool:
+    """Whether silence is the peer's affair now."""
+    if seen.unread:
+        return False
+    return limits.even_unanswered or not seen.received or seen.sent_ago <= seen.received_ago
+
+
+def judge(seen: Snapshot, known: Memory, limits: Limits) -> tuple[Verdict, Memory]:
+    """Judge one connection.
+
+    Args:
+        seen: The look.
+        known: What the last look returned; a fresh `Memory` at the first.
+        limits: What is not tolerated.
+    Returns:
+        The verdict, and what to remember for the next look.
+    Timing: never due early. Due at the instant itself for `idle` and `first_byte`, if looked at when told to. `write`
+        and `min_in_rate` count from the first look that shows them.
+    Cost: about 3 us.
+    """
+    grain = limits.grain
+    before, after = seen.before, seen.after
+    heard = seen.since(seen.received_ago, grain)
+    spoke = seen.since(seen.sent_ago, grain)
+    theirs = peers_turn(seen, limits)
+    opened = min(known.opened, heard, spoke)
+    turn = NONE
+    at, reason = float("inf"), ""
+    look = float("inf")
+
+    if theirs:
+        if limits.even_unanswered:
+            turn = heard
+        elif known.turn != NONE and (known.received, known.acked) == (seen.received, seen.acked):
+            turn = known.turn
+        else:
+            turn = max(heard, spoke)
+        if limits.idle:
+            # By both clocks: ours since the turn began, and the kernel's since the last byte.
+            at = max(turn + limits.idle, before + limits.idle - seen.silent(grain))
+            reason = "idle"
+    elif limits.idle:
+        look = after + limits.idle
+
+    if limits.first_byte and not seen.received and not seen.unread:
+        until = before + limits.first_byte - seen.silent(grain)
+        if until < at:
+            at, reason = until, "first_byte"
+
+    if limits.max_age:
+        until = opened + limits.max_age
+        if until > before or theirs:
+            if until < at:
+                at, reason = until, "max_age"
+        else:
+            look = min(look, after + BUSY_LOOK)
+
+    stalled = NONE
+    if limits.write:
+        if seen.queued:
+            stalled = known.stalled if known.acked == seen.acked and known.stalled != NONE else after
+            if stalled + limits.write < at:
+                at, reason = stalled + limits.write, "write"
+        else:
+            look = min(look, after + limits.write)
+
+    slow, slow_received = NONE, 0
+    if limits.min_in_rate:
+        if seen.received and seen.sent_ago > seen.received_ago:
+            if known.slow == NONE or spoke > known.slow:
+                slow, slow_received = heard, seen.received
+            else:
+                slow, slow_received = known.slow, known.slow_received
+                span = before - seen.received_ago - grain - slow
+                if span > limits.min_in_grace and seen.received - slow_received < limits.min_in_rate * span:
+                    at, reason = min(at, before), "min_in_rate" if at > before else reason
+        look = min(look, after + max(limits.min_in_grace, 0.1))
+
+    since = turn if turn != NONE else heard
+    memory = Memory(opened, seen.received, turn, seen.acked, stalled, slow_received, slow)
+    if at <= before:
+        return Verdict(True, reason, at, theirs, since), memory
+    if look < at:
+        return Verdict(False, reason, look, theirs, since), memory
+    return Verdict(False, reason, at, theirs, since), memory

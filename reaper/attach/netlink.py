@@ -1,0 +1,164 @@
+"""The inet_diag protocol: requests to bytes, answers to records. Pure, small, and fuzzed: it does no I/O.
+
+One rule: *a length that does not add up ends the parse with an error*, never with a wrong record. What the kernel adds
+in later versions (attributes, longer structures) is passed over.
+
+Source: include/uapi/linux/{netlink,sock_diag,inet_diag}.h. pyroute2 does the same 25 times slower.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+import struct
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from ..errors import ReaperError
+
+SOCK_DIAG_BY_FAMILY, SOCK_DESTROY = 20, 21
+NLM_F_REQUEST, NLM_F_ACK, NLM_F_DUMP = 0x1, 0x4, 0x300
+NLMSG_ERROR, NLMSG_DONE = 2, 3
+INET_DIAG_INFO = 2
+IDENT_BYTES = 48
+"""`struct inet_diag_sockid`: ports, addresses, interface and cookie. The cookie is the socket's for ever, and no
+other's: a socket that takes the same addresses later has another."""
+
+_HEADER = struct.Struct("=IHHII")  # length, type, flags, sequence, port id
+_REQUEST = struct.Struct("=BBBBI")  # family, protocol, wanted attributes, padding, states
+_MESSAGE = struct.Struct("=BBBB48sIIIII")  # family, state, timer, retrans, ident, expires, rqueue, wqueue, uid, inode
+_ATTRIBUTE = struct.Struct("=HH")
+_ERROR = struct.Struct("=i")
+_COOKIE = struct.Struct("=Q")
+_PORTS = struct.Struct("!HH")
+
+
+class BadAnswer(ReaperError):
+    """The kernel's answer does not have the form of inet_diag."""
+
+
+class Address(NamedTuple):
+    """A numeric address and a port; an IPv4 peer of an IPv6 socket is written as IPv4."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+class Answer(NamedTuple):
+    """One message of the kernel: a socket, the end of a dump, or an error."""
+
+    sequence: int
+    error: int = 0
+    """An errno; 0: none."""
+    done: bool = False
+    """The dump is complete (or, with `error` 0 and no ident, a request was acknowledged)."""
+    family: int = 0
+    state: int = 0
+    ident: bytes = b""
+    unread: int = 0
+    queued: int = 0
+    uid: int = 0
+    inode: int = 0
+    """0: no process has accepted it yet, or it belongs to none any more."""
+    info: bytes = b""
+    """`struct tcp_info`, where it was asked for."""
+
+
+def dump_request(sequence: int, family: int, states: int, port: int = 0, info: bool = False) -> bytes:
+    """Ask for every TCP socket of *family* in one of *states* (a mask, bit n for state n).
+
+    Args:
+        port: Only those with this local port: the kernel filters. 0: all.
+        info: With `tcp_info`, which triples the cost.
+    """
+    ident = _PORTS.pack(port, 0) + bytes(IDENT_BYTES - 4)
+    return _request(SOCK_DIAG_BY_FAMILY, NLM_F_REQUEST | NLM_F_DUMP, sequence, family, info, states, ident)
+
+
+def look_request(sequence: int, ident: bytes) -> bytes:
+    """Ask for the one socket with *ident*, cookie included, and its `tcp_info`."""
+    return _request(SOCK_DIAG_BY_FAMILY, NLM_F_REQUEST, sequence, family_of(ident), True, 0, ident)
+
+
+def destroy_request(sequence: int, ident: bytes) -> bytes:
+    """Have the kernel abort the one socket with *ident*, cookie included."""
+    return _request(SOCK_DESTROY, NLM_F_REQUEST | NLM_F_ACK, sequence, family_of(ident), False, 0, ident)
+
+
+def _request(kind: int, flags: int, sequence: int, family: int, info: bool, states: int, ident: bytes) -> bytes:
+    wanted = 1 << (INET_DIAG_INFO - 1) if info else 0
+    body = _REQUEST.pack(family, socket.IPPROTO_TCP, wanted, 0, states) + ident
+    return _HEADER.pack(_HEADER.size + len(body), kind, flags, sequence, 0) + body
+
+
+def parse(data: bytes | memoryview) -> Iterator[Answer]:
+    """The messages in one datagram of the kernel, in order.
+
+    Raises:
+        BadAnswer: a length does not fit. What was yielded before is whole.
+    Cost: 1 to 2 us each.
+    """
+    view = memoryview(data)
+    at, end = 0, len(view)
+    while at < end:
+        if end - at < _HEADER.size:
+            raise BadAnswer(f"{end - at} bytes are left at {at}: too few for a netlink header")
+        length, kind, _, sequence, _ = _HEADER.unpack_from(view, at)
+        if length < _HEADER.size or length > end - at:
+            raise BadAnswer(f"a netlink message at {at} says it has {length} bytes of {end - at}")
+        yield _parse_one(view[at + _HEADER.size : at + length], kind, sequence)
+        at += (length + 3) & ~3
+
+
+def _parse_one(body: memoryview, kind: int, sequence: int) -> Answer:
+    if kind in (NLMSG_ERROR, NLMSG_DONE):
+        code = _ERROR.unpack_from(body)[0] if len(body) >= _ERROR.size else 0
+        return Answer(sequence, error=-code if code < 0 else 0, done=True)
+    if kind != SOCK_DIAG_BY_FAMILY:
+        raise BadAnswer(f"netlink message of type {kind}: expected {SOCK_DIAG_BY_FAMILY}")
+    if len(body) < _MESSAGE.size:
+        raise BadAnswer(f"an inet_diag message of {len(body)} bytes: expected at least {_MESSAGE.size}")
+    family, state, _, _, ident, _, unread, queued, uid, inode = _MESSAGE.unpack_from(body)
+    if family not in (socket.AF_INET, socket.AF_INET6):
+        raise BadAnswer(f"an inet_diag message of address family {family}")
+    at, end, info = _MESSAGE.size, len(body), b""
+    while at + _ATTRIBUTE.size <= end:
+        length, name = _ATTRIBUTE.unpack_from(body, at)
+        if length < _ATTRIBUTE.size or length > end - at:
+            raise BadAnswer(f"attribute {name} says it has {length} bytes of {end - at}")
+        if name == INET_DIAG_INFO:
+            info = bytes(body[at + _ATTRIBUTE.size : at + length])
+        at += (length + 3) & ~3
+    return Answer(sequence, 0, False, family, state, ident, unread, queued, uid, inode, info)
+
+
+def cookie_of(ident: bytes | memoryview) -> int:
+    """The kernel's number for the socket, unique while the machine runs."""
+    cookie: int = _COOKIE.unpack_from(ident, 40)[0]
+    return cookie
+
+
+def family_of(ident: bytes) -> int:
+    """AF_INET where both addresses fill one word of four, else AF_INET6.
+
+    A dual-stack socket's addresses are ::ffff:a.b.c.d and so remain AF_INET6. An IPv6 address whose last twelve bytes
+    are zero, in both places at once, cannot belong to a connection.
+    """
+    v4 = not any(ident[8:20]) and not any(ident[24:36])
+    return socket.AF_INET if v4 else socket.AF_INET6
+
+
+def addresses_of(ident: bytes) -> tuple[Address, Address]:
+    """(local, remote) of the socket with *ident*."""
+    local_port, remote_port = _PORTS.unpack_from(ident)
+    size = 4 if family_of(ident) == socket.AF_INET else 16
+    return Address(host_of(ident[4 : 4 + size]), local_port), Address(host_of(ident[20 : 20 + size]), remote_port)
+
+
+def host_of(packed: bytes) -> str:
+    """The 4 or 16 bytes as text."""
+    host = ipaddress.ip_address(bytes(packed))
+    return str(getattr(host, "ipv4_mapped", None) or host)

@@ -1,0 +1,82 @@
+"""What the kernel says of one TCP connection, as a `Snapshot`. Pure: bytes in, numbers out.
+
+One rule: *the kernel's grain is counted against us*. It stamps in jiffies, so "48 ms ago" means more than 44 ms ago.
+`Snapshot.silent` and `Snapshot.since` take off `Grain`, and so nothing built on them can be early.
+
+Source: include/uapi/linux/tcp.h and net/ipv4/tcp.c (`tcp_get_info`) of Linux 4.6 to 6.18. A kernel only ever appends
+fields; what an old one lacks (before 4.2 the byte counters) is refused, never guessed.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import NamedTuple
+
+from ..errors import ReaperError
+
+ESTABLISHED, CLOSE_WAIT, LISTEN = 1, 8, 10
+"""States of a TCP socket: both directions open; the peer has closed its half and the server not; listening."""
+
+JIFFIES_AGAINST_US = 2
+"""One, because both stamps are rounded; one more, because a busy processor may count a jiffy late."""
+
+_COUNTERS = struct.Struct("=QQ")  # bytes_acked, bytes_received
+_SENT_AT, _RECEIVED_AT, _COUNTERS_AT = 44, 52, 120
+LEAST_BYTES = 136
+"""As much of `struct tcp_info` as is read: Linux 4.2 has it."""
+_MS = struct.Struct("=I")
+
+
+class NoCounters(ReaperError):
+    """The kernel's `tcp_info` is too short: it is older than Linux 4.2. Nothing was changed."""
+
+
+class Snapshot(NamedTuple):
+    """One look at one connection. Instants are seconds on the monotonic clock of the process that looked."""
+
+    state: int
+    """`ESTABLISHED` or `CLOSE_WAIT`; other states are not looked at."""
+    received_ago: float
+    """Seconds since the last data came from the peer, by the kernel; since the opening, if none has come."""
+    sent_ago: float
+    """Seconds since data was last handed to the network (retransmissions too); since the opening, if none was."""
+    received: int
+    """Bytes received, without the one that the kernel counts for the peer's end of file."""
+    acked: int
+    """Bytes that the peer's kernel has acknowledged."""
+    unread: int
+    """Bytes received that the server has not read."""
+    queued: int
+    """Bytes sent by the server that the peer's kernel has not acknowledged, unsent ones included."""
+    before: float
+    """Read before the kernel was asked: an instant to measure elapsed time up to."""
+    after: float
+    """Read after it had answered: an instant to reckon its "ago" from."""
+
+    def silent(self, grain: float) -> float:
+        """Seconds for which the peer has certainly sent nothing; may be negative."""
+        return self.received_ago - grain
+
+    def since(self, ago: float, grain: float) -> float:
+        """The latest instant at which something can have happened that was *ago* seconds ago."""
+        return self.after - max(ago - grain, 0.0)
+
+
+def parse(data: bytes | memoryview, state: int, unread: int, queued: int, before: float, after: float) -> Snapshot:
+    """The snapshot in *data*, a `struct tcp_info` of any kernel since Linux 4.2.
+
+    Args:
+        data: As `getsockopt(TCP_INFO)` or the attribute INET_DIAG_INFO gives it.
+        state, unread, queued, before, after: See `Snapshot`; not all of them are in `tcp_info`.
+    Raises:
+        NoCounters: *data* is too short.
+    Cost: about 1 us.
+    """
+    if len(data) < LEAST_BYTES:
+        raise NoCounters(f"tcp_info has {len(data)} bytes, expected at least {LEAST_BYTES}: this needs Linux 4.2")
+    (sent_ago,) = _MS.unpack_from(data, _SENT_AT)
+    (received_ago,) = _MS.unpack_from(data, _RECEIVED_AT)
+    acked, received = _COUNTERS.unpack_from(data, _COUNTERS_AT)
+    if state == CLOSE_WAIT and received:
+        received -= 1
+    return Snapshot(state, received_ago / 1e3, sent_ago / 1e3, received, acked, unread, queued, before, after)

@@ -1,0 +1,251 @@
+"""The judge of other servers' connections: pure, in virtual time, beside a model that knows the truth."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from reaper.attach.judge import NONE, Limits, Memory, judge
+from reaper.attach.tcpinfo import ESTABLISHED, JIFFIES_AGAINST_US, Snapshot
+from reaper.errors import InvalidArgument
+
+JIFFY = 0.004
+GRAIN = JIFFIES_AGAINST_US * JIFFY
+IDLE = Limits(idle=10.0, grain=GRAIN)
+
+
+def look(
+    now: float,
+    *,
+    received: float | None = None,
+    sent: float | None = None,
+    opened: float = 0.0,
+    count: int = 1,
+    acked: int = 0,
+    unread: int = 0,
+    queued: int = 0,
+    took: float = 0.0,
+) -> Snapshot:
+    """A look that began at *now*; *received* and *sent* are instants, None: never."""
+    heard, spoke = (opened if at is None else at for at in (received, sent))
+    count = 0 if received is None else count
+    after = now + took
+    return Snapshot(ESTABLISHED, after - heard, after - spoke, count, acked, unread, queued, now, after)
+
+
+def fresh(opened: float = 0.0) -> Memory:
+    return Memory(opened)
+
+
+def test_a_peer_silent_since_the_answer_is_due_one_timeout_after_it() -> None:
+    verdict, _ = judge(look(5.0, received=1.0, sent=1.0), fresh(), IDLE)
+    assert (verdict.due, verdict.reason, verdict.at) == (False, "idle", pytest.approx(11.0 + GRAIN))
+    assert judge(look(verdict.at, received=1.0, sent=1.0), fresh(), IDLE)[0].due
+
+
+def test_the_kernels_grain_is_counted_against_us() -> None:
+    assert not judge(look(11.0 + GRAIN / 2, received=1.0, sent=1.0), fresh(), IDLE)[0].due
+
+
+def test_a_server_at_work_is_not_idle_and_is_looked_at_again_a_timeout_later() -> None:
+    verdict, known = judge(look(500.0, received=1.0, sent=0.5), fresh(), IDLE)
+    assert (verdict.due, verdict.peers_turn, verdict.at) == (False, False, 510.0)
+    # The answer comes late; the peer has its whole timeout from there.
+    verdict, known = judge(look(510.0, received=1.0, sent=505.0, acked=9), known, IDLE)
+    assert (verdict.due, verdict.at) == (False, pytest.approx(515.0 + GRAIN))
+    assert judge(look(515.0 + 2 * GRAIN, received=1.0, sent=505.0, acked=9), known, IDLE)[0].due
+
+
+def test_even_unanswered_counts_from_the_peers_last_byte_alone() -> None:
+    limits = Limits(idle=10.0, grain=GRAIN, even_unanswered=True)
+    assert judge(look(11.1, received=1.0, sent=0.5), fresh(), limits)[0].due
+    assert judge(look(11.1, received=1.0, sent=11.0), fresh(), limits)[0].due
+
+
+@pytest.mark.parametrize("even_unanswered", [False, True])
+def test_unread_bytes_are_the_servers_affair(even_unanswered: bool) -> None:
+    limits = Limits(idle=10.0, grain=GRAIN, even_unanswered=even_unanswered)
+    assert not judge(look(100.0, received=1.0, sent=2.0, unread=1), fresh(), limits)[0].due
+
+
+def test_a_download_that_the_peer_acknowledges_is_not_idle() -> None:
+    known = fresh()
+    for second in range(5, 100, 10):
+        verdict, known = judge(look(float(second), received=1.0, sent=second - 0.1, acked=second), known, IDLE)
+        assert not verdict.due
+
+
+def test_retransmissions_to_a_peer_that_is_gone_keep_nothing_open() -> None:
+    verdict, known = judge(look(5.0, received=1.0, sent=2.0, queued=7), fresh(), IDLE)
+    assert not verdict.due
+    assert judge(look(12.1, received=1.0, sent=12.0, queued=7), known, IDLE)[0].due
+
+
+def test_a_connection_without_a_byte_is_due_by_the_first_byte_limit() -> None:
+    limits = Limits(idle=60.0, first_byte=10.0, grain=GRAIN)
+    verdict, _ = judge(look(3.0, opened=2.0), fresh(3.0), limits)
+    assert (verdict.reason, verdict.at) == ("first_byte", pytest.approx(12.0 + GRAIN))
+    verdict, _ = judge(look(12.1, opened=2.0), fresh(3.0), limits)
+    assert (verdict.due, verdict.reason) == (True, "first_byte")
+    assert not judge(look(12.1, opened=2.0, received=2.5, sent=2.6), fresh(3.0), limits)[0].due
+    assert not judge(look(12.1, opened=2.0, unread=1), fresh(3.0), limits)[0].due
+
+
+def test_age_counts_from_the_earliest_proof_of_the_opening_and_waits_for_the_answer() -> None:
+    limits = Limits(max_age=100.0, grain=GRAIN)
+    _, known = judge(look(50.0, received=40.0, sent=30.0), fresh(50.0), limits)
+    assert known.opened == pytest.approx(30.0 + GRAIN)
+    verdict, known = judge(look(131.0, received=130.0, sent=129.0), known, limits)
+    assert (verdict.due, verdict.at) == (False, 132.0)
+    verdict, _ = judge(look(132.0, received=130.0, sent=131.5), known, limits)
+    assert (verdict.due, verdict.reason) == (True, "max_age")
+
+
+def test_a_peer_that_takes_nothing_is_due_once_that_has_been_seen_for_the_whole_limit() -> None:
+    limits = Limits(write=10.0, grain=GRAIN)
+    verdict, known = judge(look(5.0, received=1.0, sent=1.0, queued=100, acked=50), fresh(), limits)
+    assert (verdict.due, verdict.at) == (False, 15.0)
+    assert judge(look(15.0, received=1.0, sent=1.0, queued=100, acked=50), known, limits)[0].reason == "write"
+    verdict, _ = judge(look(15.0, received=1.0, sent=1.0, queued=100, acked=51), known, limits)
+    assert (verdict.due, verdict.at) == (False, 25.0)
+    verdict, known = judge(look(15.0, received=1.0, sent=1.0, acked=150), known, limits)
+    assert (verdict.due, known.stalled) == (False, NONE)
+
+
+def test_a_request_that_drips_is_due_by_its_rate_and_a_server_at_work_is_not() -> None:
+    limits = Limits(min_in_rate=240.0, min_in_grace=5.0, grain=GRAIN)
+    _, known = judge(look(1.0, received=1.0, count=200), fresh(), limits)
+    _, known = judge(look(6.0, received=1.0, count=200), known, limits)
+    at_work, _ = judge(look(60.0, received=1.0, count=200), known, limits)
+    assert not at_work.due
+    dripping, _ = judge(look(11.0, received=10.5, count=210), known, limits)
+    assert (dripping.due, dripping.reason) == (True, "min_in_rate")
+    fast, _ = judge(look(11.0, received=10.5, count=200 + 240 * 10), known, limits)
+    assert not fast.due
+    answered, _ = judge(look(11.0, received=10.5, sent=9.0, count=210), known, limits)
+    assert not answered.due
+
+
+def test_our_own_stop_in_the_middle_of_a_look_makes_nothing_due() -> None:
+    """The kernel answered at 12, and we went on at 900."""
+    stopped = look(5.0, received=4.0, sent=4.0)._replace(after=900.0)
+    verdict, _ = judge(stopped, fresh(), IDLE)
+    assert not verdict.due
+    assert verdict.since >= 4.0
+
+
+@pytest.mark.parametrize("wrong", [{"idle": -1.0}, {"idle": float("nan")}, {"write": float("inf")}, {}])
+def test_limits_that_make_no_sense_are_refused(wrong: dict[str, float]) -> None:
+    with pytest.raises(InvalidArgument):
+        Limits(**wrong)
+
+
+class World(RuleBasedStateMachine):
+    """A connection whose history is known exactly, seen through stamps of whole jiffies and a judge's eyes."""
+
+    limits = Limits(idle=10.0, first_byte=4.0, max_age=300.0, write=7.0, grain=GRAIN)
+
+    @initialize(start=st.floats(0.0, 5.0), phase=st.floats(0.0, JIFFY))
+    def begin(self, start: float, phase: float) -> None:
+        self.now = start
+        self.phase = phase
+        self.opened = self.heard = self.spoke = self.moved = start
+        self.received = self.acked = self.queued = self.unread = 0
+        self.stuck_since: float | None = None
+        self.known = Memory(start)
+        self.told = 0.0
+        self.due: str | None = None
+        self.discovered = False
+
+    def jiffies(self, instant: float) -> int:
+        return int((instant + self.phase) / JIFFY)
+
+    def ago(self, instant: float) -> float:
+        return (self.jiffies(self.now) - self.jiffies(instant)) * JIFFY
+
+    @rule(seconds=st.one_of(st.floats(0.0, 0.02), st.floats(0.0, 3.0), st.floats(3.0, 30.0)))
+    def wait(self, seconds: float) -> None:
+        self.now += seconds
+
+    @rule(count=st.integers(1, 1000), read=st.booleans())
+    def peer_sends(self, count: int, read: bool) -> None:
+        self.heard = self.moved = self.now
+        self.received += count
+        self.unread = 0 if read else self.unread + count
+
+    @precondition(lambda self: self.unread)
+    @rule()
+    def server_reads(self) -> None:
+        self.unread = 0
+
+    @rule(count=st.integers(1, 1000), taken=st.booleans())
+    def server_sends(self, count: int, taken: bool) -> None:
+        self.spoke = self.now
+        self.queued += count
+        if taken:
+            self.peer_takes()
+        elif self.stuck_since is None:
+            self.stuck_since = self.now
+
+    @precondition(lambda self: self.queued)
+    @rule()
+    def peer_takes(self) -> None:
+        self.acked += self.queued
+        self.queued = 0
+        self.stuck_since = None
+        self.moved = self.now
+
+    @rule(took=st.floats(0.0, 0.01))
+    def looks(self, took: float) -> None:
+        before = self.now
+        self.now += took
+        seen = Snapshot(
+            ESTABLISHED, self.ago(self.heard), self.ago(self.spoke), self.received, self.acked,
+            self.unread, self.queued, before, self.now,
+        )  # fmt: skip
+        verdict, self.known = judge(seen, self.known, self.limits)
+        assert verdict.due == (verdict.at <= before)
+        self.discovered = True
+        if verdict.due:
+            self.never_early(verdict.reason, before)
+        else:
+            self.never_forgotten(before)
+            assert verdict.at > before
+
+    def never_early(self, reason: str, now: float) -> None:
+        silence = now - self.heard
+        if reason == "idle":
+            assert not self.unread
+            assert silence >= self.limits.idle
+            assert self.spoke >= self.heard - JIFFY or not self.received
+            if not self.queued:  # a server that sends to no avail does not keep a connection open
+                assert now - self.spoke >= self.limits.idle
+        elif reason == "first_byte":
+            assert not self.received
+            assert now - self.opened >= self.limits.first_byte
+        elif reason == "max_age":
+            assert now - self.opened >= self.limits.max_age
+        else:
+            assert reason == "write"
+            assert self.stuck_since is not None
+            assert now - self.stuck_since >= self.limits.write
+
+    def never_forgotten(self, now: float) -> None:
+        """What is certainly silent is due at once, however seldom it was looked at."""
+        quiet = now - max(self.heard, self.spoke) - 2 * GRAIN - 0.01
+        if not self.unread and self.spoke >= self.heard and not self.queued:
+            assert quiet < self.limits.idle or self.known.turn > max(self.heard, self.spoke)
+        if not self.received and not self.queued:
+            assert now - self.opened - 2 * GRAIN < self.limits.first_byte
+
+    @invariant()
+    def the_memory_is_never_ahead_of_the_world(self) -> None:
+        if getattr(self, "discovered", False):
+            assert self.known.opened <= self.now
+            assert self.known.turn <= self.now
+
+
+World.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestWorld = World.TestCase

@@ -1,0 +1,146 @@
+"""The inet_diag protocol: what the kernel says is read, and what cannot be true is refused."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from reaper.attach import netlink, tcpinfo
+from reaper.attach.netlink import BadAnswer
+from reaper.errors import ReaperError
+
+INFO = struct.pack("=44xIII64xQQ", 148, 0, 48, 17, 21)
+IDENT4 = struct.pack("!HH4s12x4s12x", 6379, 40000, bytes([127, 0, 0, 1]), bytes([127, 0, 0, 2])) + struct.pack(
+    "=IQ", 0, 77
+)
+
+
+def message(ident: bytes = IDENT4, state: int = 1, family: int = 2, info: bytes = INFO, sequence: int = 5) -> bytes:
+    attributes = struct.pack("=HHB3x", 5, 8, 1)
+    if info:
+        attributes += struct.pack("=HH", 4 + len(info), netlink.INET_DIAG_INFO) + info
+    body = struct.pack("=BBBB", family, state, 0, 0) + ident + struct.pack("=IIIII", 0, 3, 9, 1000, 4242) + attributes
+    return struct.pack("=IHHII", 16 + len(body), netlink.SOCK_DIAG_BY_FAMILY, 2, sequence, 1) + body
+
+
+def test_a_socket_is_read_with_its_queues_owner_and_stamps() -> None:
+    (answer,) = netlink.parse(message())
+    assert (answer.sequence, answer.state, answer.unread, answer.queued) == (5, 1, 3, 9)
+    assert (answer.uid, answer.inode, netlink.cookie_of(answer.ident)) == (1000, 4242, 77)
+    assert [str(address) for address in netlink.addresses_of(answer.ident)] == ["127.0.0.1:6379", "127.0.0.2:40000"]
+    found = tcpinfo.parse(answer.info, answer.state, answer.unread, answer.queued, 10.0, 10.1)
+    assert (found.sent_ago, found.received_ago, found.acked, found.received) == (0.148, 0.048, 17, 21)
+
+
+def test_several_messages_and_the_end_of_the_dump_come_in_order() -> None:
+    done = struct.pack("=IHHIIi", 20, netlink.NLMSG_DONE, 2, 5, 1, 0)
+    answers = list(netlink.parse(message() + message(info=b"") + done))
+    assert [answer.done for answer in answers] == [False, False, True]
+    assert answers[1].info == b""
+
+
+def test_an_error_is_an_errno() -> None:
+    data = struct.pack("=IHHIIi16x", 36, netlink.NLMSG_ERROR, 0, 9, 1, -errno.ENOENT)
+    (answer,) = netlink.parse(data)
+    assert (answer.sequence, answer.error, answer.done) == (9, errno.ENOENT, True)
+
+
+def test_a_dual_stack_socket_stays_ipv6_and_its_peer_is_written_as_ipv4() -> None:
+    mapped = bytes(10) + b"\xff\xff" + bytes([10, 0, 0, 7])
+    ident = struct.pack("!HH16s16s", 80, 81, mapped, mapped) + struct.pack("=IQ", 0, 1)
+    assert netlink.family_of(ident) == socket.AF_INET6
+    assert str(netlink.addresses_of(ident)[1]) == "10.0.0.7:81"
+
+
+def test_an_ipv6_address_is_written_in_brackets() -> None:
+    loopback = bytes(15) + b"\x01"
+    ident = struct.pack("!HH16s16s", 80, 81, loopback, loopback) + struct.pack("=IQ", 0, 1)
+    assert str(netlink.addresses_of(ident)[0]) == "[::1]:80"
+
+
+def test_the_kernels_count_of_an_end_of_file_is_no_byte() -> None:
+    assert tcpinfo.parse(INFO, tcpinfo.CLOSE_WAIT, 0, 0, 0.0, 0.0).received == 20
+
+
+def test_a_kernel_without_byte_counters_is_refused() -> None:
+    with pytest.raises(tcpinfo.NoCounters, match=r"120 bytes.*Linux 4\.2"):
+        tcpinfo.parse(INFO[:120], 1, 0, 0, 0.0, 0.0)
+
+
+@pytest.mark.parametrize("cut", range(1, 80))
+def test_a_message_cut_off_anywhere_is_refused(cut: int) -> None:
+    with pytest.raises(BadAnswer):
+        list(netlink.parse(message()[:-cut]))
+
+
+@given(st.binary(max_size=400))
+def test_any_bytes_are_read_or_refused(data: bytes) -> None:
+    try:
+        answers = list(netlink.parse(data))
+        for answer in answers:
+            if answer.ident:
+                netlink.addresses_of(answer.ident)
+                tcpinfo.parse(answer.info, answer.state, 0, 0, 0.0, 0.0)
+    except ReaperError:
+        pass
+
+
+@given(data=st.data())
+def test_a_damaged_answer_is_read_or_refused(data: st.DataObject) -> None:
+    good = bytearray(message() * 2)
+    for _ in range(data.draw(st.integers(1, 4))):
+        good[data.draw(st.integers(0, len(good) - 1))] = data.draw(st.integers(0, 255))
+    try:
+        for answer in netlink.parse(bytes(good)):
+            assert len(answer.info) <= len(good)
+    except BadAnswer:
+        pass
+
+
+@given(
+    host=st.one_of(st.ip_addresses(v=4), st.ip_addresses(v=6).filter(lambda a: any(a.packed[4:]))),
+    port=st.integers(0, 65535),
+    cookie=st.integers(0, 2**64 - 1),
+)
+def test_addresses_and_cookies_survive_the_way_to_the_kernel_and_back(host, port: int, cookie: int) -> None:
+    packed = host.packed.ljust(16, b"\0")
+    ident = struct.pack("!HH16s16s", port, port, packed, packed) + struct.pack("=IQ", 0, cookie)
+    (answer,) = netlink.parse(message(ident, family=netlink.family_of(ident)))
+    local, remote = netlink.addresses_of(answer.ident)
+    assert local == remote
+    assert local.port == port
+    assert local.host == str(getattr(host, "ipv4_mapped", None) or host)
+    assert netlink.cookie_of(answer.ident) == cookie
+    assert netlink.look_request(1, ident)[16 + 8 :] == ident
+
+
+def test_the_kernel_answers_a_dump_and_a_look_as_the_requests_ask() -> None:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as listener,
+        socket.create_connection(listener.getsockname()) as client,
+        listener.accept()[0] as accepted,
+        socket.socket(socket.AF_NETLINK, socket.SOCK_DGRAM, 4) as kernel,
+    ):
+        port = listener.getsockname()[1]
+        client.sendall(b"hello")
+        kernel.send(netlink.dump_request(7, socket.AF_INET, 1 << tcpinfo.ESTABLISHED, port))
+        answers: list[netlink.Answer] = []
+        while not any(answer.done for answer in answers):
+            answers += netlink.parse(kernel.recv(65536))
+        found, _ = answers
+        assert found.inode == os.fstat(accepted.fileno()).st_ino
+        assert netlink.addresses_of(found.ident)[1].port == client.getsockname()[1]
+        kernel.send(netlink.look_request(8, found.ident))
+        (looked,) = netlink.parse(kernel.recv(65536))
+        snapshot = tcpinfo.parse(looked.info, looked.state, looked.unread, looked.queued, 0.0, 0.0)
+        assert (snapshot.received, snapshot.unread, looked.sequence) == (5, 5, 8)
+        stranger = found.ident[:40] + struct.pack("=Q", netlink.cookie_of(found.ident) + 1)
+        kernel.send(netlink.look_request(9, stranger))
+        (refused,) = netlink.parse(kernel.recv(65536))
+        assert refused.error in (errno.ENOENT, errno.ESTALE)
