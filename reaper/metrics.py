@@ -11,7 +11,7 @@ import importlib
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from .core.lease import Statistics
 
@@ -48,44 +48,29 @@ class Histogram:
         return found
 
 
-class Seen(Protocol):
-    """What a reaper's `statistics()` returns, as far as it is told here. Times are seconds."""
+@dataclass(frozen=True, slots=True)
+class LoopStatistics:
+    """What an adapter saw of its connections and of its loop. Times are seconds."""
 
-    @property
-    def core(self) -> Statistics:
-        """Of the core."""
-
-    @property
-    def lag(self) -> float:
-        """How late the last epoch ended."""
-
-    @property
-    def max_lag(self) -> float:
-        """The largest of all."""
-
-    @property
-    def stalls(self) -> int:
-        """Epochs that ended more than a tick late."""
-
-    @property
-    def cpu(self) -> float:
-        """CPU seconds of the reaper's task."""
-
-    @property
-    def parked(self) -> int:
-        """Open connections that have no task now."""
-
-    @property
-    def reasons(self) -> Mapping[str, int]:
-        """Connections reaped, by reason."""
-
-    @property
-    def lateness(self) -> Histogram:
-        """Of every lease that came due, against its due instant."""
-
-    @property
-    def lags(self) -> Histogram:
-        """How late each epoch ended."""
+    core: Statistics
+    lag: float
+    """How late the loop last came back."""
+    max_lag: float
+    """The largest of all."""
+    stalls: int
+    """How often it came back more than a tick late."""
+    stalled: float
+    """How long those stalls were together: time that was charged to no connection."""
+    cpu: float
+    """CPU seconds that the reaper's task has used. The unwinding of the handlers it cancelled is not in it."""
+    parked: int
+    """Open connections that have no task now."""
+    reasons: Mapping[str, int]
+    """Connections ended by the reaper, by reason."""
+    lateness: Histogram
+    """Of every lease that came due, against its due instant. Goes on counting."""
+    lags: Histogram
+    """How late the loop came back each time. Goes on counting."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +84,7 @@ class Family:
     label: str = field(default="")
 
 
-def families(seen: Seen) -> Iterator[Family]:
+def families(seen: LoopStatistics) -> Iterator[Family]:
     """Everything there is to tell, in a stable order under stable names. Counters without Prometheus' `_total`."""
     core = seen.core
     yield Family("reaper_leases", "gauge", "Leases registered.", core.registered)
@@ -136,7 +121,7 @@ class ReaperCollector:
         ImportError: there is no prometheus-client.
     """
 
-    def __init__(self, statistics: Callable[[], Seen], *more: Told) -> None:
+    def __init__(self, statistics: Callable[[], LoopStatistics], *more: Told) -> None:
         from prometheus_client import core
 
         self._core = core
@@ -165,7 +150,7 @@ class ReaperCollector:
                 yield make(family.name, family.doc, values)
 
 
-def instrument(meter: Any, statistics: Callable[[], Seen], *more: Told) -> None:
+def instrument(meter: Any, statistics: Callable[[], LoopStatistics], *more: Told) -> None:
     """Tell an OpenTelemetry *meter* the same by observable instruments, asked when it exports.
 
     `reaper_leases` is `reaper.leases` there. The API has no observable histograms: of each, sum and count go out as
@@ -195,7 +180,7 @@ def instrument(meter: Any, statistics: Callable[[], Seen], *more: Told) -> None:
         make(name, [observe(family.name)], description=family.doc)
 
 
-def _all(statistics: Callable[[], Seen], more: Iterable[Told]) -> Iterator[Family]:
+def _all(statistics: Callable[[], LoopStatistics], more: Iterable[Told]) -> Iterator[Family]:
     yield from families(statistics())
     for told in more:
         yield from told()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ..metrics import LoopStatistics
 from .parking import ParkableStream, Parked, ParkingLot, Silent, WakingLot
 from .pressure import relieve
 from .reaper import (
@@ -9,7 +10,6 @@ from .reaper import (
     PROBE_GRACE,
     REAPS_PER_SLICE,
     Connection,
-    LoopStatistics,
     Probe,
     TrioReaper,
     WatchedStream,

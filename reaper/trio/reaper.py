@@ -18,23 +18,22 @@ import socket as socket_module
 import ssl
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Hashable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Hashable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
-from dataclasses import dataclass
 from types import MappingProxyType, TracebackType
 from typing import Any, NoReturn
 
 import trio
 
 from ..config.settings import ReaperConfig
-from ..core.lease import Expiry, Hook, Lease, Statistics
+from ..core.lease import Expiry, Hook, Lease
 from ..core.purgatory import DelayedOperation, Purgatory
 from ..core.reaper import IdleReaper
 from ..core.ticks import check_timeout, ms_to_seconds, seconds_to_ms_deadline, seconds_to_ms_now
 from ..core.wheel import TimingWheel
 from ..journal import Journal
 from ..journal.leases import Keeper, peer_of
-from ..metrics import Histogram
+from ..metrics import Histogram, LoopStatistics
 from ..policy.herd import Bucket, Jitter
 from .operations import Answer, Leave
 from .parking import NEVER
@@ -217,29 +216,6 @@ class Connection:
         self.reason = reason
         self.expiry = expiry
         self._scope.cancel(reason=f"reaped: {reason}")
-
-
-@dataclass(frozen=True, slots=True)
-class LoopStatistics:
-    """What the adapter saw. Times are seconds."""
-
-    core: Statistics
-    lag: float
-    """How late the last epoch ended: how long the loop was stuck."""
-    max_lag: float
-    """The largest of all."""
-    stalls: int
-    """Epochs that ended more than a tick late."""
-    cpu: float
-    """CPU seconds the reaper's task has used. The unwinding of the handlers it cancelled is not in it."""
-    parked: int
-    """Open connections that have no task now."""
-    reasons: Mapping[str, int]
-    """Connections ended by the reaper, by reason."""
-    lateness: Histogram
-    """Of every lease that came due, against its due instant. Goes on counting."""
-    lags: Histogram
-    """How late each epoch ended. Goes on counting."""
 
 
 class TrioReaper:
@@ -668,6 +644,7 @@ class TrioReaper:
             self.lag,
             self.max_lag,
             self.stalls,
+            0.0,
             self.cpu,
             sum(lot.parked for lot in self._lots),
             MappingProxyType(self._reasons),

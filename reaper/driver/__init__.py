@@ -1,0 +1,45 @@
+"""What all adapters share: everything about driving the core from an event loop that is no event loop.
+
+The rule of this room: *it imports no framework and never waits*; an adapter calls its steps and waits in between.
+
+Read in this order: `driver` (the steps of a wake), `awake` (the clock that stalls do not count on), `watched` (a
+connection), `operations` (probes and drains), `books` (how ends are written down), `slices`, `sockets`, `accepting`.
+"""
+
+from __future__ import annotations
+
+from .accepting import ACCEPT_PAUSE, ACCEPTS_PER_PASS, Burst, accept_burst, after
+from .awake import AwakeClock
+from .books import Books
+from .driver import Driver, unread_of
+from .operations import Answer, Leave
+from .slices import LONGEST_SLICE, PROBE_GRACE, REAPS_PER_SLICE, fair_slice
+from .sockets import acknowledged, peer_has_shut, queued, reset_on_close, unread, waiting
+from .watched import Probe, Ward, Watched
+
+__all__ = [
+    "Driver",
+    "Watched",
+    "Ward",
+    "Probe",
+    "AwakeClock",
+    "Books",
+    "Answer",
+    "Leave",
+    "fair_slice",
+    "REAPS_PER_SLICE",
+    "LONGEST_SLICE",
+    "PROBE_GRACE",
+    "unread",
+    "unread_of",
+    "waiting",
+    "queued",
+    "acknowledged",
+    "peer_has_shut",
+    "reset_on_close",
+    "accept_burst",
+    "after",
+    "Burst",
+    "ACCEPTS_PER_PASS",
+    "ACCEPT_PAUSE",
+]

@@ -1,0 +1,112 @@
+"""One set of books for the ends of connections: the journal, the counters and the log are told together.
+
+The rule of this module: *an end is entered once, here, whatever ended it and whatever it was*.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any
+
+from ..core.lease import Expiry, Lease
+from ..core.reaper import IdleReaper
+from ..journal import Journal
+from ..journal.leases import Keeper, peer_of
+from ..metrics import Histogram
+from .awake import AwakeClock
+
+log = logging.getLogger("reaper")
+
+
+class Books:
+    """What is written down about the connections of one reaper.
+
+    Args:
+        core: Watches them.
+        clock: Its clock.
+        journal: Where the life of every connection is written; None: nowhere.
+        listener: What the journal calls them.
+    Attributes:
+        reasons: Connections that the reaper ended, by reason.
+        lateness: Of every lease that came due. Goes on counting.
+        journaled: Whether there is a journal.
+    """
+
+    def __init__(self, core: IdleReaper, clock: AwakeClock, journal: Journal | None, listener: str | None) -> None:
+        self._core = core
+        self._clock = clock
+        self._keeper = None if journal is None else Keeper(core, journal)
+        self._listener = listener
+        self.reasons: Counter[str] = Counter()
+        self.lateness = Histogram()
+        self._looked = float("-inf")
+
+    @property
+    def journaled(self) -> bool:
+        """Whether there is a journal."""
+        return self._keeper is not None
+
+    def opened(self, lease: Lease, socket: Any) -> None:
+        """A connection begins, on *socket* (or None), watched by *lease*."""
+        if self._keeper is not None:
+            self._keeper.opened(lease, self._clock.read(), self._listener, peer_of(socket))
+
+    def left(self, lease: Lease, *, by_peer: bool) -> None:
+        """The connection of *lease* ended without the reaper. Before the lease is released."""
+        if self._keeper is not None:
+            self._keeper.ended(lease, self._clock.read(), None, by_peer=by_peer)
+
+    def reaped(self, lease: Lease, name: object, reason: str, expiry: Expiry | None) -> None:
+        """The reaper ends the connection of *lease*, because *expiry* was due, or at will. Before it is released."""
+        if self._keeper is not None:
+            if expiry is None:
+                self._keeper.ended(lease, self._clock.read(), reason, by_peer=False)
+            else:
+                self._keeper.reaped(lease, expiry)
+        self.reasons[reason] += 1
+        if log.isEnabledFor(logging.DEBUG):
+            lateness = 0.0 if expiry is None else expiry.lateness
+            log.debug(
+                "reaped %r: %s, %.3f s late",
+                name,
+                reason,
+                lateness,
+                extra={"uid": name, "reason": reason, "lateness": lateness, "due": expiry and expiry.due},
+            )
+
+    def averted(self, leases: Iterable[Lease]) -> None:
+        """*leases* were due and are spared."""
+        if self._keeper is not None:
+            now = self._clock.read()
+            for lease in leases:
+                self._keeper.averted(lease, now)
+
+    def expired(self, expired: list[Expiry]) -> None:
+        """These came due: count how late."""
+        for lateness, alike in itertools.groupby(expired, key=_lateness_of):  # a slot's leases are all equally late
+            self.lateness.add(lateness, sum(1 for _ in alike))
+
+    def woke(self, stalled: float) -> None:
+        """The loop came back, late by the clock's `lag`, after a stall of *stalled* seconds or none."""
+        lag = self._clock.lag
+        if self._keeper is not None:
+            self._keeper.stalled(self._clock.read(), lag)
+        if stalled:
+            log.warning(
+                "the event loop stalled: it came back %.3f s late (tick %.3f s); no connection is charged for that",
+                lag,
+                self._core.tick,
+                extra={"lag": lag, "tick": self._core.tick},
+            )
+
+
+def log_hook_error(error: Exception, expiry: Expiry) -> None:
+    """The hook of a lease raised *error*: that is logged, and harms no other."""
+    log.error("the hook of %r raised", expiry.uid, exc_info=error)
+
+
+def _lateness_of(expiry: Expiry) -> float:
+    return expiry.lateness

@@ -1,0 +1,359 @@
+"""The driver: what an adapter's one task, or one timer, does at each wake, in pure steps.
+
+The rule of this module: after any wake, no connection is judged before the loop has had the chance to read what arrived
+while it was busy. So a wake is two steps, and between them the adapter lets the loop run:
+
+    look    take `now`, close the epoch at it (what is read from here on belongs to the next), and say whether
+            something may be due
+    ...     two scheduling passes; with one, four of ten live connections were closed after a stall, with two none
+    act     ask the kernel for bytes that are still unread, then reap as of that `now`, a slice at a time
+
+It reads the loop's clock by the function it was given and knows no framework.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import time
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
+from types import MappingProxyType
+from typing import Any
+
+from ..config.settings import ReaperConfig
+from ..core.lease import Hook, Lease
+from ..core.purgatory import DelayedOperation, Purgatory
+from ..core.reaper import IdleReaper
+from ..core.ticks import check_timeout, ms_to_seconds, seconds_to_ms_deadline, seconds_to_ms_now
+from ..core.wheel import TimingWheel
+from ..journal import Journal
+from ..metrics import LoopStatistics
+from ..policy.herd import Bucket, Jitter
+from .awake import AwakeClock
+from .books import Books, log_hook_error
+from .operations import Answer, Leave
+from .slices import PROBE_GRACE, REAPS_PER_SLICE, fair_slice
+from .sockets import unread
+from .watched import DeadlineKey, Probe, Ward, Watched
+
+NEVER = 1e9
+
+
+class Driver:
+    """Watches the connections of one event loop.
+
+    Args:
+        clock: The loop's clock: monotonic float seconds.
+        wake: Called when something is due earlier than `rest` has said: the adapter calls `rest` anew, soon.
+        probe: Called with a connection whose `probe` is to be sent: run it as a task, and log what it raises.
+        config: Tick, wheel size and the default idle timeout; None for the defaults.
+        tick, wheel_size: Instead of those of *config*.
+        journal: Where the life of every connection is written; closing it is the caller's.
+        listener: What the journal calls them.
+        jitter: 0..1: the share of its timeout by which a connection's own is lengthened at random, at most, in whole
+            ticks; None: the config's.
+        reaps_per_second: No more reaps than that; None: the config's, of which 0 is no bound.
+        seed: For the same jitter every time.
+    Attributes:
+        core: The `IdleReaper`. Its times are those of `now`.
+        clock: The `AwakeClock`.
+        books: Of the ends.
+        connections: Watched now, by uid. Parked ones are not among them.
+        cpu: CPU seconds that `look` and `act` have used.
+    Raises:
+        InvalidArgument: by name and value.
+    """
+
+    def __init__(
+        self,
+        clock: Callable[[], float],
+        wake: Callable[[], None],
+        probe: Callable[[Any], None],
+        config: ReaperConfig | None = None,
+        *,
+        tick: float | None = None,
+        wheel_size: int | None = None,
+        journal: Journal | None = None,
+        listener: str | None = None,
+        jitter: float | None = None,
+        reaps_per_second: float | None = None,
+        seed: int | None = None,
+    ) -> None:
+        self.config = ReaperConfig() if config is None else config
+        # Two epochs a tick: half of the promised tick stays in hand for a loop that wakes late.
+        self.core = IdleReaper(
+            self.config.reaper.tick if tick is None else tick,
+            self.config.reaper.wheel_size if wheel_size is None else wheel_size,
+            epochs_per_tick=2,
+            on_error=log_hook_error,
+        )
+        if reaps_per_second is None:
+            reaps_per_second = self.config.reaper.reaps_per_second or None
+        self._jitter = Jitter(self.config.reaper.jitter if jitter is None else jitter, self.core.tick, seed)
+        self._bucket = None if reaps_per_second is None else Bucket(reaps_per_second)
+        self.clock = AwakeClock(clock, self.core.tick)
+        self.books = Books(self.core, self.clock, journal, listener)
+        self.connections: dict[int, Watched] = {}
+        self.cpu = 0.0
+        self._wake = wake
+        self._probe = probe
+        self._numbers = itertools.count(1)
+        self._purgatory = Purgatory(TimingWheel(tick=1, wheel_size=64))  # counts milliseconds of `now`
+        self._moved_to = -1  # what it was last advanced to
+        self._leave_by: float | None = None
+        self._looked_at = 0.0  # the `now` of the last look...
+        self._looked_when = 0.0  # ...and when that was, on the loop's clock
+        self._probed: list[Watched] = []
+
+    # ---- time ----------------------------------------------------------------------------------------------------
+
+    def now(self) -> float:
+        """The clock of the core, and of everything here: seconds in which the loop was awake."""
+        # A caller of the core's own who names instants of the loop's clock may be ahead by what the loop has stalled.
+        return max(self.clock.now(), self.core._latest)
+
+    def rest(self) -> float:
+        """When `look` should next be called, on the loop's own clock; an instant in the past: now; infinite: never."""
+        clock = self.clock
+        if clock.read() < clock.expected:
+            clock.expect(self._next_wakeup())
+        return clock.expected
+
+    def poke(self) -> None:
+        """Something was armed: if it is due before the adapter would wake by itself, wake it."""
+        due = self._next_wakeup() + self.clock.stalled
+        if due < self.clock.expected:
+            self.clock.expect(max(due - self.clock.stalled, self.clock.now()))
+            self._wake()
+
+    def _next_wakeup(self) -> float:
+        wake = self.core.next_wakeup()
+        if wake is not None and self._bucket is not None:
+            # What is due waits for the bucket, the end of the epoch does not.
+            now = self.now()
+            if wake <= now:
+                wake = min(self.core.epoch_ends, self._bucket.ready(now))
+        operations = self._purgatory.next_expiry()
+        return min(math.inf if wake is None else wake, math.inf if operations is None else ms_to_seconds(operations))
+
+    def look(self) -> bool:
+        """Take `now` and close the epoch. True: let the loop run two passes, then call `act`. False: `rest` again."""
+        before = time.thread_time()
+        self.books.woke(self.clock.woke())
+        now = self._looked_at = self.now()
+        self._looked_when = self.clock.read()
+        self.core.close_epoch(now, at_least=self.core.epoch_length / 2)
+        wake = self._next_wakeup()
+        self.clock.expect(max(now, wake))
+        self.cpu += time.thread_time() - before
+        return wake <= now
+
+    def act(self) -> None:
+        """After the loop has read: the final check, and a slice of what is due, as of the last `look`.
+
+        What is left is due still: `rest` says so. Let the loop run once before the next look.
+        """
+        now = self._looked_at
+        limit = fair_slice(self.clock.read() - self._looked_when)
+        before = time.thread_time()
+        if self._bucket is not None:
+            limit = min(limit, self._bucket.available(now))
+        expired = self.core.expire(now, limit, self._final_check) if limit else []
+        if self._bucket is not None:
+            self._bucket.spend(len(expired))
+        self.books.expired(expired)
+        for expiry in expired:
+            ward = self._ward_of(expiry.uid)
+            if ward is not None:
+                ward.reap(expiry.reason, expiry)
+        if self._probed:
+            self._send_probes()
+        if self._purgatory.delayed:
+            self._advance_operations(now, REAPS_PER_SLICE)
+        self.clock.expect(max(now, self._next_wakeup()))
+        self.cpu += time.thread_time() - before
+
+    # ---- the final check -----------------------------------------------------------------------------------------
+
+    def _ward_of(self, uid: Any) -> Ward | None:
+        if isinstance(uid, Ward):
+            return uid
+        try:
+            return self.connections.get(uid)
+        except TypeError:
+            return None
+
+    def _final_check(self, leases: Sequence[Lease]) -> Collection[Lease]:
+        """Those of *leases* that must not be reaped now: bytes are unread, or a probe has yet to be answered."""
+        sockets: dict[int, list[Lease]] = {}
+        quiet: dict[Lease, Watched] = {}
+        for lease in leases:
+            uid = lease.uid
+            ward = self._ward_of(uid.uid if type(uid) is DeadlineKey else uid)
+            if ward is None:
+                continue
+            if ward.probe is not None and ward.lease is lease:
+                quiet[lease] = ward  # type: ignore[assignment]
+            descriptor = ward.descriptor
+            if descriptor >= 0:
+                sockets.setdefault(descriptor, []).append(lease)
+        spared: list[Lease] = []
+        for descriptor in unread(sockets) if sockets else ():
+            spared += sockets[descriptor]
+        for lease in spared:
+            quiet.pop(lease, None)
+        self._probed = list(quiet.values())
+        spared += quiet
+        self.books.averted(spared)
+        return spared
+
+    def _send_probes(self) -> None:
+        """Probe those that were quiet. What they say from here on must lie in an epoch of its own, or it is not told
+        apart from their being spared."""
+        probed, self._probed = self._probed, []
+        now = self.now()
+        self.core.close_epoch(now)
+        for connection in probed:
+            answer = connection.answer
+            if answer is not None and not (answer.completed or answer.cancelled):
+                answer.mark()  # spared meanwhile; its time goes on
+                continue
+            connection.answer = Answer(connection, seconds_to_ms_deadline(now + connection.grace))
+            self._watch_operation(connection.answer, (Answer, connection.uid))
+            self._probe(connection)
+
+    def _watch_operation(self, operation: DelayedOperation, key: Hashable) -> None:
+        if not self._purgatory.delayed:
+            self._advance_operations(self.now())  # nothing has moved its clock while there was nothing to wait for
+        self._purgatory.try_complete_else_watch(operation, [key])
+        self.poke()
+
+    def _advance_operations(self, now: float, limit: int | None = None) -> None:
+        """To *now*, or to a later instant that it was advanced to before."""
+        self._moved_to = max(self._moved_to, seconds_to_ms_now(now))
+        self._purgatory.advance(self._moved_to, limit=limit)
+
+    # ---- connections ---------------------------------------------------------------------------------------------
+
+    def register(self, uid: Any, timeout: float, on: Hook | None = None, *, reason: str = "idle") -> Lease:
+        """`IdleReaper.register` as of now: a lease of the caller's, for what is no watched connection."""
+        lease = self.core.register(uid, timeout, self.now(), on, reason=reason)
+        self.poke()
+        return lease
+
+    def next_number(self) -> int:
+        """A number that was never used before."""
+        return next(self._numbers)
+
+    def in_force(self, idle: float) -> float:
+        """The timeout for *idle* seconds, of which 0 is off."""
+        return NEVER if idle == 0 else check_timeout("idle", idle)
+
+    def later(self, idle: float) -> float:
+        """The timeout of a new connection: *idle* and its jitter; 0 is off."""
+        return NEVER if idle == 0 else self._jitter.later(check_timeout("idle", idle))
+
+    def watch(
+        self,
+        make: Callable[[int], Any],
+        socket: Any,
+        idle: float | None = None,
+        *,
+        reason: str = "idle",
+        probe: Probe | None = None,
+        grace: float = PROBE_GRACE,
+    ) -> Any:
+        """Watch a connection from now on.
+
+        Args:
+            make: Called with the uid; returns the adapter's `Watched`.
+            socket: Its socket, for the journal; or None.
+            idle: Seconds of silence allowed; 0 switches the timeout off; None takes the config's `timeouts.idle`.
+            reason: What a reap gives as its reason.
+            probe: Sent when it has been silent for *idle*; then it has *grace* seconds, > 0, for any activity.
+        Returns:
+            What *make* returned.
+        Raises:
+            InvalidArgument: by name and value. Nothing is left behind.
+        """
+        timeout = self.later(self.config.timeouts.idle if idle is None else idle)
+        check_timeout("grace", grace)
+        connection: Watched = make(self.next_number())
+        connection.probe = probe
+        connection.grace = grace
+        connection.lease = self.register(connection.uid, timeout, reason=reason)
+        connection.touch = connection.lease.touch
+        self.connections[connection.uid] = connection
+        self.books.opened(connection.lease, socket)
+        if self._leave_by is not None:
+            self._leave_when_idle(connection, spoken=False)
+        return connection
+
+    def ended(self, connection: Any) -> None:
+        """*connection* is watched no longer."""
+        if self.connections.pop(connection.uid, None) is None:
+            return
+        if self._purgatory.delayed:
+            self._purgatory.cancel_for_key((Answer, connection.uid))
+            self._purgatory.cancel_for_key((Leave, connection.uid))
+
+    # ---- draining ------------------------------------------------------------------------------------------------
+
+    def begin_drain(self, timeout: float) -> None:
+        """From now on every connection leaves when it goes idle, and after *timeout* seconds in any case.
+
+        Let the loop run two passes, then walk `drain_slices`.
+        """
+        self._leave_by = self.now() + check_timeout("timeout", timeout)
+
+    def drain_slices(self) -> Iterator[int]:
+        """Let those that are watched now leave when they go idle, a slice at a time; yields how many slices are left.
+
+        Let the loop run, or a part of the drain's window pass, after each.
+        """
+        connections = list(self.connections.values())
+        for start in range(0, len(connections), REAPS_PER_SLICE):
+            batch = [one for one in connections[start : start + REAPS_PER_SLICE] if one.uid in self.connections]
+            spoken = unread_of(batch)
+            for connection in batch:
+                if connection.uid in self.connections:
+                    self._leave_when_idle(connection, spoken=connection.descriptor in spoken)
+            yield -(-(len(connections) - start - REAPS_PER_SLICE) // REAPS_PER_SLICE)
+
+    def _leave_when_idle(self, connection: Watched, *, spoken: bool) -> None:
+        assert self._leave_by is not None
+        connection.awaited = True
+        leave = Leave(connection, seconds_to_ms_deadline(self._leave_by), spoken)
+        self._watch_operation(leave, (Leave, connection.uid))
+
+    def went_idle(self, connection: Any) -> None:
+        """*connection* may have gone idle: it leaves if everything is being drained."""
+        self._purgatory.check_and_complete((Leave, connection.uid))
+
+    # ---- looking in ----------------------------------------------------------------------------------------------
+
+    def waiting(self, uid: Any) -> Ward | None:
+        """The connection of *uid* if it waits for bytes with nothing else to do; None if it is in use, or is none."""
+        ward = self._ward_of(uid)
+        return None if ward is None or ward.busy else ward
+
+    def statistics(self, parked: int = 0) -> LoopStatistics:
+        """A snapshot; O(1). *parked*: how many connections have no task now."""
+        clock, books = self.clock, self.books
+        return LoopStatistics(
+            core=self.core.statistics(),
+            lag=clock.lag,
+            max_lag=clock.max_lag,
+            stalls=clock.stalls,
+            stalled=clock.stalled,
+            cpu=self.cpu,
+            parked=parked,
+            reasons=MappingProxyType(books.reasons),
+            lateness=books.lateness,
+            lags=clock.lags,
+        )
+
+
+def unread_of(wards: Iterable[Ward]) -> set[int]:
+    """Descriptors of those of *wards* for which the kernel holds bytes that were not read yet."""
+    return set(unread(descriptor for ward in wards if (descriptor := ward.descriptor) >= 0))

@@ -1,0 +1,90 @@
+"""The delayed operations of an adapter: a probe's answer, a drained connection's leaving.
+
+The rule of this module: *something completes an operation early (a sign of life, going idle), or its deadline does*.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from ..core.lease import Lease
+from ..core.purgatory import DelayedOperation
+
+
+class Drainable(Protocol):
+    """What the operations need of an adapter's connection."""
+
+    lease: Lease
+
+    @property
+    def busy(self) -> bool:
+        """Whether it is in use, or not known to be idle."""
+
+    def reap(self, reason: str) -> object:
+        """End it."""
+
+    def has_unread(self) -> bool:
+        """Whether the kernel holds bytes of it."""
+
+
+class Answer(DelayedOperation):
+    """Waits for the answer to a probe: any activity since, by whatever way it was noted. Its expiry reaps otherwise.
+
+    Args:
+        connection: Was probed just now, and the epoch in which its lease lies has been closed since: activity noted
+            from now on lies in another.
+        deadline: When its time is over.
+    """
+
+    __slots__ = ("_epoch", "connection")
+
+    def __init__(self, connection: Drainable, deadline: int) -> None:
+        super().__init__(deadline=deadline)
+        self.connection = connection
+        self.mark()
+
+    def mark(self) -> None:
+        """Only activity noted from now on is an answer."""
+        self._epoch = self.connection.lease._epoch
+
+    @property
+    def heard(self) -> bool:
+        """Whether there was activity, or the connection is in use."""
+        lease = self.connection.lease
+        return lease._epoch is not self._epoch or lease.suspended
+
+    def try_complete(self) -> bool:
+        """Complete if the peer was heard."""
+        return self.heard and self.force_complete()
+
+    def on_expiration(self) -> None:
+        """Reap, unless the peer was heard or bytes of it wait."""
+        if not self.heard and not self.connection.has_unread():
+            self.connection.reap("unanswered")
+
+
+class Leave(DelayedOperation):
+    """Waits for a connection to go idle while everything is being drained; its expiry cuts it in use."""
+
+    __slots__ = ("connection", "spoken")
+
+    def __init__(self, connection: Drainable, deadline: int, spoken: bool) -> None:
+        super().__init__(deadline=deadline)
+        self.connection = connection
+        self.spoken = spoken
+
+    def try_complete(self) -> bool:
+        """Complete if the connection is idle; not on the first call if bytes of it were still unread."""
+        if self.spoken:
+            self.spoken = False
+            return False
+        return not self.connection.busy and self.force_complete()
+
+    def on_complete(self) -> None:
+        """End it, if that is why we are here; on_expiration follows if it is not."""
+        if not self.connection.busy:
+            self.connection.reap("drain")
+
+    def on_expiration(self) -> None:
+        """End it although it is in use."""
+        self.connection.reap("drain_deadline")

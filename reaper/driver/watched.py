@@ -1,0 +1,224 @@
+"""What the watched connections of every adapter have in common: leases, deadlines, being in use, and one end.
+
+The rule of this module: *a connection ends once, and everything that knew of it then lets go*.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from ..core.lease import Expiry, Hook, Lease
+from ..core.ticks import check_timeout
+from .operations import Answer
+from .sockets import unread
+
+if TYPE_CHECKING:
+    from .books import Books
+
+Probe = Callable[[Any], Awaitable[object]]
+"""Called with the connection: sends something that the peer must answer, a WebSocket ping for instance."""
+
+
+class DeadlineKey(NamedTuple):
+    """The core's key of a second lease on a connection."""
+
+    uid: int
+    number: int
+
+
+class Steers(Protocol):
+    """What a connection needs of its `Driver`."""
+
+    books: Books
+
+    def now(self) -> float:
+        """The clock of the core."""
+
+    def register(self, uid: Any, timeout: float, on: Hook | None = None, *, reason: str = "idle") -> Lease:
+        """A lease as of now."""
+
+    def next_number(self) -> int:
+        """A number that was never used before."""
+
+    def poke(self) -> None:
+        """Something may be due earlier than before."""
+
+    def ended(self, connection: Ward) -> None:
+        """*connection* is watched no longer."""
+
+    def went_idle(self, connection: Ward) -> None:
+        """It may leave, if everything is being drained."""
+
+    def in_force(self, idle: float) -> float:
+        """The timeout for *idle* seconds, of which 0 is off."""
+
+
+class Ward:
+    """Whatever the driver can judge and reap: a `Watched`, or a parked connection.
+
+    Attributes:
+        lease: The lease in force.
+    """
+
+    __slots__ = ()
+
+    lease: Lease
+    probe: Probe | None
+
+    @property
+    def descriptor(self) -> int:
+        """Of its socket; -1 if there is none, or it is closed."""
+        raise NotImplementedError
+
+    @property
+    def busy(self) -> bool:
+        """Whether it is in use, or not known to be idle."""
+        raise NotImplementedError
+
+    def reap(self, reason: str, expiry: Expiry | None = None) -> None:
+        """End it for *reason*; nothing if it has ended."""
+        raise NotImplementedError
+
+    def has_unread(self) -> bool:
+        """Whether the kernel holds bytes of it that were not read yet."""
+        descriptor = self.descriptor
+        return descriptor >= 0 and bool(unread([descriptor]))
+
+
+class Watched(Ward):
+    """One watched connection. An adapter's own class adds how its handler is ended (`_cut`) and where its socket is.
+
+    Attributes:
+        touch: Call it for every packet. One store; see `Lease.touch`.
+        lease: The lease in force.
+        reaped: Whether the reaper ended it.
+        reason: Why, or None.
+        expiry: The core's record of the reap, or None.
+        uid: Its key in the core, a number that is never used again.
+        receiving: Whether nothing but more bytes can wake the handler; None: not known, which counts as in use.
+        hung_up: Whether the peer has said that it will send no more, or is gone.
+    """
+
+    __slots__ = (
+        "_deadlines",
+        "_driver",
+        "answer",
+        "awaited",
+        "expiry",
+        "grace",
+        "hung_up",
+        "lease",
+        "probe",
+        "reaped",
+        "reason",
+        "receiving",
+        "touch",
+        "uid",
+    )
+
+    touch: Callable[[], None]
+
+    def __init__(self, driver: Steers, uid: int) -> None:
+        self._driver = driver
+        self.uid = uid
+        self._deadlines: list[Lease] | None = None
+        self.awaited = False  # whether an operation waits for it to go idle
+        self.probe: Probe | None = None
+        self.grace = 0.0
+        self.answer: Answer | None = None  # what waits for the peer's
+        self.reaped = False
+        self.reason: str | None = None
+        self.expiry: Expiry | None = None
+        self.receiving: bool | None = None
+        self.hung_up = False
+
+    def _cut(self, reason: str) -> None:
+        """End the handler: cancel it, or close the transport."""
+        raise NotImplementedError
+
+    @property
+    def busy(self) -> bool:
+        """Whether it is in use: suspended, or its handler does something else than waiting for bytes, or may do."""
+        return self.lease.suspended or not self.receiving
+
+    def suspend(self) -> bool:
+        """Exempt it until `resume`, because a request is in flight. True if it was armed."""
+        if self.receiving is None:
+            self.receiving = True  # it says when it is in use; otherwise it is idle
+        return self.lease.suspend()
+
+    def resume(self) -> bool:
+        """End the exemption; counts as activity. True if it was suspended."""
+        driver = self._driver
+        resumed = self.lease.resume(driver.now())
+        driver.poke()
+        if self.awaited:
+            driver.went_idle(self)
+        return resumed
+
+    @contextmanager
+    def in_use(self) -> Iterator[None]:
+        """`suspend` for the length of the block, then `resume`. Nested, only the outermost counts."""
+        outermost = self.suspend()
+        try:
+            yield
+        finally:
+            if outermost:
+                self.resume()
+
+    def retime(self, idle: float, reason: str | None = None) -> bool:
+        """Put another timeout in force, counted from the last activity; 0 switches it off. False if it was reaped."""
+        driver = self._driver
+        retimed = self.lease.retime(driver.in_force(idle), driver.now(), reason)
+        driver.poke()
+        return retimed
+
+    def deadline(self, seconds: float, reason: str) -> Lease:
+        """A second lease, which ends this connection *seconds* from now whatever bytes come.
+
+        For limits that dripped bytes must not extend: request headers, maximum age. `release()` it when the limit is
+        met; the end of the connection releases it too.
+
+        Raises:
+            InvalidArgument: seconds is NaN, infinite, or <= 0.
+        """
+        check_timeout("seconds", seconds)
+        driver = self._driver
+        key = DeadlineKey(self.uid, driver.next_number())
+        lease = driver.register(key, seconds, lambda expiry: self.reap(expiry.reason, expiry), reason=reason)
+        if self._deadlines is None:
+            self._deadlines = []
+        self._deadlines = [other for other in self._deadlines if other.alive]
+        self._deadlines.append(lease)
+        return lease
+
+    def reap(self, reason: str, expiry: Expiry | None = None) -> None:
+        """End it for *reason*, entered in the books; nothing if it was reaped already."""
+        if self.reaped:
+            return
+        self._driver.books.reaped(self.lease, self.uid, reason, expiry)
+        self._let_go()
+        self.reaped = True
+        self.reason = reason
+        self.expiry = expiry
+        self._cut(reason)
+
+    def leave(self) -> None:
+        """It has ended by itself; nothing if it was reaped."""
+        if not self.reaped:
+            self._driver.books.left(self.lease, by_peer=self.hung_up)
+            self._let_go()
+
+    def _let_go(self) -> None:
+        self.lease.release()
+        if self._deadlines is not None:
+            for deadline in self._deadlines:
+                deadline.release()
+        self.touch = _nothing  # not the dead lease's: a connection that has ended leaves no cycle for the collector
+        self._driver.ended(self)
+
+
+def _nothing() -> None:
+    """The touch of a connection that has ended."""

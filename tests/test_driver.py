@@ -1,0 +1,249 @@
+"""The driver without a framework: a loop that is a variable, so that every wake and every stall is ours to choose."""
+
+from __future__ import annotations
+
+import errno
+import socket
+
+import pytest
+
+from reaper.driver import ACCEPT_PAUSE, AwakeClock, Driver, Watched, accept_burst, acknowledged, after, queued
+
+
+class Connection(Watched):
+    """A connection whose handler is a list of reasons."""
+
+    __slots__ = ("cuts", "fd")
+
+    def __init__(self, driver: Driver, uid: int, fd: int = -1) -> None:
+        super().__init__(driver, uid)
+        self.cuts: list[str] = []
+        self.fd = fd
+
+    @property
+    def descriptor(self) -> int:
+        return self.fd
+
+    def _cut(self, reason: str) -> None:
+        self.cuts.append(reason)
+
+
+class Loop:
+    """An event loop that wakes exactly when it should, but for the stalls it is told of."""
+
+    def __init__(self, **options) -> None:
+        self.time = 0.0
+        self.probed: list[Connection] = []
+        self.driver = Driver(lambda: self.time, lambda: None, self.probed.append, **{"tick": 1.0, **options})
+
+    def watch(self, idle: float, fd: int = -1, **options) -> Connection:
+        return self.driver.watch(lambda uid: Connection(self.driver, uid, fd), None, idle, **options)
+
+    def wake(self) -> None:
+        if self.driver.look():
+            self.driver.act()
+
+    def run_until(self, end: float) -> None:
+        while (rest := self.driver.rest()) <= end:
+            self.time = max(self.time, rest)
+            self.wake()
+        self.time = end
+
+    def stall(self, seconds: float) -> None:
+        self.time += seconds
+
+
+def test_a_silent_connection_is_cut_within_a_tick_and_never_early():
+    loop = Loop()
+    connection = loop.watch(5)
+    loop.run_until(4.999)
+    assert not connection.reaped
+    loop.run_until(6)
+    assert (connection.cuts, connection.reason) == (["idle"], "idle")
+
+
+def test_with_nothing_registered_it_rests_for_ever():
+    loop = Loop()
+    assert loop.driver.rest() == float("inf")
+    loop.watch(5).leave()
+    loop.run_until(10)
+    assert loop.driver.rest() == float("inf")
+
+
+def test_a_stall_is_charged_to_no_connection_and_a_lag_of_less_than_a_tick_is():
+    for stall, closed_by in ((20.0, 26.0), (0.9, 6.0)):
+        loop = Loop()
+        connection = loop.watch(5)
+        loop.run_until(2.25)
+        loop.stall(stall)
+        loop.run_until(loop.time)
+        assert not connection.reaped
+        loop.run_until(closed_by)
+        assert connection.reaped
+
+
+def test_a_peer_that_answers_only_when_asked_outlives_a_stall_of_three_times_the_timeout():
+    loop = Loop()
+    connection = loop.watch(2)
+    loop.run_until(1.0)
+    connection.touch()
+    loop.run_until(1.8)
+    loop.stall(6.0)
+    loop.run_until(loop.time + 0.5)  # the ping goes out, the pong comes back
+    connection.touch()
+    loop.run_until(loop.time + 1.5)
+    assert not connection.reaped
+
+
+def test_the_clock_stands_still_while_the_loop_is_late_and_catches_up_unless_it_stalled():
+    real = [0.0]
+    clock = AwakeClock(lambda: real[0], 1.0)
+    clock.expect(10.0)
+    real[0] = 10.8
+    assert clock.now() == 10.0
+    assert clock.woke() == 0.0
+    assert clock.now() == 10.8
+    clock.expect(11.0)
+    real[0] = 14.0
+    assert clock.now() == 11.0
+    assert clock.woke() == 3.0
+    assert (clock.now(), clock.stalls, clock.stalled, clock.max_lag) == (11.0, 1, 3.0, 3.0)
+    real[0] = 15.0
+    assert clock.now() == 12.0
+    assert (clock.real(10.9), clock.real(11.0), clock.real(12.0)) == (10.9, 14.0, 15.0)
+
+
+def test_instants_of_the_loops_clock_named_by_a_caller_after_a_stall_end_nothing():
+    loop = Loop()
+    connection = loop.watch(5)
+    loop.run_until(2.25)
+    loop.stall(10.0)
+    loop.wake()
+    loop.driver.register("theirs", 3.0).retime(4.0, loop.time)
+    loop.run_until(30.0)
+    assert connection.reaped
+    loop.driver.core.check()
+
+
+@pytest.mark.parametrize("way", ["touch", "bound", "lease", "core", "resume"])
+def test_any_way_of_noting_activity_answers_a_probe(way):
+    loop = Loop()
+    connection = loop.watch(5, probe=print, grace=2)
+    bound = connection.touch
+    loop.run_until(6.5)
+    assert loop.probed == [connection]
+    ways = {
+        "touch": lambda: connection.touch(),
+        "bound": bound,
+        "lease": connection.lease.touch,
+        "core": lambda: loop.driver.core.touch(connection.uid),
+        "resume": lambda: connection.suspend() and connection.resume(),
+    }
+    ways[way]()
+    loop.run_until(11)
+    assert not connection.reaped
+    loop.run_until(15)
+    assert (len(loop.probed), connection.reason) == (2, "unanswered")
+
+
+def test_a_grace_longer_than_the_timeout_sends_one_probe_and_then_reaps():
+    loop = Loop()
+    connection = loop.watch(2, probe=print, grace=7)
+    loop.run_until(9)
+    assert (loop.probed, connection.reaped) == ([connection], False)
+    loop.run_until(11)
+    assert connection.reason == "unanswered"
+    assert loop.driver._purgatory.delayed == 0
+
+
+def test_a_probe_made_while_time_goes_on_between_two_readings_does_not_turn_the_clock_back():
+    """Readings that move even within one step: what the operations are advanced to never decreases."""
+    loop = Loop()
+
+    def reading() -> float:
+        loop.time += 0.004
+        return loop.time
+
+    loop.driver.clock.read = reading
+    connections = [loop.watch(0.5 + number / 100, probe=print, grace=0.3) for number in range(50)]
+    loop.run_until(4)
+    assert {connection.reason for connection in connections} == {"unanswered"}
+
+
+def test_unread_bytes_spare_a_connection_two_of_whose_leases_come_due_in_one_look():
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        loop = Loop()
+        connection = loop.watch(5, ours.fileno())
+        connection.deadline(5, "headers")
+        theirs.send(b"x")
+        loop.run_until(8)
+        assert not connection.reaped
+        ours.recv(1)
+        loop.run_until(20)
+        assert connection.reaped
+
+
+def test_a_hand_watched_connection_counts_as_busy_until_it_says_that_it_waits():
+    loop = Loop()
+    unknown, told, waits = loop.watch(100), loop.watch(100), loop.watch(100)
+    with told.in_use():
+        pass
+    waits.receiving = True
+    loop.driver.begin_drain(10)
+    for _ in loop.driver.drain_slices():
+        pass
+    assert [unknown.reason, told.reason, waits.reason] == [None, "drain", "drain"]
+    loop.run_until(11)
+    assert unknown.reason == "drain_deadline"
+
+
+def test_errors_of_accept_are_sorted_into_three_kinds():
+    kinds = {name: after(OSError(number, "")) for name, number in vars(errno).items() if name.startswith("E")}
+    survived = "ECONNABORTED EPROTO ENETDOWN ENOPROTOOPT EHOSTDOWN ENONET EHOSTUNREACH EOPNOTSUPP ENETUNREACH ETIMEDOUT"
+    assert {kinds[name] for name in [*survived.split(), "EPERM", "ECONNRESET"]} == {"next"}
+    assert {kinds[name] for name in ("EMFILE", "ENFILE", "ENOBUFS", "ENOMEM")} == {"pause"}
+    assert {kinds[name] for name in ("EBADF", "EINVAL", "ENOTSOCK", "EFAULT")} == {"raise"}
+
+
+class Faulty:
+    """A listening socket whose accepts fail as listed, and then find nothing."""
+
+    def __init__(self, *outcomes) -> None:
+        self.outcomes = list(outcomes)
+
+    def accept(self):
+        if not self.outcomes:
+            raise BlockingIOError
+        outcome = self.outcomes.pop(0)
+        if isinstance(outcome, int):
+            raise OSError(outcome, "as listed")
+        return outcome, None
+
+
+def test_a_burst_passes_over_broken_connections_pauses_without_descriptors_and_never_spins():
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        burst = accept_burst(Faulty(errno.ECONNABORTED, ours, errno.EPROTO))
+        assert (burst.accepted, [e.errno for e in burst.errors]) == ([ours], [errno.ECONNABORTED, errno.EPROTO])
+        assert burst.pause == 0
+        assert not ours.getblocking()
+        assert accept_burst(Faulty(ours, errno.EMFILE, theirs)).pause == ACCEPT_PAUSE
+        assert accept_burst(Faulty(*[errno.EOPNOTSUPP] * 100)).pause == ACCEPT_PAUSE
+        with pytest.raises(OSError, match="as listed"):
+            accept_burst(Faulty(ours, errno.EBADF))
+        assert ours.fileno() == -1
+
+
+def test_the_kernel_says_what_the_peer_has_taken():
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        client = socket.create_connection(listening.getsockname())
+        served, _ = listening.accept()
+        with client, served:
+            served.send(b"x" * 1000)
+            assert client.recv(1000)
+            while acknowledged(served) != 1000:
+                pass
+            assert queued(served.fileno()) == 0
+        assert queued(served.fileno()) == 0
+        assert acknowledged(served) is None
