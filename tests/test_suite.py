@@ -28,12 +28,12 @@ def run(directory: Path, *arguments: str, **files: str) -> subprocess.CompletedP
 
 @pytest.mark.slow
 @pytest.mark.parametrize("processes", [[], ["-n", "2"]], ids=["one process", "two processes"])
-@pytest.mark.parametrize("skipping", [A_TEST_THAT_SKIPS, A_MODULE_THAT_SKIPS], ids=["a test", "a module"])
-def test_a_skip_fails_a_run_that_allows_none(tmp_path: Path, processes: list[str], skipping: str) -> None:
-    done = run(tmp_path, "--no-skips", *processes, one=A_TEST_THAT_PASSES, two=skipping)
+def test_a_skip_fails_a_run_that_allows_none(tmp_path: Path, processes: list[str]) -> None:
+    files = {"one": A_TEST_THAT_PASSES, "two": A_TEST_THAT_SKIPS, "three": A_MODULE_THAT_SKIPS}
+    done = run(tmp_path, "--no-skips", *processes, **files)
     assert done.returncode == 1, done.stdout + done.stderr
-    assert "--no-skips: 1 skipped" in done.stdout
-    assert "1 passed, 1 skipped" in done.stdout
+    assert "--no-skips: 2 skipped" in done.stdout
+    assert "1 passed, 2 skipped" in done.stdout
 
 
 @pytest.mark.slow
