@@ -1,4 +1,5 @@
-"""What every test run shares: Hypothesis profiles, `--no-skips`, and which tests must run in the same process.
+"""What every test run shares: Hypothesis profiles, `--no-skips`, one Spark session, and which tests must run in the
+same process.
 
 Under pytest-xdist the tests of one file stay together, for they share fixtures that cost more than the tests. The files
 `test_pipeline_*` stay together as well: each process that runs Spark keeps a JVM of its own until it ends. Those files
@@ -8,6 +9,8 @@ take longest, so they start first.
 from __future__ import annotations
 
 import os
+import shutil
+from collections.abc import Iterator
 from pathlib import PurePath
 from typing import Any
 
@@ -17,6 +20,25 @@ from hypothesis import settings
 settings.register_profile("dev", deadline=None)
 settings.register_profile("ci", deadline=None, print_blob=True, derandomize=True)
 settings.load_profile("ci" if os.environ.get("CI") else "dev")
+
+
+QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""For a Java that lives for seconds: compiling well takes longer than it saves."""
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[Any]:
+    """The embedded Spark session of all tests in this process: starting one takes as long as ten tests."""
+    if shutil.which("java") is None:
+        pytest.skip("Spark needs Java 17 (Debian: apt-get install openjdk-17-jre-headless)")
+    from reaper.pipeline.session import open_session
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("JAVA_TOOL_OPTIONS", QUICK_JAVA)
+        with open_session("tests", "local[2]") as session:
+            patch.undo()
+            session.conf.set("spark.sql.shuffle.partitions", "1")
+            yield session
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

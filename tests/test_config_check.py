@@ -11,7 +11,8 @@ import pytest
 
 from reaper.__main__ import main
 from reaper.config import OPTIONS, ReaperConfig
-from reaper.config.lint import BALANCERS, Finding, estimate, lint
+from reaper.config.balancers import BALANCERS
+from reaper.config.lint import Finding, estimate, lint
 from reaper.config.reload import applied, changes
 from reaper.config.tables import BEGIN, END, markdown, rewrite
 

@@ -39,7 +39,7 @@ ARROWS: Mapping[str, Collection[str]] = {
 
 PIPELINE = {
     "session": (),
-    "arguments": {"read", "advise", "audit"},
+    "arguments": (),
     "html": (),
     "read": {"arguments", "session"},
     "audit": {"arguments", "session", "read"},

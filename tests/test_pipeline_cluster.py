@@ -29,9 +29,8 @@ if shutil.which("java") is None:
 import pyarrow.parquet as pq
 import pyspark
 from pipeline_traffic import write
-from pyspark.sql import DataFrameReader
+from pyspark.sql import DataFrameReader, SparkSession
 
-from reaper.pipeline import cli
 from reaper.pipeline.audit.run import _written
 from reaper.pipeline.session import NoSpark, open_session
 
@@ -184,8 +183,9 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> Reference:
     directory = tmp_path_factory.mktemp("reference")
     found = Reference(directory / "server", directory / "out")
     write(found.events, connections=400, faults=FAULTS)
-    arguments = ["report", "--events", str(found.events), "--out", str(found.out), "--master", "local[2]", "--quiet"]
-    assert cli.main(arguments) == 1
+    command = [sys.executable, "-m", "reaper.pipeline", "report", "--events", str(found.events)]
+    command += ["--out", str(found.out), "--master", "local[2]", "--quiet"]
+    assert subprocess.run(command, cwd=ROOT, env=environment(), check=False, timeout=LONG).returncode == 1
     verdicts = json.loads((found.out / "audit.json").read_text())["verdicts"]
     assert {name: verdicts[name] for name in FAULTS} == FAULTS
     return found
@@ -341,7 +341,7 @@ def test_spark_connect_needs_no_java_here(connect: str, reference: Reference, tm
 
 
 def test_what_another_machine_has_kept_for_itself_is_named_in_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = DataFrameReader.parquet
 
@@ -349,14 +349,9 @@ def test_what_another_machine_has_kept_for_itself_is_named_in_one_line(
         next(Path(target).glob("part-*")).unlink()
         return whole(self, target)
 
-    with (
-        pytest.raises(NoSpark, match=r"does not see what this program sees: .*/gone"),
-        open_session("t", "local[1]") as s,
-    ):
+    monkeypatch.setattr(SparkSession, "stop", lambda _: None)  # it is the session of all tests
+    with pytest.raises(NoSpark, match=r"does not see what this program sees: .*/gone"), open_session("t") as s:
         s.read.schema("a int").parquet(str(tmp_path / "gone")).count()
     monkeypatch.setattr(DataFrameReader, "parquet", without_one_machine)
-    with (
-        pytest.raises(NoSpark, match=r"of 6 connections written to .* 4 are there"),
-        open_session("t", "local[1]") as s,
-    ):
+    with pytest.raises(NoSpark, match=r"of 6 connections written to .* 4 are there"), open_session("t") as s:
         _written(s.range(0, 6, numPartitions=3), str(tmp_path / "out"))

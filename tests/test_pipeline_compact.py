@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from collections.abc import Iterator
-from contextlib import ExitStack, redirect_stdout
+from contextlib import nullcontext, redirect_stdout
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -28,18 +27,10 @@ from reaper.pipeline.read import compact as module
 from reaper.pipeline.read.compact import Occupied, buckets_for, compact
 from reaper.pipeline.read.inputs import Inputs, check
 from reaper.pipeline.read.manifest import BUCKETS, MANIFEST, Unsound
-from reaper.pipeline.session import open_session
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 FAULTS = {"early": 2, "late": 1, "missed": 1, "lost": 2, "duplicate": 1, "activity_after_end": 1, "missing_touch": 1}
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[Any]:
-    with open_session("tests of compact", "local[2]") as session:
-        session.conf.set("spark.sql.shuffle.partitions", "2")
-        yield session
 
 
 @pytest.fixture(scope="module")
@@ -98,9 +89,8 @@ def test_the_command_makes_a_table_that_the_commands_read(
     spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write(tmp_path / "raw", connections=12)
-    monkeypatch.setattr("reaper.pipeline.read.command.open_session", lambda *_, **__: ExitStack())
-    monkeypatch.setattr(cli, "open_session", lambda *_, **__: ExitStack())
-    monkeypatch.setattr(ExitStack, "__enter__", lambda _: spark)
+    for room in ("read", "audit"):
+        monkeypatch.setattr(f"reaper.pipeline.{room}.command.open_session", lambda *_, **__: nullcontext(spark))
     raw, table = str(tmp_path / "raw"), str(tmp_path / "table")
     assert cli.main(["compact", "--events", raw, "--out", table, "--buckets", "2", "--quiet", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["buckets"] == 2

@@ -22,7 +22,8 @@ from reaper.journal.schema import COLUMNS, SEQUENCE_BITS, arrow_schema
 from reaper.pipeline import cli
 from reaper.pipeline.generate.faults import FAULTS
 from reaper.pipeline.generate.run import Plan, generate
-from reaper.pipeline.read.inputs import check, share_timeline
+from reaper.pipeline.read.inputs import check
+from reaper.pipeline.read.runs import Timeline
 
 S = 1_000_000_000
 ALL_FAULTS = {name: i + 1 for i, name in enumerate(FAULTS)}
@@ -95,7 +96,7 @@ def test_files_are_a_journals_own(made: tuple[Path, dict[str, Any]]) -> None:
     assert len(found.files) == summary["files"] > 12
     assert all(run.whole and run.full and run.tick_ns == S for run in found.runs)
     assert [run.writer for run in found.runs] == [1, 2, 2, 3, 4, 4]  # those that restarted have two runs
-    assert share_timeline(found.runs) == "the machine's monotonic clock"
+    assert Timeline.of(found.runs) is Timeline.ONE_CLOCK
     for path in out.iterdir():
         schema = pq.read_schema(path)
         assert schema.equals(arrow_schema())

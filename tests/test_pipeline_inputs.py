@@ -16,7 +16,8 @@ from pipeline_traffic import WALL, Clock, S, journal
 
 from reaper.journal.schema import COLUMNS
 from reaper.pipeline.cli import main
-from reaper.pipeline.read.inputs import check, share_timeline
+from reaper.pipeline.read.inputs import check
+from reaper.pipeline.read.runs import Timeline
 from reaper.pipeline.session import NoJava, check_java
 
 
@@ -168,7 +169,7 @@ def test_a_step_of_the_wall_clock_is_seen_in_the_anchors(tmp_path: Path, monkeyp
             ours.flush()
     (run,) = check([tmp_path], now_ns=WALL).runs
     assert run.steps == 1
-    assert share_timeline([run]) == "Unix time"
+    assert Timeline.of([run]) is Timeline.UNIX
 
 
 def test_a_missing_or_old_java_is_one_line_that_says_what_to_install(

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,6 @@ from reaper.pipeline.live.run import Settings, follow
 from reaper.pipeline.live.status import Figures, as_text, status
 from reaper.pipeline.live.tables import idle, keep_sessions, keep_windows, read, windows
 from reaper.pipeline.read.inputs import check
-from reaper.pipeline.session import open_session
 
 ROOT = Path(__file__).parent.parent
 DELAY = 60 * S
@@ -401,15 +400,6 @@ def on_spark(test: Callable[..., None]) -> Callable[..., None]:
     for mark in spark_tests:
         test = mark(test)
     return test
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[Any]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("JAVA_TOOL_OPTIONS", QUICK)
-        with open_session("tests", "local[2]") as session:
-            session.conf.set("spark.sql.shuffle.partitions", "1")
-            yield session
 
 
 def ordered(rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:

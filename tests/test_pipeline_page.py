@@ -15,7 +15,8 @@ pytest.importorskip("pyspark")
 
 from reaper.pipeline.audit.verdicts import VERDICTS
 from reaper.pipeline.html.charts import Axis, Chart, count, percent, seconds
-from reaper.pipeline.report.page import Charted, _mass, render
+from reaper.pipeline.report.page import render
+from reaper.pipeline.report.run import Charted, mass_reaps
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
@@ -122,13 +123,18 @@ def test_a_page_about_nothing_says_so() -> None:
 
 def test_mass_reaps_are_ticks_far_above_the_usual_with_the_storm_that_followed() -> None:
     reaps = {**dict.fromkeys(range(0, 100, 2), 3), 40: 200}
-    assert _mass(reaps, {41: 50, 45: 7, 46: 1000}, 0.5) == [(20.0, 200, 57)]
-    assert _mass({}, {}, 1.0) == []
+    assert mass_reaps(reaps, {41: 50, 45: 7, 46: 1000}, 0.5) == [(20.0, 200, 57)]
+    assert mass_reaps({}, {}, 1.0) == []
 
 
 def test_axes_say_round_values_within_their_range() -> None:
-    assert Axis(0, 2, "x").ticks() == pytest.approx([0, 0.5, 1, 1.5, 2])
-    assert Axis(0.1, 100, "x", log=True).ticks() == pytest.approx([0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100])
+    assert Axis(0, 2, "x", percent).ticks() == pytest.approx([0, 0.5, 1, 1.5, 2])
+    assert Axis(0, 2, "connections").ticks() == [0, 1, 2]
+    assert Axis(0.1, 100, "x", percent, log=True).ticks() == pytest.approx([0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100])
+    assert [seconds(t) for t in Axis(0, 1234, "time", seconds).ticks()] == ["0", "5 min", "10 min", "15 min", "20 min"]
+    assert [seconds(t) for t in Axis(-1800, 0, "time", seconds).ticks()][:2] == ["-30 min", "-20 min"]
+    said = [seconds(t) for t in Axis(1, 7200, "silence", seconds, log=True).ticks()]
+    assert said == ["1 s", "5 s", "15 s", "1 min", "5 min", "15 min", "1 h"]
     assert [Axis(1, 100, "x", log=True).place(v) for v in (0, 1, 10, 1e9)] == pytest.approx([0, 0, 0.5, 1])
 
 

@@ -20,8 +20,7 @@ from reaper.pipeline.advise.run import Policy, advise
 from reaper.pipeline.audit.run import Settings, audit
 from reaper.pipeline.generate.faults import FAULTS
 from reaper.pipeline.generate.run import Plan, generate
-from reaper.pipeline.read.inputs import Inputs, check, share_timeline
-from reaper.pipeline.session import open_session
+from reaper.pipeline.read.inputs import Inputs, check
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -33,23 +32,20 @@ def journal(tmp_path_factory: pytest.TempPathFactory) -> tuple[Inputs, dict[str,
     faults = {name: i + 1 for i, name in enumerate(FAULTS)}
     summary = generate(Plan(60_000, seed=5, writers=2, days=0.06, faults=faults), out)
     inputs = check([out])
-    share_timeline(inputs.runs)
     return inputs, summary
 
 
 @pytest.fixture(scope="module")
 def spark_says(
-    journal: tuple[Inputs, dict[str, Any]], tmp_path_factory: pytest.TempPathFactory
+    spark: Any, journal: tuple[Inputs, dict[str, Any]], tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[dict[str, Any], Any, Any]:
     """The audit's summary, and both answers in the form that all engines share."""
     out = tmp_path_factory.mktemp("out")
-    with open_session("tests", "local[2]") as spark:
-        spark.conf.set("spark.sql.shuffle.partitions", "1")
-        summary = audit(spark, journal[0], None, out, Settings()).summary
-        connections = form_of_connections(spark, out / "connections")
-        with Listener() as heard:
-            advise(spark, journal[0], None, Policy())
-        return summary, connections, heard.form()
+    summary = audit(spark, journal[0], None, out, Settings()).summary
+    connections = form_of_connections(spark, out / "connections")
+    with Listener() as heard:
+        advise(spark, journal[0], None, Policy())
+    return summary, connections, heard.form()
 
 
 def test_the_audit_finds_on_a_generated_journal_exactly_what_was_planted(
@@ -78,7 +74,6 @@ def test_a_rival_gives_the_answers_of_spark(
 def test_silences_recomputed_from_a_right_journal_are_those_that_were_logged(engine: str, tmp_path: Path) -> None:
     generate(Plan(30_000, writers=2, days=0.25), tmp_path)
     inputs = check([tmp_path])
-    share_timeline(inputs.runs)
     rival = ENGINES[engine](inputs)
     assert form_of_rival(rival.recompute()) == form_of_rival(rival.advise())
     rival.close()

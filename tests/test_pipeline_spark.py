@@ -9,8 +9,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -26,18 +25,11 @@ from pipeline_traffic import FAULTS, MS, WALL, Clock, S, journal, write
 
 from reaper.pipeline import cli
 from reaper.pipeline.advise.run import Policy, advise, as_toml
+from reaper.pipeline.audit import command as audit_command
 from reaper.pipeline.audit.run import Settings, as_text, audit
 from reaper.pipeline.read.inputs import Inputs, check
-from reaper.pipeline.session import open_session
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[Any]:
-    with open_session("tests", "local[2]") as session:
-        session.conf.set("spark.sql.shuffle.partitions", "1")
-        yield session
 
 
 def judged(spark: Any, tmp_path: Path, client: bool = False, **settings: int) -> dict[str, Any]:
@@ -262,8 +254,7 @@ def test_the_audit_command_fails_on_a_violation_and_on_a_file_put_aside(
 ) -> None:
     write(tmp_path / "good", connections=8)
     write(tmp_path / "bad", connections=8, faults={"late": 1})
-    monkeypatch.setattr(cli, "open_session", lambda *_, **__: ExitStack())
-    monkeypatch.setattr(ExitStack, "__enter__", lambda _: spark)
+    monkeypatch.setattr(audit_command, "open_session", lambda *_, **__: nullcontext(spark))
 
     def run(*argv: str) -> int:
         return cli.main(["audit", "--out", str(tmp_path / "out"), "--json", "--quiet", "--events", *argv])

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 import random
-import shutil
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -26,7 +25,7 @@ from reaper.pipeline import cli
 from reaper.pipeline.advise.survival import kaplan_meier
 from reaper.pipeline.read.frames import read_events, runs_frame
 from reaper.pipeline.read.inputs import Inputs, check
-from reaper.pipeline.session import open_session
+from reaper.pipeline.read.runs import Timeline
 from reaper.pipeline.whatif import command as cli_whatif
 from reaper.pipeline.whatif import replay as whatif_replay
 from reaper.pipeline.whatif import run as whatif
@@ -287,15 +286,6 @@ def test_leases_that_log_themselves_are_known_by_the_distance_of_their_reaps(
 # ---- through the journal and Spark ----------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def spark() -> Iterator[Any]:
-    if shutil.which("java") is None:
-        pytest.skip("Spark needs Java 17 (Debian: apt-get install openjdk-17-jre-headless)")
-    with open_session("tests", "local[2]") as session:
-        session.conf.set("spark.sql.shuffle.partitions", "1")
-        yield session
-
-
 def record(
     directory: Path, log: Truth, timeout_ms: int, *, mode: str = "full", listener: str = "echo", writer: int = 7
 ) -> Inputs:
@@ -344,7 +334,7 @@ def test_spark_replays_journals_as_the_real_reaper_would_have_lived_them(
     record(tmp_path, logs[0], LONG * UNIT // 10**6)
     inputs = record(tmp_path, logs[1], LONG * UNIT // 10**6, writer=8, listener="http")
     # Both were written with made-up clocks that are one already; what this machine's clock says of them is noise.
-    monkeypatch.setattr(whatif, "share_timeline", lambda _: "")
+    monkeypatch.setattr(Timeline, "offset_ns", lambda *_: 0)
     half = 500_000_000
     variants = [
         on_the_grid(3),
@@ -391,7 +381,7 @@ def test_spark_replays_journals_as_the_real_reaper_would_have_lived_them(
     for row, epoch in zip(rows, (1, 0.5, 0.25, 0.5, 1), strict=True):
         assert row["lateness_s"]["max"] <= epoch
     # and each single instant
-    silences = whatif_replay.silences(read_events(spark, inputs), runs_frame(spark, inputs, 1))
+    silences = whatif_replay.silences(read_events(spark, inputs), runs_frame(spark, inputs.runs, Timeline.UNRELATED, 1))
     echo, timeout_ms = spark.range(1).selectExpr("xxhash64('echo')").first()[0], LONG * UNIT // 10**6
     origin = min(life.opened for life in logs[0].lives) * UNIT
     plan = [

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from reaper.pipeline.advise.survival import RATIO
-from reaper.pipeline.read.inputs import Inputs, as_rows
+from reaper.pipeline.read.inputs import Inputs
+from reaper.pipeline.read.runs import Timeline, as_rows
 
 GRACE_NS = 250_000_000
 TICK_NS = 1_000_000_000
@@ -179,7 +180,10 @@ class Duck:
             'CREATE TABLE runs (run INT, writer BIGINT, first_conn BIGINT, last_conn BIGINT, tick_ns BIGINT, "full" '
             "BOOLEAN, log_end_ns BIGINT, offset_ns BIGINT)"
         )
-        self.con.executemany("INSERT INTO runs VALUES (?, ?, ?, ?, ?, ?, ?, ?)", as_rows(self.inputs.runs, TICK_NS))
+        self.con.executemany(
+            "INSERT INTO runs VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+            as_rows(self.inputs.runs, Timeline.of(self.inputs.runs), TICK_NS),
+        )
 
     def close(self) -> None:
         self.con.close()
@@ -307,7 +311,9 @@ class Bear:
         import polars as pl
 
         names = ("run", "writer", "first_conn", "last_conn", "tick_ns", "full", "log_end_ns", "offset_ns")
-        return pl.DataFrame(as_rows(self.inputs.runs, TICK_NS), schema=names, orient="row").sort("first_conn")
+        return pl.DataFrame(
+            as_rows(self.inputs.runs, Timeline.of(self.inputs.runs), TICK_NS), schema=names, orient="row"
+        ).sort("first_conn")
 
     def _placed(self, frame: Any) -> Any:
         """*frame* with the columns of its run: the last that begins at or before its conn."""

@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from benchmarks.pipeline.rivals import ENGINES, Counted, Judged
 from reaper.pipeline.advise.survival import RATIO
-from reaper.pipeline.read.inputs import Inputs, check, share_timeline
+from reaper.pipeline.read.inputs import Inputs, check
 
 Answer = Any
 
@@ -71,7 +71,6 @@ def form_of_rival(answer: Judged | Counted) -> Answer:
 
 
 def run_rival(name: str, inputs: Inputs, out: Path, steps: list[str]) -> None:
-    share_timeline(inputs.runs)
     engine = timed("session", lambda: ENGINES[name](inputs))
     try:
         for step in steps:
@@ -92,9 +91,9 @@ class Listener:
     """Notes what the functions that count for the advice return, so that every cell can be compared."""
 
     def __init__(self) -> None:
-        import reaper.pipeline.advise
+        import reaper.pipeline.advise.run
 
-        module: Any = reaper.pipeline.advise
+        module: Any = reaper.pipeline.advise.run
         self.cells: dict[Any, dict[float, tuple[int, int]]] = {}
         self.table: dict[Any, dict[str, Any]] = {}
         self.span_s = 0.0

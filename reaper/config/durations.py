@@ -1,4 +1,4 @@
-"""Durations as people write them: `250ms`, `30s`, `5m`, `1h`.
+"""Durations as people write them: `250ms`, `30s`, `5m`, `1h`, `7d`.
 
 One rule: *text and seconds are the same number*. Reading goes through exact fractions, so that
 `parse_duration(format_duration(x)) == x` for every finite x >= 0, to the last bit.
@@ -14,16 +14,22 @@ from fractions import Fraction
 
 from ..errors import InvalidArgument
 
-WANTED = "a duration such as 250ms, 30s, 5m or 1h"
-_TEXT = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h)", re.ASCII)
-_UNITS = {"h": Fraction(3600), "m": Fraction(60), "s": Fraction(1), "ms": Fraction(1, 1000)}  # largest first
+WANTED = "a duration such as 250ms, 30s, 5m, 1h or 7d"
+_TEXT = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h|d)", re.ASCII)
+_UNITS = {  # largest first
+    "d": Fraction(86400),
+    "h": Fraction(3600),
+    "m": Fraction(60),
+    "s": Fraction(1),
+    "ms": Fraction(1, 1000),
+}
 
 
 def parse_duration(text: str) -> float:
     """The number of seconds that *text* says.
 
     Args:
-        text: A decimal number and one of the units `ms`, `s`, `m`, `h`, with nothing between or around them.
+        text: A decimal number and one of the units `ms`, `s`, `m`, `h`, `d`, with nothing between or around them.
 
     Returns:
         Seconds, finite, >= 0. `0s` is zero; what zero means is the caller's (a timeout of zero is switched off).

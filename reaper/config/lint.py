@@ -13,36 +13,12 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ..core.reaper import IdleReaper
+from .balancers import BALANCERS, Balancer
 from .durations import format_duration
 from .settings import OPTIONS, ReaperConfig
 
 Severity = Literal["error", "warning", "note"]
 
-
-@dataclass(frozen=True, slots=True)
-class Balancer:
-    """What a proxy or load balancer does with an idle connection to us.
-
-    Attributes:
-        title: As its users call it.
-        idle: Seconds after which it gives an idle connection up, by default.
-        tells: True: it closes the connection, and so must be the first to do it, or its next request meets our close
-            and its client a 502. False: it forgets the connection silently, and so we must be first.
-        source: Where that is said.
-    """
-
-    title: str
-    idle: float
-    tells: bool
-    source: str
-
-
-BALANCERS = {
-    "alb": Balancer("AWS ALB", 60.0, True, "idle_timeout.timeout_seconds"),
-    "nginx": Balancer("nginx", 75.0, True, "keepalive_timeout; its upstream module's own default is 60 s"),
-    "gorouter": Balancer("Cloud Foundry gorouter", 90.0, True, "keep-alive of backend connections"),
-    "nlb": Balancer("AWS NLB", 350.0, False, "TCP idle timeout; answers the next packet with a reset"),
-}
 
 IDLE_KEYS = ("idle", "first_byte", "handshake", "headers", "body", "keep_alive", "write", "tunnel", "half_closed")
 """The timeouts that measure silence; the others measure age, grace or shutdown."""

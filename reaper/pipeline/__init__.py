@@ -1,17 +1,20 @@
-"""What journals tell, read with Spark: the proof that the law of time held, and the timeouts your traffic wants.
+"""Questions to journals, answered with Spark: did the law of time hold, and which timeouts does your traffic want?
 
-    cli.py cli_*.py arguments.py   the commands and what their arguments have in common
-    session.py    one Spark session a command, and Java named when it is missing
-    inputs.py     each file checked before Spark sees it: taken, or put aside with a reason
-    frames.py     events as a DataFrame; one row per connection
-    verdicts.py joined.py   the law as one expression; both sides of a connection in one row
-    audit.py      the audit: verdicts, lateness, offenders, clocks
-    survival.py   Kaplan-Meier, on small frames
-    requests.py   access logs of nginx, HAProxy, Envoy and Apache as silences
-    traffic.py    silences and open connections, counted under every candidate timeout
-    advise.py     the trade-off, the recommendation, reaper.toml
-    live.py       Structured Streaming over a growing journal
-    charts.py page.py   the report: inline SVG, one HTML file
+One rule: *what was not judged is said*. Each file and each row is counted, or put aside with a reason.
 
-Nothing imports this package. Of the library it imports the journal's schema alone.
+Room by room, in the order of their imports:
+
+    arguments session      flags read and refused; one Spark session per command, and Java named when it is missing
+    html/                  charts and parts of pages: inline SVG, nothing to load
+    read/                  files checked before Spark sees them; events as a frame; compacted tables
+    audit/                 one verdict per connection
+    advise/                survival of silences, from journals and from access logs; the timeout it recommends
+    live/                  journals that grow
+    report/ whatif/        the audit as a page; a journal replayed under other settings
+    generate/              journals of any size, to measure with; stands apart
+    cli                    the commands, assembled
+
+In each room `command.py` declares the flags and `run.py` does the work. Nothing imports this package. Of the library it
+imports the journal's schema and a few tables of `reaper.config`; `audit/` the schema alone, because a judge that shares
+code with what it judges shares its errors.
 """

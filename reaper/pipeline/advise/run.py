@@ -14,10 +14,11 @@ from typing import Any
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
+from ...config.balancers import BALANCERS
 from ..read.frames import listener_names, read_events, recomputed
-from ..read.inputs import Inputs, share_timeline
+from ..read.inputs import Inputs
 from .access_logs import FORMATS, read_requests, silences
-from .survival import BALANCERS, Curve, kaplan_meier
+from .survival import Curve, kaplan_meier
 from .traffic import connections, histogram, lives_of_journal, lives_of_requests, silences_of_journal
 
 SCHEMA = "reaper-advice/1"
@@ -106,7 +107,6 @@ def advise(
     candidates = [float(t) for t in CANDIDATES if t <= policy.longest_s]
     notes: list[str] = []
     if logs is None:
-        share_timeline(inputs.runs)
         if recompute and (lacking := next((run for run in inputs.runs if not run.full), None)):
             raise NotFull(f"silences cannot be recomputed: the journal of writer {lacking.writer} is not in full mode")
         events = read_events(spark, inputs)

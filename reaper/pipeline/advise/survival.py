@@ -19,23 +19,6 @@ RATIO = 1.01
 """Width of a bucket of silences: 1 %."""
 
 
-@dataclass(frozen=True, slots=True)
-class Balancer:
-    """A load balancer's own idle timeout, seconds, and whether it closes the connection (or forgets it silently)."""
-
-    title: str
-    idle: float
-    tells: bool
-
-
-BALANCERS = {
-    "alb": Balancer("AWS ALB", 60.0, True),
-    "nginx": Balancer("nginx", 75.0, True),
-    "gorouter": Balancer("Cloud Foundry gorouter", 90.0, True),
-    "nlb": Balancer("AWS NLB", 350.0, False),
-}
-
-
 def bucket_edge(bucket: int) -> float:
     """The upper edge, in seconds, of a bucket as Spark counts them: ceil(ln(seconds) / ln(RATIO))."""
     return float(RATIO**bucket)

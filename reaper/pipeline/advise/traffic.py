@@ -15,6 +15,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from ...journal.schema import ACTIVITY, AVERTED, OPEN, REAP
 from ..read.frames import IS_END, coded, filtered, runs_frame, with_run
 from ..read.inputs import Inputs
+from ..read.runs import Timeline
 from .survival import RATIO, bucket_edge
 
 BINS = 600
@@ -62,7 +63,7 @@ def lives_of_journal(spark: SparkSession, events: DataFrame, inputs: Inputs, can
         )
         .where(F.col("opened").isNotNull())
     )
-    runs = runs_frame(spark, inputs, 1)
+    runs = runs_frame(spark, inputs.runs, Timeline.of(inputs.runs), 1)
     placed = with_run(grouped, runs)
     ends = [
         F.coalesce(F.coalesce(f"cut_{i}", "reaped_after") + F.lit(_ns(c)), "ended", "log_end_ns") + F.col("offset_ns")

@@ -15,7 +15,8 @@ from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from ..read.frames import lifetimes, listener_names, read_events, runs_frame, with_run
-from ..read.inputs import ONE_CLOCK, Inputs, share_timeline
+from ..read.inputs import Inputs
+from ..read.runs import Timeline
 from ..session import NoSpark
 from .joined import Skew, client_view, judge_pairs, measure_skew, pair, seen
 from .verdicts import VERDICTS, VIOLATIONS, Stalls, excuse_stalls, judge, own_rows, prepare
@@ -64,10 +65,10 @@ def audit(
 
     Writes `connections/` below *out* (Parquet; grain: one row per connection; key: conn).
     """
-    timeline = share_timeline(server.runs + (client.runs if client else []))
-    one_clock = timeline == ONE_CLOCK
+    timeline = Timeline.of(server.runs + (client.runs if client else []))
+    one_clock = timeline is Timeline.ONE_CLOCK
     events = read_events(spark, server)
-    runs = runs_frame(spark, server, settings.tick_ns)
+    runs = runs_frame(spark, server.runs, timeline, settings.tick_ns)
     ticks = [run.tick_ns or settings.tick_ns for run in server.runs]
     progress("looking for stalls")
     found, drained = own_rows(events, runs)
@@ -83,7 +84,8 @@ def audit(
         alone = prepared.withColumn("c_run", F.lit(None).cast("int"))
         connections = _written(judge(excuse_stalls(spark, alone, stalls, {}), drained), target)
     else:
-        c_events, c_runs = read_events(spark, client), runs_frame(spark, client, settings.tick_ns)
+        c_events = read_events(spark, client)
+        c_runs = runs_frame(spark, client.runs, timeline, settings.tick_ns)
         c_stalls, _ = own_rows(c_events, c_runs)
         view = client_view(with_run(lifetimes(c_events, 1 << 60), c_runs))
         paired = pair(prepared, view)
@@ -107,7 +109,7 @@ def audit(
     progress("summing up")
     summary = _summarise(connections, server, client, settings)
     summary["clock"] = {
-        "timeline": timeline,
+        "timeline": timeline.value,
         "one_clock": one_clock,
         "wall_steps": sum(run.steps for run in server.runs + (client.runs if client else [])),
         "backward_rows": summary.pop("backward_rows"),

@@ -1,1 +1,4 @@
-"""Charts and style sheets of the pages: inline SVG, nothing to load."""
+"""Pages as one HTML file each.
+
+One rule: *a page loads nothing*. Read `parts` (the document), `charts` (inline SVG), `style` (the colours).
+"""

@@ -1,7 +1,8 @@
 """Charts as inline SVG: no script, no font, no file but the page itself.
 
-A chart is a plain box with axes; layers are drawn into it in the order they are added. Colours are classes, so that the
-page decides them once, for light and dark.
+The rule of this module: *every axis says what it counts, and in which unit*. A chart is a plain box with two axes;
+layers are drawn into it in the order they are added. Colours are classes: the style sheet decides them once, for light
+and dark.
 """
 
 from __future__ import annotations
@@ -12,16 +13,27 @@ from dataclasses import dataclass, field
 from html import escape
 
 WIDTH, HEIGHT = 640, 320
-LEFT, RIGHT, TOP, BOTTOM = 64, 16, 14, 46
+LEFT, RIGHT, TOP, BOTTOM = 72, 18, 34, 50
+
+ROUND_S = (
+    *(m * 10.0**e for e in range(-6, 0) for m in (1, 2, 5)),
+    *(1.0, 2.0, 5.0, 10.0, 15.0, 30.0),
+    *(m * 60.0 for m in (1, 2, 5, 10, 15, 30)),
+    *(m * 3600.0 for m in (1, 2, 3, 6, 12)),
+    *(m * 86400.0 for m in (1, 2, 7, 14, 30, 90, 365)),
+)
+"""Steps of time that people count in, seconds."""
+APART = 0.11
+"""How far apart two ticks of a logarithmic axis are at least, as a share of its length."""
 
 Points = Sequence[tuple[float, float]]
 
 
 def seconds(value: float) -> str:
-    """A duration as an axis says it: 20 ms, 5 s, 2 min, 1 h."""
+    """A duration as an axis says it: 20 ms, 5 s, 2 min, 1 h, 3 d."""
     if value == 0:
         return "0"
-    for unit, size in (("h", 3600.0), ("min", 60.0), ("s", 1.0), ("ms", 1e-3)):
+    for unit, size in (("d", 86400.0), ("h", 3600.0), ("min", 60.0), ("s", 1.0), ("ms", 1e-3)):
         if abs(value) >= size * 0.9995:  # what rounds to 1 of a unit is said in that unit
             return f"{value / size:.3g} {unit}"
     return f"{value * 1e6:.3g} µs"
@@ -60,18 +72,34 @@ class Axis:
         return min(1.0, max(0.0, where))
 
     def ticks(self) -> list[float]:
-        """About five round values within the range."""
-        if self.log:
-            first, last = math.floor(math.log10(self.low)), math.ceil(math.log10(self.high))
-            factors = (1, 2, 5) if last - first <= 3 else (1,)
-            found = [factor * 10.0**power for power in range(first, last + 1) for factor in factors]
-        else:
-            rough = (self.high - self.low) / 5
-            step = 10 ** math.floor(math.log10(rough))
-            step *= next(factor for factor in (1, 2, 5, 10) if step * factor >= rough * 0.999)
-            start = math.ceil(self.low / step)
-            found = [step * i for i in range(start, int(self.high / step * 1.0001) + 1)]
-        return [value for value in found if self.low * 0.9999 <= value <= self.high * 1.0001]
+        """About five round values within the range: of time round as people count it, of things whole."""
+        if not self.log:
+            step = self._step((self.high - self.low) / 5)
+            first, last = math.ceil(self.low / step - 1e-4), math.floor(self.high / step + 1e-4)
+            return [step * i for i in range(first, last + 1)]
+        candidates = ROUND_S if self.say is seconds else self._decades()
+        within = [value for value in candidates if self.low * 0.9999 <= value <= self.high * 1.0001]
+        if self.say is not seconds:
+            return within
+        shown = within[:1]
+        for value in within:
+            if self.place(value) - self.place(shown[-1]) >= APART:
+                shown.append(value)
+        return shown
+
+    def _step(self, rough: float) -> float:
+        if self.say is seconds:
+            return next(
+                (step for step in ROUND_S if step >= rough * 0.999), ROUND_S[-1] * math.ceil(rough / ROUND_S[-1])
+            )
+        power = 10.0 ** math.floor(math.log10(rough))
+        step = power * next(factor for factor in (1, 2, 5, 10) if power * factor >= rough * 0.999)
+        return max(step, 1.0) if self.say is count else step
+
+    def _decades(self) -> list[float]:
+        first, last = math.floor(math.log10(self.low)), math.ceil(math.log10(self.high))
+        factors = (1, 2, 5) if last - first <= 3 else (1,)
+        return [factor * 10.0**power for power in range(first, last + 1) for factor in factors]
 
 
 @dataclass(slots=True)
@@ -124,6 +152,24 @@ class Chart:
         if name:
             self.legend.append((style, name))
 
+    def dot(self, x: float, y: float, style: str, text: str = "") -> None:
+        """A point, with *text* above and to the right of it."""
+        across, down = self._xy(x, y)
+        self.layers.append(f'<circle class="dot {style}" cx="{across:.1f}" cy="{down:.1f}" r="4"/>')
+        if text:
+            self.layers.append(f'<text x="{across + 6:.1f}" y="{down - 6:.1f}">{escape(text)}</text>')
+
+    def level(self, y: float, style: str, name: str) -> None:
+        """A line across the whole chart at *y*."""
+        self.line([(self.x.low, y), (self.x.high, y)], style, name)
+
+    def below(self, x: float, text: str) -> None:
+        """*text* under the axis at *x*, where a tick would have its own."""
+        across, _ = self._xy(x, self.y.low)
+        self.layers.append(
+            f'<text x="{across:.1f}" y="{HEIGHT - BOTTOM + 18}" text-anchor="middle">{escape(text)}</text>'
+        )
+
     def mark(self, x: float, text: str, style: str = "mark") -> None:
         """A vertical line at *x* with *text*, which flips to the left near the right edge."""
         across, _ = self._xy(x, self.y.low)
@@ -151,6 +197,7 @@ class Chart:
         parts.append(f'<line class="axis" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{floor}" y2="{floor}"/>')
         middle, base = (LEFT + WIDTH - RIGHT) / 2, HEIGHT - 8
         parts.append(f'<text class="label" x="{middle}" y="{base}" text-anchor="middle">{escape(self.x.label)}</text>')
+        parts.append(f'<text class="label" x="4" y="16">{escape(self.y.label)}</text>')
         parts += self.layers
         parts.append("</svg>")
         if self.legend:

@@ -1,1 +1,5 @@
-"""A growing journal followed with Structured Streaming."""
+"""Journals that grow, followed with Structured Streaming.
+
+One rule: *nothing is lost or doubled, whatever stops it*. Read `feed` (files in steps), `rows`, `tables` (the two
+queries), `run` (the loop), `status` and `page` (what is shown), `command`.
+"""

@@ -24,7 +24,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from ..read.inputs import Facts, check
+from ..read.inputs import check
+from ..read.runs import Facts
 from .rows import FEED, MARKER, Seen, preview, rows_of
 
 STEP_ROWS = 1_000_000

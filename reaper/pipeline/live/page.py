@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from html import escape
 from typing import Any
 
 from ..html.charts import Axis, Chart, count, seconds
-from ..html.style import CSS
+from ..html.parts import STYLES, card, document, footer, grid, header, table, tiles, warning
 from .status import SHOWN, Figures
 
-STYLES = ("a", "b", "d", "e", "c")
 REFRESH_LEAST = 2
 
 Series = list[tuple[float, float]]
@@ -26,19 +24,12 @@ def render(summary: dict[str, Any], figures: Figures, every_ns: int) -> str:
     refresh = max(REFRESH_LEAST, round(every_ns / 1e9))
     rows = figures.windows()
     title = _title(summary)
-    header = f'<p class="eyebrow">reaper live</p><h1>{escape(title)}</h1><p>{escape(_subtitle(summary))}</p>'
-    body = [f'<header class="{"pass" if summary["complete"] else "fail"}">{header}</header>', _tiles(summary, rows)]
+    body = [header(summary["complete"], "reaper live", title, _subtitle(summary)), _tiles(summary, rows)]
     body.append(_kept_apart(summary))
     if rows:
-        body += ['<div class="grid2">', *_charts(summary, rows, figures), "</div>", _listeners(summary)]
+        body += [grid(_charts(summary, rows, figures)), _listeners(summary)]
     body += [_servers(summary), _fine_print(summary, refresh)]
-    return (
-        '<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" '
-        f'content="width=device-width,initial-scale=1"><meta http-equiv="refresh" content="{refresh}">'
-        # an empty icon, so that a browser has no reason to ask anybody for one
-        f'<title>reaper live: {escape(title)}</title><link rel="icon" href="data:,"><style>{CSS}</style></head>'
-        f"<body><main>{''.join(body)}</main></body></html>\n"
-    )
+    return document(f"reaper live: {title}", body, refresh=refresh)
 
 
 def _total(summary: dict[str, Any], key: str) -> int:
@@ -67,7 +58,7 @@ def _tiles(summary: dict[str, Any], rows: list[dict[str, Any]]) -> str:
     tick = summary["tick_s"]
     behind = None if summary["newest"] is None else max(summary["as_of"] - summary["newest"], 0.0)
     left_out = summary["late_rows"]
-    tiles = [
+    shown = [
         ("reaped", f"{_total(summary, 'reaped'):,}", f"{_total(summary, 'averted'):,} averted at the last look", ""),
         (
             "greatest lateness",
@@ -89,12 +80,7 @@ def _tiles(summary: dict[str, Any], rows: list[dict[str, Any]]) -> str:
             "",
         ),
     ]
-    cells = "".join(
-        f'<div class="tile {style}"><span>{escape(label)}</span><b>{escape(value)}</b><small>{escape(note)}</small>'
-        "</div>"
-        for label, value, note, style in tiles
-    )
-    return f'<section class="tiles">{cells}</section>'
+    return tiles(shown)
 
 
 def _kept_apart(summary: dict[str, Any]) -> str:
@@ -113,9 +99,7 @@ def _kept_apart(summary: dict[str, Any]) -> str:
             f"{summary['quarantined_files']:,} file(s) are put aside; each is looked at again when it changes."
         )
     rows = [[entry["path"], entry["reason"]] for entry in summary["quarantined"]]
-    table = _table(["file", "why it is put aside"], rows, set()) if rows else ""
-    items = "".join(f"<li>{escape(reason)}</li>" for reason in reasons)
-    return f'<section class="card bad"><h2>Not in these figures</h2><ul>{items}</ul>{table}</section>'
+    return warning("Not in these figures", reasons, table(["file", "why it is put aside"], rows, set()) if rows else "")
 
 
 def _charts(summary: dict[str, Any], rows: list[dict[str, Any]], figures: Figures) -> list[str]:
@@ -155,15 +139,15 @@ def _charts(summary: dict[str, Any], rows: list[dict[str, Any]], figures: Figure
         gone.line(_drawn(values, steps, end, width), style, f"gone silent: {name}", steps=True)
 
     return [
-        _card("Open connections", "At the end of each window, by listener.", finish(level)),
-        _card("What happened", "Per window, all servers together.", finish(flow)),
-        _card(
+        card("Open connections", "At the end of each window, by listener.", finish(level)),
+        card("What happened", "Per window, all servers together.", finish(flow)),
+        card(
             "Gone silent",
             "Connections of which no row came for their timeout, by listener, beside what was reaped. Known once the "
             "delay is over.",
             finish(gone),
         ),
-        _card("Lateness", "The greatest of each window, against the tick.", _lateness(summary, rows, x, end, finish)),
+        card("Lateness", "The greatest of each window, against the tick.", _lateness(summary, rows, x, end, finish)),
     ]
 
 
@@ -226,7 +210,7 @@ def _listeners(summary: dict[str, Any]) -> str:
         "Uncertain: written in gaps mode, where brief pauses leave no row. Taken back: a later row says that the "
         "silence before it was within its timeout, or that none was in force."
     )
-    return _card("By listener, since the log begins", text, _table(head, rows, set(range(1, len(head)))))
+    return card("By listener, since the log begins", text, table(head, rows, set(range(1, len(head)))))
 
 
 def _servers(summary: dict[str, Any]) -> str:
@@ -244,19 +228,7 @@ def _servers(summary: dict[str, Any]) -> str:
     if not rows:
         return ""
     head = ["journal", "files", "rows", "late rows", "newest row", "age"]
-    return _card("Servers", "How far each is read.", _table(head, rows, {1, 2, 3, 4, 5}))
-
-
-def _card(title: str, text: str, content: str) -> str:
-    return f'<section class="card"><h2>{escape(title)}</h2><p>{escape(text)}</p>{content}</section>'
-
-
-def _table(head: list[str], rows: list[list[str]], numbers: set[int]) -> str:
-    def cells(row: list[str], tag: str) -> str:
-        return "".join(f"<{tag}{' class=n' if i in numbers else ''}>{escape(c)}</{tag}>" for i, c in enumerate(row))
-
-    lines = "".join(f"<tr>{cells(row, 'td')}</tr>" for row in rows)
-    return f'<div class="scroll"><table><thead><tr>{cells(head, "th")}</tr></thead><tbody>{lines}</tbody></table></div>'
+    return card("Servers", "How far each is read.", table(head, rows, {1, 2, 3, 4, 5}))
 
 
 def _fine_print(summary: dict[str, Any], refresh: int) -> str:
@@ -267,7 +239,7 @@ def _fine_print(summary: dict[str, Any], refresh: int) -> str:
     ]
     if until is not None:
         notes.append(f"Windows that end by {_clock(until)} UTC are final; later ones may still grow.")
-    return "<footer>" + "".join(f"<p>{escape(note)}</p>" for note in notes) + "</footer>"
+    return footer(notes)
 
 
 def _clock(instant: float) -> str:

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from ...journal.schema import OWN
-from ..read.inputs import Facts
+from ..read.runs import Facts
 
 MARKER = "marker"
 """Kind of the row that lets the last windows and sessions out: far ahead, so that nothing waits behind it."""

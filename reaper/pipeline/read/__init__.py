@@ -1,1 +1,6 @@
-"""Journals in: each file checked before Spark sees it, then events as a DataFrame."""
+"""Files as frames.
+
+One rule: *a file is taken whole, or put aside with a reason*. Read `inputs` (the check), `runs` (whose files they
+are, and on which clock), `frames` (events, one row per connection), `compact` and `manifest` (the sorted table),
+`command`.
+"""

@@ -1,11 +1,15 @@
-"""The command `compact`."""
+"""The flags `--events` and `--client` that most commands have, and the command `compact`."""
 
 from __future__ import annotations
 
 import argparse
+from typing import Any
 
-from ..arguments import AddCommand, Fault, Progress, add_inputs, read_inputs, rows_of, show
+from ...config.flags import Parser
+from ..arguments import DAY_NS, AddCommand, Fault, Progress, duration_ns, place, require, show
 from ..session import open_session
+from .inputs import Inputs, check
+from .manifest import Unsound
 
 
 def add(command: AddCommand) -> None:
@@ -15,6 +19,59 @@ def add(command: AddCommand) -> None:
     sub.add_argument(
         "--buckets", type=_buckets, metavar="N", help="how many; default: one for every two million rows, at least 4"
     )
+
+
+def add_inputs(parser: Parser, *, required: bool = True, client: bool = True) -> None:
+    """Give *parser* the flags that `read_inputs` reads. *client*: with `--client`."""
+    parser.add_argument(
+        "--events",
+        type=place,
+        nargs="+",
+        default=[],
+        required=required,
+        metavar="DIR",
+        help="journals of servers, or compacted tables",
+    )
+    if client:
+        parser.add_argument(
+            "--client", type=place, nargs="+", default=[], metavar="DIR", help="journals of the load generator"
+        )
+    parser.set_defaults(client=[])
+    parser.add_argument("--no-checksums", action="store_true", help="do not verify every page before reading")
+    parser.add_argument(
+        "--max-age", type=duration_ns, default=3650 * DAY_NS, metavar="DURATION",
+        help="put files aside that ended longer ago; default 3650d",
+    )  # fmt: skip
+
+
+def read_inputs(arguments: argparse.Namespace, progress: Progress) -> tuple[Inputs, Inputs | None]:
+    """The files that `--events` and `--client` name, checked; None without `--client`.
+
+    Raises:
+        Fault: a directory is missing, or a compacted table is not what its manifest says.
+    """
+    options: dict[str, Any] = {
+        "checksums": not arguments.no_checksums,
+        "max_age_ns": arguments.max_age,
+        "progress": progress,
+    }
+    require(arguments.events + arguments.client)
+    try:
+        server = check(arguments.events, **options)
+        client = check(arguments.client, **options) if arguments.client else None
+    except Unsound as error:
+        raise Fault(str(error)) from None
+    for found in (server, client):
+        for entry in found.quarantined if found else ():
+            progress(f"put aside: {entry['path']}: {entry['reason']}")
+        if found and found.growing:
+            progress(f"{found.growing} stream(s) are no Parquet yet and are not read")
+    return server, client
+
+
+def rows_of(server: Inputs, client: Inputs | None = None) -> int:
+    """Rows of all good files together."""
+    return sum(facts.rows for found in (server, client) if found for facts in found.files)
 
 
 def _buckets(text: str) -> int:
@@ -29,7 +86,7 @@ def _compact(arguments: argparse.Namespace, progress: Progress) -> int:
     try:
         vacant(arguments.out)
         server, _ = read_inputs(arguments, progress)
-        rows = rows_of(server, None)
+        rows = rows_of(server)
         if not rows:
             raise Fault(f"nothing to compact: no good file below {', '.join(map(str, arguments.events))}")
         progress("starting Spark")

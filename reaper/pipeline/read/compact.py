@@ -17,8 +17,9 @@ import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
 from .frames import read_events
-from .inputs import Facts, Inputs
+from .inputs import Inputs
 from .manifest import BUCKETS, ORDER, is_pattern, write_manifest
+from .runs import Facts
 
 ROWS_PER_BUCKET = 2_000_000
 """A task sorts one bucket, about 100 bytes a row, and reads one later."""

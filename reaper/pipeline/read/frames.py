@@ -7,7 +7,7 @@ get their names back from a frame of a few rows.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import reduce
 from typing import Any
 
@@ -18,8 +18,9 @@ from pyspark.sql import types as T  # noqa: N812
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from ...journal.schema import ACTIVITY, AVERTED, CLOSE_PEER, COLUMNS, ENDS, KINDS, OPEN, OWN, REAP, SEQUENCE_BITS
-from .inputs import Inputs, as_rows, spark_paths
+from .inputs import Inputs, spark_paths
 from .manifest import BUCKETS, ORDER, Table
+from .runs import Run, Timeline, as_rows
 
 _TYPES: dict[str, T.DataType] = {"int64": T.LongType(), "int32": T.IntegerType(), "dictionary": T.StringType()}
 
@@ -78,9 +79,9 @@ def with_code(events: DataFrame) -> DataFrame:
     return events.withColumn("code", code.otherwise(len(KINDS)).cast("tinyint"))
 
 
-def runs_frame(spark: SparkSession, inputs: Inputs, tick_ns: int) -> DataFrame:
-    """The runs of *inputs* as a small frame, see `RUNS`."""
-    return small_frame(spark, as_rows(inputs.runs, tick_ns), RUNS)
+def runs_frame(spark: SparkSession, runs: Iterable[Run], timeline: Timeline, tick_ns: int) -> DataFrame:
+    """*runs* as a small frame, see `RUNS`; *tick_ns* where a file does not state it."""
+    return small_frame(spark, as_rows(runs, timeline, tick_ns), RUNS)
 
 
 def ns(milliseconds: Column) -> Column:

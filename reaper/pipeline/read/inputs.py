@@ -12,10 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from itertools import pairwise
 from pathlib import Path
-from statistics import median
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -23,75 +20,14 @@ import pyarrow.parquet as pq
 
 from ...journal.schema import COLUMNS, PREFIX, SCHEMA_VERSION, SEQUENCE_BITS, writer_of
 from .manifest import BUCKETS, Table, Unsound, is_table, open_table, sha256
+from .runs import Facts, Run, runs_of
 
 FUTURE_NS = 24 * 3600 * 10**9
 """How far ahead of this machine's clock a file may lie before it is not believed."""
 
-ONE_CLOCK = "the machine's monotonic clock"
-
-STEP_NS = 20_000_000
-"""A jump of the wall clock against the monotonic one beyond this, and beyond 500 ppm of drift, is called a step."""
-
 
 class Refused(Exception):
     """This file is put aside. The message is the reason."""
-
-
-@dataclass(slots=True)
-class Facts:
-    """What one good file says about itself. Times are ns on its writer's clock unless they say otherwise."""
-
-    path: Path
-    rows: int
-    run: str
-    writer: int
-    serial: int
-    mode: str
-    tick_ns: int | None
-    gap_threshold_ns: int
-    first_conn: int | None
-    t_max: int
-    boot: str
-    anchors: list[list[int]]
-    dropped_before: int
-    cut: bool
-    listeners: list[str] = field(default_factory=list)
-    writers: list[int] = field(default_factory=list)
-    """Of a file that does not name its run: all that wrote into it."""
-    digest: str = ""
-    """Of a file that does not name its run: of its bytes."""
-    within: Path | None = None
-    """The compacted table that its rows are in now; None: they are in the file itself."""
-
-
-@dataclass(slots=True)
-class Run:
-    """One writer from its start to its end: all its files together."""
-
-    index: int
-    writer: int
-    first_conn: int
-    last_conn: int
-    """Inclusive: where the ids of the writer's next run begin, less one."""
-    tick_ns: int | None
-    full: bool
-    gap_threshold_ns: int
-    log_end_ns: int
-    whole: bool
-    """Every file since its start is here and nothing was dropped: a hole is then a loss."""
-    boot: str
-    anchors: list[list[int]]
-    offset_ns: int = 0
-    """Its clock + this = the timeline that all runs share."""
-
-    @property
-    def steps(self) -> int:
-        """How often the wall clock jumped against the writer's clock."""
-        count = 0
-        for before, after in pairwise(self.anchors):
-            drift = abs((after[1] - after[0]) - (before[1] - before[0]))
-            count += drift > max(STEP_NS, (after[0] - before[0]) // 2000)
-        return count
 
 
 @dataclass(slots=True)
@@ -173,7 +109,7 @@ def check(
         else:
             reason = f"duplicated: the same file as {first.path}"
             found.quarantined.append({"path": str(outcome.path), "reason": reason})
-    found.runs = _runs(found.files)
+    found.runs = runs_of(found.files)
     latest: dict[str, int] = {}
     for facts in found.files:
         latest[facts.run] = max(latest.get(facts.run, 0), facts.dropped_before)
@@ -316,70 +252,7 @@ def _line(error: Exception) -> str:
     return " ".join(str(error).split())[:200]
 
 
-def _runs(files: list[Facts]) -> list[Run]:
-    """Files grouped by writer and run. A file without a run's name gives each of its writers a run without an end."""
-    groups: dict[tuple[int, str], list[Facts]] = {}
-    for facts in files:
-        for writer in [facts.writer] if facts.run else facts.writers:
-            groups.setdefault((writer, facts.run), []).append(facts)
-    runs = []
-    for (writer, name), members in groups.items():
-        members.sort(key=lambda facts: facts.serial)
-        first = members[0].first_conn
-        ticks = [facts.tick_ns for facts in members if facts.tick_ns]
-        serials = [facts.serial for facts in members]
-        runs.append(
-            Run(
-                index=0,
-                writer=writer,
-                first_conn=writer << SEQUENCE_BITS if first is None else first,
-                last_conn=((writer + 1) << SEQUENCE_BITS) - 1,
-                tick_ns=max(ticks) if ticks else None,
-                full=all(facts.mode == "full" for facts in members),
-                gap_threshold_ns=max(facts.gap_threshold_ns for facts in members),
-                log_end_ns=max(facts.t_max for facts in members),
-                whole=bool(name)
-                and serials == list(range(1, len(serials) + 1))
-                and not any(facts.dropped_before for facts in members),
-                boot=members[0].boot,
-                anchors=sorted(anchor for facts in members for anchor in facts.anchors),
-            )
-        )
-    runs.sort(key=lambda run: run.first_conn)
-    for before, after in pairwise(runs):
-        if before.writer == after.writer:
-            before.last_conn = after.first_conn - 1
-    for index, run in enumerate(runs):
-        run.index = index
-    return runs
-
-
-def share_timeline(runs: list[Run]) -> str:
-    """Give every run the offset to one timeline, and say in words which one.
-
-    Runs of one boot share CLOCK_MONOTONIC, which no step of the wall clock moves; others meet at Unix time.
-    """
-    boots = {run.boot for run in runs}
-    if len(boots) == 1 and "" not in boots and all(len(a) == 3 for run in runs for a in run.anchors):
-        for run in runs:
-            run.offset_ns = round(median(a[2] - a[0] for a in run.anchors)) if run.anchors else 0
-        return ONE_CLOCK
-    if all(run.anchors for run in runs):
-        for run in runs:
-            run.offset_ns = round(median(a[1] - a[0] for a in run.anchors))
-        return "Unix time"
-    return "each writer's own clock, taken to be one: no anchors in the files"
-
-
 def spark_paths(files: Iterable[Facts]) -> list[str]:
     """The paths as Spark wants them: absolute, what it would take for a pattern escaped."""
     special = str.maketrans({char: f"\\{char}" for char in "\\{}[]*?"})
     return [f"{facts.path.resolve()}".translate(special) for facts in files]
-
-
-def as_rows(runs: Iterable[Run], tick_ns: int) -> list[tuple[Any, ...]]:
-    """The runs as rows of `frames.RUNS`; *tick_ns* where a file does not say."""
-    return [
-        (r.index, r.writer, r.first_conn, r.last_conn, r.tick_ns or tick_ns, r.full, r.log_end_ns, r.offset_ns)
-        for r in runs
-    ]

@@ -1,1 +1,4 @@
-"""The report: one HTML file that opens offline."""
+"""Audit and advice as one page.
+
+One rule: *the verdict in ten seconds, the evidence by scrolling*. Read `run` (what is counted), `page`, `command`.
+"""

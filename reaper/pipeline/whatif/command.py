@@ -5,18 +5,9 @@ from __future__ import annotations
 import argparse
 from dataclasses import replace
 
-from ..arguments import (
-    AddCommand,
-    Fault,
-    Parser,
-    Progress,
-    add_inputs,
-    duration_ns,
-    read_inputs,
-    rows_of,
-    show,
-    write_json,
-)
+from ...config.flags import Parser
+from ..arguments import AddCommand, Fault, Progress, positive_ns, show, write_json
+from ..read.command import add_inputs, read_inputs, rows_of
 from ..session import open_session
 from .settings import CannotTell, Rule, Setting, duration, parse, share, whole
 
@@ -32,7 +23,7 @@ def add(command: AddCommand) -> None:
     )  # fmt: skip
     sub.add_argument("--timeouts", metavar="D,D,...", help="a row for each: that timeout in place of every other")
     sub.add_argument(
-        "--tick", type=_positive, metavar="DURATION", help="of every row but the first; default: the log's"
+        "--tick", type=positive_ns, metavar="DURATION", help="of every row but the first; default: the log's"
     )
     sub.add_argument("--wheel-size", default="64", metavar="N", help="of every row; default 64")
     sub.add_argument("--jitter", default="0", metavar="SHARE", help="of every row but the first; default 0")
@@ -44,13 +35,6 @@ def add(command: AddCommand) -> None:
     sub.add_argument("--seed", default="1", metavar="N", help="of the jitter; default 1")
 
 
-def _positive(text: str) -> int:
-    value = duration_ns(text)
-    if value <= 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is not longer than 0s")
-    return value
-
-
 def _what_if(arguments: argparse.Namespace, progress: Progress) -> int:
     from .page import render
     from .text import as_text
@@ -60,7 +44,7 @@ def _what_if(arguments: argparse.Namespace, progress: Progress) -> int:
         server, _ = read_inputs(arguments, progress)
         arguments.out.mkdir(parents=True, exist_ok=True)
         progress("starting Spark")
-        with open_session("what-if", arguments.master, rows=rows_of(server, None)) as spark:
+        with open_session("what-if", arguments.master, rows=rows_of(server)) as spark:
             from .run import what_if
 
             seed = whole(arguments.seed, "--seed", 0)
@@ -94,7 +78,7 @@ def _settings(arguments: argparse.Namespace) -> tuple[Setting, list[Setting]]:
     variants = []
     for text in filter(None, (arguments.timeouts or "").split(",")):
         try:
-            timeout = _positive(text.strip())
+            timeout = positive_ns(text.strip())
         except argparse.ArgumentTypeError as error:
             raise CannotTell(f"--timeouts: {error}") from None
         variants.append(replace(base, name=f"timeout={duration(timeout)}", rules=(Rule(timeout),)))

@@ -6,13 +6,11 @@ The rule of this module: *what is not known is drawn as an area, never as a line
 from __future__ import annotations
 
 import time
-from html import escape
 from itertools import groupby
 from typing import Any
 
 from ..html.charts import Axis, Chart, count, seconds
-from ..html.style import CSS
-from ..report.page import STYLES, _card, _table
+from ..html.parts import STYLES, Tile, card, document, footer, grid, header, table, tiles, warning
 from .text import HEAD, cells, say
 
 MEASURES = (
@@ -27,28 +25,22 @@ def render(summary: dict[str, Any], curves: dict[int, list[list[float]]]) -> str
     answered = [(i, row) for i, row in enumerate(summary["rows"]) if "reaps" in row and not row["refused"]]
     refused = [row for row in summary["rows"] if row["refused"]]
     rows = [row for _, row in answered]
-    kind = "pass" if summary["complete"] else "fail"
-    banner = f'<p class="eyebrow">reaper what-if</p><h1>{_headline(rows)}</h1><p>{escape(_subtitle(summary))}</p>'
+    measures = [card(title, text, _measure(rows, key, title)) for key, title, text in MEASURES]
+    over_time = card(
+        "Open connections over time", "Each setting; an area where the log cannot tell.", _over_time(answered, curves)
+    )
     body = [
-        f'<header class="{kind}">{banner}</header>',
+        header(summary["complete"], "reaper what-if", _headline(rows), _subtitle(summary)),
         _tiles(summary),
-        '<div class="grid2">',
-        *(_card(title, text, _measure(rows, key, title)) for key, title, text in MEASURES),
-        _card("Open connections over time", "Each setting; an area where nobody knows.", _over_time(answered, curves)),
-        "</div>",
-        _card("Every figure", "12 is exact, 10..14 bounds, ~12 an estimate.", _every(rows)),
+        grid([*measures, over_time]),
+        card("Every figure", "12 is exact, 10..14 bounds, ~12 an estimate.", _every(rows)),
     ]
     if refused:
-        table = _table(["setting", "why"], [[row["name"], row["refused"]] for row in refused], set())
-        body.append(f'<section class="card bad"><h2>Refused</h2><p>The log cannot tell.</p>{table}</section>')
+        why = table(["setting", "why"], [[row["name"], row["refused"]] for row in refused], set())
+        body.append(warning("Refused", ["The log cannot tell."], why))
     lines = [*summary["notes"], *(f"Assumed: {text}" for text in summary["assumptions"])]
     lines.append(f"Made {time.strftime('%Y-%m-%d %H:%M UTC', time.gmtime())} by python -m reaper.pipeline what-if.")
-    body.append("<footer>" + "".join(f"<p>{escape(line)}</p>" for line in lines) + "</footer>")
-    return (
-        '<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" '
-        'content="width=device-width,initial-scale=1"><title>reaper: what if</title>'
-        f'<link rel="icon" href="data:,"><style>{CSS}</style></head><body><main>{"".join(body)}</main></body></html>\n'
-    )
+    return document("reaper: what if", [*body, footer(lines)])
 
 
 def _headline(rows: list[dict[str, Any]]) -> str:
@@ -62,21 +54,17 @@ def _subtitle(summary: dict[str, Any]) -> str:
 
 
 def _tiles(summary: dict[str, Any]) -> str:
-    tiles = []
+    shown: list[Tile] = []
     if calibration := summary["calibration"]:
         for key, label in (("reaps", "reaps"), ("peak_open", "peak open")):
             entry = calibration[key]
             logged, replayed = f"{entry['logged']:,.0f}", f"{entry['replayed']:,.0f}"
-            tiles.append((f"{label}, as it was", replayed, f"replayed; the log says {logged}"))
+            shown.append((f"{label}, as it was", replayed, f"replayed; the log says {logged}", ""))
         if (later := calibration["replayed_later_s"]) is not None:
             p50 = f"{later['p50'] * 1e3:+,.0f} ms"
             spread = f"80 % between {later['p10'] * 1e3:+,.0f} and {later['p90'] * 1e3:+,.0f} ms"
-            tiles.append(("the same reaps, replayed", p50, f"after the log's; {spread}"))
-    cells = "".join(
-        f'<div class="tile"><span>{escape(label)}</span><b>{escape(value)}</b><small>{escape(note)}</small></div>'
-        for label, value, note in tiles
-    )
-    return f'<section class="tiles">{cells}</section>'
+            shown.append(("the same reaps, replayed", p50, f"after the log's; {spread}", ""))
+    return tiles(shown)
 
 
 def _measure(rows: list[dict[str, Any]], key: str, title: str) -> str:
@@ -107,8 +95,7 @@ def _measure(rows: list[dict[str, Any]], key: str, title: str) -> str:
         ]
         chart.line(known, style, _group_name(group) if len(groups) > 1 else "")
         for x, value in known:
-            across, down = chart._xy(x, value)
-            chart.layers.append(f'<circle class="dot {style}" cx="{across:.1f}" cy="{down:.1f}" r="4"/>')
+            chart.dot(x, value, style)
     if len(rows[0]["settings"]["timeouts_s"]) == 1:
         chart.mark(rows[0]["settings"]["timeouts_s"][0], f"as it was: {say(rows[0][key], _digits(key))}")
     return chart.svg()
@@ -134,8 +121,7 @@ def _bars(rows: list[dict[str, Any]], key: str, title: str, y: Axis) -> str:
         chart.bars([(i + 0.2, value)], 0.6, style, name)
         if row[key]["value"] is None:
             chart.band([(i + 0.2, low), (i + 0.8, low)], [(i + 0.2, high), (i + 0.8, high)], style)
-        across, down = chart._xy(i + 0.5, 0)
-        chart.layers.append(f'<text x="{across:.1f}" y="{down + 18:.1f}" text-anchor="middle">{i}</text>')
+        chart.below(i + 0.5, str(i))
     return chart.svg()
 
 
@@ -162,4 +148,4 @@ def _over_time(answered: list[tuple[int, dict[str, Any]]], curves: dict[int, lis
 
 
 def _every(rows: list[dict[str, Any]]) -> str:
-    return _table(list(HEAD), [cells(row) for row in rows], set(range(1, len(HEAD))))
+    return table(list(HEAD), [cells(row) for row in rows], set(range(1, len(HEAD))))

@@ -17,7 +17,8 @@ from pyspark.sql import functions as F  # noqa: N812
 from ..advise.survival import RATIO, Curve, bucket_edge, kaplan_meier
 from ..advise.traffic import histogram, silences_of_journal
 from ..read.frames import names, read_events, runs_frame
-from ..read.inputs import Inputs, share_timeline
+from ..read.inputs import Inputs
+from ..read.runs import Timeline
 from . import replay as spark_replay
 from .log import Log, merged, notes_of, settings_of, wheel_of
 from .replay import RETURNED
@@ -69,8 +70,8 @@ def what_if(
     Raises:
         CannotTell: a word of *sets* makes no sense.
     """
-    share_timeline(inputs.runs)
-    runs = runs_frame(spark, inputs, tick_ns)
+    timeline = Timeline.of(inputs.runs)
+    runs = runs_frame(spark, inputs.runs, timeline, tick_ns)
     events = read_events(spark, inputs)
     progress("looking at what was in force")
     listeners = names(events, "listener")
@@ -98,7 +99,7 @@ def what_if(
         facts=spark_replay.facts_of_runs(groups, ticks),
         ticks=ticks,
         begin=facts["begin"],
-        end=max([facts["end"], *(run.log_end_ns + run.offset_ns for run in inputs.runs)]),
+        end=max([facts["end"], *(run.log_end_ns + timeline.offset_ns(run) for run in inputs.runs)]),
         held_ns=facts["held_ns"],
         connections=facts["connections"],
         complete=not inputs.dropped_rows and not inputs.quarantined and not facts["headless"],

@@ -11,6 +11,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ...config.durations import format_duration, parse_duration
+from ...errors import InvalidArgument
+
 MS = 1_000_000
 HOUR_NS = 3600e9
 
@@ -159,13 +162,9 @@ def share(text: str, what: str) -> float:
 
 
 def _duration(word: str, text: str) -> int:
-    from argparse import ArgumentTypeError
-
-    from ..arguments import duration_ns
-
     try:
-        value = duration_ns(text)
-    except ArgumentTypeError as error:
+        value = round(parse_duration(text) * 1e9)
+    except InvalidArgument as error:
         raise CannotTell(f"--set {word}: {error}") from None
     if value <= 0:
         raise CannotTell(f"--set {word}: a timeout or tick is longer than 0s, got {text!r}")
@@ -174,7 +173,7 @@ def _duration(word: str, text: str) -> int:
 
 def duration(ns: int) -> str:
     """As the command line writes it."""
-    return f"{ns / 1e6:g}ms" if ns < 10**9 else f"{ns / 1e9:g}s"
+    return format_duration(ns / 1e9)
 
 
 @dataclass(frozen=True, slots=True)

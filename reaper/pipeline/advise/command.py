@@ -1,0 +1,116 @@
+"""The command `advise`, and the flags of the policy for those that advise on their way."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+from ...config.balancers import BALANCERS
+from ...config.flags import Parser
+from ..arguments import AddCommand, Fault, Progress, duration_ns, place, positive_ns, require, show, write_json
+from ..read.command import add_inputs, read_inputs, rows_of
+from ..read.inputs import Inputs
+from ..session import open_session
+
+if TYPE_CHECKING:
+    from .run import Advice
+
+SECOND_NS = 10**9
+DEFAULT_TIMEOUT_NS = 75 * SECOND_NS
+FORMATS = ("combined", "envoy", "haproxy", "nginx")
+"""Those of `access_logs.FORMATS`, which needs Spark to be imported."""
+
+
+def add(command: AddCommand) -> None:
+    """Declare `advise`."""
+    sub = command("advise", _advise, "Which timeout, tick and wheel size this traffic wants, as a reaper.toml.")
+    add_inputs(sub, required=False)
+    sub.add_argument(
+        "--logs", type=place, nargs="+", default=[], metavar="FILE", help="access logs instead of journals"
+    )
+    sub.add_argument("--format", choices=FORMATS, help="their format")
+    sub.add_argument(
+        "--timeout", type=positive_ns, metavar="DURATION", help="timeout in force when they were written; default 75s"
+    )
+    add_policy(sub)
+
+
+def add_policy(parser: Parser) -> None:
+    """Give *parser* the flags that say what is asked of a timeout."""
+    parser.add_argument(
+        "--recompute", action="store_true", help="take silences from the times of the rows; needs journals in full mode"
+    )
+    parser.add_argument(
+        "--max-cut",
+        type=_share,
+        default=0.001,
+        metavar="SHARE",
+        help="silences that may be cut though they would have ended; default 0.1%%",
+    )
+    parser.add_argument(
+        "--behind", choices=sorted(BALANCERS), help="the load balancer in front: the timeout must outlast its own"
+    )
+    parser.add_argument(
+        "--longest",
+        type=_longest,
+        default=3600 * SECOND_NS,
+        metavar="DURATION",
+        help="longest timeout to consider; default 1h",
+    )
+
+
+def _share(text: str) -> float:
+    """`0.001` or `0.1%` as a share between 0 and 1, both exclusive; for argparse."""
+    try:
+        value = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        value = -1.0
+    if not 0 < value < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a share such as 0.001 or 0.1%")
+    return value
+
+
+def _longest(text: str) -> int:
+    """A duration of at least a second, the shortest timeout that is considered, as ns; for argparse."""
+    if (value := duration_ns(text)) < SECOND_NS:
+        raise argparse.ArgumentTypeError(f"{text!r} is less than 1s, the shortest timeout that is considered")
+    return value
+
+
+def run_advise(
+    spark: Any, arguments: argparse.Namespace, server: Inputs, progress: Progress, *, logs: bool = False
+) -> Advice:
+    """Advise, and write advice.json, advice.txt and reaper.toml below `--out`. *logs*: from `--logs`, not *server*."""
+    from .run import NotFull, Policy, advise, as_text, as_toml
+
+    policy = Policy(max_cut=arguments.max_cut, behind=arguments.behind, longest_s=arguments.longest / SECOND_NS)
+    source = (arguments.format, arguments.logs, arguments.timeout or DEFAULT_TIMEOUT_NS) if logs else None
+    try:
+        result = advise(spark, server, source, policy, progress, recompute=arguments.recompute)
+    except NotFull as error:
+        raise Fault(str(error)) from None
+    write_json(arguments.out / "advice.json", result.summary)
+    (arguments.out / "advice.txt").write_text(as_text(result.summary) + "\n", encoding="utf-8")
+    (arguments.out / "reaper.toml").write_text(as_toml(result.summary), encoding="utf-8")
+    return result
+
+
+def _advise(arguments: argparse.Namespace, progress: Progress) -> int:
+    if bool(arguments.events) == bool(arguments.logs):
+        raise Fault("one of --events DIR and --logs FILE must be given, and not both")
+    if arguments.recompute and arguments.logs:
+        raise Fault("--recompute is for --events: access logs say nothing else")
+    if arguments.logs and not arguments.format:
+        raise Fault("--logs needs --format, one of: see --help")
+    if arguments.timeout and not arguments.logs:
+        raise Fault("--timeout is for --logs: a journal's rows say which timeout was in force")
+    require(arguments.logs)
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    server, _ = read_inputs(arguments, progress)
+    progress("starting Spark")
+    with open_session("advise", arguments.master, rows=rows_of(server)) as spark:
+        from .run import as_text
+
+        result = run_advise(spark, arguments, server, progress, logs=bool(arguments.logs))
+    show(arguments, result.summary, as_text(result.summary))
+    return 0 if result.complete else 1

@@ -1,0 +1,63 @@
+"""The command `audit`, and the flags of the law for those that audit on their way."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+from ..arguments import AddCommand, Progress, duration_ns, show, write_json
+from ..read.command import add_inputs, read_inputs, rows_of
+from ..read.inputs import Inputs
+from ..session import open_session
+
+if TYPE_CHECKING:
+    from .run import Audit
+
+
+def add(command: AddCommand) -> None:
+    """Declare `audit`."""
+    sub = command("audit", _audit, "One verdict per connection: did the law of time hold?")
+    add_inputs(sub)
+    add_law(sub)
+
+
+def add_law(parser: argparse.ArgumentParser) -> None:
+    """Give *parser* the flags that say what is still within the law."""
+    parser.add_argument(
+        "--grace", type=duration_ns, metavar="DURATION", help="lateness excused beyond one tick; default 250ms"
+    )
+    parser.add_argument(
+        "--flight",
+        type=duration_ns,
+        metavar="DURATION",
+        help="bytes sent so shortly before a reap crossed it; default 50ms",
+    )
+    parser.add_argument(
+        "--tick", type=duration_ns, metavar="DURATION", help="of files that do not state it; default 1s"
+    )
+
+
+def run_audit(
+    spark: Any, arguments: argparse.Namespace, server: Inputs, client: Inputs | None, progress: Progress
+) -> Audit:
+    """Audit, and write audit.json, audit.txt and connections/ below `--out`."""
+    from .run import Settings, as_text, audit
+
+    given = {"grace_ns": arguments.grace, "flight_ns": arguments.flight, "tick_ns": arguments.tick}
+    settings = Settings(**{key: value for key, value in given.items() if value is not None})
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    result = audit(spark, server, client, arguments.out, settings, progress)
+    write_json(arguments.out / "audit.json", result.summary)
+    (arguments.out / "audit.txt").write_text(as_text(result.summary) + "\n", encoding="utf-8")
+    return result
+
+
+def _audit(arguments: argparse.Namespace, progress: Progress) -> int:
+    server, client = read_inputs(arguments, progress)
+    progress("starting Spark")
+    with open_session("audit", arguments.master, rows=rows_of(server, client)) as spark:
+        from .run import as_text
+
+        result = run_audit(spark, arguments, server, client, progress)
+    show(arguments, result.summary, as_text(result.summary))
+    return 0 if result.passed else 1

@@ -1,0 +1,156 @@
+"""What files say of themselves, the runs of writers that they make up, and the timeline that runs are put on.
+
+The rule of this module: *no instants of two writers are compared before a `Timeline` was chosen for all of them*. What
+compares them asks for one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from enum import Enum
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from ...journal.schema import SEQUENCE_BITS
+
+STEP_NS = 20_000_000
+"""A jump of the wall clock against the monotonic one beyond this, and beyond 500 ppm of drift, is called a step."""
+
+
+@dataclass(slots=True)
+class Facts:
+    """What one good file says about itself. Times are ns on its writer's clock unless they say otherwise."""
+
+    path: Path
+    rows: int
+    run: str
+    writer: int
+    serial: int
+    mode: str
+    tick_ns: int | None
+    gap_threshold_ns: int
+    first_conn: int | None
+    t_max: int
+    boot: str
+    anchors: list[list[int]]
+    dropped_before: int
+    cut: bool
+    listeners: list[str] = field(default_factory=list)
+    writers: list[int] = field(default_factory=list)
+    """Of a file that does not name its run: all that wrote into it."""
+    digest: str = ""
+    """Of a file that does not name its run: of its bytes."""
+    within: Path | None = None
+    """The compacted table that its rows are in now; None: they are in the file itself."""
+
+
+@dataclass(slots=True)
+class Run:
+    """One writer from its start to its end: all its files together."""
+
+    index: int
+    writer: int
+    first_conn: int
+    last_conn: int
+    """Inclusive: where the ids of the writer's next run begin, less one."""
+    tick_ns: int | None
+    full: bool
+    gap_threshold_ns: int
+    log_end_ns: int
+    whole: bool
+    """Every file since its start is here and nothing was dropped: a hole is then a loss."""
+    boot: str
+    anchors: list[list[int]]
+
+    @property
+    def steps(self) -> int:
+        """How often the wall clock jumped against the writer's clock."""
+        count = 0
+        for before, after in pairwise(self.anchors):
+            drift = abs((after[1] - after[0]) - (before[1] - before[0]))
+            count += drift > max(STEP_NS, (after[0] - before[0]) // 2000)
+        return count
+
+
+class Timeline(Enum):
+    """What the clocks of several runs have in common. The value says it in words."""
+
+    ONE_CLOCK = "the machine's monotonic clock"
+    """All ran within one boot: CLOCK_MONOTONIC, which no step of the wall clock moves."""
+    UNIX = "Unix time"
+    """All files have anchors."""
+    UNRELATED = "each writer's own clock, taken to be one: no anchors in the files"
+
+    @classmethod
+    def of(cls, runs: Iterable[Run]) -> Timeline:
+        """The best that all of *runs* share."""
+        runs = list(runs)
+        boots = {run.boot for run in runs}
+        if len(boots) == 1 and "" not in boots and all(len(a) == 3 for run in runs for a in run.anchors):
+            return cls.ONE_CLOCK
+        return cls.UNIX if all(run.anchors for run in runs) else cls.UNRELATED
+
+    def offset_ns(self, run: Run) -> int:
+        """The clock of *run* + this = this timeline."""
+        if self is Timeline.UNRELATED or not run.anchors:
+            return 0
+        shared = 2 if self is Timeline.ONE_CLOCK else 1
+        return round(median(anchor[shared] - anchor[0] for anchor in run.anchors))
+
+
+def runs_of(files: list[Facts]) -> list[Run]:
+    """Files grouped by writer and run. A file without a run's name gives each of its writers a run without an end."""
+    groups: dict[tuple[int, str], list[Facts]] = {}
+    for facts in files:
+        for writer in [facts.writer] if facts.run else facts.writers:
+            groups.setdefault((writer, facts.run), []).append(facts)
+    runs = []
+    for (writer, name), members in groups.items():
+        members.sort(key=lambda facts: facts.serial)
+        first = members[0].first_conn
+        ticks = [facts.tick_ns for facts in members if facts.tick_ns]
+        serials = [facts.serial for facts in members]
+        runs.append(
+            Run(
+                index=0,
+                writer=writer,
+                first_conn=writer << SEQUENCE_BITS if first is None else first,
+                last_conn=((writer + 1) << SEQUENCE_BITS) - 1,
+                tick_ns=max(ticks) if ticks else None,
+                full=all(facts.mode == "full" for facts in members),
+                gap_threshold_ns=max(facts.gap_threshold_ns for facts in members),
+                log_end_ns=max(facts.t_max for facts in members),
+                whole=bool(name)
+                and serials == list(range(1, len(serials) + 1))
+                and not any(facts.dropped_before for facts in members),
+                boot=members[0].boot,
+                anchors=sorted(anchor for facts in members for anchor in facts.anchors),
+            )
+        )
+    runs.sort(key=lambda run: run.first_conn)
+    for before, after in pairwise(runs):
+        if before.writer == after.writer:
+            before.last_conn = after.first_conn - 1
+    for index, run in enumerate(runs):
+        run.index = index
+    return runs
+
+
+def as_rows(runs: Iterable[Run], timeline: Timeline, tick_ns: int) -> list[tuple[Any, ...]]:
+    """The runs as rows of `frames.RUNS`; *tick_ns* where a file does not say."""
+    return [
+        (
+            r.index,
+            r.writer,
+            r.first_conn,
+            r.last_conn,
+            r.tick_ns or tick_ns,
+            r.full,
+            r.log_end_ns,
+            timeline.offset_ns(r),
+        )
+        for r in runs
+    ]

@@ -1,0 +1,37 @@
+"""The command `report`."""
+
+from __future__ import annotations
+
+import argparse
+
+from ..advise.command import add_policy, run_advise
+from ..arguments import AddCommand, Progress, show
+from ..audit.command import add_law, run_audit
+from ..read.command import add_inputs, read_inputs, rows_of
+from ..session import open_session
+
+
+def add(command: AddCommand) -> None:
+    """Declare `report`."""
+    sub = command("report", _report, "Audit and advice as one HTML page that opens offline.")
+    add_inputs(sub)
+    add_law(sub)
+    add_policy(sub)
+
+
+def _report(arguments: argparse.Namespace, progress: Progress) -> int:
+    server, client = read_inputs(arguments, progress)
+    progress("starting Spark")
+    with open_session("report", arguments.master, rows=rows_of(server, client)) as spark:
+        from .page import render
+        from .run import gather
+
+        audited = run_audit(spark, arguments, server, client, progress)
+        advice = run_advise(spark, arguments, server, progress)
+        progress("gathering the charts")
+        charts = gather(audited, server)
+    page = arguments.out / "report.html"
+    page.write_text(render(audited.summary, advice.summary, charts), encoding="utf-8")
+    outcome = {"result": audited.summary["result"], "page": str(page), "reasons": audited.summary["reasons"]}
+    show(arguments, outcome, f"{page}: audit {audited.summary['result'].upper()}")
+    return 0 if audited.passed else 1
