@@ -20,7 +20,7 @@ from ..errors import ConfigError
 from .options import Duration, Integer, Number, Option, Text, option
 
 DEFAULT = "default"
-"""The origin of a value that nobody set."""
+"""The origin of a value that was not set anywhere."""
 
 
 class _Checked:
@@ -41,33 +41,33 @@ class _Checked:
 
 @dataclass(frozen=True, slots=True)
 class Reaper(_Checked):
-    """`[reaper]`: the clockwork. A connection is reaped at most one tick late."""
+    """`[reaper]`: the clockwork. Changes need a restart."""
 
     tick: float = option(
         1.0,
         Duration(off=False),
-        "length of one epoch, and so the most a reap can be late; each one costs a wake-up while traffic flows",
+        "Precision. Connections close at most one tick after their timeout; halving it doubles the wake-ups (2 per tick).",
         precedent="ZooKeeper tickTime 2 s; Netty 100 ms; Kestrel's heartbeat 1 s",
         live=False,
     )
     wheel_size: int = option(
         64,
         Integer(2, 65536),
-        "slots per level of the timing wheel; timeouts beyond tick x wheel_size sit in coarser levels",
+        "Slots per wheel level. Costs a little CPU for long timeouts, never accuracy. Leave at 64.",
         precedent="Kafka 20; Netty 512; Linux kernel 64",
         live=False,
     )
     jitter: float = option(
         0.0,
         Number(most=1.0),
-        "share of its timeout by which each connection's own is lengthened at random, in whole ticks, never shortened",
+        "Lengthens each connection's timeout at random by up to this share, in whole ticks; never shortens it.",
         precedent="gRPC MAX_CONNECTION_AGE +-10 %",
         live=False,
     )
     reaps_per_second: float = option(
         0.0,
         Number(),
-        "most reaps in a second and worker, so that the peers do not all come back at once; 0 is no bound",
+        "Most closes per second and worker, so that the clients do not all reconnect at once; 0 is no bound.",
         precedent="none known; HAProxy spreads closes when it stops",
         live=False,
     )
@@ -75,98 +75,98 @@ class Reaper(_Checked):
 
 @dataclass(frozen=True, slots=True)
 class Timeouts(_Checked):
-    """`[timeouts]`: how long a connection may stay in each kind of silence. Seconds; zero is switched off."""
+    """`[timeouts]`: how long a connection may be silent in each phase. Seconds; zero switches a timeout off."""
 
     idle: float = option(
         30.0,
         Duration(),
-        "plain TCP (the echo server): no byte received",
+        "Plain TCP (the echo server): no byte received.",
         precedent="HAProxy timeout client; Netty IdleStateHandler; memcached idle_timeout",
     )
     first_byte: float = option(
         10.0,
         Duration(),
-        "connected, but not one byte of the first request has come",
+        "Connected, and not one byte of the first request received.",
         precedent="HAProxy timeout http-request 10 s (as documented); uvicorn and gunicorn (gthread) have none",
     )
     handshake: float = option(
         10.0,
         Duration(),
-        "TLS handshake, from accept to done; not restarted by bytes",
+        "TLS handshake, from accept to done; bytes do not extend it.",
         precedent="Kestrel HandshakeTimeout 10 s; Netty SslHandler 10 s",
     )
     headers: float = option(
         10.0,
         Duration(),
-        "request line and headers, from the first byte to the blank line; not restarted by dripped bytes (408)",
+        "Request line and headers, from the first byte to the blank line; bytes do not extend it (408).",
         precedent="Kestrel RequestHeadersTimeout 30 s; Apache RequestReadTimeout header=20-40; nginx 60 s",
     )
     body: float = option(
         30.0,
         Duration(),
-        "request body: no byte received (408)",
+        "Request body: no byte received (408).",
         precedent="nginx client_body_timeout 60 s; Apache RequestReadTimeout body=20",
     )
     keep_alive: float = option(
         75.0,
         Duration(),
-        "between two requests of one connection",
+        "Between two requests of one connection.",
         precedent="nginx keepalive_timeout 75 s; Kestrel 130 s; Node.js 5 s, lately 65 s; Apache, uvicorn 5 s",
     )
     keep_alive_margin: float = option(
         1.0,
         Duration(),
-        "how much less than keep_alive is advertised in `Keep-Alive: timeout=`, so that the client stops first",
+        "`Keep-Alive: timeout=` advertises this much less than keep_alive, so that the client stops first.",
         precedent="Node.js keepAliveTimeoutBuffer 1 s",
     )
     write: float = option(
         60.0,
         Duration(),
-        "response is waiting and the peer takes no byte of it; each byte it takes starts it again (reset)",
+        "A response is waiting and the client takes no byte of it; each byte it takes starts the wait anew (reset).",
         precedent="nginx send_timeout 60 s",
     )
     tunnel: float = option(
         3600.0,
         Duration(),
-        "after an upgrade (WebSocket, CONNECT): no byte in either direction",
+        "After an upgrade (WebSocket, CONNECT): no byte in either direction.",
         precedent="HAProxy timeout tunnel 1 h (as documented); nginx proxy_read_timeout 60 s",
     )
     half_closed: float = option(
         30.0,
         Duration(),
-        "peer has shut its sending side and no byte moves on ours",
+        "The client has shut its sending side, and takes no byte from ours.",
         precedent="HAProxy timeout client-fin 30 s (as documented)",
     )
     linger: float = option(
         5.0,
         Duration(),
-        "after the last response: reading on, so that a reset cannot overtake it; not restarted by bytes",
+        "After the last response: keeps reading, so that a reset cannot overtake it; bytes do not extend it.",
         precedent="nginx lingering_timeout 5 s, lingering_time 30 s; Apache 30 s",
     )
     max_age: float = option(
         0.0,
         Duration(),
-        "age at which a connection is closed after the response in flight",
+        "Age at which a connection is closed, after the response in flight.",
         precedent="nginx keepalive_time 1 h; gRPC MAX_CONNECTION_AGE; Envoy max_connection_duration",
     )
     drain: float = option(
         30.0,
         Duration(off=False),
-        "on shutdown: the most that requests in flight get before their connection is cut",
+        "On shutdown: requests in flight get this long, then their connections are cut.",
         precedent="gunicorn graceful_timeout 30 s; ASP.NET ShutdownTimeout 30 s; nginx worker_shutdown_timeout",
         live=False,
     )
     drain_window: float = option(
         0.0,
         Duration(),
-        "on shutdown: idle connections are ended spread over this time",
+        "On shutdown: idle connections are closed spread over this time.",
         precedent="HAProxy close-spread-time; Envoy drains gradually over 600 s",
         live=False,
     )
     drain_idle: float = option(
         1.0,
         Duration(),
-        "on shutdown and at max_age: how long an idle connection is still kept, for a request may be on its way",
+        "On shutdown and at max_age: an idle connection is kept this much longer; a request may be on its way.",
         precedent="nginx keepalive_min_timeout; HAProxy option idle-close-on-response",
         live=False,
     )
@@ -179,55 +179,55 @@ class Limits(_Checked):
     min_in_rate: float = option(
         240.0,
         Number(),
-        "least bytes per second of a request body, counting only the time it is waited for (408)",
+        "Least bytes per second of a request body; only time spent waiting for it counts (408).",
         precedent="Kestrel MinRequestBodyDataRate 240 B/s; Apache mod_reqtimeout MinRate=500",
     )
     min_in_grace: float = option(
         5.0,
         Duration(),
-        "how far a body may be behind that rate; to begin with, and whenever its bytes come in lumps",
+        "How far a body may be behind that rate, at first and whenever its bytes come in bursts.",
         precedent="Kestrel 5 s",
     )
     min_out_rate: float = option(
         240.0,
         Number(),
-        "least bytes per second the peer takes while a response is waiting for it (reset)",
+        "Least bytes per second that the client takes while a response is waiting (reset).",
         precedent="Kestrel MinResponseDataRate 240 B/s",
     )
     min_out_grace: float = option(
         5.0,
         Duration(),
-        "how far a peer may be behind that rate",
+        "How far a client may be behind that rate.",
         precedent="Kestrel 5 s",
     )
     max_requests: int = option(
         1000,
         Integer(0),
-        "requests per connection; the last one is answered with `Connection: close`",
+        "Requests per connection; the last response says `Connection: close`.",
         precedent="nginx keepalive_requests 1000; Apache MaxKeepAliveRequests 100",
     )
     max_age_jitter: float = option(
         0.1,
         Number(most=1.0),
-        "share of max_age by which each connection's own age limit is shortened at random, against reconnect storms",
+        "Shortens each connection's max_age at random by up to this share, against reconnect storms.",
         precedent="gRPC +-10 %; Envoy max_connection_duration_jitter",
     )
     max_header_bytes: int = option(
         16384,
         Integer(256),
-        "request line and headers together (431)",
+        "Request line and headers together (431).",
         precedent="Node.js 16 KiB; Kestrel 32 KiB; nginx 4 x 8 KiB",
     )
     max_body_bytes: int = option(
         1048576,
         Integer(0),
-        "request body (413)",
+        "Request body (413).",
         precedent="nginx client_max_body_size 1 MiB; Kestrel 28.6 MiB",
     )
     max_connections: int = option(
         10000,
         Integer(1),
-        "open connections per worker; one more is answered 503 and closed",
+        "Open connections per worker; one more is answered 503 and closed.",
         precedent="nginx worker_connections 512; uvicorn --limit-concurrency",
     )
 
@@ -236,17 +236,17 @@ class Limits(_Checked):
 class Server(_Checked):
     """`[server]`: where it listens. Changes need a restart."""
 
-    host: str = option("127.0.0.1", Text(), "address to listen on", live=False)
-    port: int = option(8080, Integer(0, 65535), "port to listen on; 0 lets the kernel choose", live=False)
+    host: str = option("127.0.0.1", Text(), "Address to listen on.", live=False)
+    port: int = option(8080, Integer(0, 65535), "Port to listen on; 0 lets the kernel choose.", live=False)
     workers: int | str = option(
-        "auto", Integer(1, 1024, word="auto"), "worker processes that share the port", live=False
+        "auto", Integer(1, 1024, word="auto"), "Worker processes that share the port.", live=False
     )
-    tls_cert: str = option("", Text(empty=True), "certificate chain in PEM; with tls_key it turns TLS on", live=False)
-    tls_key: str = option("", Text(empty=True), "private key in PEM", live=False)
+    tls_cert: str = option("", Text(empty=True), "Certificate chain in PEM; with tls_key it turns TLS on.", live=False)
+    tls_key: str = option("", Text(empty=True), "Private key in PEM.", live=False)
     behind: str = option(
         "unknown",
         Text(("unknown", "direct", "alb", "nginx", "gorouter", "nlb")),
-        "what stands in front, so that keep_alive can be checked against it; used by the check only",
+        "What stands in front of the server; `check` compares keep_alive with its idle time. Nothing else uses it.",
     )
 
 
@@ -277,8 +277,8 @@ class ReaperConfig:
         """Defaults < the file < the environment < *overrides*.
 
         Args:
-            path: A TOML file. None: no file is read, none is looked for.
-            environ: Variables by name; None takes those of the process. Names outside `REAPER_<section>_` are not ours.
+            path: A TOML file. None: no file is read, and none is searched for.
+            environ: Variables by name; None takes those of the process. Names that do not begin with `REAPER_` are ignored.
             overrides: `section.key` -> value, as text ("30s") or typed (30.0 seconds); None as a value is "not given".
 
         Returns:
