@@ -105,8 +105,8 @@ def test_every_fault_is_reported_with_path_value_origin_and_what_would_be_right(
         overrides={"timeouts.tunnel": float("nan"), "server.prot": 1, "limits.max_requests": "1.5"},
     )
     assert found == [
-        f"tick: 3 (from {path}): expected a section, [tick]",
-        f"reaper.tick: '0s' (from {path}): expected {WANTED}, more than 0s",
+        f"tick: 3 (from {path}): not in a section: did you mean reaper.tick?",
+        f"reaper.tick: '0s' (from {path}): expected {WANTED}, at least 1ms",
         f"reaper.wheelsize: unknown setting (from {path}): did you mean reaper.wheel_size?",
         f"timeouts.idle: 30 (from {path}): expected {WANTED}{off}",
         f"timeouts.headers: 'soon' (from {path}): expected {WANTED}{off}",
@@ -134,6 +134,34 @@ def test_a_file_that_cannot_be_used_is_one_fault(tmp_path: Path, content: bytes 
         path.write_bytes(content)
     (line,) = faults(path=path)
     assert line.startswith(f"{path}: {said}")
+
+
+def test_a_number_in_quotes_is_refused_in_a_file_and_accepted_from_a_variable(tmp_path: Path) -> None:
+    path = tmp_path / "x.toml"
+    path.write_text('[reaper]\nwheel_size = "64"\njitter = "0.1"\n[server]\nport = "80"\nworkers = "auto"\n')
+    assert [line.split(":")[0] for line in faults(path=path)] == ["reaper.wheel_size", "reaper.jitter", "server.port"]
+    assert ReaperConfig.load(environ={"REAPER_WHEEL_SIZE": "32"}).reaper.wheel_size == 32
+
+
+def test_a_tick_below_a_millisecond_is_refused() -> None:
+    (line,) = faults(overrides={"reaper.tick": "0.9ms"})
+    assert line.endswith("at least 1ms")
+    assert ReaperConfig.load(environ={}, overrides={"reaper.tick": "1ms"}).reaper.tick == 0.001
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        ('idle = "3s"\n', "timeouts.idle"),
+        ('[timeouts]\ntick = "3s"\n', "reaper.tick"),
+        ('[server]\nkeep_alive = "3s"\n', "timeouts.keep_alive"),
+    ],
+)
+def test_a_setting_in_the_wrong_place_is_told_where_it_belongs(tmp_path: Path, text: str, meant: str) -> None:
+    path = tmp_path / "x.toml"
+    path.write_text(text)
+    (line,) = faults(path=path)
+    assert line.endswith(f": did you mean {meant}?")
 
 
 def test_certificate_and_key_come_together() -> None:

@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from reaper.__main__ import main
-from reaper.config import OPTIONS, ReaperConfig
+from reaper.config import OPTIONS, ReaperConfig, command
 from reaper.config.balancers import BALANCERS
 from reaper.config.lint import Finding, estimate, lint
+from reaper.config.measure import measure, recommended
 from reaper.config.reload import applied, changes
 from reaper.config.tables import BEGIN, END, markdown, rewrite
 
@@ -58,13 +59,14 @@ def test_a_tick_too_fine_burns_wakeups() -> None:
     assert graves(lint(config(reaper__tick="1ms"))) == [("warning", "reaper.tick")]
 
 
-def test_a_timeout_beyond_the_wheel_is_a_note_that_names_it() -> None:
-    (note,) = (finding for finding in lint(config(timeouts__tunnel="10m")) if finding.path == "reaper.wheel_size")
-    assert note.severity == "note"
-    assert "timeouts.tunnel = 10m" in note.text
-    assert "wheel_size = 600" in note.text
-    short = config(timeouts__tunnel="60s", timeouts__keep_alive="64s")
-    assert "reaper.wheel_size" not in {finding.path for finding in lint(short)}
+def test_a_tick_longer_than_a_timeout_says_by_how_much_the_promise_is_broken() -> None:
+    (found,) = (each for each in lint(config(reaper__tick="60s", timeouts__idle="5s")) if each.path == "reaper.tick")
+    assert "after up to 65s, 13 times the promised time" in found.text
+
+
+@pytest.mark.parametrize("behind", OPTIONS["server.behind"].kind.choices)  # type: ignore[attr-defined]
+def test_the_defaults_pass_whatever_stands_in_front(behind: str) -> None:
+    assert lint(config(server__behind=behind)) == []
 
 
 @pytest.mark.parametrize(
@@ -95,8 +97,9 @@ def test_a_door_left_open_is_a_warning(key: str) -> None:
     [
         ({"limits__min_in_rate": 0}, "limits.min_in_rate"),
         ({"limits__min_out_rate": 0}, "limits.min_out_rate"),
-        ({"timeouts__keep_alive_margin": "80s"}, "timeouts.keep_alive_margin"),
+        ({"timeouts__keep_alive_margin": "95s"}, "timeouts.keep_alive_margin"),
         ({"timeouts__drain": "1s"}, "timeouts.drain_idle"),
+        ({"timeouts__drain_window": "31s"}, "timeouts.drain_window"),
     ],
 )
 def test_settings_that_defeat_each_other_are_a_warning(overrides: dict[str, object], path: str) -> None:
@@ -104,7 +107,9 @@ def test_settings_that_defeat_each_other_are_a_warning(overrides: dict[str, obje
 
 
 def test_findings_come_with_the_gravest_first() -> None:
-    order = [finding.severity for finding in lint(config(reaper__tick="1m", timeouts__headers="0s"))]
+    order = [
+        finding.severity for finding in lint(config(reaper__tick="1m", timeouts__headers="0s", timeouts__max_age="9s"))
+    ]
     assert order == sorted(order, key=("error", "warning", "note").index)
     assert set(order) == {"error", "warning", "note"}
 
@@ -174,7 +179,57 @@ def test_check_of_an_unusable_file_says_every_fault_on_stderr(
     assert [line.split(":")[0] for line in err.splitlines()] == ["timeouts.idle", "timeouts.body"]
 
 
-@pytest.mark.parametrize("arguments", [[], ["check"], ["chekc", "x"], ["check", "x", "--ilde", "3s"]])
+def test_check_needs_no_file(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REAPER_TIMEOUTS_BODY", "8s")
+    assert main(["check", "--changed"]) == 0
+    said = capsys.readouterr().out
+    assert [line.split() for line in said.splitlines()[:2]] == [
+        ["[timeouts]"],
+        ["body", "8s", "environment", "REAPER_TIMEOUTS_BODY;", "default", "30s"],
+    ]
+    assert "keep_alive" not in said
+    monkeypatch.delenv("REAPER_TIMEOUTS_BODY")
+    assert main(["check", "--changed", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["values"] == {}
+
+
+def test_a_variable_that_sets_nothing_is_a_note(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("REAPER_IDLE", "3s")
+    monkeypatch.setenv("REAPER_CONFIG", "reaper.toml")
+    assert main(["check", "--json"]) == 0
+    (note,) = json.loads(capsys.readouterr().out)["findings"]
+    assert (note["severity"], note["path"]) == ("note", "REAPER_IDLE")
+    assert note["text"].endswith("did you mean REAPER_TIMEOUTS_IDLE?")
+
+
+def test_measured_ticks_trade_wake_ups_for_lateness() -> None:
+    costs = measure(config(reaper__tick="3s", timeouts__tunnel="0s"), connections=200)
+    ticks = [cost.tick for cost in costs]
+    assert ticks == sorted(ticks)
+    assert 3.0 in ticks
+    assert max(ticks) <= 10.0
+    assert [cost.wakeups_per_second for cost in costs] == sorted((c.wakeups_per_second for c in costs), reverse=True)
+    assert all(cost.latest >= 0 and cost.cpu >= 0 for cost in costs)
+    assert recommended(costs, config()).tick == 1.0  # a tenth of the shortest timeout, 10 s
+
+
+@pytest.mark.slow
+def test_check_measures_and_recommends(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command, "MEASURED_CONNECTIONS", 100)
+    assert main(["check", "--changed", "--measure"]) == 0
+    said = capsys.readouterr().out
+    assert "1s           2" in said
+    assert "<- configured" in said
+    assert 'recommended: tick = "1s": at most 10 % late' in said
+    assert main(["check", "--measure", "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["recommended_tick"] == 1.0
+    assert {"tick", "wakeups_per_second", "microseconds", "longest", "cpu", "latest"} == set(report["ticks"][0])
+
+
+@pytest.mark.parametrize("arguments", [[], ["chekc", "x"], ["check", "x", "--ilde", "3s"]])
 def test_bad_arguments_are_one_line_and_status_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         main(arguments)

@@ -38,7 +38,7 @@ def add_settings(parser: argparse.ArgumentParser, sections: Iterable[str]) -> No
                     found.flag,
                     dest=_PREFIX + found.path,
                     metavar=type(found.kind).__name__.upper(),
-                    help=f"{found.doc}; default {found.kind.show(found.default) or 'none'}".replace("%", "%%"),
+                    help=f"{found.doc} Default: {found.kind.show(found.default) or 'none'}.".replace("%", "%%"),
                 )
 
 

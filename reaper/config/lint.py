@@ -1,4 +1,4 @@
-"""What is legal in a configuration and yet unwise, and what it will cost.
+"""What is legal in a configuration and yet unwise, and what it costs.
 
 One rule: *a finding says what would be right*. An `error` is a configuration that cannot keep its promise, a `warning`
 one that keeps it at a price, a `note` a consequence worth knowing.
@@ -6,7 +6,6 @@ one that keeps it at a price, a `note` a consequence worth knowing.
 
 from __future__ import annotations
 
-import math
 import tracemalloc
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from typing import Literal
 from ..core.reaper import IdleReaper
 from .balancers import BALANCERS, Balancer
 from .durations import format_duration
-from .settings import OPTIONS, ReaperConfig
+from .settings import ReaperConfig
 
 Severity = Literal["error", "warning", "note"]
 
@@ -39,13 +38,13 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """What the reaper itself costs under a configuration.
+    """What reaper itself costs under a configuration.
 
     Attributes:
         connections: Open connections assumed, per worker.
         bytes_per_connection: Leases of one connection, measured on this machine just now.
         memory_bytes: `connections * bytes_per_connection`, per worker.
-        wakeups_per_second: The most a worker wakes for the reaper; none with no connection open.
+        wakeups_per_second: Most wake-ups per worker; none while no connection is open.
         levels: Wheel levels the longest timeout needs.
     """
 
@@ -57,7 +56,7 @@ class Estimate:
 
 
 def estimate(config: ReaperConfig, connections: int | None = None) -> Estimate:
-    """Measure a lease here and now and reckon up from it.
+    """Measure a lease on this machine, and multiply.
 
     Args:
         config: The configuration in question.
@@ -98,41 +97,29 @@ def in_force(config: ReaperConfig) -> list[tuple[str, float]]:
 
 def lint(config: ReaperConfig) -> list[Finding]:
     """Every finding about *config*: errors first, then warnings, then notes; within these by subject. May be empty."""
-    found = [*_tick(config), *_wheel(config), *_balancers(config), *_holes(config), *_order(config)]
+    found = [*_tick(config), *_balancers(config), *_holes(config), *_order(config)]
     return sorted(found, key=lambda finding: ("error", "warning", "note").index(finding.severity))
 
 
 def _tick(config: ReaperConfig) -> Iterator[Finding]:
     tick = config.reaper.tick
     if tick < BUSY_TICK:
-        wakes = f"{EPOCHS_PER_TICK / tick:.0f} times a second"
-        text = f"{_show(tick)} wakes each worker up to {wakes}; {_show(BUSY_TICK)} is fine enough"
+        wakes = f"{EPOCHS_PER_TICK / tick:.0f} times per second"
+        text = f"{_show(tick)} wakes each worker up to {wakes}; {_show(BUSY_TICK)} is precise enough"
         yield Finding("warning", "reaper.tick", text)
     timeouts = in_force(config)
     if not timeouts:
         return
     path, shortest = min(timeouts, key=lambda pair: pair[1])
-    said = f"{_show(tick)} against {path} = {_show(shortest)}, the shortest timeout: a reap is up to one tick late"
+    said = f"{_show(tick)} against {path} = {_show(shortest)}, the shortest timeout: a close is up to one tick late"
     if tick >= shortest:
-        yield Finding("error", "reaper.tick", f"{said}, twice the promised time; use at most {_show(shortest / 4)}")
+        longest = _show(shortest + tick)
+        times = f"{(shortest + tick) / shortest:.3g} times the promised time"
+        text = f"{said}, after up to {longest}, {times}; use at most {_show(shortest / 4)}"
+        yield Finding("error", "reaper.tick", text)
     elif tick > shortest * COARSE_SHARE:
         share = f"{100 * tick / shortest:.0f} %"
         yield Finding("warning", "reaper.tick", f"{said}, {share} of it; {_show(shortest / 4)} would be 25 %")
-
-
-def _wheel(config: ReaperConfig) -> Iterator[Finding]:
-    span = config.reaper.tick * config.reaper.wheel_size
-    beyond = [(path, seconds) for path, seconds in in_force(config) if seconds > span]
-    if beyond:
-        path, longest = max(beyond, key=lambda pair: pair[1])
-        size = math.ceil(longest / config.reaper.tick)
-        text = (
-            f"{config.reaper.wheel_size} slots of {_show(config.reaper.tick)} span {_show(span)}; "
-            f"{path} = {_show(longest)} waits in a coarser level and costs one more move per timeout"
-        )
-        if size <= OPTIONS["reaper.wheel_size"].kind.most:  # type: ignore[attr-defined]
-            text += f" (with wheel_size = {size} it would not)"
-        yield Finding("note", "reaper.wheel_size", text)
 
 
 def _balancers(config: ReaperConfig) -> Iterator[Finding]:
@@ -167,18 +154,18 @@ def _against(balancer: Balancer, ours: float) -> str | None:
 def _holes(config: ReaperConfig) -> Iterator[Finding]:
     limits = config.limits
     doors = {
-        "timeouts.first_byte": "a connection that never speaks is never closed",
-        "timeouts.headers": "headers dripped byte by byte (slowloris) hold a connection for ever",
-        "timeouts.keep_alive": "a client that has done is never let go",
-        "timeouts.write": "a peer that reads nothing holds its response for ever",
+        "timeouts.first_byte": "a connection that never sends anything is never closed",
+        "timeouts.headers": "headers sent byte by byte (slowloris) hold a connection for ever",
+        "timeouts.keep_alive": "a client that needs nothing more is never closed",
+        "timeouts.write": "a client that reads nothing holds its response for ever",
     }
     for path, text in doors.items():
         if config.get(path) == 0:
             yield Finding("warning", path, f"switched off: {text}")
     if limits.min_in_rate == 0:
-        yield Finding("warning", "limits.min_in_rate", "no least rate: a body dripped byte by byte holds a connection")
+        yield Finding("warning", "limits.min_in_rate", "no least rate: a body sent byte by byte holds a connection")
     if limits.min_out_rate == 0:
-        yield Finding("warning", "limits.min_out_rate", "no least rate: a peer may read a response byte by byte")
+        yield Finding("warning", "limits.min_out_rate", "no least rate: a client may read a response byte by byte")
 
 
 def _order(config: ReaperConfig) -> Iterator[Finding]:
@@ -189,11 +176,18 @@ def _order(config: ReaperConfig) -> Iterator[Finding]:
         yield Finding("warning", "timeouts.keep_alive_margin", text)
     if timeouts.drain_idle >= timeouts.drain:
         text = (
-            f"{_show(timeouts.drain_idle)} is not below drain = {_show(timeouts.drain)}: idle ones are cut, not closed"
+            f"{_show(timeouts.drain_idle)} is not below drain = {_show(timeouts.drain)}: "
+            "idle connections get no last chance to send a request"
         )
         yield Finding("warning", "timeouts.drain_idle", text)
+    if timeouts.drain_window > timeouts.drain:
+        text = (
+            f"{_show(timeouts.drain_window)} is longer than drain = {_show(timeouts.drain)}: "
+            "the idle ones that are left then are all closed at once; use at most that"
+        )
+        yield Finding("warning", "timeouts.drain_window", text)
     if 0 < timeouts.max_age <= timeouts.keep_alive:
-        text = f"{_show(timeouts.max_age)} is within keep_alive = {keep_alive}: idle ones go by age first"
+        text = f"{_show(timeouts.max_age)} is within keep_alive = {keep_alive}: idle connections reach their age first"
         yield Finding("note", "timeouts.max_age", text)
 
 

@@ -24,6 +24,9 @@ class Kind(Protocol):
     def read(self, raw: object) -> object:
         """The typed value of *raw*, as it came from TOML or as text. Raises ValueError when it is none."""
 
+    def quoted(self, raw: str) -> bool:
+        """Whether TOML must have *raw* in quotes: a number in quotes is a mistake that hides others."""
+
     def check(self, value: object) -> bool:
         """Whether the typed *value* may be used."""
 
@@ -33,12 +36,15 @@ class Kind(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Duration:
-    """Seconds, written `30s`. Zero means switched off where *off* is true and is refused elsewhere."""
+    """Seconds, written `30s`, at least *least*. Zero means switched off where *off* is true, else it is refused."""
 
     off: bool = True
+    least: float = 0.0
 
     @property
     def wanted(self) -> str:
+        if self.least:
+            return f"{WANTED}, at least {format_duration(self.least)}"
         return WANTED + ("; 0s switches it off" if self.off else ", more than 0s")
 
     def read(self, raw: object) -> object:
@@ -46,8 +52,11 @@ class Duration:
             raise InvalidArgument(f"{raw!r} is not {WANTED}")
         return parse_duration(raw)
 
+    def quoted(self, raw: str) -> bool:
+        return True
+
     def check(self, value: object) -> bool:
-        return _is_number(value) and (value >= 0 if self.off else value > 0)  # type: ignore[operator]
+        return _is_number(value) and (value >= self.least if self.off or self.least else value > 0)  # type: ignore[operator]
 
     def show(self, value: Any) -> str:
         return format_duration(value)
@@ -71,6 +80,9 @@ class Integer:
             return int(raw) if raw.isascii() else raw
         return raw
 
+    def quoted(self, raw: str) -> bool:
+        return raw == self.word
+
     def check(self, value: object) -> bool:
         if self.word is not None and value == self.word:
             return True
@@ -92,6 +104,9 @@ class Number:
 
     def read(self, raw: object) -> object:
         return float(raw) if isinstance(raw, (str, int, float)) and not isinstance(raw, bool) else raw
+
+    def quoted(self, raw: str) -> bool:
+        return False
 
     def check(self, value: object) -> bool:
         return _is_number(value) and value >= 0 and (self.most is None or value <= self.most)  # type: ignore[operator]
@@ -116,6 +131,9 @@ class Text:
     def read(self, raw: object) -> object:
         return raw
 
+    def quoted(self, raw: str) -> bool:
+        return True
+
     def check(self, value: object) -> bool:
         if not isinstance(value, str) or "\x00" in value:
             return False
@@ -132,7 +150,7 @@ class Option:
     Attributes:
         path: `section.key`, as TOML spells it.
         kind: How its values are read, checked and shown.
-        default: The typed value in force when nobody says otherwise.
+        default: The typed value in force when nothing else is set.
         doc: What it does, one sentence for users.
         precedent: What other servers call it and where they put it.
         live: Whether a changed value reaches connections that are already open.

@@ -45,8 +45,8 @@ class Reaper(_Checked):
 
     tick: float = option(
         1.0,
-        Duration(off=False),
-        "Precision. Connections close at most one tick after their timeout; halving it doubles the wake-ups (2 per tick).",
+        Duration(off=False, least=0.001),
+        "Precision. Connections close at most one tick after their timeout; halving it doubles the wake-ups.",
         precedent="ZooKeeper tickTime 2 s; Netty 100 ms; Kestrel's heartbeat 1 s",
         live=False,
     )
@@ -108,7 +108,7 @@ class Timeouts(_Checked):
         precedent="nginx client_body_timeout 60 s; Apache RequestReadTimeout body=20",
     )
     keep_alive: float = option(
-        75.0,
+        95.0,  # longer than every proxy in `BALANCERS` that closes, shorter than the one that forgets
         Duration(),
         "Between two requests of one connection.",
         precedent="nginx keepalive_timeout 75 s; Kestrel 130 s; Node.js 5 s, lately 65 s; Apache, uvicorn 5 s",
@@ -278,7 +278,7 @@ class ReaperConfig:
 
         Args:
             path: A TOML file. None: no file is read, and none is searched for.
-            environ: Variables by name; None takes those of the process. Names that do not begin with `REAPER_` are ignored.
+            environ: Variables by name; None takes those of the process. Only names that begin with `REAPER_` matter.
             overrides: `section.key` -> value, as text ("30s") or typed (30.0 seconds); None as a value is "not given".
 
         Returns:
@@ -330,7 +330,7 @@ class _Loader:
         self.environment(environ)
         for key, value in overrides.items():
             if value is not None and self.known(key, "command line"):
-                self.take(OPTIONS[key], value, "command line", typed=True)
+                self.take(OPTIONS[key], value, "command line", text=isinstance(value, str), typed=True)
         self.together()
         if self.faults:
             raise ConfigError("\n".join(self.faults))
@@ -358,9 +358,10 @@ class _Loader:
         else:
             for section, table in document.items():
                 if not isinstance(table, dict):
-                    self.faults.append(f"{section}: {table!r} (from {name}): expected a section, [{section}]")
+                    hint = suggest(section, tuple(OPTIONS) if section not in SECTIONS else SECTIONS)
+                    self.faults.append(f"{section}: {table!r} (from {name}): not in a section{hint}")
                 elif section not in SECTIONS:
-                    self.faults.append(f"{section}: unknown section (from {name}){_suggest(section, SECTIONS)}")
+                    self.faults.append(f"{section}: unknown section (from {name}){suggest(section, SECTIONS)}")
                 else:
                     for key, raw in table.items():
                         if self.known(f"{section}.{key}", name):
@@ -370,23 +371,24 @@ class _Loader:
         names = {name: found for found in OPTIONS.values() for name in reversed(found.environment)}
         for name, found in names.items():  # in the order of the table, the name that wins last
             if name in environ:
-                self.take(found, environ[name], f"environment {name}")
-        # A misspelt variable that does nothing is worse than an error, but other programs may own other REAPER_ names.
-        ours = tuple(f"REAPER_{section.upper()}_" for section in SECTIONS)
-        for name in sorted(environ):
-            if name.startswith(ours) and name not in names:
-                self.faults.append(f"{name}: unknown environment variable{_suggest(name, tuple(names))}")
+                self.take(found, environ[name], f"environment {name}", text=True)
+        for name in unknown_variables(environ):
+            # A misspelt variable that does nothing is worse than an error. Other REAPER_ names may be another's:
+            # Kubernetes makes REAPER_PORT and REAPER_SERVICE_HOST for a service called reaper.
+            if name.startswith(_OURS):
+                self.faults.append(f"{name}: unknown environment variable{suggest(name, tuple(names))}")
 
     def known(self, path: str, origin: str) -> bool:
         if path in OPTIONS:
             return True
-        self.faults.append(f"{path}: unknown setting (from {origin}){_suggest(path, tuple(OPTIONS))}")
+        self.faults.append(f"{path}: unknown setting (from {origin}){suggest(path, tuple(OPTIONS))}")
         return False
 
-    def take(self, found: Option, raw: object, origin: str, typed: bool = False) -> None:
+    def take(self, found: Option, raw: object, origin: str, *, text: bool = False, typed: bool = False) -> None:
+        """Check and keep one value: as TOML gave it, as *text* (a variable, a flag), or *typed* already."""
         try:
-            value = raw if typed and not isinstance(raw, str) else found.kind.read(raw)
-            good = found.kind.check(value)
+            value = raw if typed and not text else found.kind.read(raw)
+            good = found.kind.check(value) and (text or not isinstance(raw, str) or found.kind.quoted(raw))
         except (ValueError, OverflowError):
             good = False
         if not good:
@@ -405,6 +407,20 @@ class _Loader:
             self.faults.append(f"{missing}: missing: expected together with {given} ({cert or key!r})")
 
 
-def _suggest(name: str, names: tuple[str, ...]) -> str:
-    near = difflib.get_close_matches(name, names, n=1)
+_OURS = tuple(f"REAPER_{section.upper()}_" for section in SECTIONS)
+_ELSEWHERE = ("REAPER_CONFIG",)
+"""Variables of ours that are no settings: the servers' adapters take the path of a file from it."""
+
+
+def unknown_variables(environ: Mapping[str, str]) -> list[str]:
+    """The names in *environ* that begin with `REAPER_` and mean nothing to reaper, sorted."""
+    known = {name for found in OPTIONS.values() for name in found.environment}.union(_ELSEWHERE)
+    return sorted(name for name in environ if name.startswith("REAPER_") and name not in known)
+
+
+def suggest(name: str, names: tuple[str, ...]) -> str:
+    """What to say after an unknown *name*: the same key in another section, the most similar of *names*, or all."""
+    key = name.rpartition(".")[2].removeprefix("REAPER_")
+    same = [known for known in names if known.endswith((f".{key}", f"_{key}"))]
+    near = same or difflib.get_close_matches(name, names, n=1)
     return f": did you mean {near[0]}?" if near else ": expected one of " + ", ".join(names)

@@ -1,0 +1,153 @@
+"""`check` and `table`: what a configuration means, where it comes from, and what is unwise about it.
+
+One rule: *the exit status is the answer*: 0 good, 1 an error among the findings, 2 not a usable configuration.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from ..errors import ConfigError
+from .durations import format_duration
+from .flags import add_settings, settings
+from .lint import Estimate, Finding, estimate, lint
+from .measure import Cost, measure, recommended, verdict
+from .settings import DEFAULT, OPTIONS, SECTIONS, ReaperConfig, suggest, unknown_variables
+from .tables import rewrite
+
+GOOD, FAILED, UNUSABLE = 0, 1, 2
+MEASURED_CONNECTIONS = 10_000
+
+
+def add_commands(commands: Any) -> None:
+    """Add `check` and `table` to *commands*, argparse's subparsers; each sets `run` to what takes the parsed flags."""
+    check = commands.add_parser(
+        "check",
+        help="lint and explain a configuration, every value with its origin",
+        description="Lint and explain a configuration. Defaults < FILE < environment REAPER_* < flags. "
+        "Exit status: 0 good, 1 an error was found, 2 the configuration cannot be used.",
+    )
+    check.add_argument("file", metavar="FILE", nargs="?", help="a TOML file, reaper.toml; without it: environment only")
+    check.add_argument("--json", action="store_true", help="print one JSON object")
+    check.add_argument("--changed", action="store_true", help="only the settings that differ from their defaults")
+    check.add_argument(
+        "--measure",
+        action="store_true",
+        help=f"run the clockwork at several ticks on this machine, {MEASURED_CONNECTIONS:,} connections, a few seconds",
+    )
+    add_settings(check, SECTIONS)
+    check.set_defaults(run=_check)
+
+    table = commands.add_parser("table", help="write the table of settings into Markdown files, between its markers")
+    table.add_argument("files", metavar="FILE", nargs="+", help="a Markdown file with the markers")
+    table.set_defaults(run=_table)
+
+
+def _check(parsed: argparse.Namespace) -> int:
+    try:
+        config = ReaperConfig.load(parsed.file, overrides=settings(parsed))
+    except ConfigError as error:
+        if parsed.json:
+            print(json.dumps({"schema": "reaper-check/1", "verdict": "unusable", "errors": str(error).splitlines()}))
+        for line in str(error).splitlines():
+            print(line, file=sys.stderr)
+        return UNUSABLE
+    findings = [*lint(config), *_variables()]
+    failed = any(finding.severity == "error" for finding in findings)
+    shown = [path for path in OPTIONS if not parsed.changed or config.get(path) != OPTIONS[path].default]
+    costs = measure(config, MEASURED_CONNECTIONS) if parsed.measure else []
+    say = _as_json if parsed.json else _as_text
+    print(say(config, shown, estimate(config), costs, findings, failed))
+    return FAILED if failed else GOOD
+
+
+def _variables() -> list[Finding]:
+    """A note for each `REAPER_` variable that sets nothing."""
+    names = tuple(name for found in OPTIONS.values() for name in found.environment)
+    return [
+        Finding("note", name, f"no setting of reaper; it has no effect{suggest(name, names)}")
+        for name in unknown_variables(os.environ)
+    ]
+
+
+def _as_json(
+    config: ReaperConfig, shown: list[str], cost: Estimate, costs: list[Cost], findings: list[Finding], failed: bool
+) -> str:
+    values = {
+        path: {
+            "value": config.get(path),
+            "text": OPTIONS[path].kind.show(config.get(path)),
+            "origin": config.origin(path),
+        }
+        for path in shown
+    }
+    report: dict[str, object] = {
+        "schema": "reaper-check/1",
+        "verdict": "fail" if failed else "pass",
+        "values": values,
+        "estimate": dataclasses.asdict(cost),
+        "findings": [dataclasses.asdict(finding) for finding in findings],
+    }
+    if costs:
+        report["ticks"] = [dataclasses.asdict(each) for each in costs]
+        report["recommended_tick"] = recommended(costs, config).tick
+    return json.dumps(report, indent=2)
+
+
+def _as_text(
+    config: ReaperConfig, shown: list[str], cost: Estimate, costs: list[Cost], findings: list[Finding], failed: bool
+) -> str:
+    lines = []
+    for section in SECTIONS:
+        of_section = [path for path in shown if OPTIONS[path].section == section]
+        lines += [f"[{section}]"] if of_section else []
+        for path in of_section:
+            found = OPTIONS[path]
+            origin = config.origin(path)
+            if len(shown) < len(OPTIONS) and origin != DEFAULT:
+                origin += f"; default {found.kind.show(found.default) or '-'}"
+            lines.append(f"  {found.key:18} {found.kind.show(config.get(path)) or '-':12} {origin}")
+    each = f"{cost.bytes_per_connection:.0f} bytes each, measured here"
+    lines += [
+        *([] if lines else ["every setting is at its default"]),
+        "",
+        f"memory    {cost.memory_bytes / 1e6:.1f} MB per worker for leases of {cost.connections} connections ({each})",
+        f"wake-ups  at most {cost.wakeups_per_second:g} per second and worker, none while no connection is open",
+        f"wheel     {cost.levels} level{'s' if cost.levels > 1 else ''}",
+        "",
+        *(_ticks(costs, config) if costs else []),
+        *(f"{finding.severity}: {finding.path}: {finding.text}" for finding in findings),
+        "verdict: " + ("fail" if failed else "pass"),
+    ]
+    return "\n".join(lines)
+
+
+def _ticks(costs: list[Cost], config: ReaperConfig) -> list[str]:
+    lines = [f"{'tick':>8} {'wake-ups/s':>11} {'us each':>8} {'longest':>9} {'CPU':>8} {'latest close':>13}"]
+    for cost in costs:
+        here = "  <- configured" if cost.tick == config.reaper.tick else ""
+        latest = "+" + format_duration(round(cost.latest, 3))
+        lines.append(
+            f"{format_duration(cost.tick):>8} {cost.wakeups_per_second:>11.4g} {cost.microseconds:>8.1f} "
+            f"{1e3 * cost.longest:>6.2f} ms {100 * cost.cpu:>6.3f} % {latest:>13}{here}"
+        )
+    best = recommended(costs, config)
+    lines.append(f'recommended: tick = "{format_duration(best.tick)}": {verdict(best, config)}')
+    return [*lines, ""]
+
+
+def _table(parsed: argparse.Namespace) -> int:
+    for name in parsed.files:
+        path = Path(name)
+        try:
+            path.write_text(rewrite(path.read_text(encoding="utf-8")), encoding="utf-8")
+        except (OSError, ValueError) as error:
+            print(f"{name}: {error}: expected a Markdown file with the markers of the table", file=sys.stderr)
+            return UNUSABLE
+    return GOOD
