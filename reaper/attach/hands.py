@@ -1,0 +1,219 @@
+"""Ending a connection of another process: gracefully, by shutdown(2) on a duplicate of its socket, or by SOCK_DESTROY.
+
+One rule: *the final check and the close concern the same socket, one call apart*. pidfd_getfd(2) pins it: whatever the
+server does meanwhile, no later connection can be hit.
+
+After shutdown the client has received everything that was queued, then an end of file; the server reads an end of file
+and cleans up by itself, as if the client had hung up. SOCK_DESTROY resets both sides: for servers whose descriptors may
+not be taken, and for those that ignore an end of file.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from .kernel import Kernel, Refusal
+from .owners import Owners
+from .sockets import end
+from .tcpinfo import Snapshot
+
+SYS_PIDFD_GETFD = 438  # the same number on every architecture but Alpha
+CAP_NET_ADMIN, CAP_SYS_PTRACE = 12, 19
+
+Again = Callable[[Snapshot], bool]
+
+
+class Hands(Protocol):
+    """What ends connections."""
+
+    def end(self, ident: bytes, inode: int, again: Again) -> str:
+        """End the connection with *ident* if *again*, given a last look at that very socket, says so.
+
+        Returns:
+            "closed"; "averted": *again* said no; "gone": it ended by itself; "unreachable": no process that we may
+            touch holds it.
+        """
+
+    def close(self) -> None:
+        """Let go of everything."""
+
+
+class Shutdown:
+    """The graceful hand.
+
+    Args:
+        pids: The processes whose connections they may be, now. Called before each scan.
+        owners: Where their descriptors were found.
+        clock: Seconds, monotonic.
+    """
+
+    def __init__(
+        self,
+        pids: Callable[[], Sequence[int]],
+        owners: Owners | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._pids = pids
+        self._owners = Owners() if owners is None else owners
+        self._clock = clock
+        self._pidfds: dict[int, int] = {}
+        self._scanned_at = float("-inf")
+
+    def end(self, ident: bytes, inode: int, again: Again) -> str:
+        """See `Hands`. Cost: about 15 us; and at most once per second a scan, when a descriptor is not where it was."""
+        outcome = self._try(ident, inode, again)
+        if outcome in ("other", "unreachable"):
+            now = self._clock()
+            if now - self._scanned_at >= 1.0:
+                self._owners.scan(self._pids())
+                self._scanned_at = now
+                outcome = self._try(ident, inode, again)
+        return "unreachable" if outcome == "other" else outcome
+
+    def _try(self, ident: bytes, inode: int, again: Again) -> str:
+        place = self._owners.find(inode)
+        if place is None:
+            return "unreachable"
+        try:
+            held = take(self._pidfd(place[0]), place[1])
+        except ProcessLookupError:
+            self._forget(place[0])
+            return "other"
+        except OSError as error:
+            if error.errno == errno.EBADF:
+                return "other"
+            if error.errno in (errno.EPERM, errno.EMFILE, errno.ENFILE):
+                return "unreachable"
+            raise
+        return end(held, ident, again, self._clock)
+
+    def _pidfd(self, pid: int) -> int:
+        if pid not in self._pidfds:
+            self._pidfds[pid] = os.pidfd_open(pid)
+        return self._pidfds[pid]
+
+    def _forget(self, pid: int) -> None:
+        fd = self._pidfds.pop(pid, None)
+        if fd is not None:
+            os.close(fd)
+
+    def close(self) -> None:
+        """Close the handles of the processes."""
+        for pid in list(self._pidfds):
+            self._forget(pid)
+
+
+class Destroy:
+    """The hard hand: SOCK_DESTROY by cookie. Needs CAP_NET_ADMIN, and no right on the process."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self._kernel = kernel
+
+    def end(self, ident: bytes, inode: int, again: Again) -> str:
+        """See `Hands`. Cost: about 15 us."""
+        (seen,) = self._kernel.look([ident])
+        if seen is None:
+            return "gone"
+        if not again(seen):
+            return "averted"
+        return "closed" if self._kernel.destroy(ident) else "gone"
+
+    def close(self) -> None:
+        """Nothing: the kernel's sockets are not ours."""
+
+
+def take(pidfd: int, fd: int) -> int:
+    """A duplicate, in this process, of descriptor *fd* of the process behind *pidfd*.
+
+    Raises:
+        OSError: EPERM: ptrace rules forbid it; EBADF: there is no such descriptor; ESRCH: the process has ended;
+            ENOSYS: Linux is older than 5.6.
+    """
+    found: int = _libc.syscall(SYS_PIDFD_GETFD, pidfd, fd, 0)
+    if found < 0:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code))
+    return found
+
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def check_shutdown(pid: int, fd: int) -> None:
+    """Make sure, by taking a socket of *pid* and letting it go untouched, that its connections could be ended.
+
+    Raises:
+        Refusal: the kernel or its ptrace rules do not let us.
+    """
+    try:
+        pidfd = os.pidfd_open(pid)
+    except ProcessLookupError:
+        raise Refusal(f"process {pid} has ended") from None
+    except OSError as error:
+        raise Refusal(_too_old(error)) from None
+    try:
+        os.close(take(pidfd, fd))
+    except OSError as error:
+        if error.errno == errno.EPERM:
+            raise Refusal(_forbidden(pid)) from None
+        if error.errno == errno.ENOSYS:
+            raise Refusal(_too_old(error)) from None
+    finally:
+        os.close(pidfd)
+
+
+def check_destroy() -> None:
+    """Make sure that SOCK_DESTROY is allowed.
+
+    Raises:
+        Refusal: CAP_NET_ADMIN is missing.
+    """
+    if not has_capability(CAP_NET_ADMIN):
+        raise Refusal(
+            "--how destroy needs CAP_NET_ADMIN in the network namespace of the target: run as root, under systemd with "
+            "AmbientCapabilities=CAP_NET_ADMIN, or leave it out: --how shutdown needs no more than the right to trace"
+        )
+
+
+def has_capability(number: int) -> bool:
+    """Whether this process has the effective capability *number*."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("CapEff:"):
+            return bool(int(line.split()[1], 16) >> number & 1)
+    return False
+
+
+def ptrace_scope() -> int:
+    """Yama's rule: 0 (or no Yama) same user, 1 descendants only, 2 CAP_SYS_PTRACE only, 3 never."""
+    try:
+        return int(Path("/proc/sys/kernel/yama/ptrace_scope").read_text())
+    except (OSError, ValueError):
+        return 0
+
+
+def _forbidden(pid: int) -> str:
+    try:
+        owner = f"of uid {os.stat(f'/proc/{pid}').st_uid}"
+    except OSError:
+        owner = ""
+    scope = ptrace_scope()
+    if scope == 3:
+        return (
+            f"the sockets of process {pid} cannot be taken: kernel.yama.ptrace_scope is 3, which forbids it to all "
+            "until the next boot; --how destroy needs only CAP_NET_ADMIN"
+        )
+    rule = f" (kernel.yama.ptrace_scope is {scope})" if scope else ""
+    return (
+        f"closing connections of process {pid} {owner} needs CAP_SYS_PTRACE{rule}: run as root, or under systemd with "
+        "AmbientCapabilities=CAP_SYS_PTRACE; without --close nothing is needed"
+    )
+
+
+def _too_old(error: OSError) -> str:
+    return f"this kernel has no pidfd_getfd ({error.strerror}): it needs Linux 5.6; --how destroy needs 4.5"

@@ -1,0 +1,254 @@
+"""Asking the kernel: dumps filtered by listening port, looks at single connections by cookie, aborts.
+
+One rule: *one look, one answer*. A connection that is gone, or whose addresses another one has taken, is None: the
+kernel compares the cookie. Two netlink sockets, so that a look may happen in the middle of a dump.
+
+`Kernel` is what the rest of this room needs; `Linux` is the real one.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from typing import NamedTuple, Protocol
+
+from ..errors import ReaperError
+from . import netlink
+from .netlink import Address, Answer, addresses_of
+from .tcpinfo import CLOSE_WAIT, ESTABLISHED, LISTEN, Snapshot, parse
+
+NETLINK_SOCK_DIAG = 4
+OPEN_STATES = 1 << ESTABLISHED | 1 << CLOSE_WAIT
+BATCH = 32
+"""Looks per system call: their answers must fit the socket's buffer, or the kernel drops some."""
+PATIENCE = 10
+"""Seconds that the kernel may take to answer; it never does."""
+CLONE_NEWNET = 0x40000000
+CLOCK_MONOTONIC_COARSE = 6
+
+
+class Refusal(ReaperError):
+    """This cannot be done here: a missing right, a missing kernel feature, nothing to attach to. One line says what."""
+
+
+class Listener(NamedTuple):
+    """A listening TCP socket: its connections have its port, its family, and its address unless that is a wildcard."""
+
+    address: Address
+    family: int
+    inode: int = 0
+    uid: int = 0
+
+    def accepts(self, local: Address) -> bool:
+        """Whether a connection with this *local* address and the listener's family can be one of its."""
+        return local.port == self.address.port and self.address.host in ("0.0.0.0", "::", local.host)
+
+
+class Found(NamedTuple):
+    """A connection in a dump."""
+
+    ident: bytes
+    inode: int
+    """0: not accepted yet."""
+    queued: int
+    snapshot: Snapshot | None
+    """Where it was asked for."""
+
+
+class Kernel(Protocol):
+    """What is asked of the kernel."""
+
+    def listeners(self) -> list[Listener]:
+        """Every listening TCP socket of the network namespace."""
+
+    def dump(self, listener: Listener, info: bool) -> Iterator[Found]:
+        """The open connections of *listener*. Not one instant's: one that opens meanwhile may be missing."""
+
+    def look(self, idents: Sequence[bytes]) -> list[Snapshot | None]:
+        """The connections with *idents* now, in that order; None: no longer open."""
+
+    def destroy(self, ident: bytes) -> bool:
+        """Abort the connection. False: no longer open."""
+
+    def close(self) -> None:
+        """Let go of everything."""
+
+
+def jiffy() -> float:
+    """Seconds per jiffy of this kernel: the grain of its coarse clock, which the same timer interrupt drives."""
+    return time.clock_getres(CLOCK_MONOTONIC_COARSE)
+
+
+class Linux:
+    """inet_diag of one network namespace.
+
+    Args:
+        pid: Of a process in that namespace; None: our own.
+        clock: Seconds, monotonic.
+    Raises:
+        Refusal: the kernel has no inet_diag, or the namespace may not be entered.
+    """
+
+    def __init__(self, pid: int | None = None, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._sequence = 0
+        if pid is None or _namespace(pid) == _namespace(os.getpid()):
+            self._dumps, self._looks = _open(), _open()
+        else:
+            self._dumps, self._looks = _open_within(pid)
+        try:
+            self.listeners()
+        except OSError as error:
+            self.close()
+            raise Refusal(
+                f"this kernel does not answer inet_diag ({error.strerror}): it needs CONFIG_INET_DIAG and "
+                "CONFIG_INET_TCP_DIAG (try: modprobe tcp_diag)"
+            ) from None
+
+    def close(self) -> None:
+        """Close both sockets."""
+        self._dumps.close()
+        self._looks.close()
+
+    def listeners(self) -> list[Listener]:
+        """See `Kernel`."""
+        return [
+            Listener(addresses_of(answer.ident)[0], answer.family, answer.inode, answer.uid)
+            for family in (socket.AF_INET, socket.AF_INET6)
+            for answer in self._dump(family, 1 << LISTEN, 0, False)
+        ]
+
+    def dump(self, listener: Listener, info: bool) -> Iterator[Found]:
+        """See `Kernel`. Cost: about 3 us per connection in the kernel and here, 5 us with *info*."""
+        wildcard = listener.address.host in ("0.0.0.0", "::")
+        before = self._clock()
+        for answer in self._dump(listener.family, OPEN_STATES, listener.address.port, info):
+            if not wildcard and not listener.accepts(addresses_of(answer.ident)[0]):
+                continue
+            snapshot = self._snapshot(answer, before) if answer.info else None
+            yield Found(answer.ident, answer.inode, answer.queued, snapshot)
+
+    def look(self, idents: Sequence[bytes]) -> list[Snapshot | None]:
+        """See `Kernel`. Cost: about 6 us each.
+
+        Raises:
+            OSError: the kernel refuses to answer at all.
+        """
+        found: list[Snapshot | None] = []
+        for start in range(0, len(idents), BATCH):
+            found += self._look(idents[start : start + BATCH])
+        return found
+
+    def destroy(self, ident: bytes) -> bool:
+        """See `Kernel`.
+
+        Raises:
+            PermissionError: CAP_NET_ADMIN is missing.
+            OSError: the kernel has no CONFIG_INET_DIAG_DESTROY.
+        """
+        self._sequence += 1
+        self._looks.send(netlink.destroy_request(self._sequence, ident))
+        answer = self._answers(self._looks, {self._sequence})[self._sequence]
+        if answer.error in (errno.ENOENT, errno.ESTALE):
+            return False
+        if answer.error:
+            raise OSError(answer.error, os.strerror(answer.error))
+        return True
+
+    def _look(self, idents: Sequence[bytes]) -> list[Snapshot | None]:
+        first = self._sequence + 1
+        self._sequence += len(idents)
+        before = self._clock()
+        self._looks.send(b"".join(netlink.look_request(first + n, ident) for n, ident in enumerate(idents)))
+        answers = self._answers(self._looks, set(range(first, first + len(idents))))
+        found: list[Snapshot | None] = []
+        for n in range(first, first + len(idents)):
+            answer = answers[n]
+            if answer.error and answer.error not in (errno.ENOENT, errno.ESTALE):
+                raise OSError(answer.error, os.strerror(answer.error))
+            gone = answer.error or not OPEN_STATES >> answer.state & 1
+            found.append(None if gone else self._snapshot(answer, before))
+        return found
+
+    def _snapshot(self, answer: Answer, before: float) -> Snapshot:
+        return parse(answer.info, answer.state, answer.unread, answer.queued, before, self._clock())
+
+    def _answers(self, sock: socket.socket, wanted: set[int]) -> dict[int, Answer]:
+        """One answer per sequence number. What an interrupted call left behind is passed over."""
+        answers: dict[int, Answer] = {}
+        while len(answers) < len(wanted):
+            for answer in netlink.parse(sock.recv(65536)):
+                if answer.sequence in wanted:
+                    answers[answer.sequence] = answer
+        return answers
+
+    def _dump(self, family: int, states: int, port: int, info: bool) -> Iterator[Answer]:
+        self._sequence += 1
+        sequence = self._sequence
+        self._dumps.send(netlink.dump_request(sequence, family, states, port, info))
+        while True:
+            for answer in netlink.parse(self._dumps.recv(65536)):
+                if answer.sequence != sequence:
+                    continue
+                if answer.error:
+                    raise OSError(answer.error, os.strerror(answer.error))
+                if answer.done:
+                    return
+                yield answer
+
+
+def _open() -> socket.socket:
+    try:
+        sock = socket.socket(socket.AF_NETLINK, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC, NETLINK_SOCK_DIAG)
+    except OSError as error:
+        raise Refusal(f"this kernel has no sock_diag netlink ({error.strerror}): it needs CONFIG_INET_DIAG") from None
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 20)
+    sock.settimeout(PATIENCE)
+    return sock
+
+
+def _namespace(pid: int) -> tuple[int, int]:
+    try:
+        status = os.stat(f"/proc/{pid}/ns/net")
+    except FileNotFoundError:
+        raise Refusal(f"there is no process {pid}") from None
+    except PermissionError:
+        raise Refusal(
+            f"the network namespace of process {pid} may not be looked at: run as its user, or with CAP_SYS_PTRACE"
+        ) from None
+    return status.st_dev, status.st_ino
+
+
+def _open_within(pid: int) -> tuple[socket.socket, socket.socket]:
+    """Two sockets in the network namespace of *pid*, opened by a thread of their own: the rest of us stays outside."""
+    made: list[socket.socket] = []
+    failed: list[int] = []
+
+    def enter() -> None:
+        libc = ctypes.CDLL(None, use_errno=True)
+        with suppress(OSError):
+            namespace = os.open(f"/proc/{pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                if libc.setns(namespace, CLONE_NEWNET):
+                    failed.append(ctypes.get_errno())
+                    return
+                made.extend((_open(), _open()))
+            finally:
+                os.close(namespace)
+
+    thread = threading.Thread(target=enter)
+    thread.start()
+    thread.join()
+    if len(made) != 2:
+        why = os.strerror(failed[0]) if failed else "it cannot be opened"
+        raise Refusal(
+            f"process {pid} is in another network namespace, which may not be entered ({why}): run with CAP_SYS_ADMIN, "
+            "or attach from inside its container or pod"
+        )
+    return made[0], made[1]

@@ -1,0 +1,77 @@
+"""Which process holds a socket, and as which descriptor: read from /proc, remembered in eight bytes per socket.
+
+One rule: *what is remembered is a hint*. Descriptors are closed and reused behind our back; who takes one compares the
+socket's cookie, and asks again after a new scan when it differs.
+"""
+
+from __future__ import annotations
+
+import os
+from array import array
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator
+
+FD_BITS, PID_BITS = 20, 12
+_PREFIX = "socket:["
+
+
+def socket_inodes(pid: int) -> Iterator[tuple[int, int]]:
+    """(inode, descriptor) of every socket that *pid* holds. Ends early when the process does.
+
+    Raises:
+        PermissionError: its descriptors may not be read.
+    Cost: about 2 us per descriptor.
+    """
+    folder = f"/proc/{pid}/fd"
+    try:
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                try:
+                    link = os.readlink(entry.path)
+                except (FileNotFoundError, ProcessLookupError):
+                    continue
+                if link.startswith(_PREFIX):
+                    yield int(link[len(_PREFIX) : -1]), int(entry.name)
+    except (FileNotFoundError, ProcessLookupError):
+        return
+
+
+class Owners:
+    """The sockets of some processes, as of the last scan. 4,096 processes and a million descriptors each at most."""
+
+    def __init__(self) -> None:
+        self._pids: list[int] = []
+        self._packed: array[int] = array("Q")
+        self.scans = 0
+
+    def scan(self, pids: Iterable[int]) -> None:
+        """Read the descriptors of *pids* anew. Those that may not be read are passed over.
+
+        Cost: about 3 us per descriptor.
+        """
+        self.scans += 1
+        self._pids = list(pids)[: 1 << PID_BITS]
+        found: list[int] = []
+        for number, pid in enumerate(self._pids):
+            try:
+                for inode, fd in socket_inodes(pid):
+                    if fd < 1 << FD_BITS:
+                        found.append((inode << PID_BITS | number) << FD_BITS | fd)
+            except PermissionError:
+                continue
+        found.sort()
+        self._packed = array("Q", found)
+
+    def find(self, inode: int) -> tuple[int, int] | None:
+        """(pid, descriptor) of the first holder of the socket; None: none of them held it."""
+        at = bisect_left(self._packed, inode << (PID_BITS + FD_BITS))
+        if at == len(self._packed) or self._packed[at] >> (PID_BITS + FD_BITS) != inode:
+            return None
+        packed = self._packed[at]
+        return self._pids[packed >> FD_BITS & ((1 << PID_BITS) - 1)], packed & ((1 << FD_BITS) - 1)
+
+    def __contains__(self, inode: int) -> bool:
+        return self.find(inode) is not None
+
+    def __len__(self) -> int:
+        return len(self._packed)

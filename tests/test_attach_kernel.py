@@ -1,0 +1,223 @@
+"""What is asked of the kernel: the same questions to the real one and to the fake of the other tests."""
+
+from __future__ import annotations
+
+import socket
+import struct
+import subprocess
+import sys
+import time
+from contextlib import closing
+
+import pytest
+from attach_worlds import FakeWorld, RealWorld
+
+from reaper.attach.kernel import Linux, Refusal, jiffy
+from reaper.attach.netlink import addresses_of, cookie_of
+from reaper.attach.sockets import OwnSockets, look
+from reaper.attach.tcpinfo import JIFFIES_AGAINST_US
+from reaper.errors import InvalidArgument
+
+GRAIN = JIFFIES_AGAINST_US * jiffy()
+
+
+@pytest.fixture(params=[FakeWorld, RealWorld])
+def world(request):
+    made = request.param()
+    yield made
+    made.close()
+
+
+def test_a_dump_shows_each_open_connection_of_the_listener_once(world) -> None:
+    ends = [world.connect() for _ in range(5)]
+    found = list(world.dump(world.listener, False))
+    assert sorted(one.ident for one in found) == sorted(map(world.ident, ends))
+    assert len({cookie_of(one.ident) for one in found}) == 5
+    assert all(addresses_of(one.ident)[0] == world.listener.address for one in found)
+    assert all(one.inode and one.snapshot is None for one in found)
+
+
+def test_a_dump_with_info_says_what_a_look_says(world) -> None:
+    one = world.connect()
+    world.send(one, 7)
+    (found,) = world.dump(world.listener, True)
+    (seen,) = world.look([world.ident(one)])
+    assert (found.snapshot.received, seen.received) == (7, 7)
+    assert seen.before <= seen.after
+
+
+def test_a_look_answers_in_the_order_of_the_question_and_none_for_what_is_gone(world) -> None:
+    first, gone, last = (world.connect() for _ in range(3))
+    world.send(first, 1)
+    world.send(last, 3)
+    idents = [world.ident(one) for one in (first, gone, last)]
+    world.hang_up(gone)
+    seen = world.look([idents[2], idents[1], idents[0]])
+    assert [one and one.received for one in seen] == [3, None, 1]
+
+
+def test_many_looks_at_once_are_all_answered(world) -> None:
+    ends = [world.connect() for _ in range(100)]
+    for number, one in enumerate(ends, 1):
+        world.send(one, number)
+    seen = world.look([world.ident(one) for one in ends])
+    assert [one.received for one in seen] == list(range(1, 101))
+
+
+def test_a_cookie_that_is_no_longer_right_is_gone(world) -> None:
+    ident = world.ident(world.connect())
+    assert world.look([ident[:40] + struct.pack("=Q", cookie_of(ident) + 1000)]) == [None]
+
+
+def test_stamps_are_never_later_than_the_truth_by_more_than_the_grain(world) -> None:
+    one = world.connect()
+    world.wait(0.05)
+    earliest = world.now
+    world.send(one)
+    latest = world.now
+    world.wait(0.03)
+    (seen,) = world.look([world.ident(one)])
+    assert seen.since(seen.received_ago, GRAIN) >= earliest
+    assert seen.after - seen.received_ago <= latest + GRAIN
+    assert seen.silent(GRAIN) <= seen.before - earliest + (seen.after - seen.before)
+
+
+def test_who_spoke_last_is_seen(world) -> None:
+    one = world.connect()
+    world.wait(0.05)
+    world.send(one)
+    world.wait(0.05)
+    (asked,) = world.look([world.ident(one)])
+    world.answer(one, 4)
+    world.wait(0.2)  # the peer's kernel may acknowledge late
+    (answered,) = world.look([world.ident(one)])
+    assert asked.received_ago < asked.sent_ago
+    assert answered.received_ago > answered.sent_ago
+    assert answered.acked - asked.acked == 4
+
+
+def test_unread_and_queued_bytes_are_seen(world) -> None:
+    one, other = world.connect(), world.connect()
+    world.leave_unread(one)
+    world.stall(other)
+    unread, stalled = world.look([world.ident(one), world.ident(other)])
+    assert (unread.unread, unread.queued) == (3, 0)
+    assert stalled.queued > 50_000
+
+
+def test_an_end_that_the_final_check_allows_is_seen_by_the_peer_and_happens_once(world) -> None:
+    one = world.connect()
+    ident = world.ident(one)
+    assert world.end(ident, 0, lambda seen: False) == "averted"
+    assert world.look([ident]) != [None]
+    assert world.end(ident, 0, lambda seen: seen.received == 0) == "closed"
+    assert world.sees_the_end(one)
+    assert world.look([ident]) == [None]
+    assert world.end(ident, 0, lambda seen: True) == "gone"
+
+
+# -- the real one alone
+
+
+def test_a_listener_bound_to_one_address_has_only_its_connections() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as first:
+        port = first.getsockname()[1]
+        with socket.create_server(("127.0.0.2", port)) as second:
+            ends = [socket.create_connection(one.getsockname()) for one in (first, second)]
+            kernel = Linux()
+            listeners = [one for one in kernel.listeners() if one.address.port == port]
+            assert sorted(one.address.host for one in listeners) == ["127.0.0.1", "127.0.0.2"]
+            found = [[addresses_of(one.ident)[0].host for one in kernel.dump(each, False)] for each in listeners]
+            assert sorted(found) == [["127.0.0.1"], ["127.0.0.2"]]
+            kernel.close()
+            for end in ends:
+                end.close()
+
+
+def test_ipv6_and_dual_stack_connections_are_found_and_looked_at() -> None:
+    with socket.create_server(("::", 0), family=socket.AF_INET6, dualstack_ipv6=True) as server:
+        port = server.getsockname()[1]
+        ends = [socket.create_connection((host, port)) for host in ("127.0.0.1", "::1")]
+        accepted = [server.accept()[0] for _ in ends]
+        kernel = Linux()
+        (listener,) = (one for one in kernel.listeners() if one.address.port == port)
+        found = list(kernel.dump(listener, False))
+        assert sorted(addresses_of(one.ident)[1].host for one in found) == ["127.0.0.1", "::1"]
+        assert None not in kernel.look([one.ident for one in found])
+        kernel.close()
+        for end in ends + accepted:
+            end.close()
+
+
+def test_a_descriptor_that_was_given_to_another_connection_is_not_the_old_one() -> None:
+    own = OwnSockets()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        first = socket.create_connection(server.getsockname())
+        fd, ident = first.fileno(), own.ident(first)
+        first.close()
+        second = socket.create_connection(server.getsockname())
+        try:
+            assert second.fileno() == fd
+            assert own.look([ident]) == [None]
+            assert own.end(ident, lambda seen: True) in ("gone", "other")
+            assert own.look([own.ident(second)]) != [None]
+        finally:
+            second.close()
+
+
+@pytest.mark.parametrize("what", ["listener", "file", "closed"])
+def test_what_is_no_connection_is_refused_by_the_library(what: str, tmp_path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server, open(tmp_path / "x", "w") as file:
+        given = {"listener": server, "file": file, "closed": 1_000_000}[what]
+        with pytest.raises(InvalidArgument, match="not a connected TCP socket"):
+            OwnSockets().ident(given)
+
+
+def test_the_jiffy_is_one_that_linux_has() -> None:
+    assert round(1 / jiffy()) in (100, 250, 300, 1000)
+
+
+def test_a_look_by_descriptor_says_what_a_look_by_netlink_says() -> None:
+    world = RealWorld()
+    one = world.connect()
+    world.send(one, 5)
+    world.answer(one, 2)
+    (by_netlink,) = world.look([world.ident(one)])
+    by_descriptor = look(one.server.fileno(), time.monotonic)
+    assert by_netlink is not None
+    assert by_descriptor is not None
+    assert by_netlink[3:7] == by_descriptor[3:7]
+    world.close()
+
+
+def test_a_process_that_does_not_exist_has_no_namespace() -> None:
+    with pytest.raises(Refusal, match="there is no process"):
+        Linux(2**22 + 1)
+
+
+ELSEWHERE = """
+import ctypes, fcntl, socket, struct, sys
+if ctypes.CDLL(None).unshare(0x40000000):
+    sys.exit("not allowed")
+with socket.socket() as sock:  # `ip link set lo up`
+    fcntl.ioctl(sock, 0x8914, struct.pack("16sH14x", b"lo", 0x1 | 0x8 | 0x40))
+server = socket.create_server(("127.0.0.1", 7777))
+client = socket.create_connection(("127.0.0.1", 7777))
+print("ready", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_the_connections_of_another_network_namespace_are_seen_through_its_process() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", ELSEWHERE], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    ) as child:
+        assert child.stdout is not None
+        if child.stdout.readline() != b"ready\n":
+            pytest.skip("network namespaces may not be made here")
+        with closing(Linux(child.pid)) as kernel:
+            (listener,) = (one for one in kernel.listeners() if one.address.port == 7777)
+            assert len(list(kernel.dump(listener, True))) == 1
+        with closing(Linux()) as ours:
+            assert listener not in ours.listeners()
+        child.communicate()

@@ -1,0 +1,338 @@
+"""The watch in virtual time: never early, at most a tick late, exactly once, and a look only when it is worth while."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from attach_worlds import FakeSocket, FakeWorld
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from reaper.attach.judge import Limits
+from reaper.attach.watch import Event, Watch
+
+GRAIN = 0.008
+TICK = 1.0
+
+
+class Harness:
+    """A watch over a fake world, and what it said."""
+
+    def __init__(self, limits: Limits, *, closes: bool = True, **options: float) -> None:
+        self.world = FakeWorld()
+        self.events: list[Event] = []
+        self.watch = Watch(
+            self.world.look,
+            limits,
+            tick=TICK,
+            now=self.world.now,
+            end=self.world.end if closes else None,
+            on=self.events.append,
+            **options,
+        )
+
+    def discover(self, info: bool = False) -> None:
+        for _ in self.watch.discover(self.world.dump(self.world.listener, info), lambda found: True):
+            pass
+
+    def run(self, seconds: float, every: float | None = None) -> None:
+        """Let time pass; wake exactly when told to, and discover at half the shortest limit."""
+        end = self.world.now + seconds
+        period = every or self.watch.limits.shortest() / 2
+        dump = self.world.now
+        while True:
+            while self.watch.advance(self.world.now, 32) == 32:
+                pass
+            if self.world.now >= dump:
+                self.discover()
+                dump = self.world.now + period
+            wake = self.watch.next_wakeup(self.world.now)
+            step = min(dump, end, wake if wake is not None else end)
+            if self.world.now >= end:
+                return
+            self.world.now = max(step, self.world.now)
+
+    def kinds(self) -> list[str]:
+        return [event.kind for event in self.events]
+
+
+def test_a_silent_connection_is_closed_within_a_tick_of_its_limit_and_a_live_one_never() -> None:
+    it = Harness(Limits(idle=10.0, grain=GRAIN))
+    silent, live = it.world.connect(), it.world.connect()
+    for sock in (silent, live):
+        it.world.send(sock)
+        it.world.answer(sock)
+    begun = it.world.now
+    for _ in range(30):
+        it.run(3.0)
+        it.world.send(live)
+        it.world.answer(live)
+    (closed,) = (event for event in it.events if event.kind == "closed")
+    assert closed.ident == silent.ident
+    assert begun + 10.0 <= closed.at <= begun + 10.0 + TICK
+    assert (closed.reason, closed.limit) == ("idle", 10.0)
+    assert live.open
+
+
+def test_without_hands_nothing_is_closed_and_each_silence_is_reported_once() -> None:
+    it = Harness(Limits(idle=10.0, grain=GRAIN), closes=False)
+    sock = it.world.connect()
+    it.run(60.0)
+    assert it.kinds() == ["found", "due"]
+    it.world.send(sock)
+    it.world.answer(sock)
+    it.run(60.0)
+    assert it.kinds() == ["found", "due", "due"]
+    assert sock.open
+
+
+def test_a_connection_that_speaks_between_the_look_and_the_close_is_averted() -> None:
+    it = Harness(Limits(idle=10.0, grain=GRAIN))
+    sock = it.world.connect()
+    real = it.world.end
+
+    def speak_first(ident: bytes, inode: int, again) -> str:
+        it.world.send(sock)
+        it.world.answer(sock)
+        it.watch._end = real
+        return real(ident, inode, again)
+
+    it.watch._end = speak_first
+    it.run(15.0)
+    assert it.kinds() == ["found", "averted"]
+    it.run(15.0)
+    assert it.kinds() == ["found", "averted", "closed"]
+
+
+@pytest.mark.parametrize("stopped_for", [11.0, 100.0, 10_000.0])
+def test_a_stop_of_ours_closes_no_connection_that_has_spoken(stopped_for: float) -> None:
+    it = Harness(Limits(idle=10.0, first_byte=5.0, grain=GRAIN))
+    spoke, silent = it.world.connect(), it.world.connect()
+    it.world.send(silent)
+    it.world.answer(silent)
+    it.run(1.0)
+    it.world.wait(stopped_for - 1.0)  # SIGSTOP: we sleep, the world does not
+    it.world.send(spoke)
+    it.world.answer(spoke)
+    it.world.wait(1.0)
+    it.run(0.5)
+    assert spoke.open
+    assert not silent.open
+
+
+@pytest.mark.parametrize("even_unanswered", [False, True])
+def test_a_stop_of_the_server_closes_no_connection_that_has_spoken(even_unanswered: bool) -> None:
+    it = Harness(Limits(idle=10.0, first_byte=5.0, grain=GRAIN, even_unanswered=even_unanswered))
+    sock = it.world.connect()
+    it.world.leave_unread(sock)
+    it.run(1000.0)
+    assert sock.open
+    sock.unread = 0
+    it.world.answer(sock)
+    it.run(5.0)
+    assert sock.open or even_unanswered  # it answered: the peer has its whole timeout now
+    it.run(20.0)
+    assert not sock.open
+
+
+def test_looks_are_proportional_to_what_can_be_due() -> None:
+    """1,000 connections, one of which is due per tick: a dump per tick would show 60,000."""
+    it = Harness(Limits(idle=60.0, grain=GRAIN))
+    draw = random.Random(1)
+    for _ in range(1000):
+        sock = it.world.connect()
+        it.world.send(sock)
+        it.world.answer(sock)
+        sock.heard = sock.spoke = it.world.now - draw.uniform(0, 59)
+    it.discover(info=True)
+    assert it.watch.counts.looks == 0
+    it.run(60.0)
+    assert len(it.world.shut) > 950
+    assert it.watch.counts.looks <= 1100
+    assert it.watch.counts.dumps <= 4
+
+
+def test_a_busy_connection_is_looked_at_about_once_per_limit() -> None:
+    it = Harness(Limits(idle=60.0, grain=GRAIN))
+    sock = it.world.connect()
+    for _ in range(600):
+        it.run(1.0, every=30.0)
+        it.world.send(sock)
+        it.world.answer(sock)
+    assert sock.open
+    assert it.watch.counts.looks <= 600 / 58 + 3
+
+
+def test_a_connection_that_a_dump_did_not_show_is_asked_for_before_it_counts_as_gone() -> None:
+    it = Harness(Limits(idle=60.0, grain=GRAIN))
+    sock, other = it.world.connect(), it.world.connect()
+    it.discover()
+    for _ in it.watch.discover([], lambda found: True):
+        pass
+    assert len(it.watch.table) == 2
+    it.world.hang_up(other)
+    it.discover()
+    assert it.kinds() == ["found", "found", "gone"]
+    assert it.watch.table.find(1) is not None
+    assert sock.open
+
+
+def test_what_is_not_wanted_is_not_watched() -> None:
+    it = Harness(Limits(idle=1.0, grain=GRAIN))
+    sock = it.world.connect()
+    for _ in it.watch.discover(it.world.dump(it.world.listener, True), lambda found: False):
+        pass
+    it.world.wait(100.0)
+    assert it.watch.advance(it.world.now) == 0
+    assert (len(it.watch.table), sock.open) == (0, True)
+
+
+def test_a_bound_on_closes_defers_and_forgets_none() -> None:
+    it = Harness(Limits(idle=10.0, grain=GRAIN), reaps_per_second=20.0)
+    begun = it.world.now
+    for _ in range(200):
+        it.world.connect()
+    it.run(14.0)
+    assert 60 <= len(it.world.shut) <= 100
+    it.run(12.0)
+    assert len(it.world.shut) == 200
+    late = [event.at - begun for event in it.events if event.kind == "closed"]
+    assert late == sorted(late)
+
+
+def test_jitter_only_ever_lengthens_and_spreads() -> None:
+    it = Harness(Limits(idle=100.0, grain=GRAIN), jitter=0.5)
+    begun = it.world.now
+    for _ in range(64):
+        it.world.connect()
+    it.run(160.0)
+    ages = [event.at - begun for event in it.events if event.kind == "closed"]
+    assert len(ages) == 64
+    assert min(ages) >= 100.0
+    assert max(ages) <= 150.0 + TICK
+    assert len({round(age) for age in ages}) >= 10
+
+
+def test_a_connection_out_of_reach_is_reported_once_and_tried_again() -> None:
+    it = Harness(Limits(idle=10.0, grain=GRAIN))
+    sock = it.world.connect()
+    real, it.watch._end = it.watch._end, lambda ident, inode, again: "unreachable"
+    it.run(60.0)
+    assert it.kinds() == ["found", "unreachable"]
+    it.watch._end = real
+    it.run(20.0)
+    assert not sock.open
+
+
+def test_a_peer_that_takes_nothing_is_found_by_the_dump() -> None:
+    it = Harness(Limits(idle=1000.0, write=20.0, grain=GRAIN))
+    sock = it.world.connect()
+    it.world.send(sock)
+    it.world.answer(sock)
+    it.run(5.0)
+    it.world.stall(sock)
+    stalled = it.world.now
+    it.run(60.0)
+    (closed,) = (event for event in it.events if event.kind == "closed")
+    assert closed.reason == "write"
+    assert stalled + 20.0 <= closed.at <= stalled + 20.0 + 10.0 + TICK
+
+
+def test_rows_are_reused_and_old_references_mean_nothing() -> None:
+    it = Harness(Limits(idle=10.0, grain=GRAIN))
+    for _ in range(50):
+        first = it.world.connect()
+        it.discover()
+        it.world.hang_up(first)
+        it.discover()
+    last = it.world.connect()
+    it.world.wait(5.0)
+    it.world.send(last)
+    it.world.answer(last)
+    it.run(9.0)
+    assert last.open
+    assert len(it.watch.table.inode) == 1
+
+
+class Guarded(RuleBasedStateMachine):
+    """Connections that do anything at any time, beside the plainest model of what may happen to them."""
+
+    @initialize(takes=st.sampled_from([0.0, 0.001]), jitter=st.sampled_from([0.0, 0.3]))
+    def begin(self, takes: float, jitter: float) -> None:
+        self.jitter = jitter
+        self.limits = Limits(idle=10.0, first_byte=4.0, grain=GRAIN)
+        self.it = Harness(self.limits, jitter=jitter)
+        self.it.world.takes = takes
+        self.seen = 0
+        self.late_by = 0.0  # our own stops so far
+
+    @property
+    def world(self) -> FakeWorld:
+        return self.it.world
+
+    def some(self, number: int) -> FakeSocket | None:
+        alive = [sock for sock in self.world.sockets if sock.open]
+        return alive[number % len(alive)] if alive else None
+
+    @rule()
+    def connect(self) -> None:
+        self.world.connect()
+
+    @rule(number=st.integers(0, 99), answered=st.booleans())
+    def speak(self, number: int, answered: bool) -> None:
+        if sock := self.some(number):
+            self.world.send(sock)
+            if answered:
+                self.world.answer(sock)
+
+    @rule(number=st.integers(0, 99))
+    def answer(self, number: int) -> None:
+        if (sock := self.some(number)) and sock.received:
+            self.world.answer(sock)
+
+    @rule(number=st.integers(0, 99))
+    def hang_up(self, number: int) -> None:
+        if sock := self.some(number):
+            self.world.hang_up(sock)
+
+    @rule(seconds=st.floats(0.01, 8.0))
+    def time_passes(self, seconds: float) -> None:
+        self.it.run(seconds)
+
+    @precondition(lambda self: self.world.sockets)
+    @rule(seconds=st.floats(0.01, 30.0))
+    def we_are_stopped(self, seconds: float) -> None:
+        self.world.wait(seconds)
+        self.late_by += seconds
+
+    @invariant()
+    def never_early_and_exactly_once(self) -> None:
+        if not hasattr(self, "it"):
+            return
+        for event in self.it.events[self.seen :]:
+            if event.kind != "closed":
+                continue
+            (sock,) = (one for one in self.world.sockets if one.ident == event.ident)
+            assert sock in self.world.shut
+            assert event.at - sock.heard >= self.limits.of(event.reason)
+            if event.reason == "idle":
+                assert sock.spoke >= sock.heard
+                assert event.at - sock.spoke >= self.limits.idle
+            allowed = TICK + self.late_by + 3 * GRAIN + self.jitter * 10.0 + self.world.takes * 300
+            quiet_since = max(sock.heard, sock.spoke)
+            assert event.at - quiet_since <= self.limits.of(event.reason) + allowed
+        self.seen = len(self.it.events)
+        closed = [event.ident for event in self.it.events if event.kind == "closed"]
+        assert len(closed) == len(set(closed))
+
+    def teardown(self) -> None:
+        if hasattr(self, "it"):
+            self.it.run(40.0)
+            waiting = [sock for sock in self.world.sockets if sock.open]
+            assert all(sock.spoke < sock.heard for sock in waiting), "a silent connection was forgotten"
+
+
+Guarded.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestGuarded = Guarded.TestCase
