@@ -28,6 +28,10 @@ class Connection(Watched):
         self.cuts.append(reason)
 
 
+async def ping(connection) -> None:
+    """What a probe looks like; the loop here only takes note of it."""
+
+
 class Loop:
     """An event loop that wakes exactly when it should, but for the stalls it is told of."""
 
@@ -128,7 +132,7 @@ def test_instants_of_the_loops_clock_named_by_a_caller_after_a_stall_end_nothing
 @pytest.mark.parametrize("way", ["touch", "bound", "lease", "core", "resume"])
 def test_any_way_of_noting_activity_answers_a_probe(way):
     loop = Loop()
-    connection = loop.watch(5, probe=print, grace=2)
+    connection = loop.watch(5, probe=ping, grace=2)
     bound = connection.touch
     loop.run_until(6.5)
     assert loop.probed == [connection]
@@ -148,7 +152,7 @@ def test_any_way_of_noting_activity_answers_a_probe(way):
 
 def test_a_grace_longer_than_the_timeout_sends_one_probe_and_then_reaps():
     loop = Loop()
-    connection = loop.watch(2, probe=print, grace=7)
+    connection = loop.watch(2, probe=ping, grace=7)
     loop.run_until(9)
     assert (loop.probed, connection.reaped) == ([connection], False)
     loop.run_until(11)
@@ -165,7 +169,7 @@ def test_a_probe_made_while_time_goes_on_between_two_readings_does_not_turn_the_
         return loop.time
 
     loop.driver.clock.read = reading
-    connections = [loop.watch(0.5 + number / 100, probe=print, grace=0.3) for number in range(50)]
+    connections = [loop.watch(0.5 + number / 100, probe=ping, grace=0.3) for number in range(50)]
     loop.run_until(4)
     assert {connection.reason for connection in connections} == {"unanswered"}
 
@@ -186,14 +190,16 @@ def test_unread_bytes_spare_a_connection_two_of_whose_leases_come_due_in_one_loo
 
 def test_a_hand_watched_connection_counts_as_busy_until_it_says_that_it_waits():
     loop = Loop()
-    unknown, told, waits = loop.watch(100), loop.watch(100), loop.watch(100)
+    unknown, told, waits, mute = (loop.watch(100) for _ in range(4))
+    for connection in (unknown, told, waits):
+        connection.touch()
     with told.in_use():
         pass
     waits.receiving = True
     loop.driver.begin_drain(10)
     for _ in loop.driver.drain_slices():
         pass
-    assert [unknown.reason, told.reason, waits.reason] == [None, "drain", "drain"]
+    assert [unknown.reason, told.reason, waits.reason, mute.reason] == [None, "drain", "drain", "drain"]
     loop.run_until(11)
     assert unknown.reason == "drain_deadline"
 

@@ -71,7 +71,7 @@ async def test_it_sleeps_while_nothing_is_registered(autojump_clock):
     async with open_reaper(tick=0.001) as r:
         await trio.sleep(3600)
         assert r.statistics().core.epochs == 0
-        assert r._until == math.inf
+        assert r.driver.rest() == math.inf
         with r.watch(None, idle=5) as connection, connection.in_use():
             before = r.statistics().core.epochs
             await trio.sleep(3600)  # armed is nobody
@@ -217,8 +217,8 @@ async def test_an_answered_probe_spares_and_an_unanswered_one_reaps(autojump_clo
     assert len(pings) == 3
     assert pings[2] + 2 <= elapsed <= pings[2] + 3
     assert connection.reason == "unanswered"
-    assert r._purgatory.delayed == 0
-    assert r._purgatory.watched == 0
+    assert r.driver._purgatory.delayed == 0
+    assert r.driver._purgatory.watched == 0
 
 
 async def test_a_probe_that_raises_is_no_answer_and_is_logged(autojump_clock, caplog):
@@ -239,8 +239,8 @@ async def test_a_connection_that_ends_while_probed_leaves_nothing_behind(autojum
     async with open_reaper(tick=1.0) as r:
         with r.watch(None, idle=10, probe=ping, grace=5):
             await trio.sleep(12)
-            assert r._purgatory.delayed == 1
-        assert r._purgatory.delayed == 0
+            assert r.driver._purgatory.delayed == 1
+        assert r.driver._purgatory.delayed == 0
         await trio.sleep(100)
 
 

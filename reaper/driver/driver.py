@@ -26,6 +26,7 @@ from ..core.purgatory import DelayedOperation, Purgatory
 from ..core.reaper import IdleReaper
 from ..core.ticks import check_timeout, ms_to_seconds, seconds_to_ms_deadline, seconds_to_ms_now
 from ..core.wheel import TimingWheel
+from ..errors import InvalidArgument
 from ..journal import Journal
 from ..metrics import LoopStatistics
 from ..policy.herd import Bucket, Jitter
@@ -34,7 +35,7 @@ from .books import Books, log_hook_error
 from .operations import Answer, Leave
 from .slices import PROBE_GRACE, REAPS_PER_SLICE, fair_slice
 from .sockets import unread
-from .watched import DeadlineKey, Probe, Ward, Watched
+from .watched import DeadlineKey, Probe, Ward, Watched, check_probe
 
 NEVER = 1e9
 
@@ -47,17 +48,20 @@ class Driver:
         wake: Called when something is due earlier than `rest` has said: the adapter calls `rest` anew, soon.
         probe: Called with a connection whose `probe` is to be sent: run it as a task, and log what it raises.
         config: Tick, wheel size and the default idle timeout; None for the defaults.
+        idle: Seconds of silence allowed where nothing else is said; 0 is off; None: the config's `timeouts.idle`.
         tick, wheel_size: Instead of those of *config*.
         journal: Where the life of every connection is written; closing it is the caller's.
         listener: What the journal calls them.
         jitter: 0..1: the share of its timeout by which a connection's own is lengthened at random, at most, in whole
             ticks; None: the config's.
-        reaps_per_second: No more reaps than that; None: the config's, of which 0 is no bound.
+        reaps_per_second: No more reaps than that; 0: no bound; None: the config's.
         seed: For the same jitter every time.
     Attributes:
         core: The `IdleReaper`. Its times are those of `now`.
         clock: The `AwakeClock`.
         books: Of the ends.
+        idle: Seconds of silence allowed where nothing else is said; 0 is off.
+        on_empty: Called when the last of `connections` has ended.
         connections: Watched now, by uid. Parked ones are not among them.
         cpu: CPU seconds that `look` and `act` have used.
     Raises:
@@ -71,6 +75,7 @@ class Driver:
         probe: Callable[[Any], None],
         config: ReaperConfig | None = None,
         *,
+        idle: float | None = None,
         tick: float | None = None,
         wheel_size: int | None = None,
         journal: Journal | None = None,
@@ -79,6 +84,8 @@ class Driver:
         reaps_per_second: float | None = None,
         seed: int | None = None,
     ) -> None:
+        if not isinstance(config, ReaperConfig | None):
+            raise InvalidArgument(f"config must be a ReaperConfig or None, got {config!r}")
         self.config = ReaperConfig() if config is None else config
         # Two epochs a tick: half of the promised tick stays in hand for a loop that wakes late.
         self.core = IdleReaper(
@@ -88,9 +95,12 @@ class Driver:
             on_error=log_hook_error,
         )
         if reaps_per_second is None:
-            reaps_per_second = self.config.reaper.reaps_per_second or None
+            reaps_per_second = self.config.reaper.reaps_per_second
         self._jitter = Jitter(self.config.reaper.jitter if jitter is None else jitter, self.core.tick, seed)
-        self._bucket = None if reaps_per_second is None else Bucket(reaps_per_second)
+        self._bucket = None if is_off(reaps_per_second) else Bucket(reaps_per_second)
+        self.idle = self.config.timeouts.idle if idle is None else idle
+        self.in_force(self.idle)
+        self.on_empty: Callable[[], None] = _nothing
         self.clock = AwakeClock(clock, self.core.tick)
         self.books = Books(self.core, self.clock, journal, listener)
         self.connections: dict[int, Watched] = {}
@@ -247,11 +257,23 @@ class Driver:
 
     def in_force(self, idle: float) -> float:
         """The timeout for *idle* seconds, of which 0 is off."""
-        return NEVER if idle == 0 else check_timeout("idle", idle)
+        return NEVER if is_off(idle) else check_timeout("idle", idle)
 
     def later(self, idle: float) -> float:
         """The timeout of a new connection: *idle* and its jitter; 0 is off."""
-        return NEVER if idle == 0 else self._jitter.later(check_timeout("idle", idle))
+        return NEVER if is_off(idle) else self._jitter.later(check_timeout("idle", idle))
+
+    def check(self, idle: float | None, reason: str, probe: Probe | None, grace: float) -> None:
+        """Refuse what `watch` would refuse.
+
+        Raises:
+            InvalidArgument: by name and value.
+        """
+        self.in_force(self.idle if idle is None else idle)
+        check_timeout("grace", grace)
+        check_probe(probe)
+        if not isinstance(reason, str):
+            raise InvalidArgument(f"reason must be a str, got {reason!r}")
 
     def watch(
         self,
@@ -268,7 +290,7 @@ class Driver:
         Args:
             make: Called with the uid; returns the adapter's `Watched`.
             socket: Its socket, for the journal; or None.
-            idle: Seconds of silence allowed; 0 switches the timeout off; None takes the config's `timeouts.idle`.
+            idle: Seconds of silence allowed; 0 switches the timeout off; None takes the driver's own `idle`.
             reason: What a reap gives as its reason.
             probe: Sent when it has been silent for *idle*; then it has *grace* seconds, > 0, for any activity.
         Returns:
@@ -276,13 +298,12 @@ class Driver:
         Raises:
             InvalidArgument: by name and value. Nothing is left behind.
         """
-        timeout = self.later(self.config.timeouts.idle if idle is None else idle)
-        check_timeout("grace", grace)
+        self.check(idle, reason, probe, grace)
+        timeout = self.later(self.idle if idle is None else idle)
         connection: Watched = make(self.next_number())
         connection.probe = probe
         connection.grace = grace
-        connection.lease = self.register(connection.uid, timeout, reason=reason)
-        connection.touch = connection.lease.touch
+        connection.begin(self.register(connection.uid, timeout, reason=reason))
         self.connections[connection.uid] = connection
         self.books.opened(connection.lease, socket)
         if self._leave_by is not None:
@@ -296,6 +317,8 @@ class Driver:
         if self._purgatory.delayed:
             self._purgatory.cancel_for_key((Answer, connection.uid))
             self._purgatory.cancel_for_key((Leave, connection.uid))
+        if not self.connections:
+            self.on_empty()
 
     # ---- draining ------------------------------------------------------------------------------------------------
 
@@ -352,6 +375,15 @@ class Driver:
             lateness=books.lateness,
             lags=clock.lags,
         )
+
+
+def is_off(value: object) -> bool:
+    """Whether *value*, where None or a number of seconds is expected, says "off": None or 0."""
+    return value is None or (type(value) in (int, float) and value == 0)
+
+
+def _nothing() -> None:
+    """No adapter asked."""
 
 
 def unread_of(wards: Iterable[Ward]) -> set[int]:

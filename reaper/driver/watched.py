@@ -7,10 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
+from inspect import isbuiltin, iscoroutinefunction, isfunction, ismethod
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from ..core.lease import Expiry, Hook, Lease
 from ..core.ticks import check_timeout
+from ..errors import InvalidArgument
 from .operations import Answer
 from .sockets import unread
 
@@ -97,13 +100,16 @@ class Watched(Ward):
         reason: Why, or None.
         expiry: The core's record of the reap, or None.
         uid: Its key in the core, a number that is never used again.
-        receiving: Whether nothing but more bytes can wake the handler; None: not known, which counts as in use.
+        receiving: Whether nothing but more bytes can wake the handler; None: not known. Then it counts as in use from
+            the first sign of life on.
         hung_up: Whether the peer has said that it will send no more, or is gone.
     """
 
     __slots__ = (
+        "_born",
         "_deadlines",
         "_driver",
+        "_touched",
         "answer",
         "awaited",
         "expiry",
@@ -123,6 +129,8 @@ class Watched(Ward):
     def __init__(self, driver: Steers, uid: int) -> None:
         self._driver = driver
         self.uid = uid
+        self._touched = False
+        self._born = 0
         self._deadlines: list[Lease] | None = None
         self.awaited = False  # whether an operation waits for it to go idle
         self.probe: Probe | None = None
@@ -134,6 +142,25 @@ class Watched(Ward):
         self.receiving: bool | None = None
         self.hung_up = False
 
+    def begin(self, lease: Lease) -> None:
+        """It is watched by *lease* from now on."""
+        self.lease = lease
+        self._born = lease._epoch.serial
+        self.touch = self._first_touch
+
+    def _first_touch(self) -> None:
+        # Those of one epoch look alike to the lease; but what has never spoken is idle, and may leave at once.
+        self._touched = True
+        self.touch = self.lease.touch
+        self.touch()
+
+    def __repr__(self) -> str:
+        lease = self.lease
+        state = f"reaped: {self.reason}" if self.reaped else "in use" if lease.suspended else "armed"
+        if not self.reaped and not lease.alive:
+            state = "ended"
+        return f"<{type(self).__name__} {self.uid} {state}, idle={lease.timeout} s, reason {lease.reason!r}>"
+
     def _cut(self, reason: str) -> None:
         """End the handler: cancel it, or close the transport."""
         raise NotImplementedError
@@ -141,7 +168,16 @@ class Watched(Ward):
     @property
     def busy(self) -> bool:
         """Whether it is in use: suspended, or its handler does something else than waiting for bytes, or may do."""
-        return self.lease.suspended or not self.receiving
+        lease = self.lease
+        if lease.suspended:
+            return True
+        if self.receiving is None:
+            return self._touched or lease._epoch.serial != self._born
+        return not self.receiving
+
+    def went_idle(self) -> None:
+        """It waits for bytes now. Call it when `receiving` becomes True while `awaited`: a drain waits for that."""
+        self._driver.went_idle(self)
 
     def suspend(self) -> bool:
         """Exempt it until `resume`, because a request is in flight. True if it was armed."""
@@ -218,6 +254,22 @@ class Watched(Ward):
                 deadline.release()
         self.touch = _nothing  # not the dead lease's: a connection that has ended leaves no cycle for the collector
         self._driver.ended(self)
+
+
+def check_probe(probe: object) -> None:
+    """Make sure that *probe* is None or an async function. A lambda, and an object with `__call__`, may return one's.
+
+    Raises:
+        InvalidArgument: it is anything else.
+    """
+    function = probe
+    while isinstance(function, partial):
+        function = function.func
+    if probe is None or iscoroutinefunction(function):
+        return
+    sync = isfunction(function) or ismethod(function) or isbuiltin(function)
+    if not callable(function) or (sync and getattr(function, "__name__", "") != "<lambda>"):
+        raise InvalidArgument(f"probe must be an async function, got {probe!r}")
 
 
 def _nothing() -> None:

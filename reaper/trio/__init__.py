@@ -1,25 +1,27 @@
-"""The adapter for trio: one task for all connections, and the closing of those that have gone silent."""
+"""The adapter for trio: one task for all connections, and the closing of those that have gone silent.
+
+The rule of this room: *it is the only one that imports trio, and all of trio's waiting is in it*. What decides is
+`reaper.driver`. Read `reaper` (the task), `connection`, `streams`, `serve`; then, for connections without a task,
+`parked`, `parking`, `lingering` and `waking`; then `accepting`, `loop` and `pressure`.
+"""
 
 from __future__ import annotations
 
+from ..driver.slices import LONGEST_SLICE, PROBE_GRACE, REAPS_PER_SLICE, fair_slice
+from ..driver.sockets import unread
+from ..driver.watched import Probe
 from ..metrics import LoopStatistics
-from .parking import ParkableStream, Parked, ParkingLot, Silent, WakingLot
+from .accepting import accept
+from .connection import Connection
+from .lingering import Silent
+from .loop import let_the_loop_read
+from .parked import ParkableStream, Parked
+from .parking import ParkingLot
 from .pressure import relieve
-from .reaper import (
-    LONGEST_SLICE,
-    PROBE_GRACE,
-    REAPS_PER_SLICE,
-    Connection,
-    Probe,
-    TrioReaper,
-    WatchedStream,
-    fair_slice,
-    journal_clock,
-    open_reaper,
-    serve_parked,
-    serve_tcp,
-)
-from .sockets import unread
+from .reaper import TrioReaper, journal_clock, open_reaper
+from .serve import serve_parked, serve_tcp
+from .streams import SocketStream, WatchedStream
+from .waking import WakingLot
 
 __all__ = [
     "open_reaper",
@@ -28,6 +30,7 @@ __all__ = [
     "TrioReaper",
     "Connection",
     "WatchedStream",
+    "SocketStream",
     "Probe",
     "LoopStatistics",
     "ParkingLot",
@@ -35,6 +38,8 @@ __all__ = [
     "ParkableStream",
     "Parked",
     "Silent",
+    "accept",
+    "let_the_loop_read",
     "relieve",
     "unread",
     "journal_clock",

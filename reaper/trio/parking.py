@@ -10,258 +10,46 @@ A parked connection is reaped without a task: its descriptor is closed.
 
 from __future__ import annotations
 
-import errno
 import os
 import select
 import socket
 import ssl
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from itertools import islice
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
+from typing import Any, ClassVar, NoReturn, Protocol
 
 import trio
 
-from ..core.lease import Expiry, Lease
+from ..core.lease import Expiry
 from ..core.ticks import check_timeout
-from ..journal.leases import peer_of
-from .sockets import unread, waiting
-
-if TYPE_CHECKING:
-    from .reaper import TrioReaper
-
-NEVER = 1e9
-"""Seconds; the timeout that stands for "switched off": 31 years."""
-
-RECEIVE_BYTES = 65536
+from ..driver.driver import Driver, unread_of
+from ..driver.sockets import waiting
+from .accepting import accept
+from .lingering import Lingering, Silent
+from .loop import let_the_loop_read
+from .parked import ParkableStream, Parked, Tls
 
 WAKES_PER_PASS = 256
 """Connections that get a task before the loop is let run again."""
 
-ACCEPTS_PER_PASS = 64
-
-ACCEPT_PAUSE = 0.1
-"""Seconds until it is tried again when there was no descriptor left for one more connection."""
-
-OUT_OF_DESCRIPTORS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
-
 CLOSES_PER_SLICE = 128
 """Connections that a drain closes before the loop is let run again, or the next part of its window is waited for."""
 
-DISTURBED = -1
-"""The round of a task that is to linger no longer."""
-
-_READABLE = getattr(select, "EPOLLIN", 0) | getattr(select, "EPOLLRDHUP", 0) | getattr(select, "EPOLLONESHOT", 0)
+READABLE = getattr(select, "EPOLLIN", 0) | getattr(select, "EPOLLRDHUP", 0) | getattr(select, "EPOLLONESHOT", 0)
 _GONE = getattr(select, "EPOLLRDHUP", 0) | getattr(select, "EPOLLHUP", 0) | getattr(select, "EPOLLERR", 0)
 
 
-class Silent(BaseException):
-    """Raised in a handler whose connection has gone silent: let it pass, and the connection is parked.
-
-    Like `trio.Cancelled` it is no Exception, so that no handler swallows it by accident.
-    """
-
-
-class Parked:
-    """One connection of a parking lot, and the reaper's uid for it.
-
-    Attributes:
-        fd: Its descriptor; -1 once it is closed.
-        lease: The lease in force.
-        stream: What its handler was given; None while it is parked, unless TLS keeps it.
-        transport: The stream on its descriptor, while a handler runs, or None.
-    """
-
-    __slots__ = ("fd", "lease", "stream", "transport")
-
-    _probe: ClassVar[None] = None
-    _lot: ClassVar[ParkingLot]
-
-    lease: Lease
-
-    def __init__(self, fd: int) -> None:
-        self.fd = fd
-        self.stream: trio.abc.Stream | None = None
-        self.transport: ParkableStream | None = None
-
-    def _descriptor(self) -> int:
-        return self.fd
+class Watcher(Protocol):
+    """What a parking lot needs of a `TrioReaper`."""
 
     @property
-    def descriptor(self) -> int:
-        """Its descriptor; -1 once it is closed."""
-        return self.fd
+    def driver(self) -> Driver:
+        """Judges the parked connections."""
 
-    @property
-    def busy(self) -> bool:
-        """Whether a handler runs."""
-        return self.transport is not None
-
-    def _reap(self, reason: str, expiry: Expiry | None = None) -> None:
-        self._lot._reap(self, reason, expiry)
-
-    @property
-    def peer(self) -> str:
-        """The peer's address as text; empty if the connection is gone."""
-        try:
-            with _borrowed(self.fd) as borrowed:
-                host, port = borrowed.getpeername()[:2]
-        except (OSError, ValueError):
-            return ""
-        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-    def __repr__(self) -> str:
-        return f"fd {self.fd}"
-
-
-class ParkableStream(trio.abc.HalfCloseableStream):
-    """A connection of a parking lot while its handler runs: a stream, and the handler's way to the reaper.
-
-    Every receive touches the connection by itself. A receive that would have to wait raises `Silent`.
-
-    Attributes:
-        parked: What remains of it when the handler is gone.
-        reaped: Whether the reaper ended the handler.
-        reason: Why, or None.
-        hung_up: Whether the peer has said that it will send no more, or is gone.
-        may_park: Whether a receive may park it. Switch it off where the handler is in the middle of something.
-    """
-
-    __slots__ = ("_scope", "_streak", "hung_up", "may_park", "parked", "reaped", "reason")
-
-    _scope: trio.CancelScope
-
-    def __init__(self, parked: Parked) -> None:
-        self.parked = parked
-        self.reaped = False
-        self.reason: str | None = None
-        self.hung_up = False
-        self.may_park = True
-        self._streak = False
-
-    async def receive_some(self, max_bytes: int | None = None) -> bytes:
-        """Bytes as they come; empty at the end of file.
-
-        Raises:
-            Silent: there are none. Not for the handler to catch.
-            trio.BrokenResourceError: the connection is lost.
-        """
-        parked = self.parked
-        if self._streak:
-            await trio.lowlevel.checkpoint()  # whoever always has data ready must not have the loop for itself
-        self._streak = True
-        while True:
-            try:
-                data = os.read(self._fd(), RECEIVE_BYTES if max_bytes is None else max_bytes)
-                break
-            except BlockingIOError:
-                self._streak = False
-                await parked._lot._wait(self)
-            except OSError as error:
-                self.hung_up = True
-                raise trio.BrokenResourceError(f"receiving from {parked!r}: {error}") from error
-        if data:
-            parked.lease.touch()
-        else:
-            self.hung_up = True
-        return data
-
-    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
-        """Hand *data* to the kernel, waiting while it has no room.
-
-        Raises:
-            trio.BrokenResourceError: the connection is lost.
-        """
-        left = memoryview(data)
-        blocked = False
-        try:
-            while left:
-                try:
-                    left = left[os.write(self._fd(), left) :]
-                except BlockingIOError:
-                    blocked = True
-                    await trio.lowlevel.wait_writable(self._fd())
-        except OSError as error:
-            self.hung_up = True
-            raise trio.BrokenResourceError(f"sending to {self.parked!r}: {error}") from error
-        if not blocked:
-            await trio.lowlevel.checkpoint()
-
-    async def wait_send_all_might_not_block(self) -> None:
-        """Nothing is queued here, so there is nothing to wait for."""
-        await trio.lowlevel.checkpoint()
-
-    async def send_eof(self) -> None:
-        """Shut our sending side."""
-        with suppress(OSError), _borrowed(self._fd()) as borrowed:
-            borrowed.shutdown(socket.SHUT_WR)
-        await trio.lowlevel.checkpoint()
-
-    async def aclose(self) -> None:
-        """Close at once."""
-        self.parked._lot._close(self.parked)
-        await trio.lowlevel.checkpoint()
-
-    def _fd(self) -> int:
-        if self.parked.fd < 0:
-            raise trio.ClosedResourceError("this connection is closed")
-        return self.parked.fd
-
-    def touch(self) -> None:
-        """Note activity other than received bytes."""
-        self.parked.lease.touch()
-
-    def retime(self, idle: float, reason: str | None = None) -> bool:
-        """Put another timeout (seconds, > 0) in force, counted from the last activity. False if it was reaped."""
-        retimed = self.parked.lease.retime(idle, trio.current_time(), reason)
-        self.parked._lot._reaper._poke()
-        return retimed
-
-    @contextmanager
-    def in_use(self) -> Iterator[None]:
-        """Exempt the connection from reaping and parking for the length of the block. Its end counts as activity."""
-        could_park, self.may_park = self.may_park, False
-        suspended = self.parked.lease.suspend()
-        try:
-            yield
-        finally:
-            self.may_park = could_park
-            if suspended:
-                self.parked.lease.resume(trio.current_time())
-                self.parked._lot._reaper._poke()
-
-
-class _Tls(trio.abc.Stream):
-    """TLS around a parkable stream. Parks only in a receive of the handler's, not in a handshake or a send."""
-
-    def __init__(self, transport: ParkableStream, context: ssl.SSLContext) -> None:
-        transport.may_park = False
-        self.transport_stream = transport
-        self._shaken = False
-        self._inner = trio.SSLStream(transport, context, server_side=True, https_compatible=True)
-
-    async def receive_some(self, max_bytes: int | None = None) -> bytes:
-        if not self._shaken:
-            await self._inner.do_handshake()
-            self._shaken = True
-        self.transport_stream.may_park = True
-        try:
-            return bytes(await self._inner.receive_some(max_bytes))
-        finally:
-            self.transport_stream.may_park = False
-
-    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
-        await self._inner.send_all(data)
-
-    async def wait_send_all_might_not_block(self) -> None:
-        await self._inner.wait_send_all_might_not_block()
-
-    async def aclose(self) -> None:
-        await self._inner.aclose()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
+    async def welcome(self) -> None:
+        """Return when new connections are welcome."""
 
 
 class ParkingLot:
@@ -280,13 +68,15 @@ class ParkingLot:
     Attributes:
         reaped: How many were reaped, by reason.
         parks: Whether connections are parked at all.
+    Raises:
+        InvalidArgument: by name and value.
     """
 
     _SLOTS: ClassVar[tuple[str, ...]] = ()
 
     def __init__(
         self,
-        watcher: TrioReaper,
+        watcher: Watcher,
         handler: Callable[[Any], Awaitable[object]],
         idle: float,
         *,
@@ -295,30 +85,32 @@ class ParkingLot:
         tls: ssl.SSLContext | None = None,
         parks: bool | None = None,
     ) -> None:
-        self._reaper = watcher
+        self._watcher = watcher
+        self.driver = watcher.driver
         self._handler = handler
-        self._idle = 0.0 if idle == 0 else check_timeout("idle", idle)
-        self._linger = 0.0 if linger == 0 else check_timeout("linger", linger)
+        self.driver.in_force(idle)  # refuses what is no timeout
+        self._idle = idle
         self._reason = reason
         self._tls = tls
         self.parks = hasattr(select, "epoll") if parks is None else parks
         self._epoll = select.epoll() if self.parks else None
+        self.lingering = Lingering(0.0 if linger == 0 else check_timeout("linger", linger), parks=self.parks)
         # Each lot has its own class, so that no connection needs a reference to its lot.
-        self._type: type[Any] = type("Parked", (Parked,), {"__slots__": self._SLOTS, "_lot": self})
+        self._type: type[Any] = type("Parked", (Parked,), {"__slots__": self._SLOTS, "lot": self})
         self._by_fd: list[Parked | None] = []  # descriptors are small and dense: 8 bytes each where a dict takes 100
         self._open = 0
         self._awake = 0
         self._nursery: trio.Nursery | None = None
-        self._waiting: dict[int, int] = {}  # descriptors that tasks linger at -> the round in which that began
-        self._round = 0
-        self._lingerers = trio.Event()
         self._draining = False
-        self._empty = trio.Event()
+        self._drainers = trio.lowlevel.ParkingLot()
         self.reaped: Counter[str] = Counter()
 
     def __len__(self) -> int:
         """How many connections are open, parked or not."""
         return self._open
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self._open} connections, {self.parked} of them parked>"
 
     @property
     def parked(self) -> int:
@@ -333,8 +125,7 @@ class ParkingLot:
         """Wait for all of them until cancelled, then close all of them. What a handler raises ends it too."""
         try:
             async with trio.open_nursery() as self._nursery:
-                if self._linger and self.parks:
-                    self._nursery.start_soon(self._give_up)
+                self._nursery.start_soon(self.lingering.run)
                 task_status.started(self)
                 if self._epoll is None:
                     await trio.sleep_forever()
@@ -345,7 +136,7 @@ class ParkingLot:
         finally:
             self._nursery = None
             for parked in self:
-                self._close(parked)
+                self.close(parked)
             if self._epoll is not None:
                 self._epoll.close()
         raise AssertionError("unreachable")
@@ -361,50 +152,33 @@ class ParkingLot:
         accepted.setblocking(False)
         with suppress(OSError):  # it is no TCP
             accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        keeper = self._reaper._keeper
-        peer = peer_of(accepted) if keeper is not None else None
-        parked = self._admit(accepted.detach(), self._reaper._later(self._idle), self._reason)
-        if keeper is not None:
-            keeper.opened(parked.lease, trio.current_time(), self._reaper._listener, peer)
+        fd = accepted.fileno()
+        parked: Parked = self._admit(fd, self.driver.later(self._idle), self._reason)
+        self.driver.books.opened(parked.lease, accepted)
+        accepted.detach()
         if self._epoll is None:
             self._start(parked)
         else:
-            self._epoll.register(parked.fd, _READABLE)
+            self._epoll.register(fd, READABLE)
         return parked
 
-    def _admit(self, fd: int, timeout: float, reason: str) -> Parked:
+    def _admit(self, fd: int, timeout: float, reason: str) -> Any:
         parked: Parked = self._type(fd)
+        parked.lease = self.driver.register(parked, timeout, reason=reason)
         if fd >= len(self._by_fd):
             self._by_fd.extend([None] * (fd + 1 - len(self._by_fd)))
         self._by_fd[fd] = parked
         self._open += 1
-        parked.lease = self._reaper.register(parked, timeout, reason=reason)
         return parked
 
     async def accept(self, listening: socket.socket) -> NoReturn:
         """Accept from *listening* until cancelled, then close it.
 
         It pauses while the reaper is not `accepting`, and out of descriptors it pauses instead of failing: the kernel's
-        backlog holds who comes meanwhile.
+        backlog holds newcomers meanwhile.
         """
-        listening.setblocking(False)
         try:
-            while True:
-                await trio.lowlevel.wait_readable(listening)
-                await self._reaper.welcome()
-                for _ in range(ACCEPTS_PER_PASS):
-                    try:
-                        accepted, _ = listening.accept()
-                    except BlockingIOError:
-                        break
-                    except ConnectionError:
-                        continue  # it broke before it was accepted
-                    except OSError as error:
-                        if error.errno not in OUT_OF_DESCRIPTORS:
-                            raise
-                        await trio.sleep(ACCEPT_PAUSE)  # the backlog holds them until some connection has ended
-                        break
-                    self.add(accepted)
+            await accept(listening, self.add, welcome=self._watcher.welcome)
         finally:
             trio.lowlevel.notify_closing(listening)
             listening.close()
@@ -421,12 +195,12 @@ class ParkingLot:
             self._start(parked)
 
     def _start(self, parked: Parked) -> None:
-        if isinstance(parked.stream, _Tls):
+        if isinstance(parked.stream, Tls):
             transport = parked.stream.transport_stream
         else:
             transport = ParkableStream(parked)
-            parked.stream = transport if self._tls is None else _Tls(transport, self._tls)
-        transport._scope = trio.CancelScope()
+            parked.stream = transport if self._tls is None else Tls(transport, self._tls)
+        transport.scope = trio.CancelScope()
         parked.transport = transport
         self._awake += 1
         assert self._nursery is not None
@@ -434,7 +208,7 @@ class ParkingLot:
 
     async def _run(self, parked: Parked, transport: ParkableStream) -> None:
         try:
-            with transport._scope:
+            with transport.scope:
                 await self._handler(parked.stream)
         except BaseException as error:
             if not _is_silent(error):
@@ -445,8 +219,8 @@ class ParkingLot:
             if not transport.reaped and not self._draining:
                 self._park(parked)
                 return
-            self._reap(parked, "drain")
-            self._close(parked)
+            self.reap(parked, "drain")
+            self.close(parked)
         else:
             self._end(parked, by_peer=transport.hung_up)
 
@@ -456,92 +230,47 @@ class ParkingLot:
         if self._tls is None:
             parked.stream = None
         if self._epoll is not None:
-            self._epoll.modify(parked.fd, _READABLE)
-
-    async def _wait(self, stream: ParkableStream) -> None:
-        """Wait for bytes, or raise `Silent`."""
-        if stream.may_park:
-            await self.linger(stream._fd())
-        else:
-            await trio.lowlevel.wait_readable(stream._fd())
+            self._epoll.modify(parked.fd, READABLE)
 
     async def linger(self, fd: int) -> None:
         """Wait until *fd* can be read, but not for ever.
 
         Raises:
-            Silent: it has been silent for `linger` to twice as long; at once if that is 0. Never if nothing is parked.
+            Silent: it has been silent for long enough to be parked; at once while everything is being drained.
         """
-        if not self.parks:
-            await trio.lowlevel.wait_readable(fd)
-            return
-        if not self._linger or self._draining:
-            raise Silent
-        if not self._waiting:
-            self._lingerers.set()
-        self._waiting[fd] = self._round
-        try:
-            await trio.lowlevel.wait_readable(fd)
-        except trio.ClosedResourceError:
-            if self._waiting.get(fd) != DISTURBED:
-                raise
-            raise Silent from None
-        finally:
-            self._waiting.pop(fd, None)
-
-    async def _give_up(self) -> NoReturn:
-        """Park whoever has lingered for a whole round: for `linger` to twice as long."""
-        while True:
-            if not self._waiting:
-                self._lingerers = trio.Event()
-                await self._lingerers.wait()
-            await trio.sleep(self._linger)
-            long = [fd for fd, since in self._waiting.items() if since < self._round]
-            self._round += 1
-            for index, fd in enumerate(long, start=1):
-                self._disturb(fd)
-                if index % WAKES_PER_PASS == 0:
-                    await trio.lowlevel.checkpoint()
-
-    def _disturb(self, fd: int) -> None:
-        """End the waiting of a task that lingers. It sees the same as if its descriptor were closed."""
-        if fd in self._waiting:
-            self._waiting[fd] = DISTURBED
-            trio.lowlevel.notify_closing(fd)
+        await self.lingering.wait(fd)
 
     # ---- ends ----------------------------------------------------------------------------------------------------
 
-    def _reap(self, parked: Parked, reason: str, expiry: Expiry | None = None) -> None:
+    def reap(self, parked: Parked, reason: str, expiry: Expiry | None = None) -> None:
+        """End *parked* for *reason*; nothing if it has ended."""
         transport = parked.transport
         if parked.fd < 0 or (transport is not None and transport.reaped):
             return
-        keeper = self._reaper._keeper
-        if keeper is not None:
-            if expiry is not None:
-                keeper.reaped(parked.lease, expiry)
-            else:
-                keeper.ended(parked.lease, trio.current_time(), reason, by_peer=False)
+        self.driver.books.reaped(parked.lease, parked, reason, expiry)
         parked.lease.release()
         self.reaped[reason] += 1
-        self._reaper._note_end(parked, reason, expiry)
         if transport is None:
             self._left(parked, reason)
-            self._close(parked)
+            self.close(parked)
         else:
             transport.reaped = True
             transport.reason = reason
-            transport._scope.cancel(reason=f"reaped: {reason}")
+            transport.scope.cancel(reason=f"reaped: {reason}")
 
     def _end(self, parked: Parked, *, by_peer: bool) -> None:
-        """It ended without the reaper, or its handler did after a reap."""
-        if self._reaper._keeper is not None:
-            self._reaper._keeper.ended(parked.lease, trio.current_time(), None, by_peer=by_peer)
-        self._left(parked, None)
-        self._close(parked)
+        """It ended by itself, or its handler did."""
+        if parked.fd < 0:
+            return
+        self.driver.books.left(parked.lease, by_peer=by_peer)
+        if parked.transport is None:
+            self._left(parked, None)
+        self.close(parked)
 
-    def _left(self, parked: Parked, reason: str | None) -> None:
+    def _left(self, parked: Any, reason: str | None) -> None:
         """A connection is about to be closed that no handler was told of."""
 
-    def _close(self, parked: Parked) -> None:
+    def close(self, parked: Parked) -> None:
         """Close the descriptor and forget everything; any number of times."""
         fd = parked.fd
         if fd < 0:
@@ -556,7 +285,7 @@ class ParkingLot:
         fd = parked.fd
         parked.lease.release()
         if self._epoll is not None:
-            # A close would do, were it not for copies of the descriptor in processes somebody may have forked.
+            # A close would do, were it not for copies of the descriptor in processes that may have been forked.
             with suppress(OSError):
                 self._epoll.unregister(fd)
         parked.fd = -1
@@ -565,7 +294,7 @@ class ParkingLot:
         self._by_fd[fd] = None
         self._open -= 1
         if not self._open:
-            self._empty.set()
+            self._drainers.unpark_all()
 
     async def drain(self, timeout: float, window: float = 0.0) -> None:
         """End every connection: the silent ones spread over *window*, the others when they fall silent.
@@ -579,131 +308,36 @@ class ParkingLot:
         """
         check_timeout("timeout", timeout)
         with trio.move_on_after(timeout):
-            await trio.lowlevel.checkpoint()
-            await trio.lowlevel.checkpoint()
+            await let_the_loop_read()
             await self._end_silent(window)
-            # From here on whoever falls silent leaves by itself; in between some may have.
-            self._draining = True
+            # From here on each connection that falls silent leaves by itself; in between some may have fallen silent.
+            self._draining = self.lingering.stopped = True
             await self._end_silent(0.0)
             self._end_lingering()
             await self._all_gone()
         for parked in self:
-            self._reap(parked, "drain_deadline")
+            self.reap(parked, "drain_deadline")
         await self._all_gone()
 
     async def _end_silent(self, window: float) -> None:
-        everybody = iter(list(self))
+        everything = iter(list(self))
         slices = max(1, -(-self._open // CLOSES_PER_SLICE))
-        while batch := list(islice(everybody, CLOSES_PER_SLICE)):
+        while batch := list(islice(everything, CLOSES_PER_SLICE)):
             silent = [parked for parked in batch if parked.fd >= 0 and parked.transport is None]
-            spoken = set(unread(parked.fd for parked in silent))
+            spoken = unread_of(silent)
             for parked in silent:
                 if parked.fd not in spoken:
-                    self._reap(parked, "drain")
+                    self.reap(parked, "drain")
             await trio.sleep(window / slices)
 
     def _end_lingering(self) -> None:
-        for fd in list(self._waiting):
-            self._disturb(fd)
+        self.lingering.end()
 
     async def _all_gone(self) -> None:
         while self._open:
-            self._empty = trio.Event()
-            await self._empty.wait()
-
-
-class WakingLot(ParkingLot):
-    """For servers that watch their connections by themselves and park only the silence between two requests.
-
-    They hand a connection over with `park`, with whatever they want to remember of it, and get it back as soon as
-    there is something to read. Waiting with `linger` tells them when that is worth it.
-
-    Args:
-        watcher, linger, parks: As in `ParkingLot`.
-        woken: Called in a task of its own with the socket and what was remembered; the socket is its own again.
-        ended: Called with what was remembered and the reason of the reap, or None if the peer went, after which the
-            socket is closed. Must not block.
-    """
-
-    _SLOTS: ClassVar[tuple[str, ...]] = ("remembered",)
-
-    def __init__(
-        self,
-        watcher: TrioReaper,
-        woken: Callable[[socket.socket, Any], Awaitable[object]],
-        ended: Callable[[Any, str | None], object],
-        *,
-        linger: float = 1.0,
-        parks: bool | None = None,
-    ) -> None:
-        super().__init__(watcher, _never_called, 0.0, linger=linger, parks=parks)
-        self._woken = woken
-        self._told = ended
-
-    def park(self, connected: socket.socket, idle: float, remembered: Any, activity: Lease, reason: str) -> Parked:
-        """Take *connected* over until there is something to read.
-
-        Args:
-            connected: Detached; the caller's socket object is of no more use.
-            idle: Seconds of silence allowed, counted from the last activity of *activity*; 0 switches the timeout off.
-            remembered: Whatever `woken` needs.
-            activity: The lease the caller had; it stays the caller's to release.
-            reason: What a reap gives as its reason.
-        Raises:
-            RuntimeError: the lot does not run, or parks nothing. The socket stays the caller's.
-        """
-        if self._nursery is None or self._epoll is None:
-            raise RuntimeError("this parking lot does not run: start its run() first, where there is an epoll")
-        timeout = idle or NEVER
-        parked: Any = self._admit(connected.detach(), timeout, reason)
-        parked.remembered = remembered
-        # Being parked is no activity: the silence goes on. To put a timeout in force counts from the epoch noted here.
-        parked.lease._epoch = activity._epoch
-        parked.lease.retime(timeout, trio.current_time())
-        self._epoll.register(parked.fd, _READABLE)
-        if self._draining and not unread([parked.fd]):
-            self._reap(parked, "drain")
-        return parked  # type: ignore[no-any-return]
-
-    def _start(self, parked: Any) -> None:
-        fd, remembered = parked.fd, parked.remembered
-        self._forget(parked)
-        assert self._nursery is not None
-        self._nursery.start_soon(self._woken, socket.socket(fileno=fd), remembered)
-
-    def _end_lingering(self) -> None:
-        """Nothing: who lingers is not parked, and so the server's to drain."""
-
-    def _left(self, parked: Any, reason: str | None) -> None:
-        self._told(parked.remembered, reason)
-
-    def end(self, parked: Parked, reason: str) -> None:
-        """Reap it now, for *reason*, unless bytes of it are unread; nothing if it is not parked any more."""
-        if parked.fd >= 0 and not unread([parked.fd]):
-            self._reap(parked, reason)
-
-    def retime(self, idle: float) -> None:
-        """Put another timeout in force on all that are parked, counted from their last activity. O(parked)."""
-        now = trio.current_time()
-        for parked in self:
-            parked.lease.retime(idle or NEVER, now)
-        self._reaper._poke()
+            await self._drainers.park()
 
 
 def _is_silent(error: BaseException) -> bool:
     """Whether it is `Silent`, wrapped by the handler's own nurseries perhaps."""
     return isinstance(error, Silent) or (isinstance(error, BaseExceptionGroup) and error.split(Silent)[1] is None)
-
-
-async def _never_called(stream: object) -> None:
-    """The handler of a lot that has none."""
-
-
-@contextmanager
-def _borrowed(fd: int) -> Iterator[socket.socket]:
-    """A socket object for *fd* that does not close it."""
-    borrowed = socket.socket(fileno=fd)
-    try:
-        yield borrowed
-    finally:
-        borrowed.detach()

@@ -1,22 +1,21 @@
-"""Acting on pressure in a trio program: who has been silent longest goes, and the door is shut while the house is full.
+"""Acting on pressure in a trio program: the longest silent go, and the door is shut while the house is full.
 
-The rule of this module: *nobody with a request in flight*. Only a connection that waits for bytes, has none unread, and
-whose lease says so by its reason, is ever let go; suspended ones are not even looked at.
+The rule of this module: *no connection with a request in flight*. Only a connection that waits for bytes, has none
+unread, and whose lease says so by its reason, is ever let go; suspended ones are not even looked at.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
 import trio
 
+from ..driver.driver import unread_of
+from ..driver.watched import Ward
 from ..policy.pressure import Gauge, Pressure, Reading, Verdict
-from .parking import Parked
-from .sockets import unread
-
-if TYPE_CHECKING:
-    from .reaper import Connection, TrioReaper
+from .loop import let_the_loop_read
+from .reaper import TrioReaper
 
 REASON = "pressure"
 """The reason of a connection that had to go."""
@@ -53,9 +52,8 @@ async def relieve(
             verdict = pressure.judge(look(len(watcher)))
             watcher.accepting = verdict.accept
             if verdict.scale < 1 or verdict.evict:
-                # As before any reap: whoever has spoken is to be heard first.
-                await trio.lowlevel.checkpoint()
-                await trio.lowlevel.checkpoint()
+                # As before any reap: a peer that has spoken is to be heard first.
+                await let_the_loop_read()
                 pressure.evicted += let_go(watcher, verdict, pressure.min_age, reasons)
             await trio.sleep(watcher.core.tick if every is None else every)
     finally:
@@ -63,30 +61,29 @@ async def relieve(
 
 
 def let_go(watcher: TrioReaper, verdict: Verdict, min_age: float, reasons: Collection[str] = IDLE_REASONS) -> int:
-    """Reap whom *verdict* does not bear any longer. Returns how many.
+    """Reap what *verdict* bears no longer. Returns how many.
 
-    These go: whoever has been silent for `scale` of its timeout; of the others the longest silent, until `evict` have
-    gone; nobody who has been silent for less than *min_age* seconds.
+    These go: connections that have been silent for `scale` of their timeout; of the others the longest silent, until
+    `evict` have gone; none that has been silent for less than *min_age* seconds.
     """
-    now = trio.current_time()
-    doomed: list[Connection | Parked] = []
+    now = watcher.driver.now()
+    doomed: list[Ward] = []
     others = max(0, len(watcher.core) - len(watcher))  # leases that are no connections, and never touched perhaps
     for uid in watcher.core.oldest(LOOKS + others):
         explained = watcher.core.explain(uid)
         silent = 0.0 if explained.active_until is None else now - explained.active_until
         if silent < min_age:
-            break  # and so is everybody after it
+            break  # and so are all after it
         enough = silent >= explained.timeout * verdict.scale
         if explained.reason not in reasons or not (enough or len(doomed) < verdict.evict):
             continue
         connection = watcher.waiting(uid)
         if connection is not None:
             doomed.append(connection)
-    descriptors = [connection.descriptor for connection in doomed]
-    spoken = set(unread(fd for fd in descriptors if fd >= 0))
+    spoken = unread_of(doomed)
     gone = 0
-    for connection, descriptor in zip(doomed, descriptors, strict=True):
-        if descriptor not in spoken:
-            connection._reap(REASON)
+    for connection in doomed:
+        if connection.descriptor not in spoken:
+            connection.reap(REASON)
             gone += 1
     return gone

@@ -228,6 +228,7 @@ class HttpServer:
         try:
             with self.watcher.watch(transport) as watch:
                 policy = IdlePolicy(self.config, watch, trio.current_time(), self._sweep, transport.progress, phase)
+                watch.receiving = True  # the policy suspends it while a request is in flight
                 policy.requests = kept.requests
                 kept.policy = transport.policy = policy
                 transport.linger = None if self.lot is None else self.lot.linger

@@ -1,0 +1,184 @@
+"""One connection of a parking lot: what remains of it while it is silent, and its streams while a handler runs.
+
+The rule of this module: *what is kept of a silent connection is what its next byte needs*: a descriptor and a lease,
+and with TLS its session.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, ClassVar, Protocol
+
+import trio
+
+from ..core.lease import Expiry
+from ..driver.driver import Driver
+from ..driver.watched import Ward
+from .lingering import Lingering
+from .streams import SocketStream, borrowed
+
+
+class Lot(Protocol):
+    """What a connection needs of its parking lot."""
+
+    driver: Driver
+    lingering: Lingering
+
+    def reap(self, parked: Any, reason: str, expiry: Expiry | None = None) -> None:
+        """End *parked*."""
+
+    def close(self, parked: Any) -> None:
+        """Close its descriptor."""
+
+
+class Parked(Ward):
+    """One connection of a parking lot, and the reaper's uid for it.
+
+    Attributes:
+        fd: Its descriptor; -1 once it is closed.
+        lease: The lease in force.
+        stream: What its handler was given; None while it is parked, unless TLS keeps it.
+        transport: The stream on its descriptor, while a handler runs, or None.
+    """
+
+    __slots__ = ("fd", "lease", "stream", "transport")
+
+    probe: ClassVar[None] = None  # type: ignore[misc]
+    lot: ClassVar[Lot]
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+        self.stream: trio.abc.Stream | None = None
+        self.transport: ParkableStream | None = None
+
+    @property
+    def descriptor(self) -> int:
+        """Its descriptor; -1 once it is closed."""
+        return self.fd
+
+    @property
+    def busy(self) -> bool:
+        """Whether a handler runs."""
+        return self.transport is not None
+
+    def reap(self, reason: str, expiry: Expiry | None = None) -> None:
+        """End it for *reason*; nothing if it has ended."""
+        self.lot.reap(self, reason, expiry)
+
+    @property
+    def peer(self) -> str:
+        """The peer's address as text; empty if the connection is gone."""
+        try:
+            with borrowed(self.fd) as connected:
+                host, port = connected.getpeername()[:2]
+        except (OSError, ValueError):
+            return ""
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+    def __repr__(self) -> str:
+        return f"fd {self.fd}"
+
+
+class ParkableStream(SocketStream):
+    """A connection of a parking lot while its handler runs: a stream, and the handler's way to the reaper.
+
+    Every receive touches the connection by itself. A receive that would have to wait raises `Silent`.
+
+    Attributes:
+        parked: What remains of it when the handler is gone.
+        reaped: Whether the reaper ended the handler.
+        reason: Why, or None.
+        may_park: Whether a receive may park it. Switch it off where the handler is in the middle of something.
+    """
+
+    __slots__ = ("may_park", "parked", "reaped", "reason", "scope")
+
+    scope: trio.CancelScope
+
+    def __init__(self, parked: Parked) -> None:
+        super().__init__()
+        self.parked = parked
+        self.reaped = False
+        self.reason: str | None = None
+        self.may_park = True
+
+    def fileno(self) -> int:
+        """Its descriptor; -1 once it is closed."""
+        return self.parked.fd
+
+    def heard(self, count: int) -> None:
+        """Note activity."""
+        self.parked.lease.touch()
+
+    def touch(self) -> None:
+        """Note activity other than received bytes."""
+        self.parked.lease.touch()
+
+    async def until_readable(self) -> None:
+        """Wait for bytes, or raise `Silent`."""
+        if self.may_park:
+            await self.parked.lot.lingering.wait(self._open())
+        else:
+            await super().until_readable()
+
+    def close(self) -> None:
+        """Close at once; any number of times."""
+        self.parked.lot.close(self.parked)
+
+    def retime(self, idle: float, reason: str | None = None) -> bool:
+        """Put another timeout in force, counted from the last activity; 0 switches it off. False if it was reaped."""
+        driver = self.parked.lot.driver
+        retimed = self.parked.lease.retime(driver.in_force(idle), driver.now(), reason)
+        driver.poke()
+        return retimed
+
+    @contextmanager
+    def in_use(self) -> Iterator[None]:
+        """Exempt the connection from reaping and parking for the length of the block. Its end counts as activity."""
+        could_park, self.may_park = self.may_park, False
+        suspended = self.parked.lease.suspend()
+        try:
+            yield
+        finally:
+            self.may_park = could_park
+            if suspended:
+                driver = self.parked.lot.driver
+                self.parked.lease.resume(driver.now())
+                driver.poke()
+
+    def __repr__(self) -> str:
+        return f"<ParkableStream {self.parked!r}>"
+
+
+class Tls(trio.abc.Stream):
+    """TLS around a parkable stream. Parks only in a receive of the handler's, not in a handshake or a send."""
+
+    def __init__(self, transport: ParkableStream, context: ssl.SSLContext) -> None:
+        transport.may_park = False
+        self.transport_stream = transport
+        self._shaken = False
+        self._inner = trio.SSLStream(transport, context, server_side=True, https_compatible=True)
+
+    async def receive_some(self, max_bytes: int | None = None) -> bytes:
+        if not self._shaken:
+            await self._inner.do_handshake()
+            self._shaken = True
+        self.transport_stream.may_park = True
+        try:
+            return bytes(await self._inner.receive_some(max_bytes))
+        finally:
+            self.transport_stream.may_park = False
+
+    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
+        await self._inner.send_all(data)
+
+    async def wait_send_all_might_not_block(self) -> None:
+        await self._inner.wait_send_all_might_not_block()
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)

@@ -1,0 +1,120 @@
+"""Servers in one call: `trio.serve_tcp` with an idle timeout, with or without a task per silent connection.
+
+The rule of this module: *the handler need know nothing of the reaper*.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import ssl
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, NoReturn
+
+import trio
+
+from ..config.settings import ReaperConfig
+from ..driver.slices import PROBE_GRACE
+from ..driver.watched import Probe
+from .accepting import accept
+from .reaper import open_reaper
+
+
+async def serve_tcp(
+    handler: Callable[[Any], Awaitable[object]],
+    port: int,
+    *,
+    idle: float | None = None,
+    host: str | bytes | None = None,
+    backlog: int | None = None,
+    handler_nursery: trio.Nursery | None = None,
+    config: ReaperConfig | None = None,
+    tick: float | None = None,
+    wheel_size: int | None = None,
+    probe: Probe | None = None,
+    grace: float = PROBE_GRACE,
+    task_status: trio.TaskStatus[list[trio.SocketListener]] = trio.TASK_STATUS_IGNORED,
+) -> NoReturn:
+    """`trio.serve_tcp`, and every connection that stays silent for *idle* seconds is closed.
+
+    The handler need know nothing of it: it is given a `WatchedStream`, on which receiving touches by itself.
+
+    Args:
+        handler, port, host, backlog, handler_nursery, task_status: As in `trio.serve_tcp`.
+        idle: Seconds of silence allowed; 0 switches the timeout off; None takes the config's `timeouts.idle`.
+        config, tick, wheel_size: As in `TrioReaper`.
+        probe, grace: As in `TrioReaper.watch`.
+    Raises:
+        InvalidArgument: by name and value.
+        OSError: the port cannot be had; and whatever the handler raises, as in `trio.serve_tcp`.
+    """
+    async with open_reaper(config, tick=tick, wheel_size=wheel_size) as reaper:
+        watched = reaper.watched(handler, idle, probe=probe, grace=grace)
+        listeners = await trio.open_tcp_listeners(port, host=host, backlog=backlog)
+
+        async def handle(connected: socket.socket) -> None:
+            stream = trio.SocketStream(trio.socket.from_stdlib_socket(connected))
+            try:
+                await watched(stream)
+            finally:
+                await trio.aclose_forcefully(stream)
+
+        with _listening(listeners) as sockets:
+            async with trio.open_nursery() as nursery:
+                handlers = nursery if handler_nursery is None else handler_nursery
+                for listening in sockets:
+                    nursery.start_soon(_accept, listening, handlers, handle)
+                task_status.started(listeners)
+    raise AssertionError("unreachable")
+
+
+async def _accept(
+    listening: socket.socket, handlers: trio.Nursery, handle: Callable[[socket.socket], Awaitable[None]]
+) -> None:
+    await accept(listening, lambda connected: handlers.start_soon(handle, connected))
+
+
+async def serve_parked(
+    handler: Callable[[Any], Awaitable[object]],
+    port: int,
+    *,
+    idle: float | None = None,
+    host: str | bytes | None = None,
+    backlog: int | None = None,
+    tls: ssl.SSLContext | None = None,
+    linger: float = 0.0,
+    config: ReaperConfig | None = None,
+    task_status: trio.TaskStatus[list[trio.SocketListener]] = trio.TASK_STATUS_IGNORED,
+) -> NoReturn:
+    """As `serve_tcp`, but a connection costs no task while it is silent: *handler* begins anew with the next bytes.
+
+    Args:
+        handler, idle, tls, linger: As in `TrioReaper.parking_lot`.
+        port, host, backlog, task_status: As in `trio.serve_tcp`.
+        config: As in `TrioReaper`.
+    Raises:
+        InvalidArgument: by name and value.
+        OSError: the port cannot be had; and whatever the handler raises.
+    """
+    async with open_reaper(config) as reaper, reaper.parking_lot(handler, idle, linger=linger, tls=tls) as lot:
+        listeners = await trio.open_tcp_listeners(port, host=host, backlog=backlog)
+        with _listening(listeners) as sockets:
+            async with trio.open_nursery() as nursery:
+                for listening in sockets:
+                    nursery.start_soon(lot.accept, listening)
+                task_status.started(listeners)
+    raise AssertionError("unreachable")
+
+
+@contextmanager
+def _listening(listeners: Iterable[trio.SocketListener]) -> Iterator[list[socket.socket]]:
+    """Sockets of the standard library's for the ports of *listeners*: trio's cannot accept without waiting."""
+    sockets = [socket.socket(fileno=os.dup(listener.socket.fileno())) for listener in listeners]
+    try:
+        yield sockets
+    finally:
+        for listening in sockets:
+            listening.close()
+        for listener in listeners:
+            listener.socket.close()

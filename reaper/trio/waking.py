@@ -1,0 +1,96 @@
+"""Parking for servers that watch their connections by themselves and park only the silence between two requests.
+
+The rule of this module: *being parked is no activity*. The silence goes on where it was.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Awaitable, Callable
+from typing import Any, ClassVar
+
+from ..core.lease import Lease
+from .parked import Parked
+from .parking import READABLE, ParkingLot, Watcher
+
+
+class WakingLot(ParkingLot):
+    """A parking lot that gives each connection back as soon as there is something to read.
+
+    Servers hand a connection over with `park`, with whatever they want to remember of it. Waiting with `linger` tells
+    them when that is worth it.
+
+    Args:
+        watcher, linger, parks: As in `ParkingLot`.
+        woken: Called in a task of its own with the socket and what was remembered; the socket is its own again.
+        ended: Called with what was remembered and the reason of the reap, or None if the peer went, after which the
+            socket is closed. Must not block.
+    """
+
+    _SLOTS: ClassVar[tuple[str, ...]] = ("remembered",)
+
+    def __init__(
+        self,
+        watcher: Watcher,
+        woken: Callable[[socket.socket, Any], Awaitable[object]],
+        ended: Callable[[Any, str | None], object],
+        *,
+        linger: float = 1.0,
+        parks: bool | None = None,
+    ) -> None:
+        super().__init__(watcher, _never_called, 0.0, linger=linger, parks=parks)
+        self._woken = woken
+        self._told = ended
+
+    def park(self, connected: socket.socket, idle: float, remembered: Any, activity: Lease, reason: str) -> Parked:
+        """Take *connected* over until there is something to read.
+
+        Args:
+            connected: Detached; the caller's socket object is of no more use.
+            idle: Seconds of silence allowed, counted from the last activity of *activity*; 0 switches the timeout off.
+            remembered: Whatever `woken` needs.
+            activity: The lease the caller had; it stays the caller's to release.
+            reason: What a reap gives as its reason.
+        Raises:
+            RuntimeError: the lot does not run, or parks nothing. The socket stays the caller's.
+        """
+        if self._nursery is None or self._epoll is None:
+            raise RuntimeError("this parking lot does not run: start its run() first, where there is an epoll")
+        timeout = self.driver.in_force(idle)
+        parked: Parked = self._admit(connected.detach(), timeout, reason)
+        parked.remembered = remembered  # type: ignore[attr-defined]
+        # The silence goes on: to put a timeout in force counts from the epoch noted here.
+        parked.lease._epoch = activity._epoch
+        parked.lease.retime(timeout, self.driver.now())
+        self._epoll.register(parked.fd, READABLE)
+        if self._draining and not parked.has_unread():
+            self.reap(parked, "drain")
+        return parked
+
+    def _start(self, parked: Any) -> None:
+        fd, remembered = parked.fd, parked.remembered
+        self._forget(parked)
+        assert self._nursery is not None
+        self._nursery.start_soon(self._woken, socket.socket(fileno=fd), remembered)
+
+    def _end_lingering(self) -> None:
+        """Nothing: a connection that lingers is not parked, and so the server's to drain."""
+
+    def _left(self, parked: Any, reason: str | None) -> None:
+        self._told(parked.remembered, reason)
+
+    def end(self, parked: Parked, reason: str) -> None:
+        """Reap it now, for *reason*, unless bytes of it are unread; nothing if it is not parked any more."""
+        if parked.fd >= 0 and not parked.has_unread():
+            self.reap(parked, reason)
+
+    def retime(self, idle: float) -> None:
+        """Put another timeout in force on all that are parked, counted from their last activity. O(parked)."""
+        timeout, now = self.driver.in_force(idle), self.driver.now()
+        for parked in self:
+            parked.lease.retime(timeout, now)
+        self.driver.poke()
+
+
+async def _never_called(stream: object) -> None:
+    """The handler of a lot that has none."""
