@@ -23,10 +23,10 @@ PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint const
 .DEFAULT_GOAL := demo
 
 demo: .venv/.demo
-	@$(BIN)/python scripts/demo.py --connections $(CONNECTIONS) $(if $(PARKED),--parked)
+	@$(BIN)/python -m scripts.demo --connections $(CONNECTIONS) $(if $(PARKED),--parked)
 
 pipeline-demo: .venv/.dev
-	@$(BIN)/python scripts/pipeline_demo.py
+	@$(BIN)/python -m scripts.pipeline_demo
 
 interop: .venv/.dev
 	@$(BIN)/python -m scripts.interop
@@ -40,9 +40,9 @@ bench-quick: .venv/.dev
 	$(BIN)/python -m benchmarks document --results out/bench --out out/bench/performance.md
 
 bench-pipeline: .venv/.dev
-	$(BIN)/python benchmarks/pipeline/run.py --events 50M --rounds 3 --data out/bench --json benchmarks/results/pipeline-50M.json
-	$(BIN)/python benchmarks/pipeline/run.py --growth 1M,3M,10M,30M,50M,100M --data out/bench --json benchmarks/results/pipeline-growth.json
-	$(BIN)/python benchmarks/pipeline/document.py benchmarks/results/pipeline-*.json
+	$(BIN)/python -m benchmarks.pipeline.run --events 50M --rounds 3 --data out/bench --json benchmarks/results/pipeline-50M.json
+	$(BIN)/python -m benchmarks.pipeline.run --growth 1M,3M,10M,30M,50M,100M --data out/bench --json benchmarks/results/pipeline-growth.json
+	$(BIN)/python -m benchmarks.pipeline.document benchmarks/results/pipeline-*.json
 
 # A dot per test as it ends, and the slowest at the end.
 test: .venv/.dev

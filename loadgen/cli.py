@@ -15,10 +15,10 @@ from typing import Any, NoReturn, TypeVar
 
 from .cli_probe import add_behaviours, add_probe
 from .cli_simulate import add_simulate
-from .drive.protocols import PROTOCOLS, dialect_for
+from .drive.protocols import dialect_for
 from .judge.thresholds import parse_threshold
 from .plan.plan import DEFAULT_MIX, Law, make_plan
-from .plan.scenario import from_mix, load_scenario
+from .plan.scenario import PROTOCOL_NAMES, from_mix, load_scenario
 from .units import BadArgument, parse_count, parse_duration, parse_positive_duration, parse_target
 
 T = TypeVar("T")
@@ -95,7 +95,7 @@ def add_run(commands: Any) -> None:
         "--duration", type=duration, help="from the last connection to the end of the run; default 3 timeouts + a tick"
     )
     run.add_argument("--seed", type=int, help="same seed, same plan; default: drawn and reported")
-    run.add_argument("--protocol", choices=PROTOCOLS, help="default echo, or the scenario's")
+    run.add_argument("--protocol", choices=PROTOCOL_NAMES, help="default echo, or the scenario's")
     run.add_argument("--path", default="/", help="what an HTTP client asks for; default /")
     run.add_argument(
         "--connect-rate",
@@ -137,8 +137,10 @@ def add_run(commands: Any) -> None:
 
 def run_command(options: argparse.Namespace) -> int:
     """`loadgen run`."""
-    from .drive.fleet import Hooks, WorkerDied, drive
+    from .drive.fleet import Hooks, Progress, drive
     from .drive.journal import ClientJournal
+    from .drive.machine import MachineWatch
+    from .drive.processes import WorkerDied
     from .drive.server_watch import ServerWatch, read_server_stats
     from .judge.report import build_report
     from .show.dashboard import display_for
@@ -163,12 +165,21 @@ def run_command(options: argparse.Namespace) -> int:
     dialect_for(protocol, options.target)  # complains here rather than in a child process
     patience = options.patience or max(2 * law.tick, 1.0)
     stats = read_server_stats(options.server_stats) if options.server_stats else None
-    watch = ServerWatch(options.server_pid)
+    watch, machine = ServerWatch(options.server_pid), MachineWatch(options.server_pid)
     display = display_for(sys.stderr, options.quiet)
+
+    def on_progress(progress: Progress) -> None:
+        display.show(progress)
+        machine.glance()
+
+    def at_phase(phase: str) -> None:
+        watch.sample(phase)
+        machine.sample(phase)
+
     try:
         observation = drive(
             plan, options.target, protocol, patience, options.path, options.processes,
-            options.journal, Hooks(display.show, watch.sample),
+            options.journal, Hooks(on_progress, at_phase),
         )  # fmt: skip
     except WorkerDied as error:
         print(f"loadgen run: {error}", file=sys.stderr)
@@ -189,4 +200,5 @@ def run_command(options: argparse.Namespace) -> int:
     }
     established = sum(outcome.counters.established for outcome in observation.outcomes)
     report = build_report(plan, observation, config, stats or watch.result(established), options.threshold)
+    report["machine"] = machine.result(sum(outcome.user_seconds for outcome in observation.outcomes))
     return deliver(report, options)

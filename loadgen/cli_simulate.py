@@ -58,8 +58,7 @@ def add_simulate(commands: Any, reading: Any) -> None:
 def run_simulate(options: argparse.Namespace) -> int:
     """`loadgen simulate`."""
     from .drive.client import rss_bytes
-    from .drive.server_watch import UNKNOWN
-    from .judge.report import build_report
+    from .judge.report import UNKNOWN_SERVER, build_report
     from .show.deliver import deliver
     from .simulate import Faults, simulate_core
 
@@ -88,7 +87,7 @@ def run_simulate(options: argparse.Namespace) -> int:
         "connect_rate": rate,
         "faults": {"stalls": faults.stalls, "jumps": faults.jumps, "storms": faults.storms},
     }
-    report = build_report(plan, seen, config, dict(UNKNOWN), options.threshold)
+    report = build_report(plan, seen, config, dict(UNKNOWN_SERVER), options.threshold)
     hasher = hashlib.sha256()
     for column in seen.records.columns:
         hasher.update(column.tobytes())

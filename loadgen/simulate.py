@@ -16,9 +16,8 @@ from typing import Any, Protocol
 
 import reaper
 
-from .drive.fleet import Observation
-from .drive.messages import Counters, Outcome
 from .judge.histogram import Histogram
+from .judge.observation import Counters, Observation, Outcome
 from .judge.records import How, Record, RecordTable
 from .judge.stalls import Stalls
 from .plan.behaviours import Act, Behaviour
@@ -353,4 +352,4 @@ def observation(crowd: Crowd, server: Stalls, ramped: float, end: float) -> Obse
     """What *crowd* saw, in the form in which a run with real sockets is judged."""
     crowd.counters.open = len(crowd.present)
     outcome = Outcome(crowd.records, crowd.counters, Stalls(), server, Histogram(), Histogram(), 0, 0, {}, 0.0)
-    return Observation(0.0, ramped, end, False, [outcome])
+    return Observation(0.0, ramped, end, [outcome])

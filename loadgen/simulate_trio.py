@@ -13,7 +13,7 @@ import trio.testing
 
 import reaper.trio
 
-from .drive.fleet import Observation
+from .judge.observation import Observation
 from .judge.stalls import Stalls
 from .plan.plan import Plan
 from .simulate import STORM_SHARE, Crowd, Fault, Faults, SimulatedClient, observation

@@ -1,25 +1,22 @@
 """`make demo`: start the echo server, drive it with real connections, print the verdict.
 
-Two processes of ours, each a tree of its own: the server and the load generator. The verdict is the generator's: it was
-computed from the client's side and knows nothing of the reaper.
+One rule: the verdict is the client's. The load generator computes it from what it saw and knows nothing of the reaper.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
-import re
-import signal
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+from .limits import Machine, Plan, gib, make_plan, shortages
+from .serving import ROOT, DidNotStart, example, serving
+
 TICK = "1s"
-MIX = "silent=40,chatty=30,bursty=10,drip=10,vanish=10"
-MANY = 20_000
-MIX_OF_MANY = "silent=50,chatty=30,bursty=10,drip=10"
+PARK_FROM = 20_001
+"""Connections from which the server is told to keep no task for a silent one."""
 
 
 def main() -> int:
@@ -27,70 +24,66 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="make demo", description=__doc__)
     parser.add_argument("--connections", default="10000", help="how many real TCP connections (default 10000)")
     parser.add_argument("--parked", action="store_true", help="the server keeps no task for a silent connection")
+    parser.add_argument("--plan", action="store_true", help="say what would be run and what it takes, and stop")
     parser.add_argument("--out", type=Path, default=ROOT / "out" / "demo")
     options = parser.parse_args()
     if not options.connections.isdecimal() or int(options.connections) < 1:
         print(f"CONNECTIONS={options.connections}: must be a whole number >= 1, for example 10000", file=sys.stderr)
         return 2
-    connections = int(options.connections)
-    # A live connection has to speak within its timeout. 100,000 of them every few seconds would be more packets than
-    # two processors can carry beside everything else; and so many take longer to open than 5 s. All of them are to be
-    # open at once, so none vanishes by itself before the last one is there.
-    timeout, duration, mix = ("5s", "20s", MIX) if connections <= MANY else ("60s", "90s", MIX_OF_MANY)
+    machine = Machine.here()
+    plan = make_plan(int(options.connections), machine.descriptors)
+    parked = options.parked or plan.connections >= PARK_FROM
+    lacking = shortages(plan, machine, parked)
+    if lacking:
+        print(f"CONNECTIONS={plan.connections}: this machine is too small for it:", file=sys.stderr)
+        print("\n".join(f"  {line}" for line in lacking), file=sys.stderr)
+        return 2
+    print("\n".join(described(plan, parked)), flush=True)
+    if options.plan:
+        return 0
     options.out.mkdir(parents=True, exist_ok=True)
-
-    kind = "echo --parked" if options.parked else "echo"
-    print(f"1. an {kind} server with the reaper embedded: timeout {timeout}, tick {TICK}", flush=True)
-    server = subprocess.Popen(
-        [sys.executable, "-m", "server_example"]
-        + f"{kind} --port 0 --idle {timeout} --tick {TICK} --connections {connections}".split(),
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        text=True,
-        start_new_session=True,  # Ctrl-C reaches the generator first; the server is told when it has ended
-    )
-    assert server.stdout is not None
     try:
-        target = None
-        for line in server.stdout:
-            print("   " + line, end="", flush=True)
-            if found := re.match(r"listening on (\S+) ", line):
-                target = found[1]
-                break
-        if target is None:
-            return server.wait() or 1
-        log = options.out / "server.log"
-        reader = threading.Thread(target=_keep, args=(server.stdout, log))
-        reader.start()
+        return run(plan, parked, options.out)
+    except DidNotStart as error:
+        print(error, file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
 
-        print(f"2. {connections} connections that behave as planned, most of them badly: {mix}", flush=True)
+
+def described(plan: Plan, parked: bool) -> list[str]:
+    """What will be run and what it takes, in lines of at most 80 columns."""
+    minutes = f"{plan.expected / 60:.0f} minutes" if plan.expected >= 120 else f"{plan.expected} seconds"
+    kind = "parked while silent" if parked else "a task each"
+    return [
+        f"{plan.connections:,} connections for about {minutes}, {gib(plan.memory(parked))} of memory with the kernel's",
+        f"server: {plan.workers} workers, {kind}; timeout {plan.timeout} s, tick {TICK}",
+        f"clients: {plan.generators} processes or more, {plan.mix}",
+    ]
+
+
+def run(plan: Plan, parked: bool, out: Path) -> int:
+    """Server, load, verdict. Returns the exit status."""
+    flags = f"--idle {plan.timeout}s --tick {TICK} --connections {plan.connections} --workers {plan.workers}"
+    command = example("echo", *flags.split(), "--parked" if parked else "--no-parked")
+    # A session of its own: Ctrl-C reaches the generator alone, and the server is stopped when it has ended.
+    with serving(command, out / "server.log", session=True) as server:
+        print(f"1. the server listens on {server.target}", flush=True)
+        print(f"2. {plan.connections:,} clients that behave as planned, most of them badly", flush=True)
         status = subprocess.call(
-            [sys.executable, "-m", "loadgen", "run"]
-            + f"--target {target} --connections {connections} --server-pid {server.pid}".split()
-            + f"--timeout {timeout} --tick {TICK} --duration {duration} --mix {mix}".split()
-            + ["--report", str(options.out / "report.json"), "--png", str(options.out / "lateness.png")],
+            [sys.executable, "-m", "loadgen", "run", "--target", server.target, "--server-pid", str(server.pid)]
+            + f"--connections {plan.connections} --connect-rate {plan.rate} --timeout {plan.timeout}s".split()
+            + f"--tick {TICK} --duration {plan.duration}s --mix {plan.mix}".split()
+            + ["--report", str(out / "report.json"), "--png", str(out / "lateness.png")],
             cwd=ROOT,
         )
-    except KeyboardInterrupt:
-        status = 130
-    finally:
-        server.send_signal(signal.SIGTERM)
-        ended = server.wait()
-    reader.join()
-    print(f"3. {log.read_text().splitlines()[-1]}")
-    if ended:
-        print(f"the server ended with status {ended}", file=sys.stderr)
+    print(f"3. {server.said().splitlines()[-1]}")
+    if server.status:
+        print(f"the server ended with status {server.status}", file=sys.stderr)
     if status in (0, 1):
-        print(f"report: {os.path.relpath(options.out / 'report.json')}")
-        print(f"picture: {os.path.relpath(options.out / 'lateness.png')}")
-    return status or (1 if ended else 0)
-
-
-def _keep(lines: object, path: Path) -> None:
-    with path.open("w") as log:
-        for line in lines:  # type: ignore[attr-defined]
-            log.write(line)
-            log.flush()
+        print(f"report: {os.path.relpath(out / 'report.json')}")
+        print(f"picture: {os.path.relpath(out / 'lateness.png')}")
+    return status or (1 if server.status else 0)
 
 
 if __name__ == "__main__":

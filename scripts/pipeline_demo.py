@@ -1,6 +1,6 @@
 """Real traffic, from sockets to a page: server and load generator with journals, then audit, advice and report.
 
-    python scripts/pipeline_demo.py [--connections N] [--out DIR]
+    python -m scripts.pipeline_demo [--connections N] [--out DIR]
 
 Exit status: that of the report (0: every connection judged, no violation), or of the part that failed.
 """
@@ -8,15 +8,12 @@ Exit status: that of the report (0: every connection judged, no violation), or o
 from __future__ import annotations
 
 import argparse
-import re
 import shutil
-import signal
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+from .serving import ROOT, DidNotStart, example, serving
 
 
 def main() -> int:
@@ -35,31 +32,16 @@ def main() -> int:
     for directory in (events, client):  # another run's rows would be judged too
         shutil.rmtree(directory, ignore_errors=True)
     out.mkdir(parents=True, exist_ok=True)
-    command = [sys.executable, "-m", "server_example", "echo", "--port", "0", "--idle", options.timeout, "--tick", "1s"]
+    command = example("echo", "--idle", options.timeout, "--tick", "1s")
     command += ["--connections", str(options.connections), "--journal", str(events)]
-    server = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
-    try:
-        assert server.stdout is not None
-        port = None
-        for line in server.stdout:
-            print(f"server: {line}", end="", flush=True)
-            if match := re.search(r"listening on .*:(\d+) ", line):
-                port = match[1]
-                break
-        if port is None:
-            return server.wait() or 1
-        # Somebody has to read what the server says, or it would wait for the pipe.
-        reader = threading.Thread(target=server.stdout.read, daemon=True)
-        reader.start()
-        run = [sys.executable, "-m", "loadgen", "run", "--target", f"127.0.0.1:{port}"]
+    with serving(command, out / "server.log") as server:
+        print(f"server: {server.said()}", end="", flush=True)
+        run = [sys.executable, "-m", "loadgen", "run", "--target", server.target]
         load = ["--connections", str(options.connections), "--timeout", options.timeout, "--tick", "1s"]
         load += ["--connect-rate", options.connect_rate]
         mix = ["--mix", "silent=50,chatty=40,drip=10", "--duration", options.duration]
         kept = ["--report", str(out / "loadgen.json"), "--journal", str(client)]
         loaded = subprocess.run([*run, *load, *mix, *kept], cwd=ROOT, check=False).returncode
-    finally:
-        server.send_signal(signal.SIGTERM)
-        server.wait(timeout=60)
     report = [sys.executable, "-m", "reaper.pipeline", "report", "--events", str(events), "--client", str(client)]
     judged = subprocess.run([*report, "--out", str(out)], cwd=ROOT, check=False).returncode
     for name in ("audit.txt", "advice.txt"):
@@ -70,4 +52,7 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except DidNotStart as error:
+        sys.exit(str(error))

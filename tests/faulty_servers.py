@@ -48,7 +48,7 @@ class Server:
         self.sins = {"closed": 0, "early": 0, "late": 0, "never": 0, "false": 0}
 
     def serve(self) -> None:
-        print(self.listener.getsockname()[1], flush=True)
+        print(f"listening on 127.0.0.1:{self.listener.getsockname()[1]}", flush=True)
         while True:
             wait = self.due[0][0] - monotonic() if self.due else 1.0
             for key, _ in self.selector.select(max(wait, 0.0)):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -13,6 +12,7 @@ import pytest
 
 from benchmarks.servers import process as servers_process
 from benchmarks.servers import run as servers
+from scripts import serving
 
 WRK = """Running 1s test @ http://127.0.0.1:18999/ok
   1 threads and 50 connections
@@ -61,7 +61,7 @@ def test_wrk_drives_our_server(tmp_path: Path) -> None:
     if servers_process.installed("wrk") is None:
         pytest.skip("wrk is not installed")
     size = servers.Size(4, 0, 50, 1, 1)
-    with servers_process.serving(["ours"], 200, tmp_path) as started:
+    with servers_process.running(["ours"], 200, tmp_path) as started:
         found = servers.wrk_rounds(started, size, lambda _: None)
     assert found["ours"]["requests_per_second"][0] > 0
     assert found["ours"]["cpu_us"][0] > 0
@@ -82,7 +82,7 @@ def test_answers_that_were_errors_are_no_result(added: str) -> None:
         servers.read_wrk(WRK + added)
 
 
-def test_without_its_tool_a_server_is_left_out_aloud(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_its_tool_a_server_is_left_out_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(servers, "installed", lambda tool: None)
     said: list[str] = []
     report = servers.run(True, said.append, size=servers.TINY, only=["nginx"])
@@ -99,7 +99,7 @@ def test_without_its_tool_a_server_is_left_out_aloud(monkeypatch: pytest.MonkeyP
         (b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\nConnection: close\r\n\r\nok", "does not keep its connections"),
     ],
 )
-def test_a_server_that_answers_wrongly_is_not_measured(answer: bytes, said: str) -> None:
+def test_a_server_that_answers_wrongly_is_not_measured(answer: bytes, said: str, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def serve() -> None:
@@ -111,10 +111,10 @@ def test_a_server_that_answers_wrongly_is_not_measured(answer: bytes, said: str)
         thread = threading.Thread(target=serve)
         thread.start()
         kind = servers_process.KINDS["asyncio"]
-        with subprocess.Popen([sys.executable, "-c", ""]) as process:
-            wrong = servers_process.Server("wrong", kind, listener.getsockname()[1], process)
-            with pytest.raises(RuntimeError, match=said):
-                wrong.check()
+        started = serving.Server([sys.executable, "-c", ""], tmp_path / "log", port=listener.getsockname()[1])
+        with pytest.raises(RuntimeError, match=said):
+            servers_process.Server("wrong", kind, started).check()
+        started.end()
         thread.join()
 
 
@@ -130,9 +130,9 @@ def test_a_server_that_does_not_start_is_an_error_and_the_others_are_ended(tmp_p
     ):
         patch.setitem(kinds, "broken", broken)
         patch.setitem(kinds, "good", good)
-        with servers_process.serving(["good"], 10, tmp_path) as servers_up:
+        with servers_process.running(["good"], 10, tmp_path) as servers_up:
             started.append(servers_up["good"].dial())
-            with servers_process.serving(["broken"], 10, tmp_path):
+            with servers_process.running(["broken"], 10, tmp_path):
                 pass
     with started[0] as client:
         assert client.recv(1) == b""

@@ -53,6 +53,22 @@ PIPELINE = {
 }
 """The rooms of `reaper/pipeline/` likewise."""
 
+JUDGED = {"units", "plan", "judge"}
+LOADGEN = {
+    "units": (),
+    "plan": {"units"},
+    "judge": {"units", "plan"},
+    "drive": JUDGED,
+    "probe": JUDGED | {"drive"},
+    "simulate": JUDGED,
+    "simulate_trio": JUDGED | {"simulate"},
+    "show": JUDGED | {"drive"},
+    **dict.fromkeys(["cli_probe", "cli_simulate"], JUDGED | {"drive", "probe", "simulate", "simulate_trio", "show"}),
+    "cli": JUDGED | {"drive", "show", "cli_probe", "cli_simulate"},
+    "__main__": {"cli"},
+}
+"""The rooms of `loadgen/` likewise."""
+
 FRAMEWORKS = {
     *("trio", "asyncio", "pyspark", "psutil", "pyarrow", "pandas", "numpy", "h11", "matplotlib", "rich", "uvloop"),
     *("uvicorn", "gunicorn", "aiohttp", "websockets", "hypercorn", "httptools", "starlette", "django", "anyio"),
@@ -107,7 +123,9 @@ def room_of(module: str, depth: int = 1) -> str:
     return (module.split(".") + [""] * depth)[depth]
 
 
-@pytest.mark.parametrize(("package", "arrows"), [("reaper", ARROWS), ("reaper.pipeline", PIPELINE)])
+@pytest.mark.parametrize(
+    ("package", "arrows"), [("reaper", ARROWS), ("reaper.pipeline", PIPELINE), ("loadgen", LOADGEN)]
+)
 def test_imports_between_rooms_follow_the_arrows(package, arrows):
     depth = package.count(".") + 1
     wrong = [

@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 from test_loadgen_run import faulty_server, run
 
-from loadgen.drive.fleet import Observation, Progress
-from loadgen.drive.messages import Counters
-from loadgen.drive.server_watch import UNKNOWN, read_server_stats
+from loadgen.drive.fleet import Progress
+from loadgen.drive.server_watch import read_server_stats
+from loadgen.judge.observation import Counters, Observation
 from loadgen.judge.records import How, Record
-from loadgen.judge.report import build_report, verdict_lines
+from loadgen.judge.report import UNKNOWN_SERVER, build_report
+from loadgen.judge.words import verdict_lines
 from loadgen.plan.plan import Law, Plan, make_plan
 from loadgen.plan.scenario import from_mix
 from loadgen.show import dashboard, page
@@ -36,7 +37,7 @@ def report(*, broken: bool = False) -> dict[str, Any]:
             Record(3, 7, How.FIN, True, False, False, 1, 0.0, 0.0, 1.0, 1.0, 4.0, 4.0)  # two seconds early
         )
     config = {"target": "<b>", "timeout_s": 5.0, "tick_s": 1.0}
-    return build_report(plan(), observation, config, dict(UNKNOWN))
+    return build_report(plan(), observation, config, dict(UNKNOWN_SERVER))
 
 
 def progress(**counts: Any) -> Progress:

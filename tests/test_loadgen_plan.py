@@ -192,7 +192,9 @@ def test_shares_fit_descriptors_and_ports_and_add_up(monkeypatch: pytest.MonkeyP
     assert len(shares) == 6
     assert sum(share.connections for share in shares) == 100_000
     assert max(share.connections for share in shares) <= 19_800
-    assert len({share.source for share in shares}) == 6
+    sources = [source for share in shares for source in share.sources]
+    assert len(set(sources)) == len(sources) == 12
+    assert all(share.connections <= 12_000 * len(share.sources) for share in shares)
 
 
 def test_one_ipv6_loopback_address_cannot_hold_a_hundred_thousand() -> None:

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
-import signal
-import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,6 +16,7 @@ from test_loadgen_run import ROOT, faulty_server, loadgen
 
 from loadgen.probe import PLAIN_QUESTIONS, Trial, as_text, granularity, probe, summarise
 from loadgen.units import parse_target
+from scripts.serving import free_port, serving
 
 NGINX = """daemon off; worker_processes 1; pid {dir}/pid; error_log {dir}/error.log;
 events {{ worker_connections 2000; }}
@@ -53,36 +51,11 @@ APP = """async def app(scope, receive, send):
 """
 
 
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        port: int = sock.getsockname()[1]
-        return port
-
-
 @contextmanager
 def foreign(command: Sequence[str], port: int, folder: Path) -> Iterator[int]:
     """A server we did not write, up and answering."""
-    with (folder / "log").open("w") as log:
-        process = subprocess.Popen(command, cwd=folder, stdout=log, stderr=log, start_new_session=True)
-    try:
-        deadline = time.monotonic() + 20
-        while True:
-            try:
-                socket.create_connection(("127.0.0.1", port), timeout=1).close()
-                break
-            except OSError:
-                if process.poll() is not None or time.monotonic() > deadline:
-                    pytest.fail(f"{command[0]} did not come up: {(folder / 'log').read_text()[-500:]}")
-                time.sleep(0.05)
+    with serving(command, folder / "log", port=port, cwd=folder):
         yield port
-    finally:
-        process.send_signal(signal.SIGTERM)
-        try:
-            process.wait(5)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
 
 
 def server(name: str, folder: Path) -> tuple[list[str], int]:

@@ -9,12 +9,15 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from scripts.serving import Server, serving
 
 ROOT = Path(__file__).parent.parent
 TIMEOUT, TICK = 1.0, 0.5
@@ -23,33 +26,26 @@ TIMEOUT, TICK = 1.0, 0.5
 class FaultyServer:
     """A running server; `sins()` ends it and returns what it did."""
 
-    def __init__(self, mode: str, timeout: float = TIMEOUT) -> None:
-        command = [sys.executable, str(ROOT / "tests" / "faulty_servers.py"), mode, str(timeout), str(TICK)]
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        self.port = int(self._line())
+    def __init__(self, server: Server) -> None:
+        self.server = server
+        self.port = server.port
 
     def sins(self) -> dict[str, int]:
-        assert self.process.stdin is not None
-        self.process.stdin.close()
-        sins: dict[str, int] = json.loads(self._line())
+        assert self.server.process.stdin is not None
+        self.server.process.stdin.close()
+        self.server.process.wait(20)
+        sins: dict[str, int] = json.loads(self.server.said().splitlines()[-1])
         return sins
-
-    def _line(self) -> str:
-        assert self.process.stdout is not None
-        return self.process.stdout.readline()
 
 
 @contextmanager
 def faulty_server(mode: str, timeout: float = TIMEOUT) -> Iterator[FaultyServer]:
-    server = FaultyServer(mode, timeout)
-    try:
-        yield server
-    finally:
-        server.process.kill()
-        server.process.wait()
-        for stream in (server.process.stdin, server.process.stdout):
-            if stream is not None:
-                stream.close()
+    command = [sys.executable, str(ROOT / "tests" / "faulty_servers.py"), mode, str(timeout), str(TICK)]
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        serving(command, Path(folder, "server.log"), stdin=subprocess.PIPE) as server,
+    ):
+        yield FaultyServer(server)
 
 
 def loadgen(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -132,26 +128,31 @@ def test_ctrl_c_ends_with_a_partial_report_marked_so(tmp_path: Path) -> None:
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=20)
     report = json.loads(path.read_text())
+    assert process.returncode == 130
     assert report["partial"] is True
-    assert "partial run" in out
+    assert report["verdict"] == "inconclusive"
+    assert "INCONCLUSIVE: interrupted after" in out
+    assert "PASS" not in out
     assert "Traceback" not in err
     assert report["connections"]["established"] == 100
 
 
 @pytest.mark.slow
-def test_refused_connections_are_retried_and_reported() -> None:
+def test_a_refused_connection_ends_the_run_at_once_and_is_reported() -> None:
     import socket
 
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         done = loadgen(
             "run", "--target", f"127.0.0.1:{closed.getsockname()[1]}", "--timeout", "100ms", "--tick", "50ms",
-            "--connections", "5", "--json", "--quiet",
+            "--connections", "5", "--duration", "30s", "--json", "--quiet",
         )  # fmt: skip
     report = json.loads(done.stdout)
     assert done.returncode == 1
     assert report["connections"]["failed"] == 5
-    assert report["connections"]["refused"] > 5
+    assert report["elapsed_s"] < 20
+    assert report["verdict"] == "fail"
+    assert "connection refused by 127.0.0.1:" in report["reasons"][0]
     assert report["connections"]["failures"] == {"ECONNREFUSED": 5}
 
 
@@ -209,7 +210,7 @@ def test_a_send_that_finds_the_kernel_full_is_tried_again_and_no_step_is_lost(mo
 
     from loadgen.drive import worker as module
     from loadgen.drive.client import Client
-    from loadgen.drive.messages import Order
+    from loadgen.drive.order import Order
     from loadgen.plan.capacity import Share
     from loadgen.plan.plan import Law, make_plan
     from loadgen.plan.scenario import from_mix
@@ -217,7 +218,7 @@ def test_a_send_that_finds_the_kernel_full_is_tried_again_and_no_step_is_lost(mo
 
     plan = make_plan(from_mix("drip"), 1, Law(10.0, 1.0), 30.0, 1, 1)
     ours, theirs = multiprocessing.Pipe()
-    order = Order(plan, parse_target("127.0.0.1:9"), "echo", Share(0, 1, None), 1, 1.0)
+    order = Order(plan, parse_target("127.0.0.1:9"), "echo", Share(0, 1), 1, 1.0)
     worker = module.Worker(order, theirs)
     near, far = socket.socketpair()
     client = Client(0, 0, plan.key(0), plan.behaviour(0))

@@ -112,7 +112,7 @@ def test_counts_are_those_of_the_findings_and_every_violation_is_a_reason() -> N
     verdict = judge_all(plan, records, [NONE], NONE)
     assert (verdict.expected, verdict.observed, verdict.beyond_tick) == (4, 4, 1)
     assert verdict.lateness == sorted(verdict.lateness)
-    assert [reason.split(":")[0] for reason in verdict.reasons()] == ["1 early", "1 late", "1 missed", "1 false"]
+    assert [reason.split(":")[0] for reason in verdict.reasons(LAW)] == ["1 early", "1 late", "1 missed", "1 false"]
     assert len(verdict.violations) == 4
 
 
@@ -125,11 +125,9 @@ def test_only_the_process_that_held_a_connection_excuses_it() -> None:
 
 def test_a_run_that_showed_nothing_does_not_pass() -> None:
     plan = make_plan(from_mix("silent"), 1, LAW, 20.0, 1, 1)
-    assert judge_all(plan, [], [NONE], NONE).reasons()
-    assert any(
-        "own lag" in reason
-        for reason in judge_all(plan, [record(103.0, final=False, overslept=True)], [NONE], NONE).reasons()
-    )
+    assert not judge_all(plan, [], [NONE], NONE).shown
+    verdict = judge_all(plan, [record(103.0, final=False, overslept=True)], [NONE], NONE)
+    assert any("own lag" in reason for reason in verdict.reasons(LAW))
 
 
 def test_a_table_gives_back_the_records_it_was_given() -> None:

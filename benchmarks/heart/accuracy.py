@@ -8,7 +8,6 @@ from __future__ import annotations
 import heapq
 import json
 import random
-import re
 import subprocess
 import sys
 import tempfile
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import reaper
+from scripts.serving import example, serving
 
 from ..common import ROOT, Note, Scale, by_scale, spread
 
@@ -118,24 +118,11 @@ def loadgen_simulate(connections: int, duration: str) -> dict[str, Any]:
 
 def loadgen_run(connections: int, timeout: str, duration: str) -> dict[str, Any]:
     """Real connections against the echo server."""
-    server = subprocess.Popen(
-        [sys.executable, "-m", "server_example", "echo", "--port", "0", "--idle", timeout, "--workers", "1"],
-        cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
-    )  # fmt: skip
-    try:
-        assert server.stdout is not None
-        target = None
-        for line in server.stdout:
-            if found := re.match(r"listening on (\S+)", line):
-                target = found[1]
-                break
-        if target is None:
-            raise RuntimeError("the echo server did not come up")
-        with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder:
+        server = example("echo", "--idle", timeout, "--workers", "1")
+        with serving(server, Path(folder, "server.log")) as started:
             path = Path(folder, "report.json")
-            command = [sys.executable, "-m", "loadgen", "run", "--target", target, "--connections", str(connections)]
-            command += ["--timeout", timeout, "--duration", duration, "--quiet", "--seed", "1", "--report", str(path)]
+            command = [sys.executable, "-m", "loadgen", "run", "--target", started.target]
+            command += ["--connections", str(connections), "--timeout", timeout, "--duration", duration]
+            command += ["--quiet", "--seed", "1", "--report", str(path)]
             return {"timeout": timeout, "duration": duration, **_report(command, path)}
-    finally:
-        server.terminate()
-        server.communicate()

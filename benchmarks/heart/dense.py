@@ -3,7 +3,7 @@
 One rule: processor time of this thread, both in one process, in interleaved rounds. Ratios within a run are what to
 trust.
 
-python benchmarks/heart/dense.py [--quick] [--json FILE]
+python -m benchmarks.heart.dense [--quick] [--json FILE]
 """
 
 from __future__ import annotations
@@ -15,14 +15,11 @@ import os
 import platform
 import random
 import statistics
-import sys
 import time
 import tracemalloc
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from reaper import DenseReaper, IdleReaper
 

@@ -1,1 +1,7 @@
-"""The pipeline beside single-machine engines."""
+"""The pipeline beside single-machine engines, and how its time and memory grow.
+
+One rule: all engines read the same files and must give the same answers before their times are compared.
+
+Read: `rivals` (DuckDB and Polars), `worker` (one engine in a process of its own), `run` (the rounds), `document` (the
+page).
+"""

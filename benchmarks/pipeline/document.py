@@ -1,6 +1,6 @@
 """Write docs/pipeline-speed.md and its plots from the measurements: no figure is typed by hand.
 
-    python benchmarks/pipeline/document.py benchmarks/results/pipeline-*.json
+    python -m benchmarks.pipeline.document benchmarks/results/pipeline-*.json
 
 Same files, same bytes. What was not measured is said to be missing, and a goal that was missed is called missed.
 """
@@ -10,11 +10,8 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-import sys
 from pathlib import Path
 from typing import Any
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import matplotlib as mpl
 
@@ -196,7 +193,7 @@ def speed_page(results: Results, name: str) -> str:
     lines = [
         "# How fast the pipeline is",
         "",
-        "Written by `python benchmarks/pipeline/document.py`; raw samples in `benchmarks/results/pipeline-*.json`.",
+        "Written by `python -m benchmarks.pipeline.document`; raw samples in `benchmarks/results/pipeline-*.json`.",
         "",
         *INTRODUCTION.splitlines(),
         "",
@@ -217,8 +214,10 @@ def speed_page(results: Results, name: str) -> str:
             f"{number(machine['memory_bytes'] / GIB)} GiB; {machine['python']}, {packages}, {machine['java']}; commit "
             f"{machine['commit'][:10]}{change}; load before {number(min(loads), 2)} to {number(max(loads), 2)} |"
         )
-    commands = sorted({f"python {run['command']}" for run in results.runs})
-    return "\n".join([*lines, "", "```", *commands, f"python benchmarks/pipeline/document.py {name}", "```", ""])
+    # Older results have the program under the path it had then.
+    old = "benchmarks/pipeline.py"
+    commands = sorted({f"python {run['command'].replace(old, '-m benchmarks.pipeline.run')}" for run in results.runs})
+    return "\n".join([*lines, "", "```", *commands, f"python -m benchmarks.pipeline.document {name}", "```", ""])
 
 
 def plot(results: Results, target: Path) -> None:
@@ -248,7 +247,7 @@ def plot(results: Results, target: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("files", type=Path, nargs="+", metavar="FILE", help="what benchmarks/pipeline/run.py wrote")
+    parser.add_argument("files", type=Path, nargs="+", metavar="FILE", help="what benchmarks.pipeline.run wrote")
     parser.add_argument("--docs", type=Path, default=DOCS, metavar="DIR", help="default: docs/")
     arguments = parser.parse_args()
     results = Results(sorted(arguments.files))

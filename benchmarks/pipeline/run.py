@@ -1,8 +1,8 @@
 """How fast the pipeline is beside single-machine engines, and how its time and memory grow.
 
-    python benchmarks/pipeline/run.py --events 50M --rounds 3 --json benchmarks/results/pipeline-50M.json
-    python benchmarks/pipeline/run.py --growth 1M,3M,10M,30M,100M --json benchmarks/results/pipeline-growth.json
-    python benchmarks/pipeline/document.py benchmarks/results/pipeline-*.json
+    python -m benchmarks.pipeline.run --events 50M --rounds 3 --json benchmarks/results/pipeline-50M.json
+    python -m benchmarks.pipeline.run --growth 1M,3M,10M,30M,100M --json benchmarks/results/pipeline-growth.json
+    python -m benchmarks.pipeline.document benchmarks/results/pipeline-*.json
 
 Rules: every engine reads the same generated files; rounds are interleaved, each engine in a fresh process, and only
 ratios within a round are believed; answers are compared, and a difference ends the run; reading the files' facts and
@@ -26,8 +26,6 @@ import time
 from importlib.metadata import version
 from pathlib import Path
 from typing import IO, Any
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import psutil
 import pyarrow as pa
@@ -180,7 +178,7 @@ def measure(
             note(f"round {number + 1} of {rounds}: {engine}")
             out = data / "out"
             shutil.rmtree(out, ignore_errors=True)
-            command = [sys.executable, str(ROOT / "benchmarks" / "pipeline" / "worker.py"), engine, "--events"]
+            command = [sys.executable, "-m", "benchmarks.pipeline.worker", engine, "--events"]
             command += [str(data / "raw"), "--out", str(out), "--steps", ",".join(steps)]
             command += ["--compacted", str(data / "table")] if engine == "spark" and with_table else []
             told: dict[str, Any] = {}
@@ -236,7 +234,7 @@ def without_paths(arguments: list[str]) -> str:
     pairs = zip(["", *arguments], arguments, strict=False)
     local = ("--journal", "--data", "--json")
     kept = [argument for before, argument in pairs if argument not in local and before not in local]
-    return " ".join(["benchmarks/pipeline/run.py", *kept])
+    return " ".join(["-m", "benchmarks.pipeline.run", *kept])
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""One engine answers the pipeline's questions once, in a process of its own. Run by `pipeline.py`, not by hand.
+"""One engine answers the pipeline's questions once, in a process of its own. Run by `run`, not by hand.
 
 It tells on stdout, a JSON line each, which step begins, and what a step took and answered; who started it watches the
 memory meanwhile. Answers are put into one form in which those of different engines are equal or not.
@@ -9,14 +9,11 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import sys
 import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from benchmarks.pipeline.rivals import ENGINES, Counted, Judged
 from reaper.pipeline.advise.survival import RATIO

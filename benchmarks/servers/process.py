@@ -1,27 +1,25 @@
 """The servers that are compared: how each is started, asked, looked at from outside, and ended.
 
-One rule: *nobody is measured who has not answered correctly first*, twice on one connection.
+One rule: *no server is measured before it has answered correctly*, twice on one connection.
 """
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
-import signal
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..common import ROOT
+from scripts import serving
+
 from .apps import BODY, KEPT, PATH
 
-PATIENCE = 60.0  # seconds for a server to start, to answer, or to end; a busy machine starts ten in thirty
+PATIENCE = 60.0  # seconds for a server to answer
 REQUEST = f"GET {PATH} HTTP/1.1\r\nhost: x\r\n\r\n".encode()
 APPS = "benchmarks.servers.apps"
 
@@ -111,21 +109,20 @@ KINDS = {
 
 
 def installed(tool: str) -> str | None:
-    """Where a command is; daemons are not on everybody's PATH."""
+    """Where a command is; daemons are not on every PATH."""
     return shutil.which(tool) or shutil.which(tool, path="/usr/sbin:/usr/bin")
 
 
 class Server:
     """One that runs."""
 
-    def __init__(self, name: str, kind: Kind, port: int, process: subprocess.Popen[bytes]) -> None:
+    def __init__(self, name: str, kind: Kind, started: serving.Server) -> None:
         self.name = name
         self.echo = kind.echo
-        self.port = port
+        self.port = started.port
         self._end = REQUEST if kind.echo else b"\r\n\r\n" + BODY
-        self._process = process
+        self._started = started
         self._members: list[int] = []
-        self._told = False
 
     def dial(self) -> socket.socket:
         """A new connection to it."""
@@ -165,18 +162,13 @@ class Server:
             raise RuntimeError(f"{self.name} does not keep its connections: {data!r}")
 
     def wait_until_it_serves(self) -> None:
-        """Until it answers. RuntimeError if it ends or takes too long."""
-        until = time.monotonic() + PATIENCE
-        while True:
-            try:
-                self.check()
-            except OSError as error:
-                if time.monotonic() > until or self._process.poll() is not None:
-                    raise RuntimeError(f"{self.name} does not serve: {error}") from error
-                time.sleep(0.05)
-            else:
-                self._members = list(_tree(self._process.pid))
-                return
+        """Until it answers as it should. RuntimeError if it ends, does not listen, or answers wrongly."""
+        try:
+            self._started.wait_until_it_listens()
+        except serving.DidNotStart as error:
+            raise RuntimeError(f"{self.name} does not serve: {error}") from error
+        self.check()
+        self._members = serving.tree(self._started.pid)
 
     def cpu_ns(self) -> int:
         """CPU nanoseconds of all its processes so far."""
@@ -188,44 +180,13 @@ class Server:
         found = (re.search(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text()) for pid in self._members)
         return sum(int(match[1]) * 1024 for match in found if match is not None)
 
-    def stop(self) -> None:
-        """SIGTERM, once: a second one might cut short what the first began. `end` waits for it."""
-        if not self._told:
-            self._told = True
-            self._process.terminate()
-
-    def end(self) -> None:
-        """`stop`, and SIGKILL for whoever of its processes does not listen."""
-        self.stop()
-        try:
-            self._process.wait(PATIENCE)
-        except subprocess.TimeoutExpired:
-            for pid in list(_tree(self._process.pid)):
-                with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-            self._process.wait()
-
-
-def _tree(pid: int) -> Iterator[int]:
-    """A process and all that come from it."""
-    yield pid
-    for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
-        yield from _tree(int(child))
-
-
-def _free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port: int = free.getsockname()[1]
-    return port
-
 
 @contextmanager
-def serving(names: Sequence[str], most: int, folder: Path) -> Iterator[dict[str, Server]]:
+def running(names: Sequence[str], most: int, folder: Path) -> Iterator[dict[str, Server]]:
     """All of *names* at once, each in a process of its own and checked; all ended after the block.
 
     Args:
-        names: Of `KINDS`; whoever needs a tool needs it installed.
+        names: Of `KINDS`; a server that needs a tool needs it installed.
         most: Connections that each has to take.
         folder: For their files and what they say on stderr.
     Raises:
@@ -233,18 +194,18 @@ def serving(names: Sequence[str], most: int, folder: Path) -> Iterator[dict[str,
     """
     with ExitStack() as stack:
         servers = {}
+        every = []
         for name in names:
-            kind, port = KINDS[name], _free_port()
-            with (folder / f"{name}.log").open("wb") as log:
-                process = subprocess.Popen(
-                    kind.command(port, most, folder), cwd=ROOT, stdin=subprocess.DEVNULL, stdout=log, stderr=log
-                )
-            servers[name] = Server(name, kind, port, process)
-            stack.callback(servers[name].end)
+            kind, port = KINDS[name], serving.free_port()
+            started = serving.Server(kind.command(port, most, folder), folder / f"{name}.log", port=port)
+            stack.callback(started.end)
+            stack.callback(started.stop)
+            every.append(started)
+            servers[name] = Server(name, kind, started)
         for server in servers.values():
             server.wait_until_it_serves()
         try:
             yield servers
         finally:
-            for server in servers.values():
-                server.stop()  # all at once, then `end` one by one
+            for started in every:
+                started.stop()  # all at once, then `end` one by one

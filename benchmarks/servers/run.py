@@ -4,7 +4,7 @@
 
 One rule: *the server's CPU time is what counts, not the clock on the wall*: a client that shares the machine is then
 not in the figure. All servers run at once, each in a process of its own, and are asked in turn, round by round, by the
-same client; whoever is not asked sleeps.
+same client; a server that is not asked sleeps.
 
 - `bytes_per_idle_connection`: each of many connections asks once and falls silent; resident memory of the server when
   all have been silent for a while, against that before the first, when the server has answered some others; and the
@@ -34,7 +34,7 @@ from typing import Any
 
 from ..common import machine, ratios, spread
 from .apps import PATH
-from .process import KINDS, Server, installed, serving
+from .process import KINDS, Server, installed, running
 
 BUSY = 50
 """Connections that ask again and again."""
@@ -99,7 +99,7 @@ def run(
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     with tempfile.TemporaryDirectory(prefix="reaper-servers-") as folder:
         note(f"starting {', '.join(names)}")
-        with serving(names, chosen.connections + 2 * BUSY, Path(folder)) as servers:
+        with running(names, chosen.connections + 2 * BUSY, Path(folder)) as servers:
             memory = idle_memory(servers, chosen, max(1, (hard - DESCRIPTORS_BESIDE) // chosen.connections), note)
             busy = busy_rounds(servers, chosen, note)
             http = {name: server for name, server in servers.items() if not server.echo}
@@ -227,7 +227,7 @@ def read_wrk(text: str) -> dict[str, float]:
 
 
 def _rotated(servers: dict[str, Server], turn: int) -> list[str]:
-    """Everybody in an order that begins with another one each time."""
+    """All of them, in an order that begins with another one each time."""
     names = list(servers)
     first = turn % max(1, len(names))
     return names[first:] + names[:first]

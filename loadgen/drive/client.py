@@ -17,8 +17,8 @@ class Client:
 
     __slots__ = (
         "act", "answered", "asked", "began", "behaviour", "established", "fd", "final", "goodbye", "incarnation",
-        "index", "intended", "key", "log", "number", "offset", "outbox", "overslept", "parser", "seen", "sent",
-        "sock", "tries", "waiting",
+        "index", "intended", "key", "log", "number", "offset", "outbox", "overslept", "parser", "refusal", "seen",
+        "sent", "sock", "tries", "waiting",
     )  # fmt: skip
 
     def __init__(self, index: int, incarnation: int, key: int, behaviour: Behaviour) -> None:
@@ -28,7 +28,8 @@ class Client:
         self.behaviour = behaviour
         self.fd = -1
         self.sock: socket.socket | None = None
-        self.tries = 0
+        self.tries = 0  # refusals so far
+        self.refusal = 0  # errno of the latest
         self.number = 0  # steps done
         self.offset = 0.0  # of the step that is due next, from establishment
         self.act = Act.PING  # what that step does

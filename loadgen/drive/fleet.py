@@ -1,42 +1,29 @@
 """The parent: starts the processes, lets them go together, ends the run, gathers what they saw.
 
-One rule: the parent touches no connection. It may be slow, redraw a screen or be interrupted without anybody's timing
-suffering.
+One rule: the parent touches no connection. It may be slow, redraw a screen or be interrupted without
+disturbing the timing of any.
 """
 
 from __future__ import annotations
 
-import multiprocessing
 import signal
 import threading
 from collections.abc import Callable
-from contextlib import suppress
-from dataclasses import dataclass, field
-from multiprocessing.connection import Connection, wait
+from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
 from types import FrameType
-from typing import Any, TypeAlias, cast
 
-from ..judge.histogram import merged
-from ..judge.records import RecordTable
-from ..judge.stalls import Stalls
+from ..judge.observation import Counters, Observation
 from ..plan.capacity import plan_shares
 from ..plan.plan import Plan
 from ..units import Target
-from .messages import Counters, Order, Outcome
-from .worker import main
-
-START_LIMIT = 60.0
-"""Seconds in which every process must have come up."""
-Pipe: TypeAlias = "Connection[Any, Any]"
+from .order import Order
+from .processes import Processes
+from .watchdog import Watchdog
 
 HEAD_START = 0.05
 REFRESH = 0.25
-
-
-class WorkerDied(RuntimeError):
-    """A child process ended without its outcome: its standard error says why."""
 
 
 @dataclass
@@ -68,28 +55,6 @@ class Progress:
 
 
 @dataclass
-class Observation:
-    """What the whole run saw."""
-
-    started: float
-    ramped: float | None
-    ended: float
-    partial: bool
-    outcomes: list[Outcome]
-    records: RecordTable = field(default_factory=RecordTable)
-    server_stalls: Stalls = field(default_factory=Stalls)
-
-    def __post_init__(self) -> None:
-        for outcome in self.outcomes:
-            self.records.extend(outcome.records)
-            self.server_stalls.merge(outcome.server_stalls)
-        # One per process, in the order of their shares: connection i belongs to process i modulo their number.
-        self.own_stalls = [outcome.stalls for outcome in self.outcomes]
-        self.lag = merged(outcome.lag for outcome in self.outcomes)
-        self.latency = merged(outcome.latency for outcome in self.outcomes)
-
-
-@dataclass
 class Hooks:
     """What the caller wants to hear of. *at_phase* is called with "before" (nothing is connected), "open" (all are) and
     "after"."""
@@ -111,94 +76,66 @@ def drive(
     """Run *plan* against *target*.
 
     Returns:
-        What was seen; `partial` when Ctrl-C or SIGTERM cut it short (the signal is not raised again).
+        What was seen; `interrupted` when Ctrl-C or SIGTERM cut it short (the signal is not raised again), `because`
+        when the server gave reason to end it early, `lost` with a line per process that died or fell silent.
 
     Raises:
         BadArgument: it cannot fit on this machine.
-        WorkerDied: a process ended by itself; the others have been ended too.
+        WorkerDied: a process did not come up.
     """
     shares = plan_shares(target, plan.connections, processes)
     hooks = hooks or Hooks()
-    context = multiprocessing.get_context("spawn")
-    pipes: list[Pipe] = []
-    children = []
+    orders = [Order(plan, target, protocol, share, len(shares), patience, path, journal) for share in shares]
     interrupted = _Interruption()
+    running = Processes(orders)
     try:
-        for share in shares:
-            ours, theirs = context.Pipe()
-            order = Order(plan, target, protocol, share, len(shares), patience, path, journal)
-            child = context.Process(target=main, args=(order, theirs), daemon=True)
-            child.start()
-            theirs.close()
-            pipes.append(ours)
-            children.append(child)
-        for pipe in pipes:
-            if not pipe.poll(START_LIMIT):
-                raise WorkerDied(f"a process of the load generator did not come up within {START_LIMIT:.0f} s")
-            _receive(pipe)
         hooks.at_phase("before")
         with interrupted:
-            return _conduct(plan, patience, pipes, hooks, interrupted)
+            return _conduct(plan, running, hooks, interrupted, Watchdog(target, protocol))
     finally:
-        for pipe in pipes:
-            pipe.close()
-        for child in children:
-            child.join(5)
-            if child.is_alive():
-                child.terminate()
+        running.close()
 
 
-def _conduct(plan: Plan, patience: float, pipes: list[Pipe], hooks: Hooks, interrupted: _Interruption) -> Observation:
+def _conduct(
+    plan: Plan, processes: Processes, hooks: Hooks, interrupted: _Interruption, watchdog: Watchdog
+) -> Observation:
     started = monotonic() + HEAD_START
-    for pipe in pipes:
-        pipe.send(started)
-    counters = {pipe: Counters() for pipe in pipes}
-    outcomes: dict[Pipe, Outcome] = {}
+    processes.tell(started)
     ramped: float | None = None
     ends: float | None = None
+    because: str | None = None
     stopped = False
     next_draw = started
     lateness: list[float] = []
-    while len(outcomes) < len(pipes):
-        for ready in wait([pipe for pipe in pipes if pipe not in outcomes], timeout=REFRESH):
-            pipe = cast("Pipe", ready)
-            message = _receive(pipe)
-            if isinstance(message, Outcome):
-                outcomes[pipe] = message
-                counters[pipe] = message.counters
-            elif isinstance(message, Counters):
-                counters[pipe] = message
-                lateness += message.lateness
+    while processes.running:
+        lateness += processes.listen(REFRESH)
         now = monotonic()
-        if ramped is None and all(counter.ramped for counter in counters.values()):
+        counters = [process.counters for process in processes.all]
+        if ramped is None and processes.ramped:
             ramped = now
             ends = now + plan.duration
             hooks.at_phase("open")
-            _tell(pipes, ends)
-        if interrupted and not stopped:
-            stopped = True
-            _tell(pipes, float("-inf"))
+            processes.tell(ends)
+        if not stopped:
+            because = watchdog.look(now, counters)
+            if interrupted or because:
+                stopped = True
+                processes.tell(float("-inf"))
         if now >= next_draw:
             next_draw = now + REFRESH
             phase = "connect" if ends is None else "hold" if now < ends else "drain"
-            hooks.on_progress(Progress(started, now, phase, ends, plan, list(counters.values()), lateness))
+            hooks.on_progress(Progress(started, now, phase, ends, plan, counters, lateness))
             lateness = []
     hooks.at_phase("after")
-    return Observation(started, ramped, monotonic(), bool(interrupted), [outcomes[pipe] for pipe in pipes])
-
-
-def _receive(pipe: Pipe) -> object:
-    try:
-        message: object = pipe.recv()
-    except EOFError:
-        raise WorkerDied("a process of the load generator ended by itself; its error is above") from None
-    return message
-
-
-def _tell(pipes: list[Pipe], end: float) -> None:
-    for pipe in pipes:
-        with suppress(OSError):  # it may just have ended; its outcome is in the pipe
-            pipe.send(end)
+    return Observation(
+        started,
+        ramped,
+        monotonic(),
+        [process.result() for process in processes.all],
+        interrupted=bool(interrupted),
+        because=because,
+        lost=[process.lost for process in processes.all if process.lost],
+    )
 
 
 class _Interruption:

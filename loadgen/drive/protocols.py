@@ -9,9 +9,13 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 from ..plan.behaviours import Act
+from ..plan.scenario import PROTOCOL_NAMES
 from ..units import BadArgument, Target
 
-PROTOCOLS = ("echo", "http", "raw")
+BYTE = b"x"
+"""What an echo client sends, and expects to come back."""
+KEPT_BYTES = 80
+"""Of an answer that is none in the protocol spoken."""
 PIPELINE_DEPTH = 4
 BODY_BYTES = 1_000_000
 """The body a slow sender announces: more than it will ever send."""
@@ -20,9 +24,15 @@ READ_BYTES = 4096
 
 
 class Dialect(Protocol):
-    """One protocol. `answers` says whether the server answers what it reads."""
+    """One protocol, as one process speaks it.
+
+    Attributes:
+        answers: whether the server answers what it reads.
+        foreign: the beginning of the first answer that is none in this protocol; empty until there is one.
+    """
 
     answers: bool
+    foreign: bytes
 
     def payload(self, act: Act) -> tuple[bytes, int]:
         """The bytes of *act* and how many units of answer they ask for."""
@@ -38,14 +48,17 @@ class Echo:
     """The server sends back every byte; a unit of answer is a byte."""
 
     answers = True
+    foreign = b""
 
     def payload(self, act: Act) -> tuple[bytes, int]:
-        return (b"x" * PIPELINE_DEPTH, PIPELINE_DEPTH) if act is Act.PIPELINE else (b"x", 1)
+        return (BYTE * PIPELINE_DEPTH, PIPELINE_DEPTH) if act is Act.PIPELINE else (BYTE, 1)
 
     def parser(self) -> Any:
         return None
 
     def count(self, parser: Any, data: bytes) -> tuple[int, bool]:
+        if not self.foreign and data.strip(BYTE):
+            self.foreign = data[:KEPT_BYTES]
         return len(data), False
 
 
@@ -57,11 +70,15 @@ class Raw(Echo):
     def payload(self, act: Act) -> tuple[bytes, int]:
         return super().payload(act)[0], 0
 
+    def count(self, parser: Any, data: bytes) -> tuple[int, bool]:
+        return len(data), False
+
 
 class Http:
     """HTTP/1.1 over keep-alive connections; a unit of answer is a whole response."""
 
     answers = True
+    foreign = b""
 
     def __init__(self, target: Target, path: str) -> None:
         try:
@@ -94,7 +111,9 @@ class Http:
         return connection
 
     def count(self, parser: Any, data: bytes) -> tuple[int, bool]:
-        if parser is None:  # a goodbye that nobody asked for, such as 408
+        if parser is None:  # a goodbye that answers no request, such as 408
+            if not data.startswith(b"HTTP/"):
+                self.foreign = self.foreign or data[:KEPT_BYTES]
             return 0, True
         h11 = self.h11
         parser.receive_data(data)
@@ -103,6 +122,7 @@ class Http:
             try:
                 event = parser.next_event()
             except h11.RemoteProtocolError:
+                self.foreign = self.foreign or data[:KEPT_BYTES]
                 return done, True
             if event is h11.NEED_DATA or event is h11.PAUSED:
                 return done, False
@@ -134,4 +154,4 @@ def dialect_for(protocol: str, target: Target, path: str = "/") -> Dialect:
         return Raw()
     if protocol == "http":
         return Http(target, path)
-    raise BadArgument(f"--protocol {protocol!r} is not known: choose from {', '.join(PROTOCOLS)}")
+    raise BadArgument(f"--protocol {protocol!r} is not known: choose from {', '.join(PROTOCOL_NAMES)}")

@@ -10,9 +10,8 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
+from ..judge.report import UNKNOWN_SERVER
 from ..units import BadArgument
-
-UNKNOWN: dict[str, Any] = {"workers": None, "rss_bytes_per_connection": None, "cpu_fraction": None}
 
 
 class ServerWatch:
@@ -44,7 +43,7 @@ class ServerWatch:
         """The report's `server` block for that many connections."""
         before, full, after = (self.samples.get(name) for name in ("before", "open", "after"))
         if before is None or after is None:
-            return dict(UNKNOWN)
+            return dict(UNKNOWN_SERVER)
         return {
             "workers": before[3],
             "rss_bytes_per_connection": (full[1] - before[1]) / connections if full and connections else None,
@@ -85,4 +84,4 @@ def read_server_stats(path: Path) -> dict[str, Any]:
         raise BadArgument(f"--server-stats {path}: {error}: give a file with one JSON object") from None
     if not isinstance(stats, dict):
         raise BadArgument(f"--server-stats {path}: holds a {type(stats).__name__}: give a file with one JSON object")
-    return UNKNOWN | stats
+    return UNKNOWN_SERVER | stats

@@ -13,27 +13,27 @@ import os
 import select
 import signal
 import socket
+from contextlib import suppress
 from heapq import heappop, heappush
 from multiprocessing.connection import Connection
 from time import monotonic
+from typing import Any
 
 from ..judge.histogram import Histogram
+from ..judge.observation import Counters, Outcome
 from ..judge.records import How, Record, RecordTable
 from ..judge.stalls import Stalls
 from ..judge.verdict import judge
 from ..plan.behaviours import Act
 from ..plan.capacity import raise_descriptor_limit
 from .client import Client, rss_bytes
+from .connecting import Connector
 from .journal import ClientJournal, to_ns
-from .messages import Counters, Order, Outcome
+from .order import Order
 from .protocols import READ_BYTES, Dialect, dialect_for
 
-IP_BIND_ADDRESS_NO_PORT = 24  # linux/in.h; the socket module of Python 3.11 lacks it
-UNANSWERED = 256
-"""Connections of all processes together that may wait for the kernel or for their first answer: beyond it the pace of
-connecting gives way, or the server's backlog would be measured, and overflow into the kernel's retransmission timer."""
-RETRIES = 5
-RETRY_DELAY = 0.2
+ANSWER_TIME = 1.0
+"""Seconds that an answer may take before a connection still open counts as one that was never answered."""
 BLOCKED_DELAY = 0.01
 """Seconds until a send that found the kernel's buffer full is tried again."""
 HEARTBEAT = 0.25
@@ -53,11 +53,7 @@ class Worker:
         self.clients: dict[int, Client] = {}
         self.due: list[tuple[float, int, Client]] = []
         self.sequence = 0
-        self.indices = range(order.share.number, order.plan.connections, order.processes)
-        self.next_index = 0
-        self.connecting = 0
-        self.unanswered = 0
-        self.most_unanswered = max(UNANSWERED // order.processes, 8)
+        self.connector = Connector(order, self.poller, self.clients, self)
         self.counters = Counters()
         self.records = RecordTable()
         self.stalls = Stalls()
@@ -65,11 +61,11 @@ class Worker:
         self.lag = Histogram()
         self.latency = Histogram()
         self.failures: dict[str, int] = {}
-        self.started = 0.0
         self.end = float("inf")
         self.looked = 0.0  # the previous return of poll: what it did not show had not arrived yet
         self.rss_before = self.rss_open = 0
         self.draining = False
+        self.news = False  # something the parent should know at once
         self.journal: ClientJournal | None = None
         if order.journal is not None:
             target = (order.target.host, order.target.port)
@@ -81,7 +77,7 @@ class Worker:
         """Wait for the start, run the plan, send the outcome."""
         self.rss_before = rss_bytes()
         self.control.send("ready")
-        self.started = self.control.recv()
+        self.connector.started = self.control.recv()
         gc.freeze()
         gc.disable()  # nothing here makes cycles; a collection over all clients would be our own lag
         self.poller.register(self.control.fileno(), select.EPOLLIN)
@@ -93,7 +89,7 @@ class Worker:
         self.control.send(
             Outcome(
                 self.records, self.counters, self.stalls, self.server_stalls, self.lag, self.latency,
-                self.rss_before, self.rss_open, self.failures, sum(os.times()[:2]),
+                self.rss_before, self.rss_open, self.failures, sum(os.times()[:2]), os.times()[0],
             )
         )  # fmt: skip
 
@@ -111,24 +107,24 @@ class Worker:
             for fd, mask in events:
                 on_event(fd, mask, now)
             self.act_on_due(now)
-            self.open_more(now)
+            self.connector.open_more(now)
             self.looked = now
-            if now >= heartbeat:
+            if now >= heartbeat or self.news:
                 heartbeat = now + HEARTBEAT
                 self.beat()
             if now >= self.end and not self.draining:
                 self.stop_acting(now)
             if self.draining and (now >= self.end or not self.clients):
                 break
+            if self.counters.ramped and not self.clients and all(client.established for _, _, client in self.due):
+                self.stop_acting(now)  # every client is gone and none comes back: nothing more can happen
+                break
         for client in list(self.clients.values()):
             self.leave(client)
 
     def next_wake(self) -> float:
         """When the next action or connection is due."""
-        wake = self.due[0][0] if self.due else float("inf")
-        if self.next_index < len(self.indices) and self.unanswered < self.most_unanswered:
-            wake = min(wake, self.connect_instant())
-        return wake
+        return min(self.due[0][0] if self.due else float("inf"), self.connector.next_instant())
 
     def note_lag(self, now: float, lag: float) -> None:
         """Something that was due *lag* seconds ago is done at *now*."""
@@ -136,8 +132,10 @@ class Worker:
         self.stalls.add(now, lag)
 
     def beat(self) -> None:
-        """Tell the parent how far we are."""
-        if not self.counters.ramped and self.next_index == len(self.indices) and not self.connecting:
+        """Report to the parent how far this process is."""
+        self.news = False
+        self.counters.foreign = self.dialect.foreign
+        if not self.counters.ramped and self.connector.ramped:
             self.counters.ramped = True
             self.counters.ramp_actions = self.counters.actions
             self.counters.ramped_at = monotonic()
@@ -146,31 +144,35 @@ class Worker:
         self.counters.lateness.clear()
 
     def on_control(self) -> None:
-        """The parent says when the run ends; -inf: now, the user has interrupted it."""
-        self.end = self.control.recv()
+        """The parent says when the run ends; -inf: now. A parent that is gone ends it too."""
+        try:
+            self.end = self.control.recv()
+        except (EOFError, OSError):
+            self.end = float("-inf")
         self.draining = False
 
     def stop_acting(self, now: float) -> None:
         """The run's end: no more actions; only what is overdue is watched on, for as long as it may take."""
-        interrupted = self.end < 0
+        at_once = self.end < 0
         self.draining = True
         self.counters.held = now - self.counters.ramped_at
         self.counters.overdue = sum(when <= now for when, _, _ in self.due)
+        refused = [client for _, _, client in self.due if client.tries and not client.established]
         self.due.clear()
-        self.next_index = len(self.indices)
+        self.connector.give_up()
+        for client in refused:
+            self.fail(client, client.refusal)
         for client in list(self.clients.values()):
             behaviour = client.behaviour
             overdue = client.sock is None and client.final and now >= client.sent + behaviour.timeout
-            if interrupted or not overdue or not behaviour.judged:
+            if at_once or not overdue or not behaviour.judged:
                 self.leave(client)
-        self.end = now if interrupted else now + self.law.tick + self.order.patience
+        self.end = now if at_once else now + self.law.tick + self.order.patience
 
     def leave(self, client: Client) -> None:
         """Stop watching a connection that is still open (or was never established)."""
         if client.sock is not None:
-            self.connecting -= 1
-            client.sock.close()
-            self.clients.pop(client.fd, None)
+            self.connector.drop(client)
             return
         last_look = monotonic()  # not *now*: something may have been sent since
         self.record(client, How.OPEN, last_look, last_look)
@@ -178,61 +180,10 @@ class Worker:
 
     # -- connecting
 
-    def connect_instant(self) -> float:
-        """When the next connection is due."""
-        return self.started + self.plan.connect_offset(self.indices[self.next_index])
-
-    def open_more(self, now: float) -> None:
-        """Begin the connections that are due, as long as few enough are unanswered."""
-        while (
-            self.next_index < len(self.indices)
-            and self.unanswered < self.most_unanswered
-            and self.connect_instant() <= now
-        ):
-            index = self.indices[self.next_index]
-            self.next_index += 1
-            self.begin(Client(index, 0, self.plan.key(index), self.plan.behaviour(index)))
-
-    def begin(self, client: Client) -> None:
-        """Call connect(); the answer comes as an event."""
-        target = self.order.target
-        try:
-            sock = socket.socket(target.family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
-        except OSError as error:
-            self.fail(client, error.errno or 0)
-            return
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        if self.order.share.source is not None:
-            sock.setsockopt(socket.IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, 1)
-            sock.bind((self.order.share.source, 0))
-        client.sock = sock
-        client.fd = sock.fileno()
-        client.began = monotonic()
-        code = sock.connect_ex((target.host, target.port))
-        self.connecting += 1
-        self.unanswered += 1
-        client.waiting = True
-        if code not in (0, errno.EINPROGRESS):
-            self.on_connect_error(client, code)
-            return
-        self.clients[client.fd] = client
-        self.poller.register(client.fd, select.EPOLLOUT)
-
-    def on_connected(self, client: Client, now: float) -> None:
-        sock = client.sock
-        if sock is None:
-            return
-        code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-        if code:
-            del self.clients[client.fd]
-            self.on_connect_error(client, code)
-            return
-        client.sock = None
+    def on_established(self, client: Client, address: tuple[Any, ...], now: float) -> None:
+        """A connection stands: its plan begins."""
         if self.journal is not None:
-            client.log = self.journal.opened(client.behaviour, now, sock.getsockname())
-        sock.detach()
-        self.connecting -= 1
-        self.poller.modify(client.fd, select.EPOLLIN)
+            client.log = self.journal.opened(client.behaviour, now, address)
         if client.incarnation:
             self.counters.reconnected += 1
         else:
@@ -243,33 +194,25 @@ class Worker:
         client.sent, client.seen = client.began, now
         self.plan_next(client, now)
 
-    def on_connect_error(self, client: Client, code: int) -> None:
-        if client.sock is not None:
-            client.sock.close()
-            client.sock = None
-        client.fd = -1
-        self.connecting -= 1
-        self.answered_first(client)
+    def on_refused(self, client: Client, code: int, again: float | None) -> None:
+        """A connection was refused; it waits for *again*, or has failed."""
         self.counters.refused += 1
-        client.tries += 1
-        if client.tries <= RETRIES and not self.draining:
-            self.connecting += 1  # still on its way: the ramp is not over
-            self.push(monotonic() + RETRY_DELAY * client.tries, client)
-        else:
+        client.refusal = code
+        if self.counters.refused == 1:
+            self.counters.refusal = code
+            self.news = True
+        if again is None:
             self.fail(client, code)
+        else:
+            self.push(again, client)
 
     def fail(self, client: Client, code: int) -> None:
+        """A connection will not be established."""
         name = errno.errorcode.get(code, str(code))
         self.failures[name] = self.failures.get(name, 0) + 1
         self.counters.failed += 1
         now = monotonic()
         self.record(client, How.FAILED, now, now)
-
-    def answered_first(self, client: Client) -> None:
-        """The connection no longer holds up the pace of connecting."""
-        if client.waiting:
-            client.waiting = False
-            self.unanswered -= 1
 
     # -- acting
 
@@ -282,7 +225,7 @@ class Worker:
         step = client.behaviour.step(client.key, client.number, client.offset)
         if step is None:
             client.final = True
-            self.answered_first(client)  # a mute client never asks
+            self.connector.answered_first(client)  # a mute client never asks
             return
         client.offset += step.gap
         client.act = step.act
@@ -298,9 +241,12 @@ class Worker:
         while due and due[0][0] <= now:
             when, _, client = heappop(due)
             if client.fd < 0:
-                if client.established == 0.0:  # a retry or a reconnection; others have ended since this was planned
-                    self.connecting -= client.tries > 0
-                    self.begin(client)
+                if client.established:
+                    continue  # it has ended since this was planned
+                if client.tries:
+                    self.connector.retry(client)
+                else:
+                    self.connector.begin(client)  # a reconnection
                 continue
             if client.outbox is not None:
                 if self.send(client, client.outbox):
@@ -328,8 +274,9 @@ class Worker:
             if client.parser is None:
                 client.parser = self.dialect.parser()
             client.asked += owed
+            self.counters.asked += owed
         else:
-            self.answered_first(client)
+            self.connector.answered_first(client)
         client.intended = when
         if self.send(client, payload):
             self.go_on(client, now)
@@ -396,7 +343,7 @@ class Worker:
                 self.on_control()
             return
         if client.sock is not None:
-            self.on_connected(client, now)
+            self.connector.on_event(client, now)
             return
         try:
             data = os.read(fd, 65536)
@@ -411,11 +358,13 @@ class Worker:
             return
         done, goodbye = self.dialect.count(client.parser, data)
         client.goodbye = client.goodbye or goodbye
+        if self.dialect.foreign and not self.counters.foreign:
+            self.news = True
         if client.answered >= client.asked:
             return
         client.answered += done
         if client.answered >= client.asked:
-            self.answered_first(client)
+            self.connector.answered_first(client)
             client.parser = None
             if not client.final or not client.behaviour.deadline:
                 client.seen = now
@@ -443,6 +392,9 @@ class Worker:
             client.began, client.established, client.sent, client.seen, after, by,
         )  # fmt: skip
         self.records.append(record)
+        if client.asked and not client.answered and how is not How.SELF and client.behaviour.judged:
+            # Not those who asked just now: their answer may be on its way.
+            self.counters.unanswered += how is not How.OPEN or by - client.sent > ANSWER_TIME
         if client.log is not None:
             if how in (How.FIN, How.RST):
                 client.log.close_peer(to_ns(by), how.name)
@@ -455,7 +407,7 @@ class Worker:
         os.close(client.fd)  # epoll forgets a descriptor when its last duplicate is closed
         client.fd = -1
         client.parser = None
-        self.answered_first(client)
+        self.connector.answered_first(client)
         self.counters.open -= 1
         delay = client.behaviour.reconnect
         if delay is not None and not self.draining:
@@ -466,7 +418,8 @@ class Worker:
 
 
 def main(order: Order, control: Connection) -> None:
-    """Entry point of a child process. Ctrl-C reaches the parent alone, which tells us when to stop."""
+    """Entry point of a child process. Ctrl-C reaches the parent alone, which decides when all stop."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     raise_descriptor_limit()
-    Worker(order, control).run()
+    with suppress(EOFError, BrokenPipeError, ConnectionResetError):  # the parent is gone, and nothing left to do
+        Worker(order, control).run()

@@ -8,24 +8,27 @@ from __future__ import annotations
 
 import json
 import math
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ..drive.fleet import Observation
 from ..plan.behaviours import Behaviour
 from ..plan.plan import Law, Plan
 from ..units import seconds
+from .observation import Observation, Outcome
 from .records import How, Record
 from .thresholds import Threshold
-from .verdict import BAD, GRAIN, Finding, judge_all
+from .verdict import GRAIN, OWN_LAG_SHARE, Finding, judge_all
 
 SCHEMA = "reaper-loadgen-report/1"
 TIMELINE_POINTS = 240
 LATENESS_BUCKETS_PER_TICK = 50
 """Bars of the lateness histogram per tick."""
 STORIES_KEPT = 100
+UNKNOWN_SERVER: dict[str, Any] = {"workers": None, "rss_bytes_per_connection": None, "cpu_fraction": None}
+"""The `server` block of a server that is not ours to look at."""
 
 Report = dict[str, Any]
 
@@ -50,12 +53,12 @@ def build_report(
         failures.update(outcome.failures)
     elapsed = observation.ended - observation.started
     actions = sum(outcome.counters.actions for outcome in outcomes)
-    reasons = verdict.reasons()
     line, peak = timeline(observation)
     count = verdict.categories
     report: Report = {
         "schema": SCHEMA,
         "partial": observation.partial,
+        "interrupted": observation.interrupted,
         "config": config,
         "plan": {"seed": plan.seed, "digest": digest, "by_behaviour": ends},
         "connections": {
@@ -66,6 +69,7 @@ def build_report(
             "reconnected": sum(outcome.counters.reconnected for outcome in outcomes),
             "refused": sum(outcome.counters.refused for outcome in outcomes),
             "failures": dict(failures),
+            "unanswered": sum(outcome.counters.unanswered for outcome in outcomes),
             "connect_s": None if observation.ramped is None else observation.ramped - observation.started,
         },
         "reaps": {
@@ -99,6 +103,7 @@ def build_report(
         },
         "loadgen": {
             "processes": len(outcomes),
+            "processes_lost": len(observation.lost),
             "lag_s": observation.lag.summary(),
             "rss_bytes": sum(outcome.rss_open for outcome in outcomes) or None,
             "rss_bytes_per_connection": _growth(observation, established),
@@ -119,10 +124,29 @@ def build_report(
         "journal_dropped": sum(outcome.counters.journal_dropped for outcome in outcomes),
         "elapsed_s": elapsed,
     }
-    reasons += [broken for threshold in thresholds if (broken := threshold.broken(report))]
-    report["verdict"] = "fail" if reasons else "pass"
-    report["reasons"] = reasons
+    broken = [*verdict.reasons(law), *_unanswered(outcomes)]
+    if observation.because is not None:
+        broken.insert(0, observation.because)
+    if not observation.partial:
+        broken += [why for threshold in thresholds if (why := threshold.broken(report))]
+        if not verdict.shown:
+            broken.append("no connection came to a good end: nothing was shown")
+    cut_short = list(observation.lost)
+    if observation.interrupted:
+        open_ends = f"{count['undecided'] + count['alive']:,} of {established:,} connections"
+        cut_short.append(f"interrupted after {seconds(elapsed)}: {open_ends} were still to be judged")
+    report["verdict"] = "fail" if broken else "inconclusive" if cut_short else "pass"
+    report["reasons"] = broken + cut_short
     return report
+
+
+def _unanswered(outcomes: Sequence[Outcome]) -> list[str]:
+    """The reason to fail a server that does not answer; an answer that never came proves that nothing was read."""
+    counters = [outcome.counters for outcome in outcomes]
+    unanswered = sum(each.unanswered for each in counters)
+    if unanswered <= OWN_LAG_SHARE * sum(each.established + each.reconnected for each in counters):
+        return []
+    return [f"{unanswered:,} connections unanswered: they asked and never got an answer"]
 
 
 def held_rates(plan: Plan, observation: Observation) -> dict[str, float | None]:
@@ -171,30 +195,36 @@ def timeline(observation: Observation) -> tuple[list[dict[str, float]], int]:
     Grain: at most TIMELINE_POINTS equal intervals; `t` is the interval's end in seconds from the start. Cost: O(n log
         n).
     """
-    changes: list[tuple[float, int, str]] = []
+    opened: list[float] = []
+    ended: dict[str, list[float]] = {"reaped": [], "left": []}
     for record in observation.records:
         if record.how == How.FAILED:
             continue
-        changes.append((record.established, 1, "opened"))
-        if record.how == How.SELF:
-            changes.append((record.closed_by, -1, "left"))
-        elif record.how != How.OPEN:
-            changes.append((record.closed_by, -1, "reaped"))
-    changes.sort()
+        opened.append(record.established)
+        if record.how != How.OPEN:
+            ended["left" if record.how == How.SELF else "reaped"].append(record.closed_by)
+    instants = {"opened": sorted(opened), **{name: sorted(each) for name, each in ended.items()}}
     span = max(observation.ended - observation.started, 1e-9)
     points: list[dict[str, float]] = []
-    open_now = peak = position = 0
+    before = dict.fromkeys(instants, 0)
     for number in range(1, TIMELINE_POINTS + 1):
-        until = observation.started + span * number / TIMELINE_POINTS
-        counts = {"opened": 0, "reaped": 0, "left": 0}
-        while position < len(changes) and (changes[position][0] <= until or number == TIMELINE_POINTS):
-            _, change, name = changes[position]
-            open_now += change
-            counts[name] += 1
-            peak = max(peak, open_now)
-            position += 1
-        points.append({"t": span * number / TIMELINE_POINTS, "open": open_now, **counts})
-    return points, peak
+        until = observation.started + span * number / TIMELINE_POINTS if number < TIMELINE_POINTS else math.inf
+        upto = {name: bisect_right(each, until) for name, each in instants.items()}
+        open_now = upto["opened"] - upto["reaped"] - upto["left"]
+        added = {name: upto[name] - before[name] for name in instants}
+        points.append({"t": span * number / TIMELINE_POINTS, "open": open_now, **added})
+        before = upto
+    return points, _peak(instants["opened"], sorted(instants["reaped"] + instants["left"]))
+
+
+def _peak(opened: Sequence[float], ended: Sequence[float]) -> int:
+    """The most that were open at once; what ends in the instant in which another begins was not open beside it."""
+    gone = peak = 0
+    for number, instant in enumerate(opened, 1):
+        while gone < len(ended) and ended[gone] <= instant:
+            gone += 1
+        peak = max(peak, number - gone)
+    return peak
 
 
 def story(record: Record, behaviour: Behaviour, finding: Finding, law: Law, started: float) -> dict[str, Any]:
@@ -224,45 +254,11 @@ def story(record: Record, behaviour: Behaviour, finding: Finding, law: Law, star
 
 
 def write_report(report: Report, path: Path) -> None:
-    """Write *report* to *path* in one move, so that nobody ever reads half of it."""
+    """Write *report* to *path* in one move, so that no reader ever sees half of it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.part")
     temporary.write_text(json.dumps(report, indent=1) + "\n")
     temporary.replace(path)
-
-
-def verdict_lines(report: Report) -> list[str]:
-    """The verdict for people, a few lines."""
-    reaps, lateness, connections = report["reaps"], report["lateness_s"], report["connections"]
-    stuck = reaps["late_but_server_stuck"]
-    counts = ", ".join(f"{reaps[name]:,} {name}" for name in ("expected", "observed", *BAD))
-    figures = ", ".join(f"{name} {_known(lateness[name])}" for name in ("min", "p50", "p99", "max"))
-    tick = seconds(report["config"]["tick_s"])
-    lag = report["loadgen"]["lag_s"]
-    ramp = f"{connections['established']:,} of {connections['requested']:,} established"
-    lines = [
-        f"connections  {ramp}, {connections['peak_open']:,} open at most, {connections['failed']:,} failed",
-        f"reaps        {counts}",
-        f"lateness     {figures}  (law: 0 .. {tick}; {reaps['late_raw']:,} beyond it before any allowance)",
-        f"own lag      p99 {_known(lag['p99'])}, max {_known(lag['max'])}, {report['loadgen']['processes']} processes",
-    ]
-    if stuck:
-        lines.append(
-            f"             {stuck:,} of them while the server itself was stuck: its answers took up to "
-            f"{_known(report['stuck_s']['server'])}"
-        )
-    per_connection = report["server"]["rss_bytes_per_connection"]
-    if per_connection is not None:
-        lines.append(
-            f"server       {per_connection:,.0f} bytes per connection, {report['server']['cpu_fraction']:.0%} CPU"
-        )
-    lines.append(f"verdict      {report['verdict'].upper()}{' (partial run)' if report['partial'] else ''}")
-    lines += [f"             {reason}" for reason in report["reasons"]]
-    return lines
-
-
-def _known(value: float | None) -> str:
-    return "-" if value is None else seconds(value)
 
 
 def _growth(observation: Observation, established: int) -> float | None:

@@ -2,7 +2,7 @@
 
 One rule: claim only what the bounds prove. `early` is a close seen before the last byte was even sent plus the timeout:
 nothing excuses it. `late` is a close that cannot have happened within a tick of the last instant at which the server
-may have read the byte, even if it was stuck as long as the slowest answer in that window shows and even if our own
+may have read the byte, even if it was stalled as long as the slowest answer in that window shows and even if our own
 queue held the news back. The raw figure (beyond one tick by the client's clock, no allowance) stands beside it.
 """
 
@@ -15,14 +15,16 @@ from typing import NamedTuple
 
 from ..plan.behaviours import Behaviour
 from ..plan.plan import Law, Plan
+from ..units import seconds
 from .records import How, Record
 from .stalls import Stalls
 
 GRAIN = 0.005
-"""Seconds that a close may take for reasons nobody can see: epoll sleeps in whole milliseconds on both sides, and a
-shared core needs a moment to switch between them."""
+"""Seconds that a close may take for reasons that no side can see: epoll sleeps in whole milliseconds on both sides, and
+a shared core needs a moment to switch between them."""
 VIOLATIONS_KEPT = 1000
 """Violations kept with their story; all of them are counted."""
+MILLISECOND = 0.001
 OWN_LAG_SHARE = 0.01
 """Share of the connections that the generator's own lag may spoil before the run proves nothing."""
 
@@ -38,7 +40,7 @@ class Finding(NamedTuple):
             missed, false: each a broken promise; own_lag: the client itself broke the plan, which proves nothing;
             undecided: the run was cut short; failed: never established.
         lateness: closed_by minus (sent + timeout), seconds; None unless the server closed an expected reap.
-        excused: within the law only because the server itself was seen to be stuck.
+        excused: within the law only because the server itself was seen to be stalled.
     """
 
     category: str
@@ -70,7 +72,7 @@ def judge(record: Record, behaviour: Behaviour, law: Law, own: Stalls, server: S
     if how == How.OPEN:
         if not record.final or record.closed_by < due:
             return Finding("alive")
-        latest = due + unknown + tick + _stuck(own, record, due) + _stuck(server, record, due)
+        latest = due + unknown + tick + _stall(own, record, due) + _stall(server, record, due)
         return Finding("missed" if record.closed_by > latest else "undecided")
     if not record.final:
         # The plan had more to say: this connection was live.
@@ -82,14 +84,14 @@ def judge(record: Record, behaviour: Behaviour, law: Law, own: Stalls, server: S
         return Finding("own_lag" if record.overslept else "early", lateness)
     if lateness <= tick:
         return Finding("reaped", lateness)
-    allowed = tick + GRAIN + (record.closed_by - record.closed_after) + _stuck(own, record, due)
+    allowed = tick + GRAIN + (record.closed_by - record.closed_after) + _stall(own, record, due)
     if lateness <= allowed:
         return Finding("reaped", lateness)
-    excused = lateness <= allowed + unknown + _stuck(server, record, due)
+    excused = lateness <= allowed + unknown + _stall(server, record, due)
     return Finding("reaped" if excused else "late", lateness, excused)
 
 
-def _stuck(stalls: Stalls, record: Record, due: float) -> float:
+def _stall(stalls: Stalls, record: Record, due: float) -> float:
     """Seconds of stall seen while this connection's last byte was noted, plus those seen while it was reaped."""
     noted = stalls.between(record.sent, record.closed_by - (due - record.sent))
     return noted + stalls.between(due, record.closed_by)
@@ -127,17 +129,25 @@ class Verdict:
         if finding.category in BAD and len(self.violations) < VIOLATIONS_KEPT:
             self.violations.append((record, behaviour, finding))
 
-    def reasons(self) -> list[str]:
+    @property
+    def shown(self) -> bool:
+        """Whether any connection came to a good end."""
+        return any(self.categories[name] for name in OK)
+
+    def reasons(self, law: Law) -> list[str]:
         """Why the run failed, one line each; empty when it passed."""
-        found = [f"{self.categories[name]} {name}: {_MEANING[name]}" for name in BAD if self.categories[name]]
+        found = [f"{self.categories[name]:,} {name}: {_MEANING[name]}" for name in BAD if self.categories[name]]
+        if self.categories["early"] and law.tolerance < MILLISECOND and self.lateness[0] >= -MILLISECOND:
+            found[0] += (
+                f", by at most {seconds(-self.lateness[0])}; for a server whose clock counts whole milliseconds "
+                "give --tolerance 1ms"
+            )
         if self.categories["own_lag"] > OWN_LAG_SHARE * sum(self.categories.values()):
             found.append(
-                f"{self.categories['own_lag']} connections broken by this program's own lag: too many to say anything"
+                f"{self.categories['own_lag']:,} connections broken by this program's own lag: too many to say anything"
             )
         if self.categories["failed"]:
-            found.append(f"{self.categories['failed']} connections could not be established")
-        if not sum(self.categories[name] for name in OK):
-            found.append("no connection came to a good end: nothing was shown")
+            found.append(f"{self.categories['failed']:,} connections could not be established")
         return found
 
 

@@ -5,7 +5,11 @@ from __future__ import annotations
 import argparse
 import json
 
-from ..judge.report import Report, verdict_lines, write_report
+from ..judge.report import Report, write_report
+from ..judge.words import verdict_lines
+
+INTERRUPTED = 130
+"""Exit status after Ctrl-C, as shells have it."""
 
 
 def deliver(report: Report, options: argparse.Namespace) -> int:
@@ -21,4 +25,6 @@ def deliver(report: Report, options: argparse.Namespace) -> int:
 
         write_page(report, options.html)
     print(json.dumps(report, indent=1) if options.json else "\n".join(verdict_lines(report)))
+    if report["interrupted"]:
+        return INTERRUPTED
     return 0 if report["verdict"] == "pass" else 1

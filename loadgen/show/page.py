@@ -11,6 +11,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from ..judge.words import headline, known
 from ..units import seconds, size
 
 WIDTH, HEIGHT = 920, 240
@@ -22,7 +23,7 @@ GREEN, RED, BLUE, GREY = "#2f7d6d", "#c0392b", "#2b6cb0", "#9aa5b1"
 STYLE = """
 body{font:15px/1.5 system-ui,sans-serif;color:#1f2933;max-width:960px;margin:2rem auto;padding:0 1rem}
 h1{font-size:1.5rem;margin:0}h2{font-size:1.05rem;margin:2rem 0 .4rem}
-.pass{color:#2f7d6d}.fail{color:#c0392b}.muted{color:#7b8794}
+.pass{color:#2f7d6d}.inconclusive{color:#b7791f}.fail{color:#c0392b}.muted{color:#7b8794}
 .cards{display:flex;flex-wrap:wrap;gap:.6rem;margin:1rem 0}
 .card{border:1px solid #e4e7eb;border-radius:8px;padding:.5rem .9rem;min-width:6.2rem}
 .card b{display:block;font-size:1.3rem}.card.bad b{color:#c0392b}
@@ -41,9 +42,9 @@ def write_page(report: dict[str, Any], path: Path) -> None:
 
 def page(report: dict[str, Any]) -> str:
     """The whole page."""
-    config, reaps, connections = report["config"], report["reaps"], report["connections"]
+    config, connections = report["config"], report["connections"]
     verdict = report["verdict"]
-    title = f"{verdict.upper()}: {reaps['observed']:,} of {reaps['expected']:,} expected reaps"
+    title = headline(report)
     about = (
         f"{connections['established']:,} connections to {config['target']}, timeout {seconds(config['timeout_s'])}, "
         f"tick {seconds(config['tick_s'])}, {seconds(report['elapsed_s'])}, seed {report['plan']['seed']}"
@@ -52,7 +53,7 @@ def page(report: dict[str, Any]) -> str:
         "<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content='width=device-width'>",
         f"<title>{escape(title)}</title><style>{STYLE}</style>",
         f"<h1 class={verdict}>{escape(title)}</h1>",
-        f"<p class=muted>{escape(about)}{' - partial run, interrupted' if report['partial'] else ''}</p>",
+        f"<p class=muted>{escape(about)}{' - partial run' if report['partial'] else ''}</p>",
         *(f"<p class=fail>{escape(reason)}</p>" for reason in report["reasons"]),
         _cards(report),
         "<h2>Open connections, and reaps, over time</h2>",
@@ -169,7 +170,7 @@ def _ticks(low: float, high: float, clock: bool = False) -> list[float]:
 def _cards(report: dict[str, Any]) -> str:
     reaps, lateness = report["reaps"], report["lateness_s"]
     cards = [(name, f"{reaps[name]:,}", bool(reaps[name])) for name in ("early", "late", "missed", "false")]
-    cards += [(f"lateness {name}", _known(lateness[name]), False) for name in ("p50", "p99", "max")]
+    cards += [(f"lateness {name}", known(lateness[name]), False) for name in ("p50", "p99", "max")]
     cards.append(("most open", f"{report['connections']['peak_open']:,}", False))
     cards.append(("actions a second", f"{report['actions']['per_s'] or 0:,.0f}", False))
     memory = report["loadgen"]["rss_bytes_per_connection"]
@@ -188,7 +189,7 @@ def _cards(report: dict[str, Any]) -> str:
 def _percentiles(report: dict[str, Any]) -> str:
     names = ("p50", "p99", "p99_9", "max")
     rows = [
-        (label, *(_known(figures[name]) for name in names))
+        (label, *(known(figures[name]) for name in names))
         for label, figures in (
             ("answer, from the instant the request was planned for", report["latency_s"]),
             ("the load generator's own lag", report["loadgen"]["lag_s"]),
@@ -214,7 +215,7 @@ def _violations(report: dict[str, Any]) -> str:
     if not report["violations"]:
         return "<p class=pass>None.</p>"
     rows = [
-        (story["category"], f"{story['connection']}", _known(story["lateness_s"]), story["story"])
+        (story["category"], f"{story['connection']}", known(story["lateness_s"]), story["story"])
         for story in report["violations"]
     ]
     return _table(("", "connection", "lateness", "story"), rows)
@@ -224,7 +225,3 @@ def _table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     head = "".join(f"<th>{escape(heading)}</th>" for heading in headings)
     body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
     return f"<table><tr>{head}</tr>{body}</table>"
-
-
-def _known(value: float | None) -> str:
-    return "-" if value is None else seconds(value)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..judge.report import LATENESS_BUCKETS_PER_TICK
+from ..judge.words import headline
 from ..units import BadArgument, seconds
 from .page import SHOWN_TICKS
 
@@ -65,7 +66,7 @@ def draw_lateness(report: dict[str, Any], path: Path) -> None:
         axes.spines[side].set_visible(False)
     reaps, lateness = report["reaps"], report["lateness_s"]
     passed = report["verdict"] == "pass"
-    title = f"{report['verdict'].upper()}: {reaps['observed']:,} reaped, {reaps['expected']:,} expected"
+    title = headline(report)
     figure.text(
         0.08, 0.93, title,
         color=GOOD if passed else BAD, fontsize=15, fontweight="bold", va="center",

@@ -10,12 +10,12 @@ import random
 import re
 import socket
 import subprocess
-import threading
 import time
 from collections import Counter
 from pathlib import Path
 
-from .tools import OUT, metrics, process, server, tool
+from ..serving import free_port, serving
+from .tools import OUT, metrics, server, tool
 
 BURSTS = 8
 BURST = 1  # seconds of wrk
@@ -29,7 +29,12 @@ CASES = {
     "nginx closes first, POST": (1.0, 2.0, "POST", True),
     "both at once": (1.0, 1.0, "GET", True),
     "we close first": (60.0, 1.0, "GET", True),
-    "we close first, POST": (60.0, 1.0, "POST", False),  # nginx must not send a POST twice: a race nobody can close
+    "we close first, POST": (
+        60.0,
+        1.0,
+        "POST",
+        False,
+    ),  # nginx must not send a POST twice: a race that neither side can close
 }
 
 CONFIG = """
@@ -73,11 +78,8 @@ def _bursts(nginx: str, wrk: str, name: str, bursts: int) -> dict[str, object]:
     said = ""
     flags = ("--tick", TICK, "--keep-alive", f"{ours:g}s", "--max-requests", "0")
     with server(*flags, log=f"{folder.name}.log") as address:
-        listen = _free_port()
-        with process(
-            [nginx, "-p", str(folder), "-c", _configured(folder, address, theirs, listen)], folder / "nginx.log"
-        ):
-            _wait_for(listen)
+        listen = free_port()
+        with serving(_nginx(nginx, folder, address, theirs, listen), folder / "nginx.log", port=listen):
             for _ in range(bursts):
                 command = [wrk, "-t1", f"-c{CLIENTS}", f"-d{BURST}s", "-s", str(script)]
                 said += subprocess.run(
@@ -110,20 +112,19 @@ def _tunnel(nginx: str) -> dict[str, object]:
     folder = _folder("tunnel")
     timeout = 1.0
     with server("--tick", TICK, "--tunnel", f"{timeout:g}s", log="tunnel.log") as address:
-        listen = _free_port()
-        with process([nginx, "-p", str(folder), "-c", _configured(folder, address, 60, listen)], folder / "nginx.log"):
-            _wait_for(listen)
-            with socket.create_connection(("127.0.0.1", listen), timeout=10) as client:
-                client.sendall(b"GET /tunnel HTTP/1.1\r\nHost: x\r\nConnection: upgrade\r\nUpgrade: echo\r\n\r\n")
-                switched = b" 101 " in client.recv(65536)
-                echoed = 0
-                for number in range(PINGS):
-                    time.sleep(timeout / 2)
-                    client.sendall(b"%04d" % number)
-                    echoed += client.recv(65536) == b"%04d" % number
-                start = time.monotonic()
-                ended = client.recv(65536) == b""
-                after = time.monotonic() - start
+        listen = free_port()
+        nginx_server = serving(_nginx(nginx, folder, address, 60, listen), folder / "nginx.log", port=listen)
+        with nginx_server, socket.create_connection(("127.0.0.1", listen), timeout=10) as client:
+            client.sendall(b"GET /tunnel HTTP/1.1\r\nHost: x\r\nConnection: upgrade\r\nUpgrade: echo\r\n\r\n")
+            switched = b" 101 " in client.recv(65536)
+            echoed = 0
+            for number in range(PINGS):
+                time.sleep(timeout / 2)
+                client.sendall(b"%04d" % number)
+                echoed += client.recv(65536) == b"%04d" % number
+            start = time.monotonic()
+            ended = client.recv(65536) == b""
+            after = time.monotonic() - start
     passed = switched and echoed == PINGS and ended and after >= timeout * 0.99
     return {"pings_echoed": echoed, "of": PINGS, "closed_after_silence_s": round(after, 3), "passed": passed}
 
@@ -136,29 +137,11 @@ def _folder(name: str) -> Path:
     return folder
 
 
-def _configured(folder: Path, address: tuple[str, int], idle: float, listen: int) -> str:
+def _nginx(nginx: str, folder: Path, address: tuple[str, int], idle: float, listen: int) -> list[str]:
     path = folder / "nginx.conf"
     path.write_text(CONFIG.format(folder=folder, host=address[0], port=address[1], idle=f"{idle:g}", listen=listen))
-    return str(path)
+    return [nginx, "-p", str(folder), "-c", str(path)]
 
 
 def _log(folder: Path) -> str:
     return (folder / "error.log").read_text()
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
-def _wait_for(port: int) -> None:
-    ready = threading.Event()
-    for _ in range(100):
-        try:
-            socket.create_connection(("127.0.0.1", port), timeout=1).close()
-            return
-        except OSError:
-            ready.wait(0.1)
-    raise RuntimeError(f"nothing listens on port {port}")

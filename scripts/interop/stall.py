@@ -1,6 +1,6 @@
-"""A stuck event loop: how many requests that arrived in time does a server throw away when it wakes up?
+"""A stalled event loop: how many requests that arrived in time does a server throw away when it wakes up?
 
-One rule: *the same clients for everybody*. Each of 100 connections has had one answer; the loop is then held for 3 s
+One rule: *the same clients for every server*. Each of 100 connections has had one answer; the loop is then held for 3 s
 with a keep-alive timeout of 2 s, and each sends its next request while it is held, long before its timeout.
 """
 
@@ -13,7 +13,8 @@ import sys
 import time
 from contextlib import ExitStack, suppress
 
-from .tools import OUT, Missing, process
+from ..serving import free_port, serving
+from .tools import OUT
 
 CLIENTS = 100
 KEEP_ALIVE = 2
@@ -50,8 +51,8 @@ web.run_app(app, host="127.0.0.1", port=int(sys.argv[1]), keepalive_timeout={KEE
 OURS = f"""
 import sys, time, trio, reaper.trio
 from reaper.config import ReaperConfig
-from server_example.http import HttpServer
-from server_example.http_routes import ROUTES
+from server_example.http.server import HttpServer
+from server_example.http.routes import ROUTES
 async def block(exchange):
     time.sleep({STALL})
     await exchange.respond(200, b"ok", "text/plain")
@@ -70,11 +71,11 @@ def run() -> dict[str, object]:
     OUT.mkdir(parents=True, exist_ok=True)
     for name, text in (("stall_asgi.py", ASGI), ("stall_aiohttp.py", AIOHTTP), ("stall_ours.py", OURS)):
         (OUT / name).write_text(text)
-    ours = [sys.executable, "-c", "import sys; sys.path.insert(0, '.'); exec(open(sys.argv.pop(1)).read())"]
+    ours = [sys.executable, "-m", "out.interop.stall_ours"]
     asgi = ["--bind", "127.0.0.1:{port}", "--keep-alive", str(KEEP_ALIVE), "out.interop.stall_asgi:app"]
     table = {
-        "ours, tick 1s": ("", [*ours, str(OUT / "stall_ours.py"), "{port}", "1s"]),
-        "ours, tick 100ms": ("", [*ours, str(OUT / "stall_ours.py"), "{port}", "100ms"]),
+        "ours, tick 1s": ("", [*ours, "{port}", "1s"]),
+        "ours, tick 100ms": ("", [*ours, "{port}", "100ms"]),
         "hypercorn (trio)": ("hypercorn", [sys.executable, "-m", "hypercorn", "-k", "trio", *asgi]),
         "hypercorn (asyncio)": ("hypercorn", [sys.executable, "-m", "hypercorn", "-k", "asyncio", *asgi]),
         "uvicorn (h11)": (
@@ -112,12 +113,9 @@ def run() -> dict[str, object]:
 
 
 def _lost(command: list[str]) -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
+    port = free_port()
     filled = [word.replace("{port}", str(port)) for word in command]
-    with process(filled, OUT / "stall.log"), ExitStack() as stack:
-        _wait_for(port)
+    with serving(filled, OUT / "stall.log", port=port), ExitStack() as stack:
         clients = [stack.enter_context(socket.create_connection(("127.0.0.1", port), PATIENCE)) for _ in range(CLIENTS)]
         for client in clients:
             client.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
@@ -153,13 +151,3 @@ def _answer(client: socket.socket) -> bytes:
     while len(body) < length and (piece := client.recv(65536)):
         body += piece
     return data
-
-
-def _wait_for(port: int) -> None:
-    for _ in range(150):
-        try:
-            socket.create_connection(("127.0.0.1", port), 1).close()
-            return
-        except OSError:
-            time.sleep(0.1)
-    raise Missing(f"the server did not start; see {OUT / 'stall.log'}")

@@ -1,27 +1,24 @@
 """What the interoperation runs share: a server to run against, tools that may be missing, a folder for what they say.
 
-One rule: *nothing outlives a run*. Processes are started in `with` blocks and ended by their own id.
+One rule: *nothing outlives a run*. Threads and servers belong to `with` blocks.
 """
 
 from __future__ import annotations
 
 import http.client
-import re
 import shutil
-import signal
-import subprocess
-import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
+from ..serving import ROOT, example, serving
+
 OUT = ROOT / "out" / "interop"
-SERVER = (sys.executable, "-m", "server_example", "http", "--port", "0", "--workers", "1")
-PATIENCE = 20.0  # seconds for a process to start or to stop
+SERVER = example("http", "--workers", "1")
+PATIENCE = 20.0  # seconds for an answer
 
 
 class Missing(Exception):
@@ -37,38 +34,10 @@ def tool(name: str, package: str) -> str:
 
 
 @contextmanager
-def process(command: Sequence[str], log: Path) -> Iterator[subprocess.Popen[str]]:
-    """A process with its standard output as text, its errors in *log*; ended by SIGTERM at the end of the block."""
-    log.parent.mkdir(parents=True, exist_ok=True)
-    with log.open("w") as errors:
-        started = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=errors, text=True)
-        try:
-            yield started
-        finally:
-            started.send_signal(signal.SIGTERM)
-            try:
-                started.wait(PATIENCE)
-            except subprocess.TimeoutExpired:
-                started.kill()
-                started.wait()
-            if started.stdout is not None:
-                started.stdout.close()
-
-
-@contextmanager
 def server(*flags: str, log: str = "server.log") -> Iterator[tuple[str, int]]:
-    """Our HTTP server in a process of its own, on a port of its own choice. Yields its address."""
-    with process([*SERVER, *flags], OUT / log) as started:
-        assert started.stdout is not None
-        for line in started.stdout:
-            found = re.search(r"listening on (\S+):(\d+)", line)
-            if found:
-                threading.Thread(
-                    target=started.stdout.read, daemon=True
-                ).start()  # nobody reads on: keep it from filling
-                yield found[1], int(found[2])
-                return
-        raise RuntimeError(f"the server did not start; see {OUT / log}")
+    """Our HTTP server in a process of its own, with one worker. Yields its address."""
+    with serving(example("http", "--workers", "1", *flags), OUT / log) as started:
+        yield started.address
 
 
 def get(address: tuple[str, int], target: str, timeout: float = PATIENCE) -> tuple[int, bytes]:

@@ -1,0 +1,165 @@
+"""How the connections of one process come to be: at the plan's pace, from the addresses of its share, with retries.
+
+One rule: connecting gives way. While many connections wait for the kernel or for their first answer no further one is
+begun, or the server's backlog would be measured, and overflow into the kernel's retransmission timer.
+"""
+
+from __future__ import annotations
+
+import errno
+import select
+import socket
+from time import monotonic
+from typing import Any, Protocol
+
+from .client import Client
+from .order import Order
+
+IP_BIND_ADDRESS_NO_PORT = 24  # linux/in.h; the socket module of Python 3.11 lacks it
+UNANSWERED = 512
+"""Connections of all processes together that may wait for the kernel or for their first answer."""
+LEAST_UNANSWERED = 8
+RETRIES = 5
+RETRY_DELAY = 0.2
+
+
+class Owner(Protocol):
+    """What a connector works for."""
+
+    def on_established(self, client: Client, address: tuple[Any, ...], now: float) -> None:
+        """The connection stands and is watched; *address* is its own, empty where no journal is kept."""
+
+    def on_refused(self, client: Client, code: int, again: float | None) -> None:
+        """It was refused with errno *code*; it is to be begun again at *again*, or has failed (None)."""
+
+
+class Connector:
+    """Begins the connections of a share and brings each to the instant at which it stands."""
+
+    def __init__(self, order: Order, poller: select.epoll, clients: dict[int, Client], owner: Owner) -> None:
+        self.plan = order.plan
+        self.target = order.target
+        self.sources = order.share.sources
+        self.processes = order.processes
+        self.poller = poller
+        self.clients = clients  # by descriptor; shared with the owner
+        self.owner = owner
+        self.indices = range(order.share.number, order.plan.connections, order.processes)
+        self.begun = 0  # of the indices
+        self.connecting = 0  # begun and neither established nor failed, those that wait for a retry included
+        self.unanswered = 0
+        self.most_unanswered = max(UNANSWERED // order.processes, LEAST_UNANSWERED)
+        self.started = 0.0
+        self.closing = False
+        self.tells_addresses = order.journal is not None
+
+    @property
+    def ramped(self) -> bool:
+        """Whether every connection of the plan is established or has failed."""
+        return self.begun == len(self.indices) and not self.connecting
+
+    def next_instant(self) -> float:
+        """When the next connection is due to be begun; infinite when there is none, or when connecting gives way."""
+        if self.begun == len(self.indices) or self.unanswered >= self.most_unanswered:
+            return float("inf")
+        return self.started + self.plan.connect_offset(self.indices[self.begun])
+
+    def open_more(self, now: float) -> None:
+        """Begin the connections that are due."""
+        while self.next_instant() <= now:
+            index = self.indices[self.begun]
+            self.begun += 1
+            self.begin(Client(index, 0, self.plan.key(index), self.plan.behaviour(index)))
+
+    def give_up(self) -> None:
+        """Begin no more, and nothing again."""
+        self.begun = len(self.indices)
+        self.closing = True
+
+    def begin(self, client: Client) -> None:
+        """Call connect(). On the loopback it has often succeeded by the time it returns; else an event says so."""
+        target = (self.target.host, self.target.port)
+        self.connecting += 1
+        try:
+            sock = socket.socket(self.target.family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        except OSError as error:
+            self._failed(client, error.errno or 0)
+            return
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        client.began = monotonic()
+        client.waiting = True
+        self.unanswered += 1
+        try:
+            if self.sources:
+                # The port is chosen by connect(), which knows the destination; one source address has ports enough
+                # only as long as the kernel finds a free one at once.
+                sock.setsockopt(socket.IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, 1)
+                sock.bind((self.sources[client.index // self.processes % len(self.sources)], 0))
+            code = sock.connect_ex(target)
+            if code == errno.EINPROGRESS:
+                code = sock.connect_ex(target)  # a handshake on the loopback is over by now
+        except OSError as error:
+            code = error.errno or 0
+        client.sock = sock
+        client.fd = sock.fileno()
+        if code in (0, errno.EISCONN):
+            self.poller.register(client.fd, select.EPOLLIN)
+            self.clients[client.fd] = client
+            self._established(client, monotonic())
+        elif code in (errno.EINPROGRESS, errno.EALREADY):
+            self.poller.register(client.fd, select.EPOLLOUT)
+            self.clients[client.fd] = client
+        else:
+            self._failed(client, code)
+
+    def on_event(self, client: Client, now: float) -> None:
+        """The kernel has decided about a connection that was begun."""
+        sock = client.sock
+        if sock is None:
+            return
+        code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        if code:
+            self._failed(client, code)
+            return
+        self.poller.modify(client.fd, select.EPOLLIN)
+        self._established(client, now)
+
+    def answered_first(self, client: Client) -> None:
+        """The connection no longer holds up the pace of connecting."""
+        if client.waiting:
+            client.waiting = False
+            self.unanswered -= 1
+
+    def retry(self, client: Client) -> None:
+        """Begin a connection again that was refused."""
+        self.connecting -= 1  # it was counted while it waited
+        self.begin(client)
+
+    def drop(self, client: Client) -> None:
+        """Forget a connection that was begun and is not yet established."""
+        self.connecting -= 1
+        self.answered_first(client)
+        if client.sock is not None:
+            client.sock.close()
+            client.sock = None
+        self.clients.pop(client.fd, None)
+        client.fd = -1
+
+    def _established(self, client: Client, now: float) -> None:
+        sock = client.sock
+        if sock is None:
+            return
+        client.sock = None
+        address = sock.getsockname() if self.tells_addresses else ()
+        sock.detach()
+        self.connecting -= 1
+        self.owner.on_established(client, address, now)
+
+    def _failed(self, client: Client, code: int) -> None:
+        self.drop(client)
+        client.tries += 1
+        if client.tries <= RETRIES and not self.closing:
+            self.connecting += 1  # still on its way: the ramp is not over
+            self.owner.on_refused(client, code, monotonic() + RETRY_DELAY * client.tries)
+        else:
+            self.owner.on_refused(client, code, None)

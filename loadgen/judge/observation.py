@@ -1,0 +1,103 @@
+"""What the processes of a run saw, each by itself and all together: what a verdict is reached from.
+
+One rule: everything here is picklable and small. A heartbeat carries totals, an outcome carries columns.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from .histogram import Histogram, merged
+from .records import RecordTable
+from .stalls import Stalls
+
+
+@dataclass
+class Counters:
+    """What a heartbeat carries: totals since the start of the process.
+
+    Attributes:
+        refused: attempts to connect that failed; `refusal` is the errno of the first.
+        asked, answered: units of answer owed, and requests whose answer was complete.
+        unanswered: connections that asked and never got an answer, although there was time for it.
+        foreign: the beginning of the first answer that is none in the protocol spoken; empty: there was none.
+        categories, lateness: provisional findings about closes; lateness only since the heartbeat before.
+        ramped: every connection is up (or failed), since the instant `ramped_at`.
+        held: seconds from then to the end of the run. overdue: actions not done by then.
+    """
+
+    established: int = 0
+    reconnected: int = 0
+    open: int = 0
+    failed: int = 0
+    refused: int = 0
+    actions: int = 0
+    blocked: int = 0
+    asked: int = 0
+    answered: int = 0
+    unanswered: int = 0
+    refusal: int = 0
+    foreign: bytes = b""
+    categories: dict[str, int] = field(default_factory=dict)
+    lost: dict[str, int] = field(default_factory=dict)
+    lateness: list[float] = field(default_factory=list)
+    ramped: bool = False
+    ramp_actions: int = 0
+    ramped_at: float = 0.0
+    held: float = 0.0
+    overdue: int = 0
+    journal_dropped: int = 0
+
+
+@dataclass
+class Outcome:
+    """Everything a process saw, sent to the parent at its end. Picklable."""
+
+    records: RecordTable
+    counters: Counters
+    stalls: Stalls
+    server_stalls: Stalls
+    lag: Histogram
+    latency: Histogram
+    rss_before: int
+    rss_open: int
+    failures: dict[str, int]
+    cpu_seconds: float
+    user_seconds: float = 0.0
+    """Of `cpu_seconds`, those outside the kernel."""
+
+
+@dataclass
+class Observation:
+    """What the whole run saw. Instants are seconds on the monotonic clock.
+
+    Attributes:
+        ramped: when every connection had been tried; None: the run ended before.
+        outcomes: one per process, in the order of their shares: connection i belongs to process i modulo their number.
+        interrupted: whether Ctrl-C or SIGTERM ended it.
+        because: why it was ended before its time, if the server was the reason.
+        lost: a line about each process that died or fell silent.
+    """
+
+    started: float
+    ramped: float | None
+    ended: float
+    outcomes: list[Outcome]
+    interrupted: bool = False
+    because: str | None = None
+    lost: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.records = RecordTable()
+        self.server_stalls = Stalls()
+        for outcome in self.outcomes:
+            self.records.extend(outcome.records)
+            self.server_stalls.merge(outcome.server_stalls)
+        self.own_stalls = [outcome.stalls for outcome in self.outcomes]
+        self.lag = merged(outcome.lag for outcome in self.outcomes)
+        self.latency = merged(outcome.latency for outcome in self.outcomes)
+
+    @property
+    def partial(self) -> bool:
+        """Whether the run did not see its planned end, or not all of it."""
+        return self.interrupted or self.because is not None or bool(self.lost)

@@ -1,0 +1,92 @@
+"""A report in a few lines for people.
+
+One rule: no line is wider than a terminal of 80 columns, and the verdict's line alone says what came out.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from typing import Any
+
+from ..units import seconds, size
+from .verdict import BAD
+
+WIDTH = 79
+INDENT = 13
+
+
+def verdict_lines(report: dict[str, Any]) -> list[str]:
+    """What happened, then the verdict, then why."""
+    reaps, lateness, connections = report["reaps"], report["lateness_s"], report["connections"]
+    generator, server = report["loadgen"], report["server"]
+    counts = ", ".join(f"{reaps[name]:,} {name}" for name in ("expected", "observed", *BAD))
+    figures = ", ".join(f"{name} {known(lateness[name])}" for name in ("min", "p50", "p99", "max"))
+    tick = seconds(report["config"]["tick_s"])
+    lines = [
+        *row(
+            "connections",
+            f"{connections['established']:,} of {connections['requested']:,} established, "
+            f"{connections['peak_open']:,} open at most, {connections['failed']:,} failed",
+        ),
+        *row("reaps", counts),
+        *row("lateness", f"{figures} (law: 0 .. {tick})"),
+        *row("", f"{reaps['late_raw']:,} beyond one tick before any allowance"),
+        *row("own lag", f"p99 {known(generator['lag_s']['p99'])}, max {known(generator['lag_s']['max'])}"),
+    ]
+    if reaps["late_but_server_stuck"]:
+        lines += row(
+            "",
+            f"{reaps['late_but_server_stuck']:,} reaps while the server itself was stalled: "
+            f"its answers took up to {known(report['stuck_s']['server'])}",
+        )
+    if server["rss_bytes_per_connection"] is not None:
+        each = f"{server['rss_bytes_per_connection']:,.0f} bytes per connection"
+        lines += row("server", f"{each}, {server['cpu_fraction']:.0%} CPU, {server['workers']} workers")
+    if generator["rss_bytes_per_connection"] is not None:
+        each = f"{generator['rss_bytes_per_connection']:,.0f} bytes per connection"
+        lines += row("generator", f"{each}, {generator['cpu_fraction']:.0%} CPU, {generator['processes']} processes")
+    lines += parts(report.get("machine"))
+    lines += row("verdict", headline(report))
+    for reason in report["reasons"]:
+        lines += row("", reason)
+    return lines
+
+
+def parts(machine: dict[str, Any] | None) -> list[str]:
+    """Memory and CPU by part: kernel, server, generator."""
+    lines: list[str] = []
+    for name, figures, shown in (
+        ("memory", (machine or {}).get("memory_bytes", {}), size),
+        ("cpu", (machine or {}).get("cpu_s", {}), seconds),
+    ):
+        told = [f"{part} {shown(value)}" for part, value in figures.items() if value is not None and part != "others"]
+        if told:
+            lines += row(name, ", ".join(told).replace("most_used", "most in use beyond the start"))
+    return lines
+
+
+def headline(report: dict[str, Any]) -> str:
+    """The verdict, and in a few words what it rests on: `FAIL: 3 early, 1 missed`."""
+    verdict, reaps = report["verdict"], report["reaps"]
+    if verdict == "pass":
+        return f"PASS: {reaps['observed']:,} of {reaps['expected']:,} reaps, each within the law"
+    bad = [f"{reaps[name]:,} {name}" for name in BAD if reaps[name]]
+    failed = report["connections"]["failed"]
+    if failed:
+        bad.append(f"{failed:,} not established")
+    if verdict == "fail" and bad:
+        return f"FAIL: {', '.join(bad)}"
+    return f"{verdict.upper()}: {report['reasons'][0].partition(': ')[0]}" if report["reasons"] else verdict.upper()
+
+
+def row(name: str, text: str) -> list[str]:
+    """*text* beside its *name*, in as many lines as it takes."""
+    indent = " " * INDENT
+    return textwrap.wrap(
+        text, WIDTH, initial_indent=name.ljust(INDENT), subsequent_indent=indent, break_on_hyphens=False
+    )
+
+
+def known(value: float | None) -> str:
+    """A duration, or a dash where there is none."""
+    return "-" if value is None else seconds(value)

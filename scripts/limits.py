@@ -1,0 +1,163 @@
+"""What a demo of so many connections takes of the machine, reckoned before it starts.
+
+One rule: nothing is started that cannot end well. Each limit that is too low is named, with what it is, what is needed
+and how to raise it.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+RATE = 4000
+"""Connections per second that such a run opens, at least: what two cores keep up for minutes."""
+GRAIN = 60
+"""Timeouts are whole minutes as soon as they are not a few seconds."""
+MANY = 20_000
+MIX = "silent=40,chatty=30,bursty=10,drip=10,vanish=10"
+MIX_OF_MANY = "silent=50,chatty=30,bursty=10,drip=10"
+
+SERVER_SPARE, SERVER_SPREAD = 256, 0.95
+"""As the example server plans its workers: descriptors it keeps back, share of the others to plan with."""
+GENERATOR_SPARE = 200
+PROCESSES = 400
+"""More than these on one machine measure its scheduler."""
+KERNEL_BYTES = 12_000
+"""Of a connected pair on the loopback: sockets, epoll entries, their files. Measured 10 to 11 KB."""
+PARKED_BYTES, TASK_BYTES = 400, 6_000
+"""Of a connection in the server: parked, and with a task of its own."""
+CLIENT_BYTES = 900
+"""Of a connection in the generator, and of its records when the run is judged."""
+PROCESS_BYTES = 14 << 20
+IN_FLIGHT = 1024
+"""Connections that hold bytes in the kernel at the same time: those just being opened and answered."""
+PAGES_EACH = 2
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a demo of *connections* is made of. Seconds."""
+
+    connections: int
+    timeout: int
+    duration: int
+    rate: int
+    mix: str
+    workers: int
+    generators: int
+
+    @property
+    def expected(self) -> int:
+        """Seconds the whole run takes, roughly: connecting, holding, judging."""
+        return round(self.connections / self.rate + self.duration + 5 + self.connections / 25_000)
+
+    def memory(self, parked: bool) -> int:
+        """Bytes, kernel included."""
+        each = KERNEL_BYTES + CLIENT_BYTES + (PARKED_BYTES if parked else TASK_BYTES)
+        return self.connections * each + (self.workers + self.generators) * PROCESS_BYTES
+
+
+@dataclass(frozen=True)
+class Machine:
+    """The limits that count. None: there is no such limit, or it cannot be read."""
+
+    descriptors: int  # per process, hard
+    files: int | None = None  # of the whole machine, still free
+    tcp_pages: int | None = None  # for bytes in flight
+    conntrack: int | None = None  # entries still free
+    memory: int | None = None  # bytes available, of the machine or of our control group
+    processes: int | None = None  # that may still be started
+
+    @classmethod
+    def here(cls) -> Machine:
+        """This one."""
+        hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        return cls(
+            hard if hard != resource.RLIM_INFINITY else 1 << 20,
+            _difference(_number("/proc/sys/fs/file-max"), _number("/proc/sys/fs/file-nr")),
+            _number("/proc/sys/net/ipv4/tcp_mem", 2),
+            _difference(
+                _number("/proc/sys/net/netfilter/nf_conntrack_max"),
+                _number("/proc/sys/net/netfilter/nf_conntrack_count"),
+            ),
+            _available(),
+            _difference(_number("/sys/fs/cgroup/pids.max"), _number("/sys/fs/cgroup/pids.current")),
+        )
+
+
+def make_plan(connections: int, descriptors: int) -> Plan:
+    """The demo of *connections* on a machine with so many *descriptors* per process.
+
+    A live connection has to speak within its timeout, and all are to be open at once before the first is closed. So the
+    timeout grows with the time that it takes to open them, and with it the packets per second stay what two cores can
+    carry.
+    """
+    if connections <= MANY:
+        timeout, duration, mix, rate = 5, 20, MIX, RATE
+    else:
+        opening = connections / RATE
+        timeout = GRAIN * -(-int(1.44 * opening) // GRAIN) or GRAIN
+        duration, mix = max(timeout * 5 // 4, timeout + 30), MIX_OF_MANY
+        rate = 3 * RATE if connections <= 5 * MANY else RATE
+    each = max(int((descriptors - SERVER_SPARE) * SERVER_SPREAD), 1)
+    workers = max(-(-connections // each), len(os.sched_getaffinity(0)))
+    generators = max(-(-connections // max(descriptors - GENERATOR_SPARE, 1)), 1)
+    return Plan(connections, timeout, duration, rate, mix, workers, generators)
+
+
+def shortages(plan: Plan, machine: Machine, parked: bool) -> list[str]:
+    """What this machine lacks for *plan*, one line each; empty when it fits."""
+    found = []
+    together = plan.workers + plan.generators
+    if together > PROCESSES:
+        needed = -(-2 * plan.connections // (PROCESSES - 20)) + SERVER_SPARE
+        found.append(
+            f"descriptors: {machine.descriptors:,} per process make {together:,} processes; "
+            f"at least {needed:,} are needed: raise `ulimit -Hn`"
+        )
+    elif machine.processes is not None and machine.processes < together + 20:
+        found.append(
+            f"processes: {machine.processes:,} more may be started, {together + 20:,} are needed: raise pids.max"
+        )
+    sockets = 2 * plan.connections + 100 * together
+    if machine.files is not None and machine.files < sockets:
+        found.append(f"open files: {machine.files:,} are free, {sockets:,} are needed: sysctl -w fs.file-max=...")
+    pages = IN_FLIGHT * PAGES_EACH * 2
+    if machine.tcp_pages is not None and machine.tcp_pages < pages:
+        found.append(f"tcp_mem: {machine.tcp_pages:,} pages, {pages:,} are needed: sysctl -w net.ipv4.tcp_mem=...")
+    if machine.conntrack is not None and machine.conntrack < plan.connections:
+        found.append(
+            f"connection tracking: {machine.conntrack:,} entries are free, {plan.connections:,} are needed: "
+            "sysctl -w net.netfilter.nf_conntrack_max=..., or exempt the loopback from tracking"
+        )
+    memory = plan.memory(parked)
+    if machine.memory is not None and machine.memory < memory:
+        found.append(f"memory: {gib(machine.memory)} is available, about {gib(memory)} is needed")
+    return found
+
+
+def gib(nbytes: int) -> str:
+    """Bytes for people."""
+    return f"{nbytes / 2**30:.1f} GiB"
+
+
+def _number(path: str, column: int = 0) -> int | None:
+    with suppress(OSError, ValueError, IndexError):
+        return int(Path(path).read_text().split()[column])
+    return None
+
+
+def _difference(limit: int | None, used: int | None) -> int | None:
+    return None if limit is None else limit - (used or 0)
+
+
+def _available() -> int | None:
+    with suppress(OSError, StopIteration):
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        free = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
+        group = _difference(_number("/sys/fs/cgroup/memory.max"), _number("/sys/fs/cgroup/memory.current"))
+        return free if group is None else min(free, group)
+    return None

@@ -1,0 +1,174 @@
+"""Starts a server and waits until it listens: demos, trials, benchmarks and tests do it here.
+
+One rule: no server outlives its block. It is ended by its own process id - SIGTERM first, SIGKILL for the whole tree
+if that does not help - and what it says goes to a file, so that no full pipe can stop it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO
+
+ROOT = Path(__file__).resolve().parent.parent
+PATIENCE = 60.0
+"""Seconds for a server to listen, or to end; a busy machine starts ten of them in thirty."""
+LOOK = 0.02
+LISTENING = re.compile(r"^listening on \[?([^\s\]]+)\]?:(\d+)", re.MULTILINE)
+"""What our servers say when they do."""
+
+
+class DidNotStart(RuntimeError):
+    """The server ended, or did not listen in time; the message has the last that it said."""
+
+
+def example(kind: str, *flags: str) -> list[str]:
+    """The command of the example server: *kind* is `echo` or `http`, its port is the kernel's choice."""
+    return [sys.executable, "-m", "server_example", kind, "--port", "0", *flags]
+
+
+def free_port() -> int:
+    """A port that was free just now, for servers that cannot choose one by themselves."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def tree(pid: int) -> list[int]:
+    """*pid* and all processes that come from it; those that have ended are left out."""
+    found = [pid]
+    with suppress(OSError):
+        for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+            found += tree(int(child))
+    return found
+
+
+class Server:
+    """A server's process. `host` and `port` are where it listens; *log* holds what it says."""
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        log: Path,
+        *,
+        port: int | None = None,
+        cwd: Path = ROOT,
+        environment: Mapping[str, str] | None = None,
+        stdin: int | IO[bytes] = subprocess.DEVNULL,
+        session: bool = False,
+    ) -> None:
+        """Start *command* and return at once.
+
+        Args:
+            log: Where its output goes, both streams.
+            port: Where it was told to listen; None: it says so itself, as ours do.
+            session: Whether it gets a session of its own, which Ctrl-C does not reach.
+        """
+        self.command = command
+        self.log = log
+        self.host, self.port = "127.0.0.1", port or 0
+        self._says = port is None
+        log.parent.mkdir(parents=True, exist_ok=True)
+        with log.open("wb") as output:
+            self.process = subprocess.Popen(
+                command, cwd=cwd, env=environment, stdin=stdin, stdout=output, stderr=subprocess.STDOUT,
+                start_new_session=session,
+            )  # fmt: skip
+
+    @property
+    def pid(self) -> int:
+        """Of the process that was started."""
+        return self.process.pid
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """As a socket takes it."""
+        return self.host, self.port
+
+    @property
+    def target(self) -> str:
+        """HOST:PORT."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    @property
+    def status(self) -> int | None:
+        """Its exit status; None while it runs."""
+        return self.process.poll()
+
+    def said(self) -> str:
+        """All that it has said so far."""
+        return self.log.read_text(errors="replace")
+
+    def wait_until_it_listens(self, patience: float = PATIENCE) -> None:
+        """Return when it accepts connections. Raises DidNotStart."""
+        until = time.monotonic() + patience
+        while not (self._has_said_where() if self._says else self._accepts()):
+            if self.status is not None:
+                raise DidNotStart(f"{self._name} ended with status {self.status}: {self.said()[-500:]}")
+            if time.monotonic() > until:
+                raise DidNotStart(f"{self._name} did not listen within {patience:g} s: {self.said()[-500:]}")
+            time.sleep(LOOK)
+
+    def stop(self) -> None:
+        """SIGTERM, if it still runs. A second one could cut short what the first began: give one only."""
+        if self.process.poll() is None:
+            self.process.terminate()
+
+    def end(self, patience: float = PATIENCE) -> int:
+        """Wait for its end; SIGKILL for all of its processes when it takes longer than *patience*. Its exit status."""
+        try:
+            status = self.process.wait(patience)
+        except subprocess.TimeoutExpired:
+            for pid in tree(self.pid):
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            status = self.process.wait()
+        if self.process.stdin is not None:
+            self.process.stdin.close()
+        return status
+
+    @property
+    def _name(self) -> str:
+        return " ".join(self.command[:4])
+
+    def _has_said_where(self) -> bool:
+        found = LISTENING.search(self.said())
+        if found is not None:
+            self.host, self.port = found[1], int(found[2])
+        return found is not None
+
+    def _accepts(self) -> bool:
+        with suppress(OSError), socket.create_connection(self.address, 1.0):
+            return self.status is None
+        return False
+
+
+@contextmanager
+def serving(
+    command: Sequence[str],
+    log: Path,
+    *,
+    port: int | None = None,
+    cwd: Path = ROOT,
+    environment: Mapping[str, str] | None = None,
+    stdin: int | IO[bytes] = subprocess.DEVNULL,
+    session: bool = False,
+    patience: float = PATIENCE,
+) -> Iterator[Server]:
+    """A server that listens, for the length of the block. Arguments as those of `Server`; raises DidNotStart."""
+    server = Server(command, log, port=port, cwd=cwd, environment=environment, stdin=stdin, session=session)
+    try:
+        server.wait_until_it_listens(patience)
+        yield server
+    finally:
+        server.stop()
+        server.end(patience)
