@@ -197,10 +197,14 @@ class Driver:
         """Those of *leases* that must not be reaped now: bytes are unread, or a probe has yet to be answered."""
         sockets: dict[int, list[Lease]] = {}
         quiet: dict[Lease, Watched] = {}
+        pardoned: list[Lease] = []
         for lease in leases:
             uid = lease.uid
             ward = self._ward_of(uid.uid if type(uid) is DeadlineKey else uid)
             if ward is None:
+                continue
+            if ward.pardon(lease):
+                pardoned.append(lease)
                 continue
             if ward.probe is not None and ward.lease is lease:
                 quiet[lease] = ward  # type: ignore[assignment]
@@ -214,6 +218,7 @@ class Driver:
             quiet.pop(lease, None)
         self._probed = list(quiet.values())
         spared += quiet
+        spared += pardoned
         self.books.averted(spared)
         return spared
 

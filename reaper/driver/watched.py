@@ -27,7 +27,7 @@ Probe = Callable[[Any], Awaitable[object]]
 class DeadlineKey(NamedTuple):
     """The core's key of a second lease on a connection."""
 
-    uid: int
+    uid: Any  # of the connection; or the `Ward` itself
     number: int
 
 
@@ -83,6 +83,14 @@ class Ward:
     def reap(self, reason: str, expiry: Expiry | None = None) -> None:
         """End it for *reason*; nothing if it has ended."""
         raise NotImplementedError
+
+    def pardon(self, lease: Lease) -> bool:
+        """Asked at the final check, when *lease* of it is due: whether it is in use after all.
+
+        The pull side of `busy`: for a connection of which it is cheaper to ask once per timeout whether a request is
+        in flight than to note it with every request. True counts as activity now.
+        """
+        return False
 
     def has_unread(self) -> bool:
         """Whether the kernel holds bytes of it that were not read yet."""

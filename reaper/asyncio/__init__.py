@@ -1,0 +1,27 @@
+"""The adapter for asyncio: one loop timer for all connections, and the closing of those that have gone silent."""
+
+from __future__ import annotations
+
+from ..driver.slices import PROBE_GRACE, REAPS_PER_SLICE
+from ..driver.watched import Probe
+from ..metrics import LoopStatistics
+from .connection import Connection
+from .protocols import Protocol, guard
+from .reaper import AsyncioReaper, journal_clock, open_reaper, reaper_of
+from .streams import WatchedReader, start_server
+
+__all__ = [
+    "open_reaper",
+    "start_server",
+    "guard",
+    "Protocol",
+    "AsyncioReaper",
+    "Connection",
+    "WatchedReader",
+    "Probe",
+    "LoopStatistics",
+    "reaper_of",
+    "journal_clock",
+    "REAPS_PER_SLICE",
+    "PROBE_GRACE",
+]

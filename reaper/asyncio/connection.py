@@ -1,0 +1,102 @@
+"""One watched connection: the block of a handler, which ends with a readable reason.
+
+The rule of this module: *it takes back exactly the cancellation it gave*. A reap cancels the task that entered the
+block; the block's end uncancels it, and swallows the `CancelledError` only if no other cancellation is under way.
+That is how `asyncio.timeout` and `TaskGroup` tell theirs apart, so all of them nest in any order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any
+
+from ..core.lease import Expiry
+from ..driver.watched import Steers, Watched
+from .transports import descriptor_of
+
+
+class Connection(Watched):
+    """One watched connection, made by `AsyncioReaper.watch`; a context manager for use within a task.
+
+    When the connection is reaped, the body of its `with` block is cancelled with a readable message, the block swallows
+    that cancellation and no other, and `reaped` and `reason` tell about it afterwards. Its attributes are `Watched`'s.
+    """
+
+    __slots__ = ("_before", "_ended", "_given", "_soon", "_task", "_transport")
+
+    def __init__(self, driver: Steers, uid: int, transport: Any, ended: Callable[[], object]) -> None:
+        super().__init__(driver, uid)
+        self._transport = transport
+        self._ended = ended
+        self._task: asyncio.Task[Any] | None = None
+        self._before = 0  # cancellations of the task that were under way when it entered
+        self._given = False  # whether the task has been cancelled by us
+        self._soon: asyncio.Handle | None = None  # what will cancel it when it waits
+
+    @property
+    def descriptor(self) -> int:
+        """Of its socket; -1 if there is none, or it is closed."""
+        return -1 if self._transport is None else descriptor_of(self._transport)
+
+    def __enter__(self) -> Connection:
+        task = asyncio.current_task()
+        if task is None:
+            raise RuntimeError("a watch is entered in a task; for a protocol use reaper.asyncio.guard or .Protocol")
+        self._task = task
+        self._before = task.cancelling()
+        if self.reaped:
+            self._cut(self.reason or "")
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        task, self._task = self._task, None
+        assert task is not None
+        if not self.reaped:
+            self.leave()
+            return False
+        if self._soon is not None:
+            self._soon.cancel()
+        if not self._given:
+            return False
+        return task.uncancel() <= self._before and kind is not None and issubclass(kind, asyncio.CancelledError)
+
+    def waits_for_bytes(self, waiting: bool) -> None:
+        """Whether nothing but more bytes can wake the handler: by this a drain tells the idle from the busy."""
+        self.receiving = waiting
+        if waiting and self.awaited:
+            self._driver.went_idle(self)
+
+    def _cut(self, reason: str) -> None:
+        task = self._task
+        if task is None:
+            return  # not entered yet: `__enter__` sees to it
+        if task is _current(task):
+            # It runs this very moment: cancelled now, it might leave the block before it waits for anything, and the
+            # cancellation would hit what comes after.
+            self._soon = task.get_loop().call_soon(self._cancel, task)
+        else:
+            self._cancel(task)
+
+    def _cancel(self, task: asyncio.Task[Any]) -> None:
+        self._given = task.cancel(f"reaped: {self.reason}")
+
+    def reap(self, reason: str, expiry: Expiry | None = None) -> None:
+        """End it for *reason*, entered in the books; nothing if it was reaped already."""
+        super().reap(reason, expiry)
+        self._ended()
+
+    def leave(self) -> None:
+        """It has ended by itself; nothing if it was reaped."""
+        super().leave()
+        self._ended()
+
+
+def _current(task: asyncio.Task[Any]) -> asyncio.Task[Any] | None:
+    try:
+        return asyncio.current_task(task.get_loop())
+    except RuntimeError:
+        return None

@@ -1,0 +1,289 @@
+"""AsyncioReaper: the driver of a loop's connections, woken by one timer of that loop.
+
+The rule of this module: *a wake is two steps, and between them the loop reads*. What is decided in them is the
+driver's; here is only when they run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import weakref
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+from ..config.settings import ReaperConfig
+from ..core.lease import Hook, Lease
+from ..core.ticks import check_timeout
+from ..driver.driver import Driver
+from ..driver.slices import PROBE_GRACE
+from ..driver.watched import Probe, Ward
+from ..journal import Journal
+from ..metrics import LoopStatistics
+from ..policy.rates import Sweep
+from .connection import Connection
+from .waking import Alarm, after_two_passes, clock_of
+
+LOOKS_PER_TICK = 4
+"""Looks at peers that have not taken all of what was sent to them: when they take some, no event says so."""
+
+log = logging.getLogger("reaper")
+
+
+class AsyncioReaper:
+    """Watches the connections of one asyncio loop. Made by `open_reaper`, or by hand within a coroutine and `start`ed.
+
+    Args:
+        config: Tick, wheel size and the default idle timeout; None for the defaults.
+        tick, wheel_size: Instead of those of *config*.
+        journal: Where the life of every connection is written, on the clock of `journal_clock`; closing it is yours.
+        listener: What the journal calls them.
+        jitter: 0..1: the share of its timeout by which a connection's own is lengthened at random, at most, in whole
+            ticks; None: the config's. A `retime` is exact.
+        reaps_per_second: No more reaps than that; what is due waits. None: the config's, of which 0 is no bound.
+        seed: For the same jitter every time.
+        loop: Whose connections; None: the running loop's.
+    Raises:
+        InvalidArgument: by name and value.
+        RuntimeError: *loop* is None and none runs.
+    """
+
+    def __init__(
+        self,
+        config: ReaperConfig | None = None,
+        *,
+        tick: float | None = None,
+        wheel_size: int | None = None,
+        journal: Journal | None = None,
+        listener: str | None = None,
+        jitter: float | None = None,
+        reaps_per_second: float | None = None,
+        seed: int | None = None,
+        loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        self.loop = asyncio.get_running_loop() if loop is None else loop
+        clock = clock_of(self.loop)
+        self.driver = Driver(
+            clock,
+            self._rest,
+            self._run_probe,
+            config,
+            tick=tick,
+            wheel_size=wheel_size,
+            journal=journal,
+            listener=listener,
+            jitter=jitter,
+            reaps_per_second=reaps_per_second,
+            seed=seed,
+        )
+        self.config = self.driver.config
+        self.core = self.driver.core
+        self._alarm = Alarm(self.loop, clock, self._wake)
+        self.sweep = Sweep(self._schedule, self.core.tick / LOOKS_PER_TICK)
+        self._running = False
+        self._passing = False  # whether a wake is between its two steps
+        self._probes: set[asyncio.Task[None]] = set()
+        self._empty: asyncio.Future[None] | None = None
+
+    def __len__(self) -> int:
+        """How many connections are watched now."""
+        return len(self.driver.connections)
+
+    # ---- waking --------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Reap from now on. Wakes once an epoch and at due instants; with nothing registered, not at all.
+
+        Raises:
+            RuntimeError: it runs already.
+        """
+        if self._running:
+            raise RuntimeError("this reaper runs already")
+        self._running = True
+        self._rest()
+
+    def stop(self) -> None:
+        """Reap no longer. What is watched stays open."""
+        self._running = False
+        self._alarm.cancel()
+        for probe in self._probes:
+            probe.cancel()
+
+    def _rest(self) -> None:
+        if self._running and not self._passing:
+            self._alarm.set(self.driver.rest())
+
+    def _wake(self) -> None:
+        if self.driver.look():
+            self._passing = True
+            after_two_passes(self.loop, self._act)
+        else:
+            self._rest()
+
+    def _act(self) -> None:
+        self._passing = False
+        if not self._running:
+            return
+        try:
+            self.driver.act()
+        finally:
+            if self._empty is not None and not self.driver.connections and not self._empty.done():
+                self._empty.set_result(None)
+            self._rest()
+
+    def _run_probe(self, connection: Any) -> None:
+        task = self.loop.create_task(_probe(connection))
+        self._probes.add(task)
+        task.add_done_callback(self._probes.discard)
+
+    def _schedule(self, seconds: float, call: Callable[[float], None]) -> None:
+        driver = self.driver
+        driver.register(("sweep", driver.next_number()), seconds, lambda expiry: call(driver.now()))
+
+    # ---- watching ------------------------------------------------------------------------------------------------
+
+    def now(self) -> float:
+        """The clock of everything here: seconds in which the loop was awake."""
+        return self.driver.now()
+
+    def register(self, uid: Any, timeout: float, on: Hook | None = None, *, reason: str = "idle") -> Lease:
+        """`IdleReaper.register` as of now: a lease of your own, for what is not a `with` block.
+
+        *on* is called by the loop and must not block; when it raises, that is logged.
+        """
+        return self.driver.register(uid, timeout, on, reason=reason)
+
+    def watch(
+        self,
+        transport: Any = None,
+        idle: float | None = None,
+        *,
+        reason: str = "idle",
+        probe: Probe | None = None,
+        grace: float = PROBE_GRACE,
+    ) -> Connection:
+        """Watch a connection for the length of a `with` block in a task.
+
+        Args:
+            transport: Its transport or `StreamWriter`; bytes that are unread in its socket are a sign of life.
+            idle: Seconds of silence allowed; 0 switches the timeout off; None takes the config's `timeouts.idle`.
+            reason: What `connection.reason` says after a reap.
+            probe: Called, as a task, with the connection when it has been silent for *idle*: it sends something that
+                the peer must answer. Any touch is an answer. What it raises is logged.
+            grace: Seconds, > 0, that the peer then has; after that it is reaped.
+        Returns:
+            The `Connection`, watched from now on. Enter it at once.
+        Raises:
+            InvalidArgument: idle is NaN, negative or infinite, or grace is, or grace is 0.
+        Timing: the body is cancelled no earlier than *idle* seconds after the last `touch()`, and no later than that
+            plus one tick plus what the loop stalled for.
+        Cost: one lease. No task, no timer.
+        """
+        connection: Connection = self.driver.watch(
+            lambda uid: Connection(self.driver, uid, transport, self._ended),
+            None if transport is None else transport.get_extra_info("socket"),
+            idle,
+            reason=reason,
+            probe=probe,
+            grace=grace,
+        )
+        return connection
+
+    def _ended(self) -> None:
+        if self._empty is not None and not self.driver.connections and not self._empty.done():
+            self._empty.set_result(None)
+
+    def waiting(self, uid: Any) -> Ward | None:
+        """The connection of *uid* if it waits for bytes with nothing else to do; None if it is in use, or is none."""
+        return self.driver.waiting(uid)
+
+    async def drain(self, timeout: float, window: float = 0.0) -> None:
+        """End every connection: those that are idle at once, each of the rest when it goes idle, all after *timeout*.
+
+        Idle is a connection whose handler waits for bytes, of which the kernel holds none, and that is not suspended.
+        Stop accepting first; a connection that is watched after this call is drained too.
+
+        Args:
+            timeout: Seconds, > 0, from now.
+            window: Seconds, >= 0, over which the ends of the idle ones are spread.
+        Raises:
+            InvalidArgument: timeout is NaN, infinite, or <= 0, or window is, or is < 0.
+        Returns once no connection is watched any more. Reasons: `drain`, and `drain_deadline` for those cut in use.
+        """
+        driver = self.driver
+        if window:
+            check_timeout("window", window)
+        driver.begin_drain(timeout)
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        pause: float | None = None
+        for left in driver.drain_slices():
+            pause = window / (left + 1) if pause is None else pause
+            await asyncio.sleep(pause)
+        while driver.connections:
+            self._empty = self.loop.create_future()
+            await self._empty
+
+    def statistics(self) -> LoopStatistics:
+        """A snapshot; O(1)."""
+        return self.driver.statistics()
+
+
+_OF_LOOPS: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncioReaper] = weakref.WeakKeyDictionary()
+
+
+def reaper_of(loop: asyncio.AbstractEventLoop | None = None, config: ReaperConfig | None = None) -> AsyncioReaper:
+    """The reaper of *loop* (None: the running one), which runs; made with *config* where there is none yet.
+
+    For what has no `async with` block around it: protocols, servers of other packages.
+    """
+    loop = asyncio.get_running_loop() if loop is None else loop
+    found = _OF_LOOPS.get(loop)
+    if found is None:
+        found = _OF_LOOPS[loop] = AsyncioReaper(config, loop=loop)
+        found.start()
+    return found
+
+
+@asynccontextmanager
+async def open_reaper(
+    config: ReaperConfig | None = None,
+    *,
+    tick: float | None = None,
+    wheel_size: int | None = None,
+    journal: Journal | None = None,
+    listener: str | None = None,
+    jitter: float | None = None,
+    reaps_per_second: float | None = None,
+    seed: int | None = None,
+) -> AsyncIterator[AsyncioReaper]:
+    """A running `AsyncioReaper` for the length of an `async with` block. Arguments as there."""
+    reaper = AsyncioReaper(
+        config,
+        tick=tick,
+        wheel_size=wheel_size,
+        journal=journal,
+        listener=listener,
+        jitter=jitter,
+        reaps_per_second=reaps_per_second,
+        seed=seed,
+    )
+    reaper.start()
+    try:
+        yield reaper
+    finally:
+        reaper.stop()
+
+
+def journal_clock(loop: asyncio.AbstractEventLoop | None = None) -> Callable[[], int]:
+    """The clock of *loop* (None: the running one) in ns, for `Journal(clock_ns=...)`: callable from any thread."""
+    clock = clock_of(asyncio.get_running_loop() if loop is None else loop)
+    return lambda: round(clock() * 1e9)
+
+
+async def _probe(connection: Any) -> None:
+    try:
+        await connection.probe(connection)
+    except Exception:
+        log.warning("the probe of connection %d raised", connection.uid, exc_info=True)

@@ -1,0 +1,125 @@
+"""Streams whose connection is closed when it goes silent: `start_server` as asyncio has it, with one more argument.
+
+The rule of this module: *the handler need know nothing of it*. Bytes that come touch the connection, whoever reads
+them; a call that waits for bytes says so, which is how a drain tells the idle from the busy.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl as ssl_module
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from ..core.ticks import check_timeout
+from .connection import Connection
+from .reaper import AsyncioReaper, reaper_of
+from .transports import close
+
+LIMIT = 65536
+"""Bytes a reader buffers, as asyncio has it."""
+
+Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[object] | None]
+
+
+class WatchedReader(asyncio.StreamReader):
+    """A reader that tells its connection of the bytes that come, and of the calls that wait for them.
+
+    Attributes:
+        connection: The `Connection`; None until the handler begins.
+    """
+
+    connection: Connection | None = None
+
+    def feed_data(self, data: Any) -> None:
+        """Bytes came."""
+        if self.connection is not None:
+            self.connection.touch()
+        super().feed_data(data)
+
+    def feed_eof(self) -> None:
+        """No more will come."""
+        if self.connection is not None:
+            self.connection.hung_up = True
+        super().feed_eof()
+
+    def set_exception(self, exc: Exception) -> None:
+        """The connection is lost."""
+        if self.connection is not None:
+            self.connection.hung_up = True
+        super().set_exception(exc)
+
+    async def read(self, n: int = -1) -> bytes:
+        """As asyncio's."""
+        return await self._receiving(super().read(n))
+
+    async def readexactly(self, n: int) -> bytes:
+        """As asyncio's."""
+        return await self._receiving(super().readexactly(n))
+
+    async def readuntil(self, separator: Any = b"\n") -> bytes:
+        """As asyncio's; `readline` comes by here too."""
+        return await self._receiving(super().readuntil(separator))
+
+    async def _receiving(self, reading: Awaitable[bytes]) -> bytes:
+        connection = self.connection
+        if connection is None:
+            return await reading
+        connection.waits_for_bytes(True)
+        try:
+            return await reading
+        finally:
+            connection.waits_for_bytes(False)
+
+
+async def start_server(
+    client_connected_cb: Handler,
+    host: Any = None,
+    port: Any = None,
+    *,
+    idle: float | None = None,
+    reaper: AsyncioReaper | None = None,
+    limit: int = LIMIT,
+    **options: Any,
+) -> asyncio.Server:
+    """`asyncio.start_server`, and every connection that stays silent for *idle* seconds is closed.
+
+    Its handler is cancelled with the message `reaped: idle`, and its writer is closed.
+
+    Args:
+        client_connected_cb: A coroutine function, as in `asyncio.start_server`; a plain one is called at once and the
+            connection then lives until its writer is closed.
+        host, port, limit, options: As in `asyncio.start_server`.
+        idle: Seconds of silence allowed: no byte received. 0 switches the timeout off; None takes the config's
+            `timeouts.idle`. Sending does not count: it says nothing about the peer.
+        reaper: Watches; None: the loop's own.
+    With TLS the handshake has 10 s (`timeouts.handshake`), unless *options* say otherwise.
+    Raises:
+        InvalidArgument: by name and value; and whatever `asyncio.start_server` raises.
+    """
+    if idle is not None and idle != 0:
+        check_timeout("idle", idle)
+    loop = asyncio.get_running_loop()
+    watcher = reaper_of(loop) if reaper is None else reaper
+    if isinstance(options.get("ssl"), ssl_module.SSLContext):
+        options.setdefault("ssl_handshake_timeout", watcher.config.timeouts.handshake or None)
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connection = watcher.watch(writer, idle)
+        assert isinstance(reader, WatchedReader)
+        reader.connection = connection
+        connection.waits_for_bytes(False)
+        with connection:
+            done = client_connected_cb(reader, writer)
+            if done is None:
+                await writer.wait_closed()
+            else:
+                await done
+        if connection.reaped:
+            close(writer.transport)
+
+    def factory() -> asyncio.StreamReaderProtocol:
+        reader = WatchedReader(limit=limit, loop=loop)
+        return asyncio.StreamReaderProtocol(reader, handle, loop=loop)
+
+    return await loop.create_server(factory, host, port, **options)

@@ -1,0 +1,123 @@
+"""The event loops that adapters are tested on, behind one face: virtual time on trio and asyncio.
+
+The rule of this module: *time passes only while nothing is left to do*, so that a test of an hour takes a moment and
+depends on no machine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import selectors
+from collections.abc import Awaitable, Callable
+from types import ModuleType
+from typing import Any
+
+import trio
+import trio.testing
+
+import reaper.asyncio
+import reaper.trio
+
+
+class _Jumping(selectors.DefaultSelector):  # type: ignore[misc]
+    """Instead of waiting it lets the loop's clock jump."""
+
+    loop: VirtualLoop
+
+    def select(self, timeout: float | None = None) -> list[Any]:
+        ready = super().select(0)
+        if ready or timeout is None or timeout <= 0:
+            return ready if timeout is not None else super().select(None)
+        self.loop.now += timeout
+        return []
+
+
+class VirtualLoop(asyncio.SelectorEventLoop):
+    """asyncio's loop with a clock that jumps."""
+
+    def __init__(self) -> None:
+        selector = _Jumping()
+        selector.loop = self
+        self.now = 0.0
+        super().__init__(selector)
+
+    def time(self) -> float:
+        return self.now
+
+
+class Trio:
+    """trio with an autojump clock."""
+
+    adapter: ModuleType = reaper.trio
+    Cancelled = trio.Cancelled
+
+    def run(self, body: Callable[[], Awaitable[Any]]) -> Any:
+        self.clock = trio.testing.MockClock(autojump_threshold=0)
+        return trio.run(body, clock=self.clock)
+
+    def now(self) -> float:
+        return trio.current_time()
+
+    def stall(self, seconds: float) -> None:
+        """What a handler that blocks the loop does to its clock."""
+        self.clock.jump(seconds)
+
+    async def sleep(self, seconds: float) -> None:
+        await trio.sleep(seconds)
+
+    async def forever(self) -> None:
+        await trio.sleep_forever()
+
+    async def together(self, *bodies: Callable[[], Awaitable[Any]]) -> None:
+        async with trio.open_nursery() as nursery:
+            for body in bodies:
+                nursery.start_soon(body)
+
+
+class Asyncio:
+    """asyncio on a loop whose clock jumps."""
+
+    adapter: ModuleType = reaper.asyncio
+    Cancelled = asyncio.CancelledError
+    eager = False
+
+    def run(self, body: Callable[[], Awaitable[Any]]) -> Any:
+        with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+            loop = runner.get_loop()
+            if self.eager:
+                loop.set_task_factory(asyncio.eager_task_factory)  # type: ignore[attr-defined]
+            return runner.run(self._whole(body))
+
+    async def _whole(self, body: Callable[[], Awaitable[Any]]) -> Any:
+        return await body()
+
+    def now(self) -> float:
+        return asyncio.get_running_loop().time()
+
+    def stall(self, seconds: float) -> None:
+        """What a handler that blocks the loop does to its clock."""
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, VirtualLoop)
+        loop.now += seconds
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+    async def forever(self) -> None:
+        await asyncio.get_running_loop().create_future()
+
+    async def together(self, *bodies: Callable[[], Awaitable[Any]]) -> None:
+        async with asyncio.TaskGroup() as group:
+            for body in bodies:
+                group.create_task(self._whole(body))
+
+
+class AsyncioEager(Asyncio):
+    """The same with eager tasks (Python 3.12 and later)."""
+
+    eager = True
+
+
+LOOPS: dict[str, type[Trio] | type[Asyncio]] = {"trio": Trio, "asyncio": Asyncio}
+if hasattr(asyncio, "eager_task_factory"):
+    LOOPS["asyncio-eager"] = AsyncioEager

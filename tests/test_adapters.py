@@ -1,0 +1,339 @@
+"""What every adapter promises, on trio and on asyncio: one suite, virtual time."""
+
+from __future__ import annotations
+
+import pytest
+
+from reaper.errors import InvalidArgument
+from tests.loops import LOOPS
+
+
+@pytest.fixture(params=LOOPS)
+def loop(request):
+    return LOOPS[request.param]()
+
+
+def silent(loop, r, ends, name, idle=5.0, **options):
+    async def body():
+        with r.watch(None, idle, **options) as connection:
+            await loop.forever()
+        ends[name] = (loop.now(), connection.reason)
+
+    return body
+
+
+def test_a_silent_connection_is_closed_never_early_and_at_most_a_tick_late(loop):
+    async def body():
+        async with loop.adapter.open_reaper(tick=1.0) as r:
+            for offset in (0.0, 0.3, 0.49, 0.51, 0.99):
+                await loop.sleep(offset)
+                start = loop.now()
+                with r.watch(None, idle=5) as connection:
+                    await loop.sleep(2.2)
+                    connection.touch()
+                    await loop.forever()
+                assert 7.2 <= loop.now() - start <= 8.2
+                assert (connection.reaped, connection.reason) == (True, "idle")
+                assert connection.expiry.lateness == pytest.approx(0, abs=1e-6)
+            r.core.check()
+
+    loop.run(body)
+
+
+def test_a_touched_connection_is_never_closed(loop):
+    async def body():
+        async with loop.adapter.open_reaper(tick=1.0) as r:
+            with r.watch(None, idle=5) as connection:
+                for _ in range(100):
+                    await loop.sleep(4.99)
+                    connection.touch()
+            assert (connection.reaped, connection.reason) == (False, None)
+            assert len(r) == len(r.core) == 0
+
+    loop.run(body)
+
+
+def test_each_of_many_is_closed_exactly_once(loop):
+    ends: dict = {}
+
+    async def body():
+        async with loop.adapter.open_reaper(tick=1.0) as r:
+            await loop.together(*(silent(loop, r, ends, name, 3 + name % 7) for name in range(1000)))
+            assert len(ends) == 1000
+            assert r.statistics().reasons == {"idle": 1000}
+            for name, (ended, _) in ends.items():
+                assert 3 + name % 7 <= ended <= 4 + name % 7
+            assert len(r.core) == 0
+
+    loop.run(body)
+
+
+def test_an_error_of_the_body_is_not_swallowed(loop):
+    async def body():
+        async with loop.adapter.open_reaper(tick=1.0) as r:
+            with pytest.raises(KeyError), r.watch(None, idle=5):
+                raise KeyError
+            assert len(r.core) == 0
+
+    loop.run(body)
+
+
+def test_the_reason_can_be_read_inside_the_block_too(loop):
+    async def body():
+        async with loop.adapter.open_reaper(tick=1.0) as r:
+            with r.watch(None, idle=5, reason="headers") as connection:
+                with pytest.raises(loop.Cancelled, match="reaped: headers") as caught:
+                    await loop.forever()
+                assert connection.reason == "headers"
+                raise caught.value
+            assert connection.reaped
+
+    loop.run(body)
+
+
+def test_it_does_not_wake_while_nothing_is_armed(loop):
+    async def body():
+        async with loop.adapter.open_reaper(tick=0.001) as r:
+            await loop.sleep(3600)
+            assert r.statistics().core.epochs == 0
+            with r.watch(None, idle=5) as connection, connection.in_use():
+                before = r.statistics().core.epochs
+                await loop.sleep(3600)
+                assert r.statistics().core.epochs - before <= 1
+
+    loop.run(body)
+
+
+def test_it_wakes_twice_a_tick_at_the_most(loop):
+    async def body():
+        async with loop.adapter.open_reaper(tick=1.0) as r:
+            with r.watch(None, idle=1000):
+                await loop.sleep(100)
+                assert r.statistics().core.epochs <= 2 * 100 + 2
+
+    loop.run(body)
+
+
+def test_a_connection_in_use_is_never_closed_and_its_resume_counts_as_activity(loop):
+    async def body():
+        async with loop.adapter.open_reaper(tick=1.0) as r:
+            start = loop.now()
+            with r.watch(None, idle=5) as connection:
+                with connection.in_use(), connection.in_use():
+                    await loop.sleep(100)
+                    assert connection.busy
+                await loop.forever()
+            assert 105.0 <= loop.now() - start <= 106.0
+
+    loop.run(body)
+
+
+def test_a_shorter_timeout_is_kept_although_the_reaper_sleeps(loop):
+    async def body():
+        async with loop.adapter.open_reaper(tick=100.0) as r:
+            start = loop.now()
+            with r.watch(None, idle=1000) as connection:
+                await loop.sleep(60)
+                connection.retime(5.0, reason="keep_alive")
+                await loop.forever()
+            assert 60.0 <= loop.now() - start <= 61.0
+            assert connection.reason == "keep_alive"
+
+    loop.run(body)
+
+
+def test_a_timeout_of_zero_is_none(loop):
+    async def body():
+        async with loop.adapter.open_reaper(tick=1000.0) as r:
+            with r.watch(None, idle=0) as connection:
+                await loop.sleep(10**6)
+            assert not connection.reaped
+
+    loop.run(body)
+
+
+@pytest.mark.parametrize("bad", [-1, float("nan"), float("inf"), "5", True])
+def test_a_bad_timeout_is_refused_and_nothing_is_left_behind(loop, bad):
+    async def body():
+        async with loop.adapter.open_reaper(tick=1.0) as r:
+            with pytest.raises(InvalidArgument, match="idle must be"):
+                r.watch(None, idle=bad)
+            with pytest.raises(InvalidArgument, match="grace must be"):
+                r.watch(None, idle=5, grace=bad)
+            assert len(r) == len(r.core) == 0
+
+    loop.run(body)
+
+
+def test_a_deadline_ends_the_connection_whatever_comes(loop):
+    async def body():
+        async with loop.adapter.open_reaper(tick=1.0) as r:
+            start = loop.now()
+            with r.watch(None, idle=5) as connection:
+                connection.deadline(20.0, "headers").release()
+                connection.deadline(30.0, "max_age")
+                while True:
+                    await loop.sleep(1)
+                    connection.touch()
+            assert 30.0 <= loop.now() - start <= 31.0
+            assert connection.reason == "max_age"
+            assert len(r.core) == 0
+
+    loop.run(body)
+
+
+def test_an_answered_probe_spares_and_an_unanswered_one_does_not(loop):
+    pings = []
+
+    async def body():
+        async def ping(connection):
+            pings.append(loop.now())
+            if len(pings) < 3:
+                await loop.sleep(1.5)
+                connection.touch()
+
+        async with loop.adapter.open_reaper(tick=1.0) as r:
+            with r.watch(None, idle=10, probe=ping, grace=2) as connection:
+                await loop.forever()
+            assert len(pings) == 3
+            assert pings[2] + 2 <= loop.now() <= pings[2] + 3
+            assert connection.reason == "unanswered"
+
+    loop.run(body)
+
+
+def test_a_probe_that_raises_is_no_answer_and_is_logged(loop, caplog):
+    async def ping(connection):
+        raise OSError("no ping today")
+
+    async def body():
+        async with loop.adapter.open_reaper(tick=1.0) as r:
+            with r.watch(None, idle=10, probe=ping, grace=2) as connection:
+                await loop.forever()
+            assert connection.reason == "unanswered"
+
+    loop.run(body)
+    assert "no ping today" in caplog.text
+
+
+def test_a_drain_ends_the_idle_at_once_the_busy_when_they_go_idle_and_the_rest_at_the_deadline(loop):
+    ends: dict = {}
+
+    async def body():
+        async with loop.adapter.open_reaper(tick=1.0) as r:
+
+            def busy_for(seconds, name):
+                async def handler():
+                    with r.watch(None, idle=1000) as connection:
+                        with connection.in_use():
+                            await loop.sleep(seconds)
+                        await loop.forever()
+                    ends[name] = (loop.now(), connection.reason)
+
+                return handler
+
+            async def drain():
+                await loop.sleep(1)
+                await r.drain(10)
+                assert loop.now() == pytest.approx(11.0, abs=0.01)
+
+            await loop.together(busy_for(0, "idle"), busy_for(4, "soon"), busy_for(1000, "never"), drain)
+            assert len(r) == 0
+
+    loop.run(body)
+    assert ends["idle"] == (pytest.approx(1.0, abs=0.01), "drain")
+    assert ends["soon"] == (pytest.approx(4.0, abs=0.01), "drain")
+    assert ends["never"] == (pytest.approx(11.0, abs=0.01), "drain_deadline")
+
+
+def test_a_drain_of_nothing_returns_at_once(loop):
+    async def body():
+        async with loop.adapter.open_reaper() as r:
+            await r.drain(30)
+            assert loop.now() == pytest.approx(0, abs=0.01)
+
+    loop.run(body)
+
+
+@pytest.mark.parametrize("loop", [name for name in LOOPS if name != "trio"], indirect=True)
+def test_a_stall_of_the_loop_is_charged_to_no_connection(loop, caplog):
+    """A peer that speaks only when it is spoken to is silent while we are."""
+    ends: dict = {}
+
+    async def body():
+        async with loop.adapter.open_reaper(tick=1.0) as r:
+
+            async def staller():
+                await loop.sleep(2)
+                loop.stall(100.0)
+                await loop.sleep(1)
+                assert ends == {}
+                await loop.sleep(10)
+
+            await loop.together(silent(loop, r, ends, "peer"), staller)
+            assert r.statistics().stalls == 1
+            assert r.statistics().stalled == pytest.approx(100, abs=1)
+
+    loop.run(body)
+    assert 105 <= ends["peer"][0] <= 107  # 5 s of silence that was its own, a tick, and what of the stall is noticed
+    assert "stalled" in caplog.text
+
+
+def test_a_connection_that_begins_right_after_a_stall_is_not_closed_early(loop):
+    async def body():
+        async with loop.adapter.open_reaper(tick=1.0) as r:
+            with r.watch(None, idle=1000):
+                await loop.sleep(2)
+                loop.stall(100.0)
+                start = loop.now()
+                with r.watch(None, idle=5):
+                    await loop.forever()
+                assert 5 <= loop.now() - start <= 7
+
+    loop.run(body)
+
+
+def test_a_hook_that_raises_is_logged_and_harms_no_other(loop, caplog):
+    async def body():
+        async with loop.adapter.open_reaper(tick=1.0) as r:
+
+            def broken(expiry):
+                raise ValueError("broken hook")
+
+            r.register("mine", 3.0, broken)
+            with r.watch(None, idle=5) as connection:
+                await loop.forever()
+            assert connection.reaped
+
+    loop.run(body)
+    assert "broken hook" in caplog.text
+
+
+def test_jitter_only_lengthens(loop):
+    ends: dict = {}
+
+    async def body():
+        async with loop.adapter.open_reaper(tick=1.0, jitter=0.5, seed=7) as r:
+            await loop.together(*(silent(loop, r, ends, name, 20) for name in range(50)))
+
+    loop.run(body)
+    times = {round(ended) for ended, _ in ends.values()}
+    assert min(times) >= 20
+    assert max(times) <= 31
+    assert len(times) > 5
+
+
+def test_a_bound_on_reaps_per_second_defers_them(loop):
+    ends: dict = {}
+
+    async def body():
+        async with loop.adapter.open_reaper(tick=1.0, reaps_per_second=10) as r:
+            await loop.together(*(silent(loop, r, ends, name) for name in range(50)))
+            assert r.core.statistics().max_lateness > 3
+
+    loop.run(body)
+    assert max(ended for ended, _ in ends.values()) >= 5 + 50 / 10 - 1
+
+
+def test_two_adapters_have_the_same_names_where_the_subject_is_the_same(loop):
+    assert {"open_reaper", "Connection", "Probe", "LoopStatistics", "journal_clock"} <= set(loop.adapter.__all__)
