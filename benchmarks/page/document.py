@@ -1,6 +1,7 @@
-"""docs/performance.md: the template with its placeholders filled from the results.
+"""docs/performance.md and docs/performance-full.md: the templates with their placeholders filled from the results.
 
-One rule: *no figure is typed by hand*. Words stand in the template, `goals.py` and `tables.py`, numbers in the files.
+One rule: *no figure is typed by hand*. Words stand in the templates, `goals.py`, `short.py` and `tables.py`, numbers in
+the files.
 """
 
 from __future__ import annotations
@@ -9,12 +10,13 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-from . import plots, tables, tables_more
+from . import plots, short, tables, tables_more
 from .goals import EXPLANATIONS, UNEXPLAINED, judge
 from .results import Results
 from .tables import MET, MISSED
 
-TEMPLATE = Path(__file__).with_name("performance.template.md")
+TEMPLATES = {"": "performance.template.md", "-full": "performance-full.template.md"}
+"""What is added to the name of the page -> its template, beside this file."""
 HOLE = re.compile(r"\{\{ *([^{} ]+)(?: +([^{} ]+))? *\}\}")
 UNKNOWN = "not measured"
 
@@ -45,11 +47,17 @@ def explanations(results: Results) -> str:
     return "\n".join(told) if told else "None is missed in this run."
 
 
-FILLERS: dict[str, Filler] = {"goals": goals, "explanations": explanations, **tables.FILLERS, **tables_more.FILLERS}
+FILLERS: dict[str, Filler] = {
+    "goals": goals,
+    "explanations": explanations,
+    **short.FILLERS,
+    **tables.FILLERS,
+    **tables_more.FILLERS,
+}
 
 
-def fill(results: Results, images: Path, relative: str) -> str:
-    """The document; its plots are written below *images*, which the text calls *relative*."""
+def fill(template: str, results: Results, images: Path, relative: str) -> str:
+    """The text of *template*; its plots are written below *images*, which the text calls *relative*."""
 
     def replace(match: re.Match[str]) -> str:
         name, argument = match[1], match[2]
@@ -63,12 +71,14 @@ def fill(results: Results, images: Path, relative: str) -> str:
             return "(not measured)" if value is None else f"{value:g}"
         return FILLERS[name](results)
 
-    return HOLE.sub(replace, TEMPLATE.read_text())
+    return HOLE.sub(replace, template)
 
 
 def write(directory: Path, out: Path) -> None:
-    """Write *out* and the plots beside it from the results in *directory*. NoResults if there are none."""
+    """Write *out*, the page of all tables next to it, and the plots from *directory*. NoResults if there are none."""
     results = Results(directory)
-    text = fill(results, out.parent / "img", "img")
     out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(text)
+    for added, name in TEMPLATES.items():
+        template = Path(__file__).with_name(name).read_text().replace("(performance-full.md)", f"({out.stem}-full.md)")
+        text = fill(template, results, out.parent / "img", "img")
+        out.with_stem(out.stem + added).write_text(text)

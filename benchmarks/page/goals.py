@@ -1,4 +1,4 @@
-"""The goals: what was promised, how it is read from the results, and what is to be said where it is missed.
+"""The goals: what was promised, how it is read from the results, and what explains it where it is missed.
 
 One rule: a goal is set before it is measured, and stays in the table when it is missed.
 """
@@ -19,7 +19,7 @@ class Measured:
     text: str
     """The figure with its spread, as the table has it."""
     peer: str
-    """Beside what."""
+    """Compared with what."""
 
 
 @dataclass(frozen=True)
@@ -180,7 +180,7 @@ def slices(which: str, clock: str) -> Callable[[Results], Measured | None]:
 
 
 def memory_of(which: str) -> Callable[[Results], Measured | None]:
-    """Bytes a lease, from the largest size measured."""
+    """Bytes per lease, from the largest size measured."""
 
     def measure(results: Results) -> Measured | None:
         hour = results.get("memory", "hour")
@@ -211,7 +211,7 @@ def after_an_hour(which: str) -> Callable[[Results], Measured | None]:
 
 
 def echo(kind: str) -> Callable[[Results], Measured | None]:
-    """Server CPU of a round trip with the reaper against without."""
+    """Server CPU of a round trip with reaper, compared with none."""
 
     def measure(results: Results) -> Measured | None:
         found = results.get("echo", "results", kind)
@@ -238,7 +238,7 @@ def hot_among_many(results: Results) -> Measured | None:
 
 
 def never_early(results: Results) -> Measured | None:
-    """Reaps before the timeout, of all that were judged, in virtual time and over real sockets."""
+    """Closes before the timeout, of all that were judged, in virtual time and over real sockets."""
     if not results.get("accuracy"):
         return None
     cases = results.get("accuracy", "core")
@@ -265,7 +265,7 @@ def late(results: Results) -> Measured | None:
 
 
 def idle_memory(theirs: str) -> Callable[[Results], Measured | None]:
-    """A parked HTTP connection beside another server's."""
+    """A parked HTTP connection compared with another server's."""
 
     def measure(results: Results) -> Measured | None:
         ratio = results.get("servers", "ratios", theirs, "ours-parked", "bytes")
@@ -280,7 +280,7 @@ def idle_memory(theirs: str) -> Callable[[Results], Measured | None]:
 
 
 def request_cost(theirs: str) -> Callable[[Results], Measured | None]:
-    """A request to the example HTTP server beside another server's, in CPU time of the server."""
+    """A request to the example HTTP server compared with another server's, in CPU time of the server."""
 
     def measure(results: Results) -> Measured | None:
         ratio = results.get("servers", "ratios", theirs, "ours", "cpu")
@@ -295,47 +295,119 @@ def request_cost(theirs: str) -> Callable[[Results], Measured | None]:
 
 
 GOALS = [
-    Goal("touch-1k", "`lease.touch()`, hot: <= 1.1x an empty method call", 1.1, lease_to_empty(1_000)),
-    Goal("touch-100k", "`lease.touch()`, 100k: <= 1.1x an empty method call", 1.1, lease_to_empty(100_000)),
-    Goal("touch-cold", "`lease.touch()`, 100k cold: <= 1.1x an empty method call", 1.1,
-         lease_to_empty(100_000, "cold_")),
-    Goal("touch-1m", "`lease.touch()`, 1M cold: <= 1.1x an empty method call", 1.1, lease_to_empty(1_000_000)),
-    Goal("jvm-1k", "`lease.touch()`, hot: <= 1/8 of every JVM timer's re-arming", 1 / 8, lease_to_jvm(1_000)),
-    Goal("jvm-100k", "`lease.touch()`, 100k: <= 1/8 of every JVM timer's re-arming", 1 / 8, lease_to_jvm(100_000)),
-    Goal("jvm-1m", "`lease.touch()`, 1M: <= 1/8 of every JVM timer's re-arming", 1 / 8, lease_to_jvm(1_000_000)),
-    Goal("jvm-whole-100k", "the same with our ticks, of the JVM's whole process, 100k: <= 1/8", 1 / 8,
-         lease_to_jvm(100_000, whole=True)),
-    Goal("jvm-whole-1m", "the same with our ticks, of the JVM's whole process, 1M: <= 1/8", 1 / 8,
-         lease_to_jvm(1_000_000, whole=True)),
-    Goal("touch-asyncio", "`lease.touch()` <= 1/40 of asyncio's re-arming", 1 / 40,
-         lease_to_peer("asyncio call_later + cancel", 100_000)),
-    Goal("touch-trio", "`lease.touch()` <= 1/40 of a trio scope's new deadline", 1 / 40,
-         lease_to_peer("trio scope, deadline set anew", 100_000)),
-    Goal("uid-1k", "`core.touch(uid)`, hot: <= 2x a dict store", 2, uid_to_store(1_000)),
-    Goal("uid-100k", "`core.touch(uid)`, 100k: <= 2x a dict store", 2, uid_to_store(100_000)),
-    Goal("uid-1m", "`core.touch(uid)`, 1M cold: <= 2x a dict store", 2, uid_to_store(1_000_000)),
-    Goal("hot-10m", "touch of the busy among 10M <= 2x that among 100k", 2, hot_among_many),
-    Goal("idle-tick", "tick with nothing due, 1M: <= 10 us", 10, idle_tick),
-    Goal("steady-mean", "tick, 1M with heartbeats each 10 s: mean <= 3 ms", 3, steady("periodic", worst=False)),
-    Goal("steady-worst", "tick, 1M with heartbeats each 10 s: worst <= 5 ms", 5, steady("periodic", worst=True)),
-    Goal("poisson-mean", "tick, 1M by chance each 10 s: mean <= 3 ms", 3, steady("poisson", worst=False)),
-    Goal("poisson-worst", "tick, 1M by chance each 10 s: worst <= 5 ms", 5, steady("poisson", worst=True)),
-    Goal("slices-p999", "1M due at once: 99.9 % of slices <= 2 ms (CPU)", 2, slices("p99.9", "cpu")),
-    Goal("slices-worst", "1M due at once: no slice > 5 ms (CPU)", 5, slices("worst", "cpu")),
-    Goal("slices-p999-wall", "1M due at once: 99.9 % of slices <= 2 ms (wall)", 2, slices("p99.9", "wall")),
-    Goal("slices-worst-wall", "1M due at once: no slice > 5 ms (wall)", 5, slices("worst", "wall")),
-    Goal("memory-lease", "<= 80 bytes a lease, keys not counted", 80, memory_of("lease")),
-    Goal("memory-map", "<= 120 bytes with the map from uids", 120, memory_of("map")),
-    Goal("memory-hour", "leases after an hour of virtual traffic within 5 % of fresh", 1.05, after_an_hour("lease")),
-    Goal("memory-hour-map", "the same with the map from uids", 1.05, after_an_hour("map")),
-    Goal("echo-serve", "echo under `serve_tcp(idle=30)` <= 1.03x without", 1.03, echo("serve_tcp(idle=30)")),
-    Goal("echo-watch", "echo with `watch()` and `touch()` <= 1.03x without", 1.03, echo("watch() and touch()")),
-    Goal("early", "no reap before its timeout, no live connection reaped", 0, never_early),
-    Goal("late", "at most one tick late (and 2 x 3 ms of jitter) where nothing stalls", 1.0061, late),
-    Goal("http-memory", "an idle parked HTTP connection <= 1/10 of hypercorn's", 0.1, idle_memory("hypercorn")),
-    Goal("http-memory-uvicorn", "an idle parked HTTP connection <= uvicorn's", 1, idle_memory("uvicorn")),
-    Goal("http-cpu", "CPU a request <= hypercorn's", 1, request_cost("hypercorn")),
-]  # fmt: skip
+    Goal("touch-1k", "A packet costs at most 1.1 empty method calls: 1k connections", 1.1, lease_to_empty(1_000)),
+    Goal("touch-100k", "A packet costs at most 1.1 empty method calls: 100k", 1.1, lease_to_empty(100_000)),
+    Goal(
+        "touch-cold",
+        "A packet costs at most 1.1 empty method calls: 100k, caches cold",
+        1.1,
+        lease_to_empty(100_000, "cold_"),
+    ),
+    Goal("touch-1m", "A packet costs at most 1.1 empty method calls: 1M, caches cold", 1.1, lease_to_empty(1_000_000)),
+    Goal("jvm-1k", "A packet costs at most 1/8 of re-arming any JVM timer: 1k", 1 / 8, lease_to_jvm(1_000)),
+    Goal("jvm-100k", "A packet costs at most 1/8 of re-arming any JVM timer: 100k", 1 / 8, lease_to_jvm(100_000)),
+    Goal("jvm-1m", "A packet costs at most 1/8 of re-arming any JVM timer: 1M", 1 / 8, lease_to_jvm(1_000_000)),
+    Goal(
+        "jvm-whole-100k",
+        "The same with ticks included, compared with the JVM's whole process: 100k",
+        1 / 8,
+        lease_to_jvm(100_000, whole=True),
+    ),
+    Goal(
+        "jvm-whole-1m",
+        "The same with ticks included, compared with the JVM's whole process: 1M",
+        1 / 8,
+        lease_to_jvm(1_000_000, whole=True),
+    ),
+    Goal(
+        "touch-asyncio",
+        "A packet costs at most 1/40 of re-arming an asyncio timer",
+        1 / 40,
+        lease_to_peer("asyncio call_later + cancel", 100_000),
+    ),
+    Goal(
+        "touch-trio",
+        "A packet costs at most 1/40 of setting a trio scope's deadline",
+        1 / 40,
+        lease_to_peer("trio scope, deadline set anew", 100_000),
+    ),
+    Goal("uid-1k", "A packet by key costs at most 2 dict stores: 1k", 2, uid_to_store(1_000)),
+    Goal("uid-100k", "A packet by key costs at most 2 dict stores: 100k", 2, uid_to_store(100_000)),
+    Goal("uid-1m", "A packet by key costs at most 2 dict stores: 1M, caches cold", 2, uid_to_store(1_000_000)),
+    Goal("hot-10m", "Busy connections among 10M cost at most twice what they cost among 100k", 2, hot_among_many),
+    Goal("idle-tick", "A tick with nothing due takes at most 10 us: 1M", 10, idle_tick),
+    Goal(
+        "steady-mean",
+        "A tick takes at most 3 ms on average: 1M, a heartbeat every 10 s",
+        3,
+        steady("periodic", worst=False),
+    ),
+    Goal(
+        "steady-worst",
+        "A tick takes at most 5 ms at worst: 1M, a heartbeat every 10 s",
+        5,
+        steady("periodic", worst=True),
+    ),
+    Goal(
+        "poisson-mean",
+        "A tick takes at most 3 ms on average: 1M, packets at random every 10 s",
+        3,
+        steady("poisson", worst=False),
+    ),
+    Goal(
+        "poisson-worst",
+        "A tick takes at most 5 ms at worst: 1M, packets at random every 10 s",
+        5,
+        steady("poisson", worst=True),
+    ),
+    Goal(
+        "slices-p999",
+        "1M due at once hold the loop for at most 2 ms in 99.9 % of slices (CPU)",
+        2,
+        slices("p99.9", "cpu"),
+    ),
+    Goal("slices-worst", "1M due at once never hold the loop for more than 5 ms (CPU)", 5, slices("worst", "cpu")),
+    Goal(
+        "slices-p999-wall",
+        "1M due at once hold the loop for at most 2 ms in 99.9 % of slices (wall)",
+        2,
+        slices("p99.9", "wall"),
+    ),
+    Goal(
+        "slices-worst-wall", "1M due at once never hold the loop for more than 5 ms (wall)", 5, slices("worst", "wall")
+    ),
+    Goal("memory-lease", "A connection takes at most 80 bytes, keys not counted", 80, memory_of("lease")),
+    Goal("memory-map", "A connection takes at most 120 bytes with the map from uids", 120, memory_of("map")),
+    Goal("memory-hour", "An hour of traffic adds at most 5 % to that", 1.05, after_an_hour("lease")),
+    Goal(
+        "memory-hour-map",
+        "An hour of traffic adds at most 5 % to that with the map from uids",
+        1.05,
+        after_an_hour("map"),
+    ),
+    Goal("echo-serve", "An echo server under `serve_tcp` uses at most 1.03x the CPU", 1.03, echo("serve_tcp(idle=30)")),
+    Goal(
+        "echo-watch",
+        "An echo server with `watch()` and `touch()` uses at most 1.03x the CPU",
+        1.03,
+        echo("watch() and touch()"),
+    ),
+    Goal("early", "No connection is closed early, and no live one at all", 0, never_early),
+    Goal("late", "Closes are at most one tick late, plus 2 x 3 ms of jitter, where nothing stalls", 1.0061, late),
+    Goal(
+        "http-memory",
+        "An idle parked HTTP connection takes at most 1/10 of hypercorn's memory",
+        0.1,
+        idle_memory("hypercorn"),
+    ),
+    Goal(
+        "http-memory-uvicorn",
+        "An idle parked HTTP connection takes no more memory than uvicorn's",
+        1,
+        idle_memory("uvicorn"),
+    ),
+    Goal("http-cpu", "A request takes no more CPU than hypercorn's", 1, request_cost("hypercorn")),
+]
 
 _COLD = (
     "Cold, what counts is the cache misses: the object's line for the peer, the same line for the lease, and the lines "
@@ -392,13 +464,13 @@ EXPLANATIONS = {
     "uid-100k": _UID_COLD,
     "uid-1m": _UID_COLD,
     "steady-mean": (
-        "Every connection that spoke is moved once a timeout. What a move costs is the cache misses of looking at a "
+        "Every connection that spoke is moved once per timeout. What a move costs is the cache misses of looking at a "
         "lease that lay untouched for seconds; with a limit it is worked off in steps."
     ),
     "steady-worst": "The moves of one tick in one step; with a limit, as the adapters have it, no step is that long.",
     "poisson-mean": (
         "By chance some connections are silent for three times the mean: they are reaped in each of these ticks and "
-        "come back, and reaping is most of the time told here. With heartbeats nobody is."
+        "come back, and reaping is most of the time reported here. With heartbeats none is."
     ),
     "poisson-worst": (
         "As above. With a limit, as the adapters have it, the ordinary step is short; single ones far above the rest "
@@ -423,10 +495,10 @@ EXPLANATIONS = {
     ),
     "echo-serve": (
         "Between the handler and the socket lies one more `async` call each way, and that costs more than the touch. "
-        "Whoever cannot afford it touches by hand inside `watch()`. Compare with the control before believing a "
+        "If that is too much, touch by hand inside `watch()`. Compare with the control before believing a "
         "hundredth."
     ),
-    "echo-watch": "One method call and one store a packet; compare with the control before believing a hundredth.",
+    "echo-watch": "One method call and one store per packet; compare with the control before believing a hundredth.",
     "http-memory": "At this number of connections the parked server's fixed parts are not yet spread thin.",
     "http-memory-uvicorn": "At this number of connections the parked server's fixed parts are not yet spread thin.",
 }

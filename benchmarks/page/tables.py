@@ -16,7 +16,7 @@ from .goals import people, quantity
 from .results import LEASE, UID, Comparison, Results, comparisons, middle
 
 MISSING = "*Not measured in this run.*"
-MET, MISSED = "met", "🔴 **MISSED**"
+MET, MISSED = "met", "missed"
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
