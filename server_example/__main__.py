@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import importlib
 import importlib.util
 import logging
@@ -13,11 +14,14 @@ from pathlib import Path
 
 from reaper.config import ReaperConfig
 from reaper.config.flags import Parser, add_settings, settings
+from reaper.config.reload import applied
 from reaper.errors import ConfigError
 from reaper.journal import Journal
 from reaper.trio import journal_clock
 
 from . import echo, http
+from .listening import Listening
+from .tls import tls_context
 from .workers import CannotFit, Serve, Supervisor, Worker, descriptors, plan, say
 
 SERVERS = {"echo": "sends back what comes", "http": "speaks HTTP/1.1 and limits every kind of idleness"}
@@ -46,6 +50,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             action="store_true",
             help="let the longest silent go when descriptors or memory run short (needs psutil)",
         )
+        command.add_argument(
+            "--share-port",
+            action="store_true",
+            help="start although a server of ours listens on the port, and accept beside it: then stop that one",
+        )
         add_settings(command, ("server", "reaper", "timeouts", "limits"))
     parsed = parser.parse_args(arguments)
     logging.basicConfig(format="%(levelname)s %(name)s: %(message)s", level=logging.WARNING)
@@ -59,20 +68,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise CannotFit(f"--connections {parsed.connections}: must be an integer >= 1")
         workers = plan(config.server.workers, parsed.connections, descriptors())
         serve = _serve(parsed.kind, config, load, parsed.journal, parked=parsed.parked, pressed=parsed.pressure)
-        supervisor = Supervisor(config.server.host, config.server.port, workers)
+        listening = Listening.activated() or Listening.open(
+            config.server.host, config.server.port, workers, share=parsed.share_port
+        )
     except (ConfigError, CannotFit) as error:
         print(error, file=sys.stderr)
         return 2
     except OSError as error:
-        print(f"cannot listen on {config.server.host}:{config.server.port}: {error.strerror}", file=sys.stderr)
+        asked = " (--share-port to take its place)" if error.errno == errno.EADDRINUSE and not parsed.share_port else ""
+        print(f"cannot listen on {config.server.host}:{config.server.port}: {error.strerror}{asked}", file=sys.stderr)
         return 2
     say(f"{parsed.kind}: idle {config.timeouts.idle:g} s, tick {config.reaper.tick:g} s")
-    return supervisor.run(serve)
+    return Supervisor(listening, workers, config.server.watchdog).run(serve)
 
 
 def _serve(
     kind: str,
-    config: ReaperConfig,
+    started_with: ReaperConfig,
     load: Callable[[], ReaperConfig],
     directory: str | None,
     *,
@@ -80,8 +92,7 @@ def _serve(
     pressed: bool = False,
 ) -> Serve:
     # Refuse what cannot work before any worker starts.
-    if kind == "http":
-        http.tls_context(config)
+    tls_context(started_with)
     if pressed and importlib.util.find_spec("psutil") is None:
         raise ConfigError("--pressure needs psutil: pip install 'idle-reaper[pressure]'")
     if directory is not None:
@@ -94,6 +105,7 @@ def _serve(
             raise ConfigError("--journal needs pyarrow: pip install 'idle-reaper[pipeline]'") from None
 
     async def serve(worker: Worker) -> None:
+        config = _now(started_with, load)
         with ExitStack() as stack:
             journal = None
             if directory is not None:
@@ -103,9 +115,17 @@ def _serve(
             if kind == "http":
                 await http.serve(worker, config, load, journal, parked=parked, pressed=pressed)
             else:
-                await echo.serve(worker, config, journal, parked=parked, pressed=pressed)
+                await echo.serve(worker, config, load, journal, parked=parked, pressed=pressed)
 
     return serve
+
+
+def _now(started_with: ReaperConfig, load: Callable[[], ReaperConfig]) -> ReaperConfig:
+    """What a worker that begins now has in force: as its siblings, which may have reloaded meanwhile."""
+    try:
+        return applied(started_with, load())
+    except ConfigError:
+        return started_with  # it was said when they refused it
 
 
 if __name__ == "__main__":

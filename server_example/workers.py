@@ -1,29 +1,46 @@
-"""Worker processes that share one port: planned before the start, counted while they run, drained at the end.
+"""Worker processes that share one port: planned before the start, replaced while they run, drained at the end.
 
 One rule: *what cannot fit is refused before the first connection, not with EMFILE at the worst moment*. A process has a
-limited number of descriptors, so many connections need several processes. Each worker listens on a socket of its own
-with SO_REUSEPORT, and the kernel spreads the connections evenly by hash.
+limited number of descriptors, so many connections need several processes.
+
+What a process is told by a signal, it is told once. Signals go to a whole group of processes more often than not
+(Ctrl-C, systemd's default, a terminal that hangs up), so only the supervisor acts on them and its word to the workers
+goes through a pipe:
+
+| signal to the supervisor or to its group | what it means |
+|---|---|
+| SIGTERM | drain; every further one means the same |
+| SIGINT (Ctrl-C) | drain; one more than a second later ends at once, with what is in flight |
+| SIGHUP | read the configuration anew; nothing during a drain |
+
+SIGTERM to one worker alone drains that one, and it is replaced.
 """
 
 from __future__ import annotations
 
-import errno
+import faulthandler
 import gc
+import math
 import mmap
 import os
 import resource
+import select
 import signal
 import socket
 import sys
 import time
 import traceback
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
 from types import FrameType
 
 import trio
 
 import reaper.trio
+
+from .listening import Listening, empty
 
 RESERVED_DESCRIPTORS = 256
 """Of each worker's descriptors: the loop's own, the standard streams, imports, log files."""
@@ -31,12 +48,25 @@ RESERVED_DESCRIPTORS = 256
 SPREAD = 0.95
 """Share of a worker's descriptors to plan with: the kernel's hash fills some workers a little more than others."""
 
-BACKLOG = 4096  # the kernel cuts it to net.core.somaxconn
+LOOK = 0.05
+"""Seconds between two looks of the supervisor at its workers."""
 
+BEAT = 0.25
+"""Seconds between two signs of life of a worker."""
 
-ACCEPTS_PER_PASS = 64
+BURST = 1.0
+"""Seconds in which repeated Ctrl-C counts as one: a finger, a shell and a wrapper may each send it."""
 
-OUT_OF_DESCRIPTORS = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
+DEATHS = 5
+"""Deaths of one worker within `DEATHS_WITHIN` that are borne; one more ends the server."""
+
+DEATHS_WITHIN = 60.0  # seconds
+
+FIRST_DELAY, LONGEST_DELAY = 0.1, 5.0
+"""Seconds until a worker that died again is replaced: doubled with each death, none for the first."""
+
+DRAIN, RELOAD, END = b"d", b"r", b"e"
+"""The supervisor's words."""
 
 
 class CannotFit(Exception):
@@ -56,13 +86,13 @@ def plan(workers: int | str, connections: int | None, limit: int) -> int:
     Args:
         workers: A number, or "auto": as many as there are processors, more if the connections need more.
         connections: How many must be able to be open at once; None: as many as fit.
-        limit: Descriptors a process.
+        limit: Descriptors per process.
     Raises:
         CannotFit: with one line that says what would be needed.
     """
     each = int((limit - RESERVED_DESCRIPTORS) * SPREAD)
     if each < 1:
-        raise CannotFit(f"{limit} descriptors a process leave none for connections; raise `ulimit -n` above 300")
+        raise CannotFit(f"{limit} descriptors per process leave none for connections; raise `ulimit -n` above 300")
     needed = -(-connections // each) if connections else 1
     if workers == "auto":
         return max(needed, len(os.sched_getaffinity(0)))
@@ -70,7 +100,7 @@ def plan(workers: int | str, connections: int | None, limit: int) -> int:
     if needed > count:
         raise CannotFit(
             f"{connections} connections do not fit in {count} worker(s) of {limit} descriptors each "
-            f"({each} connections a worker); take --workers {needed} or auto"
+            f"({each} connections per worker); take --workers {needed} or auto"
         )
     return count
 
@@ -78,7 +108,9 @@ def plan(workers: int | str, connections: int | None, limit: int) -> int:
 class Counters:
     """Numbers that a worker writes and the supervisor reads, in memory they share."""
 
-    NAMES = ("ready", "open", "accepted", "reaped", "averted", "lag", "max_lag", "stalls", "reaper_cpu")
+    NAMES = ("ready", "beat", "open", "accepted", "reaped", "averted", "lag", "max_lag", "stalls", "reaper_cpu")
+    SUMS = ("accepted", "reaped", "averted", "stalls", "reaper_cpu")
+    """Those that a worker leaves to its successor when it dies."""
 
     def __init__(self, memory: memoryview[float]) -> None:
         self._memory = memory
@@ -100,161 +132,283 @@ class Counters:
 
 
 class Worker:
-    """What a worker process is given: its listening socket, its counters, and the word to stop."""
+    """What a worker process is given: its listening sockets, its counters, and the supervisor's word.
 
-    def __init__(self, index: int, listening: socket.socket, counters: Counters, lifeline: int) -> None:
+    Attributes:
+        index: Which of the workers it is; its successor is the same.
+        listening: Accept from all of them.
+        counters: Read by the supervisor.
+    """
+
+    def __init__(self, index: int, listening: list[socket.socket], counters: Counters, orders: int) -> None:
         self.index = index
         self.listening = listening
-        self.listener = trio.SocketListener(trio.socket.from_stdlib_socket(listening))
         self.counters = counters
-        self._lifeline = lifeline
+        self._orders = orders
+        self._stop = trio.Event()
+        self._reload = trio.Event()
 
-    async def serve(
-        self,
-        handler: Callable[[trio.SocketStream], Awaitable[object]],
-        nursery: trio.Nursery,
-        welcome: Callable[[], Awaitable[object]] = trio.lowlevel.checkpoint,
-    ) -> None:
-        """Accept until cancelled; *nursery* runs *handler* on each connection and the connection is closed after it.
-
-        Accepts in bursts. One connection a scheduling pass, as `trio.serve_listeners` does it, starves newcomers when
-        thousands of others keep each pass busy. Before each burst *welcome* is awaited: it may keep the door shut.
-        """
-
-        async def handle(stream: trio.SocketStream) -> None:
-            try:
-                await handler(stream)
-            finally:
-                await trio.aclose_forcefully(stream)
-
-        self.listening.setblocking(False)
-        while True:
-            await trio.lowlevel.wait_readable(self.listening)
-            await welcome()
-            for _ in range(ACCEPTS_PER_PASS):
-                try:
-                    accepted, _ = self.listening.accept()
-                except BlockingIOError:
-                    break
-                except OSError as error:
-                    if error.errno not in OUT_OF_DESCRIPTORS:
-                        raise
-                    await trio.sleep(0.1)  # the backlog holds them until some connection has ended
-                    break
-                nursery.start_soon(handle, trio.SocketStream(trio.socket.from_stdlib_socket(accepted)))
-
-    async def stop_requested(self) -> None:
-        """Return when SIGTERM or SIGINT has come, or the supervisor is gone."""
+    async def run(self, serve: Serve) -> None:
+        """Run *serve*, and give signs of life meanwhile. Ends with it, or when the supervisor says so."""
         async with trio.open_nursery() as nursery:
-
-            async def orphaned() -> None:
-                await trio.lowlevel.wait_readable(self._lifeline)
-                nursery.cancel_scope.cancel()
-
-            nursery.start_soon(orphaned)
-            with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
-                async for _ in signals:
-                    break
+            nursery.start_soon(self._beat)
+            nursery.start_soon(self._obey, nursery.cancel_scope)
+            nursery.start_soon(self._terminated)
+            await serve(self)
             nursery.cancel_scope.cancel()
+
+    async def accept(
+        self,
+        admit: Callable[[socket.socket], object],
+        welcome: Callable[[], Awaitable[object]],
+        failed: Callable[[OSError], object] | None = None,
+    ) -> None:
+        """Accept until told to stop; then empty the backlogs, close the sockets and return.
+
+        Args as in `reaper.trio.accept`; *welcome* is not asked about what waits in the backlog at the end.
+        """
+        async with trio.open_nursery() as nursery:
+            for each in self.listening:
+                nursery.start_soon(partial(reaper.trio.accept, each, admit, welcome=welcome, failed=failed))
+            self.counters["ready"] = 1
+            await self._stop.wait()
+            nursery.cancel_scope.cancel()
+        for each in self.listening:
+            empty(each, admit)
+
+    async def reloads(self) -> AsyncIterator[None]:
+        """One item for each time that the configuration is to be read anew; several asked for in a row may be one."""
+        while True:
+            await self._reload.wait()
+            self._reload = trio.Event()
+            yield
+
+    async def _beat(self) -> None:
+        while True:
+            self.counters["beat"] = time.monotonic()
+            await trio.sleep(BEAT)
+
+    async def _obey(self, life: trio.CancelScope) -> None:
+        while True:
+            await trio.lowlevel.wait_readable(self._orders)
+            words = os.read(self._orders, 64)
+            if END in words:
+                life.cancel()
+            if DRAIN in words or not words:
+                self._stop.set()
+            elif RELOAD in words:
+                self._reload.set()
+            if not words:
+                return  # the supervisor is gone, and has no further word
+
+    async def _terminated(self) -> None:
+        with trio.open_signal_receiver(signal.SIGTERM) as signals:
+            async for _ in signals:
+                self._stop.set()
 
 
 Serve = Callable[[Worker], Awaitable[None]]
 
 
-class Supervisor:
-    """Starts the workers, prints a line a second at most, passes signals on, and waits for all of them.
+@dataclass
+class _Slot:
+    """The place of one worker.
 
     Attributes:
-        port: The port they share, chosen by the kernel if 0 was asked for.
+        counters: Shared with whichever process has the place.
+        pid: Of that process; 0: there is none.
+        orders: Descriptor of the pipe to it.
+        due: When the place is filled again, on the monotonic clock, while there is no process; infinite: never.
+        deaths: When processes of this place died.
+        left: What the dead had counted.
+        worst: The largest loop lag of the dead, in seconds.
     """
 
-    def __init__(self, host: str, port: int, workers: int) -> None:
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        # Bound but never listening: it only keeps the port for the workers' own sockets.
-        self._placeholder = _bound(family, host, port)
-        self.host = host
-        self.port: int = self._placeholder.getsockname()[1]
-        self._family = family
-        self._workers = workers
-        size = len(Counters.NAMES) * 8
-        self._shared = memoryview(mmap.mmap(-1, size * workers)).cast("d")
-        self.counters = [
-            Counters(self._shared[i * len(Counters.NAMES) : (i + 1) * len(Counters.NAMES)]) for i in range(workers)
-        ]
-        self._pids: dict[int, int] = {}
-        self._stopping = False
+    index: int
+    counters: Counters
+    pid: int = 0
+    orders: int = -1
+    due: float = 0.0
+    deaths: list[float] = field(default_factory=list)
+    left: dict[str, float] = field(default_factory=dict)
+    worst: float = 0.0
+
+    def tell(self, word: bytes) -> None:
+        if self.pid:
+            with suppress(BrokenPipeError):
+                os.write(self.orders, word)
+
+    def total(self, name: str) -> float:
+        return self.counters[name] + self.left.get(name, 0.0)
+
+    def bury(self) -> None:
+        """Keep what the dead process had counted, and leave nothing of it to the next."""
+        for name in Counters.SUMS:
+            self.left[name] = self.total(name)
+        self.worst = max(self.worst, self.counters["max_lag"])
+        for name in Counters.NAMES:
+            self.counters[name] = 0.0
+        os.close(self.orders)
+        self.pid, self.orders = 0, -1
+
+
+class Supervisor:
+    """Starts the workers, replaces those that died or stalled, prints a line per second at most, waits for all of them.
+
+    Args:
+        listening: The sockets they accept from. Closed when the drain begins.
+        workers: How many.
+        watchdog: Seconds without a sign of life after which a worker is killed and replaced; 0: it is never.
+    """
+
+    def __init__(self, listening: Listening, workers: int, watchdog: float = 30.0) -> None:
+        self._listening = listening
+        self._watchdog = watchdog
+        length = len(Counters.NAMES)
+        shared = memoryview(mmap.mmap(-1, length * 8 * workers)).cast("d")
+        self._slots = [_Slot(i, Counters(shared[i * length : (i + 1) * length])) for i in range(workers)]
+        self._asked: float | None = None  # when the drain was asked for
+        self._reload = self._end = self._draining = False
+        self._announced = False
+        self._status = 0
 
     def run(self, serve: Serve) -> int:
-        """Run until stopped. Returns the exit status: 0 if every worker ended well, 1 otherwise."""
-        read_end, write_end = os.pipe()
-        for index in range(self._workers):
-            pid = os.fork()
-            if pid == 0:
-                os.close(write_end)
-                os._exit(self._work(index, read_end, serve))
-            self._pids[pid] = index
-        os.close(read_end)
+        """Run until stopped. Returns the exit status: 0 if every worker ended well in the end, 1 otherwise."""
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            signal.signal(number, self._pass_on)
-        status = self._watch()
-        os.close(write_end)
-        return status
-
-    def _work(self, index: int, lifeline: int, serve: Serve) -> int:
+            signal.signal(number, self._note)
+        for slot in self._slots:
+            self._start(slot, serve)
         try:
-            listening = _bound(self._family, self.host, self.port)
-            listening.listen(BACKLOG)
-            self._placeholder.close()
-            worker = Worker(index, listening, self.counters[index], lifeline)
+            self._watch(serve)
+        finally:
+            self._listening.close()
+        say(f"stopped: {self._line()}")
+        return self._status
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        if number == signal.SIGHUP:
+            self._reload = True
+        elif self._asked is None:
+            self._asked = time.monotonic()
+        elif number == signal.SIGINT and time.monotonic() - self._asked >= BURST:
+            self._end = True
+
+    def _start(self, slot: _Slot, serve: Serve) -> None:
+        slot.counters["beat"] = time.monotonic()
+        read_end, write_end = os.pipe()
+        sys.stdout.flush()
+        pid = os.fork()
+        if pid == 0:
+            status = 1
+            try:
+                # What belongs to the supervisor alone. A worker that held another's pipe would keep it from noticing
+                # that the supervisor is gone.
+                for other in self._slots:
+                    if other.orders >= 0:
+                        os.close(other.orders)
+                os.close(write_end)
+                status = self._work(slot, read_end, serve)
+            finally:
+                os._exit(status)
+        os.close(read_end)
+        slot.pid, slot.orders = pid, write_end
+
+    def _work(self, slot: _Slot, orders: int, serve: Serve) -> int:
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, signal.SIG_IGN)
+        faulthandler.register(signal.SIGUSR2)
+        try:
+            mine = self._listening.share_of(slot.index, len(self._slots))
+            self._listening.close(but=mine)
             # A connection is some 40 objects the collector looks at. With its usual thresholds it walks all of them
             # again and again while connections come; so it leaves alone what was there before, and looks less often.
             gc.freeze()
             gc.set_threshold(50_000, 20, 100)
-            trio.run(serve, worker)
-        except KeyboardInterrupt:
-            return 0
+            trio.run(Worker(slot.index, mine, slot.counters, orders).run, serve)
         except BaseException:
             traceback.print_exc()
             return 1
         return 0
 
-    def _pass_on(self, number: int, frame: FrameType | None) -> None:
-        self._stopping = self._stopping or number != signal.SIGHUP
-        for pid in self._pids:
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGTERM if number == signal.SIGINT else number)
+    def _watch(self, serve: Serve) -> None:
+        said, next_line = "", 0.0
+        questions = select.poll()
+        if self._listening.fileno() >= 0:
+            questions.register(self._listening.fileno(), select.POLLIN)
+        looked = time.monotonic()
+        while any(slot.pid or not self._draining for slot in self._slots):
+            if questions.poll(LOOK * 1000):
+                self._listening.answer()
+            now = time.monotonic()
+            # A pause of the whole machine, or of the whole group, is no worker's fault.
+            paused, looked = now - looked > 10 * LOOK, now
+            for slot in self._slots:
+                if slot.pid:
+                    self._look_at(slot, now, paused)
+                elif not self._draining and (now >= slot.due or (self._asked and slot.due < math.inf)):
+                    self._start(slot, serve)  # also for a drain: its backlog is waiting
+            if self._asked is not None and not self._draining:
+                self._draining = True
+                if self._listening.fileno() >= 0:
+                    questions.unregister(self._listening.fileno())
+                self._listening.close()  # the workers' copies are the last ones now
+                self._tell(DRAIN)
+            if self._reload:
+                self._reload = False
+                self._tell(RELOAD)
+            if self._end:
+                self._end = False
+                say("interrupted again: ending at once")
+                self._tell(END)
+            if not self._announced and all(slot.counters["ready"] for slot in self._slots):
+                self._announced = True
+                where, count = self._listening, len(self._slots)
+                say(f"listening on {where.host}:{where.port} with {count} worker(s), pid {os.getpid()}")
+            if self._announced and now >= next_line and (line := self._line()) != said:
+                say(line)
+                said, next_line = line, now + 1.0
 
-    def _watch(self) -> int:
-        status = 0
-        said = ""
-        announced = False
-        next_line = time.monotonic()
-        while self._pids:
-            time.sleep(0.05)
-            for pid in list(self._pids):
-                done, code = os.waitpid(pid, os.WNOHANG)
-                if done:
-                    index = self._pids.pop(pid)
-                    if code or not self._stopping:
-                        say(f"worker {index} (pid {pid}) ended with status {os.waitstatus_to_exitcode(code)}; stopping")
-                        status = 1
-                        if not self._stopping:
-                            self._pass_on(signal.SIGTERM, None)
-            if not announced and all(counters["ready"] for counters in self.counters):
-                announced = True
-                say(f"listening on {self.host}:{self.port} with {self._workers} worker(s), pid {os.getpid()}")
-            if announced and time.monotonic() >= next_line:
-                line = self._line()
-                if line != said:
-                    say(line)
-                    said = line
-                    next_line = time.monotonic() + 1.0
-        say(f"stopped: {self._line()}")
-        return status
+    def _tell(self, word: bytes) -> None:
+        for slot in self._slots:
+            slot.tell(word)
+
+    def _look_at(self, slot: _Slot, now: float, paused: bool) -> None:
+        done, code = os.waitpid(slot.pid, os.WNOHANG)
+        if done:
+            self._ended(slot, os.waitstatus_to_exitcode(code), now)
+        elif paused:
+            slot.counters["beat"] = now
+        elif self._watchdog and now - slot.counters["beat"] > self._watchdog:
+            say(f"worker {slot.index} (pid {slot.pid}) has stalled for {self._watchdog:g} s; killing it")
+            os.kill(slot.pid, signal.SIGUSR2)  # it writes where it stalled to stderr, if it can
+            time.sleep(LOOK)
+            os.kill(slot.pid, signal.SIGKILL)
+            slot.counters["beat"] = math.inf
+
+    def _ended(self, slot: _Slot, code: int, now: float) -> None:
+        pid = slot.pid
+        slot.bury()
+        if self._draining:
+            if code:
+                say(f"worker {slot.index} (pid {pid}) ended with status {code}")
+                self._status = 1
+            return
+        what = f"worker {slot.index} (pid {pid}) ended with status {code}"
+        slot.deaths = [then for then in slot.deaths if now - then < DEATHS_WITHIN] + [now]
+        times = len(slot.deaths)
+        if not self._announced or times > DEATHS:
+            say(f"{what}; stopping" + (f", for it was the {times}th time in a minute" if self._announced else ""))
+            self._status = 1
+            self._asked = now
+            slot.due = math.inf
+            return
+        delay = 0.0 if times == 1 else min(FIRST_DELAY * 2 ** (times - 2), LONGEST_DELAY)
+        say(f"{what}; starting it again" + (f" in {delay:g} s" if delay else ""))
+        slot.due = now + delay
 
     def _line(self) -> str:
-        total = {name: sum(counters[name] for counters in self.counters) for name in Counters.NAMES}
-        worst = max(counters["max_lag"] for counters in self.counters)
+        total = {name: sum(slot.total(name) for slot in self._slots) for name in Counters.NAMES}
+        worst = max(max(slot.worst, slot.counters["max_lag"]) for slot in self._slots)
         return (
             f"open {total['open']:.0f}, accepted {total['accepted']:.0f}, reaped {total['reaped']:.0f}, "
             f"averted {total['averted']:.0f}, worst loop lag {worst * 1000:.0f} ms, stalls {total['stalls']:.0f}, "
@@ -265,11 +419,3 @@ class Supervisor:
 def say(line: str) -> None:
     """Print *line* at once, also into a pipe."""
     print(line, flush=True, file=sys.stdout)
-
-
-def _bound(family: int, host: str, port: int) -> socket.socket:
-    bound = socket.socket(family, socket.SOCK_STREAM)
-    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-    bound.bind((host, port))
-    return bound

@@ -191,3 +191,9 @@ def test_every_setting_says_what_it_does_and_every_timeout_has_a_precedent() -> 
         assert found.doc
         assert found.precedent or found.section == "server"
         assert found.kind.check(found.default)
+
+
+def test_a_duration_with_a_floor_can_still_be_switched_off() -> None:
+    with pytest.raises(ConfigError, match="at least 1s; 0s switches it off"):
+        ReaperConfig.load(environ={}, overrides={"server.watchdog": "10ms"})
+    assert ReaperConfig.load(environ={}, overrides={"server.watchdog": "0s"}).server.watchdog == 0

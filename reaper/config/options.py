@@ -43,9 +43,8 @@ class Duration:
 
     @property
     def wanted(self) -> str:
-        if self.least:
-            return f"{WANTED}, at least {format_duration(self.least)}"
-        return WANTED + ("; 0s switches it off" if self.off else ", more than 0s")
+        least = f", at least {format_duration(self.least)}" if self.least else "" if self.off else ", more than 0s"
+        return WANTED + least + ("; 0s switches it off" if self.off else "")
 
     def read(self, raw: object) -> object:
         if not isinstance(raw, str):  # a bare number leaves the unit to be guessed; people guess differently
@@ -56,7 +55,9 @@ class Duration:
         return True
 
     def check(self, value: object) -> bool:
-        return _is_number(value) and (value >= self.least if self.off or self.least else value > 0)  # type: ignore[operator]
+        if not _is_number(value):
+            return False
+        return self.off if value == 0 else 0 < value >= self.least  # type: ignore[operator]
 
     def show(self, value: Any) -> str:
         return format_duration(value)

@@ -241,6 +241,13 @@ class Server(_Checked):
     workers: int | str = option(
         "auto", Integer(1, 1024, word="auto"), "Worker processes that share the port.", live=False
     )
+    watchdog: float = option(
+        30.0,
+        Duration(least=1.0),
+        "A worker whose loop has not turned for this long is killed and replaced.",
+        precedent="gunicorn timeout 30 s; systemd WatchdogSec",
+        live=False,
+    )
     tls_cert: str = option("", Text(empty=True), "Certificate chain in PEM; with tls_key it turns TLS on.", live=False)
     tls_key: str = option("", Text(empty=True), "Private key in PEM.", live=False)
     behind: str = option(

@@ -240,6 +240,18 @@ class ParkingLot:
         """
         await self.lingering.wait(fd)
 
+    def retime(self, idle: float) -> None:
+        """Put another timeout in force on every connection, counted from its last activity, and on new ones. O(open).
+
+        Raises:
+            InvalidArgument: *idle* is NaN, negative or infinite; 0 switches the timeout off.
+        """
+        timeout, now = self.driver.in_force(idle), self.driver.now()
+        self._idle = idle
+        for parked in self:
+            parked.lease.retime(timeout, now)
+        self.driver.poke()
+
     # ---- ends ----------------------------------------------------------------------------------------------------
 
     def reap(self, parked: Parked, reason: str, expiry: Expiry | None = None) -> None:

@@ -84,13 +84,6 @@ class WakingLot(ParkingLot):
         if parked.fd >= 0 and not parked.has_unread():
             self.reap(parked, reason)
 
-    def retime(self, idle: float) -> None:
-        """Put another timeout in force on all that are parked, counted from their last activity. O(parked)."""
-        timeout, now = self.driver.in_force(idle), self.driver.now()
-        for parked in self:
-            parked.lease.retime(timeout, now)
-        self.driver.poke()
-
 
 async def _never_called(stream: object) -> None:
     """The handler of a lot that has none."""

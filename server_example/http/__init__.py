@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from .server import HttpServer, reload_from, serve, tls_context
+from .server import HttpServer, reload_from, serve
 
-__all__ = ["HttpServer", "serve", "reload_from", "tls_context"]
+__all__ = ["HttpServer", "serve", "reload_from"]

@@ -8,13 +8,10 @@ Nothing in it uses a timeout of trio's: what ends a wait is the reaper.
 
 from __future__ import annotations
 
-import errno
 import itertools
 import logging
 import random
-import signal
 import socket
-import ssl
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
@@ -28,6 +25,7 @@ import reaper.trio
 from reaper.config import ReaperConfig
 from reaper.config.reload import applied, changes
 from reaper.core.lease import Lease
+from reaper.driver import after
 from reaper.errors import ConfigError
 from reaper.journal import Journal
 from reaper.policy import ANSWERS, NOT_TAKEN, TOO_OLD, IdlePolicy, Phase, lifespan
@@ -35,6 +33,7 @@ from reaper.policy.pressure import Pressure, limits_here
 from reaper.policy.rates import Sweep
 from reaper.trio import Parked, Silent, WakingLot
 
+from ..tls import tls_context
 from .connection import Exchange, HttpConnection, HttpError, Route
 from .routes import ROUTES
 from .transport import Transport
@@ -54,8 +53,6 @@ asks again sooner never pays for the new task, and whoever does not pays for it 
 
 SWEEPS_PER_TICK = 4
 """Looks at the least rates. The core may add up to half a tick to each interval: less than one tick between two."""
-
-DESCRIPTORS_GONE = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 log = logging.getLogger("server_example.http")
 
@@ -143,25 +140,35 @@ class HttpServer:
 
     async def accept(self, listener: trio.SocketListener, nursery: trio.Nursery) -> None:
         """Accept connections until cancelled, each handled in a task of *nursery*."""
-        while True:
-            await self.watcher.welcome()
-            try:
-                accepted, _ = await listener.socket.accept()
-            except OSError as error:
-                self.counters.accept_errors += 1
-                if error.errno in DESCRIPTORS_GONE:
-                    log.error("cannot accept: %s", error.strerror)
-                    await trio.sleep(self.config.reaper.tick)  # until some are closed; more do not come by asking
-                continue  # the others concern one connection that broke before it was accepted
-            family, kind, protocol = accepted.family, accepted.type, accepted.proto
-            connected = socket.socket(family, kind, protocol, fileno=accepted.detach())
+        listening = socket.socket(fileno=listener.socket.fileno())
+        try:
+            serve, welcome = self.admitting(nursery), self.watcher.welcome
+            await reaper.trio.accept(listening, serve, welcome=welcome, failed=self.not_accepted)
+        finally:
+            listening.detach()  # it is the caller's
+
+    def admitting(self, nursery: trio.Nursery) -> Callable[[socket.socket], None]:
+        """A function that serves one connection in a task of *nursery*, or refuses it there."""
+
+        def admit(connected: socket.socket) -> None:
             try:
                 transport = Transport(connected, _name(connected))
             except OSError:
                 connected.close()  # the peer is gone already
-                continue
-            full = self.open >= self.config.limits.max_connections
-            nursery.start_soon(self._refuse if full else self._handle, transport)
+                return
+            if self.open >= self.config.limits.max_connections:
+                nursery.start_soon(self._refuse, transport)
+            else:
+                self.counters.opened += 1  # here: a drain that begins before its task does has to wait for it
+                nursery.start_soon(self._handle, transport)
+
+        return admit
+
+    def not_accepted(self, error: OSError) -> None:
+        """Count what accept(2) said."""
+        self.counters.accept_errors += 1
+        if after(error) == "pause":
+            log.error("cannot accept: %s", error.strerror)
 
     @property
     def open(self) -> int:
@@ -216,7 +223,6 @@ class HttpServer:
     async def _handle(self, transport: Transport, kept: Kept | None = None) -> None:
         phase = Phase.KEEP_ALIVE
         if kept is None:
-            self.counters.opened += 1
             phase = Phase.FIRST_BYTE
             kept = Kept(trio.current_time())
         parked = False
@@ -372,27 +378,10 @@ class HttpServer:
                 await trio.lowlevel.checkpoint()
 
 
-def tls_context(config: ReaperConfig) -> ssl.SSLContext | None:
-    """The TLS context that *config* asks for; None: no TLS.
-
-    Raises:
-        ConfigError: certificate or key cannot be read or do not fit together.
-    """
-    cert, key = config.server.tls_cert, config.server.tls_key
-    if not cert:
-        return None
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    try:
-        context.load_cert_chain(cert, key)
-    except (OSError, ssl.SSLError) as error:
-        raise ConfigError(f"server.tls_cert, server.tls_key: {cert!r}, {key!r}: cannot be used: {error}") from error
-    return context
-
-
 async def serve(
     worker: Worker,
     config: ReaperConfig,
-    load: Callable[[], ReaperConfig] | None = None,
+    load: Callable[[], ReaperConfig],
     journal: Journal | None = None,
     *,
     parked: bool = False,
@@ -401,9 +390,9 @@ async def serve(
     """One worker process: serve until told to stop, then drain.
 
     Args:
-        worker: Listening socket, counters, and the word to stop.
+        worker: Listening sockets, counters, and the word to stop.
         config: What to begin with.
-        load: Reads the configuration anew when SIGHUP comes; None: SIGHUP is ignored.
+        load: Reads the configuration anew when SIGHUP comes.
         journal: Where the life of every connection is written; None: nowhere.
         parked: Whether a connection gives up its task while it is silent between two requests. Not with a journal.
         pressed: Whether the longest silent go, and newcomers wait in the backlog, as descriptors or memory run short.
@@ -413,32 +402,28 @@ async def serve(
     async with (
         reaper.trio.open_reaper(config, journal=journal, listener="http") as watcher,
         trio.open_nursery() as handlers,
+        trio.open_nursery() as helpers,
         AsyncExitStack() as stack,
     ):
         server = HttpServer(config, watcher)
         if parked and journal is None:
             await stack.enter_async_context(server.parking())
-        async with trio.open_nursery() as accepting:
-            accepting.start_soon(server.accept, worker.listener, handlers)
-            accepting.start_soon(_reloads, server, load)
-            accepting.start_soon(_publish_often, worker, server)
-            if pressed:
-                accepting.start_soon(reaper.trio.relieve, watcher, Pressure(limits_here()))
-            worker.counters["ready"] = 1
-            await worker.stop_requested()
-            accepting.cancel_scope.cancel()
+        helpers.start_soon(_publish_often, worker, server)
+        helpers.start_soon(_reloads, worker, server, load)
+        if pressed:
+            helpers.start_soon(reaper.trio.relieve, watcher, Pressure(limits_here()))
+        await worker.accept(server.admitting(handlers), watcher.welcome, server.not_accepted)
         await server.drain()
         if journal is not None:
             journal.drain(reaper.trio.journal_clock()())
         _publish(worker, server)
+        helpers.cancel_scope.cancel()
         handlers.cancel_scope.cancel()
 
 
-async def _reloads(server: HttpServer, load: Callable[[], ReaperConfig] | None) -> None:
-    with trio.open_signal_receiver(signal.SIGHUP) as signals:
-        async for _ in signals:
-            if load is not None:
-                await reload_from(server, load)
+async def _reloads(worker: Worker, server: HttpServer, load: Callable[[], ReaperConfig]) -> None:
+    async for _ in worker.reloads():
+        await reload_from(server, load)
 
 
 async def reload_from(server: HttpServer, load: Callable[[], ReaperConfig]) -> bool:

@@ -1,0 +1,200 @@
+"""The listening sockets of one port: opened before the first worker, kept while workers come and go, then handed on.
+
+One rule: *a connection that the kernel has completed is accepted*. Closing a listening socket resets what waits in its
+backlog, so a socket outlives its worker: the supervisor holds it for the next one. A server that is started on the same
+port with `--share-port` is given copies of the very sockets, not sockets of its own beside them. The backlog is emptied
+before the last copy is closed.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import struct
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+
+from reaper.driver import accept_burst
+
+BACKLOG = 4096  # the kernel cuts it to net.core.somaxconn
+
+ACCEPTS = 64
+
+IN_USE_PATIENCE = 1.0
+"""Seconds for which a port in use is asked for again: a server that was just told to stop lets go of it soon."""
+
+FIRST_ACTIVATED = 3  # sd_listen_fds(3)
+PER_MESSAGE = 250  # descriptors; the kernel carries 253 (SCM_MAX_FD)
+
+
+class Listening:
+    """The listening sockets of one port.
+
+    Attributes:
+        host, port: Where they listen.
+        sockets: They.
+        inherited: Whether another server had opened them.
+    """
+
+    def __init__(self, sockets: Sequence[socket.socket], counter: socket.socket | None, *, inherited: bool) -> None:
+        self.sockets = list(sockets)
+        self.host, self.port = sockets[0].getsockname()[:2]
+        self.inherited = inherited
+        self._counter = counter  # where successors ask for copies
+
+    @classmethod
+    def open(cls, host: str, port: int, count: int, *, share: bool = False) -> Listening:
+        """*count* sockets on one port, over which the kernel spreads the connections; 0 lets it choose the port.
+
+        With *share*, those of a server of this user's that listens there already, however many they are.
+
+        Raises:
+            OSError: the address cannot be had; EADDRINUSE also where a server of ours has it and *share* is False.
+        """
+        if share and port:
+            inherited = _ask_for_copies(host, port)
+            if inherited is not None:
+                return inherited
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        if port and not share:
+            _refuse_if_in_use(family, host, port)
+        sockets: list[socket.socket] = []
+        try:
+            for _ in range(count):
+                sockets.append(_bound(family, host, sockets[0].getsockname()[1] if sockets else port))
+            for each in sockets:
+                each.listen(BACKLOG)
+        except OSError:
+            for each in sockets:
+                each.close()
+            raise
+        return cls(sockets, _counter(*sockets[0].getsockname()[:2]), inherited=False)
+
+    @classmethod
+    def activated(cls, environ: Mapping[str, str] = os.environ) -> Listening | None:
+        """The sockets that a service manager opened for this process (LISTEN_FDS); None: it did not."""
+        if environ.get("LISTEN_PID") != str(os.getpid()) or not environ.get("LISTEN_FDS", "").isdecimal():
+            return None
+        descriptors = range(FIRST_ACTIVATED, FIRST_ACTIVATED + int(environ["LISTEN_FDS"]))
+        sockets = [socket.socket(fileno=descriptor) for descriptor in descriptors]
+        return cls(sockets, None, inherited=True) if sockets else None
+
+    def share_of(self, worker: int, workers: int) -> list[socket.socket]:
+        """The sockets that one of *workers* accepts from: each socket has a worker, and each worker a socket."""
+        return self.sockets[worker::workers] or [self.sockets[worker % len(self.sockets)]]
+
+    def fileno(self) -> int:
+        """Where a successor's question makes itself heard; -1: nowhere."""
+        return -1 if self._counter is None else self._counter.fileno()
+
+    def answer(self) -> None:
+        """Give copies of the sockets to a successor that has asked. Does not wait for one."""
+        if self._counter is None:
+            return
+        with suppress(OSError):
+            asking, _ = self._counter.accept()
+            with asking:
+                asking.settimeout(1.0)
+                if _user_of(asking) in (0, os.getuid()):
+                    copies = [self._counter, *self.sockets]
+                    for start in range(0, len(copies), PER_MESSAGE):
+                        batch = [each.fileno() for each in copies[start : start + PER_MESSAGE]]
+                        socket.send_fds(asking, [struct.pack("i", len(batch))], batch)
+
+    def close(self, *, but: Sequence[socket.socket] = ()) -> None:
+        """Close this process's copies of all of them except *but*; any number of times."""
+        if self._counter is not None:
+            self._counter.close()
+            self._counter = None
+        for each in self.sockets:
+            if each not in but:
+                each.close()
+
+
+def empty(listening: socket.socket, admit: Callable[[socket.socket], object]) -> int:
+    """Accept what waits in the backlog, then close *listening*. How many were accepted.
+
+    What the kernel completes between the last accept and the close is reset where this was the last copy.
+    """
+    count = 0
+    with listening:
+        listening.setblocking(False)
+        while count < 2 * BACKLOG:
+            burst = accept_burst(listening, ACCEPTS)
+            for connected in burst.accepted:
+                admit(connected)
+            count += len(burst.accepted)
+            if len(burst.accepted) + len(burst.errors) < ACCEPTS:
+                break  # nothing waits, or there is nothing to accept it with
+    return count
+
+
+def _bound(family: int, host: str, port: int) -> socket.socket:
+    bound = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        bound.bind((host, port))
+    except OSError:
+        bound.close()
+        raise
+    return bound
+
+
+def _refuse_if_in_use(family: int, host: str, port: int) -> None:
+    """Raise EADDRINUSE if another socket listens there, also one of a server that would share the port."""
+    until = time.monotonic() + IN_USE_PATIENCE
+    while True:
+        with socket.socket(family, socket.SOCK_STREAM) as alone:
+            alone.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                alone.bind((host, port))
+                return
+            except OSError as error:
+                if error.errno != errno.EADDRINUSE or time.monotonic() >= until:
+                    raise
+        time.sleep(0.02)
+
+
+def _name(host: str, port: int) -> str:
+    return f"\0reaper-example/{host}:{port}"
+
+
+def _counter(host: str, port: int) -> socket.socket | None:
+    """Where a successor asks; None: another server that shares the port has that place."""
+    made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        made.bind(_name(host, port))
+    except OSError:
+        made.close()
+        return None
+    made.listen(8)
+    made.setblocking(False)
+    return made
+
+
+def _ask_for_copies(host: str, port: int) -> Listening | None:
+    """The sockets of the server that listens there; None: it is none of ours, or another user's."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking:
+        asking.settimeout(5.0)
+        try:
+            address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][4]
+            asking.connect(_name(str(address[0]), port))
+            if _user_of(asking) != os.getuid():  # a name of this kind is anybody's to take
+                return None
+            copies: list[socket.socket] = []
+            while True:
+                message, descriptors, _, _ = socket.recv_fds(asking, 4, PER_MESSAGE)
+                if not message:
+                    break
+                copies += [socket.socket(fileno=descriptor) for descriptor in descriptors]
+        except OSError:
+            return None
+    return Listening(copies[1:], copies[0], inherited=True) if len(copies) > 1 else None
+
+
+def _user_of(connected: socket.socket) -> int:
+    _, user, _ = struct.unpack("3i", connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    return int(user)

@@ -1,0 +1,295 @@
+"""The servers as processes: signals to whole groups, workers that die or stall, restarts. Nothing accepted is lost."""
+
+from __future__ import annotations
+
+import http.client
+import os
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from server_process import PATIENCE, ROOT, Process, answer, ask, server, wait_until
+
+from server_example.listening import Listening, empty
+
+pytestmark = pytest.mark.slow
+
+FLIGHTS = 10
+
+
+def in_flight(process: Process, seconds: str = "1s") -> list[http.client.HTTPConnection]:
+    """Clients whose requests the server has begun to answer."""
+    clients = [ask(process.address, f"/sleep?s={seconds}") for _ in range(FLIGHTS)]
+
+    def begun() -> bool:
+        client = ask(process.address, "/metrics")
+        text = client.getresponse().read().decode()
+        client.close()
+        return f'http_connections_in_phase{{phase="in_flight"}} {FLIGHTS + 1}' in text
+
+    wait_until(begun, "the requests")
+    return clients
+
+
+@pytest.mark.parametrize("first", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_to_the_whole_group_loses_no_request_and_neither_does_a_burst_of_them(first: signal.Signals) -> None:
+    with server("http", "--drain-idle", "100ms") as process:
+        clients = in_flight(process)
+        process.group(first)
+        for number in (first, signal.SIGHUP, signal.SIGTERM):
+            time.sleep(0.1)
+            process.group(number)
+        assert [answer(client) for client in clients] == [200] * FLIGHTS
+        assert process.wait() == 0
+
+
+def test_sigterm_long_after_the_first_still_loses_nothing_but_ctrl_c_does_end_it_now() -> None:
+    with server("http") as process:
+        clients = in_flight(process, "100s")
+        process.group(signal.SIGTERM)
+        time.sleep(1.2)
+        process.group(signal.SIGTERM)
+        time.sleep(0.3)
+        assert process.running.poll() is None
+        process.group(signal.SIGINT)
+        assert process.wait() == 0
+        assert all(isinstance(answer(client), str) for client in clients)
+        process.says("ending at once")
+
+
+def test_a_worker_that_ends_early_in_a_drain_is_not_replaced() -> None:
+    with server("http", "--workers", "2", "--drain-idle", "100ms") as process:
+        client = ask(process.address, "/sleep?s=1s")  # one worker is busy with it, the other ends at once
+        time.sleep(0.2)
+        process.running.terminate()
+        assert answer(client) == 200
+        assert process.wait() == 0
+        assert "Traceback" not in process.rest()
+
+
+@pytest.mark.parametrize("parked", [(), ("--parked",)])
+def test_sighup_gives_open_connections_of_the_echo_server_their_new_timeout(tmp_path, parked) -> None:
+    path = tmp_path / "reaper.toml"
+    path.write_text('[timeouts]\nidle = "1h"\n[reaper]\ntick = "50ms"\n')
+    with server("echo", "--config", str(path), *parked) as process:
+        with socket.create_connection(process.address, timeout=PATIENCE) as client:
+            client.sendall(b"hello")
+            assert client.recv(10) == b"hello"
+            path.write_text('[timeouts]\nidle = "never"\n')
+            process.group(signal.SIGHUP)
+            process.says("nothing was changed")
+            path.write_text('[timeouts]\nidle = "100ms"\n[reaper]\ntick = "50ms"\n')
+            process.group(signal.SIGHUP)
+            assert client.recv(10) == b""
+        process.says("timeouts.idle: 1h -> 100ms")
+        with socket.create_connection(process.address, timeout=PATIENCE) as client:
+            assert client.recv(10) == b""
+
+
+def test_what_waits_in_the_backlog_is_answered_and_a_later_client_is_refused_at_once() -> None:
+    with server("http", "--drain-idle", "100ms") as process:
+        clients = in_flight(process, "2s")
+        (worker,) = process.workers()
+        os.kill(worker, signal.SIGSTOP)
+        waiting = [ask(process.address) for _ in range(FLIGHTS)]
+        process.running.terminate()
+        time.sleep(0.2)
+        os.kill(worker, signal.SIGCONT)
+        assert [answer(client) for client in waiting] == [200] * FLIGHTS
+
+        def refused() -> bool:
+            try:
+                socket.create_connection(process.address, timeout=PATIENCE).close()
+            except ConnectionRefusedError:
+                return True
+            return False
+
+        wait_until(refused, "a refusal")
+        assert [answer(client) for client in clients] == [200] * FLIGHTS
+        assert process.wait() == 0
+
+
+def load(address: tuple[str, int], done: threading.Event, failures: list[str]) -> int:
+    """Connect, ask, close, again and again until *done*; the number of tries."""
+    tries = 0
+    while not done.is_set():
+        tries += 1
+        try:
+            said = answer(ask(address))
+        except OSError as error:
+            said = repr(error)
+        if said != 200:
+            failures.append(str(said))
+    return tries
+
+
+@pytest.mark.parametrize("workers", [("1", "2", "1"), ("2", "1", "2")])
+def test_a_rolling_restart_under_load_loses_nothing(workers: tuple[str, ...]) -> None:
+    failures: list[str] = []
+    done = threading.Event()
+    with ThreadPoolExecutor(4) as pool:
+        process = Process("http", "--port", "0", "--workers", workers[0], "--drain-idle", "50ms")
+        address = process.address
+        try:
+            loads = [pool.submit(load, address, done, failures) for _ in range(4)]
+            for count in workers[1:]:
+                flags = ("--port", str(address[1]), "--workers", count, "--drain-idle", "50ms")
+                successor = Process("http", "--share-port", *flags)
+                process.running.terminate()
+                stopped, process = process, successor
+                assert stopped.wait() == 0, stopped.rest()
+            time.sleep(0.2)
+        finally:
+            done.set()
+            tries = sum(each.result() for each in loads)
+            process.stop()
+    assert failures == []
+    assert tries > 50
+
+
+def test_a_second_server_on_the_port_is_refused_and_one_that_follows_a_stop_is_not() -> None:
+    with server("echo") as process:
+        port = str(process.address[1])
+        command = [sys.executable, "-m", "server_example", "echo", "--port", port, "--workers", "1"]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE)
+        assert done.returncode == 2
+        (line,) = done.stderr.splitlines()
+        assert "Address already in use" in line
+        assert "--share-port" in line
+        with socket.create_connection(process.address, timeout=PATIENCE) as client:
+            client.sendall(b"hello")
+            assert client.recv(10) == b"hello"
+            process.running.terminate()
+            with server("echo", "--port", port) as successor:
+                assert successor.address == process.address
+
+
+def test_a_worker_that_is_killed_is_replaced_and_what_waits_for_it_is_answered() -> None:
+    with server("http", "--drain-idle", "50ms") as process:
+        (worker,) = process.workers()
+        os.kill(worker, signal.SIGSTOP)
+        waiting = [ask(process.address) for _ in range(FLIGHTS)]
+        os.kill(worker, signal.SIGKILL)
+        assert [answer(client) for client in waiting] == [200] * FLIGHTS
+        process.says(rf"worker 0 \(pid {worker}\) ended with status -9; starting it again")
+        assert process.stop() == 0
+        assert f"accepted {FLIGHTS}," in process.says("^stopped: ").string
+
+
+def test_sigterm_to_one_worker_drains_it_and_it_is_replaced() -> None:
+    with server("http", "--drain-idle", "50ms") as process:
+        clients = in_flight(process)
+        (worker,) = process.workers()
+        os.kill(worker, signal.SIGTERM)
+        process.group(signal.SIGHUP)
+        assert [answer(client) for client in clients] == [200] * FLIGHTS
+        process.says(rf"worker 0 \(pid {worker}\) ended with status 0; starting it again")
+        assert answer(ask(process.address)) == 200
+
+
+def test_a_stalled_worker_is_killed_and_replaced_but_a_pause_of_all_kills_none() -> None:
+    with server("http", "--watchdog", "1s", "--drain-idle", "50ms") as process:
+        process.group(signal.SIGSTOP)
+        time.sleep(1.5)
+        process.group(signal.SIGCONT)
+        assert answer(ask(process.address)) == 200
+        (worker,) = process.workers()
+        os.kill(worker, signal.SIGSTOP)
+        waiting = ask(process.address)
+        process.says(rf"worker 0 \(pid {worker}\) has stalled for 1 s")
+        assert answer(waiting) == 200
+        assert process.said[-1].count("worker") == 1
+        assert process.workers() != [worker]
+
+
+def test_a_replacement_has_the_reloaded_configuration(tmp_path) -> None:
+    path = tmp_path / "reaper.toml"
+    path.write_text('[timeouts]\nkeep_alive = "1h"\n[reaper]\ntick = "50ms"\n')
+    with server("http", "--config", str(path)) as process:
+        path.write_text('[timeouts]\nkeep_alive = "10s"\n[reaper]\ntick = "50ms"\n')
+        process.group(signal.SIGHUP)
+        process.says("keep_alive")
+        os.kill(process.workers()[0], signal.SIGKILL)
+        client = ask(process.address)
+        assert client.getresponse().getheader("keep-alive") == "timeout=9"
+        client.close()
+
+
+CRASHING = """
+from server_example import workers
+from server_example.listening import Listening
+workers.FIRST_DELAY = 0.01
+async def serve(worker):
+    worker.counters["ready"] = 1
+    await workers.trio.sleep(0.3)
+    raise LookupError("on purpose")
+raise SystemExit(workers.Supervisor(Listening.open("127.0.0.1", 0, 1), 1).run(serve))
+"""
+
+
+def test_a_worker_that_keeps_dying_ends_the_server() -> None:
+    done = subprocess.run([sys.executable, "-c", CRASHING], cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE)
+    assert done.returncode == 1
+    assert done.stdout.count("starting it again") == 5
+    assert "; stopping, for it was the 6th time in a minute" in done.stdout
+    assert "on purpose" in done.stderr
+
+
+@pytest.mark.parametrize("parked", [(), ("--parked",)])
+def test_the_echo_server_speaks_tls_when_it_is_given_a_certificate(certificate, parked) -> None:
+    cert, key = certificate
+    with server("echo", "--tls-cert", cert, "--tls-key", key, "--drain-idle", "0s", *parked) as process:
+        context = ssl.create_default_context(cafile=cert)
+        plain = socket.create_connection(process.address, timeout=PATIENCE)
+        with context.wrap_socket(plain, server_hostname="127.0.0.1") as client:
+            for word in (b"hello", b"again"):
+                client.sendall(word)
+                assert client.recv(10) == word
+        with socket.create_connection(process.address, timeout=PATIENCE) as plain:
+            plain.sendall(b"hello, this is no TLS\n")
+            assert b"hello" not in plain.recv(100)
+
+
+def test_emptying_a_backlog_accepts_what_waits_and_closes() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        clients = [socket.create_connection(listening.getsockname()) for _ in range(3)]
+        accepted: list[socket.socket] = []
+        assert empty(listening, accepted.append) == 3
+        assert listening.fileno() == -1
+        for each in (*clients, *accepted):
+            each.close()
+
+
+@pytest.mark.parametrize(("sockets", "workers"), [(1, 1), (2, 3), (3, 2), (4, 4)])
+def test_each_socket_has_a_worker_and_each_worker_a_socket(sockets: int, workers: int) -> None:
+    listening = Listening.open("127.0.0.1", 0, sockets)
+    shares = [listening.share_of(index, workers) for index in range(workers)]
+    assert all(shares)
+    assert {each for share in shares for each in share} == set(listening.sockets)
+    listening.close()
+
+
+def test_sockets_of_a_service_manager_are_taken_over() -> None:
+    code = (
+        "import os, socket, sys; s = socket.create_server(('127.0.0.1', 0)); port = s.getsockname()[1]; "
+        "os.dup2(s.fileno(), 3); os.set_inheritable(3, True); print(port, flush=True); "
+        "os.environ |= {'LISTEN_FDS': '1', 'LISTEN_PID': str(os.getpid())}; "
+        "os.execv(sys.executable, [sys.executable, '-m', 'server_example', 'echo', '--workers', '2'])"
+    )
+    running = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    assert running.stdout is not None
+    try:
+        port = int(running.stdout.readline())
+        with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE) as client:
+            client.sendall(b"hello")
+            assert client.recv(10) == b"hello"
+    finally:
+        running.terminate()
+        running.communicate(timeout=PATIENCE)
+    assert running.returncode == 0
