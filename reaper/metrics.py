@@ -1,6 +1,6 @@
-"""What a reaper tells about itself: plain numbers, and the ways out of the process.
+"""What a reaper reports of itself: plain numbers, and the ways out of the process.
 
-The rule of this module: *counting is adding to an int*. Names, labels and text are made when somebody asks. The ways
+The rule of this module: *counting is adding to an int*. Names, labels and text are made on demand. The ways
 out are optional: Prometheus (`ReaperCollector`, needs prometheus-client) and OpenTelemetry (`instrument`, needs
 opentelemetry-api); neither is imported before it is used.
 """
@@ -17,7 +17,7 @@ from .core.lease import Statistics
 
 BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 """Upper bounds, seconds, inclusive, of a histogram's buckets; what is larger lies in one more. From a tenth of the
-shortest sensible tick to a loop that is badly stuck."""
+shortest sensible tick to a loop that is badly stalled."""
 
 
 class Histogram:
@@ -68,7 +68,10 @@ class LoopStatistics:
     reasons: Mapping[str, int]
     """Connections ended by the reaper, by reason."""
     lateness: Histogram
-    """Of every lease that came due, against its due instant. Goes on counting."""
+    """Of connections that came due: close - last activity - timeout. Goes on counting. Activity is noted by epochs and
+    counts as in the middle of its own, so means are right and each single one is uncertain by `lateness_bound`."""
+    lateness_bound: float
+    """By how much each lateness may be off, in either direction."""
     lags: Histogram
     """How late the loop came back each time. Goes on counting."""
 
@@ -85,7 +88,7 @@ class Family:
 
 
 def families(seen: LoopStatistics) -> Iterator[Family]:
-    """Everything there is to tell, in a stable order under stable names. Counters without Prometheus' `_total`."""
+    """Everything there is to report, in a stable order under stable names. Counters without Prometheus' `_total`."""
     core = seen.core
     yield Family("reaper_leases", "gauge", "Leases registered.", core.registered)
     yield Family("reaper_leases_suspended", "gauge", "Leases exempt: a request is in flight.", core.suspended)
@@ -95,19 +98,21 @@ def families(seen: LoopStatistics) -> Iterator[Family]:
     yield Family("reaper_epochs", "counter", "Epochs closed.", core.epochs)
     yield Family("reaper_reaped", "counter", "Connections reaped.", dict(seen.reasons), "reason")
     yield Family("reaper_expired", "counter", "Leases that came due and were not averted.", core.expired)
-    yield Family("reaper_averted", "counter", "Reaps averted at the last look.", core.averted)
+    yield Family("reaper_averted", "counter", "Reaps averted at the final check.", core.averted)
     yield Family("reaper_moved", "counter", "Leases moved on because they had been touched.", core.moved)
-    yield Family("reaper_released", "counter", "Leases that ended by themselves.", core.released)
-    yield Family("reaper_lateness_seconds", "histogram", "How late leases expired.", seen.lateness)
-    yield Family("reaper_tick_lag_seconds", "histogram", "How late epochs ended.", seen.lags)
-    yield Family("reaper_loop_lag_seconds", "gauge", "How late the last epoch ended.", seen.lag)
-    yield Family("reaper_loop_lag_max_seconds", "gauge", "The latest an epoch ever ended.", seen.max_lag)
-    yield Family("reaper_loop_stalls", "counter", "Epochs that ended more than a tick late.", seen.stalls)
+    yield Family("reaper_released", "counter", "Leases that ended without the reaper.", core.released)
+    yield Family("reaper_lateness_seconds", "histogram", "Close - last activity - timeout.", seen.lateness)
+    yield Family("reaper_lateness_bound_seconds", "gauge", "How far off each lateness may be.", seen.lateness_bound)
+    yield Family("reaper_tick_lag_seconds", "histogram", "How late the loop came back.", seen.lags)
+    yield Family("reaper_loop_lag_seconds", "gauge", "How late the loop last came back.", seen.lag)
+    yield Family("reaper_loop_lag_max_seconds", "gauge", "The latest it ever came back.", seen.max_lag)
+    yield Family("reaper_loop_stalls", "counter", "Times the loop came back more than a tick late.", seen.stalls)
+    yield Family("reaper_loop_stalled_seconds", "counter", "Time of those, charged to no connection.", seen.stalled)
     yield Family("reaper_cpu_seconds", "counter", "CPU time of the reaper's task.", seen.cpu)
 
 
 Told = Callable[[], Iterable[Family]]
-"""More to tell, at the time of asking: pressure for instance."""
+"""More to report, at the time of asking: pressure for instance."""
 
 
 class ReaperCollector:

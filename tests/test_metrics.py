@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import random
+import socket
 from pathlib import Path
 
 import pytest
@@ -28,10 +30,12 @@ NAMES = [
     "reaper_moved",
     "reaper_released",
     "reaper_lateness_seconds",
+    "reaper_lateness_bound_seconds",
     "reaper_tick_lag_seconds",
     "reaper_loop_lag_seconds",
     "reaper_loop_lag_max_seconds",
     "reaper_loop_stalls",
+    "reaper_loop_stalled_seconds",
     "reaper_cpu_seconds",
 ]
 
@@ -138,3 +142,54 @@ async def test_the_log_says_who_why_and_how_late_with_extras(autojump_clock, cap
     reasons = sorted(record.reason for record in caplog.records if hasattr(record, "reason"))
     assert reasons == ["headers", "idle", "idle"]
     assert all(record.lateness >= 0 and record.due > 0 for record in caplog.records if hasattr(record, "reason"))
+
+
+@pytest.mark.trio
+async def test_the_mean_lateness_is_the_one_a_user_would_measure(autojump_clock):
+    """From the end of the timeout, counted from the last activity, to the close. Activity may come at any instant."""
+    random.seed(4)
+    measured = []
+
+    async with open_reaper(tick=1.0) as r, trio.open_nursery() as nursery:
+
+        async def speaks_once(after: float) -> None:
+            with r.watch(None, 5) as connection:
+                await trio.sleep(after)
+                connection.touch()
+                last = trio.current_time()
+                await trio.sleep_forever()
+            measured.append(trio.current_time() - last - 5)
+
+        for _ in range(400):
+            nursery.start_soon(speaks_once, random.uniform(0, 4))
+        await trio.sleep(20)
+        told = r.statistics()
+    mean = told.lateness.total / sum(told.lateness.counts)
+    assert mean == pytest.approx(sum(measured) / len(measured), abs=0.02)
+    assert mean > 0.2
+    assert told.lateness_bound == 0.25
+
+
+@pytest.mark.trio
+async def test_a_timeout_that_is_shortened_fakes_no_lateness(autojump_clock):
+    async with open_reaper(tick=1.0) as r:
+        with r.watch(None, 1000) as connection:
+            await trio.sleep(500)
+            connection.retime(5)
+            await trio.sleep_forever()
+        async with r.waking_lot(trio.sleep, lambda kept, reason: None) as lot:
+            ours, theirs = socket.socketpair()
+            with theirs, r.watch(None, 1000) as connection:
+                await trio.sleep(100)
+                lot.park(ours, 5, None, connection.lease, "keep_alive")
+                await trio.sleep(2)
+        assert lot.reaped == {"keep_alive": 1}
+        assert r.statistics().lateness.total < 2
+
+
+@pytest.mark.trio
+async def test_leases_that_are_no_connections_are_not_in_the_lateness(autojump_clock):
+    async with open_reaper(tick=1.0) as r:
+        r.register("a timer of the server's", 5)
+        await trio.sleep(10)
+        assert (r.statistics().core.expired, sum(r.statistics().lateness.counts)) == (1, 0)

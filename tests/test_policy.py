@@ -110,6 +110,15 @@ def test_reasons_of_rates_and_age_are_settings_too() -> None:
     assert {f"limits.{reason}" for reason in limits} | {f"timeouts.{TOO_OLD}"} <= set(OPTIONS)
 
 
+@pytest.mark.parametrize("phase", [Phase.IDLE, Phase.BODY, Phase.TUNNEL])
+def test_an_empty_read_is_no_activity(phase: Phase) -> None:
+    world = World(limits__min_in_rate=0, limits__min_out_rate=0, **{phase.value: "7s"})
+    policy = world.policy(phase)
+    start = world.now
+    world.run(100.0, every=0.5, act=lambda: (policy.bytes_in(0, world.now), policy.bytes_out(0, world.now)))
+    assert reaped_after(world, start)[1] < 10
+
+
 @pytest.mark.parametrize("phase", [phase for phase in Phase if phase is not Phase.IN_FLIGHT])
 def test_each_phase_ends_after_its_own_timeout_and_gives_it_as_the_reason(phase: Phase) -> None:
     world = World(limits__min_in_rate=0, limits__min_out_rate=0, **{phase.value: "7s"})

@@ -10,6 +10,7 @@ from contextlib import suppress
 import pytest
 import trio
 import trio.testing
+from clocks import autojump
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,6 +18,12 @@ from reaper import InvalidArgument
 from reaper.metrics import families
 from reaper.policy.pressure import Gauge, Limits, Pressure, Reading, cgroup_memory, limits_here
 from reaper.trio import open_reaper, relieve
+
+
+@pytest.fixture(params=["still", "moving"])
+def autojump_clock(request):
+    """Every test here passes under a clock that moves between two readings, too."""
+    return autojump(request.param)
 
 
 def of(connections: int) -> Reading:

@@ -9,12 +9,19 @@ import math
 import pytest
 import trio
 import trio.testing
+from clocks import autojump
 
 import reaper.trio
 from reaper import InvalidArgument
 from reaper.trio import REAPS_PER_SLICE, TrioReaper, WatchedStream, fair_slice, open_reaper
 
 pytestmark = pytest.mark.trio
+
+
+@pytest.fixture(params=["still", "moving"])
+def autojump_clock(request):
+    """Every test here passes under a clock that moves between two readings, too."""
+    return autojump(request.param)
 
 
 async def silent(reaper_: TrioReaper, idle: float, ends: dict, name, **options) -> None:
@@ -31,7 +38,8 @@ async def test_a_silent_body_is_cancelled_after_its_timeout_and_within_a_tick(au
             connection.touch()
             await trio.sleep_forever()
         assert 7.2 <= trio.current_time() - start <= 8.2
-        assert (connection.reaped, connection.reason, connection.expiry.lateness) == (True, "idle", 0.0)
+        assert (connection.reaped, connection.reason) == (True, "idle")
+        assert 0 <= connection.expiry.lateness < 0.01  # what the clock moves by until the reaper has its turn
         r.core.check()
 
 

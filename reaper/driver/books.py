@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
-from ..core.lease import Expiry, Lease
+from ..core.lease import Epoch, Expiry, Lease
 from ..core.reaper import IdleReaper
 from ..journal import Journal
 from ..journal.leases import Keeper, peer_of
@@ -31,7 +31,8 @@ class Books:
         listener: What the journal calls them.
     Attributes:
         reasons: Connections that the reaper ended, by reason.
-        lateness: Of every lease that came due. Goes on counting.
+        lateness: Of connections that came due: from the end of their timeout, counted from their last activity, to
+            their close. Activity is known to its epoch only and counts as in the middle of it. Goes on counting.
         journaled: Whether there is a journal.
     """
 
@@ -42,7 +43,7 @@ class Books:
         self._listener = listener
         self.reasons: Counter[str] = Counter()
         self.lateness = Histogram()
-        self._looked = float("-inf")
+        self._judged = float("-inf")
 
     @property
     def journaled(self) -> bool:
@@ -85,9 +86,19 @@ class Books:
                 self._keeper.averted(lease, now)
 
     def expired(self, expired: list[Expiry]) -> None:
-        """These came due: count how late."""
-        for lateness, alike in itertools.groupby(expired, key=_lateness_of):  # a slot's leases are all equally late
-            self.lateness.add(lateness, sum(1 for _ in alike))
+        """These connections came due: count how late.
+
+        None of them was due when all was last judged. What seems due since before then had its timeout shortened
+        afterwards (a reload, a parking): that is no lateness.
+        """
+        for (epoch, due), alike in itertools.groupby(expired, key=_slot_of):  # a slot's leases are all equally late
+            late = sum(1 for _ in alike)
+            now = expired[0].now
+            self.lateness.add(now - max(due, self._judged) + (epoch.closed - epoch.opened) / 2, late)
+
+    def judged(self, now: float) -> None:
+        """All that was due at *now* has been judged."""
+        self._judged = now
 
     def woke(self, stalled: float) -> None:
         """The loop came back, late by the clock's `lag`, after a stall of *stalled* seconds or none."""
@@ -108,5 +119,5 @@ def log_hook_error(error: Exception, expiry: Expiry) -> None:
     log.error("the hook of %r raised", expiry.uid, exc_info=error)
 
 
-def _lateness_of(expiry: Expiry) -> float:
-    return expiry.lateness
+def _slot_of(expiry: Expiry) -> tuple[Epoch, float]:
+    return expiry.lease._epoch, expiry.due

@@ -29,7 +29,7 @@ from ..core.wheel import TimingWheel
 from ..errors import InvalidArgument
 from ..journal import Journal
 from ..metrics import LoopStatistics
-from ..policy.herd import Bucket, Jitter
+from ..policy.herd import Bucket, Jitter, check_share
 from .awake import AwakeClock
 from .books import Books, log_hook_error
 from .operations import Answer, Leave
@@ -96,8 +96,11 @@ class Driver:
         )
         if reaps_per_second is None:
             reaps_per_second = self.config.reaper.reaps_per_second
-        self._jitter = Jitter(self.config.reaper.jitter if jitter is None else jitter, self.core.tick, seed)
-        self._bucket = None if is_off(reaps_per_second) else Bucket(reaps_per_second)
+        share = check_share("jitter", self.config.reaper.jitter if jitter is None else jitter)
+        self._jitter = Jitter(share, self.core.tick, seed)
+        self._bucket: Bucket | None = None
+        if not is_off(reaps_per_second):
+            self._bucket = Bucket(check_timeout("reaps_per_second", reaps_per_second))
         self.idle = self.config.timeouts.idle if idle is None else idle
         self.in_force(self.idle)
         self.on_empty: Callable[[], None] = _nothing
@@ -114,6 +117,7 @@ class Driver:
         self._looked_at = 0.0  # the `now` of the last look...
         self._looked_when = 0.0  # ...and when that was, on the loop's clock
         self._probed: list[Watched] = []
+        self._spared_deadlines: list[Lease] = []
 
     # ---- time ----------------------------------------------------------------------------------------------------
 
@@ -155,6 +159,8 @@ class Driver:
         self.core.close_epoch(now, at_least=self.core.epoch_length / 2)
         wake = self._next_wakeup()
         self.clock.expect(max(now, wake))
+        if wake > now:
+            self._note_judged(now)
         self.cpu += time.thread_time() - before
         return wake <= now
 
@@ -171,17 +177,28 @@ class Driver:
         expired = self.core.expire(now, limit, self._final_check) if limit else []
         if self._bucket is not None:
             self._bucket.spend(len(expired))
-        self.books.expired(expired)
+        self.books.expired([expiry for expiry in expired if self._is_connections(expiry.uid)])
         for expiry in expired:
             ward = self._ward_of(expiry.uid)
             if ward is not None:
                 ward.reap(expiry.reason, expiry)
         if self._probed:
             self._send_probes()
+        if self._spared_deadlines:
+            for lease in self._spared_deadlines:
+                # No timeout but a limit: to be spared once must not buy its whole length again.
+                lease.retime(self.core.epoch_length, self.now())
+            self._spared_deadlines = []
         if self._purgatory.delayed:
             self._advance_operations(now, REAPS_PER_SLICE)
         self.clock.expect(max(now, self._next_wakeup()))
+        self._note_judged(now)
         self.cpu += time.thread_time() - before
+
+    def _note_judged(self, now: float) -> None:
+        due = self.core.next_wakeup()  # what waits for the bucket is due all the same
+        if due is None or due > now:
+            self.books.judged(now)
 
     # ---- the final check -----------------------------------------------------------------------------------------
 
@@ -193,6 +210,9 @@ class Driver:
         except TypeError:
             return None
 
+    def _is_connections(self, uid: Any) -> bool:
+        return type(uid) is DeadlineKey or self._ward_of(uid) is not None
+
     def _final_check(self, leases: Sequence[Lease]) -> Collection[Lease]:
         """Those of *leases* that must not be reaped now: bytes are unread, or a probe has yet to be answered."""
         sockets: dict[int, list[Lease]] = {}
@@ -200,7 +220,7 @@ class Driver:
         pardoned: list[Lease] = []
         for lease in leases:
             uid = lease.uid
-            ward = self._ward_of(uid.uid if type(uid) is DeadlineKey else uid)
+            ward = self._ward_of(_connection(uid))
             if ward is None:
                 continue
             if ward.pardon(lease):
@@ -217,6 +237,7 @@ class Driver:
         for lease in spared:
             quiet.pop(lease, None)
         self._probed = list(quiet.values())
+        self._spared_deadlines = [lease for lease in spared if type(lease.uid) is DeadlineKey]
         spared += quiet
         spared += pardoned
         self.books.averted(spared)
@@ -378,8 +399,14 @@ class Driver:
             parked=parked,
             reasons=MappingProxyType(books.reasons),
             lateness=books.lateness,
+            lateness_bound=self.core.epoch_length / 2,
             lags=clock.lags,
         )
+
+
+def _connection(uid: Any) -> Any:
+    """The uid of the connection that a lease of *uid* is about."""
+    return uid.uid if type(uid) is DeadlineKey else uid
 
 
 def is_off(value: object) -> bool:

@@ -28,9 +28,7 @@ class Jitter:
     """
 
     def __init__(self, share: float, tick: float, seed: int | None = None) -> None:
-        if not 0 <= share <= 1:
-            raise InvalidArgument(f"share must be within 0..1, got {share!r}")
-        self.share = share
+        self.share = check_share("share", share)
         self._tick = check_timeout("tick", tick)
         self._random = random.Random(seed)
 
@@ -45,6 +43,17 @@ class Jitter:
             return timeout
         step = -(-(ticks + 1) // STEPS)  # wide enough for STEPS of them to reach the end
         return timeout + self._tick * step * self._random.randrange(ticks // step + 1)
+
+
+def check_share(name: str, value: float) -> float:
+    """Return *value* when it is a number within 0..1.
+
+    Raises:
+        InvalidArgument: it is anything else; the message carries *name* and the value.
+    """
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 1:
+        raise InvalidArgument(f"{name} must be within 0..1, got {value!r}")
+    return value
 
 
 class Bucket:

@@ -218,6 +218,8 @@ class IdlePolicy:
         self._moved("out", self._outbound, count, now)
 
     def _moved(self, direction: Direction, allowance: Allowance | None, count: int, now: float) -> None:
+        if not count:
+            return  # an end of file, or a look that found no progress, is no activity
         if allowance is not None:
             allowance.earn(count, now)
             if self._doomed == TOO_SLOW[direction] and allowance.left(now) > 0:

@@ -16,7 +16,7 @@ import trio
 from ..core.lease import Expiry
 from ..driver.driver import Driver
 from ..driver.watched import Ward
-from .lingering import Lingering
+from .lingering import Lingering, Silent
 from .streams import SocketStream, borrowed
 
 
@@ -93,7 +93,7 @@ class ParkableStream(SocketStream):
         may_park: Whether a receive may park it. Switch it off where the handler is in the middle of something.
     """
 
-    __slots__ = ("may_park", "parked", "reaped", "reason", "scope")
+    __slots__ = ("_was_silent", "may_park", "parked", "reaped", "reason", "scope")
 
     scope: trio.CancelScope
 
@@ -103,6 +103,7 @@ class ParkableStream(SocketStream):
         self.reaped = False
         self.reason: str | None = None
         self.may_park = True
+        self._was_silent = False
 
     def fileno(self) -> int:
         """Its descriptor; -1 once it is closed."""
@@ -118,10 +119,16 @@ class ParkableStream(SocketStream):
 
     async def until_readable(self) -> None:
         """Wait for bytes, or raise `Silent`."""
-        if self.may_park:
-            await self.parked.lot.lingering.wait(self._open())
-        else:
+        if not self.may_park:
             await super().until_readable()
+            return
+        if self._was_silent:
+            await trio.lowlevel.checkpoint()  # the handler swallowed the last one, and must not spin
+        try:
+            await self.parked.lot.lingering.wait(self._open())
+        except Silent:
+            self._was_silent = True
+            raise
 
     def close(self) -> None:
         """Close at once; any number of times."""

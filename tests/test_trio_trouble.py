@@ -1,0 +1,353 @@
+"""reaper.trio when things go wrong: answers by every way, drains at once, handlers that never end, wrong arguments."""
+
+from __future__ import annotations
+
+import random
+import socket
+from functools import partial
+
+import pytest
+import trio
+import trio.testing
+from clocks import autojump
+
+import reaper.trio
+from reaper import InvalidArgument
+from reaper.trio import TrioReaper, WatchedStream, open_reaper
+
+pytestmark = pytest.mark.trio
+
+
+@pytest.fixture(params=["still", "moving"])
+def autojump_clock(request):
+    """Every test here passes under a clock that moves between two readings, too."""
+    return autojump(request.param)
+
+
+async def settle() -> None:
+    await trio.testing.wait_all_tasks_blocked(0.001)
+
+
+# ---- probes and drains in real time ----------------------------------------------------------------------------------
+
+
+async def test_probes_and_a_drain_live_with_a_busy_loop_in_real_time():
+    """Time goes on between any two readings here, and another task holds the loop for 3 ms in each pass."""
+    reasons: list[str | None] = []
+
+    async def answers(connection) -> None:
+        if random.random() < 0.5:
+            connection.lease.touch()
+
+    async with open_reaper(tick=0.05) as r, trio.open_nursery() as nursery:
+
+        async def busy() -> None:
+            while True:
+                until = trio.current_time() + 0.003
+                while trio.current_time() < until:
+                    pass
+                await trio.sleep(0)
+
+        async def one(idle: float) -> None:
+            while trio.current_time() < end:
+                with r.watch(None, idle, probe=answers, grace=0.05) as connection:
+                    await trio.sleep_forever()
+                reasons.append(connection.reason)
+
+        end = trio.current_time() + 1.5
+        nursery.start_soon(busy)
+        async with trio.open_nursery() as lives:
+            for number in range(60):
+                lives.start_soon(one, 0.05 + number / 1000)
+            await trio.sleep(1.5)
+            await r.drain(1)
+        nursery.cancel_scope.cancel()
+    assert {"unanswered", "drain"} <= set(reasons) <= {"unanswered", "drain", "drain_deadline"}
+
+
+@pytest.mark.parametrize("way", ["connection.touch", "bound", "lease", "core"])
+async def test_a_peer_that_answers_its_probe_lives_however_that_is_noted(autojump_clock, way):
+    async with open_reaper(tick=1.0) as r:
+        answered = []
+
+        async def ping(connection) -> None:
+            if len(answered) < 5:
+                answered.append(trio.current_time())
+                ways[way]()
+
+        with r.watch(None, idle=10, probe=ping, grace=2) as connection:
+            bound = connection.touch
+            ways = {
+                "connection.touch": lambda: connection.touch(),
+                "bound": bound,
+                "lease": connection.lease.touch,
+                "core": lambda: r.core.touch(connection.uid),
+            }
+            await trio.sleep_forever()
+    assert len(answered) == 5
+    assert connection.reason == "unanswered"
+
+
+async def test_a_drain_lets_a_hand_watched_handler_finish_its_answer(autojump_clock):
+    answered = []
+
+    async def handler(r: TrioReaper) -> None:
+        with r.watch(None, idle=100) as connection:
+            connection.touch()  # a request has come
+            await trio.sleep(3)
+            answered.append(trio.current_time())
+
+    async with open_reaper(tick=1.0) as r, trio.open_nursery() as nursery:
+        for _ in range(5):
+            nursery.start_soon(handler, r)
+        await settle()
+        await r.drain(10)
+        assert len(answered) == 5
+
+
+async def test_a_connection_that_has_never_spoken_is_idle_to_a_drain(autojump_clock):
+    async with open_reaper(tick=1.0) as r, trio.open_nursery() as nursery:
+
+        async def mute() -> None:
+            with r.watch(None, idle=100) as connection:
+                await trio.sleep_forever()
+            assert connection.reason == "drain"
+
+        nursery.start_soon(mute)
+        await settle()
+        start = trio.current_time()
+        await r.drain(10)
+        assert trio.current_time() - start < 1
+
+
+async def test_all_of_several_drains_return(autojump_clock):
+    async with open_reaper(tick=1.0) as r, r.parking_lot(trio.sleep, 30) as lot, trio.open_nursery() as nursery:
+        peers = [socket.socketpair() for _ in range(3)]
+        for ours, _ in peers:
+            lot.add(ours)
+
+        async def busy() -> None:
+            with r.watch(None, idle=100) as connection, connection.in_use():
+                await trio.sleep(5)
+
+        nursery.start_soon(busy)
+        await settle()
+        with trio.fail_after(20):
+            async with trio.open_nursery() as drains:
+                for timeout in (15, 10, 12):
+                    drains.start_soon(r.drain, timeout)
+        for _, theirs in peers:
+            theirs.close()
+
+
+async def test_unread_bytes_spare_a_connection_both_of_whose_leases_come_due_together(autojump_clock):
+    ours, theirs = socket.socketpair()
+    async with open_reaper(tick=1.0) as r, trio.SocketStream(trio.socket.from_stdlib_socket(ours)) as stream:
+        with theirs, trio.move_on_after(8.5), r.watch(stream, idle=5) as connection:
+            connection.deadline(5, "headers")
+            theirs.send(b"unread")
+            await trio.sleep_forever()
+        assert not connection.reaped
+
+
+async def test_a_deadline_averted_by_unread_bytes_is_looked_at_again_within_a_tick(autojump_clock):
+    """An absolute limit is no timeout: to be spared once must not buy its whole length again."""
+    ours, theirs = socket.socketpair()
+    async with open_reaper(tick=1.0) as r, trio.SocketStream(trio.socket.from_stdlib_socket(ours)) as stream:
+        start = trio.current_time()
+        with theirs, r.watch(stream, idle=1000) as connection:
+            connection.deadline(50, "headers")
+            theirs.send(b"x")
+            await trio.sleep(52)
+            assert not connection.reaped
+            assert await stream.receive_some() == b"x"
+            await trio.sleep_forever()
+        assert connection.reason == "headers"
+        assert trio.current_time() - start < 56
+
+
+# ---- manners ---------------------------------------------------------------------------------------------------------
+
+
+async def test_a_reaper_that_does_not_run_refuses_to_watch():
+    never = TrioReaper(tick=1.0)
+    with pytest.raises(RuntimeError, match="start its run"):
+        never.watch(None, idle=5)
+    async with open_reaper(tick=1.0) as r:
+        pass
+    with pytest.raises(RuntimeError, match="its block is over"):
+        r.watch(None, idle=5)
+    assert len(never) == len(r) == 0
+
+
+async def test_a_handler_that_is_cancelled_together_with_the_reaper_meets_only_its_cancellation():
+    async with trio.open_nursery() as nursery:
+        r = await nursery.start(TrioReaper(tick=1.0).run)
+
+        async def handler() -> None:
+            with r.watch(None, idle=5):
+                await trio.sleep_forever()
+
+        async def late() -> None:
+            try:
+                await trio.sleep_forever()
+            finally:
+                nursery.start_soon(handler)
+
+        nursery.start_soon(late)
+        await settle()
+        nursery.cancel_scope.cancel()
+
+
+async def ping(connection) -> None:
+    """A probe."""
+
+
+def not_async(connection) -> None:
+    """No probe."""
+
+
+class Callable:
+    async def __call__(self, connection) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *(("idle", value) for value in ([], "5", False, -1, float("nan"), float("inf"), {})),
+        *(("grace", value) for value in ([], "5", 0, None, True)),
+        *(("probe", value) for value in (not_async, partial(not_async), print, 5, "ping")),
+        ("reason", 5),
+    ],
+)
+async def test_a_wrong_argument_of_watch_is_refused_by_name_and_value(name, value):
+    async with open_reaper(tick=1.0) as r:
+        with pytest.raises(InvalidArgument, match=f"{name} must be .* got") as caught:
+            r.watch(None, **{name: value})
+        assert repr(value) in str(caught.value)
+        if name != "reason":
+            with pytest.raises(InvalidArgument, match=f"{name} must be"):
+                r.watched(ping, **{name: value})
+        assert len(r) == len(r.core) == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *(("jitter", value) for value in ("1", -0.1, 1.1, [], True, float("nan"))),
+        *(("idle", value) for value in ([], "5", -1)),
+        *(("reaps_per_second", value) for value in ("5", -1, [], float("inf"))),
+        *(("tick", value) for value in ("1", 0, -1, [])),
+        ("wheel_size", "64"),
+        ("config", {"tick": 1}),
+    ],
+)
+async def test_a_wrong_argument_of_open_reaper_is_refused_by_name_and_value(name, value):
+    with pytest.raises(InvalidArgument, match=f"{name} must be .* got") as caught:
+        async with open_reaper(**{name: value}):
+            raise AssertionError("it was taken")
+    assert repr(value) in str(caught.value)
+
+
+@pytest.mark.parametrize("probe", [ping, partial(ping), Callable(), lambda connection: ping(connection)])
+async def test_whatever_gives_an_awaitable_is_a_probe(probe):
+    async with open_reaper(tick=1.0) as r:
+        with r.watch(None, idle=5, probe=probe):
+            pass
+
+
+async def test_the_reapers_own_idle_holds_where_nothing_else_is_said(autojump_clock):
+    async with open_reaper(tick=1.0, idle=5) as r:
+        start = trio.current_time()
+        with r.watch() as connection:
+            await trio.sleep_forever()
+        assert 5 <= trio.current_time() - start <= 6
+        assert connection.reaped
+        ours, theirs = trio.testing.memory_stream_pair()
+        start = trio.current_time()
+        await r.watched(WatchedStream.receive_some)(ours)
+        assert 5 <= trio.current_time() - start <= 6
+        await theirs.aclose()
+
+
+async def test_serve_tcp_probes_too():
+    pinged = trio.Event()
+
+    async def ping(connection) -> None:
+        pinged.set()
+
+    async def handler(stream) -> None:
+        await stream.receive_some()
+
+    async with trio.open_nursery() as nursery:
+        serve = partial(reaper.trio.serve_tcp, handler, 0, host="127.0.0.1", tick=0.05, idle=0.1, probe=ping, grace=0.1)
+        (listener,) = await nursery.start(serve)
+        async with await trio.testing.open_stream_to_socket_listener(listener) as client:
+            with trio.fail_after(30):
+                assert await client.receive_some() == b""
+        assert pinged.is_set()
+        nursery.cancel_scope.cancel()
+
+
+async def test_what_is_printed_of_them_says_what_they_are_doing(autojump_clock):
+    r = TrioReaper(tick=1.0)
+    assert repr(r) == "<TrioReaper tick=1 s, not started, 0 connections>"
+    async with open_reaper(tick=1.0) as r:
+        with r.watch(None, idle=5) as connection:
+            assert repr(connection) == f"<Connection {connection.uid} armed, idle=5.0 s, reason 'idle'>"
+            assert repr(r) == "<TrioReaper tick=1 s, running, 1 connections>"
+            with connection.in_use():
+                assert "in use" in repr(connection)
+            await trio.sleep_forever()
+        assert "reaped: idle" in repr(connection)
+        async with r.parking_lot(ping, 5) as lot:
+            assert repr(lot) == "<ParkingLot of 0 connections, 0 of them parked>"
+
+
+# ---- ends of file and of patience ------------------------------------------------------------------------------------
+
+
+async def test_an_empty_read_is_no_activity(autojump_clock):
+    """A handler that reads on after the end of file keeps nothing alive, and is ended."""
+    reads = 0
+
+    async def stubborn(stream) -> None:
+        nonlocal reads
+        while True:
+            assert await stream.receive_some() == b""
+            reads += 1
+            await trio.sleep(0.1)
+
+    async with open_reaper(tick=1.0) as r:
+        ours, theirs = trio.testing.memory_stream_pair()
+        await theirs.send_eof()
+        start = trio.current_time()
+        await r.watched(stubborn, idle=5)(ours)
+        assert 5 <= trio.current_time() - start <= 6.2
+    assert reads > 10
+
+
+async def test_a_handler_that_swallows_its_silence_in_a_loop_lets_the_loop_run():
+    swallowed = 0
+
+    async def swallows(stream) -> None:
+        nonlocal swallowed
+        while swallowed < 1000:
+            try:
+                await stream.receive_some()
+            except BaseException as error:
+                if not isinstance(error, reaper.trio.Silent):
+                    raise
+                swallowed += 1
+
+    async with open_reaper() as r, r.parking_lot(swallows, 30) as lot:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            lot.add(ours)
+            theirs.send(b"x")
+            passes = 0
+            while lot:
+                await trio.lowlevel.checkpoint()
+                passes += 1
+    assert swallowed == 1000
+    assert passes >= 900
