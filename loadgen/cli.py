@@ -13,13 +13,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
-from .cli_probe import add_behaviours, add_probe
+from .cli_probe import add_behaviours, add_probe, add_schema, take_target
 from .cli_simulate import add_simulate
 from .drive.protocols import dialect_for
 from .judge.thresholds import parse_threshold
 from .plan.plan import DEFAULT_MIX, Law, make_plan
 from .plan.scenario import PROTOCOL_NAMES, from_mix, load_scenario
-from .units import BadArgument, parse_count, parse_duration, parse_positive_duration, parse_target
+from .units import BadArgument, parse_address, parse_count, parse_duration, parse_positive_duration
 
 T = TypeVar("T")
 DEFAULT_RATE = 4000.0
@@ -43,6 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add_probe(commands, reading)
     add_simulate(commands, reading)
     add_behaviours(commands)
+    add_schema(commands)
     options = parser.parse_args(arguments)
     try:
         status: int = options.run(options)
@@ -75,7 +76,10 @@ def add_run(commands: Any) -> None:
         description="Opens real TCP connections, plays the planned behaviours and compares every close with the plan.",
     )
     duration = reading(parse_positive_duration)
-    run.add_argument("--target", required=True, type=reading(parse_target), metavar="HOST:PORT")
+    run.add_argument(
+        "--target", required=True, type=reading(parse_address), metavar="HOST:PORT|URL",
+        help="such as 127.0.0.1:8080, [::1]:8080 or http://127.0.0.1:8080/path",
+    )  # fmt: skip
     run.add_argument("--connections", type=reading(parse_count), default=1000, metavar="N", help="default 1000")
     run.add_argument("--timeout", type=duration, required=True, help="the server's idle timeout, such as 5s")
     run.add_argument("--tick", type=duration, default=1.0, help="how late the server may be; default 1s")
@@ -96,7 +100,7 @@ def add_run(commands: Any) -> None:
     )
     run.add_argument("--seed", type=int, help="same seed, same plan; default: drawn and reported")
     run.add_argument("--protocol", choices=PROTOCOL_NAMES, help="default echo, or the scenario's")
-    run.add_argument("--path", default="/", help="what an HTTP client asks for; default /")
+    run.add_argument("--path", help="what an HTTP client asks for; default /, or the URL's")
     run.add_argument(
         "--connect-rate",
         type=reading(parse_count),
@@ -146,23 +150,20 @@ def run_command(options: argparse.Namespace) -> int:
     from .show.dashboard import display_for
     from .show.deliver import deliver
 
-    if not options.target.loopback and not options.allow_remote:
-        raise BadArgument(f"--target {options.target} is not on the loopback: give --allow-remote if its owner agrees")
+    target, spoken, path = take_target(options)
     seed = random.SystemRandom().randrange(1 << 32) if options.seed is None else options.seed
     law = Law(options.timeout, options.tick, options.tolerance)
     duration = options.duration or 3 * law.timeout + law.tick
     scenario = load_scenario(options.scenario) if options.scenario else from_mix(options.mix)
-    protocol = options.protocol or scenario.protocol or "echo"
+    protocol = spoken or scenario.protocol or "echo"
     plan = make_plan(scenario, options.connections, law, duration, seed, options.connect_rate)
     for behaviour in plan.behaviours:
         if behaviour.http_only and protocol != "http":
             raise BadArgument(f"--protocol {protocol}: a {behaviour.kind} client speaks HTTP: give --protocol http")
     if options.journal:
         # complains here rather than in a child process, and recovers what a crash left there
-        ClientJournal(
-            options.journal, (options.target.host, options.target.port), law.timeout, law.tick
-        ).journal.close()
-    dialect_for(protocol, options.target)  # complains here rather than in a child process
+        ClientJournal(options.journal, (target.host, target.port), law.timeout, law.tick).journal.close()
+    dialect_for(protocol, target)  # complains here rather than in a child process
     patience = options.patience or max(2 * law.tick, 1.0)
     stats = read_server_stats(options.server_stats) if options.server_stats else None
     watch, machine = ServerWatch(options.server_pid), MachineWatch(options.server_pid)
@@ -178,7 +179,7 @@ def run_command(options: argparse.Namespace) -> int:
 
     try:
         observation = drive(
-            plan, options.target, protocol, patience, options.path, options.processes,
+            plan, target, protocol, patience, path, options.processes,
             options.journal, Hooks(on_progress, at_phase),
         )  # fmt: skip
     except WorkerDied as error:
@@ -187,7 +188,7 @@ def run_command(options: argparse.Namespace) -> int:
     finally:
         display.close()
     config = {
-        "target": str(options.target),
+        "target": str(target),
         "protocol": protocol,
         "scenario": scenario.name,
         "mix": {behaviour.name: behaviour.weight for behaviour in plan.behaviours},

@@ -12,6 +12,8 @@ import socket
 from typing import NamedTuple
 
 DURATION_FORMS = "250ms, 30s, 5m or 1h"
+LONGEST = 3650 * 86400.0
+"""Seconds; the longest duration that is understood."""
 _UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?|\.\d+)\s*(us|ms|s|m|h|d)")
 
@@ -48,7 +50,14 @@ def parse_duration(text: str) -> float:
     match = _DURATION.fullmatch(text)
     if match is None:
         raise BadArgument(f"{text!r} is not a duration: write {DURATION_FORMS}")
-    return float(match[1]) * _UNITS[match[2]]
+    return within(float(match[1]) * _UNITS[match[2]])
+
+
+def within(value: float) -> float:
+    """*value* seconds, if a program can wait that long. Raises BadArgument."""
+    if not value <= LONGEST:
+        raise BadArgument(f"a duration must be at most {LONGEST / 86400:.0f}d: write {DURATION_FORMS}")
+    return value
 
 
 def parse_positive_duration(text: str) -> float:
@@ -66,6 +75,32 @@ def parse_count(text: str) -> int:
     if value < 1:
         raise BadArgument(f"{text!r} is not a count: write a whole number of at least 1, such as 1000 or 100k")
     return value
+
+
+class Address(NamedTuple):
+    """A target as it was typed. *protocol* and *path* are None where the text says nothing of them."""
+
+    target: Target
+    protocol: str | None = None
+    path: str | None = None
+
+
+def parse_address(text: str) -> Address:
+    """What `parse_target` reads, or `http://127.0.0.1:8080/path`, whose port is 80 unless given.
+
+    Raises:
+        BadArgument: as `parse_target`, or a URL of another scheme.
+    """
+    scheme, separator, rest = text.partition("://")
+    if not separator:
+        return Address(parse_target(text))
+    if scheme.lower() != "http":
+        raise BadArgument(f"{text!r}: {scheme} is not spoken: write http://HOST:PORT/PATH, or HOST:PORT")
+    authority, slash, path = rest.partition("/")
+    if "@" in authority or not (slash + path).isprintable() or any(sign in path for sign in " #"):
+        raise BadArgument(f"{text!r} is not a URL that can be asked for: write http://HOST:PORT/PATH")
+    with_port = authority if re.search(r":\d+$", authority) else f"{authority}:80"
+    return Address(parse_target(with_port), "http", slash + path or None)
 
 
 def parse_target(text: str) -> Target:

@@ -66,7 +66,13 @@ def test_plain_lines_come_at_most_once_a_second() -> None:
     for _ in range(5):
         display.show(progress())
     assert stream.getvalue().count("\n") == 1
-    assert "30 open, 40/40 established, 10 reaped, 0 early" in stream.getvalue()
+    assert "30 open, 40 established, 10 reaped, 10s left\n" in stream.getvalue()
+
+
+def test_a_plain_line_fits_a_terminal_and_names_what_is_bad() -> None:
+    huge = Counters(established=1_000_000, open=1_000_000, categories={"reaped": 502_052})
+    assert len(dashboard.line(Progress(0.0, 612.3, "connect", 99.0, plan(), [huge], []))) < 80
+    assert dashboard.line(progress(late=3)).endswith(", 3 late")
 
 
 def test_without_a_terminal_there_are_plain_lines_and_quiet_is_quiet() -> None:

@@ -110,7 +110,7 @@ def test_every_shipped_scenario_loads_and_plans(name: str) -> None:
         ({"client": [{"kind": "slient"}]}, "'slient': choose from"),
         ({"client": [{"kind": "silent", "wieght": 3}]}, "silent.wieght: a silent client has no such parameter"),
         ({"client": [{"kind": "silent", "weight": 0}]}, "must be a number > 0"),
-        ({"client": [{"kind": "drip", "every": "0.95T"}]}, "nobody could say who was right"),
+        ({"client": [{"kind": "drip", "every": "0.95T"}]}, "neither end would be wrong"),
         ({"client": [{"kind": "drip", "every": 3}]}, "write a duration"),
         ({"client": [{"kind": "chatty", "shortest": "0.4T", "longest": "0.3T"}]}, "longer than its longest"),
         ({"client": [{"kind": "silent"}, {"kind": "silent"}]}, "two clients are called 'silent'"),

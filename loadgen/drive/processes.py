@@ -64,7 +64,12 @@ class Process:
         """What it saw; of a lost one its last counters, and no record."""
         if self.outcome is not None:
             return self.outcome
-        return Outcome(RecordTable(), self.counters, Stalls(), Stalls(), Histogram(), Histogram(), 0, 0, {}, 0.0)
+        return nothing(self.counters)
+
+
+def nothing(counters: Counters) -> Outcome:
+    """The outcome of a process of which nothing is known but its last *counters*."""
+    return Outcome(RecordTable(), counters, Stalls(), Stalls(), Histogram(), Histogram(), 0, 0, {}, 0.0)
 
 
 class Processes:

@@ -393,8 +393,8 @@ class Worker:
         )  # fmt: skip
         self.records.append(record)
         if client.asked and not client.answered and how is not How.SELF and client.behaviour.judged:
-            # Not those who asked just now: their answer may be on its way.
-            self.counters.unanswered += how is not How.OPEN or by - client.sent > ANSWER_TIME
+            # Not those that came just now: their answer may be on its way.
+            self.counters.unanswered += how is not How.OPEN or by - client.established > ANSWER_TIME
         if client.log is not None:
             if how in (How.FIN, How.RST):
                 client.log.close_peer(to_ns(by), how.name)

@@ -11,6 +11,7 @@ import math
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Sequence
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -251,6 +252,12 @@ def story(record: Record, behaviour: Behaviour, finding: Finding, law: Law, star
         "lateness_s": finding.lateness,
         "story": words,
     }
+
+
+def report_schema() -> dict[str, Any]:
+    """The JSON Schema of a report, as it is published."""
+    schema: dict[str, Any] = json.loads(resources.files(__package__).joinpath("report.schema.json").read_text())
+    return schema
 
 
 def write_report(report: Report, path: Path) -> None:

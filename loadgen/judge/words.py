@@ -13,6 +13,7 @@ from .verdict import BAD
 
 WIDTH = 79
 INDENT = 13
+"""Columns of the names; a longer one gets a line of its own."""
 
 
 def verdict_lines(report: dict[str, Any]) -> list[str]:
@@ -82,6 +83,8 @@ def headline(report: dict[str, Any]) -> str:
 def row(name: str, text: str) -> list[str]:
     """*text* beside its *name*, in as many lines as it takes."""
     indent = " " * INDENT
+    if len(name) >= INDENT:
+        return [name, *row("", text)]
     return textwrap.wrap(
         text, WIDTH, initial_indent=name.ljust(INDENT), subsequent_indent=indent, break_on_hyphens=False
     )

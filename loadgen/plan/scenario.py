@@ -3,7 +3,7 @@
 One rule: what is not understood is an error, never ignored. Every complaint is one line that names file, key and value.
 
     name = "reconnect-storm"
-    description = "everybody is reaped in one instant and comes back in the next"
+    description = "all are reaped in one instant and come back in the next"
     protocol = "echo"                  # echo | http | raw; the command line overrides it
 
     [ramp]
@@ -20,17 +20,27 @@ One rule: what is not understood is an error, never ignored. Every complaint is 
 from __future__ import annotations
 
 import re
+import sys
 import tomllib
 from dataclasses import dataclass, fields
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from ..units import BadArgument, parse_duration
+from ..units import BadArgument, parse_duration, seconds, within
 from .behaviours import CLOSEST, KINDS, Behaviour
 
 PROTOCOL_NAMES = ("echo", "http", "raw")
 SHAPES = ("linear", "burst", "waves")
+MOST_CLIENTS = 255
+"""Kinds of clients in one scenario: a plan keeps each connection's in a byte."""
+MOST_WEIGHT = 1e9
+SHORTEST_GAP = 0.001
+"""Seconds; a client that sends more often would be a flood, not a connection to be judged."""
+SLOWEST_RATE, MOST_WAVES = 0.001, 1_000_000
+TAILS = (0.1, 1000.0)
+SHOWN = 40
+"""Characters of a value that a complaint repeats."""
 _OWN = {"name", "weight", "timeout", "horizon", "reconnect", "deadline"}
 
 
@@ -74,20 +84,19 @@ class ClientSpec:
         cls = KINDS[self.kind]
         options = dict(self.options)
         own = _quantity(f"{self.name}.timeout", options.pop("timeout", "1T"), timeout)
-        if own <= 0:
-            raise BadArgument(f"{self.name}.timeout must be longer than 0")
+        if own < SHORTEST_GAP:
+            raise BadArgument(f"{self.name}.timeout must be at least {seconds(SHORTEST_GAP)}")
         known = {f.name: f for f in fields(cls) if f.name not in _OWN}
         if "deadline" in options and not isinstance(options["deadline"], bool):
-            raise BadArgument(f"{self.name}.deadline = {options['deadline']!r}: write true or false")
+            raise BadArgument(f"{self.name}.deadline = {_shown(options['deadline'])}: write true or false")
         values: dict[str, Any] = {"deadline": options.pop("deadline")} if "deadline" in options else {}
         if "reconnect" in options:
             values["reconnect"] = _quantity(f"{self.name}.reconnect", options.pop("reconnect"), own)
         unknown = sorted(set(options) - set(known))
         if unknown:
+            name = unknown[0] if unknown[0].isidentifier() else _shown(unknown[0])
             accepted = ", ".join(["weight", "timeout", "reconnect", "deadline", *known])
-            raise BadArgument(
-                f"{self.name}.{unknown[0]}: a {self.kind} client has no such parameter: it has {accepted}"
-            )
+            raise BadArgument(f"{self.name}.{name}: a {self.kind} client has no such parameter: it has {accepted}")
         for key, spec in known.items():
             if "default" in spec.metadata:
                 values[key] = _quantity(f"{self.name}.{key}", options.get(key, spec.metadata["default"]), own)
@@ -133,7 +142,7 @@ def from_mix(text: str) -> Scenario:
             weight = float(weight_text) if weight_text else 1.0
         except ValueError:
             weight = 0.0
-        if not 0 < weight < float("inf"):
+        if not 0 < weight <= MOST_WEIGHT:
             raise BadArgument(
                 f"--mix {text!r}: weight {weight_text!r} of {name!r} must be a number > 0, such as {name}=50"
             )
@@ -162,8 +171,10 @@ def load_scenario(name: str) -> Scenario:
         raise BadArgument(
             f"--scenario {name}: {error.strerror}: give a TOML file or one of {', '.join(shipped())}"
         ) from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise BadArgument(f"--scenario {name}: {error}") from None
+    except RecursionError:
+        raise BadArgument(f"--scenario {name}: nested too deeply to be a scenario") from None
+    except ValueError as error:  # no TOML, no text, a number of thousands of digits, or a name that no file can have
+        raise BadArgument(f"--scenario {_printable(name)}: {error}") from None
     try:
         return parse_scenario(table, path.stem)
     except BadArgument as error:
@@ -179,82 +190,119 @@ def parse_scenario(table: dict[str, Any], name: str) -> Scenario:
     _only(table, {"name", "description", "protocol", "ramp", "client"}, "the file")
     protocol = table.get("protocol")
     if protocol is not None and protocol not in PROTOCOL_NAMES:
-        raise BadArgument(f"protocol = {protocol!r}: choose from {', '.join(PROTOCOL_NAMES)}")
-    ramp = table.get("ramp", {})
-    if not isinstance(ramp, dict):
-        raise BadArgument("ramp must be a table: write [ramp]")
-    _only(ramp, {"shape", "rate", "waves", "every"}, "ramp")
-    if ramp.get("shape", "linear") not in SHAPES:
-        raise BadArgument(f"ramp.shape = {ramp['shape']!r}: choose from {', '.join(SHAPES)}")
-    for key in ("rate", "waves"):
-        if key in ramp and _number(f"ramp.{key}", ramp[key]) <= 0:
-            raise BadArgument(f"ramp.{key} = {ramp[key]!r} must be > 0")
-    if not isinstance(ramp.get("waves", 1), int):
-        raise BadArgument(f"ramp.waves = {ramp['waves']!r} must be a whole number")
+        raise BadArgument(f"protocol = {_shown(protocol)}: choose from {', '.join(PROTOCOL_NAMES)}")
     rows = table.get("client")
     if not isinstance(rows, list) or not rows:
         raise BadArgument("there are no clients: write at least one [[client]] with a kind")
+    if len(rows) > MOST_CLIENTS:
+        raise BadArgument(f"there are {len(rows)} clients: write at most {MOST_CLIENTS}")
     clients = [_client(row, number) for number, row in enumerate(rows, 1)]
     names = [client.name for client in clients]
     for twice in {name for name in names if names.count(name) > 1}:
         raise BadArgument(f"two clients are called {twice!r}: give each a name of its own")
     return Scenario(
-        str(table.get("name", name)), tuple(clients), str(table.get("description", "")), protocol, ramp or None
+        _text("name", table.get("name", name)),
+        tuple(clients),
+        _text("description", table.get("description", "")),
+        protocol,
+        _ramp(table.get("ramp", {})),
     )
+
+
+def _ramp(ramp: Any) -> dict[str, Any] | None:
+    if not isinstance(ramp, dict):
+        raise BadArgument("ramp must be a table: write [ramp]")
+    _only(ramp, {"shape", "rate", "waves", "every"}, "ramp")
+    if ramp.get("shape", "linear") not in SHAPES:
+        raise BadArgument(f"ramp.shape = {_shown(ramp['shape'])}: choose from {', '.join(SHAPES)}")
+    if "rate" in ramp and _number("ramp.rate", ramp["rate"]) < SLOWEST_RATE:
+        raise BadArgument(f"ramp.rate = {_shown(ramp['rate'])} must be > 0: at least {SLOWEST_RATE} per second")
+    if "waves" in ramp:
+        waves = ramp["waves"]
+        if isinstance(waves, bool) or not isinstance(waves, int):
+            raise BadArgument(f"ramp.waves = {_shown(waves)} must be a whole number")
+        if not 0 < waves <= MOST_WAVES:
+            raise BadArgument(f"ramp.waves = {_shown(waves)} must be > 0 and at most {MOST_WAVES}")
+    if "every" in ramp:
+        _quantity("ramp.every", ramp["every"], 1.0)
+    return ramp or None
 
 
 def _client(row: Any, number: int) -> ClientSpec:
     where = f"client {number}"
+    if not isinstance(row, dict):
+        raise BadArgument(f"{where} = {_shown(row)}: write [[client]] and its kind below")
     kind = row.get("kind")
-    if kind not in KINDS:
-        raise BadArgument(f"{where}: kind = {kind!r}: choose from {', '.join(KINDS)}")
+    if not isinstance(kind, str) or kind not in KINDS:
+        raise BadArgument(f"{where}: kind = {_shown(kind)}: choose from {', '.join(KINDS)}")
     weight = _number(f"{where}: weight", row.get("weight", 1))
-    if not 0 < weight < float("inf"):
-        raise BadArgument(f"{where}: weight = {row['weight']!r} must be a number > 0")
+    if not 0 < weight <= MOST_WEIGHT:
+        raise BadArgument(f"{where}: weight = {_shown(row['weight'])} must be a number > 0 and at most {MOST_WEIGHT:g}")
     options = tuple((key, value) for key, value in row.items() if key not in ("kind", "name", "weight"))
-    spec = ClientSpec(kind, str(row.get("name", kind)), weight, options)
+    name = _text(f"{where}: name", row.get("name", kind))
+    if not name:
+        raise BadArgument(f'{where}: name = "": give it a name, or none, to be called {kind!r}')
+    spec = ClientSpec(kind, name, weight, options)
     spec.behaviour(1.0, 1e9)  # complain while the file is being read
     return spec
 
 
 def _check_gaps(behaviour: Behaviour) -> None:
-    """No judged gap near the timeout: both ends would be right, and nothing shown."""
+    """No gap that floods; and no judged gap near the timeout: both ends would be right, and nothing shown."""
+    name = behaviour.name
+    for key in ("longest", "every", *(["shortest"] if behaviour.kind == "bursty" else [])):
+        if getattr(behaviour, key, 1.0) < SHORTEST_GAP:
+            raise BadArgument(f"{name}.{key}: its gap must be longer than 0: at least {seconds(SHORTEST_GAP)}")
+    if not TAILS[0] <= getattr(behaviour, "tail", 1.0) <= TAILS[1]:
+        raise BadArgument(f"{name}.tail must be a number from {TAILS[0]} to {TAILS[1]:g}")
+    if getattr(behaviour, "shortest", 0.0) > getattr(behaviour, "longest", float("inf")):
+        raise BadArgument(f"{name}.shortest is longer than its longest gap")
+    if getattr(behaviour, "earliest", 0.0) > getattr(behaviour, "latest", float("inf")):
+        raise BadArgument(f"{name}.earliest is later than its latest")
     if not behaviour.judged or behaviour.deadline:
         return
     for key in ("longest", "every", "shortest"):
         gap = getattr(behaviour, key, 0.0)
         if gap > CLOSEST * behaviour.timeout * (1 + 1e-9):
-            raise BadArgument(f"{behaviour.name}.{key} is longer than {CLOSEST}T: nobody could say who was right")
-    if getattr(behaviour, "every", 1.0) <= 0 or getattr(behaviour, "longest", 1.0) <= 0:
-        raise BadArgument(f"{behaviour.name}: its gap must be longer than 0")
-    if getattr(behaviour, "shortest", 0.0) > getattr(behaviour, "longest", float("inf")):
-        raise BadArgument(f"{behaviour.name}.shortest is longer than its longest gap")
+            raise BadArgument(f"{name}.{key} is longer than {CLOSEST}T: neither end would be wrong")
 
 
 def _only(table: dict[str, Any], known: set[str], where: str) -> None:
     for key in table:
         if key not in known:
-            raise BadArgument(f"{where} has an unknown key {key!r}: it may have {', '.join(sorted(known))}")
+            raise BadArgument(f"{where} has an unknown key {_shown(key)}: it may have {', '.join(sorted(known))}")
+
+
+def _text(where: str, value: Any) -> str:
+    if not isinstance(value, str) or not value.isprintable():
+        raise BadArgument(f"{where} = {_shown(value)}: write a text of one line")
+    return value
 
 
 def _number(where: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise BadArgument(f"{where} = {value!r} must be a number")
-    return float(value)
+    if not isinstance(value, bool) and isinstance(value, (int, float)) and abs(value) <= sys.float_info.max:
+        return float(value)
+    raise BadArgument(f"{where} = {_shown(value)} must be a number")
 
 
 def _quantity(where: str, value: Any, timeout: float) -> float:
     """Seconds from `250ms` or `0.9T`."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?|\.\d+)\s*T", value) if isinstance(value, str) else None
-    if match is not None:
-        return float(match[1]) * timeout
-    if not isinstance(value, str):
-        raise BadArgument(
-            f'{where} = {value!r}: write a duration such as "250ms" or a share of the timeout such as "0.9T"'
-        )
     try:
-        return parse_duration(value)
+        if isinstance(value, str):
+            return within(float(match[1]) * timeout) if match else parse_duration(value)
     except BadArgument:
-        raise BadArgument(
-            f'{where} = "{value}": write a duration such as "250ms" or a share of the timeout, "0.9T"'
-        ) from None
+        pass
+    raise BadArgument(
+        f'{where} = {_shown(value)}: write a duration such as "250ms" or a share of the timeout such as "0.9T"'
+    )
+
+
+def _shown(value: Any) -> str:
+    """*value* as a complaint repeats it: in one line, and not all of it if it is long."""
+    text = repr(value)
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
+
+
+def _printable(text: str) -> str:
+    return text if text.isprintable() else repr(text)

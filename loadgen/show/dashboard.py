@@ -54,13 +54,12 @@ class Quiet:
 def line(progress: Progress) -> str:
     """The state of a run in one line."""
     left = "" if progress.ends is None else f", {seconds(max(progress.ends - progress.now, 0.0)) or '0s'} left"
-    return (
+    bad = [f", {progress.category(name):,} {name}" for name in ("early", "late", "false") if progress.category(name)]
+    state = (
         f"{max(progress.now - progress.started, 0):6.1f}s {progress.phase:<7} {progress.total('open'):>7,} open, "
-        f"{progress.total('established'):,}/{progress.plan.connections:,} established, "
-        f"{progress.category('reaped'):,} reaped, "
-        + ", ".join(f"{progress.category(name):,} {name}" for name in ("early", "late", "false"))
-        + left
+        f"{progress.total('established'):,} established, {progress.category('reaped'):,} reaped{left}"
     )
+    return state + "".join(bad)
 
 
 def display_for(stream: TextIO, quiet: bool = False) -> Display:

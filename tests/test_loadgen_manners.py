@@ -1,0 +1,380 @@
+"""What the load generator does when things go wrong: with the server, with itself, with what was typed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_loadgen_run import ROOT, faulty_server, loadgen
+
+from loadgen.cli import main
+from loadgen.drive import processes, watchdog
+from loadgen.drive.fleet import drive
+from loadgen.drive.recognise import recognise
+from loadgen.judge.observation import Counters, Observation
+from loadgen.judge.report import UNKNOWN_SERVER, build_report, report_schema
+from loadgen.judge.words import verdict_lines
+from loadgen.plan.plan import Law, Plan, make_plan
+from loadgen.plan.scenario import from_mix, load_scenario, parse_scenario
+from loadgen.units import BadArgument, parse_address, parse_target
+
+LAW = Law(timeout=0.5, tick=0.5)
+TARGET = parse_target("127.0.0.1:9")
+
+
+def plan_of(mix: str = "silent,chatty", connections: int = 40, duration: float = 2.0) -> Plan:
+    return make_plan(from_mix(mix), connections, LAW, duration, 1, rate=4000.0)
+
+
+def report_of(plan: Plan, seen: Observation) -> dict[str, Any]:
+    config = {"target": "there", "timeout_s": LAW.timeout, "tick_s": LAW.tick}
+    return build_report(plan, seen, config, dict(UNKNOWN_SERVER))
+
+
+@contextmanager
+def answering(answer: Callable[[socket.socket], None]) -> Iterator[int]:
+    """A server that does *answer* with each connection, in a thread of its own."""
+    with socket.create_server(("127.0.0.1", 0), backlog=128) as listener:
+        held = []
+
+        def accept() -> None:
+            while True:
+                try:
+                    sock, _ = listener.accept()
+                except OSError:
+                    return
+                held.append(sock)
+                thread = threading.Thread(target=quietly, args=(answer, sock), daemon=True)
+                thread.start()
+
+        threading.Thread(target=accept, daemon=True).start()
+        yield listener.getsockname()[1]
+        listener.shutdown(socket.SHUT_RDWR)
+    for sock in held:
+        sock.close()
+
+
+def quietly(answer: Callable[[socket.socket], None], sock: socket.socket) -> None:
+    with suppress(OSError):
+        answer(sock)
+
+
+def run(port: int, *arguments: str) -> tuple[int, dict[str, Any]]:
+    done = loadgen(
+        "run", "--target", f"127.0.0.1:{port}", "--timeout", "500ms", "--tick", "500ms", "--connections", "12",
+        "--duration", "30s", "--json", "--quiet", *arguments,
+    )  # fmt: skip
+    assert "Traceback" not in done.stderr, done.stderr
+    return done.returncode, json.loads(done.stdout)
+
+
+@pytest.mark.slow
+def test_a_server_that_never_answers_does_not_pass() -> None:
+    with answering(lambda sock: time.sleep(60)) as port:
+        status, report = run(port, "--mix", "chatty", "--duration", "2s")
+    assert (status, report["verdict"]) == (1, "fail")
+    assert report["reasons"] == ["12 connections unanswered: they asked and never got an answer"]
+
+
+def test_a_run_is_ended_when_nothing_was_answered_for_too_long() -> None:
+    dog = watchdog.Watchdog(TARGET, "echo", first_answer=10.0)
+    asked = Counters(established=5, asked=5)
+    assert dog.look(100.0, [asked]) is None
+    assert dog.look(109.9, [asked]) is None
+    assert "answered nothing within 10 s" in str(dog.look(110.0, [asked]))
+    assert dog.look(111.0, [Counters(established=5, asked=5, answered=1)]) is None
+    assert watchdog.Watchdog(TARGET, "echo").look(1e9, [Counters(established=5)]) is None
+
+
+@pytest.mark.slow
+def test_an_echo_client_recognises_an_http_server_and_says_what_to_type() -> None:
+    with answering(lambda sock: sock.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")) as port:
+        status, report = run(port, "--mix", "silent")
+    assert status == 1
+    assert report["elapsed_s"] < 20
+    assert report["reasons"][0] == (
+        f'127.0.0.1:{port} answered "HTTP/1.1 400 Bad Request": did you mean --protocol http?'
+    )
+
+
+@pytest.mark.slow
+def test_an_http_client_recognises_an_echo_server() -> None:
+    def echo(sock: socket.socket) -> None:
+        while data := sock.recv(4096):
+            sock.sendall(data)
+
+    with answering(echo) as port:
+        status, report = run(port, "--mix", "silent", "--protocol", "http")
+    assert (status, report["verdict"]) == (1, "fail")
+    assert "did you mean --protocol echo?" in report["reasons"][0]
+
+
+def test_other_protocols_are_recognised_by_their_first_bytes() -> None:
+    assert "TLS" in str(recognise("echo", b"\x15\x03\x01\x00\x02"))
+    assert "SSH" in str(recognise("http", b"SSH-2.0-OpenSSH_9.2\r\n"))
+    assert recognise("echo", b"hello\r\n") is None
+    assert recognise("http", b"HTTP/1.1 400 Bad Request\r\n") is None
+
+
+@pytest.mark.slow
+def test_a_run_ends_when_all_its_clients_are_gone() -> None:
+    with answering(lambda sock: (sock.recv(1), sock.close())) as port:  # type: ignore[arg-type, return-value]
+        status, report = run(port, "--mix", "chatty")
+    assert status == 1
+    assert report["elapsed_s"] < 20  # of 30 planned
+    assert report["reaps"]["false"] == 12
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("blow", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_lost_process_costs_its_own_connections_only(blow: signal.Signals, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "SILENCE", 2.0)
+    started: list[processes.Processes] = []
+    begin = processes.Processes.__init__
+
+    def note(self: processes.Processes, orders: Any) -> None:
+        begin(self, orders)
+        started.append(self)
+
+    monkeypatch.setattr(processes.Processes, "__init__", note)
+    plan = plan_of(duration=4.0)
+    from loadgen.drive.fleet import Hooks
+
+    def strike(phase: str) -> None:
+        if phase == "open":
+            os.kill(started[0].all[1].child.pid, blow)
+
+    with faulty_server("correct", timeout=0.5) as server:
+        target = parse_target(f"127.0.0.1:{server.port}")
+        seen = drive(plan, target, "echo", 1.0, processes=4, hooks=Hooks(at_phase=strike))
+    report = report_of(plan, seen)
+    assert report["verdict"] == "inconclusive"
+    (reason,) = report["reasons"]
+    assert reason.startswith("process 2 of 4")
+    assert reason.endswith("its 10 connections were not judged")
+    assert report["connections"]["established"] == 40
+    assert sum(sum(counts.values()) for counts in report["by_behaviour"].values()) == 30
+    assert not started[0].all[1].child.is_alive()
+
+
+@pytest.mark.slow
+def test_an_interrupted_run_is_inconclusive_with_status_130() -> None:
+    with faulty_server("correct") as server:
+        process = subprocess.Popen(
+            [
+                sys.executable, "-m", "loadgen", "run", "--target", f"127.0.0.1:{server.port}", "--timeout", "1s",
+                "--duration", "50s", "--connections", "10", "--json",
+            ],
+            cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        assert process.stderr is not None
+        while "hold" not in process.stderr.readline():
+            pass
+        process.send_signal(signal.SIGINT)
+        out, _ = process.communicate(timeout=20)
+    report = json.loads(out)
+    assert (process.returncode, report["verdict"]) == (130, "inconclusive")
+    assert report["reasons"][0].startswith("interrupted after")
+
+
+def simulated(plan: Plan) -> Observation:
+    from loadgen.simulate import Faults, simulate_core
+
+    return simulate_core(plan, Faults())
+
+
+def test_an_early_close_within_a_millisecond_suggests_the_tolerance() -> None:
+    from loadgen.judge.records import How, Record
+
+    plan = plan_of()
+    seen = simulated(plan)
+    silent = next(index for index in range(40) if plan.behaviour(index).kind == "silent")
+    times = (100.0, 100.0, 100.0, 100.0)
+    seen.records.append(Record(silent, 7, How.FIN, 1, 0, 0, 1, *times, 100.4994, 100.4994))
+    report = report_of(plan, seen)
+    assert report["verdict"] == "fail"
+    assert "by at most 600us" in report["reasons"][0]
+    assert "--tolerance 1ms" in report["reasons"][0]
+    seen.records.append(Record(silent, 8, How.FIN, 1, 0, 0, 1, *times, 100.4, 100.4))
+    assert "tolerance" not in report_of(plan, seen)["reasons"][0]
+
+
+def test_the_headline_of_a_failed_run_says_what_failed_and_no_line_is_wider_than_a_terminal() -> None:
+    from loadgen.judge.records import How, Record
+
+    plan = plan_of()
+    seen = simulated(plan)
+    for connection in range(3):
+        final = int(plan.behaviour(connection).kind == "silent")
+        seen.records.append(Record(connection, 7, How.FIN, final, 0, 0, 1, 0.0, 0.0, 1.0, 1.0, 1.1, 1.1))
+    lines = verdict_lines(report_of(plan, seen))
+    (headline,) = [line for line in lines if line.startswith("verdict")]
+    assert headline.startswith("verdict      FAIL: ")
+    assert {word.strip(",") for word in headline.split()[2:]} >= {"early", "false"}
+    assert max(map(len, lines)) < 80
+
+
+@pytest.mark.parametrize(
+    "command", [["behaviours"], ["run", "--help"], ["probe", "--help"], ["simulate", "--help"], ["--help"]]
+)
+def test_nothing_printed_wraps_at_80_columns(
+    command: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    with suppress(SystemExit):
+        assert main(command) == 0
+    assert max(map(len, capsys.readouterr().out.splitlines())) < 80
+
+
+TEXTS = st.sampled_from(
+    ["silent", "chatty", "linear", "waves", "1s", "0s", "0.5T", "9T", "0T", "", "x", "\n", "9" * 400 + "s"]
+)
+SCALARS = st.one_of(
+    TEXTS,
+    st.booleans(),
+    st.integers(),
+    st.floats(),
+    st.integers(min_value=10**300),
+    st.none().map(lambda _: []),
+    st.dates(),
+)
+KEYS = st.sampled_from(
+    [
+        "kind",
+        "name",
+        "weight",
+        "timeout",
+        "reconnect",
+        "deadline",
+        "shortest",
+        "longest",
+        "every",
+        "tail",
+        "earliest",
+        "latest",
+    ]
+)
+ROWS = st.one_of(SCALARS, st.dictionaries(KEYS, SCALARS, max_size=5).map(lambda row: {"kind": "bursty", **row}))
+FILES = st.fixed_dictionaries(
+    {"client": st.one_of(SCALARS, st.lists(ROWS, max_size=3))},
+    optional={
+        "name": SCALARS,
+        "description": SCALARS,
+        "protocol": SCALARS,
+        "ramp": st.one_of(
+            SCALARS, st.dictionaries(st.sampled_from(["shape", "rate", "waves", "every"]), SCALARS, max_size=4)
+        ),
+    },
+)
+
+
+@settings(max_examples=400)
+@given(table=FILES)
+def test_a_scenario_is_a_plan_or_one_line_of_complaint(table: dict[str, Any]) -> None:
+    complaint = ""
+    try:
+        plan = make_plan(parse_scenario(table, "fuzz"), 5, Law(1.0, 0.5), 20.0, 1, 100.0)
+        plan.survey()
+        assert all(0 <= plan.connect_offset(index) < 1e15 for index in range(5))
+    except BadArgument as error:
+        complaint = str(error)
+    assert "\n" not in complaint
+    assert len(complaint) < 500
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "client = [1]",
+        "[[client]]\nkind = []",
+        "[[client]]\nkind = 'bursty'\ntail = 0",
+        "[[client]]\nkind = 'bursty'\nshortest = '0s'",
+        "[[client]]\nkind = 'silent'\n[ramp]\nrate = nan",
+        "[[client]]\nkind = 'silent'\nweight = " + "9" * 5000,
+        "a = " + "[" * 5000,
+        "\n".join(f"[[client]]\nkind = 'silent'\nname = 'n{number}'" for number in range(300)),
+    ],
+)
+def test_a_bad_scenario_costs_one_line_and_status_2(
+    text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "bad.toml"
+    path.write_text(text)
+    assert main(["simulate", "--connections", "10", "--scenario", str(path)]) == 2
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1
+    assert len(err) < 600
+
+
+def test_a_scenario_in_a_folder_or_in_no_text_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
+    for name in (str(tmp_path), str(tmp_path / "binary"), "\0"):
+        with pytest.raises(BadArgument):
+            load_scenario(name)
+
+
+def check(report: dict[str, Any]) -> None:
+    schema = report_schema()
+    jsonschema.Draft202012Validator.check_schema(schema)
+    jsonschema.validate(report, schema, jsonschema.Draft202012Validator)
+
+
+@pytest.mark.slow
+def test_reports_keep_to_the_published_schema(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from test_loadgen_run import run as judged
+
+    with faulty_server("random") as server:
+        _, real = judged(server.port, "--mix", "silent=50,chatty=40,drip=10", connections=60)
+    check(real)
+    check(report_of(plan_of(), Observation(0.0, None, 1.0, [processes.nothing(Counters())], interrupted=True)))
+    main(["simulate", "--connections", "20", "--duration", "20m", "--json", "--quiet"])
+    check(json.loads(capsys.readouterr().out))
+    assert main(["schema"]) == 0
+    assert json.loads(capsys.readouterr().out) == report_schema()
+    real["verdict"] = "passed"
+    with pytest.raises(jsonschema.ValidationError):
+        check(real)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("http://127.0.0.1:8080", ("127.0.0.1:8080", "http", None)),
+        ("http://127.0.0.1/a/b?c=d", ("127.0.0.1:80", "http", "/a/b?c=d")),
+        ("HTTP://[::1]/", ("[::1]:80", "http", "/")),
+        ("127.0.0.1:9", ("127.0.0.1:9", None, None)),
+    ],
+)
+def test_a_target_may_be_a_url(text: str, expected: tuple[str, str | None, str | None]) -> None:
+    target, protocol, path = parse_address(text)
+    assert (str(target), protocol, path) == expected
+
+
+@pytest.mark.parametrize(
+    "text", ["https://127.0.0.1", "http://", "http://127.0.0.1:99999", "http://127.0.0.1/a b", "http://a@127.0.0.1"]
+)
+def test_other_urls_are_refused(text: str) -> None:
+    with pytest.raises(BadArgument, match=r"http|HOST:PORT"):
+        parse_address(text)
+
+
+@pytest.mark.parametrize("more", [["--protocol", "echo"], ["--path", "/other"]])
+def test_a_url_and_an_option_that_contradict_each_other_are_refused(
+    more: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["run", "--target", "http://127.0.0.1:9/path", "--timeout", "1s", *more]) == 2
+    assert "leave one of them out" in capsys.readouterr().err
