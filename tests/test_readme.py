@@ -1,4 +1,4 @@
-"""The programs of README and of the guide run over real sockets, and what these pages name exists."""
+"""The programs of README and docs run over real sockets, and what these pages name exists."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Callable
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parent.parent
-PAGES = {path: (ROOT / path).read_text() for path in ("README.md", "docs/guide.md")}
+PAGES = {path: (ROOT / path).read_text() for path in ("README.md", "docs/guide.md", "docs/scale.md")}
 SNIPPETS = [(page, text) for page in PAGES for text in re.findall(r"```python\n(.*?)```", PAGES[page], re.DOTALL)]
 SERVERS = [(page, text) for page, text in SNIPPETS if "8080" in text]
 SOON = 20.0
@@ -101,32 +101,18 @@ def rest(client: socket.socket) -> bytes:
     return heard
 
 
-def test_readme_and_guide_have_the_programs_that_they_promise() -> None:
-    assert [page for page, _ in SERVERS] == ["README.md"] + ["docs/guide.md"] * 4
+def test_each_page_has_the_programs_that_it_promises() -> None:
+    assert [page for page, _ in SERVERS] == ["README.md"] + ["docs/guide.md"] * 5 + ["docs/scale.md"] * 2
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "text", [text for _, text in SERVERS], ids=[f"{page}-{n}" for n, (page, _) in enumerate(SERVERS)]
-)
-def test_a_program_of_the_documentation_survives_its_clients_and_closes_the_silent(tmp_path: Path, text: str) -> None:
-    server = Server(text, tmp_path)
-    failed: list[BaseException] = []
-
-    def alone(client: Callable[[Server], None]) -> None:
-        try:
-            client(server)
-        except BaseException as error:
-            failed.append(error)
-
+def trial(text: str, directory: Path) -> None:
+    """Everything that a program of the documentation must survive, and what it must do."""
+    server = Server(text, directory)
     try:
         resets(server)
-        clients = [threading.Thread(target=alone, args=[act]) for act in (says_goodbye, falls_silent, keeps_talking)]
-        for client in clients:
-            client.start()
-        for client in clients:
-            client.join()
-        assert not failed, (failed, server.stop(signal.SIGKILL))
+        with ThreadPoolExecutor(3) as clients:
+            for outcome in [clients.submit(act, server) for act in (says_goodbye, falls_silent, keeps_talking)]:
+                assert (error := outcome.exception()) is None, (error, server.stop(signal.SIGKILL))
         used = cpu(server.process.pid)
         with server.connect() as idle:
             idle.sendall(b"x")
@@ -142,6 +128,21 @@ def test_a_program_of_the_documentation_survives_its_clients_and_closes_the_sile
     finally:
         server.process.kill()
         server.process.communicate()
+
+
+@pytest.fixture(scope="module")
+def trials(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Future[None]]]:
+    """All programs at once, for they spend their time waiting."""
+    with ThreadPoolExecutor(len(SERVERS)) as pool:
+        yield [pool.submit(trial, text, tmp_path_factory.mktemp(f"program-{n}")) for n, (_, text) in enumerate(SERVERS)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", range(len(SERVERS)), ids=[f"{page}-{n}" for n, (page, _) in enumerate(SERVERS)])
+def test_a_program_of_the_documentation_survives_its_clients_and_closes_the_silent(
+    trials: list[Future[None]], number: int
+) -> None:
+    trials[number].result()
 
 
 def cpu(pid: int) -> float:
