@@ -179,8 +179,14 @@ def test_links_point_to_what_exists(path: str) -> None:
             assert anchor in {re.sub(r"[^\w -]", "", title).strip().lower().replace(" ", "-") for title in titles}, link
 
 
+def test_tests_that_pages_name_exist() -> None:
+    for page in ("CONTRIBUTING.md", "docs/reliability.md", "SECURITY.md"):
+        for name in re.findall(r"`(?:tests/)?(test_[a-z_]+\*?)(?:\.py)?`", (ROOT / page).read_text()):
+            assert list((ROOT / "tests").glob(f"{name}.py")), f"{page}: {name}"
+
+
 def test_commands_of_the_makefile_exist() -> None:
     makefile = (ROOT / "Makefile").read_text()
-    for page in ("README.md", "CONTRIBUTING.md"):
+    for page in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "docs/reliability.md"):
         for target in re.findall(r"(?:`|^    )make ([a-z-]+)", (ROOT / page).read_text(), re.MULTILINE):
             assert f"\n{target}:" in makefile, target
