@@ -6,9 +6,9 @@
 #   make test [JOBS=2]              run every test, in two processes: about ten minutes on two cores
 #   make test-quick                 the tests that need no Java and no crowd of connections: under a minute
 #   make pipeline-demo              real traffic -> journals -> audit, advice and report on Spark (needs Java 17)
-#   make bench                      every claim beside every peer, about 15 minutes; writes docs/performance.md and -full.md
+#   make bench                      every claim compared with every peer, about 15 minutes; writes docs/performance.md and -full.md
 #   make bench-quick                the same, smaller, about two minutes; into out/bench/
-#   make bench-pipeline             Spark beside DuckDB and Polars at 50M events, and growth to 100M: hours; 15 GB below out/
+#   make bench-pipeline             Spark, DuckDB and Polars at 50M events, and growth to 100M: hours; 15 GB below out/
 #   make interop                    attack tools, a reverse proxy and other servers against the HTTP server
 #   make lint                       ruff and mypy
 #   make clean                      forget .venv and out/

@@ -101,7 +101,7 @@ def resident() -> int:
 
 
 def machine() -> dict[str, Any]:
-    """What the figures were taken on: without this nobody can repeat or doubt them."""
+    """What the figures were taken on: without this they can neither be repeated nor doubted."""
     packages = {}
     for package in PACKAGES:
         try:

@@ -50,7 +50,7 @@ def lives_of(kind: type[peers.Peer], timeout: float, wait: Any) -> tuple[dict[An
 
 
 @pytest.mark.parametrize("kind", [kind for kind in EXPIRING if not kind.real], ids=lambda kind: kind.name)
-def test_each_peer_expires_the_silent_and_nobody_else(kind: type[peers.Peer]) -> None:
+def test_each_peer_expires_the_silent_and_no_other(kind: type[peers.Peer]) -> None:
     died, silent, speaking = lives_of(kind, 20.0, lambda at: None)
     assert sorted(died) == sorted(silent + speaking)
     assert all(1.0 <= died[uid] <= 1.15 for uid in silent), died
@@ -100,7 +100,7 @@ def test_each_peer_lets_go_of_the_released(kind: type[peers.Peer]) -> None:
     assert sorted(str(uid)[-1] for uid in died) == ["0", "2", "4", "5"]
 
 
-def test_every_suspect_design_works_everybody_off_in_as_many_slices() -> None:
+def test_every_suspect_design_expires_all_in_as_many_slices() -> None:
     assert {name: sum(1 for _ in steps(5_000)) - 1 for name, steps in DESIGNS.items()} == dict.fromkeys(DESIGNS, 5)
 
 
@@ -135,7 +135,7 @@ def test_every_part_says_what_it_was_measured_on(measured: Path) -> None:
         assert part["scale"] == "tiny"
         assert {"cpu", "kernel", "python", "packages", "commit", "dirty", "date"} <= set(part["about"]), name
     for case in found["accuracy"]["core"].values():
-        assert case["reaps"] > 0, "nobody was reaped, so nobody could be early"
+        assert case["reaps"] > 0, "none was reaped, so none could be early"
         assert (case["early"], case["left"]) == (0, 0)
 
 

@@ -1,4 +1,4 @@
-"""Claims about the JVM peers we are measured beside: each does its work, and one that does not is found out."""
+"""Claims about the JVM peers that reaper is compared with: each does its work, and one that does not is found out."""
 
 from __future__ import annotations
 

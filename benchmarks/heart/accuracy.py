@@ -75,7 +75,7 @@ def simulate(n: int, seconds: int, stalls: int) -> dict[str, Any]:
             speaks(at, uid, max(at, now))
         now = woken + max(0.0, stall)
         core.close_epoch(now, at_least=core.epoch_length / 2)
-        while events and events[0][0] <= now:  # what came while the loop was stuck is read before anybody is judged
+        while events and events[0][0] <= now:  # what came during a stall is read before any is judged
             at, uid = heapq.heappop(events)
             speaks(at, uid, now)
         for expiry in core.expire(now):

@@ -1,4 +1,4 @@
-"""What DenseReaper costs beside IdleReaper: touch, memory, register, ticks, slices, growth; and where it loses.
+"""What DenseReaper costs compared with IdleReaper: touch, memory, register, ticks, slices, growth; and where it loses.
 
 One rule: processor time of this thread, both in one process, in interleaved rounds. Ratios within a run are what to
 trust.

@@ -1,4 +1,4 @@
-"""The loop's worst pause while everybody falls due in one instant, under trio: parked, a task each, without sockets.
+"""The loop's worst pause while all fall due in one instant, under trio: parked, a task each, without sockets.
 
 One rule: the collector is on, tuned as in `server_example/workers.py`, in a process of its own; a pause of the
 collector is a pause.

@@ -1,6 +1,6 @@
 """Bytes a connection: fresh, after traffic, after an hour of it. Keys not counted; tracemalloc, so every allocation is.
 
-One rule: what is compared is the same connections, still there: whoever is reaped comes back at once.
+One rule: what is compared is the same connections, still there: a connection that is reaped comes back at once.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def run(scale: Scale, note: Note) -> dict[str, Any]:
 
 
 def of_peer(kind: type[peers.Peer], n: int) -> dict[str, float]:
-    """Fresh, and after a minute in which everybody spoke every ten seconds."""
+    """Fresh, and after a minute in which each spoke every ten seconds."""
     keys = names(n)
     shuffled = random.Random(5).sample(range(n), n)
     gc.collect()

@@ -1,6 +1,6 @@
 """What the single slices of 7 to 14 ms were that a mass expiry of a million showed with the collector off.
 
-One rule: the suspect designs run beside an empty loop, and of each slow slice is noted what tells the machine from the
+One rule: the suspect designs run next to an empty loop, and of each slow slice is noted what tells the machine from the
 design: CPU time of the thread (time on the wall beyond it was taken by others), page faults, involuntary switches, and
 where in the run it came.
 """
@@ -80,7 +80,7 @@ def moved_to_a_growing_list(n: int) -> Steps:
     yield
     for start in range(0, n, LIMIT):
         for connection in slot[start : start + LIMIT]:
-            target.append(connection)  # noqa: PERF402 - one at a time, as whoever decides about each must
+            target.append(connection)  # noqa: PERF402 - one at a time, as when each is decided about
         yield
     # What is dropped after the last slice is not part of any.
 
@@ -129,7 +129,7 @@ def run(scale: Scale, note: Note) -> dict[str, Any]:
             note(f"{n:,} due at once, {name}: round {turn + 1} of {rounds}")
             one(DESIGNS[name](n), results[name])
     for each in results.values():
-        # More than half of it on the wall and not on the processor: somebody else had the processor.
+        # More than half of it on the wall and not on the processor: another program had the processor.
         each["taken_by_others"] = sum(s["cpu_ms"] < s["ms"] / 2 for s in each["slow"])
         each["median_ms"] = statistics.median(each.pop("medians"))
     return {"results": results, "n": n, "rounds": rounds, "limit": LIMIT, "slow_ms": SLOW_MS}

@@ -1,6 +1,6 @@
-"""The longest pause: everybody due in one instant, worked off in slices, with the garbage collector on.
+"""The longest pause: all due in one instant, worked off in slices, with the garbage collector on.
 
-One rule: beside every run stands a control, an empty loop cut into slices of the same length on the same machine a
+One rule: next to every run stands a control, an empty loop cut into slices of the same length on the same machine a
 moment later. A pause that the control has too is the machine's; so is one long on the wall and short on the processor.
 """
 

@@ -93,7 +93,7 @@ def _tick(peer: peers.Peer, now: float, expected: int) -> int:
 
 
 def steady(kind: type[peers.Peer], keys: list[str], figures: dict[str, list[float]]) -> None:
-    """Every connection speaks every 10 s, a tenth of them in each second; nobody falls due. The last ticks count."""
+    """Every connection speaks every 10 s, a tenth of them in each second; none falls due. The last ticks count."""
     n = len(keys)
     shuffled = random.Random(3).sample(range(n), n)
     peer = kind(keys, TIMEOUT)

@@ -27,7 +27,7 @@ BOTH = 100_000
 TOUCHED = 100_000
 """So many at most are touched in a pass, spread over all."""
 FAR = 1e7
-"""The timeout, seconds: nobody falls due while touches are timed."""
+"""The timeout, seconds: none falls due while touches are timed."""
 
 
 def run(scale: Scale, note: Note) -> dict[str, Any]:

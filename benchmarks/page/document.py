@@ -16,7 +16,7 @@ from .results import Results
 from .tables import MET, MISSED
 
 TEMPLATES = {"": "performance.template.md", "-full": "performance-full.template.md"}
-"""What is added to the name of the page -> its template, beside this file."""
+"""What is added to the name of the page -> its template, next to this file."""
 HOLE = re.compile(r"\{\{ *([^{} ]+)(?: +([^{} ]+))? *\}\}")
 UNKNOWN = "not measured"
 

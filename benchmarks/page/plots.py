@@ -48,7 +48,7 @@ STYLE = {
 PLOTS = {
     "touch": ("touch", "touch_ns", "A touch", "ns"),
     "idle": ("ticks", "idle_us", "A tick with nothing due", "µs"),
-    "steady": ("ticks", "steady_mean_ms", "A tick while everybody speaks every ten seconds, mean", "ms"),
+    "steady": ("ticks", "steady_mean_ms", "A tick while each connection speaks every ten seconds, mean", "ms"),
     "memory": ("memory", "bytes_fresh", "Memory of a connection, its key not counted", "bytes"),
 }
 

@@ -27,7 +27,7 @@ class NoResults(Exception):
 
 
 class Results:
-    """What lies in a results directory, a part a file."""
+    """What lies in a results directory, one part per file."""
 
     def __init__(self, directory: Path) -> None:
         self.parts: dict[str, dict[str, Any]] = {}
@@ -58,7 +58,7 @@ class Results:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Ours beside theirs, in one metric where less is better, at one size."""
+    """Ours compared with theirs, in one metric where less is better, at one size."""
 
     metric: str
     n: int
@@ -92,7 +92,7 @@ def middle(value: Any) -> float | None:
 
 
 def comparisons(results: Results) -> Iterator[Comparison]:
-    """Every comparison of `lease.touch()` and its core with somebody else that the results hold."""
+    """Every comparison of `lease.touch()` and its core with another implementation that the results hold."""
     for (part, metric), (what, unit) in METRICS.items():
         for theirs, by_n in (results.get(part, "results") or {}).items():
             if theirs in peers.OUR_NAMES or theirs in peers.CONTROLS:

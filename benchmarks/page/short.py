@@ -1,4 +1,4 @@
-"""The page of one screen: what a user pays, beside what the usual way costs, and what is known to be bad.
+"""The page of one screen: what a user pays, next to what the usual way costs, and what is known to be bad.
 
 One rule: *a line whose figures were not measured says so, and one that no longer holds is not printed*.
 """

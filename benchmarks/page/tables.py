@@ -1,6 +1,6 @@
 """The tables of docs/performance.md, from the results to Markdown.
 
-One rule: whatever was not measured is said to be so, in the place where its figures would stand.
+One rule: what was not measured is said to be so, in the place where its figures would stand.
 """
 
 from __future__ import annotations
@@ -307,7 +307,7 @@ def memory_table(results: Results) -> str:
             after = figures.get("bytes_traffic")
             row.append(cell(figures.get("bytes_fresh")) + ("" if after is None else f" -> {cell(after)}"))
         rows.append(row)
-    words = "Fresh -> after a minute in which everybody spoke every ten seconds, where that was tried.\n\n"
+    words = "Fresh -> after a minute in which each spoke every ten seconds, where that was tried.\n\n"
     return words + table(["", *(people(n) for n in sizes)], rows)
 
 
@@ -326,7 +326,7 @@ def memory_hour(results: Results) -> str:
 
 
 def lose(results: Results) -> str:
-    """Every comparison in which somebody else is better: one row a metric and peer, at the size where it is worst."""
+    """Every comparison in which another one is better: one row per metric and peer, at the size where it is worst."""
     worst: dict[tuple[str, str, str], list[Comparison]] = defaultdict(list)
     total = 0
     for each in comparisons(results):

@@ -94,7 +94,7 @@ def journal_table(results: Results) -> str:
 
 
 def timers_table(results: Results) -> str:
-    """The wheel beside heapq."""
+    """The wheel compared with heapq."""
     found = results.get("timers", "timers")
     if found is None:
         return MISSING
@@ -143,9 +143,7 @@ def pipeline_section(results: Results) -> str:
     runs = [name for name in results.parts if name.startswith("pipeline")]
     if not runs:
         return MISSING + " It has a page of its own when it was: docs/pipeline-speed.md."
-    told = (
-        f"Spark beside DuckDB and Polars on the same files, from {', '.join(runs)}: [its own page](pipeline-speed.md)."
-    )
+    told = f"Spark, DuckDB and Polars on the same files, from {', '.join(runs)}: [its own page](pipeline-speed.md)."
     from ..pipeline.document import GOALS
     from ..pipeline.run import ratio
 

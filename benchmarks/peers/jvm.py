@@ -1,4 +1,4 @@
-"""What a touch costs in the timers of the JVM, beside `lease.touch()` in the same rounds.
+"""What a touch costs in the timers of the JVM, compared with `lease.touch()` in the same rounds.
 
     python -m benchmarks.peers.jvm [--quick] [--json FILE]
 
@@ -54,7 +54,7 @@ REARMED = ("netty-wheel", "zookeeper", "executor-remove", "executor-keep")
 """The timers that move something at every packet: what a server without a reaper would use."""
 
 CHANNELS = ("netty-idle-handler", "netty-pipeline")
-"""These hold a whole channel each, a kilobyte and more, and nobody drives their event loops: fewer, and no expiry."""
+"""These hold a whole channel each, a kilobyte and more, and their event loops are not driven: fewer, and no expiry."""
 MOST_CHANNELS = 100_000
 
 NOT_MEASURED = {
@@ -199,8 +199,8 @@ def run(quick: bool, note: Callable[[str], None], *, sizes: Sequence[Size] | Non
             for first in range(0, len(peers), TOGETHER):
                 group = peers[first : first + TOGETHER]
                 note(f"{size.connections:,} connections: starting {', '.join(group)}")
-                everyone = dict.fromkeys(group, size.connections)
-                with running(class_path, everyone, size.warm_ms, "2g", Path(folder)) as jvms:
+                all_of_them = dict.fromkeys(group, size.connections)
+                with running(class_path, all_of_them, size.warm_ms, "2g", Path(folder)) as jvms:
                     _measure(size, jvms, leases, ours, report, note)
                     if index == 0:
                         _check({peer: jvm for peer, (jvm, _) in jvms.items() if peer != "netty-pipeline"}, report, note)
@@ -293,7 +293,7 @@ def wrong_with(found: dict[str, Any]) -> str | None:
             return f"of the {name}, {group['twice']} fired more than once"
         if group["late_ms_least"] < 0:
             return f"of the {name}, one fired {-group['late_ms_least']} ms early"
-    # Whoever fired while touched was not early: then this machine did not let the touches through for a whole timeout.
+    # A timer that fired while touched was not early: this machine did not let the touches through for a whole timeout.
     return None
 
 

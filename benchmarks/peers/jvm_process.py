@@ -146,7 +146,7 @@ def running(
 ) -> Iterator[dict[str, tuple[Jvm, dict[str, Any]]]]:
     """A JVM for each of *peers* (name -> connections), with what it said when it was ready; all ended after the block.
 
-    They start together, and so warm up beside each other.
+    They start together, and so warm up side by side.
     """
     started: dict[str, Jvm] = {}
     try:

@@ -1,7 +1,7 @@
 """What a peer is: one way to know who has fallen silent, behind the methods that every benchmark uses.
 
-One rule: *a peer that expires nobody is no peer*. Each is tried by tests/test_benchmarks.py: it must name the silent,
-all of them, and nobody else. The floors say that they are none: they note activity and cannot expire.
+One rule: *a peer that expires nothing is no peer*. Each is tried by tests/test_benchmarks.py: it must name the silent,
+all of them, and no other. The floors say that they are none: they note activity and cannot expire.
 
 Where a peer needs the time at a touch it is given the loop's coarse `now` for nothing; a clock read would cost it more.
 """

@@ -1,4 +1,4 @@
-"""Structures that anybody can build: heaps, sorted lists, an ordered dict, scans."""
+"""Structures that are quickly built: heaps, sorted lists, an ordered dict, scans."""
 
 from __future__ import annotations
 

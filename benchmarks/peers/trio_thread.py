@@ -30,7 +30,7 @@ class TrioThread:
     async def _main(self) -> None:
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
-            # The loop stands still in get(): nobody but the caller has anything for it to do.
+            # The loop stands still in get(): only the caller has anything for it to do.
             while (job := self._jobs.get()) is not None:
                 error = None
                 try:

@@ -1,4 +1,4 @@
-"""The pipeline beside single-machine engines, and how its time and memory grow.
+"""The pipeline compared with single-machine engines, and how its time and memory grow.
 
 One rule: all engines read the same files and must give the same answers before their times are compared.
 

@@ -1,4 +1,4 @@
-"""How fast the pipeline is beside single-machine engines, and how its time and memory grow.
+"""How fast the pipeline is compared with single-machine engines, and how its time and memory grow.
 
     python -m benchmarks.pipeline.run --events 50M --rounds 3 --json benchmarks/results/pipeline-50M.json
     python -m benchmarks.pipeline.run --growth 1M,3M,10M,30M,100M --json benchmarks/results/pipeline-growth.json

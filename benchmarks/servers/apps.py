@@ -14,7 +14,7 @@ from typing import Any, cast
 BODY = b"ok"
 PATH = "/ok"
 KEPT = 600
-"""Seconds that everybody keeps a silent connection: longer than any run."""
+"""Seconds that every server keeps a silent connection: longer than any run."""
 
 
 async def asgi(
@@ -75,7 +75,7 @@ def serve_aiohttp(port: int) -> None:
 
 
 def serve_ours(arguments: list[str]) -> int:
-    """The example server, with the route that everybody has."""
+    """The example server, with the route that all have."""
     from server_example.__main__ import main
     from server_example.http import routes as http_routes
     from server_example.http.connection import Exchange, Route

@@ -2,7 +2,7 @@
 
     python -m benchmarks.servers.bare PROCESSES
 
-One rule: it costs as little as a server can, so that what is measured beside it is the load generator.
+One rule: it costs as little as a server can, so that what is measured is the load generator.
 """
 
 from __future__ import annotations

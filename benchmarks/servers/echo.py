@@ -1,7 +1,7 @@
 """An echo server with the reaper and without, and without once more: real sockets, one process, interleaved rounds.
 
 One rule: what is compared is the server's CPU time a request, for that is where the reaper could hide; the time on the
-wall, which the client shares, is told beside it.
+wall, which the client shares, is reported next to it.
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ class Kind:
     about: str
     command: Callable[[int, int, Path], Sequence[str]]  # port, most connections, a folder for its files
     echo: bool = False
-    tool: str | None = None  # what has to be installed beside the Python packages
+    tool: str | None = None  # what has to be installed besides the Python packages
 
 
 def _ours(*words: str) -> Callable[[int, int, Path], Sequence[str]]:

@@ -12,7 +12,7 @@ from typing import NoReturn
 
 from .settings import OPTIONS
 
-_PREFIX = "setting "  # never an attribute someone else would choose: it has a space
+_PREFIX = "setting "  # never an attribute of another option: it has a space
 
 
 class Parser(argparse.ArgumentParser):

@@ -1,4 +1,4 @@
-"""What one setting is: its kind, default, precedent and meaning, declared once beside the field that holds it.
+"""What one setting is: its kind, default, precedent and meaning, declared once, with the field that holds it.
 
 One rule: *everything said about a setting is derived from its declaration*. Validation, `--help`, the table in the
 documentation and `python -m reaper check` read the same `Option`, so they cannot disagree.
