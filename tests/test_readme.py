@@ -190,3 +190,15 @@ def test_commands_of_the_makefile_exist() -> None:
     for page in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "docs/reliability.md"):
         for target in re.findall(r"(?:`|^    )make ([a-z-]+)", (ROOT / page).read_text(), re.MULTILINE):
             assert f"\n{target}:" in makefile, target
+
+
+def test_what_the_makefile_runs_exists() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    modules = {name for name in re.findall(r"python -m ([a-z_.]+)", makefile) if name not in ("venv", "pytest")}
+    assert {"benchmarks", "benchmarks.pipeline.run"} <= modules
+    for name in modules:
+        path = ROOT / name.replace(".", "/")
+        assert (path / "__main__.py").exists() or path.with_suffix(".py").exists(), name
+    for script in re.findall(r"python ([a-z_/]+\.py)", makefile):
+        assert script.startswith("scripts/"), f"{script}: what imports its package is run with -m"
+        assert (ROOT / script).exists(), script
