@@ -56,7 +56,7 @@ def described(plan: Plan, parked: bool) -> list[str]:
     minutes = f"{plan.expected / 60:.0f} minutes" if plan.expected >= 120 else f"{plan.expected} seconds"
     kind = "parked while silent" if parked else "a task each"
     return [
-        f"{plan.connections:,} connections for about {minutes}, {gib(plan.memory(parked))} of memory with the kernel's",
+        f"{plan.connections:,} connections, about {minutes}, {gib(plan.memory(parked))} of memory (kernel included)",
         f"server: {plan.workers} workers, {kind}; timeout {plan.timeout} s, tick {TICK}",
         f"clients: {plan.generators} processes or more, {plan.mix}",
     ]

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 import resource
-from contextlib import suppress
+import socket
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,6 +36,8 @@ PROCESS_BYTES = 14 << 20
 IN_FLIGHT = 1024
 """Connections that hold bytes in the kernel at the same time: those just being opened and answered."""
 PAGES_EACH = 2
+TRACKED = 64
+"""Connections opened to see whether the kernel tracks those on the loopback."""
 
 
 @dataclass(frozen=True)
@@ -79,12 +82,9 @@ class Machine:
             hard if hard != resource.RLIM_INFINITY else 1 << 20,
             _difference(_number("/proc/sys/fs/file-max"), _number("/proc/sys/fs/file-nr")),
             _number("/proc/sys/net/ipv4/tcp_mem", 2),
-            _difference(
-                _number("/proc/sys/net/netfilter/nf_conntrack_max"),
-                _number("/proc/sys/net/netfilter/nf_conntrack_count"),
-            ),
+            _conntrack(),
             _available(),
-            _difference(_number("/sys/fs/cgroup/pids.max"), _number("/sys/fs/cgroup/pids.current")),
+            _difference(_group("pids", "pids.max", "pids.max"), _group("pids", "pids.current", "pids.current")),
         )
 
 
@@ -154,10 +154,41 @@ def _difference(limit: int | None, used: int | None) -> int | None:
     return None if limit is None else limit - (used or 0)
 
 
-def _available() -> int | None:
-    with suppress(OSError, StopIteration):
-        lines = Path("/proc/meminfo").read_text().splitlines()
-        free = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
-        group = _difference(_number("/sys/fs/cgroup/memory.max"), _number("/sys/fs/cgroup/memory.current"))
-        return free if group is None else min(free, group)
+def _conntrack() -> int | None:
+    """Entries still free; None where the kernel does not track connections on the loopback."""
+    limit, count = (f"/proc/sys/net/netfilter/nf_conntrack_{name}" for name in ("max", "count"))
+    before = _number(count)
+    if before is None:
+        return None
+    with ExitStack() as stack, socket.create_server(("127.0.0.1", 0), backlog=TRACKED) as listener:
+        for _ in range(TRACKED):
+            stack.enter_context(socket.create_connection(listener.getsockname()))
+        tracked = (_number(count) or 0) - before >= TRACKED // 2
+    return _difference(_number(limit), before) if tracked else None
+
+
+def _group(controller: str, unified: str, older: str) -> int | None:
+    """A figure of the control group that this process is in, under its name in the unified or the older hierarchy."""
+    for line in _lines("/proc/self/cgroup"):
+        _, controllers, path = line.split(":", 2)
+        if not controllers and (found := _number(f"/sys/fs/cgroup{path}/{unified}")) is not None:
+            return found
+        if controller in controllers.split(","):
+            return _number(f"/sys/fs/cgroup/{controller}{path}/{older}")
     return None
+
+
+def _lines(path: str) -> list[str]:
+    with suppress(OSError):
+        return Path(path).read_text().splitlines()
+    return []
+
+
+def _available() -> int | None:
+    lines = _lines("/proc/meminfo")
+    free = [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable")]
+    group = _difference(
+        _group("memory", "memory.max", "memory.limit_in_bytes"),
+        _group("memory", "memory.current", "memory.usage_in_bytes"),
+    )
+    return min([*free, *([] if group is None else [group])], default=None)

@@ -1,0 +1,105 @@
+"""`make demo`: what it plans for a size, what it refuses before the start, and that a small one passes for real."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scripts import demo
+from scripts.limits import Machine, Plan, make_plan, shortages
+from scripts.serving import DidNotStart, free_port, serving
+
+ROOMY = Machine(20_000, 3_000_000, 100_000, 1_500_000, 64 << 30, 5_000)
+
+
+@given(st.integers(1, 2_000_000), st.sampled_from([1024, 4096, 20_000, 1 << 20]))
+def test_every_connection_is_open_before_the_first_is_closed_and_all_fit_their_processes(
+    connections: int, descriptors: int
+) -> None:
+    plan = make_plan(connections, descriptors)
+    assert connections / plan.rate <= plan.timeout
+    assert plan.duration >= plan.timeout * 1.1 + 1
+    assert plan.workers * (descriptors - 256) * 0.95 + plan.workers >= connections
+    assert plan.generators * (descriptors - 200) >= connections
+
+
+def test_a_million_is_planned_as_it_was_tried_by_hand() -> None:
+    plan = make_plan(1_000_000, 20_000)
+    assert (plan.timeout, plan.rate, plan.workers, plan.generators) == (360, 4000, 54, 51)
+    assert shortages(plan, ROOMY, parked=True) == []
+    assert 13 < plan.memory(parked=True) / 2**30 < 17
+
+
+@pytest.mark.parametrize(
+    ("limit", "value", "words"),
+    [
+        ("descriptors", 1024, "ulimit -Hn"),
+        ("files", 1_000_000, "fs.file-max"),
+        ("tcp_pages", 100, "net.ipv4.tcp_mem"),
+        ("conntrack", 262_144, "nf_conntrack_max"),
+        ("memory", 8 << 30, "is needed"),
+        ("processes", 50, "pids.max"),
+    ],
+)
+def test_each_limit_that_is_too_low_is_named_with_what_is_needed(limit: str, value: int, words: str) -> None:
+    machine = replace(ROOMY, **{limit: value})
+    (line,) = shortages(make_plan(1_000_000, machine.descriptors), machine, parked=True)
+    assert words in line
+
+
+def test_limits_that_cannot_be_read_refuse_nothing() -> None:
+    assert shortages(make_plan(1_000_000, 20_000), Machine(20_000), parked=True) == []
+
+
+def test_what_cannot_fit_is_refused_with_status_2(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(Machine, "here", lambda: replace(ROOMY, memory=1 << 30))
+    monkeypatch.setattr("sys.argv", ["demo", "--connections", "1000000"])
+    assert demo.main() == 2
+    assert "this machine is too small" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("connections", ["10000", "100000", "300000", "1000000"])
+def test_a_plan_fits_a_terminal(
+    connections: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(Machine, "here", lambda: ROOMY)
+    monkeypatch.setattr("sys.argv", ["demo", "--connections", connections, "--plan"])
+    assert demo.main() == 0
+    assert max(map(len, capsys.readouterr().out.splitlines())) < 80
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("parked", [False, True])
+def test_a_small_demo_passes_on_real_connections(
+    parked: bool, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    plan = Plan(60, 2, 4, 4000, "silent=50,chatty=40,drip=10", 2, 1)
+    assert demo.run(plan, parked, tmp_path) == 0
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert report["verdict"] == "pass"
+    assert report["reaps"]["observed"] == report["reaps"]["expected"] == 30
+    assert report["machine"]["memory_bytes"]["server"] > 0
+    out = capfd.readouterr().out
+    assert "verdict      PASS: 30 of 30 reaps" in out
+    assert (tmp_path / "lateness.png").exists()
+
+
+def test_a_server_that_does_not_start_is_an_error_with_its_last_words(tmp_path: Path) -> None:
+    command = ["sh", "-c", "echo no such thing; exit 3"]
+    with pytest.raises(DidNotStart, match="ended with status 3: no such thing"), serving(command, tmp_path / "log"):
+        pass
+
+
+def test_a_server_that_never_listens_is_ended(tmp_path: Path) -> None:
+    with (
+        pytest.raises(DidNotStart, match=r"did not listen within 0.1 s"),
+        serving(["sleep", "60"], tmp_path / "log", port=free_port(), patience=0.1) as server,
+    ):
+        pytest.fail(f"{server.pid} does not listen")
