@@ -23,6 +23,8 @@ from .units import BadArgument, parse_address, parse_count, parse_duration, pars
 
 T = TypeVar("T")
 DEFAULT_RATE = 4000.0
+LONG_TO_JUDGE = 100_000
+"""Connections whose judgement takes seconds, and is announced."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -187,6 +189,8 @@ def run_command(options: argparse.Namespace) -> int:
         return 1
     finally:
         display.close()
+    if plan.connections >= LONG_TO_JUDGE and not options.quiet:
+        print(f"judging {plan.connections:,} connections ...", file=sys.stderr, flush=True)
     config = {
         "target": str(target),
         "protocol": protocol,

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks.servers import burst
 from benchmarks.servers import process as servers_process
 from benchmarks.servers import run as servers
 from scripts import serving
@@ -149,3 +150,22 @@ def test_bad_arguments_are_status_2_and_one_line(
         servers.main(arguments)
     assert ended.value.code == 2
     assert said in capsys.readouterr().err.splitlines()[-1]
+
+
+@pytest.mark.slow
+def test_a_burst_of_clients_is_answered_and_its_memory_told_for_each_server() -> None:
+    report = burst.run([60], lambda _: None, only=["ours-parked", "ours", "asyncio"], silence=0.3, rounds=1)
+    for name in ("ours-parked", "ours", "asyncio"):
+        found = report["results"][name]["60"]
+        assert found["peak_bytes_per_connection"] >= found["bytes_per_idle_connection"]
+        assert found["cpu_us"] > 0
+        assert name in burst.table(report)
+    assert report["busy"]["parked / not"]["median"] > 0
+
+
+def test_a_burst_too_small_or_of_no_server_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments, said in ((["--clients", "10"], "must be a whole number >= 50"), (["--only", "x"], "--only x")):
+        with pytest.raises(SystemExit) as ended:
+            burst.main(arguments)
+        assert ended.value.code == 2
+        assert said in capsys.readouterr().err

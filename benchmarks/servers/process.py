@@ -95,14 +95,14 @@ def _nginx(port: int, most: int, folder: Path) -> Sequence[str]:
 
 
 KINDS = {
-    "ours": Kind("the example HTTP server, a task a connection (trio, h11)", _ours("http")),
+    "ours": Kind("the example HTTP server, a task per connection (trio, h11)", _ours("http", "--no-parked")),
     "ours-parked": Kind("the example HTTP server, no task while a connection is silent", _ours("http", "--parked")),
     "hypercorn": Kind("hypercorn on its trio worker (h11)", _hypercorn),
     "uvicorn": Kind("uvicorn with h11 on asyncio's loop", _uvicorn),
     "aiohttp": Kind("aiohttp's server (its parser is C)", _app("aiohttp")),
     "asyncio": Kind("a bare asyncio Protocol: no parser, no timeout, no limit", _app("asyncio")),
     "nginx": Kind("nginx, `return 200` (C)", _nginx, tool="nginx"),
-    "ours-echo": Kind("the example echo server, a task a connection (trio)", _ours("echo"), echo=True),
+    "ours-echo": Kind("the example echo server, a task per connection (trio)", _ours("echo", "--no-parked"), echo=True),
     "ours-echo-parked": Kind("the example echo server, parked", _ours("echo", "--parked"), echo=True),
     "asyncio-echo": Kind("a bare asyncio Protocol that echoes: no timeout", _app("asyncio-echo"), echo=True),
 }
@@ -135,9 +135,13 @@ class Server:
         for client in clients:
             self._answer(client)
 
+    def is_whole(self, answer: bytes) -> bool:
+        """Whether *answer* is all of one."""
+        return answer.endswith(self._end)
+
     def _answer(self, client: socket.socket) -> bytes:
         data = b""
-        while not data.endswith(self._end):
+        while not self.is_whole(data):
             got = client.recv(4096)
             if not got:
                 raise ConnectionError(f"{self.name} hung up after {data!r}")

@@ -37,6 +37,9 @@ ANSWER_TIME = 1.0
 BLOCKED_DELAY = 0.01
 """Seconds until a send that found the kernel's buffer full is tried again."""
 HEARTBEAT = 0.25
+"""Seconds between two heartbeats, where there are few processes..."""
+FEW = 8
+"""... up to so many; more of them report less often, so that the parent hears as much in all."""
 MOST_EVENTS = 4096
 
 
@@ -95,6 +98,7 @@ class Worker:
 
     def loop(self) -> None:
         """Poll, read, act, until the run's end has been dealt with."""
+        pause = HEARTBEAT * max(self.order.processes / FEW, 1.0)
         heartbeat = monotonic() + HEARTBEAT
         on_event = self.on_event
         while True:
@@ -110,7 +114,7 @@ class Worker:
             self.connector.open_more(now)
             self.looked = now
             if now >= heartbeat or self.news:
-                heartbeat = now + HEARTBEAT
+                heartbeat = now + pause
                 self.beat()
             if now >= self.end and not self.draining:
                 self.stop_acting(now)
