@@ -6,6 +6,7 @@ from ..driver.slices import PROBE_GRACE, REAPS_PER_SLICE
 from ..driver.watched import Probe
 from ..metrics import LoopStatistics
 from .connection import Connection
+from .loops import loop_factory
 from .protocols import Protocol, guard
 from .reaper import AsyncioReaper, journal_clock, open_reaper, reaper_of
 from .streams import WatchedReader, start_server
@@ -14,6 +15,7 @@ __all__ = [
     "open_reaper",
     "start_server",
     "guard",
+    "loop_factory",
     "Protocol",
     "AsyncioReaper",
     "Connection",

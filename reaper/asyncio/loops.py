@@ -1,0 +1,60 @@
+"""Event loops that guard every server started on them: for servers that let in nothing but a loop.
+
+The rule of this module: *what a server says itself is respected*. Only what it leaves open is filled in.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from ..config.settings import ReaperConfig
+from .protocols import guard
+
+Options = dict[str, Any]
+
+
+def loop_factory(
+    idle: float | None = None,
+    handshake: float | None = None,
+    base: type[asyncio.AbstractEventLoop] | None = None,
+) -> Callable[[], asyncio.AbstractEventLoop]:
+    """What makes loops on which `create_server` guards: `asyncio.Runner(loop_factory=...)`, or a server's own setting.
+
+    Args:
+        idle: As in `guard`: seconds in which nothing moves on a connection; None: connections are not guarded.
+        handshake: Seconds for a TLS handshake, which asyncio gives 60; None: `timeouts.handshake`, 10 s by default.
+        base: The class of loop; None: uvloop's if it is installed, else asyncio's.
+    """
+    kind: Any = default_loop() if base is None else base
+    seconds = ReaperConfig().timeouts.handshake if handshake is None else handshake
+
+    class Loop(kind):  # type: ignore[misc]
+        """A loop that guards what is served on it."""
+
+        async def create_server(self, protocol_factory: Any, *arguments: Any, **options: Any) -> Any:
+            """As the loop's own."""
+            filled = _filled(options, seconds)
+            return await super().create_server(_guarded(protocol_factory, idle), *arguments, **filled)
+
+    return Loop
+
+
+def default_loop() -> type[asyncio.AbstractEventLoop]:
+    """uvloop's if it is installed, else asyncio's."""
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.SelectorEventLoop
+    return uvloop.Loop
+
+
+def _filled(options: Options, handshake: float) -> Options:
+    if options.get("ssl") is None or options.get("ssl_handshake_timeout") is not None or not handshake:
+        return options
+    return {**options, "ssl_handshake_timeout": handshake}
+
+
+def _guarded(protocol_factory: Callable[[], Any], idle: float | None) -> Callable[[], Any]:
+    return protocol_factory if idle is None else guard(protocol_factory, idle)

@@ -1,0 +1,186 @@
+"""A connection of uvicorn's that is guarded: which phase it is in, and how it ends.
+
+The rule of this module: *its phase is derived from what uvicorn knows, never kept beside it*. So it cannot be wrong
+about a request that an eager task has answered already, a body that the application does not read, or a response that
+waits behind another.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from ..asyncio import transports
+from ..core.lease import Expiry, Lease
+from ..driver.watched import Ward
+from ..policy import Phase
+from .waiting import Shared, Waiting
+
+DRAIN = "drain"
+"""The reason of a connection that ended because the server stops."""
+
+DRAIN_DEADLINE = "drain_deadline"
+"""The reason of one that was cut in use, when `timeouts.drain` was over."""
+
+
+class Fresh:
+    """In the place of a `Waiting`: nothing has been received yet. One for all."""
+
+    __slots__ = ()
+
+    def bytes_in(self, count: int) -> None:
+        """The phase is about to end; until then its timeout is absolute."""
+
+    def close(self) -> None:
+        """There is nothing to close."""
+
+
+FRESH = Fresh()
+
+
+class Guarded(Ward):
+    """What every guarded protocol of uvicorn's adds to it, HTTP or WebSocket. Its fields are slots: CPython shares the
+    keys of instance dicts only up to 30 of them, and uvicorn's protocols have nearly as many.
+
+    Attributes:
+        shared: Of its server.
+        lease: The lease in force.
+        waiting: While its peer has to be waited for; otherwise None.
+    """
+
+    __slots__ = ("_age", "_last", "_leaving", "_over", "lease", "shared", "waiting")
+
+    RESTS: ClassVar[Phase]
+    """The phase in which it has no policy and nothing is in flight."""
+
+    shared: Shared
+    lease: Lease
+    transport: Any
+    probe = None
+    waiting: Waiting | Fresh | None
+
+    def _begin(self, timeout: float, reason: str) -> None:
+        """Watch it from now on."""
+        shared = self.shared
+        self._over = False
+        self._leaving: str | None = None
+        self._last: Lease | None = None  # what ends it although its last bytes do not go out
+        self.waiting = None
+        self.lease = shared.driver.register(self, timeout, reason=reason)
+        if shared.driver.books.journaled:
+            shared.driver.books.opened(self.lease, transports.socket_of(self.transport))
+        self._age: Lease | None = None
+
+    @property
+    def descriptor(self) -> int:
+        """Of its socket; -1 if there is none, or it does not count whether bytes are unread."""
+        return -1 if self._deaf() else transports.descriptor_of(self.transport)
+
+    @property
+    def busy(self) -> bool:
+        """Whether it is in use."""
+        return self.phase() not in (Phase.FIRST_BYTE, Phase.KEEP_ALIVE)
+
+    def phase(self) -> Phase:
+        """What it waits for."""
+        raise NotImplementedError
+
+    def _deaf(self) -> bool:
+        """Whether it would not read bytes that came, because it waits for the peer to take some."""
+        waiting = self.waiting
+        return isinstance(waiting, Waiting) and waiting.policy.phase in (Phase.WRITE, Phase.HALF_CLOSED)
+
+    def look(self) -> None:
+        """Find out what it waits for, and have the right timeout in force."""
+        if self._over:
+            return
+        phase, waiting = self.phase(), self.waiting
+        if self._rests_in(phase):
+            if isinstance(waiting, Waiting):
+                waiting.end(self.RESTS)
+            elif waiting is FRESH:
+                self._rest()
+            self.waiting = None
+        elif isinstance(waiting, Waiting):
+            waiting.enter(phase)
+        else:
+            self.waiting = Waiting(self.shared, self, phase)
+
+    def _rest(self) -> None:
+        """It has no policy any more, and its lease says what holds then."""
+        raise NotImplementedError
+
+    def _rests_in(self, phase: Phase) -> bool:
+        """Whether no policy is needed in *phase*: the lease alone does, or the final check finds it in use."""
+        raise NotImplementedError
+
+    def pardon(self, lease: Lease) -> bool:
+        """At the final check: whether it waits for something else than its lease says, so that it is not due."""
+        if lease is not self.lease or self.phase() is self._believed():
+            return False
+        self.shared.reaper.loop.call_soon(self.look)
+        return True
+
+    def _believed(self) -> Phase:
+        """The phase that its lease is for."""
+        waiting = self.waiting
+        if isinstance(waiting, Waiting):
+            return waiting.policy.phase
+        return Phase.FIRST_BYTE if waiting is FRESH else self.RESTS
+
+    def leave(self, reason: str) -> None:
+        """Let it go: soon if nothing has been asked for, otherwise after the response; a drain has an end."""
+        if self._over or self._leaving:
+            return
+        self._leaving = reason
+        waiting = self.waiting
+        if not isinstance(waiting, Waiting):
+            waiting = self.waiting = Waiting(self.shared, self, self.phase())
+        waiting.retire(reason)
+        if reason == DRAIN:
+            waiting.cut(self.shared.config.timeouts.drain, DRAIN_DEADLINE)
+
+    def reap(self, reason: str, expiry: Expiry | None = None) -> None:
+        """End it for *reason*; nothing if it has ended."""
+        if self._over:
+            return
+        self.shared.driver.books.reaped(self.lease, self._name(), reason, expiry)
+        self._let_go()
+        self._cut(reason)
+
+    def _cut(self, reason: str) -> None:
+        raise NotImplementedError
+
+    def _name(self) -> str:
+        client = getattr(self, "client", None)
+        return f"{client[0]}:{client[1]}" if client else "a client"
+
+    def hand_over(self) -> None:
+        """Another protocol watches the connection from now on."""
+        self._let_go()
+
+    def _left(self, *, by_peer: bool) -> None:
+        """It has ended by itself, or is lost."""
+        if self._last is not None:
+            self._last.release()
+            self._last = None
+        if not self._over:
+            if self.shared.driver.books.journaled:
+                self.shared.driver.books.left(self.lease, by_peer=by_peer)
+            self._let_go()
+
+    def _let_go(self) -> None:
+        self._over = True
+        self.lease.release()
+        if self.waiting is not None:
+            self.waiting.close()
+            self.waiting = None
+        if self._age is not None:
+            self._age.release()
+            self._age = None
+
+    def _insist(self) -> None:
+        """After a close: what is left to be written has `timeouts.linger` to go out."""
+        driver, transport = self.shared.driver, self.transport
+        if transports.buffered(transport):
+            seconds = self.shared.config.timeouts.linger or driver.core.tick
+            self._last = driver.register(("last", driver.next_number()), seconds, lambda expiry: transport.abort())

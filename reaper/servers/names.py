@@ -1,0 +1,48 @@
+"""The private names of uvicorn's that its guarded protocols use, and whether the installed version has them.
+
+The rule of this module: *a name is listed before it is used*. A test holds the list against the source of the guarded
+protocols, and CI against the lowest and the latest supported version.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+
+from uvicorn.config import Config
+from uvicorn.protocols.http.flow_control import FlowControl
+
+from .uvicorn import H11, Auto
+
+TESTED = ("0.36.0", "0.54.0")
+"""The lowest version of uvicorn that is supported (the first whose --http takes any class), and the latest tried."""
+
+NAMES: dict[str, tuple[str, ...]] = {
+    "Config": ("timeout_keep_alive", "ws_protocol_class"),
+    "FlowControl": ("read_paused", "write_paused"),
+    "H11Protocol": ("conn",),
+    "protocol": (
+        *("client", "config", "connection_lost", "connection_made", "cycle", "data_received", "eof_received", "flow"),
+        *("handle_websocket_upgrade", "loop", "pause_writing", "scope", "shutdown", "timeout_keep_alive_handler"),
+        *("transport", "ws_protocol_class"),
+    ),
+    "cycle": (
+        *("default_headers", "keep_alive", "more_body", "response_complete", "response_started", "scope"),
+        "waiting_for_100_continue",
+    ),
+}
+"""The names of uvicorn's that are used here, by the class they belong to; `protocol` and `cycle` are both HTTP's."""
+
+
+def missing() -> list[str]:
+    """The `NAMES` that the installed uvicorn does not have, as `Class.name`; empty if all is well."""
+    made: list[tuple[type, str]] = [(Config, "Config"), (FlowControl, "FlowControl"), (H11.__bases__[1], "H11Protocol")]
+    for protocol in {H11.__bases__[1], Auto.__bases__[1]}:
+        made += [(protocol, "protocol"), (vars(sys.modules[protocol.__module__])["RequestResponseCycle"], "cycle")]
+    return [f"{kind.__name__}.{name}" for kind, group in made for name in NAMES[group] if name not in _names_of(kind)]
+
+
+def _names_of(kind: type) -> set[str]:
+    """The attributes of *kind*, those that its methods set included."""
+    functions = [value for value in vars(kind).values() if inspect.isfunction(value)]
+    return set(dir(kind)).union(*(function.__code__.co_names for function in functions))

@@ -1,0 +1,367 @@
+"""uvicorn's protocols, guarded against every kind of idleness: `uvicorn app:app --http reaper.uvicorn:HttpTools`.
+
+The rule of this module: *uvicorn is not patched, and asked as little as possible*. Its names that are used are
+`names.NAMES`; a version without one of them is refused in one line. Where uvicorn would set its own keep-alive timer,
+its connection is told instead that it is idle, which is one store.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+import os
+import socket
+import weakref
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import h11
+from uvicorn.config import Config
+from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.server import ServerState
+
+from ..asyncio import transports
+from ..asyncio.loops import loop_factory
+from ..config.settings import ReaperConfig
+from ..driver.sockets import TCP_NOTSENT_LOWAT
+from ..journal import Journal
+from ..policy import ANSWERS, NOT_TAKEN, TOO_OLD, Phase
+from .guarded import DRAIN, FRESH, Guarded
+from .metrics import application
+from .waiting import QUEUED_BYTES, Shared, Waiting
+from .websocket import tunnel
+
+UNSENT_BYTES = 131072
+"""What the kernel may hold that is not even on its way; the rest waits in the transport, where it is seen."""
+
+REQUEST_TIMEOUT = b"408 Request Timeout\n"
+ANSWER = (
+    b"HTTP/1.1 408 Request Timeout\r\ncontent-type: text/plain; charset=utf-8\r\n"
+    b"content-length: %d\r\nconnection: close\r\n\r\n%s" % (len(REQUEST_TIMEOUT), REQUEST_TIMEOUT)
+)
+"""What a client is told whose request did not come in time."""
+
+CLOSE = (b"connection", b"close")
+
+log = logging.getLogger("uvicorn.error")
+
+
+class Timerless:
+    """The loop as uvicorn's HTTP protocols use it, but for the timer that they set when a response is complete.
+
+    Args:
+        loop: The loop.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self.create_task = loop.create_task
+
+    def call_later(self, delay: float, callback: Callable[[], object]) -> None:
+        """*callback* is the protocol's `timeout_keep_alive_handler`: its connection is idle from now on."""
+        callback.__self__.went_idle()  # type: ignore[attr-defined]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loop, name)
+
+
+class UvicornShared(Shared):
+    """What the guarded connections of one uvicorn server share."""
+
+    def __init__(self, config: Config, settings: ReaperConfig | None, journal: Journal | None) -> None:
+        loop = asyncio.get_running_loop()
+        settings = ReaperConfig.load(os.environ.get("REAPER_CONFIG")) if settings is None else settings
+        super().__init__(settings, config.timeout_keep_alive, journal, loop)
+        self.loop = Timerless(loop)
+
+
+_SHARED: weakref.WeakKeyDictionary[Config, UvicornShared] = weakref.WeakKeyDictionary()
+
+
+def shared_by(config: Config, settings: ReaperConfig | None = None, journal: Journal | None = None) -> UvicornShared:
+    """What the connections of the server of *config* share; made when its first connection is."""
+    found = _SHARED.get(config)
+    if found is None:
+        found = _SHARED[config] = UvicornShared(config, settings, journal)
+    return found
+
+
+class GuardedHttp(Guarded):
+    """What both HTTP protocols add to uvicorn's.
+
+    Attributes:
+        settings: In force; None: the file that REAPER_CONFIG names, and the variables REAPER_*.
+        journal: Where the life of every connection is written; None: nowhere.
+    """
+
+    __slots__ = ("_half_closed",)
+
+    RESTS = Phase.KEEP_ALIVE
+
+    settings: ClassVar[ReaperConfig | None] = None
+    journal: ClassVar[Journal | None] = None
+
+    cycle: Any
+    flow: Any
+    scope: Any
+    loop: Any
+    config: Config
+    ws_protocol_class: Any
+
+    def __init__(
+        self,
+        config: Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        super().__init__(config=config, server_state=server_state, app_state=app_state, _loop=_loop)  # type: ignore[call-arg]
+        self.shared: UvicornShared = shared_by(config, self.settings, self.journal)
+        self.loop = self.shared.loop
+        self._half_closed = False
+        self._over = True  # until there is a connection
+
+    @classmethod
+    def configured(cls, settings: ReaperConfig | None = None, journal: Journal | None = None) -> type[GuardedHttp]:
+        """This class with settings of its own, for `uvicorn.run(app, http=HttpTools.configured(settings))`."""
+        return type(cls.__name__, (cls,), {"__slots__": (), "settings": settings, "journal": journal})
+
+    # ---- what uvicorn and the loop call --------------------------------------------------------------------------
+
+    def connection_made(self, transport: Any) -> None:
+        """Begin to watch."""
+        super().connection_made(transport)  # type: ignore[misc]
+        found = transports.socket_of(transport)
+        if found is not None and found.family != socket.AF_UNIX:
+            found.setsockopt(socket.IPPROTO_TCP, TCP_NOTSENT_LOWAT, UNSENT_BYTES)
+        self._begin(self.shared.first_byte, Phase.FIRST_BYTE.value)
+        self.waiting = FRESH
+        self._age = self.shared.age(self._too_old)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Watch no longer."""
+        super().connection_lost(exc)  # type: ignore[misc]
+        self._left(by_peer=exc is not None or self._half_closed)
+
+    def eof_received(self) -> None:
+        """The peer sends no more; uvicorn lets the loop close the connection when all has been sent."""
+        self._half_closed = True
+        super().eof_received()  # type: ignore[misc]
+        if transports.buffered(self.transport):
+            self.look()
+
+    def pause_writing(self) -> None:
+        """The peer does not take what is sent to it."""
+        super().pause_writing()  # type: ignore[misc]
+        self.look()
+
+    def shutdown(self) -> None:
+        """The server stops: the idle soon, the others after their response, all before the drain is over."""
+        self.leave(DRAIN)
+        self._announce()
+
+    def handle_websocket_upgrade(self, *event: Any) -> None:
+        """From here on the connection is a WebSocket's."""
+        base = self.ws_protocol_class
+        made: Any = tunnel(base)
+        self.ws_protocol_class = functools.partial(made, shared=self.shared, before=self)
+        super().handle_websocket_upgrade(*event)  # type: ignore[misc]
+
+    def went_idle(self) -> None:
+        """A response is complete, and no other request is waiting for its turn."""
+        raise NotImplementedError
+
+    # ---- phases --------------------------------------------------------------------------------------------------
+
+    def phase(self) -> Phase:
+        """What it waits for, by uvicorn's own account."""
+        if self.flow.write_paused:
+            return self._writing()
+        phase = self._reading()
+        if (phase is Phase.KEEP_ALIVE or self.transport.is_closing()) and self._much_is_queued():
+            return self._writing()
+        return phase
+
+    def _writing(self) -> Phase:
+        return Phase.HALF_CLOSED if self._half_closed else Phase.WRITE
+
+    def _much_is_queued(self) -> bool:
+        transport = self.transport
+        return bool(transports.buffered(transport)) or transports.queued(transport) > QUEUED_BYTES
+
+    def _reading(self) -> Phase:
+        """As far as it depends on what the peer sends."""
+        raise NotImplementedError
+
+    def _between(self) -> Phase:
+        """Nothing has been asked for."""
+        waiting = self.waiting
+        if waiting is FRESH or (isinstance(waiting, Waiting) and waiting.policy.phase is Phase.FIRST_BYTE):
+            return Phase.FIRST_BYTE
+        return Phase.KEEP_ALIVE
+
+    def _wants_body(self) -> bool:
+        """Whether the peer, which has more of a body to send, could send it now."""
+        return not self.flow.read_paused and not self.cycle.waiting_for_100_continue
+
+    def _rests_in(self, phase: Phase) -> bool:
+        if self._leaving is not None:
+            return False
+        return phase is Phase.KEEP_ALIVE or (phase is Phase.IN_FLIGHT and self._whole())
+
+    def _whole(self) -> bool:
+        """Whether no more of the request in flight is to come."""
+        raise NotImplementedError
+
+    def _rest(self) -> None:
+        shared = self.shared
+        self.lease.touch()
+        self.lease.retime(shared.keep_alive, shared.driver.now(), Phase.KEEP_ALIVE.value)
+        shared.driver.poke()
+
+    # ---- the end -------------------------------------------------------------------------------------------------
+
+    def _too_old(self) -> None:
+        self.leave(TOO_OLD)
+        self._announce()
+
+    def _announce(self) -> None:
+        """Say `Connection: close` with the response in flight, if it has not begun, and close after it."""
+        cycle = self.cycle
+        if self._leaving is None or cycle is None or cycle.response_complete:
+            return
+        cycle.keep_alive = False
+        if not cycle.response_started and CLOSE not in cycle.default_headers:
+            cycle.default_headers = [*cycle.default_headers, CLOSE]
+
+    def _owes_an_answer(self) -> bool:
+        """Whether the request that is waited for, if only for its headers, has had no part of a response."""
+        cycle = self.cycle
+        return cycle is None or not cycle.response_started or (cycle.response_complete and not cycle.more_body)
+
+    def _cut(self, reason: str) -> None:
+        transport = self.transport
+        log.info("%s - closed: %s", self._name(), reason)
+        if reason in NOT_TAKEN or transport.is_closing():
+            transports.reset(transport)
+        elif ANSWERS.get(reason) and self._owes_an_answer():
+            transport.write(ANSWER)
+            transport.close()
+            self._insist()
+        else:
+            transports.close(transport)
+            self._insist()
+
+
+class H11(GuardedHttp, H11Protocol):
+    """uvicorn's `H11Protocol`, guarded."""
+
+    __slots__ = ()
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes came."""
+        waiting = self.waiting
+        if waiting is None:
+            H11Protocol.data_received(self, data)
+            if self.conn.their_state is not h11.DONE:
+                self.look()
+        else:
+            waiting.bytes_in(len(data))
+            H11Protocol.data_received(self, data)
+            self.look()
+            self._announce()
+
+    def went_idle(self) -> None:
+        """A response is complete. uvicorn may go on with the next request at once."""
+        self.lease.touch()
+        if self.waiting is None and self.conn.their_state is h11.DONE and not self.transport.get_write_buffer_size():
+            self.cycle = self.scope = None  # what they hold is freed while it is idle
+        else:
+            self.shared.reaper.loop.call_soon(self.look)  # when it has
+
+    def _reading(self) -> Phase:
+        conn = self.conn
+        theirs = conn.their_state
+        if theirs is h11.IDLE:
+            return Phase.HEADERS if conn.trailing_data[0] else self._between()
+        if theirs is h11.SEND_BODY:
+            return Phase.BODY if self._wants_body() else Phase.IN_FLIGHT
+        return Phase.IN_FLIGHT if conn.our_state in (h11.SEND_RESPONSE, h11.SEND_BODY) else self._between()
+
+    def _whole(self) -> bool:
+        return self.conn.their_state is not h11.SEND_BODY
+
+
+try:
+    from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+except ImportError:  # httptools is an extra of uvicorn's
+    Auto: type[GuardedHttp] = H11
+else:
+
+    class HttpTools(GuardedHttp, HttpToolsProtocol):
+        """uvicorn's `HttpToolsProtocol`, guarded."""
+
+        __slots__ = ()
+
+        def data_received(self, data: bytes) -> None:
+            """Bytes came."""
+            waiting = self.waiting
+            if waiting is None:
+                HttpToolsProtocol.data_received(self, data)
+                if (scope := self.scope) is not None:
+                    cycle = self.cycle
+                    if cycle is None or cycle.scope is not scope or cycle.more_body:
+                        self.look()
+            else:
+                waiting.bytes_in(len(data))
+                HttpToolsProtocol.data_received(self, data)
+                self.look()
+                self._announce()
+
+        def on_message_complete(self) -> None:
+            """The parser has seen the end of a request; uvicorn notes it only while the response is not complete."""
+            HttpToolsProtocol.on_message_complete(self)
+            cycle = self.cycle
+            if cycle is not None and cycle.response_complete:
+                cycle.more_body = False
+
+        def went_idle(self) -> None:
+            """A response is complete."""
+            self.lease.touch()
+            cycle = self.cycle
+            if (
+                self.waiting is None
+                and not cycle.more_body
+                and cycle.scope is self.scope
+                and not self.transport.get_write_buffer_size()
+            ):
+                self.cycle = self.scope = None  # what they hold is freed while it is idle
+            else:
+                self.look()
+
+        def _reading(self) -> Phase:
+            scope, cycle = self.scope, self.cycle
+            if scope is None:
+                return self._between()
+            if cycle is not None and not cycle.response_complete:
+                wanted = cycle.scope is scope and cycle.more_body and self._wants_body()
+                return Phase.BODY if wanted else Phase.IN_FLIGHT
+            if cycle is None or cycle.scope is not scope:
+                return Phase.HEADERS
+            return Phase.BODY if cycle.more_body else self._between()
+
+        def _whole(self) -> bool:
+            cycle = self.cycle
+            return cycle is not None and cycle.scope is self.scope and not cycle.more_body
+
+    Auto = HttpTools
+
+
+def loop() -> asyncio.AbstractEventLoop:
+    """For `--loop reaper.uvicorn:loop`: TLS handshakes are bounded by `timeouts.handshake`, not by asyncio's 60 s."""
+    return loop_factory(handshake=ReaperConfig.load(os.environ.get("REAPER_CONFIG")).timeouts.handshake)()
+
+
+metrics = application(lambda: [shared.reaper.statistics() for shared in _SHARED.values()])
+"""An ASGI application to mount, `app.mount("/metrics", reaper.uvicorn.metrics)`: what this process knows."""

@@ -1,0 +1,204 @@
+"""What a guarded HTTP connection is while a server waits for its peer, and what all connections of a server share.
+
+The rule of this module: *only waiting costs*. A connection whose requests come whole has one lease and no policy: its
+server touches the lease when a response is complete, and a request in flight is found out at the final check. An
+`IdlePolicy` is made when a peer has to be waited for, and dropped when it need not be any more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Protocol
+
+from ..asyncio import transports
+from ..asyncio.reaper import AsyncioReaper
+from ..config.settings import DEFAULT, ReaperConfig
+from ..core.lease import Lease
+from ..driver.watched import DeadlineKey
+from ..journal import Journal
+from ..policy import TOO_OLD, IdlePolicy, Phase, lifespan
+from ..policy.rates import Charged
+
+QUEUED_BYTES = 65536
+"""With more than this unacknowledged a response still counts as being written when the next request is waited for."""
+
+AT_ONCE = 0.001
+"""Seconds; a keep-alive of 0 in a server's own settings means none, in ours that it is switched off."""
+
+
+class Shared:
+    """What the guarded connections of one server share.
+
+    Args:
+        config: What is in force.
+        keep_alive: The server's own setting, seconds; used where *config* leaves `timeouts.keep_alive` at its default.
+        journal: Where the life of every connection is written; None: nowhere.
+        loop: The server's.
+    Attributes:
+        config: With the keep-alive in force.
+        reaper: Runs.
+    """
+
+    def __init__(
+        self,
+        config: ReaperConfig,
+        keep_alive: float | None = None,
+        journal: Journal | None = None,
+        loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        if keep_alive is not None and config.origin("timeouts.keep_alive") == DEFAULT:
+            config = replace(config, timeouts=replace(config.timeouts, keep_alive=float(keep_alive) or AT_ONCE))
+        self.config = config
+        self.reaper = AsyncioReaper(config, journal=journal, listener="http", loop=loop)
+        self.reaper.start()
+        self.driver = self.reaper.driver
+        self.first_byte = self.driver.in_force(config.timeouts.first_byte)
+        self.keep_alive = self.driver.in_force(config.timeouts.keep_alive)
+        self.tunnel = self.driver.in_force(config.timeouts.tunnel)
+        self.sweep = self.reaper.sweep
+        self._random = random.Random()
+
+    def age(self, too_old: Callable[[], object]) -> Lease | None:
+        """Have *too_old* called when a connection made now has reached its `max_age`; None: there is none."""
+        seconds = lifespan(
+            self.config.timeouts.max_age,
+            self.config.limits.max_age_jitter,
+            self.config.reaper.tick,
+            self._random.random(),
+        )
+        if not seconds:
+            return None
+        driver = self.driver
+        return driver.register(("age", driver.next_number()), seconds, lambda expiry: too_old(), reason=TOO_OLD)
+
+
+class Waits(Protocol):
+    """A connection as far as it is waited for here."""
+
+    lease: Lease
+    transport: Any
+
+    def look(self) -> None:
+        """Find out anew what is waited for."""
+
+    def reap(self, reason: str) -> None:
+        """End it."""
+
+
+class _Unswept:
+    """The sweep of a policy that `Waiting` looks after itself."""
+
+    def add(self, member: Charged) -> None:
+        """It is in ours."""
+
+    def discard(self, member: Charged) -> None:
+        """It leaves ours with its `Waiting`."""
+
+
+_UNSWEPT: Any = _Unswept()
+
+
+class Waiting:
+    """The time in which the peer of one connection is waited for.
+
+    Args:
+        shared: Of its server.
+        connection: Which.
+        phase: What it waits for to begin with.
+    Attributes:
+        policy: Told of every byte.
+    """
+
+    __slots__ = ("_connection", "_deadlines", "_progress", "_shared", "policy")
+
+    def __init__(self, shared: Shared, connection: Waits, phase: Phase) -> None:
+        self._shared = shared
+        self._connection = connection
+        self._deadlines: list[Lease] = []
+        self._progress: transports.Progress | None = None
+        self.policy = IdlePolicy(shared.config, self, shared.driver.now(), _UNSWEPT, self._taken, phase)
+        shared.sweep.add(self)
+
+    def enter(self, phase: Phase) -> None:
+        """It waits for *phase* from now on."""
+        if phase is not self.policy.phase:
+            self.policy.enter(phase, self._shared.driver.now())
+
+    def bytes_in(self, count: int) -> None:
+        """*count* bytes came."""
+        self.policy.bytes_in(count, self._shared.driver.now())
+
+    def retire(self, reason: str) -> None:
+        """Let it go: soon if nothing has been asked for, otherwise after the response."""
+        self.policy.retire(reason, self._shared.driver.now())
+
+    def end(self, phase: Phase) -> None:
+        """It need not be waited for: what is in force is the timeout of *phase*, counted from now."""
+        now = self._shared.driver.now()
+        self.policy.request(now)  # nothing is held against the peer any longer
+        self.policy.enter(phase, now)
+        self.close()
+
+    def close(self) -> None:
+        """It is over, or the connection is."""
+        self._shared.sweep.discard(self)
+        for deadline in self._deadlines:
+            deadline.release()
+        self._deadlines.clear()
+
+    def _taken(self) -> int:
+        if self._progress is None:
+            self._progress = transports.Progress(self._connection.transport)
+            return 0
+        return self._progress.taken()
+
+    # ---- as a member of the sweep --------------------------------------------------------------------------------
+
+    def charge(self, now: float) -> None:
+        """Look whether it is still waited for, and at its rate."""
+        self._connection.look()
+        self.policy.charge(now)
+
+    # ---- as the policy's watch -----------------------------------------------------------------------------------
+
+    def touch(self) -> None:
+        """Note activity."""
+        self._connection.lease.touch()
+
+    def suspend(self) -> bool:
+        """Exempt it."""
+        return self._connection.lease.suspend()
+
+    def resume(self) -> bool:
+        """End the exemption."""
+        driver = self._shared.driver
+        resumed = self._connection.lease.resume(driver.now())
+        driver.poke()
+        return resumed
+
+    def retime(self, idle: float, reason: str | None = None) -> bool:
+        """Put another timeout in force."""
+        driver = self._shared.driver
+        retimed = self._connection.lease.retime(driver.in_force(idle), driver.now(), reason)
+        driver.poke()
+        return retimed
+
+    def cut(self, seconds: float, reason: str) -> None:
+        """End the connection in that time, in use or not."""
+        driver = self._shared.driver
+        connection = self._connection
+        key = ("cut", driver.next_number())
+        self._deadlines.append(driver.register(key, seconds, lambda expiry: connection.reap(reason), reason=reason))
+
+    def deadline(self, seconds: float, reason: str) -> Lease:
+        """End the connection in that time."""
+        driver = self._shared.driver
+        connection = self._connection
+        key = DeadlineKey(connection, driver.next_number())  # of a ward: unread bytes of it avert the end
+        lease = driver.register(key, seconds, lambda expiry: connection.reap(expiry.reason), reason=reason)
+        self._deadlines = [other for other in self._deadlines if other.alive]
+        self._deadlines.append(lease)
+        return lease

@@ -1,0 +1,43 @@
+"""uvicorn, guarded: `uvicorn app:app --http reaper.uvicorn:HttpTools` (or `:H11`, or `:Auto`).
+
+The rule of this door: *what cannot work is said in one line before the server starts*.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+from .config.settings import ReaperConfig
+from .errors import ConfigError
+
+if TYPE_CHECKING:
+    from .servers.uvicorn import H11, Auto, HttpTools, loop, metrics
+
+__all__ = ["HttpTools", "H11", "Auto", "loop", "metrics"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"reaper.uvicorn has no {name!r}; it has {', '.join(__all__)}")
+    import uvicorn
+
+    from .servers import names
+    from .servers import uvicorn as guarded
+
+    if lost := names.missing():
+        lowest, latest = names.TESTED
+        _refuse(f"uvicorn {uvicorn.__version__} has no {', '.join(lost)}; install uvicorn >={lowest}, <={latest}")
+    try:
+        ReaperConfig.load(os.environ.get("REAPER_CONFIG"))
+    except ConfigError as error:
+        _refuse("; ".join(str(error).splitlines()))
+    if not hasattr(guarded, name):
+        _refuse(f"{name} needs httptools: pip install httptools, or use reaper.uvicorn:H11")
+    return getattr(guarded, name)
+
+
+def _refuse(why: str) -> None:
+    print(f"reaper.uvicorn: {why}", file=sys.stderr)
+    raise SystemExit(2)

@@ -1,0 +1,329 @@
+"""uvicorn, guarded: real servers, real attacks. Nothing is asserted on how fast a machine is, but never early."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import http.client
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import pytest
+import websockets.asyncio.client
+
+import reaper.uvicorn
+from reaper.config import ReaperConfig
+from reaper.servers import names
+from scripts.serving import free_port
+from scripts.serving import serving as start
+from scripts.uvicorn_demo.attacks import OVER_TLS, PLAIN, all_borne, grows_old
+
+SECOND = {
+    **dict.fromkeys(["FIRST_BYTE", "HEADERS", "BODY", "KEEP_ALIVE", "WRITE", "TUNNEL", "HALF_CLOSED"], "1s"),
+    "HANDSHAKE": "1s",
+    "LINGER": "1s",
+    "DRAIN_IDLE": "1s",
+}
+QUICK = {f"REAPER_TIMEOUTS_{name}": value for name, value in SECOND.items()} | {
+    "REAPER_TICK": "250ms",
+    "REAPER_LIMITS_MIN_IN_GRACE": "1s",
+    "REAPER_LIMITS_MIN_OUT_GRACE": "1s",
+}
+PATIENCE = 45.0
+KINDS = [("HttpTools", "asyncio"), ("HttpTools", "uvloop"), ("H11", "asyncio")]
+
+
+@contextlib.contextmanager
+def serving(tmp_path, protocol="HttpTools", loop="asyncio", *flags, python=sys.executable, **environment):
+    command = [python, "-m", "uvicorn", "tests.asgi:application", "--loop", loop, "--no-access-log", *flags]
+    if protocol is not None:
+        command += ["--http", f"reaper.uvicorn:{protocol}"]
+    port = free_port()
+    whole = os.environ | QUICK | environment
+    with start([*command, "--port", str(port)], tmp_path / "server.log", port=port, environment=whole) as server:
+        yield server
+
+
+@pytest.fixture(scope="module", params=KINDS, ids="-".join)
+def guarded(request, tmp_path_factory):
+    with serving(tmp_path_factory.mktemp("uvicorn"), *request.param) as server:
+        yield server
+
+
+def connect(server):
+    return socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE)
+
+
+def get(path=b"/", *more):
+    return b"\r\n".join([b"GET " + path + b" HTTP/1.1", b"host: h", *more, b"", b""])
+
+
+def until(client, end=b"hello"):
+    """What the server says, up to *end*."""
+    said = b""
+    while end not in said:
+        data = client.recv(100_000)
+        assert data, f"closed after {said[-200:]!r}"
+        said += data
+    return said
+
+
+def test_every_kind_of_idleness_ends_and_none_early(guarded):
+    found = asyncio.run(
+        all_borne(tuple(attack for attack in PLAIN if attack is not grows_old), guarded.port, PATIENCE, 2)
+    )
+    open_still = [attack.__name__ for attack, borne in found.items() if any(one.seconds is None for one in borne)]
+    early = [attack.__name__ for attack, borne in found.items() if any(one.seconds < 1 for one in borne)]
+    assert (open_still, early) == ([], [])
+    told = {attack.__name__ for attack, borne in found.items() if borne[0].said.startswith(b"HTTP/1.1 408")}
+    assert told == {
+        "drips_headers",
+        "drips_second_headers",
+        "stops_in_body",
+        "drips_body",
+        "drips_websocket_handshake",
+    }
+
+
+def test_a_request_that_takes_longer_than_every_timeout_is_answered(guarded):
+    with connect(guarded) as client:
+        client.sendall(get(b"/slow?3"))
+        until(client)
+        client.sendall(get())
+        until(client)
+
+
+def test_a_body_that_comes_slowly_but_comes_is_waited_for(guarded):
+    with connect(guarded) as client:
+        client.sendall(b"POST /echo HTTP/1.1\r\nhost: h\r\ncontent-length: 4000\r\n\r\n")
+        for _ in range(8):
+            time.sleep(0.25)
+            client.sendall(b"x" * 500)
+        until(client, b"x" * 4000)
+
+
+def test_a_response_that_is_taken_slowly_but_taken_arrives_whole(guarded):
+    with socket.socket() as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 200_000)
+        client.settimeout(PATIENCE)
+        client.connect(("127.0.0.1", guarded.port))
+        client.sendall(get(b"/big"))
+        start, count = time.monotonic(), 0
+        while count < 20_000_000:
+            data = client.recv(1_000_000)
+            assert data, f"closed after {count} bytes"
+            count += len(data)
+            if time.monotonic() - start < 3:
+                time.sleep(0.05)
+        client.sendall(get())
+        until(client)
+
+
+def test_requests_in_one_packet_are_all_answered(guarded):
+    with connect(guarded) as client:
+        client.sendall(get() * 5 + get()[:10])
+        assert until(client, b"408").count(b"hello") == 5
+
+
+def test_a_client_that_asks_before_it_sends_its_body_is_answered_and_then_waited_for(guarded):
+    with connect(guarded) as client:
+        client.sendall(b"POST /echo HTTP/1.1\r\nhost: h\r\ncontent-length: 5\r\nexpect: 100-continue\r\n\r\n")
+        until(client, b"100 Continue")
+        start = time.monotonic()
+        until(client, b"408")
+        assert time.monotonic() - start >= 0.7  # it is looked at four times a tick whether the body is wanted
+
+
+def test_a_body_that_is_not_wanted_is_read_and_the_connection_lives_on(guarded):
+    with connect(guarded) as client:
+        client.sendall(b"POST / HTTP/1.1\r\nhost: h\r\ncontent-length: 10\r\n\r\n" + b"x" * 5)
+        until(client)
+        time.sleep(0.5)
+        client.sendall(b"x" * 5 + get())
+        until(client)
+
+
+def test_the_metrics_are_an_application_to_mount(guarded):
+    asking = http.client.HTTPConnection("127.0.0.1", guarded.port, timeout=PATIENCE)
+    asking.request("GET", "/metrics")
+    text = asking.getresponse().read().decode()
+    asking.close()
+    assert re.search(r"^reaper_leases \d+$", text, re.MULTILINE)
+    assert 'reaper_lateness_seconds_bucket{le="+Inf"}' in text
+
+
+def test_the_reason_of_every_close_is_logged(tmp_path):
+    with serving(tmp_path) as server, connect(server) as client:
+        assert client.recv(1) == b""
+        wait_for(lambda: "closed: first_byte" in server.log.read_text())
+
+
+def wait_for(true):
+    end = time.monotonic() + PATIENCE
+    while not true():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def test_a_connection_grows_old_and_is_told_so(tmp_path):
+    with serving(tmp_path, REAPER_TIMEOUTS_MAX_AGE="2s", REAPER_TIMEOUTS_KEEP_ALIVE="30s") as server:
+        borne = asyncio.run(all_borne((grows_old,), server.port, PATIENCE))[grows_old][0]
+        assert borne.seconds >= 1.7  # max_age is shortened by up to a tenth
+        with connect(server) as client:
+            client.sendall(get(b"/slow?3"))
+            assert b"connection: close" in until(client)
+            assert client.recv(1) == b""
+
+
+@pytest.mark.parametrize(("protocol", "loop"), KINDS)
+def test_after_a_pause_of_the_process_every_request_that_waited_is_answered(tmp_path, protocol, loop):
+    with serving(tmp_path, protocol, loop) as server:
+        clients = [connect(server) for _ in range(30)]
+        for client in clients:
+            client.sendall(get())
+            until(client)
+        os.kill(server.pid, signal.SIGSTOP)
+        for client in clients:
+            client.sendall(get())
+        time.sleep(3)
+        os.kill(server.pid, signal.SIGCONT)
+        for client in clients:
+            until(client)
+            client.close()
+
+
+@pytest.mark.parametrize("protocol", ["HttpTools", "H11"])
+def test_a_stop_answers_the_request_that_is_on_its_way_and_says_that_it_is_the_last(tmp_path, protocol):
+    with serving(tmp_path, protocol, REAPER_TIMEOUTS_DRAIN="20s", REAPER_TIMEOUTS_KEEP_ALIVE="30s") as server:
+        with connect(server) as idle, connect(server) as slow, connect(server) as silent:
+            idle.sendall(get())
+            until(idle)
+            slow.sendall(get(b"/slow?2"))
+            time.sleep(0.3)
+            os.kill(server.pid, signal.SIGTERM)
+            wait_for(lambda: "Shutting down" in server.log.read_text())
+            time.sleep(0.2)
+            idle.sendall(get())
+            assert b"connection: close" in until(idle)
+            assert b"connection: close" in until(slow)
+            assert silent.recv(1) == b""
+        assert server.process.wait(PATIENCE) in (0, -signal.SIGTERM)
+
+
+def test_a_stop_cuts_a_stream_without_an_end_when_the_drain_is_over(tmp_path):
+    with serving(tmp_path, REAPER_TIMEOUTS_DRAIN="1s") as server, connect(server) as client:
+        client.sendall(get(b"/events"))
+        client.recv(1000)
+        os.kill(server.pid, signal.SIGTERM)
+        with contextlib.suppress(ConnectionError):
+            while client.recv(10000):
+                pass
+        wait_for(lambda: server.process.poll() is not None)
+        assert "drain_deadline" in server.log.read_text()
+
+
+@pytest.mark.parametrize(("protocol", "ws"), [("HttpTools", "websockets-sansio"), ("H11", "wsproto")])
+def test_a_websocket_whose_peer_answers_pings_lives_and_a_silent_one_is_closed(tmp_path, ws, protocol):
+    flags = ["--ws", ws, "--ws-ping-interval", "0.3", "--ws-ping-timeout", "30"]
+
+    async def talk(port):
+        silent = socket.create_connection(("127.0.0.1", port), timeout=PATIENCE)
+        key = base64.b64encode(bytes(16)).decode()
+        silent.sendall(
+            f"GET /ws HTTP/1.1\r\nhost: h\r\nconnection: upgrade\r\nupgrade: websocket\r\n"
+            f"sec-websocket-version: 13\r\nsec-websocket-key: {key}\r\n\r\n".encode()
+        )
+        async with websockets.asyncio.client.connect(f"ws://127.0.0.1:{port}/ws", ping_interval=None) as client:
+            await client.send("one")
+            assert await client.recv() == "one"
+            await asyncio.sleep(3)
+            await client.send("two")
+            assert await client.recv() == "two"
+        silent.close()
+
+    with serving(tmp_path, protocol, "asyncio", *flags) as server:
+        asyncio.run(talk(server.port))
+        assert server.log.read_text().count("closed: tunnel") == 1
+    with serving(tmp_path, protocol, "asyncio", "--ws", ws) as server:
+
+        async def say_nothing(port):
+            async with websockets.asyncio.client.connect(f"ws://127.0.0.1:{port}/ws", ping_interval=None) as client:
+                start = time.monotonic()
+                with pytest.raises(websockets.exceptions.ConnectionClosed):
+                    await client.recv()
+                assert time.monotonic() - start >= 0.9
+
+        asyncio.run(say_nothing(server.port))
+        wait_for(lambda: "closed: tunnel" in server.log.read_text())
+
+
+def test_over_tls_an_unfinished_handshake_and_an_ignored_goodbye_end_too(tmp_path):
+    made = ["-keyout", tmp_path / "key.pem", "-out", tmp_path / "cert.pem", "-subj", "/CN=localhost"]
+    subprocess.run(["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", *made], check=True)
+    flags = ["--ssl-keyfile", str(tmp_path / "key.pem"), "--ssl-certfile", str(tmp_path / "cert.pem")]
+    with serving(tmp_path, "HttpTools", "reaper.uvicorn:loop", *flags) as server:
+        found = asyncio.run(all_borne(OVER_TLS, server.port, PATIENCE))
+    assert all(borne[0].seconds is not None and borne[0].seconds >= 1 for borne in found.values()), found
+
+
+def test_uvicorns_own_keep_alive_holds_unless_ours_is_set():
+    from reaper.servers.waiting import Shared
+
+    async def keep_alive(environment):
+        return Shared(ReaperConfig.load(environ=environment), 5).config.timeouts.keep_alive
+
+    assert asyncio.run(keep_alive({})) == 5
+    assert asyncio.run(keep_alive({"REAPER_TIMEOUTS_KEEP_ALIVE": "7s"})) == 7
+
+
+def test_a_setting_that_cannot_be_used_is_one_line_and_status_2(tmp_path):
+    environment = {**os.environ, "REAPER_TIMEOUTS_BODY": "soon", "PYTHONPATH": "."}
+    command = [
+        sys.executable,
+        "-m",
+        "uvicorn",
+        "tests.asgi:application",
+        "--http",
+        "reaper.uvicorn:Auto",
+        "--port",
+        "0",
+    ]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE)
+    assert done.returncode == 2
+    lines = [line for line in done.stderr.splitlines() if "INFO" not in line]
+    assert len(lines) == 1
+    assert lines[0].startswith("reaper.uvicorn: timeouts.body: 'soon'")
+
+
+def test_every_name_of_uvicorns_that_is_used_is_there():
+    assert names.missing() == []
+
+
+def test_a_version_that_lacks_a_name_is_refused_in_one_line(monkeypatch, capsys):
+    monkeypatch.setitem(names.NAMES, "cycle", ("response_finished",))
+    with pytest.raises(SystemExit) as refused:
+        _ = reaper.uvicorn.H11
+    assert refused.value.code == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert "RequestResponseCycle.response_finished" in said
+
+
+def test_the_class_can_be_configured_in_code():
+    settings = ReaperConfig.load(environ={}, overrides={"timeouts.body": "3s"})
+    made = reaper.uvicorn.HttpTools.configured(settings)
+    assert made.settings is settings
+    assert reaper.uvicorn.HttpTools.settings is None
+
+
+def test_importing_reaper_imports_no_framework():
+    code = "import sys, reaper, json; print(json.dumps(sorted({n.split('.')[0] for n in sys.modules})))"
+    known = json.loads(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout)
+    assert not {"asyncio", "uvicorn", "trio", "uvloop", "h11", "httptools"} & set(known)
