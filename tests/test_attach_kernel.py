@@ -214,7 +214,7 @@ def test_a_look_by_descriptor_says_what_a_look_by_netlink_says() -> None:
 
 
 def test_a_process_that_does_not_exist_has_no_namespace() -> None:
-    with pytest.raises(Refusal, match="there is no process"):
+    with pytest.raises(Refusal, match="there is no such process"):
         Linux(2**22 + 1)
 
 

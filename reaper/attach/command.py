@@ -19,7 +19,7 @@ from ..config.flags import add_settings, settings
 from ..config.settings import ReaperConfig
 from ..errors import ConfigError, ReaperError
 from .judge import Limits
-from .kernel import Refusal, jiffy
+from .kernel import Linux, Refusal, jiffy
 from .tcpinfo import JIFFIES_AGAINST_US
 
 GOOD, UNUSABLE = 0, 2
@@ -104,14 +104,15 @@ def _watch(parsed: argparse.Namespace, config: Attach, limits: Limits, stack: Ex
         from .targets import ByListen, ByPid, ByUser, Target, parse_address
     except ImportError as error:
         raise Refusal(f"{error}: install psutil, or idle-reaper[attach]") from None
+    kernel = Linux(parsed.pid)
+    stack.callback(kernel.close)
     target: Target
     if parsed.pid is not None:
-        target = ByPid(parsed.pid)
+        target = ByPid(parsed.pid, kernel)
     elif parsed.listen is not None:
-        target = ByListen(parse_address(parsed.listen))
+        target = ByListen(parse_address(parsed.listen), kernel)
     else:
-        target = ByUser(parsed.all_listening_of)
-    stack.callback(target.kernel.close)
+        target = ByUser(parsed.all_listening_of, kernel)
     runner = Runner(
         target, limits, config, closes=parsed.close, only=parsed.only_networks, never=parsed.except_networks
     )
