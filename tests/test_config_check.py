@@ -118,10 +118,10 @@ def test_the_estimate_grows_with_what_is_asked_for() -> None:
     one = estimate(config(), connections=1000)
     assert 50 < one.bytes_per_connection < 1000
     assert one.memory_bytes == pytest.approx(1000 * one.bytes_per_connection, abs=1)
-    assert (one.wakeups_per_second, one.levels) == (2.0, 2)
+    assert (one.wakeups_per_second, one.levels) == (2.0, 3)
     aged = estimate(config(timeouts__max_age="1h", reaper__tick="250ms"), connections=1000)
     assert aged.bytes_per_connection > 1.5 * one.bytes_per_connection
-    assert (aged.wakeups_per_second, aged.levels) == (8.0, 3)
+    assert (aged.wakeups_per_second, aged.levels) == (8.0, 4)
 
 
 def test_a_reload_names_every_change_and_applies_only_the_live_ones() -> None:
@@ -153,7 +153,7 @@ def test_check_prints_values_with_their_origin_and_passes(
     assert lines["idle"] == ["7s", str(path)]
     assert lines["body"] == ["8s", "environment REAPER_TIMEOUTS_BODY"]
     assert lines["write"] == ["9s", "command line"]
-    assert lines["tunnel"] == ["1h", "default"]
+    assert lines["tunnel"] == ["10m", "default"]
     assert "verdict: pass" in attach
 
 

@@ -111,16 +111,28 @@ class Timeouts(Section):
         "A response is waiting and the client takes no byte of it; each byte it takes starts the wait anew (reset).",
         precedent="nginx send_timeout 60 s",
     )
+    request: float = option(
+        300.0,
+        Duration(),
+        "A request in flight: from its last header, or the last wait for its client, without an end (503).",
+        precedent="Node.js requestTimeout 300 s; Envoy route timeout 15 s; HAProxy timeout server",
+    )
     tunnel: float = option(
-        3600.0,
+        600.0,
         Duration(),
         "After an upgrade (WebSocket, CONNECT): no byte in either direction.",
-        precedent="HAProxy timeout tunnel 1 h (as documented); nginx proxy_read_timeout 60 s",
+        precedent="API Gateway 10 min; HAProxy timeout tunnel 1 h (as documented); nginx proxy_read_timeout 60 s",
+    )
+    tunnel_age: float = option(
+        86400.0,
+        Duration(),
+        "Age at which a tunnel is closed, whatever goes through it.",
+        precedent="API Gateway 2 h; HAProxy and nginx have none",
     )
     half_closed: float = option(
         30.0,
         Duration(),
-        "The client has shut its sending side, and takes no byte from ours.",
+        "The client has shut its sending side: it takes no byte from ours, or its answer is not ready yet.",
         precedent="HAProxy timeout client-fin 30 s (as documented)",
     )
     linger: float = option(
