@@ -10,6 +10,15 @@ from collections.abc import Sequence
 from typing import Any
 
 
+def shown(value: object) -> str:
+    """*value* for a message: its repr, cut to 80 characters; its type's name if it has none that can be made."""
+    try:
+        text = repr(value)
+    except Exception:  # the value's own; or an int of more digits than Python prints
+        return f"a {type(value).__name__} that cannot be printed"
+    return text if len(text) <= 80 else f"{text[:60]}... ({len(text)} characters)"
+
+
 class ReaperError(Exception):
     """Base of every error of this library. Never raised itself."""
 

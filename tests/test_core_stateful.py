@@ -68,7 +68,7 @@ class CoreMachine(RuleBasedStateMachine):
         for expiry in expired:
             entry = self.model.pop(expiry.uid)
             lease = self.leases.pop(expiry.uid)
-            assert expiry == (expiry.uid, lease, entry.reason, expiry.due, now, now - expiry.due)
+            assert expiry == (expiry.uid, lease, entry.reason, expiry.due, now, now - expiry.due, entry.timeout)
             assert expiry.due == self.closed[entry.epoch] + entry.timeout
             self.dead.append(lease)
         for uid in spared:
@@ -161,7 +161,7 @@ class CoreMachine(RuleBasedStateMachine):
         self.expect(expired, limit, self.now)
 
     @rule(step=STEPS, chosen=st.sets(UIDS), limit=st.sampled_from([None, 2]))
-    def expire_with_a_last_look(self, step, chosen, limit):
+    def expire_with_a_final_check(self, step, chosen, limit):
         self.now += step
         self.end_epoch()
         spared = []

@@ -61,7 +61,7 @@ class DenseMachine(CoreMachine):
         assert not [dead for dead in self.dead if dead == lease]
 
     @rule(step=STEPS, limit=st.sampled_from([None, 2]))
-    def a_last_look_that_fails_reaps_nobody(self, step, limit):
+    def a_final_check_that_fails_reaps_nothing(self, step, limit):
         self.now += step
         self.end_epoch()
 
@@ -83,7 +83,7 @@ class DenseMachine(CoreMachine):
         suspended=st.sets(UIDS),
         fails=st.booleans(),
     )
-    def what_happens_during_a_last_look_counts(self, step, touched, released, retimed, suspended, fails):
+    def what_happens_during_a_final_check_counts(self, step, touched, released, retimed, suspended, fails):
         self.now += step
         self.end_epoch()
         due = {uid for uid in self.model if self.due(uid) <= self.now}

@@ -153,3 +153,13 @@ async def test_a_drain_refuses_a_window_that_is_none():
     async with open_reaper() as r:
         with pytest.raises(InvalidArgument, match="window"):
             await r.drain(1, window=-1)
+
+
+@pytest.mark.parametrize("seed", [[], {}, object()])
+def test_a_seed_that_is_none_is_refused_by_name_and_value(seed):
+    with pytest.raises(InvalidArgument, match="seed must be an integer or None, got"):
+        Jitter(0.1, 1.0, seed=seed)
+
+
+def test_jitter_of_a_timeout_of_more_ticks_than_can_be_counted_is_finite():
+    assert 1e308 <= Jitter(0.5, 1e-6, seed=1).later(1e308) < float("inf")

@@ -2,8 +2,7 @@
 
 One rule: *all or nothing*. Defaults give way to a TOML file, the file to the environment
 (`REAPER_TIMEOUTS_IDLE=30s`), the environment to the command line; every fault found on the way is reported at once,
-and while there is one there is no configuration. The settings are declared here, those of `[attach]`
-in attach.py, and nowhere else.
+and while there is one there is no configuration. The settings are declared here and nowhere else.
 """
 
 from __future__ import annotations
@@ -18,15 +17,30 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import ConfigError
-from .attach import Attach
-from .options import Duration, Integer, Number, Option, Section, Text, option
+from .options import Duration, Integer, Number, Option, Text, option
 
 DEFAULT = "default"
 """The origin of a value that was not set anywhere."""
 
 
+class _Checked:
+    """A section: refuses values its options refuse, however it was made."""
+
+    __slots__ = ()
+
+    def __post_init__(self) -> None:
+        faults = []
+        for item in dataclasses.fields(self):  # type: ignore[arg-type]
+            value = getattr(self, item.name)
+            kind = item.metadata["kind"]
+            if not kind.check(value):
+                faults.append(f"{type(self).__name__.lower()}.{item.name}: {value!r}: expected {kind.wanted}")
+        if faults:
+            raise ConfigError("\n".join(faults))
+
+
 @dataclass(frozen=True, slots=True)
-class Reaper(Section):
+class Reaper(_Checked):
     """`[reaper]`: the clockwork. Changes need a restart."""
 
     tick: float = option(
@@ -60,7 +74,7 @@ class Reaper(Section):
 
 
 @dataclass(frozen=True, slots=True)
-class Timeouts(Section):
+class Timeouts(_Checked):
     """`[timeouts]`: how long a connection may be silent in each phase. Seconds; zero switches a timeout off."""
 
     idle: float = option(
@@ -111,28 +125,16 @@ class Timeouts(Section):
         "A response is waiting and the client takes no byte of it; each byte it takes starts the wait anew (reset).",
         precedent="nginx send_timeout 60 s",
     )
-    request: float = option(
-        300.0,
-        Duration(),
-        "A request in flight: from its last header, or the last wait for its client, without an end (503).",
-        precedent="Node.js requestTimeout 300 s; Envoy route timeout 15 s; HAProxy timeout server",
-    )
     tunnel: float = option(
-        600.0,
+        3600.0,
         Duration(),
         "After an upgrade (WebSocket, CONNECT): no byte in either direction.",
-        precedent="API Gateway 10 min; HAProxy timeout tunnel 1 h (as documented); nginx proxy_read_timeout 60 s",
-    )
-    tunnel_age: float = option(
-        86400.0,
-        Duration(),
-        "Age at which a tunnel is closed, whatever goes through it.",
-        precedent="API Gateway 2 h; HAProxy and nginx have none",
+        precedent="HAProxy timeout tunnel 1 h (as documented); nginx proxy_read_timeout 60 s",
     )
     half_closed: float = option(
         30.0,
         Duration(),
-        "The client has shut its sending side: it takes no byte from ours, or its answer is not ready yet.",
+        "The client has shut its sending side, and takes no byte from ours.",
         precedent="HAProxy timeout client-fin 30 s (as documented)",
     )
     linger: float = option(
@@ -171,7 +173,7 @@ class Timeouts(Section):
 
 
 @dataclass(frozen=True, slots=True)
-class Limits(Section):
+class Limits(_Checked):
     """`[limits]`: rates, sizes and counts. Zero is no limit unless the option says otherwise."""
 
     min_in_rate: float = option(
@@ -231,7 +233,7 @@ class Limits(Section):
 
 
 @dataclass(frozen=True, slots=True)
-class Server(Section):
+class Server(_Checked):
     """`[server]`: where it listens. Changes need a restart."""
 
     host: str = option("127.0.0.1", Text(), "Address to listen on.", live=False)
@@ -262,7 +264,7 @@ class ReaperConfig:
     Equality is by value; where a value came from does not count.
 
     Attributes:
-        reaper, timeouts, limits, server, attach: The sections, one attribute per key; durations are seconds.
+        reaper, timeouts, limits, server: The sections, one attribute per key; durations are seconds.
         origins: `section.key` -> where its value came from, for the keys that are not at their default.
     """
 
@@ -270,7 +272,6 @@ class ReaperConfig:
     timeouts: Timeouts = field(default_factory=Timeouts)
     limits: Limits = field(default_factory=Limits)
     server: Server = field(default_factory=Server)
-    attach: Attach = field(default_factory=Attach)
     origins: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
 
     @classmethod
@@ -307,10 +308,12 @@ class ReaperConfig:
 
 
 def _declared() -> Iterator[Option]:
-    for made in (Reaper, Timeouts, Limits, Server, Attach):
+    for section, made in (("reaper", Reaper), ("timeouts", Timeouts), ("limits", Limits), ("server", Server)):
         for item in dataclasses.fields(made):
-            said, path = item.metadata, f"{made.__name__.lower()}.{item.name}"
-            yield Option(path, said["kind"], item.default, said["doc"], said["precedent"], said["live"])
+            said = item.metadata
+            yield Option(
+                f"{section}.{item.name}", said["kind"], item.default, said["doc"], said["precedent"], said["live"]
+            )
 
 
 OPTIONS: Mapping[str, Option] = {found.path: found for found in _declared()}
@@ -346,7 +349,6 @@ class _Loader:
             Timeouts(**made["timeouts"]),
             Limits(**made["limits"]),
             Server(**made["server"]),
-            Attach(**made["attach"]),
             self.origins,
         )
 

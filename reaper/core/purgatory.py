@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Hashable, Iterable
 from typing import Any
 
-from ..errors import HookErrors, InvalidArgument, InvariantViolated
+from ..errors import HookErrors, InvalidArgument, InvariantViolated, shown
 from .slots import Slot, remove
 from .ticks import check_count
 from .timer import TimerEntry, TimerQueue
@@ -39,7 +39,7 @@ class DelayedOperation:
 
     def __init__(self, *, deadline: int) -> None:
         if type(deadline) is not int:
-            raise InvalidArgument(f"deadline must be an int in the timer queue's unit, got {deadline!r}")
+            raise InvalidArgument(f"deadline must be an int in the timer queue's unit, got {shown(deadline)}")
         self._deadline = deadline
         self._completed = self._cancelled = False
         self._purgatory: Purgatory | None = None  # while it waits
@@ -144,9 +144,9 @@ class Purgatory:
         Cost: O(keys).
         """
         if isinstance(keys, str):
-            raise InvalidArgument(f"keys must be an iterable of keys, not one string, got {keys!r}")
+            raise InvalidArgument(f"keys must be an iterable of keys, not one string, got {shown(keys)}")
         if operation._purgatory is not None:
-            raise InvalidArgument(f"operation must not wait in a purgatory already, got {operation!r}")
+            raise InvalidArgument(f"operation must not wait in a purgatory already, got {shown(operation)}")
         distinct = dict.fromkeys(keys)
         # One try is enough: with one thread, nothing can come true between it and the end of this method, except
         # through the caller's own hooks; those may also end the operation or, perversely, let it wait already.
@@ -155,7 +155,7 @@ class Purgatory:
         if operation._completed or operation._cancelled:
             return True
         if operation._purgatory is not None:
-            raise InvalidArgument(f"operation must not begin to wait in its own try_complete, got {operation!r}")
+            raise InvalidArgument(f"operation must not begin to wait in its own try_complete, got {shown(operation)}")
         operation._timer = self._timers.schedule(operation._deadline, operation)
         operation._watches = tuple(self._watch(operation, key) for key in distinct)
         operation._purgatory = self
@@ -167,7 +167,7 @@ class Purgatory:
         """Let every operation that waits under *key* try to complete, in the order in which they began to wait.
 
         Returns:
-            How many of those tries completed their operation; 0 for a key that nobody waits under.
+            How many of those tries completed their operation; 0 for a key under which none waits.
 
         Raises:
             HookErrors: hooks raised; every operation has had its try first. `expired` lists those that completed.
@@ -187,6 +187,9 @@ class Purgatory:
                 operation.try_complete()
             except Exception as error:
                 errors.append(error)
+            except BaseException as error:
+                error.expired = done  # type: ignore[attr-defined]
+                raise
             if operation._completed:
                 done.append(operation)
         if errors:
@@ -197,7 +200,7 @@ class Purgatory:
         """End every operation that waits under *key* without calling any of its hooks.
 
         Returns:
-            A new list of them, in the order in which they began to wait; empty for a key that nobody waits under. They
+            A new list of them, in the order in which they began to wait; empty for a key under which none waits. They
             are out of their other keys' lists too and can never complete.
 
         Cost: O(operations waiting under *key*, times their keys).
@@ -223,6 +226,7 @@ class Purgatory:
             ClockWentBackwards: *now* precedes the timer queue's clock. State unchanged.
             InvalidArgument: *now* is not an int, or *limit* is neither None nor an int >= 1. State unchanged.
             HookErrors: hooks raised; every due operation (up to *limit*) was expired first. `expired` lists them.
+            BaseException: as a hook raised it; its `expired` lists those expired so far, the others stay due.
 
         Timing: never before the deadline; see the timer queue for the latest moment.
         """
@@ -243,6 +247,9 @@ class Purgatory:
                     hook()
                 except Exception as error:
                     errors.append(error)
+                except BaseException as error:
+                    error.expired = expired  # type: ignore[attr-defined]
+                    raise
         if errors:
             raise HookErrors(f"{len(errors)} hooks raised while operations expired", errors, expired)
         return expired

@@ -1,55 +1,36 @@
-"""IdleReaper: who is due, and when. Pure: no clock, no I/O, no thread, no callback it was not given.
+"""IdleReaper: the law (law.py) for any uids and any number of timeouts, with a handle to touch by.
 
-The law: *never early; at most one tick late, plus the time the loop itself was stuck; exactly once.*
-
-How it is kept, in four moves:
-
-    touch    stores the open epoch in the lease. Nothing else happens.
-    close    gives the open epoch its real closing instant and opens the next. A slot is an (epoch, timeout, reason);
-             now it is known when it is due: closed + timeout, exactly, on no grid. A touch at t lies in an epoch with
-             t <= closed, so nothing can be due before t + timeout, whatever the loop did.
-    wait     slots due within the ring's span lie in a heap by due instant; later ones in a hierarchical timing wheel,
-             from which they drop into the ring. Whole slots cascade, not connections.
-    expire   opens the slots that are due. A lease whose epoch is the slot's has been silent: it is reaped. One whose
-             epoch has moved on is moved to that epoch's slot: at most once a timeout, however often it was touched.
+One rule: *whole slots wait, not connections*. A slot holds the leases of one (epoch, timeout, reason), so one instant
+is due for all of them. Slots due within the ring's span lie in a heap by due instant; later ones in a hierarchical
+timing wheel, from which they drop into the ring. When a slot is due, the leases whose epoch is still the slot's have
+been silent. Those whose epoch has moved on are moved to that epoch's slot: at most once per timeout, however often they
+were touched.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Sequence
+from collections.abc import Callable, Hashable
 from heapq import heappop, heappush
 from itertools import count, groupby
-from types import FunctionType
 from typing import Any
 
-from ..errors import DuplicateUid, InvariantViolated, UnknownUid
-from .hooks import ErrorHook, call
-from .lease import OPEN, Epoch, Expiry, Explanation, Hook, IdleSlot, Key, Lease, Statistics
+from ..errors import DuplicateUid, InvariantViolated, UnknownUid, shown
+from .law import MOVES_PER_CALL, Due, ErrorHook, Law, Spare
+from .lease import OPEN, Epoch, Explanation, Hook, IdleSlot, Key, Lease, Statistics, bind
 from .slots import remove
 from .sweep import sweep
-from .ticks import check_count, check_limit, check_now, check_timeout, seconds_to_tick
+from .ticks import check_count, check_now, check_timeout, seconds_to_tick
 from .wheel import TimingWheel
 
-MOVES_PER_CALL = 4096
-"""Leases that one `expire` with a limit may move on before it lets go although it found nobody to reap. About 1 ms."""
 
-Spare = Callable[[Sequence[Lease]], Collection[Lease]]
-"""The last look: of these leases, which have shown a sign of life after all?"""
-
-Doomed = list[tuple[IdleSlot, list[Lease]]]
-
-
-class IdleReaper:
+class IdleReaper(Law):
     """Watches connections and names those that have been silent for their timeout.
 
     All times are float seconds on one monotonic clock of the caller's. Not thread-safe: one event loop, one core.
 
     Args:
-        tick: Precision, seconds, > 0: how late a reap may be.
-        wheel_size: Ticks in the ring's span and slots a wheel level, >= 2. What is due later waits in the wheel.
-        epochs_per_tick: Epochs a tick, >= 1. With 1 the law's whole tick may be spent between a touch and the end of
-            its epoch; with 2 half a tick stays in hand for a loop that wakes late.
-        on_error: Called with (error, expiry) when a hook raises. None: see `expire`.
+        tick, epochs_per_tick, on_error: As in `Law`.
+        wheel_size: Ticks in the ring's span and slots per wheel level, >= 2. What is due later waits in the wheel.
     Raises:
         InvalidArgument: by name and value.
     """
@@ -57,26 +38,22 @@ class IdleReaper:
     def __init__(
         self, tick: float = 1.0, wheel_size: int = 64, *, epochs_per_tick: int = 1, on_error: ErrorHook | None = None
     ) -> None:
-        self.tick = check_timeout("tick", tick)
+        super().__init__(tick, epochs_per_tick, on_error)
         self.wheel_size = check_count("wheel_size", wheel_size, 2)
-        self._epoch_length = self.tick / check_count("epochs_per_tick", epochs_per_tick, 1)
-        self._on_error = on_error
         self._leases: dict[Any, Lease] = {}
-        self._hooks: dict[Any, Hook] = {}
-        self._armed = 0
         self._never = Epoch(OPEN, -1)  # the epoch that never closes: suspended leases lie in its slots
+        self._postponed = Epoch(OPEN, -1)  # so do, until the open epoch is closed, those that the final check spared
+        self._checked: set[IdleSlot] = set()  # slots of those that the final check is looking at
         self._slots: dict[IdleSlot, None] = {}  # every slot but those, in order of creation
         self._heap: list[tuple[float, int, IdleSlot]] = []  # (due, order of scheduling, slot)
         self._order = count()
         # Counts ticks since _origin.
         self._wheel: TimingWheel[IdleSlot] = TimingWheel(tick=1, wheel_size=wheel_size, start=0)
         self._origin = 0.0  # the first instant named
-        self._latest = float("-inf")  # the latest instant any call has named
-        self._judged = float("-inf")  # the latest instant anybody was judged by
-        self._epochs = self._expired = self._moved = self._averted = self._released = 0
-        self._max_lateness = 0.0
-        self._open = Epoch(0.0, 0)
-        self._lease_type, self._namespace = _bind(self, self._open)
+        self._namespace: dict[str, Any] = {"open_epoch": self._open}
+        self._lease_base = type("Lease", (Lease,), {"__slots__": (), "_core": self})
+        self._lease_type = bind(self._lease_base, self._namespace)
+        self._edge: float | None = None  # seconds before the open epoch: silences that began there are reported
 
     def __len__(self) -> int:
         return len(self._leases)
@@ -87,7 +64,14 @@ class IdleReaper:
     # ---- the life of a lease -------------------------------------------------------------------------------------
 
     def register(
-        self, uid: Hashable, timeout: float, now: float, on: Hook | None = None, *, reason: str = "idle"
+        self,
+        uid: Hashable,
+        timeout: float,
+        now: float,
+        on: Hook | None = None,
+        *,
+        reason: str = "idle",
+        since: float | Lease | None = None,
     ) -> Lease:
         """Watch *uid* from *now* on; registering counts as activity.
 
@@ -97,26 +81,62 @@ class IdleReaper:
             now: Seconds; must not be less than any instant named before.
             on: Called with the `Expiry` when it is reaped.
             reason: A short stable name that the `Expiry` carries.
+            since: The last activity, where that is not *now*: an instant not after it, or a lease of this core, ended
+                or not, whose last activity is taken over. An instant is rounded up by less than an epoch.
         Returns:
             The lease: touch it, release it when the connection ends by itself.
         Raises:
-            InvalidArgument: timeout or now is NaN, infinite, no number, or timeout <= 0. State unchanged.
+            InvalidArgument: timeout, now or since is NaN, infinite, no number, or timeout <= 0, or since is after now
+                or a lease of another core. State unchanged.
             ClockWentBackwards: now precedes an instant named before. State unchanged.
             DuplicateUid: uid is registered already. State unchanged.
-        Cost: O(1). Every distinct (timeout, reason) adds one slot an epoch: share timeouts, draw jitter in whole ticks.
+        Cost: O(1). Every distinct (timeout, reason) adds one slot per epoch: share timeouts; draw jitter in ticks.
         """
         timeout = check_timeout("timeout", timeout)
         now = check_now(now, self._latest)
+        if since is not None:
+            since = self._check_since(since, now)
         if uid in self._leases:
-            raise DuplicateUid(f"uid {uid!r} is registered already; release its lease first")
+            raise DuplicateUid(f"uid {shown(uid)} is registered already; release its lease first")
         self._wake_up(now)
-        lease = self._lease_type()
+        lease: Lease = self._lease_type()
         lease.uid = uid
         self._leases[uid] = lease
         if on is not None:
-            self._hooks[uid] = on
-        self._arm(lease, self._open, (timeout, reason))
+            self._hooks[lease] = on
+        self._arm(lease, self._open if since is None else self._epoch_at(since), (timeout, reason))
         return lease
+
+    def _epoch_at(self, since: float | Lease) -> Epoch:
+        if isinstance(since, Lease):
+            return since._epoch
+        opened = self._open.opened
+        return self._open if since >= opened else self._make_up(since, opened)
+
+    def report_silences(self, beyond: float, report: Callable[[Lease, float, float], object]) -> None:
+        """Make the touch of every lease registered from now on compare, and report the silences that it ends.
+
+        Such a lease has one more attribute, `log`, which is the caller's and not set at first.
+
+        Args:
+            beyond: Seconds, > 0. A touch knows its epoch only: a silence is reported for certain when it was longer
+                than this by an epoch, and never when it was shorter by an epoch.
+            report: Called with (lease, since, until) before the touch counts: the instants at which the epochs of the
+                last activity and of this one were opened. What it raises comes out of the touch.
+        Raises:
+            InvalidArgument: beyond is no duration. State unchanged.
+        Cost: a comparison per touch.
+        """
+        # A silence begins within its epoch, and is compared by when that was closed: an epoch less.
+        self._edge = check_timeout("beyond", beyond) - self._epoch_length
+
+        def silence_ended(lease: Lease, found: Epoch) -> None:
+            report(lease, lease._epoch.opened, found.opened)
+
+        self._namespace["silence_ended"] = silence_ended
+        self._namespace["edge"] = self._open.opened - self._edge
+        self._lease_type = bind(self._lease_base, self._namespace, reports=True)
+        self.touch = self._touch_by_lease  # type: ignore[method-assign]
 
     def touch(self, uid: Hashable) -> bool:
         """Note activity of *uid*; False if it is not registered. Cost: a dict look-up; `lease.touch()` is cheaper."""
@@ -124,6 +144,13 @@ class IdleReaper:
             self._leases[uid]._epoch = self._open
         except KeyError:
             return False
+        return True
+
+    def _touch_by_lease(self, uid: Hashable) -> bool:
+        lease = self._leases.get(uid)
+        if lease is None:
+            return False
+        lease.touch()
         return True
 
     def discard(self, uid: Hashable) -> bool:
@@ -165,8 +192,11 @@ class IdleReaper:
         if lease._chunk is None:
             return False
         self._leave(lease)
-        self._forget(lease)
-        self._released += 1
+        if not self._forget(lease):
+            self._forget_strays()
+        if self._hooks:
+            self._hooks.pop(lease, None)
+        self._counts.released += 1
         return True
 
     def _arm(self, lease: Lease, epoch: Epoch, key: Key) -> None:
@@ -186,7 +216,7 @@ class IdleReaper:
 
     def _leave(self, lease: Lease) -> Key:
         """Take *lease* out of its slot, and the slot out of the books if that emptied it and it lay far away."""
-        slot = lease._slot
+        slot: IdleSlot = lease._chunk.slot
         remove(lease)
         if slot.epoch is self._never:
             if not slot.live:
@@ -200,52 +230,26 @@ class IdleReaper:
                 self._drop(slot)
         return slot.key
 
-    def _forget(self, lease: Lease) -> None:
-        del self._leases[lease.uid]
-        if self._hooks:
-            self._hooks.pop(lease.uid, None)
+    # ---- where slots wait ----------------------------------------------------------------------------------------
 
-    # ---- time ----------------------------------------------------------------------------------------------------
-
-    def _wake_up(self, now: float) -> None:
-        """Before something is armed at *now*: if nothing was armed, nobody has kept the epochs going."""
-        self._latest = now
-        if not self._armed:
-            self._close(now)
-
-    def close_epoch(self, now: float, at_least: float = 0.0) -> bool:
-        """End the open epoch at *now* and open the next: what is touched from here on belongs to the next.
-
-        Args:
-            now: Seconds; must not be less than any instant named before.
-            at_least: Leave the epoch open if it has lasted less than this many seconds.
-        Returns:
-            Whether it was closed.
-        Raises:
-            InvalidArgument, ClockWentBackwards: State unchanged.
-        Cost: O(distinct (timeout, reason) in the epoch + slots that come within the ring's span).
-        """
-        now = check_now(now, self._latest)
-        self._latest = now
-        if now - self._open.opened < at_least:
-            return False
-        self._close(now)
-        return True
-
-    def _close(self, now: float) -> None:
-        ending = self._open
-        ending.closed = now
-        self._epochs += 1
-        self._open = Epoch(now, self._epochs)
+    def _settle(self, ended: Epoch) -> None:
+        now = ended.closed
         self._namespace["open_epoch"] = self._open
+        if self._edge is not None:
+            self._namespace["edge"] = now - self._edge
         if self._epochs == 1:
             self._origin = now
         self._lower(now)
-        for slot in list(ending.slots.values()):
+        for slot in list(ended.slots.values()):
             if slot.live:
                 self._schedule(slot)
             else:
                 self._drop(slot)
+        if self._postponed.slots:
+            for slot in self._postponed.slots.values():
+                for lease in slot.take():
+                    self._slot_of(lease._epoch, slot.key).add(lease)
+            self._postponed.slots.clear()
 
     def _slot_of(self, epoch: Epoch, key: Key) -> IdleSlot:
         slot = epoch.slots.get(key)
@@ -281,18 +285,6 @@ class IdleReaper:
             slot.timer = None
             heappush(self._heap, (slot.due, next(self._order), slot))
 
-    def next_wakeup(self) -> float | None:
-        """When `advance` should next be called: the end of the open epoch or the next due instant, whichever is first.
-
-        None when nothing is registered, or everything is suspended: then only `register`, `resume` or `retime` can
-        change that. An instant in the past means there is work now. O(1) amortised.
-        """
-        if not self._armed:
-            return None
-        end = self.epoch_ends
-        due = self._next_due()
-        return end if due is None or end < due else due
-
     def _next_due(self) -> float | None:
         heap = self._heap
         while heap:
@@ -303,115 +295,105 @@ class IdleReaper:
             self._drop(slot)
         return None
 
-    def advance(self, now: float, limit: int | None = None) -> list[Expiry]:
-        """Move the clock to *now*, note the end of the epoch, and reap what is due: `close_epoch`, then `expire`.
+    # ---- what is due ---------------------------------------------------------------------------------------------
 
-        An epoch younger than half its length stays open. Otherwise a wake at a due instant in the middle of an epoch
-        would cut it, both parts would fall due at instants of their own, and the wakes would multiply.
-
-        Args, Returns, Raises: as `expire`; ClockWentBackwards also when now precedes any instant named before.
-        """
-        check_limit(limit)
-        self.close_epoch(now, at_least=self._epoch_length / 2)
-        return self.expire(now, limit)
-
-    @property
-    def epoch_length(self) -> float:
-        """Seconds that an epoch lasts when nobody is late: tick / epochs_per_tick."""
-        return self._epoch_length
-
-    @property
-    def epoch_ends(self) -> float:
-        """The instant at which the open epoch should be closed. How late that happens is how late the loop is."""
-        return self._open.opened + self._epoch_length
-
-    def expire(self, now: float, limit: int | None = None, spare: Spare | None = None) -> list[Expiry]:
-        """Reap what is due as of *now*: due <= now.
-
-        It may be given an instant that is already a little past - the one at which `close_epoch` was called before the
-        loop was let run - and then judges as of that instant.
-
-        Args:
-            now: Seconds; must not be less than the last instant judged by.
-            limit: Most leases to look at for the last time; the rest stays due. None for all. With a limit the list
-                may be empty although more is due, once `MOVES_PER_CALL` live leases have been moved on; `next_wakeup()`
-                tells: it is not later than now.
-            spare: The last look: called once with the leases about to be reaped, in order; those it returns are alive
-                after all, count as averted, and are treated as touched now. If it raises, nobody is reaped.
-        Returns:
-            A new list, earliest due first, ties in the order of arrival in their slot; may be empty. Their leases have
-            ended.
-        Raises:
-            InvalidArgument, ClockWentBackwards: State unchanged.
-            HookErrors: hooks raised and there is no on_error. All hooks have run; `.expired` has the list.
-        Cost: O(reaped + moved).
-        """
-        check_limit(limit)
-        now = check_now(now, self._judged, "after judging by")
-        self._judged = now
-        if now > self._latest:
-            self._latest = now
-            self._lower(now)
-        doomed: Doomed = []
+    def _take_due(self, now: float, limit: int | None) -> list[Due]:
+        taken: list[Due] = []
         room = limit
         moves = 0
         while (due := self._next_due()) is not None and due <= now:
             entry = heappop(self._heap)
             slot = entry[2]
-            taken, moved = sweep(slot, self._slot_of, room, None if limit is None else MOVES_PER_CALL - moves)
-            self._armed -= len(taken)
+            silent, moved = sweep(slot, self._slot_of, room, None if limit is None else MOVES_PER_CALL - moves)
             moves += moved
-            if taken:
-                doomed.append((slot, taken))
+            if silent:
+                taken.append(Due(slot.epoch, slot.key, silent))
             if slot.live:
                 heappush(self._heap, entry)
             else:
                 self._drop(slot)
-            if room is not None and limit is not None:
-                room -= len(taken)
+            if room is not None:
+                room -= len(silent)
                 if room == 0 or moves >= MOVES_PER_CALL:
                     break
-        self._moved += moves
-        if not doomed:
-            return []
-        if spare is not None:
-            doomed = self._last_look(doomed, spare)
-        return self._reap(doomed, now)
+        self._counts.moved += moves
+        return taken
 
-    def _last_look(self, doomed: Doomed, spare: Spare) -> Doomed:
+    def _final_check(self, due: list[Due], spare: Spare, now: float) -> list[Due]:
+        for epoch, key, leases in due:  # into slots of their own: they live, and whatever is called on them counts
+            slot = IdleSlot(epoch, key)
+            self._checked.add(slot)
+            for lease in leases:
+                slot.add(lease)
         try:
-            spared = set(map(id, spare([lease for _, taken in doomed for lease in taken])))
-        except BaseException:
-            for slot, taken in doomed:
-                for lease in taken:
-                    self._arm(lease, lease._epoch, slot.key)
-            raise
-        if not spared:
-            return doomed
-        left = []
-        for slot, taken in doomed:
-            for lease in taken:
-                if id(lease) in spared:
-                    self._arm(lease, self._open, slot.key)
-                    self._averted += 1
-            left.append((slot, [lease for lease in taken if id(lease) not in spared]))
-        return left
+            return super()._final_check(due, spare, now)
+        finally:
+            self._checked.clear()
 
-    def _reap(self, doomed: Doomed, now: float) -> list[Expiry]:
-        expired: list[Expiry] = []
-        for slot, taken in doomed:
-            due = slot.due
-            reason = slot.key[1]
-            lateness = now - due
-            if taken and lateness > self._max_lateness:
-                self._max_lateness = lateness
-            expired += [Expiry(lease.uid, lease, reason, due, now, lateness) for lease in taken]
-        self._expired += len(expired)
-        hooks = [self._hooks.get(expiry.uid) for expiry in expired] if self._hooks else ()
-        for expiry in expired:
-            self._forget(expiry.lease)
-        call(hooks, expired, self._on_error)  # only now: the books are closed
-        return expired
+    def _silent_of(self, group: Due) -> list[Lease]:
+        silent = []
+        for lease in group.leases:
+            if lease._chunk is not None and lease._chunk.slot in self._checked:
+                if lease._epoch is group.epoch:
+                    silent.append(lease)
+                else:
+                    self._move(lease, lease._epoch, group.key)
+        return silent
+
+    def _put_back(self, group: Due) -> None:
+        for lease in group.leases:
+            self._move(lease, group.epoch, group.key)
+
+    def _revive(self, lease: Lease, group: Due, since: float | None, now: float) -> bool:
+        if since is None:
+            remove(lease)
+            slot = self._postponed.slots.get(group.key)
+            if slot is None:
+                slot = self._postponed.slots[group.key] = IdleSlot(self._postponed, group.key)
+            slot.add(lease)
+            return True
+        epoch = self._epoch_at(since)
+        if epoch.closed + group.key[0] <= now:
+            return False
+        self._move(lease, epoch, group.key)
+        return True
+
+    def _move(self, lease: Lease, epoch: Epoch, key: Key) -> None:
+        remove(lease)
+        lease._epoch = epoch
+        self._slot_of(epoch, key).add(lease)
+
+    def _end_all(self, due: list[Due]) -> None:
+        strays = 0
+        for group in due:
+            self._armed -= len(group.leases)
+            for lease in group.leases:
+                lease._chunk = None
+                strays += not self._forget(lease)
+        if strays:
+            self._forget_strays()
+
+    def _forget(self, lease: Lease) -> bool:
+        """Take *lease*, which has ended, out of the books. False if its uid does not lead to it any more."""
+        try:
+            found = self._leases.pop(lease.uid)
+            if found is lease:
+                return True
+            self._leases[found.uid] = found
+        except Exception:  # of the dictionary, or of the uid's own __hash__ or __eq__
+            pass
+        return self._leases.pop(lease, None) is lease
+
+    def _forget_strays(self) -> None:
+        """Find ended leases whose uid has another hash than at first, or raises; those that raise get another key."""
+        leases: dict[Any, Lease] = {}
+        for uid, lease in self._leases.items():
+            if lease._chunk is not None:
+                try:
+                    leases[lease if uid in leases else uid] = lease
+                except Exception:
+                    leases[lease] = lease
+        self._leases = leases
 
     # ---- looking in ----------------------------------------------------------------------------------------------
 
@@ -423,7 +405,7 @@ class IdleReaper:
         """
         lease = self._leases.get(uid)
         if lease is None:
-            raise UnknownUid(f"uid {uid!r} is not registered")
+            raise UnknownUid(f"uid {shown(uid)} is not registered")
         epoch, slot = lease._epoch, lease._slot
         timeout, reason = slot.key
         is_open = epoch is self._open
@@ -452,18 +434,21 @@ class IdleReaper:
         check_count("n", n, 0)
         found: list[Any] = []
         met: dict[Epoch, list[Any]] = {}  # leases met so far, by the epoch of their last touch
-        slots = sorted(self._slots, key=lambda slot: slot.epoch.serial)
+        for slot in self._postponed.slots.values():
+            for lease in slot:
+                met.setdefault(lease._epoch, []).append(lease.uid)
+        slots = sorted(self._slots, key=lambda slot: slot.epoch.rank)
         for epoch, group in groupby(slots, key=lambda slot: slot.epoch):
             for slot in group:
                 for lease in slot:
                     met.setdefault(lease._epoch, []).append(lease.uid)
             # A lease lies in its own epoch's slot or in an older one: of this epoch and older ones all have been met.
-            for known in sorted((e for e in met if e.serial <= epoch.serial), key=lambda e: e.serial):
+            for known in sorted((e for e in met if e.rank <= epoch.rank), key=lambda e: e.rank):
                 found += met.pop(known)
             if len(found) >= n:
                 break
         else:
-            for known in sorted(met, key=lambda e: e.serial):
+            for known in sorted(met, key=lambda e: e.rank):
                 found += met[known]
         return found[:n]
 
@@ -474,12 +459,7 @@ class IdleReaper:
             suspended=len(self._leases) - self._armed,
             slots=len(self._heap),
             slots_in_wheel=len(self._wheel),
-            epochs=self._epochs,
-            expired=self._expired,
-            moved=self._moved,
-            averted=self._averted,
-            released=self._released,
-            max_lateness=self._max_lateness,
+            **self._common(),
         )
 
     def check(self) -> None:
@@ -490,10 +470,11 @@ class IdleReaper:
         """
         in_heap = [slot for _, _, slot in self._heap]
         for uid, lease in self._leases.items():
-            if lease.uid != uid or lease._chunk is None:
+            if (uid is not lease.uid and uid is not lease) or lease._chunk is None:
                 raise InvariantViolated(f"uid {uid!r} maps to {lease!r}")
             if lease._slot.epoch.slots.get(lease._slot.key) is not lease._slot:
                 raise InvariantViolated(f"{lease!r} lies in a slot that is not in the books of its epoch")
+        known = set(self._leases.values())
         armed = in_wheel = 0
         for slot in self._slots:
             slot.check()
@@ -505,43 +486,26 @@ class IdleReaper:
             armed += slot.live
             in_wheel += slot.timer is not None
             for lease in slot:
-                if self._leases.get(lease.uid) is not lease:
+                if lease not in known:
                     raise InvariantViolated(f"{lease!r} lies in a slot but is not registered")
-                if lease._epoch.serial < slot.epoch.serial:
+                if lease._epoch.rank < slot.epoch.rank:
                     raise InvariantViolated(f"{lease!r} lies in a slot that is due after it")
-        parked = 0
+        suspended = 0
         for slot in self._never.slots.values():
             slot.check()
-            parked += slot.live
-        if armed != self._armed or armed + parked != len(self._leases):
-            raise InvariantViolated(f"{armed} armed, {parked} suspended; books: {self._armed} of {len(self._leases)}")
+            suspended += slot.live
+        for slot in self._postponed.slots.values():
+            slot.check()
+            armed += slot.live
+        if armed != self._armed or armed + suspended != len(self._leases):
+            raise InvariantViolated(
+                f"{armed} armed, {suspended} suspended; books: {self._armed} of {len(self._leases)}"
+            )
         if in_wheel != len(self._wheel):
             raise InvariantViolated(f"{in_wheel} slots wait in the wheel, it counts {len(self._wheel)}")
-        if not set(self._hooks) <= set(self._leases):
+        if not set(self._hooks) <= known:
             raise InvariantViolated("a hook outlived its lease")
         for due, _, slot in self._heap:
             if due != slot.due or slot not in self._slots:
                 raise InvariantViolated(f"slot {slot.key} waits for {due}")
         self._wheel.check()
-
-
-open_epoch: Epoch  # never set here: a global of each core's own copy of _touch
-
-
-def _touch(self: Lease) -> None:
-    self._epoch = open_epoch  # noqa: F821
-
-
-def _bind(core: IdleReaper, first: Epoch) -> tuple[type[Lease], dict[str, Epoch]]:
-    """The lease class of one core, and the namespace in which its `touch` finds the open epoch.
-
-    A name saves each lease a reference to its core, and each touch two attribute loads; with a fifth field a lease
-    would straddle two cache lines, which costs more than both. A namespace of its own is the fastest place for the
-    name (a variable closed over: 1.36x an empty call, this: 1.28x, hot).
-    """
-    namespace = {"open_epoch": first}
-    # CPython keeps what it learnt about a store in the code object. Two cores must not share one, or each would unlearn
-    # what the other taught (tests/test_core.py: test_two_cores_do_not_share...).
-    touch = FunctionType(_touch.__code__.replace(co_name="touch"), namespace, "touch")
-    touch.__doc__ = Lease.touch.__doc__
-    return type("Lease", (Lease,), {"__slots__": (), "_core": core, "touch": touch}), namespace

@@ -5,8 +5,8 @@ One timeout for all, time in whole ticks, two structures:
     slots   a ring of timeout_ticks + 1 lists: where a uid physically lies
     index   uid -> tick of its last touch: where it *should* lie
 
-A touch changes only the index. When a slot comes due, whoever's index has moved on is moved on, and the rest has
-expired; so a uid moves at most once a timeout, however often it is touched.
+A touch changes only the index. When a slot comes due, a uid whose index has moved on is moved on, and the rest has
+expired; so a uid moves at most once per timeout, however often it is touched.
 
 Why one slot more than the timeout: a touch in tick e may have come at the very end of e. With n slots it would be
 reaped up to one tick early; with n + 1 it is reaped zero to one tick late, never early.
@@ -19,8 +19,11 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import Any
 
-from ..errors import ClockWentBackwards, InvalidArgument, InvariantViolated
+from ..errors import ClockWentBackwards, InvalidArgument, InvariantViolated, shown
 from .ticks import check_count
+
+MOST_TICKS = 1 << 24
+"""Each of them is a list: 16 million take a gigabyte."""
 
 _GONE = None  # index of a uid that was discarded but still lies in its slot
 
@@ -31,10 +34,10 @@ class IdleRing:
     Not thread-safe. `len(ring)` and `uid in ring` count what is tracked now.
 
     Args:
-        timeout_ticks: Whole ticks of silence allowed, >= 1.
+        timeout_ticks: Whole ticks of silence allowed, 1 to `MOST_TICKS`.
         start: The current tick at the beginning.
     Raises:
-        InvalidArgument: timeout_ticks is not an integer >= 1, or start is not an integer.
+        InvalidArgument: timeout_ticks is no such integer, or start is not an integer.
     Timing: a uid last touched in tick e is handed out by the first `advance(tick)` with tick > e + timeout_ticks.
     Source: ours; the ring of the "100,000 idle connections" problem, touched lazily.
     """
@@ -42,7 +45,7 @@ class IdleRing:
     __slots__ = ("_index", "_len", "_slots", "tick", "timeout_ticks")
 
     def __init__(self, timeout_ticks: int = 30, start: int = 0) -> None:
-        self.timeout_ticks = check_count("timeout_ticks", timeout_ticks, 1)
+        self.timeout_ticks = check_count("timeout_ticks", timeout_ticks, 1, MOST_TICKS)
         self.tick = _check_tick("start", start)
         self._slots: list[list[Any]] = [[] for _ in range(timeout_ticks + 1)]
         self._index: dict[Any, int | None] = {}
@@ -107,13 +110,13 @@ class IdleRing:
         expired: list[Any] = []
         # The slots hold touches of the ticks self.tick - timeout_ticks to self.tick; due are those before
         # tick - timeout_ticks.
-        # Oldest first: whoever has moved on lands in a slot that this loop reaches later, or not at all.
+        # Oldest first: a uid that has moved on lands in a slot that this loop reaches later, or not at all.
         for touched in range(self.tick - self.timeout_ticks, min(tick - self.timeout_ticks, self.tick + 1)):
             due, slots[touched % size] = slots[touched % size], []
             for uid in due:
-                last = index[uid]
+                last = index.get(uid, _GONE)
                 if last is _GONE:
-                    del index[uid]
+                    index.pop(uid, None)  # it may have gone before, if its hash has changed
                 elif last == touched:
                     del index[uid]
                     expired.append(uid)
@@ -141,5 +144,5 @@ class IdleRing:
 
 def _check_tick(name: str, value: int) -> int:
     if type(value) is not int:
-        raise InvalidArgument(f"{name} must be an integer number of ticks, got {value!r}")
+        raise InvalidArgument(f"{name} must be an integer number of ticks, got {shown(value)}")
     return value

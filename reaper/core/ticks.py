@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from typing import NewType
 
-from ..errors import ClockWentBackwards, InvalidArgument
+from ..errors import ClockWentBackwards, InvalidArgument, shown
 
 Tick = NewType("Tick", int)
 """A whole number of ticks since an origin that the owner of the number chose."""
@@ -38,6 +38,17 @@ def seconds_to_tick(instant: float, origin: float, tick: float) -> Tick:
     """
     ticks = (instant - origin) / tick
     return Tick(math.floor(ticks)) if ticks < FAR_AWAY else FAR_AWAY
+
+
+def next_multiple(instant: float, step: float) -> float:
+    """The first multiple of *step* seconds that is not before *instant*; itself where floats lie too far apart."""
+    count = instant / step
+    if abs(count) >= 1 << 52:
+        return instant
+    whole = math.ceil(count)
+    while whole * step < instant:  # the quotient or the product was rounded
+        whole += 1
+    return whole * step
 
 
 def seconds_to_ms_deadline(instant: float) -> int:
@@ -79,18 +90,20 @@ def check_timeout(name: str, value: float) -> float:
     """
     number = _finite(name, value, "a finite number of seconds > 0")
     if number <= 0:
-        raise InvalidArgument(f"{name} must be a finite number of seconds > 0, got {value!r}")
+        raise InvalidArgument(f"{name} must be a finite number of seconds > 0, got {shown(value)}")
     return number
 
 
-def check_count(name: str, value: int, least: int) -> int:
-    """Return *value* when it is an integer >= *least*.
+def check_count(name: str, value: int, least: int, most: int | None = None) -> int:
+    """Return *value* when it is an integer >= *least*, and <= *most* unless that is None.
 
     Raises:
         InvalidArgument: it is anything else, a bool included; the message carries *name* and the value.
     """
     if type(value) is not int or value < least:
-        raise InvalidArgument(f"{name} must be an integer >= {least}, got {value!r}")
+        raise InvalidArgument(f"{name} must be an integer >= {least}, got {shown(value)}")
+    if most is not None and value > most:
+        raise InvalidArgument(f"{name} must be an integer <= {most}, got {shown(value)}")
     return value
 
 
@@ -121,11 +134,11 @@ def _finite(name: str, value: float, wanted: str) -> float:
     # float is the common case; exact type first, because register() runs this once per connection.
     if type(value) is not float:
         if isinstance(value, bool) or not isinstance(value, (int, float)):
-            raise InvalidArgument(f"{name} must be {wanted}, got {value!r}")
+            raise InvalidArgument(f"{name} must be {wanted}, got {shown(value)}")
         try:
             value = float(value)
         except OverflowError:
-            raise InvalidArgument(f"{name} must be {wanted}, got {value!r}") from None
+            raise InvalidArgument(f"{name} must be {wanted}, got {shown(value)}") from None
     if not math.isfinite(value):
-        raise InvalidArgument(f"{name} must be {wanted}, got {value!r}")
+        raise InvalidArgument(f"{name} must be {wanted}, got {shown(value)}")
     return value

@@ -10,12 +10,9 @@ are the implementation this library uses.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
-from ..errors import InvalidArgument
-
-if TYPE_CHECKING:
-    from .wheel import TimingWheel
+from ..errors import InvalidArgument, shown
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -45,6 +42,13 @@ class TimerQueue(Protocol[T]):
     def advance(self, now: int) -> Sequence[TimerEntry[T]]: ...
     def next_expiry(self) -> int | None: ...
     def __len__(self) -> int: ...
+
+
+class Wheel(Protocol):
+    """What a timer asks of its wheel, which its slot knows."""
+
+    def _forget(self, timer: Any) -> None: ...
+    def _move(self, timer: Any, deadline: int) -> None: ...
 
 
 class Timer(Generic[T]):
@@ -85,7 +89,7 @@ class Timer(Generic[T]):
         """
         if self._chunk is None:
             return False
-        wheel: TimingWheel[T] = self._chunk.slot.wheel
+        wheel: Wheel = self._chunk.slot.wheel
         wheel._forget(self)
         self._pos = -1
         return True
@@ -102,10 +106,10 @@ class Timer(Generic[T]):
         Cost: O(1) amortised, plus the number of levels.
         """
         if type(deadline) is not int:
-            raise InvalidArgument(f"deadline must be an int in the wheel's unit, got {deadline!r}")
+            raise InvalidArgument(f"deadline must be an int in the wheel's unit, got {shown(deadline)}")
         if self._chunk is None:
             return False
-        wheel: TimingWheel[T] = self._chunk.slot.wheel
+        wheel: Wheel = self._chunk.slot.wheel
         wheel._move(self, deadline)
         return True
 

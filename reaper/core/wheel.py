@@ -23,7 +23,7 @@ from heapq import heappop, heappush
 from operator import attrgetter
 from typing import Generic, NamedTuple, TypeVar
 
-from ..errors import ClockWentBackwards, InvalidArgument, InvariantViolated
+from ..errors import ClockWentBackwards, InvalidArgument, InvariantViolated, shown
 from .slots import Slot, remove
 from .ticks import check_count, deadline_to_tick, now_to_tick
 from .timer import Timer
@@ -116,7 +116,7 @@ class TimingWheel(Generic[T]):
         Cost: O(1) plus the number of levels; O(log slots) for a slot's first timer. See benchmarks/heart/timers.py.
         """
         if type(deadline) is not int:
-            raise InvalidArgument(f"deadline must be an int in the wheel's unit, got {deadline!r}")
+            raise InvalidArgument(f"deadline must be an int in the wheel's unit, got {shown(deadline)}")
         self._scheduled = order = self._scheduled + 1
         timer = Timer(deadline, item, order)
         self._place(timer)
@@ -140,7 +140,7 @@ class TimingWheel(Generic[T]):
         Cost: O(returned + moved down + slots passed that were in use); nothing due is one comparison.
         """
         if type(now) is not int:
-            raise InvalidArgument(f"now must be an int in the wheel's unit, got {now!r}")
+            raise InvalidArgument(f"now must be an int in the wheel's unit, got {shown(now)}")
         if now < self._now:
             raise ClockWentBackwards(f"now must not precede {self._now}, the wheel's clock, got {now}")
         self._now = now
@@ -300,5 +300,5 @@ def _check_sizes(wheel_size: int | Sequence[int]) -> tuple[int, ...]:
     if isinstance(wheel_size, int):
         return (check_count("wheel_size", wheel_size, 2),)
     if not isinstance(wheel_size, Sequence) or not wheel_size:
-        raise InvalidArgument(f"wheel_size must be an int >= 2 or one for each level, got {wheel_size!r}")
+        raise InvalidArgument(f"wheel_size must be an int >= 2 or one for each level, got {shown(wheel_size)}")
     return tuple(check_count(f"wheel_size[{level}]", size, 2) for level, size in enumerate(wheel_size))

@@ -71,11 +71,11 @@ class AgedSlot:
 
     __slots__ = ("cursor", "due", "epoch", "key", "mixed", "serial", "tidy_at", "uids")
 
-    def __init__(self, serial: int, epoch: Epoch, key: Key) -> None:
+    def __init__(self, serial: int, epoch: Epoch, key: Key, due: float) -> None:
         self.serial = serial
         self.epoch = epoch
         self.key = key  # not the lane: that goes with its last member, and comes back as another
-        self.due = epoch.closed + key[0]
+        self.due = due  # the instant at which it is looked at: when they are due, or later
         self.uids = array("I")
         self.cursor = 0  # positions below it have been looked at
         self.mixed = False
@@ -94,7 +94,7 @@ class Aged:
         self._epochs = epochs
         self._slot_of = array("I")  # uid -> serial of its slot; means something only while its byte is AGED
         self._slots: dict[int, AgedSlot] = {}
-        self._by_key: dict[tuple[int, Key], AgedSlot] = {}
+        self._by_key: dict[tuple[Epoch, Key, float], AgedSlot] = {}
         self._heap: list[tuple[float, int]] = []  # (due, serial of the slot)
         self._dropped: list[int] = []
         self._serial = 0
@@ -111,14 +111,19 @@ class Aged:
         self._heap.clear()
         self._dropped.clear()
 
-    def slot(self, epoch: Epoch, key: Key) -> AgedSlot:
-        """Where those of *key* who have been silent since *epoch* are noted; a new one if there is none."""
-        slot = self._by_key.get((epoch.serial, key))
+    def slot(self, epoch: Epoch, key: Key, not_before: float = 0.0) -> AgedSlot:
+        """Where those of *key* who have been silent since *epoch* are noted; a new one if there is none.
+
+        Args:
+            not_before: Seconds; they are not looked at before this instant, although they may be due.
+        """
+        due = max(epoch.closed + key[0], not_before)
+        slot = self._by_key.get((epoch, key, due))
         if slot is None:
             self._serial = (self._serial + 1) & 0xFFFFFFFF
-            slot = AgedSlot(self._serial, epoch, key)
-            self._slots[slot.serial] = self._by_key[epoch.serial, key] = slot
-            heappush(self._heap, (slot.due, slot.serial))
+            slot = AgedSlot(self._serial, epoch, key, due)
+            self._slots[slot.serial] = self._by_key[epoch, key, due] = slot
+            heappush(self._heap, (due, slot.serial))
         return slot
 
     def add(self, uid: int, slot: AgedSlot) -> None:
@@ -146,7 +151,7 @@ class Aged:
         """Take the slot that is due first out of the queue; `slot_of` knows it until `sweep`."""
         serial = heappop(self._heap)[1]
         slot = self._slots[serial]
-        del self._by_key[slot.epoch.serial, slot.key]
+        del self._by_key[slot.epoch, slot.key, slot.due]
         self._dropped.append(serial)
 
     def sweep(self) -> None:
@@ -177,7 +182,7 @@ class Aged:
 
     def members(self) -> Iterator[tuple[Epoch, list[int]]]:
         """(epoch, uids in order) for everybody in here, by slot, oldest epoch first. Cost: O(entries)."""
-        for slot in sorted(self._slots.values(), key=lambda slot: slot.epoch.serial):
+        for slot in sorted(self._slots.values(), key=lambda slot: slot.epoch.rank):
             yield slot.epoch, sorted(set(self._valid(slot, 0, len(slot.uids))))
 
     def _valid(self, slot: AgedSlot, start: int, end: int) -> Iterator[int]:

@@ -8,13 +8,11 @@ from __future__ import annotations
 from array import array
 from dataclasses import dataclass
 from types import FunctionType
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from ..core.lease import Lease, Statistics
-
-if TYPE_CHECKING:
-    from .lanes import Lane
-    from .reaper import DenseReaper
+from ..errors import UnknownUid
+from .lanes import Lane
 
 
 class DenseLease(Lease):
@@ -51,6 +49,21 @@ class DenseLease(Lease):
         """What a reap would give as its reason; None when not alive."""
         lane = self._lane
         return None if lane is None else lane.reason
+
+    @property
+    def active_from(self) -> float:
+        """As in `Lease`, while it is alive and not suspended. After that: UnknownUid."""
+        return self._core.explain(self._living()).active_from  # type: ignore[no-any-return]
+
+    @property
+    def active_until(self) -> float | None:
+        """As in `Lease`, while it is alive and not suspended. After that: UnknownUid."""
+        return self._core.explain(self._living()).active_until  # type: ignore[no-any-return]
+
+    def _living(self) -> int:
+        if not self.alive:
+            raise UnknownUid(f"{self!r} has ended: its last activity is forgotten")
+        return self.uid  # type: ignore[no-any-return]
 
     @property
     def _lane(self) -> Lane | None:
@@ -92,11 +105,11 @@ def _touch(self: DenseLease) -> None:
 
 
 def bind(
-    core: DenseReaper, its_epochs: bytearray, its_generations: array[int], number: int
+    core: Any, its_epochs: bytearray, its_generations: array[int], number: int
 ) -> tuple[type[DenseLease], dict[str, Any]]:
     """The lease class of one reaper, and the namespace in which its `touch` finds the open epoch's number.
 
-    As `core.IdleReaper` does it and for the same reasons.
+    As `reaper.core.lease.bind` does it and for the same reasons.
     """
     namespace: dict[str, Any] = {"epochs": its_epochs, "generations": its_generations, "open_number": number}
     touch = FunctionType(_touch.__code__.replace(co_name="touch"), namespace, "touch")

@@ -17,15 +17,15 @@ may be written blindly: a touch that comes too late can neither bring back nor r
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from heapq import heapify, heapreplace
-from typing import NamedTuple
+from operator import attrgetter
 
-from ..core.hooks import ErrorHook, call
-from ..core.lease import OPEN, Epoch, Expiry, Explanation, Hook, Key
-from ..core.reaper import MOVES_PER_CALL, Spare
-from ..core.ticks import check_count, check_limit, check_now, check_timeout
-from ..errors import DuplicateUid, InvalidArgument, InvariantViolated, UnknownUid
+from ..core.law import MOVES_PER_CALL, Due, ErrorHook, Law
+from ..core.lease import OPEN, Epoch, Explanation, Hook, Key, Lease
+from ..core.ticks import check_count, check_now, check_timeout
+from ..errors import DuplicateUid, InvalidArgument, InvariantViolated, UnknownUid, shown
 from .lanes import AGED, Aged, AgedSlot, Lane
 from .lease import DenseLease, DenseStatistics, bind
 
@@ -36,17 +36,10 @@ BYTES_A_MOVE = 8192
 """Bytes that `find` passes over in the time of one step in Python, roughly; so a long pass counts as work."""
 
 
-class Doomed(NamedTuple):
-    """Candidates of one lane and one epoch, by uid."""
-
-    lane: Lane
-    epoch: Epoch
-    byte: int
-    due: float
-    leases: list[DenseLease]
+_closing = attrgetter("closed")
 
 
-class DenseReaper:
+class DenseReaper(Law):
     """Watches connections that have small numbers and names those that have been silent for their timeout.
 
     The same law, methods, arguments and errors as `IdleReaper`; what is said of those is not said again here. All times
@@ -55,14 +48,15 @@ class DenseReaper:
     It differs in this: a uid is an int, from 0 to `max_uid`; those who are due at one instant come by uid, not by
     arrival; a connection's own handle need not be kept, `touch(uid)` is the cheapest way; while a connection is
     suspended it is taken for active, and nothing is remembered of the time before; at most 255 distinct
-    (timeout, reason) are in use at a time, counting twice those of which some are suspended; during a last look the
-    leases are still alive, and touching one of them spares it as well.
+    (timeout, reason) are in use at a time, counting twice those of which some are suspended; there is no
+    `report_silences`, for a touch that is one byte cannot compare.
 
     Args:
         tick: Precision, seconds, > 0: how late a reap may be.
         epochs_per_tick: Epochs a tick, >= 1, as in `IdleReaper`.
         capacity: Uids to make room for at once. It grows on demand, copying 6 to 10 bytes a uid.
-        max_uid: The largest uid that is accepted. Memory goes up to the largest in use, whatever lies below.
+        max_uid: The largest uid that is accepted, up to 2**32 - 1. Memory goes up to the largest in use, whatever lies
+            below.
         on_error: Called with (error, expiry) when a hook raises. None: see `expire`.
     Raises:
         InvalidArgument: by name and value.
@@ -87,25 +81,20 @@ class DenseReaper:
         max_uid: int = MAX_UID,
         on_error: ErrorHook | None = None,
     ) -> None:
-        self.tick = check_timeout("tick", tick)
-        self._epoch_length = self.tick / check_count("epochs_per_tick", epochs_per_tick, 1)
-        self._max_uid = check_count("max_uid", max_uid, 0)
-        self._on_error = on_error
+        super().__init__(tick, epochs_per_tick, on_error)
+        self._max_uid = check_count("max_uid", max_uid, 0, (1 << 32) - 1)
         self.epochs = bytearray()
         self._lanes_of = bytearray()  # number of the lane of each uid, 0: not registered
         self._generations = array("I")
         self._lanes: dict[tuple[float, str, bool], Lane] = {}
         self._table: list[Lane | None] = [None] * 256  # by number; 0 remains free
-        self._hooks: dict[int, Hook] = {}
-        self._count = self._armed = 0
-        self._live = [Epoch(0.0, 0)]  # epochs that have a number, serials without gaps; the last one is open
+        self._count = 0
+        self._live = [self._open]  # epochs that have a number, serials without gaps; the last one is open
         self.open_number = 1
         self._aged = Aged(self.epochs)
         self._age_cursor = 0  # uids below it have been looked at to age the oldest epoch
-        self._latest = float("-inf")  # the latest instant any call has named
-        self._judged = float("-inf")  # the latest instant anybody was judged by
-        self._epochs = self._expired = self._averted = self._released = self._overlong = self._moved = 0
-        self._max_lateness = 0.0
+        self._work = 0  # steps that the call of `expire` under way may still take; unlimited if negative
+        self._overlong = 0
         self._lease_type, self._namespace = bind(self, self.epochs, self._generations, self.open_number)
         self._grow(check_count("capacity", capacity, 0))
 
@@ -118,13 +107,20 @@ class DenseReaper:
     # ---- the life of a connection --------------------------------------------------------------------------------
 
     def register(
-        self, uid: int, timeout: float, now: float, on: Hook | None = None, *, reason: str = "idle"
+        self,
+        uid: int,
+        timeout: float,
+        now: float,
+        on: Hook | None = None,
+        *,
+        reason: str = "idle",
+        since: float | Lease | None = None,
     ) -> DenseLease:
         """Watch *uid* from *now* on; registering counts as activity. As `IdleReaper.register`.
 
         Args:
             uid: 0 <= uid <= max_uid; a socket's descriptor is one.
-            timeout, now, on, reason: As there.
+            timeout, now, on, reason, since: As there; a lease must be alive.
         Returns:
             A handle. It may be dropped: `touch(uid)` and `discard(uid)` do without.
         Raises:
@@ -134,20 +130,24 @@ class DenseReaper:
         """
         timeout = check_timeout("timeout", timeout)
         now = check_now(now, self._latest)
+        if since is not None:
+            since = self._check_since(since, now)
         if type(uid) is not int or not 0 <= uid <= self._max_uid:
-            raise InvalidArgument(f"uid must be an integer from 0 to {self._max_uid}, got {uid!r}")
+            raise InvalidArgument(f"uid must be an integer from 0 to {self._max_uid}, got {shown(uid)}")
         if uid in self:
-            raise DuplicateUid(f"uid {uid!r} is registered already; release its lease first")
+            raise DuplicateUid(f"uid {shown(uid)} is registered already; release its lease first")
+        if isinstance(since, Lease):
+            self._epoch_at(since)  # refuses one that has ended
         if uid >= self.capacity:
             self._grow(max(uid + 1, len(self.epochs) * 5 // 4))
         lane = self._lane(timeout, reason, False)
         self._wake_up(now)
-        self.epochs[uid] = self.open_number
-        self._enter(uid, lane)
+        self._enter(uid, lane, self._open if since is None else self._epoch_at(since))
         self._count += 1
+        lease = self._handles((uid,))[0]
         if on is not None:
-            self._hooks[uid] = on
-        return self._handles((uid,))[0]
+            self._hooks[lease] = on
+        return lease
 
     def touch(self, uid: int) -> bool:
         """Note activity of *uid*; False if it is not registered. Cost: a look at one byte, a store into another."""
@@ -180,16 +180,17 @@ class DenseReaper:
         lane = self._table[self._lanes_of[uid]] if uid in self else None
         if lane is None:
             return False
+        if self._hooks:
+            self._hooks.pop(self._handles((uid,))[0], None)
         self._end(lane, (uid,))
-        self._hooks.pop(uid, None)
-        self._released += 1
+        self._counts.released += 1
         return True
 
     def _suspend(self, lease: DenseLease) -> bool:
         lane = self._lane_of_lease(lease)
         if lane is None or lane.suspended:
             return False
-        self._enter(lease.uid, self._lane(lane.timeout, lane.reason, True))
+        self._enter(lease.uid, self._lane(lane.timeout, lane.reason, True), self._open)
         self._leave(lane, 1)
         self.epochs[lease.uid] = 0  # it must not be found among the aged
         return True
@@ -201,8 +202,7 @@ class DenseReaper:
             return False
         armed = self._lane(lane.timeout, lane.reason, False)
         self._wake_up(now)
-        self.epochs[lease.uid] = self.open_number
-        self._enter(lease.uid, armed)
+        self._enter(lease.uid, armed, self._open)
         self._leave(lane, 1)
         return True
 
@@ -217,22 +217,14 @@ class DenseReaper:
         if new is old:
             return True
         uid: int = lease.uid
-        if old.suspended:
-            self._enter(uid, new)
-        else:
-            epoch = self._epoch_of(uid)
-            if self.epochs[uid] == AGED:
-                self._enter(uid, new)  # no pass will find it, but the list that it is noted in
-                self._aged.add(uid, self._aged.slot(epoch, new.key))
-            else:
-                self._enter(uid, new, epoch.serial)
+        self._enter(uid, new, self._open if old.suspended else self._epoch_of(uid))
         self._leave(old, 1)
         return True
 
     def _release(self, lease: DenseLease) -> bool:
         return self._lane_of_lease(lease) is not None and self.discard(lease.uid)
 
-    def _lane_of_lease(self, lease: DenseLease) -> Lane | None:
+    def _lane_of_lease(self, lease: Lease) -> Lane | None:
         """The lane of the connection that *lease* stands for; None when that has ended."""
         uid = lease.uid
         return self._table[self._lanes_of[uid]] if self._generations[uid] == lease._pos else None
@@ -260,13 +252,39 @@ class DenseReaper:
             lane = self._lanes[key] = self._table[number] = Lane(number, *key)
         return lane
 
-    def _enter(self, uid: int, lane: Lane, serial: int | None = None) -> None:
-        """Put *uid*, last active in epoch *serial* (None: the open one), into *lane*."""
+    def _enter(self, uid: int, lane: Lane, epoch: Epoch) -> None:
+        """Put *uid*, last active in *epoch*, into *lane*."""
         if not lane.suspended:
-            lane.enlist(self._epochs if serial is None else serial)
+            self._lay(uid, lane, epoch)
             self._armed += 1
         lane.members += 1
         self._lanes_of[uid] = lane.number
+
+    def _lay(self, uid: int, lane: Lane, epoch: Epoch) -> None:
+        """See to it that *uid*, which is or will be in *lane*, is found when *epoch* is due."""
+        index = epoch.serial - self._live[0].serial
+        if 0 <= index < len(self._live) and self._live[index] is epoch:
+            lane.enlist(epoch.serial)
+            self.epochs[uid] = self._byte_of(epoch)
+            if index == 0:
+                self._age_cursor = min(self._age_cursor, uid)
+        else:
+            lane.enlist(self._epochs)
+            self.epochs[uid] = AGED
+            self._aged.add(uid, self._aged.slot(epoch, lane.key))
+
+    def _epoch_at(self, since: float | Lease) -> Epoch:
+        if isinstance(since, Lease):
+            lane = self._lane_of_lease(since)
+            if lane is None:
+                raise InvalidArgument(f"since must be an instant or a lease that is alive, got {shown(since)}")
+            return self._open if lane.suspended else self._epoch_of(since.uid)
+        if since >= self._open.opened:
+            return self._open
+        opened = self._live[0].opened
+        if since < opened:
+            return self._make_up(since, opened)
+        return self._live[bisect_left(self._live, since, key=_closing)]
 
     def _leave(self, lane: Lane, count: int) -> None:
         lane.members -= count
@@ -299,36 +317,22 @@ class DenseReaper:
 
     # ---- time ----------------------------------------------------------------------------------------------------
 
-    def _wake_up(self, now: float) -> None:
-        """Before something is armed at *now*: if nothing was armed, nobody has kept the epochs going."""
-        self._latest = now
-        if not self._armed:
-            self._close(now)
-
-    def close_epoch(self, now: float, at_least: float = 0.0) -> bool:
-        """End the open epoch at *now* and open the next, as `IdleReaper.close_epoch`.
-
-        It stays open, which can make a reap later and never earlier, also when all numbers are in use. That takes 30
-        epochs closed with no `expire` in between that has time to look: `statistics().overlong` counts it. Cost: O(1).
-        """
-        now = check_now(now, self._latest)
-        self._latest = now
-        return now - self._live[-1].opened >= at_least and self._close(now)
-
     def _close(self, now: float) -> bool:
-        live = self._live
-        if self._armed and len(live) >= self._numbers:
+        # It stays open, which can make a reap later and never earlier, while all numbers are in use. That takes 30
+        # epochs closed with no `expire` in between that has time to look.
+        if self._armed and len(self._live) >= self._numbers:
             self._overlong += 1
             return False
-        live[-1].closed = now
-        self._epochs += 1
-        if not self._armed:  # nobody has any number
+        return super()._close(now)
+
+    def _settle(self, ended: Epoch) -> None:
+        live = self._live
+        if not self._armed:  # no number is in use
             live.clear()
             self._aged.clear()
             self._age_cursor = 0
-        live.append(Epoch(now, self._epochs))
+        live.append(self._open)
         self.open_number = self._namespace["open_number"] = 1 + self._epochs % self._numbers
-        return True
 
     def _epoch_of(self, uid: int) -> Epoch:
         """The epoch of the last activity of *uid*, which is registered and not suspended."""
@@ -337,33 +341,14 @@ class DenseReaper:
             return self._aged.slot_of(uid).epoch
         return self._live[(byte - 1 - self._live[0].serial) % self._numbers]
 
-    def next_wakeup(self) -> float | None:
-        """When `advance` should next be called, as `IdleReaper.next_wakeup`. O(lanes)."""
-        if not self._armed:
-            return None
-        # When numbers have to be won back there is work now.
-        end = self.epoch_ends if len(self._live) <= self._age_from else self._live[-1].opened
+    def _next_due(self) -> float:
         slot = self._aged.first()
-        return min(end, OPEN if slot is None else slot.due, *map(self._due_of, self._waiting()))
+        # When numbers have to be won back there is work now.
+        soon = self._open.opened if len(self._live) > self._age_from else OPEN
+        return min(soon, OPEN if slot is None else slot.due, *map(self._due_of, self._waiting()))
 
-    def advance(self, now: float, limit: int | None = None) -> list[Expiry]:
-        """Move the clock to *now*, note the end of the epoch, and reap what is due: `close_epoch`, then `expire`.
-
-        As `IdleReaper.advance`: an epoch younger than half its length stays open.
-        """
-        check_limit(limit)
-        self.close_epoch(now, at_least=self._epoch_length / 2)
-        return self.expire(now, limit)
-
-    @property
-    def epoch_length(self) -> float:
-        """Seconds that an epoch lasts when nobody is late: tick / epochs_per_tick."""
-        return self._epoch_length
-
-    @property
-    def epoch_ends(self) -> float:
-        """The instant at which the open epoch should be closed. How late that happens is how late the loop is."""
-        return self._live[-1].opened + self._epoch_length
+    def _lower(self, now: float) -> None:
+        """Nothing waits far away."""
 
     def _due_of(self, lane: Lane) -> float:
         """When the epoch that *lane* has to look at next is due; infinite while it is open."""
@@ -372,40 +357,11 @@ class DenseReaper:
     def _waiting(self) -> list[Lane]:
         return [lane for lane in self._lanes.values() if lane.members and not lane.suspended]
 
-    def expire(self, now: float, limit: int | None = None, spare: Spare | None = None) -> list[Expiry]:
-        """Reap what is due as of *now*: due <= now. As `IdleReaper.expire`.
+    # ---- what is due ---------------------------------------------------------------------------------------------
 
-        Args:
-            now: Seconds; must not be less than the last instant judged by.
-            limit: Most leases to look at for the last time; the rest stays due. None for all. With a limit the list
-                may be empty although more is due, once it has done the work of `MOVES_PER_CALL` moves: passes over the
-                uids, looks at neighbours in other lanes, ageing. `next_wakeup()` tells: it is not later than now.
-            spare: The last look, as there. A lease touched, suspended, retimed or released during it is not reaped.
-        Returns:
-            A new list, earliest due first, those of one epoch and lane by uid; may be empty. Their leases have ended.
-        Raises:
-            InvalidArgument, ClockWentBackwards: State unchanged.
-            HookErrors: hooks raised and there is no on_error. All hooks have run; `.expired` has the list.
-        Cost: O(reaped + aged) steps, and a pass of `find` over the uids for every lane and epoch that is due.
-        """
-        check_limit(limit)
-        now = check_now(now, self._judged, "after judging by")
-        self._judged = now
-        self._latest = max(now, self._latest)
-        doomed, work = self._find_doomed(now, limit)
-        if spare is not None and doomed:
-            doomed = self._last_look(doomed, spare)
-        for group in doomed:
-            if group.leases:
-                self._end(group.lane, [lease.uid for lease in group.leases])
-        self._aged.sweep()
-        self._free_numbers()
-        self._age(None if limit is None else max(MOVES_PER_CALL - work, 1))
-        return self._report(doomed, now)
-
-    def _find_doomed(self, now: float, limit: int | None) -> tuple[list[Doomed], int]:
-        """Candidates, earliest due first, and the work that took. Only how far each lane has come is changed."""
-        doomed: list[Doomed] = []
+    def _take_due(self, now: float, limit: int | None) -> list[Due]:
+        """As in `Law`; those of one epoch and lane by uid. Only how far each lane has come is changed."""
+        due: list[Due] = []
         work = 0
         room = most = len(self.epochs)  # all there are
         if limit is not None:
@@ -417,25 +373,30 @@ class DenseReaper:
             if slot is not None and (not queue or slot.due <= queue[0][0]):
                 if slot.due > now:
                     break
-                lane = self._lanes.get((*slot.key, False))
-                epoch, byte, due = slot.epoch, AGED, slot.due
+                key, epoch = slot.key, slot.epoch
                 uids, steps, finished = self._aged.work_off(slot, room, most - work)
                 if finished:
                     self._aged.drop_first()
             else:
                 if not queue or queue[0][0] > now:
                     break
-                due, _, lane = queue[0]
-                epoch = self._live[lane.current - self._live[0].serial]
-                byte = 1 + epoch.serial % self._numbers
-                uids, steps = self._pass(lane, byte, room, most - work)
+                lane = queue[0][2]
+                key, epoch = lane.key, self._live[lane.current - self._live[0].serial]
+                uids, steps = self._pass(lane, self._byte_of(epoch), room, most - work)
                 heapreplace(queue, (self._due_of(lane), lane.number, lane))
-            if uids and lane is not None:
-                doomed.append(Doomed(lane, epoch, byte, due, self._handles(uids)))
+            if uids:
+                due.append(Due(epoch, key, self._handles(uids)))
                 room -= len(uids)
             if limit is not None:
                 work += steps
-        return doomed, work
+        self._work = -1 if limit is None else max(MOVES_PER_CALL - work, 1)
+        if not due:
+            self._win_back()
+        return due
+
+    def _byte_of(self, epoch: Epoch) -> int:
+        """What the bytes of those last active in *epoch* hold, unless they have aged."""
+        return 1 + epoch.serial % self._numbers
 
     def _pass(self, lane: Lane, byte: int, room: int, most: int) -> tuple[list[int], int]:
         """Up to *room* uids that are in *lane* and have *byte*, in order, and the work that took, stopping at *most*.
@@ -462,33 +423,46 @@ class DenseReaper:
         lane.cursor = at
         return found, steps + (at - start) // BYTES_A_MOVE
 
-    def _last_look(self, doomed: list[Doomed], spare: Spare) -> list[Doomed]:
-        try:
-            spared = {lease.uid for lease in spare([lease for group in doomed for lease in group.leases])}
-        except BaseException:
-            for group in doomed:
-                for lease in group.leases:
-                    if self._is_still_in(group, lease):
-                        if group.byte == AGED:
-                            self._aged.add(lease.uid, self._aged.slot(group.epoch, group.lane.key))
-                        else:
-                            group.lane.enlist(group.epoch.serial)
-            raise
-        left = []
-        for group in doomed:
-            silent = []
-            for lease in group.leases:
-                if lease.uid not in spared:
-                    if self._is_still_in(group, lease):
-                        silent.append(lease)
-                elif lease.alive:
-                    self.epochs[lease.uid] = self.open_number
-                    self._averted += 1
-            left.append(group._replace(leases=silent))
-        return left
+    def _silent_of(self, group: Due) -> list[DenseLease]:
+        return [
+            lease
+            for lease in group.leases
+            if (lane := self._lane_of_lease(lease)) is not None
+            and not lane.suspended
+            and lane.key == group.key
+            and self._epoch_of(lease.uid) is group.epoch
+        ]
 
-    def _is_still_in(self, group: Doomed, lease: DenseLease) -> bool:
-        return self._lane_of_lease(lease) is group.lane and self.epochs[lease.uid] == group.byte
+    def _put_back(self, group: Due) -> None:
+        for lease in group.leases:
+            if self.epochs[lease.uid] == AGED:
+                self._aged.add(lease.uid, self._aged.slot(group.epoch, group.key))
+            else:
+                self._lanes[(*group.key, False)].enlist(group.epoch.serial)
+
+    def _revive(self, lease: DenseLease, group: Due, since: float | None, now: float) -> bool:
+        uid: int = lease.uid
+        if since is None:
+            self.epochs[uid] = AGED
+            self._aged.add(uid, self._aged.slot(group.epoch, group.key, self.epoch_ends))
+            return True
+        epoch = self._epoch_at(since)
+        if epoch.closed + group.key[0] <= now:
+            return False
+        self._lay(uid, self._lanes[(*group.key, False)], epoch)
+        return True
+
+    def _end_all(self, due: list[Due]) -> None:
+        for group in due:
+            if group.leases:
+                self._end(self._lanes[(*group.key, False)], [lease.uid for lease in group.leases])
+        self._win_back()
+
+    def _win_back(self) -> None:
+        """Free the numbers that are in use no more, or should be."""
+        self._aged.sweep()
+        self._free_numbers()
+        self._age(None if self._work < 0 else self._work)
 
     def _free_numbers(self) -> None:
         """Let go of the epochs that every lane has worked off."""
@@ -503,7 +477,7 @@ class DenseReaper:
         live, epochs = self._live, self.epochs
         while len(live) > self._age_from:
             epoch = live[0]
-            byte = 1 + epoch.serial % self._numbers
+            byte = self._byte_of(epoch)
             at = self._age_cursor
             slots: dict[int, AgedSlot] = {}
             if most is not None:
@@ -516,7 +490,7 @@ class DenseReaper:
                         slot = slots[lane.number] = self._aged.slot(epoch, lane.key)
                     self._aged.add(at, slot)
                     epochs[at] = AGED
-                    self._moved += 1
+                    self._counts.moved += 1
                 at += 1
                 if most is not None:
                     most -= 2  # it takes about as long as two moves of IdleReaper
@@ -528,18 +502,6 @@ class DenseReaper:
                     waiting.done()
             del live[0]
             self._age_cursor = 0
-
-    def _report(self, doomed: list[Doomed], now: float) -> list[Expiry]:
-        expired: list[Expiry] = []
-        for lane, _, _, due, leases in doomed:
-            lateness = now - due
-            if leases and lateness > self._max_lateness:
-                self._max_lateness = lateness
-            expired += [Expiry(lease.uid, lease, lane.reason, due, now, lateness) for lease in leases]
-        self._expired += len(expired)
-        hooks = [self._hooks.pop(expiry.uid, None) for expiry in expired] if self._hooks else ()
-        call(hooks, expired, self._on_error)  # only now: the books are closed
-        return expired
 
     # ---- looking in ----------------------------------------------------------------------------------------------
 
@@ -553,7 +515,7 @@ class DenseReaper:
         """
         lane = self._table[self._lanes_of[uid]] if uid in self else None
         if lane is None:
-            raise UnknownUid(f"uid {uid!r} is not registered")
+            raise UnknownUid(f"uid {shown(uid)} is not registered")
         epoch = self._live[-1] if lane.suspended else self._epoch_of(uid)
         is_open = epoch is self._live[-1]
         ends = self.epoch_ends if is_open else epoch.closed
@@ -574,17 +536,21 @@ class DenseReaper:
         For eviction under pressure. Cost: O(aged), and a pass over all uids for each epoch it looks into.
         """
         check_count("n", n, 0)
-        aged: dict[int, list[int]] = {}
+        aged: dict[Epoch, list[int]] = {}
         for epoch, uids in self._aged.members():
-            aged.setdefault(epoch.serial, []).extend(uids)
-        found = [uid for serial in sorted(aged) for uid in sorted(aged[serial])]
-        for epoch in self._live:
+            aged.setdefault(epoch, []).extend(uids)
+        found: list[int] = []
+        live = set(self._live)
+        for epoch in sorted(live | set(aged), key=lambda epoch: epoch.rank):
+            if len(found) >= n:
+                break
+            uids = aged.get(epoch, [])
             at = -1
-            byte = 1 + epoch.serial % self._numbers
-            while len(found) < n and (at := self.epochs.find(byte, at + 1)) >= 0:
+            while epoch in live and (at := self.epochs.find(self._byte_of(epoch), at + 1)) >= 0:
                 lane = self._table[self._lanes_of[at]]
                 if lane is not None and not lane.suspended:
-                    found.append(at)
+                    uids.append(at)
+            found += sorted(uids)
         return found[:n]
 
     def statistics(self) -> DenseStatistics:
@@ -594,15 +560,10 @@ class DenseReaper:
             suspended=self._count - self._armed,
             slots=len(self._live) - 1,
             slots_in_wheel=len(self._aged),
-            epochs=self._epochs,
-            expired=self._expired,
-            moved=self._moved,
-            averted=self._averted,
-            released=self._released,
-            max_lateness=self._max_lateness,
             capacity=self.capacity,
             lanes=len(self._lanes),
             overlong=self._overlong,
+            **self._common(),
         )
 
     def check(self) -> None:
@@ -636,7 +597,7 @@ class DenseReaper:
         for uid, number in enumerate(lanes_of):
             if number:
                 self._check_uid(uid, self._table[number], aged)
-        if not all(uid in self for uid in self._hooks):
+        if not all(lease.alive for lease in self._hooks):
             raise InvariantViolated("a hook outlived its connection")
 
     def _check_uid(self, uid: int, lane: Lane | None, aged: dict[Key, set[int]]) -> None:

@@ -8,17 +8,13 @@ every activity to the nanosecond calls `ConnectionLog.touch` with a clock readin
 
 from __future__ import annotations
 
-from types import FunctionType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ..core.lease import Epoch, Expiry, Lease
+from ..core.lease import Expiry, Lease
+from ..core.reaper import IdleReaper
 from ..errors import InvalidArgument
 from .log import ConnectionLog, Journal
 from .schema import peer_key
-
-if TYPE_CHECKING:
-    from ..core.reaper import IdleReaper
-
 
 OFF = 1e6
 """Timeouts beyond so many seconds (eleven days) stand for "switched off"."""
@@ -33,50 +29,16 @@ def nanoseconds(seconds: float) -> int:
 
 
 def log_gaps(core: IdleReaper, journal: Journal) -> None:
-    """Make every lease that *core* registers from now on compare, and log a silence beyond the journal's threshold.
+    """Make every lease that *core* registers from now on log a silence beyond the journal's threshold.
 
     Leases without a log work as ever; a `Keeper` gives them theirs.
     """
-    namespace = core._namespace
-    touch = FunctionType(_touch.__code__.replace(co_name="touch"), namespace, "touch")
-    touch.__doc__ = Lease.touch.__doc__
-    core._lease_type = type("Lease", (core._lease_type,), {"__slots__": ("log",), "touch": touch})
-    # An epoch less than the threshold: a silence begins within its epoch, and is compared by when that was closed.
-    publisher = _Publisher(namespace, journal.gap_threshold_ns / 1e9 - core.epoch_length)
-    publisher["open_epoch"] = core._open
-    namespace["_log_silence"] = _log_silence  # type: ignore[assignment]
-    core._namespace = publisher
+    core.report_silences(journal.gap_threshold_ns / 1e9, _log_silence)
 
 
-class _Publisher(dict[str, Epoch]):
-    """Stands where the core publishes the open epoch, once an epoch, and publishes with it the edge of long silences.
-
-    To work that out in each touch would double what the touch pays for the journal.
-    """
-
-    def __init__(self, namespace: dict[str, Any], threshold: float) -> None:
-        self.namespace = namespace
-        self.threshold = threshold
-
-    def __setitem__(self, name: str, epoch: Epoch) -> None:
-        self.namespace[name] = epoch
-        self.namespace["_log_edge"] = epoch.opened - self.threshold
-
-
-open_epoch: Epoch  # these two are never set here: they are globals of each core's own copy of _touch
-_log_edge: float
-
-
-def _touch(self: Any) -> None:
-    # For an epoch that is still open `closed` is infinite.
-    if self._epoch.closed < _log_edge:  # noqa: F821
-        _log_silence(self, open_epoch)  # noqa: F821
-    self._epoch = open_epoch  # noqa: F821
-
-
-def _log_silence(lease: Any, now: Epoch) -> None:
+def _log_silence(lease: Lease, since: float, until: float) -> None:
     if (log := settled(lease)) is not None:
-        log.gap(log.last_ns, nanoseconds(now.opened))
+        log.gap(log.last_ns, nanoseconds(until))
 
 
 class Keeper:
@@ -100,7 +62,7 @@ class Keeper:
         logged.log = self.journal.open(nanoseconds(now), timeout_ms(lease), listener, peer)
 
     def averted(self, lease: Lease, now: float) -> None:
-        """*lease* was due, and spared at the last look."""
+        """*lease* was due, and spared at the final check."""
         if (log := settled(lease)) is not None:
             log.averted(nanoseconds(now))
 
@@ -111,8 +73,7 @@ class Keeper:
         """
         if (log := settled(lease)) is not None:
             if expiry.lease is lease:
-                # A lease that was reaped no longer knows its timeout; what is due has waited for exactly that long.
-                log.timeout_ms = round((expiry.due - lease._epoch.closed) * 1e3)
+                log.timeout_ms = round(expiry.timeout * 1e3)  # a lease that was reaped no longer knows its timeout
             now, due = nanoseconds(expiry.now), nanoseconds(expiry.due)
             log.reap(now, due, expiry.reason, deadline=expiry.lease is not lease)
 
@@ -142,10 +103,10 @@ def timeout_ms(lease: Lease) -> int:
 
 
 def settled(lease: Lease) -> ConnectionLog | None:
-    """The log of *lease*, told the latest activity, which only the lease knows; None: it has none, or it has ended."""
+    """The log of *lease*, with the latest activity, which only the lease knows; None: it has none, or it has ended."""
     log: ConnectionLog | None = getattr(lease, "log", None)
     if log is None or log.ended:
         return None
-    log.last_ns = max(log.last_ns, nanoseconds(lease._epoch.opened))
+    log.last_ns = max(log.last_ns, nanoseconds(lease.active_from))
     log.timeout_ms = timeout_ms(lease)
     return log

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..core.ticks import check_count, check_timeout
-from ..errors import InvalidArgument
+from ..errors import InvalidArgument, shown
 from .schema import (
     ACTIVITY,
     AVERTED,
@@ -216,7 +216,7 @@ class Journal:
         background: bool = True,
     ) -> None:
         if mode not in MODES:
-            raise InvalidArgument(f"mode must be one of {', '.join(MODES)}, got {mode!r}")
+            raise InvalidArgument(f"mode must be one of {', '.join(MODES)}, got {shown(mode)}")
         gap_ns = round(check_timeout("gap_threshold", gap_threshold) * 1e9)
         tick_ns = round(check_timeout("tick", tick) * 1e9)
         check_timeout("flush", flush)

@@ -11,7 +11,7 @@ import ipaddress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ..errors import InvalidArgument
+from ..errors import InvalidArgument, shown
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -81,9 +81,9 @@ def connection_id(writer: int, sequence: int) -> int:
         InvalidArgument: a part does not fit.
     """
     if not 0 <= writer < 1 << WRITER_BITS:
-        raise InvalidArgument(f"writer must be an integer in 0..{(1 << WRITER_BITS) - 1}, got {writer!r}")
+        raise InvalidArgument(f"writer must be an integer in 0..{(1 << WRITER_BITS) - 1}, got {shown(writer)}")
     if not 0 <= sequence < 1 << SEQUENCE_BITS:
-        raise InvalidArgument(f"sequence must be an integer in 0..2**{SEQUENCE_BITS} - 1, got {sequence!r}")
+        raise InvalidArgument(f"sequence must be an integer in 0..2**{SEQUENCE_BITS} - 1, got {shown(sequence)}")
     return writer << SEQUENCE_BITS | sequence
 
 
@@ -120,7 +120,7 @@ def _packed(address: tuple[Any, ...]) -> bytes:
     try:
         host = ipaddress.ip_address(str(address[0]).partition("%")[0])
     except ValueError:
-        raise InvalidArgument(f"address must begin with a numeric IP address, got {address!r}") from None
+        raise InvalidArgument(f"address must begin with a numeric IP address, got {shown(address)}") from None
     mapped = getattr(
         host, "ipv4_mapped", None
     )  # a dual-stack server sees ::ffff:127.0.0.1 where the client has 127.0.0.1

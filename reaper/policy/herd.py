@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 
 from ..core.ticks import check_timeout
-from ..errors import InvalidArgument
+from ..errors import InvalidArgument, shown
 
 STEPS = 16
 """Distinct timeouts that jitter makes of one. Each costs the core a slot an epoch; more would spread no finer than a
@@ -30,7 +30,10 @@ class Jitter:
     def __init__(self, share: float, tick: float, seed: int | None = None) -> None:
         self.share = check_share("share", share)
         self._tick = check_timeout("tick", tick)
-        self._random = random.Random(seed)
+        try:
+            self._random = random.Random(seed)
+        except TypeError:
+            raise InvalidArgument(f"seed must be an integer or None, got {shown(seed)}") from None
 
     def later(self, timeout: float) -> float:
         """*timeout* seconds, lengthened by 0, 1, ... steps of whole ticks; unchanged if `share` of it is under a tick.
@@ -38,7 +41,7 @@ class Jitter:
         Returns:
             Seconds: one of at most `STEPS` values, the first of them *timeout* itself.
         """
-        ticks = int(timeout * self.share / self._tick + 1e-9)
+        ticks = int(min(timeout * self.share / self._tick, 1e15) + 1e-9)
         if ticks < 1:
             return timeout
         step = -(-(ticks + 1) // STEPS)  # wide enough for STEPS of them to reach the end
@@ -52,7 +55,7 @@ def check_share(name: str, value: float) -> float:
         InvalidArgument: it is anything else; the message carries *name* and the value.
     """
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 1:
-        raise InvalidArgument(f"{name} must be within 0..1, got {value!r}")
+        raise InvalidArgument(f"{name} must be within 0..1, got {shown(value)}")
     return value
 
 

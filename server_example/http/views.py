@@ -8,13 +8,14 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import trio
 
 from reaper.errors import UnknownUid
 
-from .connection import Host
+if TYPE_CHECKING:
+    from .server import HttpServer
 
 PARKED = "parked"
 """What is shown as the phase of a connection that waits for its next request without a task."""
@@ -22,7 +23,7 @@ PARKED = "parked"
 Row = dict[str, object]
 
 
-def connection_rows(server: Host, limit: int) -> Row:
+def connection_rows(server: HttpServer, limit: int) -> Row:
     """Up to *limit* connections, the longest open first and the parked ones last, as plain data.
 
     Seconds throughout; `due_in` is None while a request is in flight. `why` is the core's own explanation.
@@ -89,7 +90,7 @@ def connections_text(table: Row) -> str:
     return "\n".join([*lines, ""])
 
 
-def metrics(server: Host) -> bytes:
+def metrics(server: HttpServer) -> bytes:
     """Everything that is counted, in Prometheus' text format."""
     counters, statistics = server.counters, server.watcher.statistics()
     core = statistics.core
