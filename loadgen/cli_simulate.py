@@ -37,7 +37,7 @@ def add_simulate(commands: Any, reading: Any) -> None:
     command.add_argument("--connect-rate", type=reading(parse_count), metavar="N", help="default: all within 60s")
     command.add_argument("--seed", type=int, default=1, help="default 1")
     for name, meaning in (
-        ("stalls", "the loop is stuck for up to 5s"),
+        ("stalls", "the loop is stalled for up to 5s"),
         ("jumps", "the clock jumps by up to 2m"),
         ("storms", "a tenth of the clients reconnects at once"),
     ):

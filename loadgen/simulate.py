@@ -35,7 +35,7 @@ STORM_SHARE = 0.1
 
 @dataclass(frozen=True)
 class Fault:
-    """The server's loop is stuck from *start* for *length* seconds; *storm*: and a tenth of all clients reconnect
+    """The server's loop is stalled from *start* for *length* seconds; *storm*: and a tenth of all clients reconnect
     then."""
 
     start: float
@@ -151,7 +151,7 @@ class Crowd:
                 self._end(client, How.SELF, now, comes_back=0.0)
 
     def stop(self, now: float) -> None:
-        """The run is over: whoever is still here is recorded as open."""
+        """The run is over: a connection that is still here is recorded as open."""
         self.stopped = True
         for client in list(self.present.values()):
             self._record(client, How.OPEN, now)
@@ -227,24 +227,24 @@ class CoreSystem:
     def __init__(self, tick: float, closed: Callable[[SimulatedClient, float], None] | None = None) -> None:
         self.core = reaper.IdleReaper(tick=tick, wheel_size=WHEEL_SIZE)
         self.closed = closed
-        self.stuck = False
+        self.stalled = False
         self.unread: list[tuple[Callable[[SimulatedClient, float], None], SimulatedClient]] = []
 
     def opened(self, client: SimulatedClient, now: float) -> None:
-        if self.stuck:
+        if self.stalled:
             self.unread.append((self._accept, client))
         else:
             self._accept(client, now)
 
     def pinged(self, client: SimulatedClient, now: float) -> None:
-        if self.stuck:
+        if self.stalled:
             self.unread.append((self._read, client))
         else:
             client.handle.touch()
             client.seen = now
 
     def left(self, client: SimulatedClient, now: float) -> None:
-        if self.stuck:
+        if self.stalled:
             self.unread.append((self._hang_up, client))
         else:
             self._hang_up(client, now)
@@ -254,8 +254,8 @@ class CoreSystem:
         self._close(self.core.advance(now), now)
 
     def wake_late(self, now: float) -> None:
-        """The loop is free again after having been stuck: first the epoch is closed, then what has arrived is read."""
-        self.stuck = False
+        """The loop is free again after a stall: first the epoch is closed, then what has arrived is read."""
+        self.stalled = False
         self.core.close_epoch(now)
         for read, client in self.unread:
             read(client, now)
@@ -319,7 +319,7 @@ def simulate_core(plan: Plan, faults: Faults, progress: Callable[[float, int], N
             system.wake(now)
             wake = _wakeup(system)
         else:
-            # Up to the next wake nothing but clients acts; an empty core has no wake until somebody has arrived.
+            # Up to the next wake nothing but clients acts; an empty core has no wake until a client has arrived.
             crowd.play(action if wake == FOREVER else min(wake, fault_at, end))
             if wake == FOREVER:
                 wake = _wakeup(system)
@@ -335,7 +335,7 @@ def _break(fault: Fault, crowd: Crowd, system: CoreSystem, server: Stalls, end: 
     if fault.storm:
         crowd.storm(STORM_SHARE, fault.start)
         return fault.start
-    system.stuck = True
+    system.stalled = True
     free = min(fault.start + fault.length, end)
     crowd.play(free)
     server.add(free, free - fault.start)

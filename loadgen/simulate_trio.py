@@ -96,7 +96,7 @@ async def _run(
 
 
 def _break(fault: Fault, crowd: Crowd, clock: trio.testing.MockClock, server: Stalls, now: float) -> None:
-    """Let *fault* happen. No checkpoint in here: the loop is stuck, and what is sent meanwhile lies unread."""
+    """Let *fault* happen. No checkpoint in here: the loop is stalled, and what is sent meanwhile lies unread."""
     if fault.storm:
         crowd.storm(STORM_SHARE, now)
         return

@@ -182,7 +182,7 @@ def _ask_for_copies(host: str, port: int) -> Listening | None:
         try:
             address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][4]
             asking.connect(_name(str(address[0]), port))
-            if _user_of(asking) != os.getuid():  # a name of this kind is anybody's to take
+            if _user_of(asking) != os.getuid():  # any process may take a name of this kind
                 return None
             copies: list[socket.socket] = []
             while True:

@@ -165,7 +165,7 @@ def test_a_client_that_leaves_is_forgotten_at_once(run, serve):
 
 
 def test_bytes_that_wait_in_the_kernel_while_the_loop_is_blocked_are_read_first(run, serve):
-    """The loop is blocked for longer than the timeout; whoever sent something meanwhile is answered."""
+    """The loop is blocked for longer than the timeout; a client that sent something meanwhile is answered."""
 
     async def body():
         async with serve() as (_, port):

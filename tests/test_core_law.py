@@ -119,7 +119,7 @@ def test_no_calling_pattern_makes_it_early_or_lets_it_forget(make, seed, tick, w
         if limit is None and gap <= tick:
             for uid in world.leases:
                 if uid not in world.reaped:
-                    # One tick for the epoch, one gap for whoever calls us that seldom - and what an epoch grew by a
+                    # One tick for the epoch, one gap for a caller that calls that seldom - and what an epoch grew by a
                     # call that came before it was half as old as a tick.
                     silent = now - world.last[uid] - world.timeout[uid]
                     assert silent <= tick + 2 * max(gaps), "forgotten"
@@ -147,7 +147,7 @@ def test_polled_at_least_once_a_tick_it_is_at_most_one_tick_plus_one_gap_late(ma
 
 @every_core
 def test_a_whole_day_of_stalls_never_reaps_whoever_spoke_within_the_timeout(make):
-    """The stall suite in virtual time: the loop is stuck for k ticks, the live peers' bytes lie in the kernel."""
+    """The stall suite in virtual time: the loop is stalled for k ticks, the live peers' bytes lie in the kernel."""
     for stall in (1, 2, 3, 5, 10, 100):
         core = make(1.0, 64)
         leases = {uid: core.register(uid, timeout=2.0, now=0.0) for uid in range(200)}

@@ -1,4 +1,4 @@
-"""Claim: a server that was stuck closes nobody whose bytes had arrived in time, in whichever phase it was."""
+"""Claim: a server that stalled closes no connection whose bytes had arrived in time, in whichever phase it was."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SAID = {
     "keep_alive": (b"GET /sleep?s=0 HTTP/1.1\r\nHost: x\r\n\r\n", b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"),
     "tunnel": (b"GET /tunnel HTTP/1.1\r\nHost: x\r\nConnection: upgrade\r\nUpgrade: echo\r\n\r\n", b"ping"),
 }
-"""Phase -> what brings a connection there, and what it sends while the loop is stuck."""
+"""Phase -> what brings a connection there, and what it sends while the loop is stalled."""
 
 ANSWERED_FIRST = ("keep_alive", "tunnel")  # phases that begin with an answer
 
@@ -43,7 +43,7 @@ async def block(exchange: Exchange) -> None:
 
 
 def talk(address: tuple[str, int], answered: Mapping[str, list[bytes]]) -> None:
-    """The clients, in a thread of their own: they are not stuck."""
+    """The clients, in a thread of their own: they do not stall."""
     clients = [(phase, socket.create_connection(address, timeout=PATIENCE)) for phase in SAID for _ in range(EACH)]
     for phase, client in clients:
         client.sendall(SAID[phase][0])
@@ -52,7 +52,7 @@ def talk(address: tuple[str, int], answered: Mapping[str, list[bytes]]) -> None:
             client.recv(65536)
     with socket.create_connection(address, timeout=PATIENCE) as blocking:
         blocking.sendall(b"GET /block HTTP/1.1\r\nHost: x\r\n\r\n")
-        time.sleep(TIMEOUT / 4)  # until it is stuck; still in time
+        time.sleep(TIMEOUT / 4)  # until it stalls; still in time
         for phase, client in clients:
             client.sendall(SAID[phase][1])
         for phase, client in clients:
@@ -65,7 +65,7 @@ def talk(address: tuple[str, int], answered: Mapping[str, list[bytes]]) -> None:
 
 @pytest.mark.slow
 @pytest.mark.trio
-async def test_a_stuck_loop_loses_no_request_in_any_phase(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_stalled_loop_loses_no_request_in_any_phase(caplog: pytest.LogCaptureFixture) -> None:
     overrides: dict[str, object] = {f"timeouts.{phase}": TIMEOUT for phase in SAID}
     config = ReaperConfig.load(environ={}, overrides={**overrides, "reaper.tick": TICK})
     routes: dict[str, Route] = {**ROUTES, "/block": block}
@@ -88,7 +88,7 @@ async def test_a_stuck_loop_loses_no_request_in_any_phase(caplog: pytest.LogCapt
 
 @pytest.mark.slow
 @pytest.mark.trio
-async def test_a_peer_is_not_charged_for_the_time_in_which_the_loop_was_stuck() -> None:
+async def test_a_peer_is_not_charged_for_the_time_in_which_the_loop_was_stalled() -> None:
     overrides = {"reaper.tick": TICK, "limits.min_in_rate": 1000, "limits.min_in_grace": TIMEOUT}
     config = ReaperConfig.load(environ={}, overrides=overrides)
     head = b"POST /upload HTTP/1.1\r\nHost: x\r\nContent-Length: 3000\r\n\r\n"

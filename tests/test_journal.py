@@ -301,7 +301,7 @@ def test_a_full_disk_costs_rows_that_are_counted_and_nothing_else(tmp_path: Path
     assert not list(tmp_path.glob(".*"))
 
 
-def test_a_dead_writer_costs_rows_that_are_counted_and_stops_nobody(tmp_path: Path) -> None:
+def test_a_dead_writer_costs_rows_that_are_counted_and_stops_nothing(tmp_path: Path) -> None:
     journal = make(tmp_path, queue_rows=10)  # no thread at all is the deadest
     for t in range(25):
         journal.open(t, 1)
@@ -310,7 +310,7 @@ def test_a_dead_writer_costs_rows_that_are_counted_and_stops_nobody(tmp_path: Pa
     assert journal.close().rows == 10
 
 
-def test_an_error_nobody_foresaw_is_counted_and_the_next_batch_is_written(
+def test_an_unforeseen_error_is_counted_and_the_next_batch_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     journal = make(tmp_path)

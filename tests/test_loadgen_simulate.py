@@ -91,7 +91,7 @@ class Forgetful(simulate.CoreSystem):
     """Does not read what has arrived before it judges."""
 
     def wake_late(self, now: float) -> None:
-        self.stuck = False
+        self.stalled = False
         self._close(self.core.advance(now), now)
         for read, client in self.unread:
             read(client, now)

@@ -118,14 +118,14 @@ async def test_the_silent_is_reaped_within_a_tick_and_the_touched_is_not(autojum
 async def test_a_handler_that_is_awake_and_silent_is_cancelled_by_the_reaper(autojump_clock):
     ends = []
 
-    async def stuck(stream: ParkableStream) -> None:
+    async def stalls(stream: ParkableStream) -> None:
         await stream.receive_some()
         try:
             await trio.sleep_forever()
         finally:
             ends.append((stream.reaped, stream.reason))
 
-    async with open_reaper(tick=1.0) as r, r.parking_lot(stuck, 5) as lot:
+    async with open_reaper(tick=1.0) as r, r.parking_lot(stalls, 5) as lot:
         ours, theirs = pair()
         lot.add(ours)
         theirs.send(b"x")
@@ -153,8 +153,8 @@ async def test_in_use_is_neither_reaped_nor_parked(autojump_clock):
         assert not lot.reaped
 
 
-async def test_bytes_that_nobody_has_read_avert_the_reap():
-    """The lot is kept from waking anybody, as by a loop that was stuck: the last look finds the bytes."""
+async def test_unread_bytes_avert_the_reap():
+    """The lot is kept from waking any, as by a loop that stalled: the final check finds the bytes."""
     async with open_reaper(tick=0.05) as r:
         lot = reaper.trio.ParkingLot(r, echo, 0.1)
         async with trio.open_nursery() as nursery:
@@ -465,7 +465,7 @@ class _Plain(trio.abc.Stream):
 
 
 class _Slow(_Plain):
-    """Everybody else has come to a halt before it sends."""
+    """All others have come to a halt before it sends."""
 
     async def send_all(self, data) -> None:
         await settle()

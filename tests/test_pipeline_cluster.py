@@ -91,7 +91,7 @@ def until(condition: Callable[[], Any], what: str, log: Path) -> Any:
 
 
 def asked(url: str) -> Any:
-    """The JSON at *url*; None while nobody answers."""
+    """The JSON at *url*; None while nothing answers."""
     try:
         with urlopen(url, timeout=5) as answer:
             return json.load(answer)

@@ -152,7 +152,7 @@ def test_a_bad_file_is_put_aside_with_its_reason_and_stops_nobody(tmp_path: Path
     whole = good.read_bytes()
     (server / "half.parquet").write_bytes(whole[: len(whole) // 2])
     (server / "nothing.parquet").write_bytes(b"")
-    pq.write_table(pa.table({"name": ["somebody else's"]}), server / "foreign.parquet")
+    pq.write_table(pa.table({"name": ["another program's"]}), server / "foreign.parquet")
     pq.write_table(
         pq.read_table(good).drop_columns(["wall_offset_ns"]).replace_schema_metadata({}), server / "old.parquet"
     )
@@ -172,7 +172,7 @@ def test_a_bad_file_is_put_aside_with_its_reason_and_stops_nobody(tmp_path: Path
         assert reason in reasons.pop(name)
     assert "duplicated" in reasons.popitem()[1]  # the original or its copy, whichever was looked at second
     assert one.ledger.rows == 2
-    assert admit_all(one) == 0  # nobody is looked at again
+    assert admit_all(one) == 0  # none is looked at again
     (server / "half.parquet").unlink()
     shutil.copy(server / next((server / "ahead").glob("*.parquet")), server / "half.parquet")
     now[0] += 61 * S

@@ -163,7 +163,7 @@ async def working(stream) -> None:
 
 @pytest.mark.trio
 async def test_the_limit_is_lowered_under_load_and_raised_again(autojump_clock):
-    """Timeouts shrink, the oldest go first, nobody with a request in flight is cut, the door shuts, and it recovers."""
+    """Timeouts shrink, the oldest go first, none with a request in flight is cut, the door shuts, and it recovers."""
     pressure = Pressure(Limits(connections=1000), min_age=2.0)
     async with open_reaper(tick=1.0) as r, r.parking_lot(working, 300) as lot, trio.open_nursery() as nursery:
         peers = Peers(lot)

@@ -58,7 +58,7 @@ async def test_it_swallows_its_own_cancellation_and_no_other(autojump_clock):
         with trio.move_on_after(2) as outer:
             with r.watch(None, idle=5) as connection:
                 await trio.sleep_forever()
-            pytest.fail("somebody else's cancellation was swallowed")
+            pytest.fail("another scope's cancellation was swallowed")
         assert outer.cancelled_caught
         assert not connection.reaped
         with pytest.raises(KeyError), r.watch(None, idle=5):
@@ -82,7 +82,7 @@ async def test_it_sleeps_while_nothing_is_registered(autojump_clock):
         assert r.driver.rest() == math.inf
         with r.watch(None, idle=5) as connection, connection.in_use():
             before = r.statistics().core.epochs
-            await trio.sleep(3600)  # armed is nobody
+            await trio.sleep(3600)  # none is armed
             assert r.statistics().core.epochs - before <= 1
 
 
@@ -349,7 +349,7 @@ async def test_a_stall_is_logged_and_counted(autojump_clock, caplog):
     async with open_reaper(tick=1.0) as r:
         with r.watch(None, idle=1000):
             await trio.sleep(10)
-            clock.jump(7.0)  # what a handler that blocks the loop does to everybody's clock
+            clock.jump(7.0)  # what a handler that blocks the loop does to every connection's clock
             await trio.sleep(10)
         statistics = r.statistics()
     assert statistics.stalls == 1
@@ -359,7 +359,7 @@ async def test_a_stall_is_logged_and_counted(autojump_clock, caplog):
 
 
 async def test_after_a_stall_two_passes_let_everybody_be_heard_first(autojump_clock):
-    """No socket here, so no last look helps. What a loop does late it does in its next pass, beside the reaper."""
+    """No socket here, so no final check helps. What a loop does late it does in its next pass, next to the reaper."""
     clock = trio.lowlevel.current_clock()
     ends: dict = {}
     async with open_reaper(tick=1.0) as r, trio.open_nursery() as nursery:

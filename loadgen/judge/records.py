@@ -40,7 +40,7 @@ class Record(NamedTuple):
         sent: taken before the last send call; the server cannot have read the bytes earlier.
         seen: the server had read them by then (its answer had come; without answers, the send call had returned).
         closed_after: it was not closed at this instant yet, as far as the event queue showed.
-        closed_by: it was closed at this instant. For OPEN both are the last look.
+        closed_by: it was closed at this instant. For OPEN both are the latest check.
     """
 
     connection: int

@@ -173,9 +173,9 @@ class Guard(Ward):
             self._gone()
             return
         self._driver.books.reaped(self.lease, f"guard of {transport.get_extra_info('peername')}", reason, expiry)
-        stuck = self._progress is not None
+        waiting = self._progress is not None
         self._let_go()
-        if stuck:
+        if waiting:
             transports.reset(transport)
         else:
             transports.close(transport)

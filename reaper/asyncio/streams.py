@@ -1,6 +1,6 @@
 """Streams whose connection is closed when it goes silent: `start_server` as asyncio has it, with one more argument.
 
-The rule of this module: *the handler need know nothing of it*. Bytes that come touch the connection, whoever reads
+The rule of this module: *the handler need know nothing of it*. Bytes that come touch the connection, however it reads
 them; a call that waits for bytes says so, which is how a drain tells the idle from the busy.
 """
 

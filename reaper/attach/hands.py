@@ -33,7 +33,7 @@ class Hands(Protocol):
     """What ends connections."""
 
     def end(self, ident: bytes, inode: int, again: Again) -> str:
-        """End the connection with *ident* if *again*, given a last look at that very socket, says so.
+        """End the connection with *ident* if *again*, given a final check of that very socket, says so.
 
         Returns:
             "closed"; "averted": *again* said no; "gone": it ended by itself; "unreachable": no process that we may

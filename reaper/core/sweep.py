@@ -83,7 +83,7 @@ def sweep(
         slot.live -= gone
         moved += count - gone - len(stay)
         if stay:
-            chunk.items = stay  # holds no None; `tidy` gives everybody its new position
+            chunk.items = stay  # holds no None; `tidy` gives each its new position
             tidy(chunk)
             break
         done += 1

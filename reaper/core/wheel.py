@@ -171,7 +171,7 @@ class TimingWheel(Generic[T]):
         """The instant at which `advance` next has work to do: an expiry or a cascade. None when no timer waits.
 
         In the wheel's unit; the clock itself when something is due at once, otherwise after the clock. Exact: an
-        `advance` to anything before it returns nothing and moves nothing, and cancelled timers wake nobody.
+        `advance` to anything before it returns nothing and moves nothing, and cancelled timers wake nothing.
 
         Cost: O(1) amortised; O(log slots) for each slot that was emptied by cancels since the last call.
         """

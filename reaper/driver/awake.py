@@ -5,7 +5,7 @@ silent because we were. So the clock stands still from the instant at which the 
 does. If that took longer than a tick, the time is never counted: a stall. Otherwise it is made up for at once.
 
 Its limits. A stall is noticed by a timer that comes late, so up to one epoch at its beginning is charged all the same,
-and so is a lag of up to a tick. Nothing is noticed while no timer runs; nobody's silence is measured then either.
+and so is a lag of up to a tick. Nothing is noticed while no timer runs; no silence is measured then either.
 """
 
 from __future__ import annotations

@@ -114,7 +114,7 @@ class Driver:
         self._purgatory = Purgatory(TimingWheel(tick=1, wheel_size=64))  # counts milliseconds of `now`
         self._moved_to = -1  # what it was last advanced to
         self._leave_by: float | None = None
-        self._looked_at = 0.0  # the `now` of the last look...
+        self._looked_at = 0.0  # the `now` of the latest final check...
         self._looked_when = 0.0  # ...and when that was, on the loop's clock
         self._probed: list[Watched] = []
         self._spared_deadlines: list[Lease] = []

@@ -3,7 +3,7 @@
 While a file grows it is an Arrow IPC stream, because after a kill a stream gives back every flushed batch and a Parquet
 file without its footer none. The dot matters: Spark skips such names, but reads `x.parquet.tmp` and fails on it.
 The process that writes a stream holds a lock on it; the kernel drops the lock with the process, however it ends. So a
-stream that can be locked is an orphan, and whoever starts next makes a Parquet file of it.
+stream that can be locked is an orphan, and the next journal to start makes a Parquet file of it.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ def recover(directory: Path) -> list[Path]:
         try:
             with stream.open("rb") as held:
                 fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                # Whoever had the lock before may have finished the stream meanwhile: then the name is gone.
+                # The process that had the lock may have finished the stream meanwhile: then the name is gone.
                 if not stream.exists():
                     continue
                 # The Parquet file is in place already when the crash fell between the rename and the delete.

@@ -114,7 +114,7 @@ class ConnectionLog:
         self._write_gap(t, t - last, nbytes)
 
     def averted(self, t: int) -> None:
-        """It was due at *t* ns, and the last look found bytes unread: spared."""
+        """It was due at *t* ns, and the final check found bytes unread: spared."""
         self._append(
             (
                 t,
@@ -286,7 +286,7 @@ class Journal:
         self._append((t, self._self_id, CONFIG, None, None, None, None, None, text, None, None, None))
 
     def stall(self, t: int, stuck_ns: int) -> None:
-        """The event loop was stuck for *stuck_ns* up to *t* ns: what was late by no more than that is excused."""
+        """The event loop was stalled for *stuck_ns* up to *t* ns: what was late by no more than that is excused."""
         self._append((t, self._self_id, CONFIG, stuck_ns, None, None, None, None, STALL, None, None, None))
 
     def drain(self, t: int, reason: str | None = None) -> None:

@@ -25,7 +25,7 @@ KINDS = ("open", "activity", "reap", "averted", "close_peer", "close_app", "drai
 `drain` and `config` belong to the writer, not to a connection: all its connections have ended; settings and stalls."""
 
 STALL = "stall"
-"""Reason of a `config` row that reports how long (`idle_ns`) the event loop was stuck up to `t`."""
+"""Reason of a `config` row that reports how long (`idle_ns`) the event loop was stalled up to `t`."""
 
 ENDS = ("reap", "close_peer", "close_app")
 OWN = ("drain", "config")

@@ -86,10 +86,10 @@ def check_java() -> None:
 
 
 def check_reachable(url: str) -> None:
-    """Make sure that somebody listens where *url* (`sc://` or `spark://`, the latter with several hosts) points.
+    """Make sure that a server listens where *url* (`sc://` or `spark://`, the latter with several hosts) points.
 
     Raises:
-        NoSpark: nobody does, or it is not a URL.
+        NoSpark: none does, or it is not a URL.
     """
     scheme, _, rest = url.partition("://")
     said = ""
@@ -169,7 +169,7 @@ def open_session(
 
 
 def _settle(session: SparkSession, rows: int) -> None:
-    """What queries run under, where nobody has settled it. UTC is not for choice: it decides what a log line means."""
+    """What queries run under, where the user set nothing. UTC is not for choice: it decides what a log line means."""
     session.conf.set("spark.sql.session.timeZone", "UTC")
     partitions = min(max(LEAST_PARTITIONS, rows // ROWS_PER_PARTITION), 2000)
     wanted = {"spark.sql.adaptive.enabled": "true", "spark.sql.shuffle.partitions": str(partitions)}

@@ -65,7 +65,7 @@ RULES: Mapping[Phase, Rule] = {
     Phase.IN_FLIGHT: Rule(None),
     # Bytes that the peer accepts are progress: a slow but living download is not idle.
     Phase.WRITE: Rule("write", _OUT, rate="out"),
-    # RFC 9112 9.8 lets a server close an idle connection at any time; an answer nobody asked for would only confuse.
+    # RFC 9112 9.8 lets a server close an idle connection at any time; an unasked answer would only confuse.
     Phase.KEEP_ALIVE: Rule("keep_alive"),
     Phase.TUNNEL: Rule("tunnel", _IN | _OUT),
     Phase.HALF_CLOSED: Rule("half_closed", _OUT, rate="out"),
@@ -92,8 +92,8 @@ MAX_REQUESTS = "max_requests"
 """The reason a connection gives that was closed for having served its share."""
 
 STALL_TICKS = 2.0
-"""Ticks; when more time than that passes between two looks at a rate, the loop was stuck, and the peer is not charged
-for it. Looks are less than one tick apart when nothing is stuck."""
+"""Ticks; when more time than that passes between two checks of a rate, the loop stalled, and the peer is not charged
+for it. Checks are less than one tick apart when nothing stalls."""
 
 INSTANT = 1e-6
 """Seconds; the deadline of a connection that is to go as soon as the reaper can judge it. Its law holds for that too:
@@ -133,7 +133,7 @@ class IdlePolicy:
     """Which timeout is in force on one connection, told by what happens on it. Pure: drives a watch, reads no clock.
 
     The server calls `enter` when it begins to wait for something, `bytes_in` and `bytes_out` when bytes have moved.
-    A `Sweep` charges for the least rates and, since nobody is told when the peer takes bytes out of the kernel's
+    A `Sweep` charges for the least rates and, since nothing reports when the peer takes bytes out of the kernel's
     buffer, asks for the progress of what is being sent.
 
     Args:
@@ -295,7 +295,7 @@ class IdlePolicy:
                 allowance.pause(now)
 
     def close(self) -> None:
-        """The connection is gone: nobody looks after it any longer."""
+        """The connection is gone: nothing of it is checked any longer."""
         if self._sweep is not None:
             self._sweep.discard(self)
 

@@ -2,7 +2,7 @@
 
 The rule of this module: *full is answered before it hurts, a step at a time, and taken back the same way*. Below the
 low watermark nothing happens. Between the two, silence is borne for a shrinking share of its timeout (Envoy's scaled
-timers). Above the high one, who has been silent longest goes, down to the watermark. At the limit nobody is accepted
+timers). Above the high one, the longest silent go, down to the watermark. At the limit no connection is accepted
 until it is left again by a margin.
 """
 
@@ -76,11 +76,11 @@ class Pressure:
         floor: The scale at and above *high*, 0..1.
         margin: How far below a limit that was hit, and below a watermark that was passed, it must fall before that is
             taken back; a share of the limit, >= 0.
-        min_age: Seconds of silence before which nobody goes on account of pressure, > 0.
+        min_age: Seconds of silence before which no connection is closed for pressure, > 0.
     Attributes:
         limits: May be replaced at any time.
         verdict: The last one; None before the first.
-        evicted: How many went on its account; kept by whoever acts on it.
+        evicted: How many were closed for it; counted by the adapter that closes them.
     Raises:
         InvalidArgument: by name and value.
     """

@@ -1,6 +1,6 @@
 """What generated connections do: a table of habits, and silences drawn from it for millions of connections at once.
 
-No silence drawn here reaches its timeout: whoever outlasts it is reaped, and that is the end row's business.
+No silence drawn here reaches its timeout: a connection that outlasts it is reaped, and that is the end row's business.
 """
 
 from __future__ import annotations

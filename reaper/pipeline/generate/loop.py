@@ -1,4 +1,4 @@
-"""The event loop of a generated writer: when its epochs closed and where it was stuck. The law of time lives here.
+"""The event loop of a generated writer: when its epochs closed and where it stalled. The law of time lives here.
 
 An activity in an epoch that closed at c allows a reap from c + timeout; whatever falls into a stall happens at its end.
 """
@@ -14,7 +14,7 @@ from .habits import MS, Ints, S
 TICK_NS = S
 
 AFTER_TICK_NS = 5 * MS
-"""A stall begins so long after a tick: what the tick set off is what got stuck. Nothing is read in between."""
+"""A stall begins so long after a tick: what the tick set off is what stalled. Nothing is read in between."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,7 +57,7 @@ LEG = 128
 """Activities drawn for a connection at a time."""
 
 AVERT_SHARE = 0.002
-"""Of the connections: their last activity comes just as they are due, and the last look sees it."""
+"""Of the connections: their last activity comes just as they are due, and the final check sees it."""
 
 CLOSING_NS = 2 * S
 """How long a storm takes to close everything."""
@@ -144,7 +144,7 @@ class Generator:
         self._storm(borders[-1], "end")
 
     def _live(self, lives: Lives, to: int, drawn: list[Rows]) -> None:
-        """Draw *lives*, and whoever waits, up to *to*."""
+        """Draw *lives*, and those that wait, up to *to*."""
         while len(lives):
             drawn += self._leg(lives)
             due = self._waiting.last < to
@@ -226,7 +226,7 @@ class Generator:
             opened.append(since + np.minimum(away, 0.6 * length))
             habits.append(back)
         if self._returning:
-            opened[0] = np.maximum(opened[0], since + 3 * S)  # nobody is served while the server restarts
+            opened[0] = np.maximum(opened[0], since + 3 * S)  # none is served while the server restarts
         self._returning = []
         return self._admit(np.concatenate(opened).astype(np.int64), np.concatenate(habits), drawn)
 

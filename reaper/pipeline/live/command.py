@@ -38,7 +38,9 @@ def add(command: AddCommand) -> None:
         "--delay", type=_milliseconds, default=600 * 10**9, metavar="DURATION",
         help="how far behind the newest row a row may come: more than the writers' rotation; default 10m",
     )  # fmt: skip
-    sub.add_argument("--drain", action="store_true", help="nobody writes any more: let the last connections come out")
+    sub.add_argument(
+        "--drain", action="store_true", help="no server writes any more: let the last connections come out"
+    )
     sub.add_argument("--no-checksums", action="store_true", help="do not verify every page before reading")
 
 

@@ -105,7 +105,7 @@ class Feed:
         self.quarantined: dict[str, dict[str, Any]] = {}
         """path -> reason, size, mtime, until (Unix ns; not looked at before). Looked at again when the file changes."""
         self.growing = 0
-        """Streams that are no Parquet yet, when last looked."""
+        """Streams that were no Parquet yet at the latest check."""
         self.waiting = 0
         """Files that were seen and are not in the feed yet."""
         self.ledger = Ledger(settings=settings)
@@ -158,7 +158,7 @@ class Feed:
         return len(chosen)
 
     def mark(self) -> None:
-        """Nobody writes any more: let everything out. Rows that come all the same will be late."""
+        """No server writes any more: let everything out. Rows that come all the same will be late."""
         ledger = self.ledger
         if ledger.newest is None or ledger.horizon != ledger.newest:
             return
@@ -240,7 +240,7 @@ class Feed:
         ahead_us = (newest or 0) - self._now_ns() // 1000 - self._delay_us
         if ahead_us > 0:
             text = f"future: its last row is more than the delay ({self._delay_us / 1e6:g} s) ahead of this machine's"
-            reason = f"{text} clock, and would make everybody else's rows late; looked at again when it no longer is"
+            reason = f"{text} clock, and would make the rows of all others late; looked at again when it no longer is"
             self._put_aside(facts.path, reason, self._now_ns() + ahead_us * 1000)
             return
         self.quarantined.pop(str(facts.path), None)

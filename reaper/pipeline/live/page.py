@@ -59,7 +59,7 @@ def _tiles(summary: dict[str, Any], rows: list[dict[str, Any]]) -> str:
     behind = None if summary["newest"] is None else max(summary["as_of"] - summary["newest"], 0.0)
     left_out = summary["late_rows"]
     shown = [
-        ("reaped", f"{_total(summary, 'reaped'):,}", f"{_total(summary, 'averted'):,} averted at the last look", ""),
+        ("reaped", f"{_total(summary, 'reaped'):,}", f"{_total(summary, 'averted'):,} averted by the final check", ""),
         (
             "greatest lateness",
             "none" if worst is None else seconds(worst / 1e9),

@@ -44,7 +44,7 @@ class Settings:
     for_ns: int | None = 0
     """How long; 0: once through what is there; None: until told to stop."""
     drain: bool = False
-    """At the end: nobody writes any more, so let the last windows and sessions out."""
+    """At the end: no server writes any more, so let the last windows and sessions out."""
     checksums: bool = True
 
 

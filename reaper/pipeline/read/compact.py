@@ -32,7 +32,7 @@ class Occupied(Exception):
 
 
 def buckets_for(rows: int) -> int:
-    """How many buckets a table of *rows* rows gets when nobody says."""
+    """How many buckets a table of *rows* rows gets by default."""
     return min(max(LEAST_BUCKETS, -(-rows // ROWS_PER_BUCKET)), MOST_BUCKETS)
 
 
