@@ -3,7 +3,7 @@
 One rule: *an operation ends once*. Completed, expired or cancelled: with it ends everything that knew of it. It takes
 itself out of each watch list and out of the timer queue in O(1), so there is never a finished operation to purge.
 
-An operation waits under keys. Whoever changes something that it may be waiting for calls `check_and_complete(key)`.
+An operation waits under keys. After changing what it may be waiting for, call `check_and_complete(key)`.
 
 Not thread-safe: one event loop. Hooks may call back into the purgatory; they run with nothing half done.
 

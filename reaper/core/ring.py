@@ -38,7 +38,7 @@ class IdleRing:
         start: The current tick at the beginning.
     Raises:
         InvalidArgument: timeout_ticks is no such integer, or start is not an integer.
-    Timing: a uid last touched in tick e is handed out by the first `advance(tick)` with tick > e + timeout_ticks.
+    Timing: a uid last touched in tick e is returned by the first `advance(tick)` with tick > e + timeout_ticks.
     Source: ours; the ring of the "100,000 idle connections" problem, touched lazily.
     """
 
