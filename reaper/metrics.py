@@ -120,13 +120,13 @@ class ReaperCollector:
 
     Args:
         statistics: A reaper's `statistics`. Asked at every scrape; the event loop's thread should serve it, or numbers
-            of one scrape may stem from neighbouring instants.
+            of one scrape may stem from neighbouring instants. None: there are only *more*.
         more: Further families.
     Raises:
         ImportError: there is no prometheus-client.
     """
 
-    def __init__(self, statistics: Callable[[], LoopStatistics], *more: Told) -> None:
+    def __init__(self, statistics: Callable[[], LoopStatistics] | None, *more: Told) -> None:
         from prometheus_client import core
 
         self._core = core
@@ -185,8 +185,9 @@ def instrument(meter: Any, statistics: Callable[[], LoopStatistics], *more: Told
         make(name, [observe(family.name)], description=family.doc)
 
 
-def _all(statistics: Callable[[], LoopStatistics], more: Iterable[Told]) -> Iterator[Family]:
-    yield from families(statistics())
+def _all(statistics: Callable[[], LoopStatistics] | None, more: Iterable[Told]) -> Iterator[Family]:
+    if statistics is not None:
+        yield from families(statistics())
     for told in more:
         yield from told()
 

@@ -21,7 +21,10 @@ from math import ceil
 from time import monotonic
 
 MODES = ("correct", "early", "late", "never", "random", "wrong")
-EARLY = 0.05
+EARLY = 0.3
+"""Share of the timeout by which an early close is too early: more than any scheduler of a busy machine takes."""
+LATE = 3.0
+"""Ticks by which a late close is too late."""
 EARLY_MODES = ("early", "random")
 FAULT_SHARE = 0.2
 """In every mode but `never`, this share of the closes is faulty: counts must come out right, not just a verdict."""
@@ -92,7 +95,7 @@ class Server:
     def push(self, sock: socket.socket) -> None:
         deadline = self.last[sock] + self.timeout
         if self.mode in EARLY_MODES:
-            deadline -= EARLY  # when it is looked at; whether it then sins is decided there
+            deadline -= EARLY * self.timeout  # when it is looked at; whether it then sins is decided there
         else:
             deadline = ceil(deadline / self.tick) * self.tick
         self.sequence += 1
@@ -116,7 +119,7 @@ class Server:
                 continue
             now = monotonic()
             idle = now - self.last[sock]
-            if idle < self.timeout - (EARLY if self.mode in EARLY_MODES else 0.0):
+            if idle < self.timeout - (EARLY * self.timeout if self.mode in EARLY_MODES else 0.0):
                 self.push(sock)
                 continue
             self.expire(sock, now, idle)
@@ -140,7 +143,7 @@ class Server:
         if mode == "late" and sinful:
             self.sins["late"] += 1
             self.condemned.add(sock)
-            self.again(sock, self.last[sock] + self.timeout + 1.5 * self.tick)
+            self.again(sock, self.last[sock] + self.timeout + LATE * self.tick)
             return
         if mode == "wrong" and sinful:
             victims = [other for other, reads in self.reads.items() if reads > 2 and other is not sock]

@@ -70,6 +70,13 @@ def test_unread_bytes_are_the_servers_affair(even_unanswered: bool) -> None:
     assert not judge(look(100.0, received=1.0, sent=2.0, unread=1), fresh(), limits)[0].due
 
 
+def test_a_question_within_milliseconds_of_the_answer_is_the_servers_turn_once_it_is_known() -> None:
+    seen = look(50.0, received=1.0, sent=1.0)
+    assert judge(seen, fresh(), IDLE)[0].due
+    verdict, _ = judge(seen._replace(unanswered=True), fresh(), IDLE)
+    assert (verdict.due, verdict.peers_turn) == (False, False)
+
+
 def test_a_download_that_the_peer_acknowledges_is_not_idle() -> None:
     known = fresh()
     for second in range(5, 100, 10):

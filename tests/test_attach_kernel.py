@@ -14,7 +14,7 @@ from attach_worlds import FakeWorld, RealWorld
 
 from reaper.attach.kernel import Linux, Refusal, jiffy
 from reaper.attach.netlink import addresses_of, cookie_of
-from reaper.attach.sockets import OwnSockets, look
+from reaper.attach.sockets import OwnSockets, acks_tell, look
 from reaper.attach.tcpinfo import JIFFIES_AGAINST_US
 from reaper.errors import InvalidArgument
 
@@ -177,6 +177,29 @@ def test_the_jiffy_is_one_that_linux_has() -> None:
     assert round(1 / jiffy()) in (100, 250, 300, 1000)
 
 
+@pytest.mark.parametrize("exchanges", [1, 2, 7])
+@pytest.mark.parametrize("asks_again", [False, True])
+def test_a_socket_in_hand_tells_whether_the_last_question_was_answered(exchanges: int, asks_again: bool) -> None:
+    """Both stamps fall into one jiffy; only how the kernel acknowledges differs."""
+    if not acks_tell():
+        pytest.skip("this kernel wants more than one quick answer")
+    world = RealWorld()
+    for _ in range(20):  # until question, answer and the next question share a jiffy
+        one = world.connect()
+        for _ in range(exchanges):
+            world.send(one)
+            world.answer(one)
+        if asks_again:
+            world.send(one)
+        time.sleep(0.25)
+        seen = look(one.server.fileno(), time.monotonic)
+        assert seen is not None
+        if seen.sent_ago == seen.received_ago:
+            break
+    assert seen.unanswered == asks_again
+    world.close()
+
+
 def test_a_look_by_descriptor_says_what_a_look_by_netlink_says() -> None:
     world = RealWorld()
     one = world.connect()
@@ -191,7 +214,7 @@ def test_a_look_by_descriptor_says_what_a_look_by_netlink_says() -> None:
 
 
 def test_a_process_that_does_not_exist_has_no_namespace() -> None:
-    with pytest.raises(Refusal, match="there is no process"):
+    with pytest.raises(Refusal, match="there is no such process"):
         Linux(2**22 + 1)
 
 

@@ -342,7 +342,7 @@ async def test_metrics_can_be_read_by_prometheus() -> None:
         assert samples["http_connections",] == 1
         assert samples["http_connections_in_phase", "in_flight"] == 1
         assert samples["http_responses_total", "404"] == 1
-        assert samples["reaper_leases",] == 1
+        assert samples["reaper_leases",] == 2  # the connection's, and that of the sweep
         assert ("reaper_loop_lag_seconds",) in samples
 
 

@@ -67,7 +67,8 @@ def run(port: int, *arguments: str, connections: int = 1000) -> tuple[int, dict[
 @pytest.mark.parametrize("mode", ["early", "late", "never", "random", "wrong"])
 def test_a_faulty_server_is_caught_with_the_right_counts(mode: str) -> None:
     with faulty_server(mode) as server:
-        status, report = run(server.port, "--mix", "silent=50,chatty=40,drip=10")
+        # No drip: a server that looks 0.3 T early would take it for silent.
+        status, report = run(server.port, "--mix", "silent=50,chatty=50")
         sins = server.sins()
     reaps = report["reaps"]
     assert status == 1
@@ -75,7 +76,7 @@ def test_a_faulty_server_is_caught_with_the_right_counts(mode: str) -> None:
     assert reaps["expected"] == 500
     # The raw figures know each late close. Of these the verdict may forgive only what a stall in just that window,
     # of this busy machine, would explain as well; it never calls a punctual close late.
-    late = sum(count for edge, count in report["lateness_histogram"]["bars"] if edge >= 1.4 * TICK)
+    late = sum(count for edge, count in report["lateness_histogram"]["bars"] if edge >= 2.5 * TICK)
     found = {"early": reaps["early"], "late": late, "never": reaps["missed"], "false": reaps["false"]}
     assert found == {name: sins[name] for name in found}
     assert sins["late"] / 2 <= reaps["late"] <= sins["late"]

@@ -104,7 +104,7 @@ def test_only_a_request_in_flight_has_no_timeout() -> None:
 
 
 def test_reasons_of_rates_and_age_are_settings_too() -> None:
-    assert {reason for reason, status in ANSWERS.items() if status} == {"headers", "body", "min_in_rate"}
+    assert {reason for reason, status in ANSWERS.items() if status} == {"headers", "body", "min_in_rate", "request"}
     assert {"write", "half_closed", "min_out_rate"} == NOT_TAKEN
     limits = {*TOO_SLOW.values(), MAX_REQUESTS}
     assert {f"limits.{reason}" for reason in limits} | {f"timeouts.{TOO_OLD}"} <= set(OPTIONS)

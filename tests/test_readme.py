@@ -102,7 +102,7 @@ def rest(client: socket.socket) -> bytes:
 
 
 def test_each_page_has_the_programs_that_it_promises() -> None:
-    assert [page for page, _ in SERVERS] == ["README.md"] + ["docs/guide.md"] * 5 + ["docs/scale.md"] * 2
+    assert [page for page, _ in SERVERS] == ["README.md"] + ["docs/guide.md"] * 6 + ["docs/scale.md"] * 2
 
 
 def trial(text: str, directory: Path) -> None:
@@ -119,7 +119,7 @@ def trial(text: str, directory: Path) -> None:
             assert idle.recv(100)
             time.sleep(0.5)
             assert cpu(server.process.pid) - used < 0.4  # a handler that spins on an end of file would take it all
-            graceful = "drain" in text
+            graceful = "SIGTERM" in text
             said = server.stop(signal.SIGTERM if graceful else signal.SIGINT)
             assert rest(idle) == b""
         assert "Traceback" not in said or not graceful, said
@@ -143,6 +143,41 @@ def test_a_program_of_the_documentation_survives_its_clients_and_closes_the_sile
     trials: list[Future[None]], number: int
 ) -> None:
     trials[number].result()
+
+
+APPLICATION = """
+async def app(scope, receive, send):
+    assert scope["type"] == "http"
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
+    await send({"type": "http.response.body", "body": b"ok"})
+"""
+
+
+@pytest.mark.slow
+def test_the_uvicorn_line_of_the_readme_closes_a_silent_client_and_answers_another(tmp_path: Path) -> None:
+    (line,) = re.findall(r"^    (uvicorn .*)$", PAGES["README.md"], re.MULTILINE)
+    (tmp_path / "app.py").write_text(APPLICATION)
+    server = subprocess.Popen(
+        [sys.executable, "-m", *line.split(), "--port", "0", "--lifespan", "off"],
+        cwd=tmp_path,
+        env={"PYTHONPATH": str(ROOT), "REAPER_TIMEOUTS_FIRST_BYTE": "1s"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    try:
+        assert server.stdout is not None
+        for said in server.stdout:
+            if found := re.search(r"running on http://127.0.0.1:(\d+)", said):
+                break
+        address = ("127.0.0.1", int(found[1]))  # type: ignore[index]
+        with socket.create_connection(address, timeout=SOON) as silent, socket.create_connection(address) as client:
+            client.sendall(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+            assert rest(client).endswith(b"\r\n\r\nok")
+            rest(silent)
+    finally:
+        server.kill()
+        server.communicate()
 
 
 def cpu(pid: int) -> float:

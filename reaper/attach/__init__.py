@@ -1,1 +1,27 @@
-"""The idle connections of any running server, in any language, without touching it."""
+"""The idle connections of any running server, in any language; and of this process, without a touch per packet.
+
+`python -m reaper attach` watches other processes. `Guard` watches sockets of this one.
+"""
+
+from __future__ import annotations
+
+from .guard import Guard
+from .judge import Limits, Memory, Verdict, judge
+from .kernel import Kernel, Linux, Listener, Refusal
+from .tcpinfo import Snapshot
+from .watch import Event, Watch
+
+__all__ = [
+    "Guard",
+    "Watch",
+    "Event",
+    "Limits",
+    "Memory",
+    "Snapshot",
+    "Verdict",
+    "judge",
+    "Kernel",
+    "Linux",
+    "Listener",
+    "Refusal",
+]

@@ -7,6 +7,7 @@ Whose turn:
 
     bytes lie unread                         the server's: it is behind
     data came after data last went           the server's: it is at work, unless `even_unanswered`
+    both in one jiffy, and `unanswered`      the server's, too: the peer asked again within milliseconds
     data went last, or none came             the peer's: it is silent
 
 A peer's silence begins when its turn begins: with the end of the server's answer, not with the question. So neither a
@@ -124,7 +125,9 @@ def peers_turn(seen: Snapshot, limits: Limits) -> bool:
     """Whether silence is the peer's affair now."""
     if seen.unread:
         return False
-    return limits.even_unanswered or not seen.received or seen.sent_ago <= seen.received_ago
+    if limits.even_unanswered or not seen.received:
+        return True
+    return seen.sent_ago < seen.received_ago or (seen.sent_ago == seen.received_ago and not seen.unanswered)
 
 
 def judge(seen: Snapshot, known: Memory, limits: Limits) -> tuple[Verdict, Memory]:

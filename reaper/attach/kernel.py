@@ -217,7 +217,7 @@ def _namespace(pid: int) -> tuple[int, int]:
     try:
         status = os.stat(f"/proc/{pid}/ns/net")
     except FileNotFoundError:
-        raise Refusal(f"there is no process {pid}") from None
+        raise Refusal(f"--pid {pid}: there is no such process") from None
     except PermissionError:
         raise Refusal(
             f"the network namespace of process {pid} may not be looked at: run as its user, or with CAP_SYS_PTRACE"

@@ -10,18 +10,21 @@ import ctypes
 import errno
 import fcntl
 import os
+import platform
 import socket
 import struct
 import termios
 import time
 from collections.abc import Callable, Sequence
+from functools import cache
+from pathlib import Path
 from typing import Protocol
 
 from ..errors import InvalidArgument
 from .netlink import IDENT_BYTES, cookie_of
 from .tcpinfo import CLOSE_WAIT, ESTABLISHED, Snapshot, parse
 
-SO_COOKIE, TCP_INFO, SIOCOUTQ = 57, 11, 0x5411
+SO_COOKIE, TCP_INFO, TCP_QUICKACK, SIOCOUTQ = 57, 11, 12, 0x5411
 _PREFIX = struct.Struct("=I36xQ")  # a descriptor where a foreign ident has ports and addresses; the cookie in its place
 assert _PREFIX.size == IDENT_BYTES
 
@@ -69,7 +72,21 @@ def look(fd: int, clock: Callable[[], float]) -> Snapshot | None:
         return None
     unread = struct.unpack("=i", fcntl.ioctl(fd, termios.FIONREAD, b"\0\0\0\0"))[0]
     queued = struct.unpack("=i", fcntl.ioctl(fd, SIOCOUTQ, b"\0\0\0\0"))[0]
-    return parse(info, state, unread, queued, before, clock())
+    seen = parse(info, state, unread, queued, before, clock())
+    # A kernel that answers its peer quickly lets acknowledgements ride on the answers. When one has to go alone,
+    # because no answer came in time, it stops doing so: then the option reads 1.
+    if seen.sent_ago == seen.received_ago and acks_tell():
+        seen = seen._replace(unanswered=_option(fd, socket.IPPROTO_TCP, TCP_QUICKACK, 4)[:1] != b"\0")
+    return seen
+
+
+@cache
+def acks_tell() -> bool:
+    """Whether one quick answer is enough for this kernel to let acknowledgements wait: since Linux 6.0."""
+    try:
+        return int(Path("/proc/sys/net/ipv4/tcp_pingpong_thresh").read_text()) == 1
+    except (OSError, ValueError):
+        return int(platform.release().partition(".")[0]) >= 6
 
 
 class OwnSockets:

@@ -31,7 +31,7 @@ class Table:
         self.mark = bytearray()
         """The serial number of the last dump that showed it."""
         self.told = bytearray()
-        """1: it was reported as due, and has not stirred since."""
+        """Flags of the watch."""
         self._opened: array[float] = array("d")
         self._received: array[int] = array("Q")
         self._acked: array[int] = array("Q")

@@ -17,7 +17,7 @@ from typing import Protocol
 
 import psutil
 
-from .kernel import Kernel, Linux, Listener, Refusal
+from .kernel import Kernel, Listener, Refusal
 from .netlink import Address
 from .owners import socket_inodes
 
@@ -52,7 +52,7 @@ class ByPid:
 
     restricted = True
 
-    def __init__(self, pid: int, kernel: Kernel | None = None) -> None:
+    def __init__(self, pid: int, kernel: Kernel) -> None:
         self.pid = pid
         if pid == os.getpid():
             raise Refusal(f"--pid {pid} is this very process")
@@ -60,7 +60,7 @@ class ByPid:
             self._process = psutil.Process(pid)
         except (psutil.NoSuchProcess, ValueError):
             raise Refusal(f"--pid {pid}: there is no such process") from None
-        self.kernel: Kernel = Linux(pid) if kernel is None else kernel
+        self.kernel = kernel
         self._known: frozenset[int] = frozenset()
         self._ours: frozenset[int] = frozenset()
         _readable(pid)
@@ -94,15 +94,14 @@ class ByListen:
 
     restricted = False
 
-    def __init__(self, address: Address, kernel: Kernel | None = None) -> None:
+    def __init__(self, address: Address, kernel: Kernel) -> None:
         self.address = address
-        self.kernel: Kernel = Linux() if kernel is None else kernel
+        self.kernel = kernel
         self._holders: list[int] = []
         self._inodes: frozenset[int] = frozenset()
         if not self.listeners():
-            self.kernel.close()
             raise Refusal(f"--listen {address}: nothing listens there")
-        mine = {inode for inode, _ in socket_inodes(os.getpid())}
+        mine = _held([os.getpid()])
         if all(listener.inode in mine for listener in self.listeners()):
             raise Refusal(f"--listen {address}: that is this very process")
 
@@ -145,15 +144,14 @@ class ByUser:
 
     restricted = True
 
-    def __init__(self, user: str, kernel: Kernel | None = None) -> None:
+    def __init__(self, user: str, kernel: Kernel) -> None:
         try:
             self.uid = int(user) if user.isdecimal() else pwd.getpwnam(user).pw_uid
         except KeyError:
             raise Refusal(f"--all-listening-of {user}: there is no such user") from None
         self.user = user
-        self.kernel: Kernel = Linux() if kernel is None else kernel
+        self.kernel = kernel
         if not self.listeners():
-            self.kernel.close()
             raise Refusal(
                 f"--all-listening-of {user}: no process of it listens on a TCP port (processes of other users can be "
                 "read with CAP_SYS_PTRACE only)"

@@ -52,6 +52,9 @@ class Snapshot(NamedTuple):
     """Read before the kernel was asked: an instant to measure elapsed time up to."""
     after: float
     """Read after it had answered: an instant to reckon its "ago" from."""
+    unanswered: bool = False
+    """Whether the last data was certainly not answered within the kernel's delay for acknowledgements, 40 ms. Known of
+    a socket in hand only; decides where both stamps fall into one jiffy."""
 
     def silent(self, grain: float) -> float:
         """Seconds for which the peer has certainly sent nothing; may be negative."""

@@ -30,6 +30,8 @@ SLICE = 256
 """Connections per step of work: about 5 ms."""
 STEPS = 16
 """Distinct lengths that jitter gives a timeout."""
+TOLD, OVERDUE = 1, 2
+"""Flags of a row: reported as due, and has not stirred since; was due when it was found."""
 RETRY = 1.0
 """Seconds, at least, until a connection that could not be reached is tried again."""
 
@@ -77,7 +79,8 @@ class Watch:
         limits: What is not tolerated.
         tick: Seconds, > 0: a due connection is ended at most one tick late, plus our own stall.
         now: Seconds, monotonic.
-        end: What ends a connection, see `Hands.end`; None: nothing does, and what is due is reported.
+        end: What ends a connection, see `Hands.end`; None: a look has to do for a final check.
+        closes: Whether it may. If not, what is due is reported, once per silence; the final check is made all the same.
         jitter: 0..1: the most by which a timeout of silence is lengthened, differently for each connection.
         reaps_per_second: The most that are ended per second; 0: no bound.
         on: Told every event, at once; must not raise.
@@ -93,6 +96,7 @@ class Watch:
         tick: float,
         now: float,
         end: End | None = None,
+        closes: bool = True,
         jitter: float = 0.0,
         reaps_per_second: float = 0.0,
         on: Callable[[Event], object] = lambda event: None,
@@ -101,6 +105,7 @@ class Watch:
         self._look = look
         self._limits = [limits.longer(1 + jitter * step / (STEPS - 1)) for step in range(STEPS if jitter else 1)]
         self._end = end
+        self._closes = closes and end is not None
         self._on = on
         self._bucket = Bucket(reaps_per_second) if reaps_per_second else None
         self._stalls_matter = limits.write > 0
@@ -122,6 +127,8 @@ class Watch:
         row = self.table.add(ident, inode, Memory(seen.after), self._serial)
         verdict, memory = judge(seen, self.table.memory(row), self._limits_of(ident))
         self.table.remember(row, memory)
+        if verdict.due:  # before we were there: no lateness of ours
+            self.table.told[row] = OVERDUE
         self._event("found", row, seen.after, verdict)
         self._arm(row, verdict.at)
         return row
@@ -233,11 +240,8 @@ class Watch:
         if not verdict.due:
             self._arm(row, verdict.at)
         elif self._end is None:
-            if not table.told[row]:
-                table.told[row] = 1
-                self._event("due", row, seen.after, verdict)
-            self._arm(row, seen.after + limits.of(verdict.reason))
-        elif not self._may_end(seen.after):
+            self._report(row, verdict, limits, seen.after)
+        elif self._closes and not self._may_end(seen.after):
             self._held.append((row, table.renew(row)))
         else:
             self._close(row, verdict, limits, seen.after)
@@ -250,7 +254,7 @@ class Watch:
         def again(seen: Snapshot) -> bool:
             judged = judge(seen, table.memory(row), limits)
             last.append((seen, *judged))
-            return judged[0].due
+            return judged[0].due and self._closes
 
         outcome = self._end(table.ident(row), table.inode[row], again)
         if last:
@@ -262,16 +266,36 @@ class Watch:
                 self._bucket.spend(1)
             self._event("closed", row, at, verdict)
             table.remove(row)
+        elif outcome == "averted" and verdict.due:
+            self._report(row, verdict, limits, at)
         elif outcome == "averted":
             self._event("averted", row, at, verdict)
             self._arm(row, verdict.at)
         elif outcome == "gone":
             self._gone(row)
+        elif not self._closes:
+            self._report(row, verdict, limits, at)
         else:
-            if not table.told[row]:
-                table.told[row] = 1
+            if not table.told[row] & TOLD:
+                table.told[row] |= TOLD
                 self._event("unreachable", row, at, verdict)
             self._arm(row, at + max(RETRY, limits.of(verdict.reason)))
+
+    def soonest(self, count: int) -> list[tuple[bytes, Snapshot, Verdict]]:
+        """The *count* connections that are looked at next, as they are now: for people. Changes nothing."""
+        rows = self._schedule.soonest(count, self._alive)
+        idents = [self.table.ident(row) for row in rows]
+        found = []
+        for row, ident, seen in zip(rows, idents, self._asked(idents), strict=True):
+            if seen is not None:
+                found.append((ident, seen, judge(seen, self.table.memory(row), self._limits_of(ident))[0]))
+        return sorted(found, key=lambda one: one[2].at)
+
+    def _report(self, row: int, verdict: Verdict, limits: Limits, at: float) -> None:
+        if not self.table.told[row] & TOLD:
+            self.table.told[row] |= TOLD
+            self._event("due", row, at, verdict)
+        self._arm(row, at + limits.of(verdict.reason))
 
     # -- small things
 
@@ -306,5 +330,6 @@ class Watch:
             due = verdict.at
         if kind in ("due", "closed"):
             self.counts.reasons[reason] += 1
-            self.counts.max_lateness = max(self.counts.max_lateness, at - due)
+            if not self.table.told[row] & OVERDUE:
+                self.counts.max_lateness = max(self.counts.max_lateness, at - due)
         self._on(Event(kind, at, ident, self.table.inode[row], memory.opened, since, reason, limit, due))

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterable
-from typing import NoReturn
+from typing import Any, NoReturn
 
+from .options import Switch
 from .settings import OPTIONS
 
 _PREFIX = "setting "  # never an attribute of another option: it has a space
@@ -23,22 +24,28 @@ class Parser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: {message}\n")
 
 
-def add_settings(parser: argparse.ArgumentParser, sections: Iterable[str]) -> None:
+def add_settings(parser: argparse.ArgumentParser, sections: Iterable[str], prefix: str = "") -> None:
     """Give *parser* one flag for every setting of *sections*, in the order of the documentation.
 
     Args:
         parser: Gets one argument group per section.
         sections: Names among `reaper.config.SECTIONS`.
+        prefix: Of the settings' flags, to be left out here.
     """
     for section in sections:
         group = parser.add_argument_group(f"[{section}]")
         for found in OPTIONS.values():
             if found.section == section:
+                switch: dict[str, Any] = (
+                    {"action": "store_const", "const": "true"}
+                    if isinstance(found.kind, Switch)
+                    else {"metavar": type(found.kind).__name__.upper()}
+                )
                 group.add_argument(
-                    found.flag,
+                    "--" + found.flag.removeprefix("--").removeprefix(prefix),
                     dest=_PREFIX + found.path,
-                    metavar=type(found.kind).__name__.upper(),
                     help=f"{found.doc} Default: {found.kind.show(found.default) or 'none'}.".replace("%", "%%"),
+                    **switch,
                 )
 
 

@@ -66,7 +66,8 @@ def estimate(config: ReaperConfig, connections: int | None = None) -> Estimate:
     """
     count = config.limits.max_connections if connections is None else connections
     each = lease_bytes() * (2 if config.timeouts.max_age else 1)  # the age limit is a second lease
-    longest = max((seconds for _, seconds in in_force(config)), default=0.0)
+    ages = config.timeouts.max_age, config.timeouts.tunnel_age
+    longest = max(*ages, *(seconds for _, seconds in in_force(config)))
     levels = 1
     while config.reaper.tick * config.reaper.wheel_size**levels < longest:
         levels += 1

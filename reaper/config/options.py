@@ -6,11 +6,12 @@ documentation and `python -m reaper check` read the same `Option`, so they canno
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from ..errors import InvalidArgument
+from ..errors import ConfigError, InvalidArgument
 from .durations import WANTED, format_duration, parse_duration
 
 
@@ -145,6 +146,27 @@ class Text:
 
 
 @dataclass(frozen=True, slots=True)
+class Switch:
+    """True or false."""
+
+    @property
+    def wanted(self) -> str:
+        return "true or false"
+
+    def read(self, raw: object) -> object:
+        return {"true": True, "false": False}.get(raw, raw) if isinstance(raw, str) else raw
+
+    def quoted(self, raw: str) -> bool:
+        return False
+
+    def check(self, value: object) -> bool:
+        return isinstance(value, bool)
+
+    def show(self, value: Any) -> str:
+        return "true" if value else "false"
+
+
+@dataclass(frozen=True, slots=True)
 class Option:
     """One setting.
 
@@ -174,8 +196,8 @@ class Option:
 
     @property
     def flag(self) -> str:
-        """The command-line flag, `--keep-alive`."""
-        return "--" + self.key.replace("_", "-")
+        """The command-line flag, `--keep-alive`. The command of `[attach]` leaves the prefix `attach-` out."""
+        return ("--attach-" if self.section == "attach" else "--") + self.key.replace("_", "-")
 
     @property
     def environment(self) -> tuple[str, ...]:
@@ -187,6 +209,22 @@ class Option:
 def option(default: Any, kind: Kind, doc: str, *, precedent: str = "", live: bool = True) -> Any:
     """A dataclass field that carries its own `Option`; to be used in the sections of `reaper.config`."""
     return field(default=default, metadata={"kind": kind, "doc": doc, "precedent": precedent, "live": live})
+
+
+class Section:
+    """Base of the sections: refuses values that its options refuse, however it was made."""
+
+    __slots__ = ()
+
+    def __post_init__(self) -> None:
+        faults = []
+        for item in dataclasses.fields(self):  # type: ignore[arg-type]
+            value = getattr(self, item.name)
+            kind = item.metadata["kind"]
+            if not kind.check(value):
+                faults.append(f"{type(self).__name__.lower()}.{item.name}: {value!r}: expected {kind.wanted}")
+        if faults:
+            raise ConfigError("\n".join(faults))
 
 
 def _is_number(value: object) -> bool:

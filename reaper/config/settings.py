@@ -2,7 +2,8 @@
 
 One rule: *all or nothing*. Defaults give way to a TOML file, the file to the environment
 (`REAPER_TIMEOUTS_IDLE=30s`), the environment to the command line; every fault found on the way is reported at once,
-and while there is one there is no configuration. The settings are declared here and nowhere else.
+and while there is one there is no configuration. The settings are declared here, those of `[attach]`
+in attach.py, and nowhere else.
 """
 
 from __future__ import annotations
@@ -17,30 +18,15 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import ConfigError
-from .options import Duration, Integer, Number, Option, Text, option
+from .attach import Attach
+from .options import Duration, Integer, Number, Option, Section, Text, option
 
 DEFAULT = "default"
 """The origin of a value that was not set anywhere."""
 
 
-class _Checked:
-    """A section: refuses values its options refuse, however it was made."""
-
-    __slots__ = ()
-
-    def __post_init__(self) -> None:
-        faults = []
-        for item in dataclasses.fields(self):  # type: ignore[arg-type]
-            value = getattr(self, item.name)
-            kind = item.metadata["kind"]
-            if not kind.check(value):
-                faults.append(f"{type(self).__name__.lower()}.{item.name}: {value!r}: expected {kind.wanted}")
-        if faults:
-            raise ConfigError("\n".join(faults))
-
-
 @dataclass(frozen=True, slots=True)
-class Reaper(_Checked):
+class Reaper(Section):
     """`[reaper]`: the clockwork. Changes need a restart."""
 
     tick: float = option(
@@ -74,7 +60,7 @@ class Reaper(_Checked):
 
 
 @dataclass(frozen=True, slots=True)
-class Timeouts(_Checked):
+class Timeouts(Section):
     """`[timeouts]`: how long a connection may be silent in each phase. Seconds; zero switches a timeout off."""
 
     idle: float = option(
@@ -125,16 +111,28 @@ class Timeouts(_Checked):
         "A response is waiting and the client takes no byte of it; each byte it takes starts the wait anew (reset).",
         precedent="nginx send_timeout 60 s",
     )
+    request: float = option(
+        300.0,
+        Duration(),
+        "A request in flight: from its last header, or the last wait for its client, without an end (503).",
+        precedent="Node.js requestTimeout 300 s; Envoy route timeout 15 s; HAProxy timeout server",
+    )
     tunnel: float = option(
-        3600.0,
+        600.0,
         Duration(),
         "After an upgrade (WebSocket, CONNECT): no byte in either direction.",
-        precedent="HAProxy timeout tunnel 1 h (as documented); nginx proxy_read_timeout 60 s",
+        precedent="API Gateway 10 min; HAProxy timeout tunnel 1 h (as documented); nginx proxy_read_timeout 60 s",
+    )
+    tunnel_age: float = option(
+        86400.0,
+        Duration(),
+        "Age at which a tunnel is closed, whatever goes through it.",
+        precedent="API Gateway 2 h; HAProxy and nginx have none",
     )
     half_closed: float = option(
         30.0,
         Duration(),
-        "The client has shut its sending side, and takes no byte from ours.",
+        "The client has shut its sending side: it takes no byte from ours, or its answer is not ready yet.",
         precedent="HAProxy timeout client-fin 30 s (as documented)",
     )
     linger: float = option(
@@ -173,7 +171,7 @@ class Timeouts(_Checked):
 
 
 @dataclass(frozen=True, slots=True)
-class Limits(_Checked):
+class Limits(Section):
     """`[limits]`: rates, sizes and counts. Zero is no limit unless the option says otherwise."""
 
     min_in_rate: float = option(
@@ -233,7 +231,7 @@ class Limits(_Checked):
 
 
 @dataclass(frozen=True, slots=True)
-class Server(_Checked):
+class Server(Section):
     """`[server]`: where it listens. Changes need a restart."""
 
     host: str = option("127.0.0.1", Text(), "Address to listen on.", live=False)
@@ -264,7 +262,7 @@ class ReaperConfig:
     Equality is by value; where a value came from does not count.
 
     Attributes:
-        reaper, timeouts, limits, server: The sections, one attribute per key; durations are seconds.
+        reaper, timeouts, limits, server, attach: The sections, one attribute per key; durations are seconds.
         origins: `section.key` -> where its value came from, for the keys that are not at their default.
     """
 
@@ -272,6 +270,7 @@ class ReaperConfig:
     timeouts: Timeouts = field(default_factory=Timeouts)
     limits: Limits = field(default_factory=Limits)
     server: Server = field(default_factory=Server)
+    attach: Attach = field(default_factory=Attach)
     origins: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
 
     @classmethod
@@ -308,12 +307,10 @@ class ReaperConfig:
 
 
 def _declared() -> Iterator[Option]:
-    for section, made in (("reaper", Reaper), ("timeouts", Timeouts), ("limits", Limits), ("server", Server)):
+    for made in (Reaper, Timeouts, Limits, Server, Attach):
         for item in dataclasses.fields(made):
-            said = item.metadata
-            yield Option(
-                f"{section}.{item.name}", said["kind"], item.default, said["doc"], said["precedent"], said["live"]
-            )
+            said, path = item.metadata, f"{made.__name__.lower()}.{item.name}"
+            yield Option(path, said["kind"], item.default, said["doc"], said["precedent"], said["live"])
 
 
 OPTIONS: Mapping[str, Option] = {found.path: found for found in _declared()}
@@ -349,6 +346,7 @@ class _Loader:
             Timeouts(**made["timeouts"]),
             Limits(**made["limits"]),
             Server(**made["server"]),
+            Attach(**made["attach"]),
             self.origins,
         )
 

@@ -62,6 +62,7 @@ RULES: Mapping[Phase, Rule] = {
     # Absolute, or a client that drips one byte per timeout holds the connection for ever (slowloris).
     Phase.HEADERS: Rule("headers", status=408),
     Phase.BODY: Rule("body", _IN, rate="in", status=408),
+    # Never idle; but it may not take for ever either: see `IdlePolicy.charge`.
     Phase.IN_FLIGHT: Rule(None),
     # Bytes that the peer accepts are progress: a slow but living download is not idle.
     Phase.WRITE: Rule("write", _OUT, rate="out"),
@@ -76,12 +77,19 @@ RULES: Mapping[Phase, Rule] = {
 TOO_SLOW: Mapping[Direction, str] = {"in": "min_in_rate", "out": "min_out_rate"}
 """The reason a reap gives when a least rate was not kept."""
 
+TOO_LONG = "request"
+"""The reason of a request that was in flight for too long."""
+
+TUNNEL_AGE = "tunnel_age"
+"""The reason of a tunnel that was open for too long."""
+
 TOO_OLD = "max_age"
 """The reason a connection gives that was closed for its age."""
 
 ANSWERS: Mapping[str, int | None] = {
     **{phase.value: rule.status for phase, rule in RULES.items()},
     TOO_SLOW["in"]: RULES[Phase.BODY].status,
+    TOO_LONG: 503,
 }
 """What HTTP answers before the close, by the reason of the reap; reasons that are not here: nothing."""
 
@@ -143,6 +151,8 @@ class IdlePolicy:
         sweep: Looks after the phases with a least rate; None: no rates, and no progress but what `bytes_out` tells.
         progress: How many bytes the peer has accepted since it was last asked.
         phase: What the connection waits for to begin with.
+        cut: Ends the connection at once for the reason it is called with, also where unread bytes would avert a reap;
+            None: no limit of a request in flight.
     Attributes:
         phase: What it waits for now.
         active: Seconds; when it began to, or when bytes last started its timeout again.
@@ -151,15 +161,20 @@ class IdlePolicy:
     """
 
     __slots__ = (
+        "_ahead",
         "_armed",
         "_config",
+        "_cut",
         "_doomed",
         "_ending",
+        "_fresh",
+        "_hung_up",
         "_inbound",
         "_outbound",
         "_progress",
         "_suspended",
         "_sweep",
+        "_tunnelled",
         "_watch",
         "active",
         "phase",
@@ -175,7 +190,13 @@ class IdlePolicy:
         sweep: Sweep | None = None,
         progress: Callable[[], int] | None = None,
         phase: Phase = Phase.FIRST_BYTE,
+        cut: Callable[[str], object] | None = None,
     ) -> None:
+        self._cut = cut
+        self._fresh = 0  # bytes that came since the last request began
+        self._ahead = 0  # bytes of the request in hand that came before they were waited for
+        self._hung_up: float | None = None  # when the peer said that it will send no more
+        self._tunnelled = False
         self._config = config
         self._watch = watch
         self._sweep = sweep
@@ -199,8 +220,14 @@ class IdlePolicy:
             self.phase = phase
             self._begin(now)
 
-    def request(self, now: float) -> None:
-        """A request has begun: it is in flight, and with it its own allowances for body and response."""
+    def request(self, now: float, ahead: int = 0) -> None:
+        """A request has begun: it is in flight, and with it its own allowances for body and response.
+
+        Args:
+            ahead: How many bytes of its body have come already. They pay for the waiting to come, as does whatever
+                came in one piece with its head.
+        """
+        self._ahead, self._fresh = max(self._fresh, ahead), 0
         self.requests += 1
         self._spare()
         self.enter(Phase.IN_FLIGHT, now)
@@ -220,6 +247,8 @@ class IdlePolicy:
     def _moved(self, direction: Direction, allowance: Allowance | None, count: int, now: float) -> None:
         if not count:
             return  # an end of file, or a look that found no progress, is no activity
+        if direction == "in":
+            self._fresh += count
         if allowance is not None:
             allowance.earn(count, now)
             if self._doomed == TOO_SLOW[direction] and allowance.left(now) > 0:
@@ -252,8 +281,27 @@ class IdlePolicy:
             else:
                 self._arm(name, timeout)
 
+    def hang_up(self, now: float) -> None:
+        """The peer has said that it will send no more. It may still want its answer, but not wait for it for ever."""
+        if self._hung_up is None:
+            self._hung_up = now
+
     def charge(self, now: float) -> None:
-        """Ask for progress and judge the least rate of the phase. Called by the `Sweep`."""
+        """Ask for progress and judge the least rate of the phase. Called by the `Sweep`.
+
+        A request in flight may take `timeouts.request`, and `timeouts.half_closed` once its peer has hung up.
+        """
+        if self.phase is Phase.IN_FLIGHT:
+            timeouts = self._config.timeouts
+            waited = now - self.active
+            hung_up = 0.0 if self._hung_up is None else min(waited, now - self._hung_up)
+            if self._cut is None:
+                return
+            if timeouts.request and waited >= timeouts.request:
+                self._cut(TOO_LONG)
+            elif timeouts.half_closed and hung_up >= timeouts.half_closed:
+                self._cut(Phase.HALF_CLOSED.value)
+            return
         rate = RULES[self.phase].rate
         if rate == "out" and self._progress is not None and (count := self._progress()):
             self.bytes_out(count, now)
@@ -268,6 +316,8 @@ class IdlePolicy:
         if rule.timeout is None:
             self._watch.suspend()
             self._suspended = True
+            if self._cut is not None and self._sweep is not None:
+                self._sweep.add(self)
             return
         if self._suspended:
             self._suspended = False
@@ -277,6 +327,12 @@ class IdlePolicy:
         self._arm(rule.timeout, getattr(self._config.timeouts, rule.timeout))
         if self.retired is not None and self.phase in IDLE_PHASES:
             self._retire()
+        if self.phase is Phase.KEEP_ALIVE:
+            self._fresh = 0
+        if self.phase is Phase.TUNNEL and not self._tunnelled:
+            self._tunnelled = True
+            if self._config.timeouts.tunnel_age:
+                self._watch.deadline(self._config.timeouts.tunnel_age, TUNNEL_AGE)
         if rule.rate is not None and self._sweep is not None:
             allowance = self._allowance(rule.rate)
             if allowance is not None:
@@ -288,8 +344,9 @@ class IdlePolicy:
         if self._doomed is None:
             self._spare()
         rate = RULES[self.phase].rate
-        if rate is not None and self._sweep is not None:
+        if self._sweep is not None and (rate is not None or self.phase is Phase.IN_FLIGHT):
             self._sweep.discard(self)
+        if rate is not None and self._sweep is not None:
             allowance = self._inbound if rate == "in" else self._outbound
             if allowance is not None:
                 allowance.pause(now)
@@ -305,6 +362,8 @@ class IdlePolicy:
         if direction == "in":
             if self._inbound is None and limits.min_in_rate:
                 self._inbound = Allowance(limits.min_in_rate, limits.min_in_grace, timeouts.body, step)
+                self._inbound.earn(self._ahead, self.active)
+                self._ahead = 0
             return self._inbound
         if self._outbound is None and limits.min_out_rate:
             self._outbound = Allowance(limits.min_out_rate, limits.min_out_grace, timeouts.write, step)

@@ -42,11 +42,10 @@ class Borne:
 
 
 class Client:
-    """One attacking connection."""
+    """One attacking connection to *port* of 127.0.0.1."""
 
-    def __init__(self, port: int, tls: bool = False) -> None:
+    def __init__(self, port: int) -> None:
         self.port = port
-        self.tls = tls
         self.since = 0.0
         self.said = b""
 
@@ -282,18 +281,17 @@ OVER_TLS: tuple[Attack, ...] = (stops_in_tls_handshake, ignores_close_notify)
 async def borne(attack: Attack, port: int, patience: float) -> Borne:
     """Attack the server at *port* of 127.0.0.1 once, and give up after *patience* seconds."""
     client = Client(port)
-    ended: float | None = None
-    with contextlib.suppress(TimeoutError, OSError):
-        async with asyncio.timeout(patience):
-            try:
+    try:
+        async with asyncio.timeout(patience) as limit:
+            with contextlib.suppress(ConnectionError):  # a reset ends it as well
                 await attack(client)
-            finally:
-                ended = monotonic()
+        return Borne(monotonic() - client.since, client.said)
+    except TimeoutError:
+        if not limit.expired():
+            raise
+        return Borne(None, client.said)
+    finally:
         client.socket.close()
-        return Borne(ended - client.since, client.said)
-    client.socket.close()
-    still_open = ended is None or ended - client.since >= patience - LOOK
-    return Borne(None if still_open else ended - client.since, client.said)  # type: ignore[operator]
 
 
 async def all_borne(

@@ -7,27 +7,63 @@ The state machine of the protocol is h11's.
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable
 from http import HTTPStatus
-from typing import TYPE_CHECKING
+from typing import Protocol
 from urllib.parse import parse_qsl, urlsplit
 
 import h11
 import trio
 
+from reaper.config import ReaperConfig
 from reaper.policy import IDLE_PHASES, IdlePolicy, Phase
+from reaper.trio import TrioReaper, WakingLot
 
+from .counters import Counters
 from .transport import RECEIVE_BYTES, Transport
-
-if TYPE_CHECKING:
-    from .server import HttpServer
 
 DISCARD_BYTES = 65536
 """Of a request body that the route did not want; more than that is not worth reading only to keep the connection."""
 
+PIECES_PER_PASS = 16
+"""Pieces of a request body before the loop is let run again: 64 KiB may be 10,000 chunks, and 80 ms of parsing."""
+
+HEAD = b"HEAD "
+"""How a request begins whose answer has no body, whatever else is wrong with it."""
+
+OVERHEAD_BYTES = 2 * RECEIVE_BYTES
+"""What may come around a body (chunk sizes, extensions, trailers, bytes read ahead), beyond as much as it may hold."""
+
 log = logging.getLogger("server_example.http")
 
 Headers = Iterable[tuple[str, str]]
+
+
+class Host(Protocol):
+    """What a connection and its routes see of the server."""
+
+    config: ReaperConfig
+    counters: Counters
+    draining: bool
+    lot: WakingLot | None
+
+    @property
+    def watcher(self) -> TrioReaper:
+        """The reaper."""
+
+    @property
+    def connections(self) -> Collection[HttpConnection]:
+        """Those open and not parked, in order of opening."""
+
+    @property
+    def open(self) -> int:
+        """How many connections are open, parked or not."""
+
+    def route(self, method: str, path: str) -> Route:
+        """The route for a request."""
+
+    def date(self) -> str:
+        """The Date header."""
 
 
 class HttpError(Exception):
@@ -51,7 +87,7 @@ class Exchange:
 
     def __init__(self, connection: HttpConnection, request: h11.Request) -> None:
         self._connection = connection
-        self.server: HttpServer = connection.server
+        self.server = connection.server
         self.method = request.method.decode("ascii")
         try:
             target = urlsplit(request.target.decode("latin-1"))
@@ -64,6 +100,12 @@ class Exchange:
             name, value = raw_name.decode("ascii"), raw_value.decode("latin-1")
             self.headers[name] = f"{self.headers[name]}, {value}" if name in self.headers else value
         self.started = False
+        self._version = bytes(request.http_version)
+
+    def asks_for(self, protocol: str) -> bool:
+        """Whether the client offers to go on with *protocol* on this connection (RFC 9110 section 7.8)."""
+        offered, options = _words(self.headers.get("upgrade", "")), _words(self.headers.get("connection", ""))
+        return self._version != b"1.0" and "upgrade" in options and protocol in offered
 
     async def body(self) -> AsyncIterator[bytes]:
         """The request body, piece by piece. Raises HttpError(413) when it is longer than allowed."""
@@ -163,7 +205,7 @@ class HttpConnection:
     """
 
     def __init__(
-        self, server: HttpServer, transport: Transport, stream: trio.abc.Stream, policy: IdlePolicy, uid: int
+        self, server: Host, transport: Transport, stream: trio.abc.Stream, policy: IdlePolicy, uid: int
     ) -> None:
         self.server = server
         self.transport = transport
@@ -171,8 +213,11 @@ class HttpConnection:
         self.policy = policy
         self.opened = trio.current_time()
         self.uid = uid
-        self.h11 = h11.Connection(h11.SERVER, max_incomplete_event_size=server.config.limits.max_header_bytes)
+        self.h11 = self._protocol()
         self._last = False
+        self._opening = b""  # the first bytes of the request in hand
+        self._read = self._used = 0  # bytes of the body of the request in hand, with and without what is around it
+        self._pieces = 0
         self._persistent = False  # whether the request in hand lets the connection live on
 
     async def run(self) -> None:
@@ -197,7 +242,8 @@ class HttpConnection:
     async def _next_request(self) -> h11.Request | None:
         now = trio.current_time()
         policy = self.policy
-        if self.h11.trailing_data[0]:
+        begun = self._begin()
+        if begun:
             policy.enter(Phase.HEADERS, now)
         elif policy.requests:
             self.transport.wait_for(Phase.KEEP_ALIVE, policy)
@@ -206,14 +252,39 @@ class HttpConnection:
         while True:
             event = self.h11.next_event()
             if isinstance(event, h11.Request):
-                policy.request(trio.current_time())
+                ahead = len(self.h11.trailing_data[0])
+                policy.request(trio.current_time(), ahead)
+                self._read, self._used = ahead, 0
                 self._check(event)
                 return event
             if event is not h11.NEED_DATA:
                 return None  # ConnectionClosed
-            self.h11.receive_data(await self.receive())
-            if self.h11.trailing_data[0] and policy.phase is not Phase.HEADERS:
+            data = await self.receive()
+            if not begun and data:
+                data = data.lstrip(b"\r\n")  # empty lines before a request mean nothing (RFC 9112 section 2.2)
+                if not data:
+                    continue
+                begun = True
+            self._opening = (self._opening + data[: len(HEAD)])[: len(HEAD)]
+            self.h11.receive_data(data)
+            if data and policy.phase is not Phase.HEADERS:
                 policy.enter(Phase.HEADERS, trio.current_time())
+
+    def _begin(self) -> bool:
+        """Whether some of the next request is here already. Empty lines before it are dropped."""
+        waiting, closed = self.h11.trailing_data
+        useful = bytes(waiting).lstrip(b"\r\n")
+        if len(useful) != len(waiting):
+            self.h11 = self._protocol()
+            if useful:
+                self.h11.receive_data(useful)
+            if closed:
+                self.h11.receive_data(b"")
+        self._opening = useful[: len(HEAD)]
+        return bool(useful)
+
+    def _protocol(self) -> h11.Connection:
+        return h11.Connection(h11.SERVER, max_incomplete_event_size=self.server.config.limits.max_header_bytes)
 
     def _check(self, request: h11.Request) -> None:
         self.server.counters.requests += 1
@@ -221,11 +292,17 @@ class HttpConnection:
         size = len(request.target) + sum(len(name) + len(value) + 4 for name, value in request.headers)
         if size > limit:  # h11 counts only what is incomplete; all of it may have come at once
             raise HttpError(431, f"{size} bytes of headers; at most {limit} are accepted")
+        if not request.http_version.startswith(b"1."):
+            raise HttpError(505, f"HTTP/{request.http_version.decode()}; 1.0 and 1.1 are spoken here")
 
     async def _serve(self, request: h11.Request) -> None:
         exchange = Exchange(self, request)
-        asked = {word.strip().lower() for word in exchange.headers.get("connection", "").split(",")}
-        self._persistent = request.http_version == b"1.1" and "close" not in asked
+        asked = _words(exchange.headers.get("connection", ""))
+        self._persistent = request.http_version != b"1.0" and "close" not in asked
+        if "content-length" in exchange.headers and "transfer-encoding" in exchange.headers:
+            self._last = (
+                True  # perhaps a smuggled request: nothing that follows is to be trusted (RFC 9112 section 6.1)
+            )
         route = self.server.route(exchange.method, exchange.path)
         try:
             await route(exchange)
@@ -265,7 +342,14 @@ class HttpConnection:
         return True
 
     async def next_body_event(self) -> h11.Event | type[h11.PAUSED]:
-        """The next piece of the request body, or the event that ends it."""
+        """The next piece of the request body, or the event that ends it. Lets the loop run by the work it does.
+
+        Raises:
+            HttpError: 413, far more came around the body than may come in it.
+        """
+        self._pieces += 1
+        if self._pieces % PIECES_PER_PASS == 0:
+            await trio.lowlevel.checkpoint()
         while (event := self.h11.next_event()) is h11.NEED_DATA:
             if self.h11.they_are_waiting_for_100_continue:
                 answer = h11.InformationalResponse(status_code=100, headers=[], reason=b"Continue")
@@ -273,7 +357,13 @@ class HttpConnection:
             self.policy.enter(Phase.BODY, trio.current_time())
             data = await self.receive()
             self.policy.enter(Phase.IN_FLIGHT, trio.current_time())
+            self._read += len(data)
+            limit = self.server.config.limits.max_body_bytes
+            if limit and self._read - self._used > limit + OVERHEAD_BYTES:
+                raise HttpError(413, f"more than {limit} bytes around a body")
             self.h11.receive_data(data)
+        if isinstance(event, h11.Data):
+            self._used += len(event.data)
         return event  # type: ignore[return-value]
 
     async def receive(self) -> bytes:
@@ -304,17 +394,19 @@ class HttpConnection:
             body = f"{error}\n".encode()
             framing = [("content-type", "text/plain; charset=utf-8"), ("content-length", str(len(body)))]
             data = self.head(error.status, framing)
-            # Not through h11: it no longer knows whether the request was a HEAD when it could not be read.
-            await self.stream.send_all(data + body)
+            # Not through h11: it does not know whether the request was a HEAD when it could not be read.
+            await self.stream.send_all(data if self._opening == HEAD else data + body)
 
     async def _see_off(self) -> None:
         """Lingering close: the end of file goes out, and what still comes in is read away.
 
         Closing with bytes unread makes the kernel send a reset, and a reset may overtake the last response
-        (RFC 9112 section 9.6).
+        (RFC 9112 section 9.6). With `linger` off it is closed at once, at that risk.
         """
+        self.transport.shut_down()
+        if not self.server.config.timeouts.linger:
+            return
         self.transport.wait_for(Phase.LINGER, self.policy)
-        self.transport.shut()
         while await self.transport.receive_some():
             pass
 
@@ -322,3 +414,8 @@ class HttpConnection:
     def idle(self) -> bool:
         """Whether nothing has been asked for."""
         return self.policy.phase in IDLE_PHASES
+
+
+def _words(header: str) -> set[str]:
+    """The members of a list in a header, in lower case."""
+    return {word.strip().lower() for word in header.split(",")}

@@ -24,7 +24,8 @@ PAGE = Path(__file__).parent / "web" / "connections.html"
 
 PIECE = 65536  # bytes of a download sent at once
 PIECES_PER_SECOND = 10  # of a download at a given rate
-LONGEST = 86400.0  # seconds that a route waits at most
+LONGEST_SLEEP = 300.0  # seconds
+LONGEST = 86400.0  # seconds between two events at most
 
 TEXT = "text/plain; charset=utf-8"
 JSON = "application/json"
@@ -49,7 +50,7 @@ async def index(exchange: Exchange) -> None:
 
 async def sleep(exchange: Exchange) -> None:
     """`/sleep?s=2s`: a request in flight for as long as asked."""
-    seconds = _number(exchange, "s", 1.0, LONGEST)
+    seconds = _number(exchange, "s", 1.0, LONGEST_SLEEP)
     await trio.sleep(seconds)
     await exchange.respond(200, f"slept {seconds:g} s\n".encode(), TEXT)
 
@@ -133,7 +134,7 @@ async def events(exchange: Exchange) -> None:
 
 async def tunnel(exchange: Exchange) -> None:
     """`/tunnel`: with `Upgrade: echo`, leaves HTTP and sends back what comes."""
-    if exchange.headers.get("upgrade", "").lower() != "echo":
+    if not exchange.asks_for("echo"):
         await exchange.respond(
             426, b"426 Upgrade Required: echo\n", TEXT, [("upgrade", "echo"), ("connection", "upgrade")]
         )

@@ -12,12 +12,10 @@ import itertools
 import logging
 import random
 import socket
-from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from contextlib import asynccontextmanager, suppress
 from email.utils import formatdate
-from typing import TYPE_CHECKING
+from functools import partial
 
 import trio
 
@@ -26,20 +24,16 @@ from reaper.config import ReaperConfig
 from reaper.config.reload import applied, changes
 from reaper.core.lease import Lease
 from reaper.driver import after
-from reaper.errors import ConfigError
-from reaper.journal import Journal
-from reaper.policy import ANSWERS, NOT_TAKEN, TOO_OLD, IdlePolicy, Phase, lifespan
-from reaper.policy.pressure import Pressure, limits_here
+from reaper.policy import ANSWERS, INSTANT, NOT_TAKEN, TOO_OLD, IdlePolicy, Phase, lifespan
 from reaper.policy.rates import Sweep
 from reaper.trio import Parked, Silent, WakingLot
 
 from ..tls import tls_context
 from .connection import Exchange, HttpConnection, HttpError, Route
+from .counters import Counters
+from .hangups import Hangups
 from .routes import ROUTES
 from .transport import Transport
-
-if TYPE_CHECKING:
-    from ..workers import Worker
 
 RELOADS_PER_SLICE = 256
 """Connections that get new timeouts, or are told to drain, before the loop is let run again: about 2 ms."""
@@ -57,29 +51,10 @@ SWEEPS_PER_TICK = 4
 log = logging.getLogger("server_example.http")
 
 
-@dataclass(slots=True)
-class Counters:
-    """What has happened so far. Plain numbers, exposed by `/metrics`."""
-
-    opened: int = 0
-    closed: int = 0
-    refused: int = 0
-    requests: int = 0
-    failures: int = 0
-    """Routes that raised."""
-    lost: int = 0
-    """Connections that the peer broke off or let break."""
-    reloads: int = 0
-    accept_errors: int = 0
-    responses: Counter[int] = field(default_factory=Counter)
-    reaped: Counter[str] = field(default_factory=Counter)
-    """By reason."""
-
-
 class Kept:
     """What is remembered of a connection while it is parked between two requests."""
 
-    __slots__ = ("age", "number", "opened", "parked", "policy", "received", "requests", "sent")
+    __slots__ = ("age", "opened", "parked", "policy", "received", "requests", "sent")
 
     def __init__(self, opened: float) -> None:
         self.opened = opened
@@ -99,7 +74,7 @@ class HttpServer:
     Attributes:
         config: In force now.
         draining: Whether every response is the last of its connection.
-        connections: Those open and not parked, in order of opening.
+        connections: Those open and not parked, in order of opening, and what is remembered of each.
         lot: Where connections are parked between two requests; None: nowhere.
         counters: What has happened so far.
     Raises:
@@ -112,7 +87,7 @@ class HttpServer:
         self.config = config
         self.watcher = watcher
         self.counters = Counters()
-        self.connections: dict[HttpConnection, None] = {}
+        self.connections: dict[HttpConnection, Kept] = {}
         self.lot: WakingLot | None = None
         self.draining = False
         self._routes = routes
@@ -121,6 +96,8 @@ class HttpServer:
         self._sweep = Sweep(self._schedule, config.reaper.tick / SWEEPS_PER_TICK)
         self._random = random.Random()
         self._empty = trio.Event()
+        self._hangups = Hangups()
+        self._listening_for_hangups = False
         self._refusing = 0
         self._date = (0, "")
 
@@ -149,6 +126,9 @@ class HttpServer:
 
     def admitting(self, nursery: trio.Nursery) -> Callable[[socket.socket], None]:
         """A function that serves one connection in a task of *nursery*, or refuses it there."""
+        if not self._listening_for_hangups:
+            self._listening_for_hangups = True
+            nursery.start_soon(self._hangups.run)
 
         def admit(connected: socket.socket) -> None:
             try:
@@ -233,25 +213,31 @@ class HttpServer:
             phase = Phase.HANDSHAKE
         try:
             with self.watcher.watch(transport) as watch:
-                policy = IdlePolicy(self.config, watch, trio.current_time(), self._sweep, transport.progress, phase)
+                now = trio.current_time()
+                policy = IdlePolicy(self.config, watch, now, self._sweep, transport.progress, phase, watch.reap)
                 watch.receiving = True  # the policy suspends it while a request is in flight
                 policy.requests = kept.requests
                 kept.policy = transport.policy = policy
                 transport.linger = None if self.lot is None else self.lot.linger
                 connection = HttpConnection(self, transport, stream, policy, watch.uid)
                 connection.opened = kept.opened
-                self.connections[connection] = None
+                self.connections[connection] = kept
+                life = trio.CancelScope()
+                self._hangups.watch(transport.fileno(), partial(self._hung_up, transport, policy, life))
                 if phase is not Phase.KEEP_ALIVE:
-                    kept.age = self._limit_age(kept)
+                    self._limit_age(kept)
                 if self.draining:
                     policy.retire("drain", trio.current_time())
                 try:
-                    if isinstance(stream, trio.SSLStream):
-                        await stream.do_handshake()
-                    await connection.run()
+                    with life:
+                        if isinstance(stream, trio.SSLStream):
+                            await stream.do_handshake()
+                        await connection.run()
+                    self.counters.lost += life.cancelled_caught
                 except (trio.BrokenResourceError, trio.ClosedResourceError):
                     self.counters.lost += 1
                 except Silent:
+                    self._hangups.forget(transport.fileno())
                     self._park(transport, policy, kept, watch.lease)
                     parked = True
                 watch.hung_up = transport.hung_up
@@ -266,12 +252,21 @@ class HttpServer:
                 self.connections.pop(connection, None)
                 transport.policy = None
             if not parked:
+                self._hangups.forget(transport.fileno())
                 if kept.age is not None:
                     kept.age.release()
                 transport.close()
                 self.counters.closed += 1
             if not self.connections:
                 self._empty.set()
+
+    def _hung_up(self, transport: Transport, policy: IdlePolicy, life: trio.CancelScope, gone: bool) -> None:
+        """The peer has shut its side, and may still want its answer; or it is gone, and wants nothing."""
+        if not gone:
+            policy.hang_up(trio.current_time())
+        elif not transport.shut:  # otherwise both sides have, and there is nothing more to it
+            transport.hung_up = True
+            life.cancel(reason="the peer has gone")
 
     async def _farewell(self, connection: HttpConnection, reason: str) -> None:
         """Answer 408 where a request had begun. Not for long: the peer has had its time."""
@@ -291,7 +286,7 @@ class HttpServer:
             )
             with suppress(trio.BrokenResourceError, trio.ClosedResourceError):  # it hung up by itself
                 await connection.answer_error(HttpError(status, f"{reason} timed out"))
-            connection.transport.shut()
+            connection.transport.shut_down()
         limit.release()
 
     async def _refuse(self, transport: Transport) -> None:
@@ -300,12 +295,13 @@ class HttpServer:
         self._refusing += 1
         try:
             if self._refusing <= REFUSALS and self._tls is None:
-                with self.watcher.watch(transport, self.config.timeouts.linger, reason="linger"):
+                brief = self.config.timeouts.linger or self.config.reaper.tick
+                with self.watcher.watch(transport, brief, reason="linger"):
                     await transport.send_all(
                         b"HTTP/1.1 503 Service Unavailable\r\nconnection: close\r\ncontent-length: 0\r\n"
                         b"retry-after: 1\r\n\r\n"
                     )
-                    transport.shut()
+                    transport.shut_down()
                     while await transport.receive_some():
                         pass
         except trio.BrokenResourceError:
@@ -314,19 +310,21 @@ class HttpServer:
             self._refusing -= 1
             transport.close()
 
-    def _limit_age(self, kept: Kept) -> Lease | None:
+    def _limit_age(self, kept: Kept) -> None:
+        """Put the age limit in force, counted from when *kept* was opened."""
         config = self.config
+        if kept.age is not None:
+            kept.age.release()
+            kept.age = None
         seconds = lifespan(
             config.timeouts.max_age, config.limits.max_age_jitter, config.reaper.tick, self._random.random()
         )
         if not seconds:
-            return None
+            return
         # A lease of its own that is never touched. It does not cut a request short: it only says "no more after this".
-        return self.watcher.register(
-            ("age", next(self._numbers)),
-            seconds,
-            lambda expiry: self._too_old(kept),
-            reason=TOO_OLD,
+        left = kept.opened + seconds - trio.current_time()
+        kept.age = self.watcher.register(
+            ("age", next(self._numbers)), max(left, INSTANT), lambda expiry: self._too_old(kept), reason=TOO_OLD
         )
 
     def _too_old(self, kept: Kept) -> None:
@@ -340,13 +338,23 @@ class HttpServer:
 
     async def reload(self, config: ReaperConfig) -> None:
         """Put what is live of *config* in force, also on open connections, a slice of them at a time."""
-        for change in changes(self.config, config):
+        changed = changes(self.config, config)
+        for change in changed:
             log.warning("reload: %s", change)
         self.config = applied(self.config, config)
         self.counters.reloads += 1
         if self.lot is not None:
             self.lot.retime(self.config.timeouts.keep_alive)
         await self._each(lambda policy: policy.reload(self.config, trio.current_time()))
+        if any(change.path in ("timeouts.max_age", "limits.max_age_jitter") for change in changed):
+            open_now = list(self.connections.values())
+            if self.lot is not None:
+                open_now += [parked.remembered for parked in self.lot]  # type: ignore[attr-defined]
+            for index, kept in enumerate(open_now, start=1):
+                if kept.policy is not None or kept.parked is not None:
+                    self._limit_age(kept)
+                if index % RELOADS_PER_SLICE == 0:
+                    await trio.lowlevel.checkpoint()
 
     async def drain(self) -> None:
         """Let every connection finish the request in flight, and the idle ones wait a moment for one; then return.
@@ -376,80 +384,6 @@ class HttpServer:
                 await trio.sleep(window / len(connections))
             elif index % RELOADS_PER_SLICE == 0:
                 await trio.lowlevel.checkpoint()
-
-
-async def serve(
-    worker: Worker,
-    config: ReaperConfig,
-    load: Callable[[], ReaperConfig],
-    journal: Journal | None = None,
-    *,
-    parked: bool = False,
-    pressed: bool = False,
-) -> None:
-    """One worker process: serve until told to stop, then drain.
-
-    Args:
-        worker: Listening sockets, counters, and the word to stop.
-        config: What to begin with.
-        load: Reads the configuration anew when SIGHUP comes.
-        journal: Where the life of every connection is written; None: nowhere.
-        parked: Whether a connection gives up its task while it is silent between two requests. Not with a journal.
-        pressed: Whether the longest silent go, and newcomers wait in the backlog, as descriptors or memory run short.
-    Raises:
-        ConfigError: certificate and key cannot be used.
-    """
-    async with (
-        reaper.trio.open_reaper(config, journal=journal, listener="http") as watcher,
-        trio.open_nursery() as handlers,
-        trio.open_nursery() as helpers,
-        AsyncExitStack() as stack,
-    ):
-        server = HttpServer(config, watcher)
-        if parked and journal is None:
-            await stack.enter_async_context(server.parking())
-        helpers.start_soon(_publish_often, worker, server)
-        helpers.start_soon(_reloads, worker, server, load)
-        if pressed:
-            helpers.start_soon(reaper.trio.relieve, watcher, Pressure(limits_here()))
-        await worker.accept(server.admitting(handlers), watcher.welcome, server.not_accepted)
-        await server.drain()
-        if journal is not None:
-            journal.drain(reaper.trio.journal_clock()())
-        _publish(worker, server)
-        helpers.cancel_scope.cancel()
-        handlers.cancel_scope.cancel()
-
-
-async def _reloads(worker: Worker, server: HttpServer, load: Callable[[], ReaperConfig]) -> None:
-    async for _ in worker.reloads():
-        await reload_from(server, load)
-
-
-async def reload_from(server: HttpServer, load: Callable[[], ReaperConfig]) -> bool:
-    """Reload what *load* returns; a configuration that cannot be used changes nothing and is said. True: reloaded."""
-    try:
-        config = load()
-    except ConfigError as error:
-        for line in str(error).splitlines():
-            log.error("reload: %s", line)
-        log.error("reload: nothing was changed")
-        return False
-    await server.reload(config)
-    return True
-
-
-async def _publish_often(worker: Worker, server: HttpServer) -> None:
-    while True:
-        _publish(worker, server)
-        await trio.sleep(0.5)
-
-
-def _publish(worker: Worker, server: HttpServer) -> None:
-    worker.counters["open"] = server.open
-    worker.counters["accepted"] = server.counters.opened
-    worker.counters["reaped"] = sum(server.counters.reaped.values())
-    worker.counters.note(server.watcher.statistics())
 
 
 def _not_found(exchange: Exchange) -> Awaitable[None]:

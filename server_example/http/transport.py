@@ -1,23 +1,20 @@
 """One TCP connection below HTTP and TLS: it tells the policy of every byte, and how far the peer has got.
 
 One rule: *progress is what the peer took, not what the kernel queued*. A send that returns has only filled a buffer of
-up to some megabytes; a slow but living peer may need minutes for it, and is not idle meanwhile. So the size of the
-kernel's queue is asked for: when a blocked send goes on, and by the sweep of the least rates.
+up to some megabytes; a slow but living peer may need minutes for it, and is not idle meanwhile. So the kernel is asked
+for the size of its queue: when a blocked send goes on, and by the sweep of the least rates.
 """
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import socket
-import struct
-import sys
-import termios
 from collections.abc import Awaitable, Callable
 
 import trio
 
+from reaper.driver import peer_has_shut, queued, reset_on_close
 from reaper.policy import IdlePolicy, Phase
+from reaper.trio import SocketStream
 
 RECEIVE_BYTES = 65536
 
@@ -30,25 +27,23 @@ UNSENT_BYTES = 131072
 megabytes: a thousand of them had a gigabyte copied in vain, and the loop with it."""
 
 TCP_NOTSENT_LOWAT = 25  # linux/tcp.h; the socket module of CPython 3.11 does not name it
-_CLOSE_WAIT = 8  # tcp_info.tcpi_state: the peer has shut its sending side
 _SENDING = frozenset({Phase.IN_FLIGHT, Phase.TUNNEL, Phase.HALF_CLOSED})  # phases that a blocked send interrupts
 
 
-class Transport(trio.abc.HalfCloseableStream):
+class Transport(SocketStream):
     """A connected socket as a trio stream. One task may receive while another sends.
-
-    Receiving and sending raise `trio.BrokenResourceError` when the connection is lost.
 
     Attributes:
         socket: The socket; the reaper looks at it before a reap.
         peer: Its peer, as text.
         policy: Is told of every byte.
         linger: Waits for the next request instead of `wait_readable`, and may give up by raising; None: nothing does.
-        received, sent: Bytes so far.
-        hung_up: Whether the peer ended the connection, before we did.
     """
 
+    __slots__ = ("_interrupted", "_taken", "_then", "linger", "peer", "policy", "socket")
+
     def __init__(self, connected: socket.socket, peer: str) -> None:
+        super().__init__()
         connected.setblocking(False)
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connected.setsockopt(socket.IPPROTO_TCP, TCP_NOTSENT_LOWAT, UNSENT_BYTES)
@@ -56,97 +51,51 @@ class Transport(trio.abc.HalfCloseableStream):
         self.peer = peer
         self.policy: IdlePolicy | None = None
         self.linger: Callable[[int], Awaitable[None]] | None = None
-        self.received = 0
-        self.sent = 0
-        self.hung_up = False
-        self._shut = False
         self._taken = 0  # bytes the peer had taken when it was last asked
         self._then: Phase | None = None
-        self._streak = False
+        self._interrupted: Phase | None = None
 
-    async def receive_some(self, max_bytes: int | None = None) -> bytes:
-        """Bytes as they come, at most 64 KiB at once; empty at the end of file."""
-        if self._streak:
-            await trio.lowlevel.checkpoint()  # whoever always has data ready must not have the loop for itself
-        self._streak = True
-        while True:
-            try:
-                data = self.socket.recv(RECEIVE_BYTES if max_bytes is None else max_bytes)
-                break
-            except BlockingIOError:
-                self._streak = False
-                if self.linger is not None and self._may_park():
-                    await self.linger(self.socket.fileno())
-                else:
-                    await trio.lowlevel.wait_readable(self.socket)
-            except OSError as error:
-                self.hung_up = not self._shut
-                raise trio.BrokenResourceError(f"receiving from {self.peer}: {error}") from error
-        if not data:
-            self.hung_up = not self._shut
-        self.received += len(data)
+    def __repr__(self) -> str:
+        return self.peer
+
+    def fileno(self) -> int:
+        return self.socket.fileno()
+
+    def heard(self, count: int) -> None:
         if self.policy is not None:
-            self.policy.bytes_in(len(data), trio.current_time())
-        return data
+            self.policy.bytes_in(count, trio.current_time())
 
-    def _may_park(self) -> bool:
+    async def until_readable(self) -> None:
         policy = self.policy
-        return policy is not None and policy.phase is Phase.KEEP_ALIVE and policy.retired is None
+        may_park = policy is not None and policy.phase is Phase.KEEP_ALIVE and policy.retired is None
+        if self.linger is not None and may_park:
+            await self.linger(self.fileno())
+        else:
+            await super().until_readable()
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
         """Hand *data* to the kernel. While the peer leaves no room for it, the connection is in the phase WRITE."""
         self._then = None
-        left = memoryview(data)
-        interrupted: Phase | None = None
-        blocked = False
         try:
-            while left:
-                try:
-                    count = self.socket.send(left)
-                except BlockingIOError:
-                    blocked = True
-                    if interrupted is None and self.policy is not None and self.policy.phase in _SENDING:
-                        interrupted = self.policy.phase
-                        self.progress()
-                        self.policy.enter(Phase.WRITE, trio.current_time())
-                    await trio.lowlevel.wait_writable(self.socket)
-                    if self.policy is not None:
-                        self.policy.bytes_out(self.progress(), trio.current_time())
-                    continue
-                self.sent += count
-                left = left[count:]
-        except OSError as error:
-            self.hung_up = not self._shut
-            raise trio.BrokenResourceError(f"sending to {self.peer}: {error}") from error
+            await super().send_all(data)
         finally:
+            interrupted, self._interrupted = self._interrupted, None
             if interrupted is not None and self.policy is not None:
                 self.policy.enter(interrupted, trio.current_time())
-        if not blocked:
-            await trio.lowlevel.checkpoint()
 
-    async def wait_send_all_might_not_block(self) -> None:
-        """Nothing is queued here, so there is nothing to wait for."""
-        await trio.lowlevel.checkpoint()
-
-    async def send_eof(self) -> None:
-        """Shut our sending side."""
-        self.shut()
-        await trio.lowlevel.checkpoint()
-
-    def shut(self) -> None:
-        """Shut our sending side: what is queued goes out, then the end of file."""
-        self._shut = self._shut or not self.hung_up
-        with contextlib.suppress(OSError):  # the connection is gone already: there is nobody left to tell
-            self.socket.shutdown(socket.SHUT_WR)
-
-    async def aclose(self) -> None:
-        """Close at once. What is queued still goes out, unless unread bytes are waiting: then the kernel resets."""
-        self.close()
-        await trio.lowlevel.checkpoint()
+    async def until_writable(self) -> None:
+        policy = self.policy
+        if policy is not None and self._interrupted is None and policy.phase in _SENDING:
+            self._interrupted = policy.phase
+            self.progress()
+            policy.enter(Phase.WRITE, trio.current_time())
+        await super().until_writable()
+        if self.policy is not None:
+            self.policy.bytes_out(self.progress(), trio.current_time())
 
     def close(self) -> None:
         """Close at once; any number of times."""
-        if self.socket.fileno() >= 0:
+        if self.fileno() >= 0:
             trio.lowlevel.notify_closing(self.socket)
             self.socket.close()
 
@@ -157,28 +106,24 @@ class Transport(trio.abc.HalfCloseableStream):
         minutes, and a peer that reads a byte now and then would keep the memory for ever (nginx has
         reset_timedout_connection for that).
         """
-        with contextlib.suppress(OSError):
-            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        reset_on_close(self.socket)
         self.close()
 
     def queued(self) -> int:
         """Bytes that the peer has not acknowledged."""
-        try:
-            return int.from_bytes(fcntl.ioctl(self.socket, termios.TIOCOUTQ, bytes(4)), sys.byteorder)
-        except (OSError, ValueError):
-            return 0
+        return queued(self.fileno())
 
     def progress(self) -> int:
         """How many bytes the peer has taken since it was last asked."""
-        queued = self.queued()
-        taken = self.sent - queued
+        unsent = self.queued()
+        taken = self.sent - unsent
         count, self._taken = taken - self._taken, taken
         policy = self.policy
         if policy is not None:
             if self._then is not None:
-                if queued <= self._enough(self._then):
+                if unsent <= self._enough(self._then):
                     self._enter_next(policy)
-            elif policy.phase is Phase.WRITE and self._peer_has_shut():
+            elif policy.phase is Phase.WRITE and peer_has_shut(self.socket):
                 policy.enter(Phase.HALF_CLOSED, trio.current_time())
         return max(count, 0)
 
@@ -197,9 +142,3 @@ class Transport(trio.abc.HalfCloseableStream):
         phase, self._then = self._then, None
         if phase is not None and policy.phase is Phase.WRITE:
             policy.enter(phase, trio.current_time())
-
-    def _peer_has_shut(self) -> bool:
-        try:
-            return self.socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] == _CLOSE_WAIT
-        except OSError:
-            return False

@@ -8,14 +8,13 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import trio
 
 from reaper.errors import UnknownUid
 
-if TYPE_CHECKING:
-    from .server import HttpServer
+from .connection import Host
 
 PARKED = "parked"
 """What is shown as the phase of a connection that waits for its next request without a task."""
@@ -23,7 +22,7 @@ PARKED = "parked"
 Row = dict[str, object]
 
 
-def connection_rows(server: HttpServer, limit: int) -> Row:
+def connection_rows(server: Host, limit: int) -> Row:
     """Up to *limit* connections, the longest open first and the parked ones last, as plain data.
 
     Seconds throughout; `due_in` is None while a request is in flight. `why` is the core's own explanation.
@@ -90,7 +89,7 @@ def connections_text(table: Row) -> str:
     return "\n".join([*lines, ""])
 
 
-def metrics(server: HttpServer) -> bytes:
+def metrics(server: Host) -> bytes:
     """Everything that is counted, in Prometheus' text format."""
     counters, statistics = server.counters, server.watcher.statistics()
     core = statistics.core

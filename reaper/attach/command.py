@@ -1,0 +1,171 @@
+"""`python -m reaper attach`: flags in, a watch that runs until it is told to stop.
+
+One rule: *nothing is closed unless `--close` says so*, and what cannot be done is refused before it is begun, in one
+line, with exit status 2.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ipaddress
+import sys
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from ..config.attach import Attach
+from ..config.flags import add_settings, settings
+from ..config.settings import ReaperConfig
+from ..errors import ConfigError, ReaperError
+from .judge import Limits
+from .kernel import Linux, Refusal, jiffy
+from .tcpinfo import JIFFIES_AGAINST_US
+
+GOOD, UNUSABLE = 0, 2
+
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+
+def add_commands(commands: Any) -> None:
+    """Add `attach` to *commands*, argparse's subparsers."""
+    attach = commands.add_parser(
+        "attach",
+        help="show, and close, the idle connections of any running server",
+        description="Show, and with --close end, the idle connections of a running server, in any language, from "
+        "outside. The kernel says when each last spoke. Stops on Ctrl-C or SIGTERM; leaves nothing behind. "
+        "Exit status: 0 stopped, or the process has ended; 2 it cannot be done.",
+    )
+    target = attach.add_mutually_exclusive_group(required=True)
+    target.add_argument("--pid", type=int, metavar="N", help="the servers of this process and its children")
+    target.add_argument("--listen", metavar="HOST:PORT", help="the server behind this address, restarts included")
+    target.add_argument("--all-listening-of", metavar="USER", help="every server of this user")
+    attach.add_argument("--close", action="store_true", help="close what is due; without it nothing is closed")
+    for name, what in (("only", "watch no clients but those"), ("except", "never watch clients")):
+        attach.add_argument(
+            f"--{name}",
+            dest=f"{name}_networks",
+            type=_network,
+            action="append",
+            default=[],
+            metavar="CIDR",
+            help=f"{what} of this network; repeatable",
+        )
+    attach.add_argument("--config", metavar="FILE", help="a reaper.toml, of which [attach] counts")
+    attach.add_argument("--journal", type=Path, metavar="DIR", help="write what happens as journal files there")
+    attach.add_argument("--metrics", metavar="HOST:PORT", help="serve Prometheus metrics there")
+    attach.add_argument("--json", action="store_true", help="print one JSON object per event")
+    add_settings(attach, ["attach"], prefix="attach-")
+    attach.set_defaults(run=run)
+
+
+def _network(text: str) -> Network:
+    try:
+        return ipaddress.ip_network(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{error}: expected a network such as 10.0.0.0/8 or ::1/128") from None
+
+
+def limits_of(config: Attach) -> Limits:
+    """The limits that `[attach]` sets, with this kernel's grain.
+
+    Raises:
+        Refusal: it sets none.
+    """
+    values = (config.idle, config.first_byte, config.max_age, config.stalled_write, config.min_in_rate)
+    if not any(values):
+        raise Refusal("no limit is on: give --idle 5m, --first-byte, --max-age, --stalled-write or --min-in-rate")
+    shortest = min(value for value in (*values[:4], config.min_in_grace) if value)
+    if config.tick > shortest:
+        raise Refusal(
+            f"--tick {config.tick:g}s is longer than the shortest limit, {shortest:g}s: a quarter of it is fine"
+        )
+    return Limits(*values, config.min_in_grace, config.even_unanswered, JIFFIES_AGAINST_US * jiffy())
+
+
+def run(parsed: argparse.Namespace) -> int:
+    """Run the command; returns the exit status."""
+    try:
+        config = ReaperConfig.load(parsed.config, overrides=settings(parsed)).attach
+        limits = limits_of(config)
+        with ExitStack() as stack:
+            return _watch(parsed, config, limits, stack)
+    except ConfigError as error:
+        for line in str(error).splitlines():
+            print(line, file=sys.stderr)
+    except (ReaperError, ImportError) as error:
+        print(f"attach: {error}", file=sys.stderr)
+    return UNUSABLE
+
+
+def _watch(parsed: argparse.Namespace, config: Attach, limits: Limits, stack: ExitStack) -> int:
+    try:
+        from .runner import Runner
+        from .targets import ByListen, ByPid, ByUser, Target, parse_address
+    except ImportError as error:
+        raise Refusal(f"{error}: install psutil, or idle-reaper[attach]") from None
+    kernel = Linux(parsed.pid)
+    stack.callback(kernel.close)
+    target: Target
+    if parsed.pid is not None:
+        target = ByPid(parsed.pid, kernel)
+    elif parsed.listen is not None:
+        target = ByListen(parse_address(parsed.listen), kernel)
+    else:
+        target = ByUser(parsed.all_listening_of, kernel)
+    runner = Runner(
+        target, limits, config, closes=parsed.close, only=parsed.only_networks, never=parsed.except_networks
+    )
+    stack.callback(runner.close)
+    runner.check_rights()
+    if parsed.metrics is not None:
+        _serve_metrics(runner, parsed.metrics, stack)
+    if parsed.journal is not None:
+        _open_journal(runner, parsed.journal, stack)
+    _choose_view(runner, parsed.json)
+    return runner.run()
+
+
+def _choose_view(runner: Any, as_json: bool) -> None:
+    from .show import Json, Lines, Table
+
+    runner.view = Json(runner.watch, time.monotonic) if as_json else Lines(runner.watch)
+    if not as_json and sys.stdout.isatty():
+        try:
+            runner.view = Table(runner.watch)
+        except ImportError:
+            runner.view.say("no live table: rich is not installed")
+
+
+def _open_journal(runner: Any, directory: Path, stack: ExitStack) -> None:
+    from ..journal.log import Journal
+
+    try:
+        journal = stack.enter_context(Journal(directory, tick=runner.tick))
+    except OSError as error:
+        raise Refusal(f"--journal {directory}: {error.strerror}: give a directory that can be written") from None
+    except ImportError as error:
+        raise Refusal(f"--journal {directory}: {error}: install pyarrow, or leave it out") from None
+    runner.keep(journal)
+
+
+def _serve_metrics(runner: Any, text: str, stack: ExitStack) -> None:
+    from .books import families
+    from .targets import parse_address
+
+    try:
+        from prometheus_client import CollectorRegistry, start_http_server
+    except ImportError as error:
+        raise Refusal(f"--metrics {text}: {error}: install prometheus-client, or leave it out") from None
+    from ..metrics import ReaperCollector
+
+    address = parse_address(text)
+    registry = CollectorRegistry()
+    registry.register(ReaperCollector(None, lambda: families(runner.watch)))
+    try:
+        server, thread = start_http_server(address.port, address.host, registry)
+    except OSError as error:
+        raise Refusal(f"--metrics {text}: {error.strerror}") from None
+    stack.callback(thread.join)
+    stack.callback(server.server_close)
+    stack.callback(server.shutdown)

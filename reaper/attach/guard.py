@@ -1,0 +1,140 @@
+"""Connections of this very process, guarded without a touch: give the sockets, and the kernel says who is silent.
+
+One rule: *the data path is not touched*. No call per packet, whatever reads them: threads, gevent, asyncio, C. When a
+connection is due it is shut down; its owner reads an end of file, and closes it as if the peer had hung up.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from types import TracebackType
+
+from ..core.ticks import check_timeout
+from .judge import Limits
+from .kernel import jiffy
+from .sockets import HasFileno, OwnSockets
+from .tcpinfo import JIFFIES_AGAINST_US
+from .watch import SLICE, Event, Watch
+
+
+class Guard:
+    """Watches sockets of this process.
+
+    Either call `advance` when `next_wakeup` says so, from your own loop; or use it as a context manager, and a thread
+    does. All methods may be called from any thread.
+
+    Args:
+        idle, first_byte, max_age, write, min_in_rate, min_in_grace, even_unanswered: See `Limits`. Seconds.
+        tick: Seconds, > 0: a silent connection is shut down at most one tick late.
+        jitter, reaps_per_second: See `Watch`.
+        on: Told every event; called within `advance`, or by the thread; must not raise.
+        clock: Seconds, monotonic.
+    Raises:
+        InvalidArgument: by name and value; no limit is on.
+    """
+
+    def __init__(
+        self,
+        *,
+        idle: float = 0.0,
+        first_byte: float = 0.0,
+        max_age: float = 0.0,
+        write: float = 0.0,
+        min_in_rate: float = 0.0,
+        min_in_grace: float = 5.0,
+        even_unanswered: bool = False,
+        tick: float = 1.0,
+        jitter: float = 0.0,
+        reaps_per_second: float = 0.0,
+        on: Callable[[Event], object] = lambda event: None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        grain = JIFFIES_AGAINST_US * jiffy()
+        limits = Limits(idle, first_byte, max_age, write, min_in_rate, min_in_grace, even_unanswered, grain)
+        self._tick = check_timeout("tick", tick)
+        self._clock = clock
+        self._sockets = OwnSockets(clock)
+        self._watch = Watch(
+            self._sockets.look,
+            limits,
+            tick=tick,
+            now=clock(),
+            end=lambda ident, inode, again: self._sockets.end(ident, again),
+            jitter=jitter,
+            reaps_per_second=reaps_per_second,
+            on=on,
+        )
+        self._lock = threading.Lock()
+        self._changed = threading.Event()
+        self._stop = False
+        self._thread: threading.Thread | None = None
+
+    def add(self, sock: HasFileno | int) -> bytes:
+        """Guard a connected TCP socket, or a descriptor; its silence counts from its last byte, before us included.
+
+        Returns:
+            What `discard` takes.
+        Raises:
+            InvalidArgument: it is no connected TCP socket.
+        Cost: about 15 us. The socket is not referred to: it may be closed without telling us, and then is forgotten
+            when it would have been looked at next.
+        """
+        ident = self._sockets.ident(sock)
+        (seen,) = self._sockets.look([ident])
+        if seen is not None:
+            with self._lock:
+                self._watch.add(ident, 0, seen)
+            self._changed.set()
+        return ident
+
+    def discard(self, ident: bytes) -> bool:
+        """Guard it no longer. True if it was guarded."""
+        with self._lock:
+            return self._watch.discard(ident)
+
+    def advance(self, now: float | None = None) -> int:
+        """Look at what may be due, and shut down what is; how many were looked at.
+
+        Args:
+            now: Seconds on the clock; None: read it.
+        Cost: about 10 us per connection looked at, which happens about once per limit.
+        """
+        with self._lock:
+            return self._watch.advance(self._clock() if now is None else now)
+
+    def next_wakeup(self) -> float | None:
+        """When `advance` should be called next; None: when something is added."""
+        with self._lock:
+            return self._watch.next_wakeup(self._clock())
+
+    def __len__(self) -> int:
+        return len(self._watch.table)
+
+    @property
+    def closed(self) -> int:
+        """Connections shut down so far."""
+        return self._watch.counts.events["closed"]
+
+    def __enter__(self) -> Guard:
+        self._stop = False
+        self._thread = threading.Thread(target=self._run, name="reaper.attach", daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop = True
+        self._changed.set()
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+
+    def _run(self) -> None:
+        while not self._stop:
+            self._changed.clear()
+            if self.advance() < SLICE:
+                wake = self.next_wakeup()
+                self._changed.wait(None if wake is None else max(wake - self._clock(), 0.0))

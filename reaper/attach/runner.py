@@ -1,0 +1,221 @@
+"""The loop behind `python -m reaper attach`: a target, a watch, and what waits for signals in between.
+
+One rule: *the loop owns the time*. It is the only place of this room that sleeps; a discovery is worked off in slices,
+so that what is due is not kept waiting by a dump.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import select
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from ..config.attach import Attach
+from ..journal.log import Journal
+from .books import JournalBook
+from .hands import Destroy, Hands, Shutdown, check_destroy, check_shutdown
+from .judge import Limits
+from .kernel import Found, Listener, Refusal
+from .netlink import addresses_of, cookie_of
+from .owners import Owners
+from .show import Lines, View
+from .targets import Target, socket_of
+from .watch import SLICE, Event, Watch
+
+LONGEST_PERIOD = 60.0
+"""Seconds between two discoveries, at most; otherwise half the shortest limit."""
+
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+
+class Runner:
+    """Watches *target* until told to stop.
+
+    Args:
+        target: Whose connections.
+        limits: What is not tolerated.
+        config: Tick, jitter, bound and way of the closes.
+        closes: Whether anything is closed at all.
+        only, never: Networks of clients that are watched alone, and that are never watched.
+        clock: Seconds, monotonic.
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        limits: Limits,
+        config: Attach,
+        *,
+        closes: bool = False,
+        only: Sequence[Network] = (),
+        never: Sequence[Network] = (),
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.target = target
+        self.closes = closes
+        self.tick = config.tick
+        self._config = config
+        self._clock = clock
+        self._only, self._never = only, never
+        self._owners = Owners()
+        self._hands: Hands = (
+            Destroy(target.kernel) if config.how == "destroy" else Shutdown(target.pids, self._owners, clock)
+        )
+        self.watch = Watch(
+            target.kernel.look,
+            limits,
+            tick=config.tick,
+            now=clock(),
+            end=self._hands.end,
+            closes=closes,
+            jitter=config.jitter,
+            reaps_per_second=config.reaps_per_second,
+            on=self._note,
+        )
+        self.view: View = Lines(self.watch)
+        self._book: JournalBook | None = None
+        self._period = min(max(limits.shortest() / 2, config.tick), LONGEST_PERIOD)
+        self._scanned = False
+        self._strangers: set[int] = set()
+        self._strangers_seen: set[int] = set()
+        self._served = True
+        self._stop = False
+
+    def check_rights(self) -> None:
+        """Make sure, before anything is shown, that what was asked for can be done.
+
+        Raises:
+            Refusal: a right or a feature of the kernel is missing.
+        """
+        if not self.closes:
+            return
+        if self._config.how == "destroy":
+            check_destroy()
+            return
+        place = socket_of(self.target, self.target.listeners())
+        if place is None:
+            raise Refusal(
+                f"closing connections of {self.target} needs CAP_SYS_PTRACE: no process whose descriptors may be read "
+                "serves it; run as its user or as root; without --close nothing is needed"
+            )
+        check_shutdown(*place)
+
+    def keep(self, journal: Journal) -> None:
+        """Write what happens to *journal*."""
+        self._book = JournalBook(journal, self.watch.limits, self.closes, self._config.jitter, self.tick, self._clock)
+        text = f"attach {self.target} close={self.closes} {self.watch.limits}"
+        journal.config(int(self._clock() * 1e9), text)
+
+    def run(self) -> int:
+        """Watch until SIGINT or SIGTERM, or until the target is gone for good. The exit status."""
+        waker, wakes = socket.socketpair()
+        wakes.setblocking(False)
+        waker.setblocking(False)
+        before: dict[signal.Signals, Any] = {}
+        old = signal.set_wakeup_fd(waker.fileno(), warn_on_full_buffer=False)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            before[number] = signal.signal(number, self._stopped)
+        self.view.start(str(self.target), self.closes)
+        try:
+            self._loop(wakes)
+        except Refusal as gone:
+            self.view.say(str(gone))
+        except BrokenPipeError:  # `attach | head`: as good as Ctrl-C
+            sys.stdout = None
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+            signal.set_wakeup_fd(old)
+            waker.close()
+            wakes.close()
+            if sys.stdout is not None:
+                self.view.end()
+        return 0
+
+    def close(self) -> None:
+        """Let go of everything."""
+        self._hands.close()
+
+    def _stopped(self, number: int, frame: object) -> None:
+        self._stop = True
+
+    def _loop(self, wakes: socket.socket) -> None:
+        next_dump = wake = self._clock()
+        discovery: Iterator[None] | None = None
+        while not self._stop:
+            now = self._clock()
+            if self._book is not None:
+                self._book.stalled(now, now - wake)
+            looked = self.watch.advance(now)
+            if discovery is None and now >= next_dump:
+                discovery = self._discover()
+                next_dump = now + self._period
+            if discovery is not None and next(discovery, self) is self:
+                discovery = None
+            shown = self.view.refresh(now)
+            wake = self._clock()
+            if looked >= SLICE or discovery is not None:
+                continue
+            due = self.watch.next_wakeup(wake)
+            wake = min(at for at in (next_dump, due, shown) if at is not None)
+            ready, _, _ = select.select([wakes], [], [], max(wake - self._clock(), 0.0))
+            if ready:
+                wakes.recv(64)
+
+    def _discover(self) -> Iterator[None]:
+        """One discovery, a slice per step."""
+        listeners = self.target.listeners()
+        if bool(listeners) != self._served:
+            self._served = bool(listeners)
+            self.view.say(f"{self.target} " + ("is served again" if listeners else "is not served now; waiting"))
+        self._scanned = False
+        self._strangers_seen = set()
+        yield from self.watch.discover(self._dump(listeners), self._wanted)
+        self._strangers = self._strangers_seen
+        if self._book is not None and self.watch.counts.dumps == 1:
+            self._book.began(self._clock())
+
+    def _dump(self, listeners: Sequence[Listener]) -> Iterator[Found]:
+        first = self.watch.counts.dumps == 1
+        seen: set[tuple[object, int]] = set()
+        for listener in listeners:
+            if (listener.address, listener.family) not in seen:  # several may share an address, by SO_REUSEPORT
+                seen.add((listener.address, listener.family))
+                yield from self.target.kernel.dump(listener, first)
+
+    def _wanted(self, found: Found) -> bool:
+        """Whether a connection that is not watched yet is meant. One that is not accepted yet may be, next time."""
+        if not found.inode:
+            return False
+        cookie = cookie_of(found.ident)
+        if cookie in self._strangers:
+            self._strangers_seen.add(cookie)
+            return False
+        if self._allowed(found.ident) and (not self.target.restricted or self._held(found.inode)):
+            return True
+        self._strangers_seen.add(cookie)
+        return False
+
+    def _allowed(self, ident: bytes) -> bool:
+        if not self._only and not self._never:
+            return True
+        remote = ipaddress.ip_address(addresses_of(ident)[1].host)
+        if self._only and not any(remote in network for network in self._only):
+            return False
+        return not any(remote in network for network in self._never)
+
+    def _held(self, inode: int) -> bool:
+        if inode not in self._owners and not self._scanned:
+            self._owners.scan(self.target.pids())
+            self._scanned = True
+        return inode in self._owners
+
+    def _note(self, event: Event) -> None:
+        if self._book is not None:
+            self._book.note(event)
+        self.view.note(event)

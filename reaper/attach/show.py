@@ -1,0 +1,224 @@
+"""What the user sees: a live table on a terminal, a line per event in a pipe, an object per line for a machine.
+
+One rule: *a line can be acted on*. It names the connection as `ss` and the server's log do, says what was done or would
+be, by which limit, and for how long the client had been silent.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import IO, Any, Protocol
+
+from ..config.durations import format_duration
+from .judge import NONE
+from .netlink import addresses_of
+from .watch import Event, Watch
+
+SCHEMA = "reaper-attach/1"
+ROWS, RECENT = 12, 10
+REFRESH = 0.5
+"""Seconds between two pictures on a terminal."""
+
+WORDS = {
+    "closed": "closed",
+    "due": "would close",
+    "averted": "averted",
+    "unreachable": "cannot reach",
+    "found": "found",
+    "gone": "gone",
+}
+
+
+def text_of(event: Event) -> str:
+    """*event* in one line, without its time of day."""
+    local, remote = addresses_of(event.ident)
+    said = f"{WORDS[event.kind]:12} {remote} -> {local}"
+    if event.kind in ("found", "gone") or not event.reason:
+        return said
+    if event.kind == "averted":
+        return f"{said}  the final check found it in use"
+    silence = max(event.at - event.since, 0.0)
+    late = max(event.at - event.due, 0.0)
+    limit = format_duration(round(event.limit, 3))
+    return f"{said}  {event.reason} {limit}: silent for {silence:.2f} s, {late:.2f} s after it was due"
+
+
+def record_of(event: Event, wall: float) -> dict[str, Any]:
+    """*event* as JSON knows it. *wall*: Unix time less monotonic time."""
+    local, remote = addresses_of(event.ident)
+    found: dict[str, Any] = {"event": event.kind, "client": str(remote), "server": str(local)}
+    if event.at != NONE:
+        found["time"] = round(event.at + wall, 3)
+    if event.kind in ("due", "closed", "unreachable"):
+        found |= {
+            "reason": event.reason,
+            "limit_s": round(event.limit, 3),
+            "silent_s": round(event.at - event.since, 3),
+            "late_s": round(event.at - event.due, 3),
+        }
+    return found
+
+
+class View(Protocol):
+    """One way to show a watch."""
+
+    def start(self, what: str, closes: bool) -> None:
+        """The watch begins: of *what*."""
+
+    def note(self, event: Event) -> None:
+        """Something happened."""
+
+    def say(self, text: str) -> None:
+        """Something about the target, or us."""
+
+    def refresh(self, now: float) -> float | None:
+        """Draw anew if it is time; the instant of the next time, None: never."""
+
+    def end(self) -> None:
+        """The watch is over."""
+
+
+def summary(watch: Watch) -> str:
+    """The whole watch in one line."""
+    events = watch.counts.events
+    ended = f"{events['closed']} closed" if events["closed"] or not events["due"] else f"{events['due']} would close"
+    parts = [f"{len(watch.table)} watched", ended, f"{events['gone']} gone"]
+    parts += [f"{events[kind]} {kind}" for kind in ("averted", "unreachable") if events[kind]]
+    if events["closed"] or events["due"]:
+        parts.append(f"{watch.counts.max_lateness * 1e3:.0f} ms late at most")
+    return ", ".join(parts)
+
+
+class Lines:
+    """A line per event that a user may want to act on."""
+
+    def __init__(self, watch: Watch, out: IO[str] = sys.stdout) -> None:
+        self._watch = watch
+        self._out = out
+
+    def start(self, what: str, closes: bool) -> None:
+        """See `View`."""
+        self.say(f"watching {what}; " + ("closing what is due" if closes else "closing nothing (--close does)"))
+
+    def note(self, event: Event) -> None:
+        """See `View`."""
+        if event.kind not in ("found", "gone"):
+            self.say(text_of(event))
+
+    def say(self, text: str) -> None:
+        """See `View`."""
+        print(f"{time.strftime('%H:%M:%S')} {text}", file=self._out, flush=True)
+
+    def refresh(self, now: float) -> float | None:
+        """See `View`."""
+        return None
+
+    def end(self) -> None:
+        """See `View`."""
+        self.say(summary(self._watch))
+
+
+class Json:
+    """A JSON object per line: `start`, every event, `say`, `end`."""
+
+    def __init__(self, watch: Watch, clock: Callable[[], float], out: IO[str] = sys.stdout) -> None:
+        self._watch = watch
+        self._wall = time.time() - clock()
+        self._out = out
+
+    def start(self, what: str, closes: bool) -> None:
+        """See `View`."""
+        self._print({"event": "start", "schema": SCHEMA, "target": what, "closes": closes})
+
+    def note(self, event: Event) -> None:
+        """See `View`."""
+        self._print(record_of(event, self._wall))
+
+    def say(self, text: str) -> None:
+        """See `View`."""
+        self._print({"event": "say", "text": text})
+
+    def refresh(self, now: float) -> float | None:
+        """See `View`."""
+        return None
+
+    def end(self) -> None:
+        """See `View`."""
+        counts = self._watch.counts
+        self._print(
+            {
+                "event": "end",
+                "watched": len(self._watch.table),
+                **{kind: counts.events[kind] for kind in WORDS},
+                "reasons": dict(counts.reasons),
+                "looks": counts.looks,
+                "dumps": counts.dumps,
+                "late_max_s": round(counts.max_lateness, 3),
+            }
+        )
+
+    def _print(self, record: dict[str, Any]) -> None:
+        print(json.dumps(record), file=self._out, flush=True)
+
+
+class Table:
+    """The connections that may be due next, and what happened lately. Needs rich, a terminal, and ten looks per second.
+
+    Raises:
+        ImportError: there is no rich.
+    """
+
+    def __init__(self, watch: Watch) -> None:
+        from rich.live import Live
+
+        self._watch = watch
+        self._recent: deque[str] = deque(maxlen=RECENT)
+        self._live = Live(auto_refresh=False)
+        self._next = 0.0
+        self._title = ""
+
+    def start(self, what: str, closes: bool) -> None:
+        """See `View`."""
+        self._title = f"{what}: " + ("closing what is due" if closes else "closing nothing")
+        self._live.start()
+
+    def note(self, event: Event) -> None:
+        """See `View`."""
+        if event.kind not in ("found", "gone"):
+            self.say(text_of(event))
+
+    def say(self, text: str) -> None:
+        """See `View`."""
+        self._recent.append(f"{time.strftime('%H:%M:%S')} {text}")
+
+    def refresh(self, now: float) -> float | None:
+        """See `View`."""
+        if now >= self._next:
+            self._next = now + REFRESH
+            self._draw()
+        return self._next
+
+    def end(self) -> None:
+        """See `View`."""
+        self._draw()
+        self._live.stop()
+
+    def _draw(self) -> None:
+        from rich.console import Group
+        from rich.table import Table as Grid
+        from rich.text import Text
+
+        grid = Grid(title=self._title, title_justify="left")
+        for name in ("client", "server", "turn", "silent", "limit", "in"):
+            grid.add_column(name, justify="right" if name in ("silent", "in") else "left")
+        for ident, seen, verdict in self._watch.soonest(ROWS):
+            local, remote = addresses_of(ident)
+            turn = "client's" if verdict.peers_turn else "server's"
+            left = f"{max(verdict.at - seen.before, 0.0):.1f} s" if verdict.reason else "-"
+            grid.add_row(str(remote), str(local), turn, f"{seen.received_ago:.1f} s", verdict.reason or "-", left)
+        foot = [Text(line) for line in (summary(self._watch), *self._recent)]
+        self._live.update(Group(grid, *foot), refresh=True)

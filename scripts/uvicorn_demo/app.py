@@ -1,0 +1,36 @@
+"""The application that is attacked: FastAPI, with nothing in it against idle clients."""
+
+from __future__ import annotations
+
+from fastapi import FastAPI, Request, Response, WebSocket, WebSocketDisconnect
+
+import reaper.uvicorn
+
+app = FastAPI()
+app.mount("/metrics", reaper.uvicorn.metrics)
+BIG = bytes(20_000_000)
+
+
+@app.get("/")
+async def hello() -> Response:
+    return Response("hello")
+
+
+@app.get("/big")
+async def big() -> Response:
+    return Response(BIG)
+
+
+@app.post("/echo")
+async def echo(request: Request) -> Response:
+    return Response(await request.body())
+
+
+@app.websocket("/ws")
+async def talk(websocket: WebSocket) -> None:
+    await websocket.accept()
+    try:
+        while True:
+            await websocket.send_text(await websocket.receive_text())
+    except WebSocketDisconnect:
+        pass

@@ -1,0 +1,350 @@
+"""Foreign servers for the tests of attach, each with its own timeouts off, and the command beside them."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from pathlib import Path
+
+import pytest
+
+from reaper.__main__ import main
+
+ROOT = Path(__file__).resolve().parent.parent
+PATIENCE = 30.0
+"""Seconds that anything may take on a busy machine before a test gives up."""
+
+
+def tool(name: str) -> str:
+    """The path of a program, wherever Debian puts it."""
+    places = [os.environ.get("PATH", ""), "/usr/sbin", *map(str, Path("/usr/lib/postgresql").glob("*/bin"))]
+    found = shutil.which(name, path=os.pathsep.join(places))
+    if found is None:
+        pytest.skip(f"{name} is not installed")
+    return found
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as sock:
+        return int(sock.getsockname()[1])
+
+
+def until(condition, what: str) -> None:
+    """Wait for *condition*; fail after `PATIENCE`."""
+    end = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < end, f"waited in vain: {what}"
+        time.sleep(0.02)
+
+
+def accepts(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port)).close()
+    except OSError:
+        return False
+    return True
+
+
+@contextmanager
+def running(*command: str, port: int, **options) -> Iterator[subprocess.Popen[bytes]]:
+    """A server process that listens on *port*; ended by its pid."""
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, **options) as process:
+        try:
+            until(lambda: accepts(port) or process.poll() is not None, f"{command[0]} listens")
+            assert process.poll() is None, f"{command[0]} ended with status {process.returncode}"
+            yield process
+        finally:
+            process.send_signal(signal.SIGCONT)
+            process.terminate()
+
+
+class Client:
+    """One connection; `exchange` is a question and its whole answer."""
+
+    question = b"PING\r\n"
+    answer_ends = b"+PONG\r\n"
+
+    def __init__(self, port: int) -> None:
+        self.port = port
+        self.connect()
+
+    def connect(self) -> None:
+        self.sock = socket.create_connection(("127.0.0.1", self.port))
+        self.sock.settimeout(PATIENCE)
+        self.spoke = time.monotonic()
+        try:
+            self.greet()
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def name(self) -> str:
+        host, port = self.sock.getsockname()
+        return f"{host}:{port}"
+
+    def greet(self) -> None:
+        pass
+
+    def exchange(self) -> None:
+        self.spoke = time.monotonic()
+        self.sock.sendall(self.question)
+        self.read_answer()
+
+    def read_answer(self) -> None:
+        data = b""
+        while self.answer_ends not in data:
+            more = self.sock.recv(65536)
+            assert more, f"closed in the middle of an answer: {data!r}"
+            data += more
+
+    def wait_for_the_end(self) -> float:
+        """Seconds from the last question to the end that the server, or the guard, made."""
+        try:
+            while self.sock.recv(65536):
+                pass
+        except ConnectionResetError:
+            pass
+        return time.monotonic() - self.spoke
+
+    def close(self) -> None:
+        self.sock.close()
+
+
+class Redis(Client):
+    @staticmethod
+    @contextmanager
+    def server(port: int, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
+        command = (tool("redis-server"), "--port", str(port), "--save", "", "--dir", str(folder), "--timeout", "0")
+        with running(*command, port=port) as process:
+            yield process
+
+
+class Memcached(Client):
+    question, answer_ends = b"version\r\n", b"\r\n"
+
+    @staticmethod
+    @contextmanager
+    def server(port: int, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
+        user = ("-u", "nobody") if os.getuid() == 0 else ()
+        command = (tool("memcached"), "-l", "127.0.0.1", "-p", str(port), "-U", "0", "-t", "2", *user)
+        with running(*command, port=port) as process:
+            yield process
+
+
+ECHO = """
+import os, selectors, socket, sys
+if "held" in sys.argv:
+    held = [os.open("/dev/null", os.O_RDONLY) for _ in range(int(sys.argv[-1]))]
+listener = socket.create_server(("127.0.0.1", int(sys.argv[1])), reuse_port=True)
+for _ in range(int(sys.argv[2]) - 1):
+    if not os.fork():
+        import ctypes
+        ctypes.CDLL(None).prctl(1, 9)  # ends with its parent
+        break
+selector = selectors.DefaultSelector()
+selector.register(listener, selectors.EVENT_READ)
+listener.setblocking(False)
+while True:
+    for key, _ in selector.select():
+        if key.fileobj is listener:
+            try:
+                selector.register(listener.accept()[0], selectors.EVENT_READ)
+            except BlockingIOError:
+                pass
+            continue
+        try:
+            data = key.fileobj.recv(4096)
+        except ConnectionError:
+            data = b""
+        if data:
+            key.fileobj.sendall(data)
+        elif "deaf" not in sys.argv:
+            selector.unregister(key.fileobj)
+            key.fileobj.close()
+        else:
+            selector.unregister(key.fileobj)
+"""
+
+
+class Echo(Client):
+    """A server of our own user, in its own process, without a timeout: no tool and no right is needed."""
+
+    question, answer_ends = b"hello", b"hello"
+
+    @staticmethod
+    @contextmanager
+    def server(port: int, *words: str, workers: int = 1) -> Iterator[subprocess.Popen[bytes]]:
+        with running(sys.executable, "-c", ECHO, str(port), str(workers), *words, port=port) as process:
+            yield process
+
+
+class Http(Client):
+    question, answer_ends = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", b"hello"
+
+
+NGINX = """
+daemon off; pid {folder}/pid; error_log {folder}/error.log; worker_processes 2;
+events {{ worker_connections 1000; }}
+http {{
+    access_log off; client_body_temp_path {folder}/b; proxy_temp_path {folder}/p; fastcgi_temp_path {folder}/f;
+    uwsgi_temp_path {folder}/u; scgi_temp_path {folder}/s;
+    keepalive_timeout 1h; keepalive_requests 1000000; client_header_timeout 1h; client_body_timeout 1h; send_timeout 1h;
+    server {{ listen 127.0.0.1:{port}; location / {{ return 200 "hello"; }} }}
+}}
+"""
+
+
+class Nginx(Http):
+    @staticmethod
+    @contextmanager
+    def server(port: int, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
+        (folder / "nginx.conf").write_text(NGINX.format(folder=folder, port=port))
+        command = (tool("nginx"), "-p", str(folder), "-c", str(folder / "nginx.conf"), "-e", str(folder / "error.log"))
+        with running(*command, port=port) as process:
+            yield process
+
+
+UVICORN = """
+async def app(scope, receive, send):
+    if scope["type"] == "http":
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"5")]})
+        await send({"type": "http.response.body", "body": b"hello"})
+"""
+
+
+class Uvicorn(Http):
+    @staticmethod
+    @contextmanager
+    def server(port: int, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
+        pytest.importorskip("uvicorn")
+        (folder / "app.py").write_text(UVICORN)
+        command = (sys.executable, "-m", "uvicorn", "app:app", "--app-dir", str(folder), "--port", str(port))
+        with running(*command, "--timeout-keep-alive", "3600", "--lifespan", "off", port=port) as process:
+            yield process
+
+
+class Postgres(Client):
+    """The wire protocol as far as it is needed: a start-up without a password, and simple queries."""
+
+    question = b"Q" + struct.pack("!I", 13) + b"SELECT 1\0"
+
+    def greet(self) -> None:
+        names = b"user\0postgres\0database\0postgres\0\0"
+        self.sock.sendall(struct.pack("!II", 8 + len(names), 196608) + names)
+        self.read_answer()
+
+    def read_answer(self) -> None:
+        data = b""
+        while data[-6:-1] != b"Z" + struct.pack("!I", 5):
+            more = self.sock.recv(65536)
+            assert more, f"closed in the middle of an answer: {data!r}"
+            data += more
+
+    @staticmethod
+    @contextmanager
+    def server(port: int, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
+        initdb, postgres = tool("initdb"), tool("postgres")
+        options = {"user": "postgres", "group": "postgres", "extra_groups": []} if os.getuid() == 0 else {}
+        # It refuses to run as root, and pytest's folders are the test's user's alone.
+        with tempfile.TemporaryDirectory(dir="/tmp") as home:
+            if options:
+                shutil.chown(home, "postgres", "postgres")
+            data = f"{home}/data"
+            command = (initdb, "-D", data, "-U", "postgres", "-A", "trust", "--no-sync")
+            subprocess.run(command, check=True, capture_output=True, cwd=home, **options)
+            command = (postgres, "-D", data, "-p", str(port), "-h", "127.0.0.1", "-k", home, "-F")
+            with running(*command, port=port, cwd=home, **options) as process:
+                until(lambda: Postgres._ready(port), "postgres starts up")
+                yield process
+                process.send_signal(signal.SIGINT)  # fast shutdown: the data folder can be removed then
+                process.wait(PATIENCE)
+
+    @staticmethod
+    def _ready(port: int) -> bool:
+        try:
+            Postgres(port).close()
+        except (AssertionError, OSError):
+            return False
+        return True
+
+
+SERVERS = [Redis, Memcached, Postgres, Nginx, Uvicorn]
+
+
+class Attach:
+    """`python -m reaper attach ... --json`, with what it said so far."""
+
+    def __init__(self, *flags: str, prefix: tuple[str, ...] = ()) -> None:
+        self.process = subprocess.Popen(
+            [*prefix, sys.executable, "-m", "reaper", "attach", "--json", *flags],
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self.events: list[dict] = []
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+        until(lambda: self.events or self.process.poll() is not None, "attach starts")
+        assert self.process.poll() is None, self.process.stderr.read()
+
+    def _read(self) -> None:
+        for line in self.process.stdout:
+            self.events.append(json.loads(line))
+
+    def of(self, kind: str) -> list[dict]:
+        return [event for event in self.events if event["event"] == kind]
+
+    def clients(self, kind: str) -> list[str]:
+        return [event["client"] for event in self.of(kind)]
+
+    def stop(self, number: int = signal.SIGINT) -> tuple[int, str]:
+        """End it; (exit status, standard error)."""
+        if self.process.poll() is None:
+            self.process.send_signal(number)
+        status = self.process.wait(PATIENCE)
+        self._reader.join(PATIENCE)
+        said = self.process.stderr.read()
+        self.process.stdout.close()
+        self.process.stderr.close()
+        return status, said
+
+    def __enter__(self) -> Attach:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        if not self.process.stdout.closed:
+            self.process.send_signal(signal.SIGCONT)
+            self.stop()
+
+
+def refused(*flags: str, prefix: tuple[str, ...] = ()) -> str:
+    """What a call that cannot work says; it must say it in one line, with status 2. With *prefix*: in a process."""
+    out, err = io.StringIO(), io.StringIO()
+    if prefix:
+        command = [*prefix, sys.executable, "-m", "reaper", "attach", *flags]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE, check=False)
+        status, said, wrong = done.returncode, done.stdout, done.stderr
+    else:
+        with redirect_stdout(out), redirect_stderr(err):
+            try:
+                status = main(["attach", *flags])
+            except SystemExit as end:
+                status = end.code
+        said, wrong = out.getvalue(), err.getvalue()
+    assert (status, said) == (2, ""), (status, said, wrong)
+    (line,) = wrong.splitlines()
+    return line

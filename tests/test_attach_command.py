@@ -1,0 +1,248 @@
+"""The attach command around a server of our own user: what it takes, what it refuses, what it never touches."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+
+import pytest
+from attach_servers import ROOT, Attach, Echo, Redis, free_port, refused, running, tool, until
+
+LIMITS = ("--idle", "1s", "--tick", "100ms")
+
+
+def descriptors(pid: int) -> list[str]:
+    """What *pid* has open, by what it is."""
+    found = []
+    for name in os.listdir(f"/proc/{pid}/fd"):
+        try:
+            found.append(os.readlink(f"/proc/{pid}/fd/{name}"))
+        except FileNotFoundError:
+            continue
+    return sorted(found)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_it_stops_cleanly_on_a_signal_and_leaves_nothing_behind(number: int) -> None:
+    port = free_port()
+    with Echo.server(port) as server:
+        client = Echo(port)
+        client.exchange()
+        before = descriptors(server.pid)
+        attach = Attach("--listen", f"127.0.0.1:{port}", "--idle", "30s", "--close")
+        until(lambda: attach.of("found"), "the client is found")
+        assert attach.stop(number) == (0, "")
+        assert attach.events[-1]["event"] == "end"
+        assert descriptors(server.pid) == before
+        client.exchange()
+        client.close()
+
+
+@pytest.mark.slow
+def test_a_client_without_a_byte_goes_by_the_first_byte_limit() -> None:
+    port = free_port()
+    with (
+        Echo.server(port),
+        Attach("--listen", f"127.0.0.1:{port}", "--first-byte", "1s", "--tick", "100ms", "--close") as attach,
+    ):
+        mute, spoke = Echo(port), Echo(port)
+        spoke.exchange()
+        assert mute.wait_for_the_end() >= 1.0
+        until(lambda: attach.of("closed"), "the close is reported")
+        assert [event["reason"] for event in attach.of("closed")] == ["first_byte"]
+        spoke.exchange()
+        mute.close()
+        spoke.close()
+
+
+@pytest.mark.slow
+def test_connections_of_every_worker_are_closed_and_those_of_a_stranger_on_the_same_port_never() -> None:
+    """Three workers share a listening socket; another process listens on the same address by SO_REUSEPORT."""
+    port = free_port()
+    with Echo.server(port, workers=3) as ours, Echo.server(port) as stranger:
+        until(lambda: any("socket" in link for link in descriptors(stranger.pid)), "the stranger listens")
+        clients = [Echo(port) for _ in range(40)]
+        for client in clients:
+            client.exchange()
+        theirs = {int(link[8:-1]) for link in descriptors(stranger.pid) if link.startswith("socket:")}
+        assert len(theirs) > 1, "the kernel gave the stranger none of 40 connections"
+        with Attach("--pid", str(ours.pid), *LIMITS, "--close") as attach:
+            until(lambda: len(attach.of("closed")) == 41 - len(theirs), "all of ours are closed")
+            time.sleep(1.5)
+            assert len(attach.of("closed")) == 41 - len(theirs)
+            closed = set(attach.clients("closed"))
+            for client in clients:
+                if client.name not in closed:
+                    client.exchange()
+                client.close()
+
+
+@pytest.mark.slow
+def test_listening_sockets_outgoing_connections_and_unix_sockets_are_never_touched() -> None:
+    port, other = free_port(), free_port()
+    script = (
+        "import socket, time\n"
+        f"server = socket.create_server(('127.0.0.1', {port}))\n"
+        f"out = socket.create_connection(('127.0.0.1', {other}))\n"
+        "one, two = socket.socketpair()\n"
+        "accepted, _ = server.accept()\n"
+        "accepted, _ = server.accept()\n"
+        "assert accepted.recv(1) == b'', 'the accepted connection was not ended'\n"
+        "out.sendall(b'x'); assert out.recv(1) == b'x'\n"
+        "one.send(b'y'); assert two.recv(1) == b'y'\n"
+        "server.settimeout(20)\n"
+        "server.accept()\n"
+    )
+    with Echo.server(other), subprocess.Popen([sys.executable, "-c", script], stderr=subprocess.PIPE) as server:
+        until(lambda: Echo_accepts(port), "the server listens")
+        client = socket.create_connection(("127.0.0.1", port))
+        with Attach("--pid", str(server.pid), *LIMITS, "--close") as attach:
+            until(lambda: attach.of("closed"), "the client is closed")
+            assert attach.clients("closed") == ["{}:{}".format(*client.getsockname())]
+            time.sleep(1.5)
+            assert len(attach.of("closed")) == 1
+            socket.create_connection(("127.0.0.1", port)).close()
+        assert server.stderr is not None
+        said = server.stderr.read()
+        assert server.wait(20) == 0, said
+        client.close()
+
+
+def Echo_accepts(port: int) -> bool:  # noqa: N802
+    try:
+        socket.create_connection(("127.0.0.1", port)).close()
+    except OSError:
+        return False
+    return True
+
+
+@pytest.mark.slow
+def test_a_target_with_20_000_descriptors_is_served_like_any_other() -> None:
+    port = free_port()
+    with Echo.server(port, "held", "19000") as server:
+        assert len(os.listdir(f"/proc/{server.pid}/fd")) > 19_000
+        clients = [Echo(port) for _ in range(20)]
+        for client in clients:
+            client.exchange()
+        with Attach("--pid", str(server.pid), *LIMITS, "--close") as attach:
+            until(lambda: len(attach.of("closed")) == 20, "all are closed")
+            assert all(event["silent_s"] >= 1.0 for event in attach.of("closed"))
+        for client in clients:
+            client.close()
+
+
+@pytest.mark.slow
+def test_networks_say_whose_clients_are_meant() -> None:
+    port = free_port()
+    with Echo.server(port):
+        near = socket.create_connection(("127.0.0.1", port), source_address=("127.0.0.1", 0))
+        far = socket.create_connection(("127.0.0.1", port), source_address=("127.9.9.9", 0))
+        for flags in (("--only", "127.9.0.0/16"), ("--except", "127.0.0.0/24")):
+            with Attach("--listen", f"127.0.0.1:{port}", *LIMITS, *flags) as attach:
+                until(lambda: attach.of("due"), "the far client is reported")
+                time.sleep(0.5)
+                assert attach.clients("due") == ["{}:{}".format(*far.getsockname())]
+        near.close()
+        far.close()
+
+
+@pytest.mark.slow
+def test_metrics_and_a_configuration_file(tmp_path: Path) -> None:
+    pytest.importorskip("prometheus_client")
+    port, metrics = free_port(), free_port()
+    (tmp_path / "reaper.toml").write_text('[attach]\nidle = "1s"\ntick = "100ms"\njitter = 0.2\n')
+    with Echo.server(port):
+        client = Echo(port)
+        client.exchange()
+        flags = ("--config", str(tmp_path / "reaper.toml"), "--metrics", f"127.0.0.1:{metrics}", "--close")
+        with Attach("--listen", f"127.0.0.1:{port}", *flags) as attach:
+            until(lambda: attach.of("closed"), "the client is closed")
+            with urllib.request.urlopen(f"http://127.0.0.1:{metrics}/") as page:
+                lines = page.read().decode().splitlines()
+            assert 'reaper_attach_closed_total{reason="idle"} 1.0' in lines
+            assert "reaper_attach_connections 0.0" in lines
+            assert attach.stop() == (0, "")
+        client.close()
+
+
+@pytest.mark.slow
+def test_a_server_that_ignores_the_end_of_file_is_ended_all_the_same_for_its_client() -> None:
+    port = free_port()
+    with Echo.server(port, "deaf"), Attach("--listen", f"127.0.0.1:{port}", *LIMITS, "--close"):
+        client = Echo(port)
+        client.exchange()
+        assert client.wait_for_the_end() >= 1.0
+        client.close()
+
+
+@pytest.mark.slow
+def test_destroy_resets_the_client() -> None:
+    port = free_port()
+    with Echo.server(port):
+        flags = ("--listen", f"127.0.0.1:{port}", *LIMITS, "--close", "--how", "destroy")
+        if os.getuid():
+            assert "CAP_NET_ADMIN" in refused(*flags)
+            pytest.skip("SOCK_DESTROY needs CAP_NET_ADMIN")
+        with Attach(*flags) as attach:
+            client = Echo(port)
+            client.exchange()
+            with pytest.raises(ConnectionResetError):
+                client.sock.recv(1)
+            until(lambda: attach.of("closed"), "the close is reported")
+            assert attach.of("closed")[0]["silent_s"] >= 1.0
+            client.close()
+
+
+@pytest.mark.slow
+def test_without_rights_it_shows_and_refuses_to_close_in_one_line(tmp_path: Path) -> None:
+    """The kernel says to each user when a connection last spoke, but only a user's own processes may be traced."""
+    if os.getuid():
+        pytest.skip("only root can start a server as another user")
+    port = free_port()
+    other = {"user": 65534, "group": 65534, "extra_groups": [], "cwd": "/"}
+    command = (tool("redis-server"), "--port", str(port), "--save", "", "--dir", "/tmp")
+    no_rights = (tool("setpriv"), "--bounding-set=-all", "--inh-caps=-all")
+    flags = ("--listen", f"127.0.0.1:{port}", *LIMITS)
+    with running(*command, port=port, **other):
+        client = Redis(port)
+        client.exchange()
+        assert "needs CAP_SYS_PTRACE" in refused(*flags, "--close", prefix=no_rights)
+        assert "needs CAP_NET_ADMIN" in refused(*flags, "--close", "--how", "destroy", prefix=no_rights)
+        with Attach(*flags, prefix=no_rights) as attach:
+            until(lambda: attach.of("due"), "the client is reported")
+            assert attach.clients("due") == [client.name]
+        client.exchange()
+        client.close()
+
+
+def test_what_cannot_be_is_refused_in_one_line_that_says_what_would_be_right(tmp_path: Path) -> None:
+    port = free_port()
+    with Echo.server(port) as server, subprocess.Popen(["sleep", "60"]) as bystander:
+        here = ("--listen", f"127.0.0.1:{port}")
+        assert "no limit is on: give --idle 5m" in refused(*here)
+        assert "longer than the shortest limit" in refused(*here, "--idle", "1s", "--tick", "2s")
+        assert "'soon'" in refused(*here, "--idle", "soon")
+        assert "nothing listens there" in refused("--listen", f"127.0.0.1:{free_port()}", "--idle", "1m")
+        assert "not HOST:PORT" in refused("--listen", "6379", "--idle", "1m")
+        assert "there is no such process" in refused("--pid", "4194304", "--idle", "1m")
+        assert "listens on a TCP port" in refused("--pid", str(bystander.pid), "--idle", "1m")
+        assert "there is no such user" in refused("--all-listening-of", "no-such-user", "--idle", "1m")
+        assert "expected a network" in refused(*here, "--idle", "1m", "--only", "127.0.0.1/4")
+        assert "cannot be read" in refused(*here, "--config", str(tmp_path / "missing.toml"))
+        assert "one of the arguments --pid --listen" in refused("--idle", "1m")
+        assert "not allowed with" in refused(*here, "--pid", str(server.pid), "--idle", "1m")
+        bystander.kill()
+        (tmp_path / "file").write_text("")
+        assert "--journal" in refused(*here, "--idle", "1m", "--journal", str(tmp_path / "file"))
+
+
+def test_the_library_is_imported_without_the_commands_needs() -> None:
+    script = "import reaper.attach, sys; assert not {'psutil', 'rich', 'pyarrow', 'trio'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", script], cwd=ROOT, check=True)

@@ -1,0 +1,358 @@
+"""Claims about what a connection to the HTTP server may cost, hold and lose. Sockets are real, time is virtual."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import struct
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+import reaper.trio
+from reaper.config import ReaperConfig
+from server_example.http import HttpServer
+from server_example.http.connection import Exchange
+from server_example.http.routes import ROUTES
+
+pytestmark = pytest.mark.trio
+
+
+@pytest.fixture
+def clock() -> MockClock:
+    """Jumps when every task waits; loopback has long delivered by then."""
+    return MockClock(autojump_threshold=0.005)
+
+
+class Running(HttpServer):
+    """A server and where it listens."""
+
+    address: tuple[str, int]
+
+    async def connect(self, request: bytes = b"") -> trio.SocketStream:
+        stream = await trio.open_tcp_stream(*self.address)
+        if request:
+            await stream.send_all(request)
+        return stream
+
+    async def ask(self, request: bytes) -> bytes:
+        """Everything it answers to *request* until it closes the connection."""
+        async with await self.connect(request) as stream:
+            return await rest(stream)
+
+
+async def rest(stream: trio.abc.Stream) -> bytes:
+    data = b""
+    try:
+        while piece := await stream.receive_some(65536):
+            data += bytes(piece)
+    except trio.BrokenResourceError:
+        pass
+    return data
+
+
+async def head_of(stream: trio.abc.Stream) -> bytes:
+    data = b""
+    while b"\r\n\r\n" not in data and (piece := await stream.receive_some(65536)):
+        data += bytes(piece)
+    return data
+
+
+@asynccontextmanager
+async def running(routes=ROUTES, /, **overrides: object) -> AsyncIterator[Running]:
+    """A server at its defaults, but for `section__key=value`; a bare key is one of `timeouts`."""
+    settings = {
+        name.replace("__", ".") if "__" in name else f"timeouts.{name}": value for name, value in overrides.items()
+    }
+    config = ReaperConfig.load(environ={}, overrides=settings)
+    async with reaper.trio.open_reaper(config) as watcher, trio.open_nursery() as nursery:
+        (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+        server = Running(config, watcher, routes)
+        server.address = listener.socket.getsockname()[:2]
+        nursery.start_soon(server.accept, listener, nursery)
+        try:
+            yield server
+            assert server.counters.failures == 0
+        finally:
+            nursery.cancel_scope.cancel()
+            listener.socket.close()
+
+
+async def until(condition) -> None:
+    while not condition():
+        await trio.sleep(0.2)
+
+
+# ---- a body that came with the headers ---------------------------------------------------------------------------
+
+
+def upload(length: int) -> bytes:
+    return b"POST /upload HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % length
+
+
+async def early_body(stream: trio.abc.Stream) -> None:
+    """12,000 bytes with the headers, a pause of 9 s, and the rest."""
+    await stream.send_all(upload(13_000) + b"x" * 12_000)
+    await trio.sleep(9)
+    await stream.send_all(b"x" * 1_000)
+    assert (await head_of(stream)).startswith(b"HTTP/1.1 200 ")
+
+
+async def test_bytes_that_come_with_the_headers_pay_for_a_pause(clock: MockClock) -> None:
+    async with running() as server, await server.connect() as stream:
+        for _ in range(2):  # a second request likewise
+            await early_body(stream)
+            await trio.sleep(1)
+
+
+async def test_pipelined_bytes_of_the_next_body_pay_for_a_pause(clock: MockClock) -> None:
+    async with running() as server, await server.connect() as stream:
+        await stream.send_all(upload(5) + b"hello" + upload(13_000) + b"x" * 12_000)
+        await trio.sleep(9)
+        await stream.send_all(b"x" * 1_000 + b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        assert (await rest(stream)).count(b"HTTP/1.1 200 ") == 3
+
+
+async def test_bytes_that_come_with_the_headers_pay_for_a_pause_under_tls(clock: MockClock, certificate) -> None:
+    cert, key = certificate
+    context = ssl.create_default_context(cafile=cert)
+    async with running(server__tls_cert=cert, server__tls_key=key) as server:
+        plain = await server.connect()
+        async with trio.SSLStream(plain, context, server_hostname="127.0.0.1", https_compatible=True) as stream:
+            for _ in range(2):
+                await early_body(stream)
+                await trio.sleep(1)
+
+
+async def test_bytes_that_came_for_an_earlier_request_pay_for_nothing_later(clock: MockClock) -> None:
+    async with running() as server, await server.connect() as stream:
+        await stream.send_all(upload(12_000) + b"x" * 12_000)
+        assert (await head_of(stream)).startswith(b"HTTP/1.1 200 ")
+        await trio.sleep(1)
+        await stream.send_all(upload(100))
+        start = trio.current_time()
+        assert (await head_of(stream)).startswith(b"HTTP/1.1 408 ")
+        assert trio.current_time() - start < 8
+        assert server.counters.reaped == {"min_in_rate": 1}
+
+
+# ---- a peer that goes while its request is in flight ---------------------------------------------------------------
+
+SLEEP = b"GET /sleep?s=200 HTTP/1.1\r\nHost: x\r\n\r\n"
+
+
+async def test_a_reset_ends_the_request_in_flight(clock: MockClock) -> None:
+    async with running() as server:
+        stream = await server.connect(SLEEP)
+        await until(lambda: server.counters.requests)
+        stream.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        start = trio.current_time()
+        await stream.aclose()
+        await until(lambda: server.counters.closed)
+        assert trio.current_time() - start < 1
+        assert (server.counters.lost, server.open) == (1, 0)
+
+
+async def test_an_end_of_file_leaves_a_request_in_flight_half_closeds_time(clock: MockClock) -> None:
+    async with running() as server:
+        ghost = await server.connect(SLEEP)
+        await until(lambda: server.counters.requests)
+        await ghost.send_eof()
+        start = trio.current_time()
+        await until(lambda: server.counters.closed)
+        assert 30 <= trio.current_time() - start <= 30 + 1.5
+        assert server.counters.reaped == {"half_closed": 1}
+        await ghost.aclose()
+        async with await server.connect(SLEEP.replace(b"200", b"29")) as stream:
+            await stream.send_eof()  # it still wants its answer
+            assert (await rest(stream)).startswith(b"HTTP/1.1 200 ")
+
+
+async def test_a_request_in_flight_ends_at_its_limit_whatever_is_unread(clock: MockClock) -> None:
+    async with running(request="60s") as server:
+        for more in (b"", b"GET / HTTP/1.1\r\n"):
+            start = trio.current_time()
+            assert (await server.ask(SLEEP + more)).startswith(b"HTTP/1.1 503 ")
+            assert 60 <= trio.current_time() - start <= 60 + 1.5
+        assert server.counters.reaped == {"request": 2}
+
+
+async def test_a_response_without_end_ends_at_the_limit(clock: MockClock) -> None:
+    async with running(request="60s") as server:
+        answer = await server.ask(b"GET /events?every=1s HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert answer.count(b"data: ") in (60, 61)
+
+
+async def test_no_longer_sleep_may_be_asked_for_than_five_minutes(clock: MockClock) -> None:
+    async with running() as server:
+        assert (await server.ask(SLEEP.replace(b"200", b"86400"))).startswith(b"HTTP/1.1 400 ")
+
+
+async def test_a_tunnel_has_an_age(clock: MockClock) -> None:
+    async with running(tunnel="10s", tunnel_age="60s") as server:
+        upgrade = b"GET /tunnel HTTP/1.1\r\nHost: x\r\nConnection: upgrade\r\nUpgrade: echo\r\n\r\n"
+        async with await server.connect(upgrade) as stream:
+            await head_of(stream)
+            start = trio.current_time()
+            with pytest.raises(trio.BrokenResourceError):
+                while True:
+                    await stream.send_all(b"ping")
+                    await trio.sleep(5)
+            assert 60 <= trio.current_time() - start <= 60 + 11
+        assert server.counters.reaped == {"tunnel_age": 1}
+
+
+async def test_a_reload_of_max_age_reaches_open_connections(clock: MockClock) -> None:
+    async with running(keep_alive="10h", drain_idle="0s", limits__max_age_jitter=0) as server, server.parking():
+        async with await server.connect() as first, await server.connect() as parked:
+            await parked.send_all(b"GET /sleep?s=0 HTTP/1.1\r\nHost: x\r\n\r\n")
+            await head_of(parked)
+            await until(lambda: server.lot is not None and len(server.lot))
+            await first.send_all(b"GET /sleep?s=100 HTTP/1.1\r\nHost: x\r\n\r\n")
+            await trio.sleep(20)
+            overrides = {"timeouts.max_age": "60s", "timeouts.keep_alive": "10h", "limits.max_age_jitter": 0}
+            start = trio.current_time()
+            await server.reload(ReaperConfig.load(environ={}, overrides=overrides))
+            assert await rest(parked) == b""
+            assert trio.current_time() - start < 45  # counted from when it was opened
+            assert b"connection: close" in (await head_of(first)).lower()
+        assert server.counters.reaped == {"max_age": 1}
+
+
+# ---- work in small pieces ------------------------------------------------------------------------------------------
+
+
+async def test_one_byte_chunks_do_not_hold_the_loop() -> None:
+    count = 10_000
+    body = b"1\r\nx\r\n" * count + b"0\r\n\r\n"
+    request = b"POST /upload HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+    passes = 0
+
+    async def count_passes() -> None:
+        nonlocal passes
+        while True:
+            await trio.lowlevel.checkpoint()
+            passes += 1
+
+    async with running() as server, await server.connect(request) as stream, trio.open_nursery() as nursery:
+        nursery.start_soon(count_passes)
+        await stream.send_all(body)
+        assert b'"bytes": 10000' in await stream.receive_some(4096)
+        nursery.cancel_scope.cancel()
+    assert passes > count / 20  # one at least for every few chunks
+
+
+async def test_what_comes_around_a_body_is_bounded(clock: MockClock) -> None:
+    chunk = b"1;" + b"e" * 8000 + b"\r\nx\r\n"
+    request = b"POST /upload HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+    async with running(limits__max_body_bytes=100_000) as server, await server.connect(request) as stream:
+        sent = 0
+
+        async def drip() -> None:
+            nonlocal sent
+            try:
+                while True:
+                    await stream.send_all(chunk)
+                    sent += len(chunk)
+            except trio.BrokenResourceError:
+                pass
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(drip)
+            assert b" 413 " in await head_of(stream)
+            nursery.cancel_scope.cancel()
+        assert server.counters.responses[413] == 1
+        assert sent < 20_000_000  # of which some megabytes wait in the kernel's buffers
+
+
+# ---- the protocol ----------------------------------------------------------------------------------------------------
+
+CLOSE = b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    ("request_bytes", "status"),
+    [
+        (b"GET / HTTP/9.9\r\nHost: x\r\n\r\n", 505),
+        (b"PRI * HTTP/2.0\r\nHost: x\r\n\r\n", 505),
+        (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 505),
+        (b"GET / HTTP/0.9\r\nHost: x\r\n\r\n", 505),
+        (b"GET /tunnel HTTP/1.0\r\nConnection: upgrade\r\nUpgrade: echo\r\n\r\n", 426),
+        (b"GET /tunnel HTTP/1.1\r\nHost: x\r\nConnection: close\r\nUpgrade: echo\r\n\r\n", 426),
+        (b"\r\n" + CLOSE, 200),
+        (b"\r\n\n\r\n" + CLOSE, 200),
+        (upload(1) + b"x\r\n" + CLOSE, 200),
+    ],
+)
+async def test_the_status_of_what_is_uncommon(clock: MockClock, request_bytes: bytes, status: int) -> None:
+    async with running() as server:
+        answer = await server.ask(request_bytes)
+        assert answer.startswith(b"HTTP/1.1 %d " % status)
+        assert (answer.count(b"HTTP/1.1 "), answer.count(b" 400 ")) == (request_bytes.count(b"HTTP/"), 0)
+
+
+async def test_an_empty_line_in_pieces_is_no_request_and_does_not_put_the_end_off(clock: MockClock) -> None:
+    async with running() as server, await server.connect() as stream:
+        start = trio.current_time()
+        with pytest.raises(trio.BrokenResourceError):
+            while True:
+                await stream.send_all(b"\r\n")
+                await trio.sleep(3)
+        assert trio.current_time() - start < 20
+        assert server.counters.reaped == {"first_byte": 1}
+
+
+async def test_a_tunnel_is_one_of_several_protocols_that_are_offered(clock: MockClock) -> None:
+    async with running() as server:
+        request = b"GET /tunnel HTTP/1.1\r\nHost: x\r\nConnection: keep-alive, Upgrade\r\nUpgrade: foo, Echo\r\n\r\n"
+        async with await server.connect(request) as stream:
+            assert (await head_of(stream)).startswith(b"HTTP/1.1 101 ")
+
+
+async def test_a_length_beside_a_transfer_encoding_is_answered_and_the_connection_closed(clock: MockClock) -> None:
+    async with running() as server:
+        framing = b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n"
+        answer = await server.ask(b"POST /upload HTTP/1.1\r\nHost: x\r\n" + framing + CLOSE)
+        assert answer.startswith(b"HTTP/1.1 200 ")
+        assert b"connection: close" in answer.lower()
+        assert answer.count(b"HTTP/1.1 ") == 1
+
+
+@pytest.mark.parametrize(
+    "request_bytes",
+    [
+        b"HEAD /nowhere HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n",
+        b"HEAD /sleep?s=-1 HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"HEAD / HTTP/1.1\r\n\r\n",
+        b"HEAD / HTTP/9.9\r\nHost: x\r\n\r\n",
+        b"HEAD /broken HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"HEAD /sleep?s=100 HTTP/1.1\r\nHost: x\r\n\r\n",  # it takes too long
+    ],
+)
+async def test_an_error_is_no_body_for_a_head(clock: MockClock, request_bytes: bytes) -> None:
+    async def broken(exchange: Exchange) -> None:
+        raise LookupError("on purpose")
+
+    async with running({**ROUTES, "/broken": broken}, request="10s") as server:
+        head, _, body = (await server.ask(request_bytes)).partition(b"\r\n\r\n")
+        assert int(head.split()[1]) >= 400
+        assert b"content-length: " in head
+        assert body == b""
+        server.counters.failures = 0
+
+
+async def test_linger_off_holds_no_connection(clock: MockClock) -> None:
+    async with running(linger="0s", limits__max_connections=1) as server:
+        async with await server.connect(CLOSE) as stream:
+            start = trio.current_time()
+            await until(lambda: server.counters.closed)
+            assert (await rest(stream)).startswith(b"HTTP/1.1 200 ")
+            assert trio.current_time() - start < 1
+        async with await server.connect() as first, await server.connect() as refused:
+            assert (await rest(refused)).startswith(b"HTTP/1.1 503 ")
+            await trio.sleep(3)
+            await until(lambda: len(server.watcher) == 1)  # the first: none is held although it does not close
+            assert first
