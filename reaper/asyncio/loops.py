@@ -13,12 +13,14 @@ from ..config.settings import ReaperConfig
 from .protocols import guard
 
 Options = dict[str, Any]
+Wrap = Callable[[Callable[[], Any]], Callable[[], Any]]
 
 
 def loop_factory(
     idle: float | None = None,
     handshake: float | None = None,
     base: type[asyncio.AbstractEventLoop] | None = None,
+    wrap: Wrap | None = None,
 ) -> Callable[[], asyncio.AbstractEventLoop]:
     """What makes loops on which `create_server` guards: `asyncio.Runner(loop_factory=...)`, or a server's own setting.
 
@@ -26,6 +28,7 @@ def loop_factory(
         idle: As in `guard`: seconds in which nothing moves on a connection; None: connections are not guarded.
         handshake: Seconds for a TLS handshake, which asyncio gives 60; None: `timeouts.handshake`, 10 s by default.
         base: The class of loop; None: uvloop's if it is installed, else asyncio's.
+        wrap: Instead of `guard` with *idle*: given a protocol factory, returns the one to use.
     """
     kind: Any = default_loop() if base is None else base
     seconds = ReaperConfig().timeouts.handshake if handshake is None else handshake
@@ -35,8 +38,11 @@ def loop_factory(
 
         async def create_server(self, protocol_factory: Any, *arguments: Any, **options: Any) -> Any:
             """As the loop's own."""
-            filled = _filled(options, seconds)
-            return await super().create_server(_guarded(protocol_factory, idle), *arguments, **filled)
+            if wrap is not None:
+                protocol_factory = wrap(protocol_factory)
+            elif idle is not None:
+                protocol_factory = guard(protocol_factory, idle)
+            return await super().create_server(protocol_factory, *arguments, **_filled(options, seconds))
 
     return Loop
 
@@ -54,7 +60,3 @@ def _filled(options: Options, handshake: float) -> Options:
     if options.get("ssl") is None or options.get("ssl_handshake_timeout") is not None or not handshake:
         return options
     return {**options, "ssl_handshake_timeout": handshake}
-
-
-def _guarded(protocol_factory: Callable[[], Any], idle: float | None) -> Callable[[], Any]:
-    return protocol_factory if idle is None else guard(protocol_factory, idle)

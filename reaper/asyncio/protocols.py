@@ -19,9 +19,6 @@ from ..driver.watched import Ward, Watched
 from . import transports
 from .reaper import AsyncioReaper, reaper_of
 
-STAMP = 0.01
-"""Seconds by which the kernel's stamps may be wrong: one of its ticks, at its slowest."""
-
 Busy = Callable[[Any], bool]
 """Whether the server works on something for the connection of this transport, which is then not idle."""
 
@@ -86,7 +83,7 @@ class Guard(Ward):
         lease: The lease in force.
     """
 
-    __slots__ = ("_busy", "_driver", "_idle", "_progress", "_reaper", "_transport", "lease")
+    __slots__ = ("_busy", "_driver", "_for_writing", "_idle", "_progress", "_reaper", "_transport", "_why", "lease")
 
     probe = None
 
@@ -95,13 +92,15 @@ class Guard(Ward):
         self._driver = driver = reaper.driver
         self._busy = busy
         self._progress: transports.Progress | None = None
+        self._why = ""
         # A transport is freed soon after it is closed. To hold it would keep all that hangs on it until it is due.
         self._transport: Callable[[], Any]
         try:
             self._transport = weakref.ref(transport, self._gone)
         except TypeError:  # uvloop's with TLS: it is let go when it is due
             self._transport = lambda: transport
-        self._idle = driver.later(driver.config.timeouts.idle if idle is None else idle)
+        self._idle = driver.later(driver.config.timeouts.idle if idle is None else idle)  # until it is next asked
+        self._for_writing = (self._idle, "idle")
         self.lease = driver.register(self, self._idle)
         driver.books.opened(self.lease, transports.socket_of(transport))
 
@@ -130,6 +129,7 @@ class Guard(Ward):
         if transport is None:
             return False
         if self._busy is not None and self._busy(transport):
+            self._soon(self._idle)
             return True
         if self._progress is not None:
             return False
@@ -137,21 +137,33 @@ class Guard(Ward):
             # How long it has taken nothing is not known: it is told from now on.
             self._progress = transports.Progress(transport)
             self._reaper.sweep.add(self)
+            self._soon(*self._for_writing)
             return True
         info = transports.tcp_info(transport)
-        if info is None:
-            return False
-        ago = min(info.sent_ago, info.received_ago) - STAMP
-        if ago >= self._idle:
+        return info is not None and self._moved(transport, info)
+
+    def _moved(self, transport: Any, info: transports.TcpInfo) -> bool:
+        """Whether it is not due, as *info* says; nothing is left for the peer to take."""
+        return self._pardoned(self._idle, min(info.sent_ago, info.received_ago))
+
+    def _pardoned(self, timeout: float, ago: float, reason: str = "idle") -> bool:
+        """Whether *timeout* seconds are not over, counted from *ago* seconds ago; it is then due when they are."""
+        left = timeout - ago + transports.STAMP
+        if left <= 0:
+            self._why = reason  # the one that its lease carries is of the limit before
             return False
         # Pardoned counts as active now, so it is given what is left; in half ticks, for each distinct timeout costs.
         half = self._driver.core.tick / 2
-        left = (seconds_to_tick(self._idle - ago, 0.0, half) + 1) * half
-        self._reaper.loop.call_soon(self._retime, min(left, self._idle))
+        left = (seconds_to_tick(left, 0.0, half) + 1) * half
+        self._soon(min(left, self._idle), reason)
         return True
 
-    def _retime(self, left: float) -> None:
-        self.lease.retime(left, self._driver.now())
+    def _soon(self, seconds: float, reason: str = "idle") -> None:
+        """Have it come due in *seconds*: once this check is over."""
+        self._reaper.loop.call_soon(self._retime, seconds, reason)
+
+    def _retime(self, seconds: float, reason: str) -> None:
+        self.lease.retime(seconds, self._driver.now(), reason)
         self._driver.poke()
 
     def charge(self, now: float) -> None:
@@ -172,6 +184,8 @@ class Guard(Ward):
         if transport is None:
             self._gone()
             return
+        if self._progress is None and self._why:
+            reason = self._why
         self._driver.books.reaped(self.lease, f"guard of {transport.get_extra_info('peername')}", reason, expiry)
         waiting = self._progress is not None
         self._let_go()
@@ -191,7 +205,7 @@ class Guard(Ward):
         self._reaper.sweep.discard(self)
 
 
-class _Gate(asyncio.Protocol):
+class Gate(asyncio.Protocol):
     """Stands at the door: when the connection is made it is watched, and the gate leaves.
 
     Args:
@@ -238,4 +252,4 @@ def guard(
     def watch(transport: Any) -> None:
         Guard(reaper_of() if reaper is None else reaper, transport, idle, busy)
 
-    return lambda: _Gate(protocol_factory(), watch)
+    return lambda: Gate(protocol_factory(), watch)

@@ -18,6 +18,9 @@ _SIZE = 148  # bytes of linux/tcp.h's tcp_info, up to and with tcpi_notsent_byte
 _MILLISECONDS = struct.Struct("=4I")  # at 44: last_data_sent, last_ack_sent, last_data_recv, last_ack_recv
 _TOTALS = struct.Struct("=QQ")  # at 120: bytes_acked, bytes_received
 
+STAMP = 0.01
+"""Seconds by which the kernel's stamps may be wrong: one of its ticks, at its slowest."""
+
 
 class TcpInfo(NamedTuple):
     """What the kernel's TCP knows of one connection. Asking costs about 0.7 us."""

@@ -1,0 +1,7 @@
+"""aiohttp's server, guarded: `reaper.aiohttp.run_app(app)`, or `guard(runner.server)`."""
+
+from __future__ import annotations
+
+from .servers.aiohttp import guard, run_app
+
+__all__ = ["run_app", "guard"]

@@ -1,0 +1,7 @@
+"""The server of websockets, guarded: `serve(..., create_connection=reaper.websockets.connection(idle=300))`."""
+
+from __future__ import annotations
+
+from .servers.websockets import GuardedConnection, connection
+
+__all__ = ["connection", "GuardedConnection"]
