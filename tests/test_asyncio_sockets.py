@@ -15,6 +15,8 @@ import uvloop
 import reaper.asyncio
 from reaper.errors import InvalidArgument
 
+pytestmark = pytest.mark.slow
+
 IDLE = 0.3
 TICK = 0.1
 LOOPS = {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}

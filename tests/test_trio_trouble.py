@@ -31,6 +31,7 @@ async def settle() -> None:
 # ---- probes and drains in real time ----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 async def test_probes_and_a_drain_live_with_a_busy_loop_in_real_time():
     """Time goes on between any two readings here, and another task holds the loop for 3 ms in each pass."""
     reasons: list[str | None] = []

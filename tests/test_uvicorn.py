@@ -25,6 +25,8 @@ from scripts.serving import free_port
 from scripts.serving import serving as start
 from scripts.uvicorn_demo.attacks import OVER_TLS, PLAIN, all_borne, grows_old
 
+pytestmark = pytest.mark.slow
+
 SECOND = {
     **dict.fromkeys(["FIRST_BYTE", "HEADERS", "BODY", "KEEP_ALIVE", "WRITE", "TUNNEL", "HALF_CLOSED"], "1s"),
     "HANDSHAKE": "1s",
