@@ -6,6 +6,8 @@
 #   make test [JOBS=2]              run every test, in two processes: about ten minutes on two cores
 #   make test-quick                 the tests that need no Java and no crowd of connections: under a minute
 #   make uvicorn-demo               a FastAPI application under uvicorn twice, stock and guarded; both attacked and measured
+#   make attach-demo [CONNECTIONS=10000]
+#                                   nginx with its timeouts off, half its clients silent, guarded from outside
 #   make pipeline-demo              real traffic -> journals -> audit, advice and report on Spark (needs Java 17)
 #   make bench                      every claim compared with every peer, about 15 minutes; writes docs/performance.md and -full.md
 #   make bench-quick                the same, smaller, about two minutes; into out/bench/
@@ -20,7 +22,7 @@ JOBS ?= 2
 BIN := .venv/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo uvicorn-demo pipeline-demo interop bench bench-quick bench-pipeline test test-quick lint clean
+.PHONY: demo uvicorn-demo attach-demo pipeline-demo interop bench bench-quick bench-pipeline test test-quick lint clean
 .DEFAULT_GOAL := demo
 
 demo: .venv/.demo
@@ -28,6 +30,9 @@ demo: .venv/.demo
 
 uvicorn-demo: .venv/.dev
 	@$(BIN)/python -m scripts.uvicorn_demo
+
+attach-demo: .venv/.demo
+	@$(BIN)/python -m scripts.attach_demo --connections $(CONNECTIONS)
 
 pipeline-demo: .venv/.dev
 	@$(BIN)/python -m scripts.pipeline_demo

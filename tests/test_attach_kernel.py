@@ -13,7 +13,7 @@ import pytest
 from attach_worlds import FakeWorld, RealWorld
 
 from reaper.attach.kernel import Linux, Refusal, jiffy
-from reaper.attach.netlink import addresses_of, cookie_of
+from reaper.attach.netlink import Address, addresses_of, cookie_of
 from reaper.attach.sockets import OwnSockets, acks_tell, look
 from reaper.attach.tcpinfo import JIFFIES_AGAINST_US
 from reaper.errors import InvalidArgument
@@ -144,6 +144,9 @@ def test_ipv6_and_dual_stack_connections_are_found_and_looked_at() -> None:
         found = list(kernel.dump(listener, False))
         assert sorted(addresses_of(one.ident)[1].host for one in found) == ["127.0.0.1", "::1"]
         assert None not in kernel.look([one.ident for one in found])
+        for host in ("127.0.0.1", "::1"):
+            one = listener._replace(address=Address(host, port))
+            assert [addresses_of(each.ident)[0].host for each in kernel.dump(one, False)] == [host]
         kernel.close()
         for end in ends + accepted:
             end.close()

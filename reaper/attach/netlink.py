@@ -94,9 +94,11 @@ def _request(kind: int, flags: int, sequence: int, family: int, info: bool, stat
     return _HEADER.pack(_HEADER.size + len(body), kind, flags, sequence, 0) + body
 
 
-def parse(data: bytes | memoryview) -> Iterator[Answer]:
+def parse(data: bytes | memoryview, info: bool = True) -> Iterator[Answer]:
     """The messages in one datagram of the kernel, in order.
 
+    Args:
+        info: Whether `tcp_info` is looked for; if not, the attributes are passed over.
     Raises:
         BadAnswer: a length does not fit. What was yielded before is whole.
     Cost: 1 to 2 us each.
@@ -109,11 +111,11 @@ def parse(data: bytes | memoryview) -> Iterator[Answer]:
         length, kind, _, sequence, _ = _HEADER.unpack_from(view, at)
         if length < _HEADER.size or length > end - at:
             raise BadAnswer(f"a netlink message at {at} says it has {length} bytes of {end - at}")
-        yield _parse_one(view[at + _HEADER.size : at + length], kind, sequence)
+        yield _parse_one(view[at + _HEADER.size : at + length], kind, sequence, info)
         at += (length + 3) & ~3
 
 
-def _parse_one(body: memoryview, kind: int, sequence: int) -> Answer:
+def _parse_one(body: memoryview, kind: int, sequence: int, wanted: bool) -> Answer:
     if kind in (NLMSG_ERROR, NLMSG_DONE):
         code = _ERROR.unpack_from(body)[0] if len(body) >= _ERROR.size else 0
         return Answer(sequence, error=-code if code < 0 else 0, done=True)
@@ -124,7 +126,7 @@ def _parse_one(body: memoryview, kind: int, sequence: int) -> Answer:
     family, state, _, _, ident, _, unread, queued, uid, inode = _MESSAGE.unpack_from(body)
     if family not in (socket.AF_INET, socket.AF_INET6):
         raise BadAnswer(f"an inet_diag message of address family {family}")
-    at, end, info = _MESSAGE.size, len(body), b""
+    at, end, info = _MESSAGE.size, len(body) if wanted else 0, b""
     while at + _ATTRIBUTE.size <= end:
         length, name = _ATTRIBUTE.unpack_from(body, at)
         if length < _ATTRIBUTE.size or length > end - at:

@@ -73,8 +73,10 @@ class ByPid:
             raise Refusal(f"process {self.pid} has ended")
         every = self.kernel.listeners()
         inodes = frozenset(listener.inode for listener in every)
-        if inodes != self._known:  # reading all its descriptors costs more than asking the kernel who listens
-            self._known, self._ours = inodes, _held(self.pids())
+        # To read all its descriptors costs more than to ask the kernel who listens: only when something new does.
+        if inodes - self._known:
+            self._ours = _held(self.pids()) & inodes
+        self._known = inodes
         return [listener for listener in every if listener.inode in self._ours]
 
     def pids(self) -> list[int]:

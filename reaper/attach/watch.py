@@ -163,10 +163,10 @@ class Watch:
                 fresh.append(found)
             self.counts.dumped += 1
             if number % SLICE == 0:
+                self._admit(fresh)
+                fresh.clear()
                 yield
-        for start in range(0, len(fresh), SLICE):
-            self._admit(fresh[start : start + SLICE])
-            yield
+        self._admit(fresh)
         # A dump is not one instant's: what it did not show may only have moved. The kernel is asked for each.
         unseen = [(row, table.generation[row]) for row in table.rows() if table.mark[row] != serial]
         for start in range(0, len(unseen), SLICE):

@@ -1,0 +1,166 @@
+"""`make attach-demo`: a server that is not ours and closes nothing, guarded from outside, judged by its clients.
+
+One rule: three strangers. The server (nginx with its timeouts off; without nginx, an echo server in twenty lines of
+asyncio) knows nothing of reaper; `attach` reads only the kernel's stamps; the load generator knows neither, and judges.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from importlib.util import find_spec
+from pathlib import Path
+
+from .serving import ROOT, DidNotStart, Server, free_port, serving
+
+TICK = "1s"
+MANY = 20_000
+PER_WORKER = 15_000
+"""Connections that one nginx process is planned for: a process has 20,000 descriptors on many machines."""
+SIDES = {"events": "attach", "client": "client", "out": "audit"}
+MIX, MIX_OF_MANY = "silent=50,chatty=40,drip=10", "silent=50,chatty=10,drip=40"
+
+NGINX = """
+daemon off; pid {out}/nginx.pid; error_log {out}/nginx.error.log; {processes}
+events {{ worker_connections 19000; }}
+http {{
+    access_log off; client_body_temp_path {out}/body; proxy_temp_path {out}/proxy; fastcgi_temp_path {out}/fastcgi;
+    uwsgi_temp_path {out}/uwsgi; scgi_temp_path {out}/scgi;
+    keepalive_timeout 24h; keepalive_requests 1000000000; reset_timedout_connection off;
+    client_header_timeout 24h; client_body_timeout 24h; send_timeout 24h;
+    server {{ listen 127.0.0.1:{port} reuseport backlog=4096; location / {{ return 200 "hello"; }} }}
+}}
+"""
+
+ECHO = """
+import asyncio, sys
+
+class Echo(asyncio.Protocol):
+    def connection_made(self, transport):
+        self.transport = transport
+    def data_received(self, data):
+        self.transport.write(data)
+
+async def main():
+    server = await asyncio.get_running_loop().create_server(Echo, "127.0.0.1", int(sys.argv[1]), backlog=4096)
+    await server.serve_forever()
+
+asyncio.run(main())
+"""
+
+# Where Yama lets a process be traced by its ancestors alone (ptrace_scope 1), a process may permit others: this one
+# permits all, and becomes the server. It also takes all the descriptors it may have.
+PERMIT = (
+    "import ctypes, os, resource, sys; ctypes.CDLL(None).prctl(0x59616D61, ctypes.c_ulong(-1), 0, 0, 0);"
+    "most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]; resource.setrlimit(resource.RLIMIT_NOFILE, (most, most));"
+    "os.execv(sys.argv[1], sys.argv[1:])"
+)
+
+
+def main() -> int:
+    """Run the demo. Exit status: 0 the law held, 1 it did not or something broke, 2 it cannot be run here."""
+    parser = argparse.ArgumentParser(prog="make attach-demo", description=__doc__)
+    parser.add_argument("--connections", default="10000", help="how many real TCP connections (default 10000)")
+    parser.add_argument("--out", type=Path, default=ROOT / "out" / "attach-demo")
+    parser.add_argument("--timeout", type=int, help="seconds; default 10, or 60 with more than 20,000 connections")
+    options = parser.parse_args()
+    if not options.connections.isdecimal() or not 1 <= int(options.connections) <= 200_000:
+        print(f"CONNECTIONS={options.connections}: must be a whole number 1..200000", file=sys.stderr)
+        return 2
+    connections = int(options.connections)
+    shutil.rmtree(options.out, ignore_errors=True)
+    options.out.mkdir(parents=True)
+    try:
+        return run(connections, options.timeout or (10 if connections <= MANY else 60), options.out)
+    except DidNotStart as error:
+        print(error, file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+
+
+def foreign(connections: int, port: int, out: Path) -> tuple[str, str, list[str]]:
+    """(what it is, what it speaks, its command): a server that closes nothing by itself."""
+    nginx = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin")
+    permitted = [sys.executable, "-c", PERMIT]
+    if nginx is None:
+        return "an echo server in plain asyncio", "echo", [*permitted, sys.executable, "-c", ECHO, str(port)]
+    workers = -(-connections // PER_WORKER)
+    processes = "master_process off;" if workers == 1 else f"worker_processes {workers}; worker_rlimit_nofile 20000;"
+    config = out / "nginx.conf"
+    config.write_text(NGINX.format(out=out, port=port, processes=processes))
+    command = [nginx, "-p", str(out), "-c", str(config), "-e", str(out / "nginx.error.log")]
+    return f"nginx, {workers} worker(s), all its timeouts 24 h", "http", [*permitted, *command]
+
+
+def run(connections: int, timeout: int, out: Path) -> int:
+    """Server, guard, load, verdict. Returns the exit status."""
+    out = out.resolve()
+    port = free_port()
+    what, protocol, command = foreign(connections, port, out)
+    with serving(command, out / "server.log", port=port, session=True) as server:
+        print(f"1. {what}, listens on {server.target}", flush=True)
+        guard = start_guard(server, timeout, out)
+        print(f"2. reaper attach --pid {server.pid} --idle {timeout}s --tick {TICK} --close", flush=True)
+        mix = MIX if connections <= MANY else MIX_OF_MANY
+        print(f"3. {connections:,} clients, half of which go silent: {mix}", flush=True)
+        try:
+            status = subprocess.call(
+                [sys.executable, "-m", "loadgen", "run", "--target", server.target, "--protocol", protocol]
+                + f"--connections {connections} --timeout {timeout}s --tick {TICK} --mix {mix}".split()
+                + f"--duration {timeout * 5 // 2}s --server-pid {server.pid}".split()
+                + ["--report", str(out / "report.json"), *journal(out / "client")],
+                cwd=ROOT,
+            )
+        finally:
+            cpu, elapsed = cost_of(guard.pid)
+            guard.process.send_signal(signal.SIGINT)
+            ended = guard.end()
+    last = guard.said().splitlines()[-1] if guard.said() else ""
+    print(f"4. attach: {last.partition(' ')[2]}; {cpu:.1f} s of CPU in {elapsed:.0f} s")
+    if ended:
+        print(f"attach ended with status {ended}: {last}", file=sys.stderr)
+    print(f"report: {os.path.relpath(out / 'report.json')}")
+    if journal(out):
+        sides = " ".join(f"--{flag} {os.path.relpath(out / name)}" for flag, name in SIDES.items())
+        print(f"both sides joined: python -m reaper.pipeline audit {sides}")
+    return status or (1 if ended else 0)
+
+
+def journal(folder: Path) -> list[str]:
+    """The flags for a journal in *folder*; none where pyarrow is not installed."""
+    return ["--journal", str(folder)] if find_spec("pyarrow") else []
+
+
+def start_guard(server: Server, timeout: int, out: Path) -> Server:
+    """`attach` beside *server*, once it watches."""
+    command = [sys.executable, "-m", "reaper", "attach", "--pid", str(server.pid), "--close"]
+    command += ["--idle", f"{timeout}s", "--tick", TICK, *journal(out / "attach")]
+    guard = Server(command, out / "attach.log", port=0, session=True)
+    until = time.monotonic() + 30
+    while not re.search("watching", guard.said()):
+        if guard.status is not None or time.monotonic() > until:
+            raise DidNotStart(f"attach did not start: {guard.said()[-500:]}")
+        time.sleep(0.05)
+    return guard
+
+
+def cost_of(pid: int) -> tuple[float, float]:
+    """(CPU seconds, seconds since its start) of *pid*."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        uptime = float(Path("/proc/uptime").read_text().split()[0])
+    except OSError:
+        return 0.0, 0.0
+    ticks = os.sysconf("SC_CLK_TCK")
+    return (int(fields[11]) + int(fields[12])) / ticks, uptime - int(fields[19]) / ticks
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,133 @@
+"""The library: sockets of this process, guarded without a touch."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+import time
+
+import pytest
+from attach_servers import until
+
+from reaper.attach import Event, Guard
+from reaper.errors import InvalidArgument
+
+
+@pytest.fixture
+def pairs():
+    """Makes (client, server) pairs, and closes them."""
+    made: list[socket.socket] = []
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def make() -> tuple[socket.socket, socket.socket]:
+            client = socket.create_connection(listener.getsockname())
+            server, _ = listener.accept()
+            for sock in (client, server):
+                sock.settimeout(20)
+                made.append(sock)
+            return client, server
+
+        yield make
+        for sock in made:
+            sock.close()
+
+
+@pytest.mark.slow
+def test_a_thread_that_waits_in_recv_reads_the_end_of_a_silent_connection(pairs) -> None:
+    """Thread per connection, blocking sockets: nothing in the data path knows of the guard."""
+    events: list[Event] = []
+    (client, server), (talker, other) = pairs(), pairs()
+    read: list[bytes] = []
+
+    def serve() -> None:
+        while data := server.recv(100):
+            read.append(data)
+            server.sendall(data)
+        read.append(b"end")
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    with Guard(idle=0.5, tick=0.1, on=events.append) as guard:
+        guard.add(server)
+        guard.add(other.fileno())
+        client.sendall(b"hello")
+        assert client.recv(10) == b"hello"
+        spoke = time.monotonic()
+        while not any(event.kind == "closed" for event in events):
+            talker.sendall(b"x")
+            assert other.recv(1) == b"x"
+            other.sendall(b"y")
+            assert talker.recv(1) == b"y", "a live connection was ended"
+            time.sleep(0.05)
+        assert client.recv(10) == b""
+        assert time.monotonic() - spoke >= 0.5
+        thread.join(20)
+        assert read == [b"hello", b"end"]
+        assert (guard.closed, len(guard)) == (1, 1)
+    (closed,) = (event for event in events if event.kind == "closed")
+    assert closed.at - closed.since >= 0.5
+
+
+def test_a_guard_is_driven_by_any_loop_that_asks_it_when(pairs) -> None:
+    client, server = pairs()
+    guard = Guard(first_byte=0.2, tick=0.1)
+    assert guard.next_wakeup() is None
+    guard.add(server)
+    while guard.closed == 0:
+        wake = guard.next_wakeup()
+        assert wake is not None
+        time.sleep(max(wake - time.monotonic(), 0.0))
+        guard.advance()
+    assert client.recv(1) == b""
+    assert guard.next_wakeup() is None
+
+
+def test_transports_of_asyncio_are_guarded_by_their_sockets() -> None:
+    async def main() -> bytes:
+        served = asyncio.Event()
+
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            guard.add(writer.get_extra_info("socket"))
+            writer.write(await reader.read(100))
+            await reader.read()
+            writer.close()
+            await writer.wait_closed()
+            served.set()
+
+        with Guard(idle=0.3, tick=0.1) as guard:
+            async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+                reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+                writer.write(b"hello")
+                said = await asyncio.wait_for(reader.read(), 20)
+                writer.close()
+                await writer.wait_closed()
+                await served.wait()
+                return said
+
+    assert asyncio.run(main()) == b"hello"
+
+
+def test_a_socket_that_was_closed_or_discarded_is_forgotten_and_its_descriptor_is_not_touched(pairs) -> None:
+    guard = Guard(idle=0.1, tick=0.1)
+    _, closed = pairs()
+    _, discarded = pairs()
+    guard.add(closed)
+    ident = guard.add(discarded)
+    assert guard.discard(ident)
+    assert not guard.discard(ident)
+    fd = closed.fileno()
+    closed.close()
+    client, reused = pairs()
+    assert fd in (client.fileno(), reused.fileno())
+    until(lambda: guard.advance() >= 0 and not len(guard), "both are forgotten")
+    assert guard.closed == 0
+    reused.sendall(b"z")
+    assert client.recv(1) == b"z"
+
+
+def test_a_guard_without_a_limit_is_refused() -> None:
+    with pytest.raises(InvalidArgument, match="at least one limit"):
+        Guard()
+    with pytest.raises(InvalidArgument, match="tick"):
+        Guard(idle=1.0, tick=0.0)
