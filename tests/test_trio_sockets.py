@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import time
 from contextlib import suppress
 
 import pytest
 import trio
+import trio.testing
 
 import reaper.trio
 from reaper.trio import open_reaper, unread
+from reaper.trio.streams import WatchedSocket
 
 pytestmark = [pytest.mark.trio, pytest.mark.slow]
 
@@ -187,4 +190,38 @@ async def test_unread_names_the_descriptors_with_bytes_and_no_others():
     assert unread([]) == []
     for left, right in pairs:
         left.close()
+        right.close()
+
+
+async def test_the_watched_socket_is_a_stream_like_any_other():
+    async with open_reaper(tick=TICK) as r:
+
+        def ends() -> tuple[WatchedSocket, WatchedSocket]:
+            pair = socket.socketpair()
+            for end in pair:
+                end.setblocking(False)
+            left, right = (WatchedSocket(end, r.watch(end, idle=1000)) for end in pair)
+            return left, right
+
+        async def make():
+            return ends()
+
+        async def make_clogged():
+            left, right = ends()
+            for stream in (left, right):
+                with suppress(BlockingIOError):
+                    while True:
+                        os.write(stream.fileno(), b"x" * 65536)
+            return left, right
+
+        await trio.testing.check_half_closeable_stream(make, make_clogged)
+        left, right = ends()
+        assert left.socket is left.socket
+        assert left.getsockopt(socket.SOL_SOCKET, socket.SO_TYPE) == socket.SOCK_STREAM
+        left.close()
+        left.close()
+        with pytest.raises(trio.ClosedResourceError):
+            await left.receive_some()
+        assert await right.receive_some() == b""
+        assert right.hung_up
         right.close()

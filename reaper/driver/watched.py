@@ -156,6 +156,11 @@ class Watched(Ward):
         self._born = lease._epoch.serial
         self.touch = self._first_touch
 
+    def handled(self) -> None:
+        """A stream keeps `receiving` exact from now on; the handler has begun, and does not wait for bytes yet."""
+        self.receiving = False
+        self.touch = self.lease.touch
+
     def _first_touch(self) -> None:
         # Those of one epoch look alike to the lease; but what has never spoken is idle, and may leave at once.
         self._touched = True

@@ -5,6 +5,7 @@ The rule of this module: *the block swallows the reaper's cancellation and no ot
 
 from __future__ import annotations
 
+from socket import socket as stdlib_socket
 from types import TracebackType
 from typing import Any
 
@@ -49,10 +50,10 @@ class Connection(Watched):
 
 
 def socket_of(stream: object | None) -> Any:
-    """The socket at the bottom of *stream*, through any TLS around it; None if there is none."""
-    while stream is not None:
+    """The socket at the bottom of *stream*, through any TLS around it; itself if it is one; None if there is none."""
+    while stream is not None and not isinstance(stream, stdlib_socket):
         socket = getattr(stream, "socket", None)
         if socket is not None:
             return socket
         stream = getattr(stream, "transport_stream", None)
-    return None
+    return stream

@@ -1,20 +1,20 @@
 """How long a task waits for more before its connection is parked.
 
-The rule of this module: *a busy connection keeps its task, a silent one does not*. Lingering spares a client that asks
-again soon the making of a new task.
+The rule of this module: *a busy connection keeps its task as long as few do*. Lingering spares a client that asks again
+soon the making of a new task. But tasks that only wait must stay few: when many clients come at once, each of them
+would have a task for a moment, and the memory of all those tasks is not given back. So at most `LINGERERS` wait at a
+time, and one more sends away the one that has waited longest.
 """
 
 from __future__ import annotations
 
-from typing import NoReturn
+from typing import NoReturn, Protocol
 
 import trio
 
-DISTURBED = -1
-"""The round of a task that is to linger no longer."""
-
-DISTURBANCES_PER_PASS = 256
-"""Tasks that are told to linger no longer before the loop is let run again."""
+LINGERERS = 128
+"""Tasks of one parking lot that may wait for more at the same time: about 1 MB. With as many clients that ask again and
+again, none of them is ever parked."""
 
 
 class Silent(BaseException):
@@ -24,69 +24,108 @@ class Silent(BaseException):
     """
 
 
+class Lingerer:
+    """One that waits.
+
+    Attributes:
+        disturbed: Whether it was sent away; it sees the same as if its descriptor were closed.
+        silenced: Whether it was met with `Silent` before.
+    """
+
+    __slots__ = ("_fd", "disturbed", "silenced")
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self.disturbed = False
+        self.silenced = False
+
+    def fileno(self) -> int:
+        """What it waits for."""
+        return self._fd
+
+
+class Waiter(Protocol):
+    """`Lingerer`, or anything that behaves like it."""
+
+    disturbed: bool
+    silenced: bool
+
+    def fileno(self) -> int:
+        """What it waits for; -1 once it is closed."""
+
+
 class Lingering:
     """The tasks that wait for the next bytes of their connection.
 
     Args:
         seconds: How long each waits at least; at most twice as long. 0: not at all.
         parks: False: each waits for ever.
+        most: How many may wait at the same time, >= 1.
     Attributes:
+        parks: False: each waits for ever.
         stopped: Whether none may begin to.
     """
 
-    def __init__(self, seconds: float, *, parks: bool) -> None:
+    def __init__(self, seconds: float, *, parks: bool, most: int = LINGERERS) -> None:
         self._seconds = seconds
-        self._parks = parks
+        self._most = most
+        self.parks = parks
         self.stopped = False
-        self._waiting: dict[int, int] = {}  # descriptors that tasks linger at -> the round in which that began
+        self._waiting: dict[Waiter, int] = {}  # -> the round in which it began; the longest waiting first
         self._round = 0
         self._begun = trio.Event()
 
-    async def wait(self, fd: int) -> None:
-        """Wait until *fd* can be read.
+    async def wait(self, one: Waiter) -> None:
+        """Wait until *one*'s descriptor can be read.
 
         Raises:
             Silent: it was not, for long enough.
+            trio.ClosedResourceError: it was closed.
         """
-        if not self._parks:
-            await trio.lowlevel.wait_readable(fd)
+        if not self.parks:
+            await trio.lowlevel.wait_readable(one.fileno())
             return
-        if not self._seconds or self.stopped:
+        waiting = self._waiting
+        if one.silenced:
+            await trio.lowlevel.checkpoint()  # its handler swallowed the last one, and must not spin
+        if self.stopped or not self._seconds:
+            one.silenced = True
             raise Silent
-        if not self._waiting:
+        if not waiting:
             self._begun.set()
-        self._waiting[fd] = self._round
+        elif len(waiting) >= self._most:
+            self._disturb(next(iter(waiting)))
+        waiting[one] = self._round
         try:
-            await trio.lowlevel.wait_readable(fd)
+            await trio.lowlevel.wait_readable(one.fileno())
         except trio.ClosedResourceError:
-            if self._waiting.get(fd) != DISTURBED:
-                raise
-            raise Silent from None
+            if one.disturbed:
+                one.silenced = True
+                raise Silent from None
+            raise
         finally:
-            self._waiting.pop(fd, None)
+            one.disturbed = False
+            waiting.pop(one, None)
 
     async def run(self) -> NoReturn:
-        """Raise `Silent` in each task that has lingered for a whole round, until cancelled."""
+        """Send away each that has waited for a whole round, until cancelled."""
         while True:
             if not self._waiting:
                 self._begun = trio.Event()
                 await self._begun.wait()
             await trio.sleep(self._seconds)
-            long = [fd for fd, since in self._waiting.items() if since < self._round]
+            long = [one for one, since in self._waiting.items() if since < self._round]
             self._round += 1
-            for index, fd in enumerate(long, start=1):
-                self._disturb(fd)
-                if index % DISTURBANCES_PER_PASS == 0:
-                    await trio.lowlevel.checkpoint()
+            for one in long:
+                self._disturb(one)
 
     def end(self) -> None:
         """Let no task linger any more, those that do included."""
         self.stopped = True
-        for fd in list(self._waiting):
-            self._disturb(fd)
+        for one in list(self._waiting):
+            self._disturb(one)
 
-    def _disturb(self, fd: int) -> None:
-        """End the waiting of a task that lingers. It sees the same as if its descriptor were closed."""
-        if fd in self._waiting:
-            self._waiting[fd] = DISTURBED
-            trio.lowlevel.notify_closing(fd)
+    def _disturb(self, one: Waiter) -> None:
+        if self._waiting.pop(one, None) is not None and one.fileno() >= 0:
+            one.disturbed = True
+            trio.lowlevel.notify_closing(one.fileno())

@@ -7,7 +7,7 @@ and with TLS its session.
 from __future__ import annotations
 
 import ssl
-from collections.abc import Iterator
+from collections.abc import Awaitable, Iterator
 from contextlib import contextmanager
 from typing import Any, ClassVar, Protocol
 
@@ -16,7 +16,7 @@ import trio
 from ..core.lease import Expiry
 from ..driver.driver import Driver
 from ..driver.watched import Ward
-from .lingering import Lingering, Silent
+from .lingering import Lingering
 from .streams import SocketStream, borrowed
 
 
@@ -90,20 +90,22 @@ class ParkableStream(SocketStream):
         parked: What remains of it when the handler is gone.
         reaped: Whether the reaper ended the handler.
         reason: Why, or None.
+        disturbed, silenced: As in `Lingerer`.
         may_park: Whether a receive may park it. Switch it off where the handler is in the middle of something.
     """
 
-    __slots__ = ("_was_silent", "may_park", "parked", "reaped", "reason", "scope")
+    __slots__ = ("disturbed", "may_park", "parked", "reaped", "reason", "scope", "silenced")
 
     scope: trio.CancelScope
 
     def __init__(self, parked: Parked) -> None:
-        super().__init__()
+        super().__init__(fresh=True)
         self.parked = parked
         self.reaped = False
         self.reason: str | None = None
         self.may_park = True
-        self._was_silent = False
+        self.disturbed = False
+        self.silenced = False
 
     def fileno(self) -> int:
         """Its descriptor; -1 once it is closed."""
@@ -117,18 +119,11 @@ class ParkableStream(SocketStream):
         """Note activity other than received bytes."""
         self.parked.lease.touch()
 
-    async def until_readable(self) -> None:
+    def until_readable(self) -> Awaitable[None]:
         """Wait for bytes, or raise `Silent`."""
-        if not self.may_park:
-            await super().until_readable()
-            return
-        if self._was_silent:
-            await trio.lowlevel.checkpoint()  # the handler swallowed the last one, and must not spin
-        try:
-            await self.parked.lot.lingering.wait(self._open())
-        except Silent:
-            self._was_silent = True
-            raise
+        if self.may_park:
+            return self.parked.lot.lingering.wait(self)
+        return trio.lowlevel.wait_readable(self.parked.fd)
 
     def close(self) -> None:
         """Close at once; any number of times."""

@@ -27,7 +27,7 @@ from ..core.ticks import check_timeout
 from ..driver.driver import Driver, unread_of
 from ..driver.sockets import waiting
 from .accepting import accept
-from .lingering import Lingering, Silent
+from .lingering import Lingerer, Lingering, Silent
 from .loop import let_the_loop_read
 from .parked import ParkableStream, Parked, Tls
 
@@ -61,8 +61,8 @@ class ParkingLot:
             connection has been silent it begins anew, so what it knows must not outlive its answer.
         idle: Seconds of silence allowed; 0 switches the timeout off.
         reason: What a reap gives as its reason.
-        linger: Seconds that a task waits for more before it is given up, to spare a busy connection the new one. 0:
-            given up at once.
+        linger: Seconds that a task waits for more before it is given up, to spare a busy connection the new one; but
+            no more than `LINGERERS` tasks do at a time. 0: given up at once.
         tls: Wraps every connection; None: plain.
         parks: False: every connection keeps its task for good. None: only where there is no epoll.
     Attributes:
@@ -238,7 +238,7 @@ class ParkingLot:
         Raises:
             Silent: it has been silent for long enough to be parked; at once while everything is being drained.
         """
-        await self.lingering.wait(fd)
+        await self.lingering.wait(Lingerer(fd))
 
     def retime(self, idle: float) -> None:
         """Put another timeout in force on every connection, counted from its last activity, and on new ones. O(open).

@@ -178,7 +178,8 @@ class TrioReaper:
         `receiving`, or by a `WatchedStream`.
 
         Args:
-            stream: Its stream; if there is a socket in it, the kernel is asked for unread bytes before any reap.
+            stream: Its stream or socket; if there is a socket in it, the kernel is asked for unread bytes before any
+                reap.
             idle: Seconds of silence allowed; 0 switches the timeout off; None takes the reaper's own `idle`.
             reason: What `connection.reason` says after a reap.
             probe: An async function, run as a task of the reaper's with the connection when that has been silent for

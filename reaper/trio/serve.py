@@ -9,7 +9,7 @@ import os
 import socket
 import ssl
 from collections.abc import Awaitable, Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, NoReturn
 
 import trio
@@ -19,6 +19,7 @@ from ..driver.slices import PROBE_GRACE
 from ..driver.watched import Probe
 from .accepting import accept
 from .reaper import open_reaper
+from .streams import WatchedSocket
 
 
 async def serve_tcp(
@@ -38,7 +39,7 @@ async def serve_tcp(
 ) -> NoReturn:
     """`trio.serve_tcp`, and every connection that stays silent for *idle* seconds is closed.
 
-    The handler need know nothing of it: it is given a `WatchedStream`, on which receiving touches by itself.
+    The handler need know nothing of it: it is given a `WatchedSocket`, on which receiving touches by itself.
 
     Args:
         handler, port, host, backlog, handler_nursery, task_status: As in `trio.serve_tcp`.
@@ -50,15 +51,23 @@ async def serve_tcp(
         OSError: the port cannot be had; and whatever the handler raises, as in `trio.serve_tcp`.
     """
     async with open_reaper(config, tick=tick, wheel_size=wheel_size) as reaper:
-        watched = reaper.watched(handler, idle, probe=probe, grace=grace)
+        reaper.driver.check(idle, "idle", probe, grace)
         listeners = await trio.open_tcp_listeners(port, host=host, backlog=backlog)
 
         async def handle(connected: socket.socket) -> None:
-            stream = trio.SocketStream(trio.socket.from_stdlib_socket(connected))
+            with suppress(OSError):
+                connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             try:
-                await watched(stream)
+                with reaper.watch(connected, idle, probe=probe, grace=grace) as connection:
+                    stream = WatchedSocket(connected, connection)
+                    try:
+                        await handler(stream)
+                    finally:
+                        connection.hung_up = stream.hung_up
             finally:
-                await trio.aclose_forcefully(stream)
+                if connected.fileno() >= 0:
+                    trio.lowlevel.notify_closing(connected)
+                connected.close()
 
         with _listening(listeners) as sockets:
             async with trio.open_nursery() as nursery:

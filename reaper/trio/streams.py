@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Awaitable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -25,20 +25,22 @@ class SocketStream(trio.abc.HalfCloseableStream):
 
     One task may receive while another sends. A task that always has bytes ready lets others run after each.
 
+    Args:
+        fresh: Whether the task that will receive first has just been started because there are bytes.
     Attributes:
         received, sent: Bytes so far.
         hung_up: Whether the peer ended the connection before we shut our side: by an end of file, or by breaking it.
         shut: Whether we have shut our sending side.
     """
 
-    __slots__ = ("_sending", "_streak", "hung_up", "received", "sent", "shut")
+    __slots__ = ("_fresh", "_sending", "hung_up", "received", "sent", "shut")
 
-    def __init__(self) -> None:
+    def __init__(self, *, fresh: bool = False) -> None:
         self.received = 0
         self.sent = 0
         self.hung_up = False
         self.shut = False
-        self._streak = False
+        self._fresh = fresh
         self._sending = False
 
     def fileno(self) -> int:
@@ -48,13 +50,13 @@ class SocketStream(trio.abc.HalfCloseableStream):
     def heard(self, count: int) -> None:
         """Override: *count* bytes came, >= 1."""
 
-    async def until_readable(self) -> None:
+    def until_readable(self) -> Awaitable[None]:
         """Override to do something about a receive that has to wait."""
-        await trio.lowlevel.wait_readable(self._open())
+        return trio.lowlevel.wait_readable(self.fileno())
 
-    async def until_writable(self) -> None:
+    def until_writable(self) -> Awaitable[None]:
         """Override to do something about a send that has to wait."""
-        await trio.lowlevel.wait_writable(self._open())
+        return trio.lowlevel.wait_writable(self.fileno())
 
     def _open(self) -> int:
         fd = self.fileno()
@@ -74,17 +76,17 @@ class SocketStream(trio.abc.HalfCloseableStream):
             max_bytes = RECEIVE_BYTES
         elif max_bytes < 1:
             raise ValueError(f"max_bytes must be >= 1, got {max_bytes!r}")
-        if self._streak:
-            await trio.lowlevel.checkpoint()  # a peer that always has bytes ready must not have the loop for itself
-        self._streak = True
+        await trio.lowlevel.checkpoint_if_cancelled()
+        rested, self._fresh = self._fresh, False
         while True:
             try:
-                data = os.read(self._open(), max_bytes)
+                data = os.read(self.fileno(), max_bytes)
                 break
             except BlockingIOError:
-                self._streak = False
+                rested = True
                 await self.until_readable()
             except OSError as error:
+                self._open()
                 self.hung_up = not self.shut
                 raise trio.BrokenResourceError(f"receiving from {self!r}: {error}") from error
         if data:
@@ -92,6 +94,8 @@ class SocketStream(trio.abc.HalfCloseableStream):
             self.heard(len(data))
         else:
             self.hung_up = not self.shut
+        if not rested:  # a peer that always has bytes ready must not have the loop for itself
+            await trio.lowlevel.cancel_shielded_checkpoint()
         return data
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
@@ -110,17 +114,19 @@ class SocketStream(trio.abc.HalfCloseableStream):
             if self.shut:
                 raise trio.ClosedResourceError("can't send data after sending EOF")
             left = memoryview(data)
+            if not left:
+                self._open()
             while left:
                 try:
-                    count = os.write(self._open(), left)
+                    count = os.write(self.fileno(), left)
                 except BlockingIOError:
                     blocked = True
                     await self.until_writable()
                     continue
                 self.sent += count
                 left = left[count:]
-            self._open()
         except OSError as error:
+            self._open()
             self.hung_up = not self.shut
             raise trio.BrokenResourceError(f"sending to {self!r}: {error}") from error
         finally:
@@ -129,11 +135,15 @@ class SocketStream(trio.abc.HalfCloseableStream):
             await trio.lowlevel.checkpoint()
 
     async def wait_send_all_might_not_block(self) -> None:
-        """Nothing is queued here, so there is nothing to wait for."""
+        """Return when the kernel has room for more. Raises as `send_all`."""
         if self._sending:
             raise trio.BusyResourceError("another task is sending on this stream")
         self._open()
-        await trio.lowlevel.checkpoint()
+        self._sending = True
+        try:
+            await trio.lowlevel.wait_writable(self.fileno())
+        finally:
+            self._sending = False
 
     async def send_eof(self) -> None:
         """Shut our sending side: what is queued goes out, then the end of file. Nothing if it is shut.
@@ -180,8 +190,7 @@ class WatchedStream(trio.abc.HalfCloseableStream):
     def __init__(self, inner: trio.abc.Stream, connection: Connection) -> None:
         self.inner = inner
         self.connection = connection
-        connection.receiving = False
-        connection.touch = connection.lease.touch
+        connection.handled()
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes | bytearray:
         connection = self.connection
@@ -218,6 +227,71 @@ class WatchedStream(trio.abc.HalfCloseableStream):
 
     def __repr__(self) -> str:
         return f"<WatchedStream {self.connection!r} around {self.inner!r}>"
+
+
+class WatchedSocket(SocketStream):
+    """A connected TCP socket that touches its connection whenever bytes are received: what `serve_tcp` hands out.
+
+    It does what a `WatchedStream` around a `trio.SocketStream` does, in one step instead of three.
+
+    Args:
+        connected: Non-blocking, of the standard library; the stream's to close.
+        connection: Watches it.
+    Attributes:
+        connection: The `Connection`.
+    """
+
+    __slots__ = ("_connected", "_socket", "connection")
+
+    def __init__(self, connected: socket.socket, connection: Connection) -> None:
+        super().__init__()
+        self._connected = connected
+        self._socket: trio.socket.SocketType | None = None
+        self.connection = connection
+        connection.handled()
+
+    @property
+    def socket(self) -> trio.socket.SocketType:
+        """The same socket as trio's."""
+        if self._socket is None:
+            self._socket = trio.socket.from_stdlib_socket(self._connected)
+        return self._socket
+
+    def fileno(self) -> int:
+        """Its descriptor; -1 once it is closed."""
+        return self._connected.fileno()
+
+    def heard(self, count: int) -> None:
+        """Note activity."""
+        self.connection.touch()
+
+    async def until_readable(self) -> None:
+        """Wait for bytes: nothing else is going on."""
+        connection = self.connection
+        connection.receiving = True
+        if connection.awaited:
+            connection.went_idle()
+        try:
+            await trio.lowlevel.wait_readable(self._open())
+        finally:
+            connection.receiving = False
+
+    def close(self) -> None:
+        """Close at once; any number of times."""
+        if self._connected.fileno() >= 0:
+            trio.lowlevel.notify_closing(self._connected)
+            self._connected.close()
+
+    def setsockopt(self, *arguments: Any) -> None:
+        """As in the standard library."""
+        self._connected.setsockopt(*arguments)
+
+    def getsockopt(self, *arguments: Any) -> int | bytes:
+        """As in the standard library."""
+        return self._connected.getsockopt(*arguments)
+
+    def __repr__(self) -> str:
+        return f"<WatchedSocket {self.connection!r}>"
 
 
 @contextmanager
