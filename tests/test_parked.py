@@ -16,6 +16,8 @@ from clocks import autojump
 
 import reaper.trio
 from reaper.trio import ParkableStream, open_reaper
+from reaper.trio.lingering import LINGERERS
+from reaper.trio.parking import WAKES_PER_PASS
 
 pytestmark = pytest.mark.trio
 
@@ -295,6 +297,39 @@ async def test_a_lingering_task_answers_and_is_given_up_after_a_round(autojump_c
         theirs.close()
         await trio.sleep(5)
         assert len(lot) == 0
+
+
+async def test_a_burst_of_clients_never_has_more_tasks_than_work_and_wait_at_once():
+    living = most = 0
+
+    class Count(trio.abc.Instrument):
+        def task_spawned(self, task) -> None:
+            nonlocal living, most
+            living += 1
+            most = max(most, living)
+
+        def task_exited(self, task) -> None:
+            nonlocal living
+            living -= 1
+
+    count = 400
+    async with open_reaper() as r, r.parking_lot(echo, 60, linger=60) as lot:
+        pairs = [pair() for _ in range(count)]
+        for ours, theirs in pairs:
+            lot.add(ours)
+            theirs.send(b"all at once")
+        trio.lowlevel.add_instrument(Count())
+        for _, theirs in pairs:
+            assert await heard(theirs) == b"all at once"
+        await settle()
+        # A handler works for two passes: one to answer, one to wait or to be parked.
+        assert most <= LINGERERS + 3 * WAKES_PER_PASS < count
+        assert count - lot.parked == LINGERERS
+        await settle()
+        oldest, newest = pairs[0], pairs[-1]
+        for _, theirs in (oldest, newest):
+            theirs.send(b"again")
+            assert await heard(theirs) == b"again"
 
 
 async def test_draining_ends_the_silent_and_lets_the_others_finish(autojump_clock):

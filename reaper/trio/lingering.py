@@ -12,8 +12,8 @@ from typing import NoReturn, Protocol
 
 import trio
 
-LINGERERS = 128
-"""Tasks of one parking lot that may wait for more at the same time: about 1 MB. With as many clients that ask again and
+LINGERERS = 64
+"""Tasks of one parking lot that may wait for more at the same time: about half a MB. With as many clients that ask again and
 again, none of them is ever parked."""
 
 

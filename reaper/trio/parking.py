@@ -31,8 +31,9 @@ from .lingering import Lingerer, Lingering, Silent
 from .loop import let_the_loop_read
 from .parked import ParkableStream, Parked, Tls
 
-WAKES_PER_PASS = 256
-"""Connections that get a task before the loop is let run again."""
+WAKES_PER_PASS = 64
+"""Connections that get a task before the loop is let run again: what a burst leaves behind is the memory of so many
+tasks, a pass more or less."""
 
 CLOSES_PER_SLICE = 128
 """Connections that a drain closes before the loop is let run again, or the next part of its window is waited for."""
