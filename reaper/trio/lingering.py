@@ -13,8 +13,8 @@ from typing import NoReturn, Protocol
 import trio
 
 LINGERERS = 64
-"""Tasks of one parking lot that may wait for more at the same time: about half a MB. With as many clients that ask again and
-again, none of them is ever parked."""
+"""Tasks of one parking lot that may wait for more at the same time: about half a MB. Where no more clients than that
+ask again and again, none of them is parked."""
 
 
 class Silent(BaseException):
