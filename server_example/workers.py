@@ -40,6 +40,7 @@ import trio
 
 import reaper.trio
 
+from .bulletins import Bulletins
 from .listening import Listening, empty
 
 RESERVED_DESCRIPTORS = 256
@@ -138,10 +139,14 @@ class Worker:
         index: Which of the workers it is; its successor is the same.
         listening: Accept from all of them.
         counters: Read by the supervisor.
+        bulletins: Read by every worker.
     """
 
-    def __init__(self, index: int, listening: list[socket.socket], counters: Counters, orders: int) -> None:
+    def __init__(
+        self, index: int, listening: list[socket.socket], counters: Counters, bulletins: Bulletins, orders: int
+    ) -> None:
         self.index = index
+        self.bulletins = bulletins
         self.listening = listening
         self.counters = counters
         self._orders = orders
@@ -266,6 +271,7 @@ class Supervisor:
         self._watchdog = watchdog
         length = len(Counters.NAMES)
         shared = memoryview(mmap.mmap(-1, length * 8 * workers)).cast("d")
+        self._bulletins = Bulletins(workers)
         self._slots = [_Slot(i, Counters(shared[i * length : (i + 1) * length])) for i in range(workers)]
         self._asked: float | None = None  # when the drain was asked for
         self._reload = self._end = self._draining = False
@@ -324,7 +330,7 @@ class Supervisor:
             # again and again while connections come; so it leaves alone what was there before, and looks less often.
             gc.freeze()
             gc.set_threshold(50_000, 20, 100)
-            trio.run(Worker(slot.index, mine, slot.counters, orders).run, serve)
+            trio.run(Worker(slot.index, mine, slot.counters, self._bulletins, orders).run, serve)
         except BaseException:
             traceback.print_exc()
             return 1

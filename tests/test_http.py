@@ -20,6 +20,7 @@ import trio
 
 import reaper.trio
 from reaper.config import ReaperConfig
+from reaper.metrics import families as library_families
 from server_example.http import HttpServer, reload_from
 from server_example.http.connection import Exchange, Route
 from server_example.http.routes import ROUTES
@@ -343,7 +344,9 @@ async def test_metrics_can_be_read_by_prometheus() -> None:
         assert samples["http_connections_in_phase", "in_flight"] == 1
         assert samples["http_responses_total", "404"] == 1
         assert samples["reaper_leases",] == 2  # the connection's, and that of the sweep
-        assert ("reaper_loop_lag_seconds",) in samples
+        for family in library_families(run.server.watcher.statistics()):
+            assert families[family.name].type == family.kind
+        assert ("reaper_lateness_seconds_bucket", "+Inf") in samples
 
 
 # ---- every kind of idleness --------------------------------------------------------------------------------------

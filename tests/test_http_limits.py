@@ -171,6 +171,27 @@ async def test_an_end_of_file_leaves_a_request_in_flight_half_closeds_time(clock
             assert (await rest(stream)).startswith(b"HTTP/1.1 200 ")
 
 
+async def test_a_drain_waits_for_a_peer_that_shut_its_side_but_for_none_that_closed(clock: MockClock) -> None:
+    async with running(drain_idle="0s") as server, await server.connect(SLEEP.replace(b"200", b"20")) as waiting:
+        before = await server.connect(SLEEP)
+        after = await server.connect(SLEEP)
+        await until(lambda: server.counters.requests == 3)
+        await waiting.send_eof()
+        await before.aclose()
+        await trio.sleep(1)
+        start = trio.current_time()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(server.drain)
+            await trio.sleep(1)
+            await after.aclose()
+            await trio.sleep(1)
+            assert (server.counters.lost, server.open) == (2, 1)
+            answer = await rest(waiting)
+            await waiting.aclose()
+        assert answer.startswith(b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 ")
+        assert trio.current_time() - start < 21
+
+
 async def test_a_request_in_flight_ends_at_its_limit_whatever_is_unread(clock: MockClock) -> None:
     async with running(request="60s") as server:
         for more in (b"", b"GET / HTTP/1.1\r\n"):

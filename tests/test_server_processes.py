@@ -16,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from server_process import PATIENCE, ROOT, Process, answer, ask, server, wait_until
 
+from server_example.bulletins import Bulletins
 from server_example.listening import Listening, empty
 
 pytestmark = pytest.mark.slow
@@ -239,6 +240,39 @@ def test_a_worker_that_keeps_dying_ends_the_server() -> None:
     assert done.stdout.count("starting it again") == 5
     assert "; stopping, for it was the 6th time in a minute" in done.stdout
     assert "on purpose" in done.stderr
+
+
+def test_metrics_are_those_of_all_workers_whichever_answers() -> None:
+    def metrics() -> list[str]:
+        client = ask(process.address, "/metrics")
+        text = client.getresponse().read().decode()
+        client.close()
+        return text.splitlines()
+
+    with server("http", "--workers", "2", "--drain-idle", "50ms") as process:
+        asked = [ask(process.address, "/sleep?s=100") for _ in range(FLIGHTS)]
+
+        def all_seen() -> bool:
+            waiting = [line for line in metrics() if "http_connections_in_phase" in line and "in_flight" in line]
+            counts = {line.split('"')[1]: int(line.split()[1]) for line in waiting}
+            return set(counts) <= {"0", "1"} and sum(counts.values()) == FLIGHTS + 1
+
+        wait_until(all_seen)
+        lines = metrics()
+        assert lines.count("# TYPE http_connections gauge") == 1
+        assert sum(line.startswith("http_connections{worker=") for line in lines) == 2
+        assert any(line.startswith('reaper_lateness_seconds_bucket{worker="1",le="+Inf"}') for line in lines)
+        for client in asked:
+            client.close()
+
+
+def test_a_text_is_read_whole_or_not_at_all() -> None:
+    bulletins = Bulletins(2)
+    assert bulletins.get(1) == b""
+    assert bulletins.put(1, b"hello")
+    assert (bulletins.get(0), bulletins.get(1)) == (b"", b"hello")
+    assert not bulletins.put(1, b"x" * 65536)
+    assert bulletins.get(1) == b"hello"
 
 
 @pytest.mark.parametrize("parked", [(), ("--parked",)])

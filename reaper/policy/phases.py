@@ -286,6 +286,11 @@ class IdlePolicy:
         if self._hung_up is None:
             self._hung_up = now
 
+    @property
+    def hung_up(self) -> bool:
+        """Whether the peer has said that it will send no more."""
+        return self._hung_up is not None
+
     def charge(self, now: float) -> None:
         """Ask for progress and judge the least rate of the phase. Called by the `Sweep`.
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable
+from contextlib import suppress
 from http import HTTPStatus
 from typing import Protocol
 from urllib.parse import parse_qsl, urlsplit
@@ -19,6 +20,7 @@ from reaper.config import ReaperConfig
 from reaper.policy import IDLE_PHASES, IdlePolicy, Phase
 from reaper.trio import TrioReaper, WakingLot
 
+from ..bulletins import Bulletins
 from .counters import Counters
 from .transport import RECEIVE_BYTES, Transport
 
@@ -46,6 +48,8 @@ class Host(Protocol):
     counters: Counters
     draining: bool
     lot: WakingLot | None
+    worker: int
+    bulletins: Bulletins | None
 
     @property
     def watcher(self) -> TrioReaper:
@@ -396,6 +400,18 @@ class HttpConnection:
             data = self.head(error.status, framing)
             # Not through h11: it does not know whether the request was a HEAD when it could not be read.
             await self.stream.send_all(data if self._opening == HEAD else data + body)
+
+    def nudge(self) -> None:
+        """Find out whether a peer that has shut its side is still there for its answer, if one is being made.
+
+        100 Continue is no answer, and any client of HTTP/1.1 passes over it; where the client has closed, the kernel
+        answers it with a reset. Not under TLS.
+        """
+        waits = self.h11.our_state is h11.SEND_RESPONSE and self.policy.phase is Phase.IN_FLIGHT
+        if waits and self.h11.their_http_version == b"1.1" and self.stream is self.transport:
+            data = self.h11.send(h11.InformationalResponse(status_code=100, headers=[], reason=b"Continue")) or b""
+            with suppress(OSError):
+                self.transport.sent += self.transport.socket.send(data)
 
     async def _see_off(self) -> None:
         """Lingering close: the end of file goes out, and what still comes in is read away.

@@ -19,6 +19,7 @@ from reaper.policy.pressure import Pressure, limits_here
 
 from ..workers import Worker
 from .server import HttpServer
+from .views import metrics
 
 log = logging.getLogger("server_example.http")
 
@@ -51,6 +52,9 @@ async def serve(
         AsyncExitStack() as stack,
     ):
         server = HttpServer(config, watcher)
+        server.worker = worker.index
+        if worker.bulletins.workers > 1:
+            server.bulletins = worker.bulletins
         if parked and journal is None:
             await stack.enter_async_context(server.parking())
         helpers.start_soon(_publish_often, worker, server)
@@ -95,3 +99,5 @@ def _publish(worker: Worker, server: HttpServer) -> None:
     worker.counters["accepted"] = server.counters.opened
     worker.counters["reaped"] = sum(server.counters.reaped.values())
     worker.counters.note(server.watcher.statistics())
+    if server.bulletins is not None:
+        server.bulletins.put(worker.index, metrics(server))

@@ -18,7 +18,7 @@ from reaper.errors import InvalidArgument
 from reaper.policy.events import IdleEvents
 
 from .connection import Exchange, HttpError, Route
-from .views import connection_rows, connections_text, metrics
+from .views import connection_rows, connections_text, metrics_of_all
 
 PAGE = Path(__file__).parent / "web" / "connections.html"
 
@@ -145,8 +145,8 @@ async def tunnel(exchange: Exchange) -> None:
 
 
 async def show_metrics(exchange: Exchange) -> None:
-    """`/metrics`: counters of this worker, for Prometheus."""
-    await exchange.respond(200, metrics(exchange.server), "text/plain; version=0.0.4; charset=utf-8")
+    """`/metrics`: counters of all workers, for Prometheus."""
+    await exchange.respond(200, metrics_of_all(exchange.server), "text/plain; version=0.0.4; charset=utf-8")
 
 
 async def show_connections(exchange: Exchange) -> None:

@@ -28,6 +28,7 @@ from reaper.policy import ANSWERS, INSTANT, NOT_TAKEN, TOO_OLD, IdlePolicy, Phas
 from reaper.policy.rates import Sweep
 from reaper.trio import Parked, Silent, WakingLot
 
+from ..bulletins import Bulletins
 from ..tls import tls_context
 from .connection import Exchange, HttpConnection, HttpError, Route
 from .counters import Counters
@@ -77,6 +78,8 @@ class HttpServer:
         connections: Those open and not parked, in order of opening, and what is remembered of each.
         lot: Where connections are parked between two requests; None: nowhere.
         counters: What has happened so far.
+        worker: Which of the workers this is.
+        bulletins: What all of them say of themselves; None: this is the only one.
     Raises:
         ConfigError: certificate and key cannot be used.
     """
@@ -90,6 +93,8 @@ class HttpServer:
         self.connections: dict[HttpConnection, Kept] = {}
         self.lot: WakingLot | None = None
         self.draining = False
+        self.worker = 0
+        self.bulletins: Bulletins | None = None
         self._routes = routes
         self._tls = tls_context(config)
         self._numbers = itertools.count()
@@ -223,7 +228,7 @@ class HttpServer:
                 connection.opened = kept.opened
                 self.connections[connection] = kept
                 life = trio.CancelScope()
-                self._hangups.watch(transport.fileno(), partial(self._hung_up, transport, policy, life))
+                self._hangups.watch(transport.fileno(), partial(self._hung_up, connection, life))
                 if phase is not Phase.KEEP_ALIVE:
                     self._limit_age(kept)
                 if self.draining:
@@ -260,10 +265,13 @@ class HttpServer:
             if not self.connections:
                 self._empty.set()
 
-    def _hung_up(self, transport: Transport, policy: IdlePolicy, life: trio.CancelScope, gone: bool) -> None:
+    def _hung_up(self, connection: HttpConnection, life: trio.CancelScope, gone: bool) -> None:
         """The peer has shut its side, and may still want its answer; or it is gone, and wants nothing."""
+        transport, policy = connection.transport, connection.policy
         if not gone:
             policy.hang_up(trio.current_time())
+            if self.draining:
+                connection.nudge()
         elif not transport.shut:  # otherwise both sides have, and there is nothing more to it
             transport.hung_up = True
             life.cancel(reason="the peer has gone")
@@ -367,6 +375,9 @@ class HttpServer:
         async with trio.open_nursery() as nursery:
             if self.lot is not None:
                 nursery.start_soon(self.lot.drain, self.config.timeouts.drain, window)
+            for connection in list(self.connections):
+                if connection.policy.hung_up:
+                    connection.nudge()
             await self._each(lambda policy: policy.retire("drain", trio.current_time()), window)
         # One that has just been woken is nowhere yet; but it has been opened and not closed.
         while self.counters.opened != self.counters.closed and late.alive:

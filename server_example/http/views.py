@@ -6,13 +6,16 @@ One rule: *looking changes nothing*. A look at the connections takes time in pro
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
+from math import inf
 from typing import Any
 
 import trio
 
 from reaper.errors import UnknownUid
+from reaper.metrics import Family, Histogram, families
 
 from .connection import Host
 
@@ -90,45 +93,73 @@ def connections_text(table: Row) -> str:
 
 
 def metrics(server: Host) -> bytes:
-    """Everything that is counted, in Prometheus' text format."""
-    counters, statistics = server.counters, server.watcher.statistics()
-    core = statistics.core
-    phases: dict[str, float] = {}
-    for connection in server.connections:
-        name = connection.policy.phase.value
-        phases[name] = phases.get(name, 0) + 1
+    """Everything that is counted, in Prometheus' text format: the server's own metrics, then the library's."""
+    return "".join(_text(family) for family in (*_families(server), *families(server.watcher.statistics()))).encode()
+
+
+def metrics_of_all(server: Host) -> bytes:
+    """The same of every worker, each sample labelled with its worker; of this one alone where there are no others.
+
+    Labelled and not summed: a worker that is replaced begins at zero, which a monitoring system understands of one
+    worker's counter and not of a sum. What the others say is up to half a second old.
+    """
+    own = metrics(server)
+    if server.bulletins is None:
+        return own
+    lines: dict[str, list[str]] = {}
+    for worker in range(server.bulletins.workers):
+        text = own if worker == server.worker else server.bulletins.get(worker)
+        head = ""
+        for line in text.decode().splitlines():
+            if line.startswith("# HELP"):
+                head = line
+                lines.setdefault(head, [])
+            elif line.startswith("# TYPE"):
+                head_and_type = lines[head]
+                if not head_and_type:
+                    head_and_type.append(line)
+            else:
+                lines[head].append(_labelled(line, worker))
+    return "".join(f"{head}\n" + "\n".join(found) + "\n" for head, found in lines.items()).encode()
+
+
+def _labelled(sample: str, worker: int) -> str:
+    key, _, value = sample.rpartition(" ")
+    name, brace, labels = key.partition("{")
+    return f'{name}{{worker="{worker}"{"," + labels if brace else "}"} {value}'
+
+
+def _families(server: Host) -> Iterator[Family]:
+    counters = server.counters
+    phases = dict(Counter(connection.policy.phase.value for connection in server.connections))
     if server.lot is not None:
         phases[PARKED] = len(server.lot)
-    responses = {str(status): float(count) for status, count in counters.responses.items()}
-    parts = [
-        _family("http_connections", "gauge", "Open connections.", server.open),
-        _family("http_connections_in_phase", "gauge", "Open connections by phase.", phases, "phase"),
-        _family("http_connections_opened_total", "counter", "Connections accepted.", counters.opened),
-        _family("http_connections_closed_total", "counter", "Connections closed.", counters.closed),
-        _family("http_connections_refused_total", "counter", "Connections beyond the limit.", counters.refused),
-        _family("http_connections_lost_total", "counter", "Connections broken off by the peer.", counters.lost),
-        _family("http_requests_total", "counter", "Requests begun.", counters.requests),
-        _family("http_responses_total", "counter", "Responses by status.", responses, "status"),
-        _family("http_failures_total", "counter", "Routes that raised.", counters.failures),
-        _family("http_reloads_total", "counter", "Configurations put in force by SIGHUP.", counters.reloads),
-        _family("reaper_reaped_total", "counter", "Connections reaped by reason.", counters.reaped, "reason"),
-        _family("reaper_averted_total", "counter", "Reaps averted at the last look.", core.averted),
-        _family("reaper_leases", "gauge", "Leases registered.", core.registered),
-        _family("reaper_leases_suspended", "gauge", "Leases exempt: a request is in flight.", core.suspended),
-        _family("reaper_lateness_max_seconds", "gauge", "Largest lateness of a reap.", core.max_lateness),
-        _family("reaper_loop_lag_seconds", "gauge", "How late the last epoch ended.", statistics.lag),
-        _family("reaper_loop_lag_max_seconds", "gauge", "The latest an epoch ever ended.", statistics.max_lag),
-        _family("reaper_loop_stalls_total", "counter", "Epochs that ended more than a tick late.", statistics.stalls),
-        _family("reaper_cpu_seconds_total", "counter", "CPU time of the reaper's task.", statistics.cpu),
-    ]
-    return "".join(parts).encode()
+    responses = {str(status): count for status, count in counters.responses.items()}
+    yield Family("http_connections", "gauge", "Open connections.", server.open)
+    yield Family("http_connections_in_phase", "gauge", "Open connections by phase.", phases, "phase")
+    yield Family("http_connections_opened", "counter", "Connections accepted.", counters.opened)
+    yield Family("http_connections_closed", "counter", "Connections closed.", counters.closed)
+    yield Family("http_connections_refused", "counter", "Connections beyond the limit.", counters.refused)
+    yield Family("http_connections_lost", "counter", "Connections broken off by the peer.", counters.lost)
+    yield Family("http_accept_errors", "counter", "Errors of accept(2).", counters.accept_errors)
+    yield Family("http_requests", "counter", "Requests begun.", counters.requests)
+    yield Family("http_responses", "counter", "Responses by status.", responses, "status")
+    yield Family("http_failures", "counter", "Routes that raised.", counters.failures)
+    yield Family("http_reloads", "counter", "Configurations put in force by SIGHUP.", counters.reloads)
 
 
-def _family(name: str, kind: str, doc: str, values: float | Mapping[str, float], label: str = "") -> str:
-    samples: Iterable[tuple[str, float]]
-    if isinstance(values, Mapping):
-        samples = ((f'{{{label}="{value}"}}', number) for value, number in sorted(values.items()))
+def _text(family: Family) -> str:
+    name = family.name + ("_total" if family.kind == "counter" else "")
+    values = family.values
+    samples: list[tuple[str, float]]
+    if isinstance(values, Histogram):
+        buckets = values.cumulative()
+        samples = [(f'_bucket{{le="{"+Inf" if bound == inf else f"{bound:g}"}"}}', count) for bound, count in buckets]
+        samples += [("_sum", values.total), ("_count", buckets[-1][1])]
+    elif isinstance(values, Mapping):
+        samples = [(f'{{{family.label}="{value}"}}', number) for value, number in sorted(values.items())]
     else:
-        samples = (("", values),)
-    lines = [f"# HELP {name} {doc}", f"# TYPE {name} {kind}", *(f"{name}{key} {number:g}" for key, number in samples)]
+        samples = [("", values)]
+    lines = [f"# HELP {name} {family.doc}", f"# TYPE {name} {family.kind}"]
+    lines += [f"{name}{key} {number:.17g}" for key, number in samples]
     return "\n".join(lines) + "\n"
