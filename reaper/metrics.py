@@ -11,7 +11,7 @@ import importlib
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from .core.lease import Statistics
 
@@ -48,6 +48,17 @@ class Histogram:
         return found
 
 
+class JournalCounts(Protocol):
+    """What is exported of a journal; `reaper.journal.JournalStatistics` says what each means."""
+
+    @property
+    def rows(self) -> int: ...
+    @property
+    def dropped(self) -> int: ...
+    @property
+    def errors(self) -> int: ...
+
+
 @dataclass(frozen=True, slots=True)
 class LoopStatistics:
     """What an adapter saw of its connections and of its loop. Times are seconds."""
@@ -74,6 +85,8 @@ class LoopStatistics:
     """By how much each lateness may be off, in either direction."""
     lags: Histogram
     """How late the loop came back each time. Goes on counting."""
+    journal: JournalCounts | None = None
+    """The journal's own statistics; None: there is no journal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +122,10 @@ def families(seen: LoopStatistics) -> Iterator[Family]:
     yield Family("reaper_loop_stalls", "counter", "Times the loop came back more than a tick late.", seen.stalls)
     yield Family("reaper_loop_stalled_seconds", "counter", "Time of those, charged to no connection.", seen.stalled)
     yield Family("reaper_cpu_seconds", "counter", "CPU time of the reaper's task.", seen.cpu)
+    if (journal := seen.journal) is not None:
+        yield Family("reaper_journal_rows", "gauge", "Journal rows that a kill does not lose.", journal.rows)
+        yield Family("reaper_journal_dropped", "counter", "Journal rows lost.", journal.dropped)
+        yield Family("reaper_journal_errors", "counter", "Failures of the journal's writer.", journal.errors)
 
 
 Told = Callable[[], Iterable[Family]]

@@ -110,7 +110,7 @@ def _serve(
             journal = None
             if directory is not None:
                 # Here and not before the fork: its writer is a thread.
-                journal = Journal(directory, writer=worker.index, tick=config.reaper.tick, clock_ns=journal_clock())
+                journal = Journal(directory, tick=config.reaper.tick, clock_ns=journal_clock())
                 stack.enter_context(journal)
             if kind == "http":
                 await http.serve(worker, config, load, journal, parked=parked, pressed=pressed)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -139,6 +140,18 @@ def test_connection_ids_carry_their_writer_and_differ_between_starts(tmp_path: P
     assert sequence_of(first.open(0, 1).conn) == sequence_of(one.conn) + 1
     assert connection_id(2**20 - 1, 2**43 - 1) == 2**63 - 1
     first.close(), second.close()
+
+
+def test_servers_that_share_a_directory_and_a_writer_id_give_no_connection_id_twice(tmp_path: Path) -> None:
+    """Started in one millisecond, or after the wall clock has stepped back."""
+    ids: set[int] = set()
+    for wall in (1_700_000_000 * S, 1_700_000_000 * S, 1_699_999_999 * S, 1_700_000_001 * S):
+        with make(tmp_path, writer=0, wall_ns=lambda wall=wall: wall) as journal:
+            ids.update(journal.open(t, 1).conn for t in range(6000))
+    assert len(ids) == 24_000
+    first = [int(metadata(path)["reaper.first_conn"]) for path in tmp_path.glob("*.parquet")]
+    assert len(set(first)) == 4
+    assert ids.isdisjoint(first)
 
 
 def test_both_sides_of_a_connection_compute_the_same_peer_key() -> None:
@@ -329,6 +342,72 @@ def test_an_unforeseen_error_is_counted_and_the_next_batch_is_written(
     assert journal.flush()
     assert journal.close().dropped == 1
     assert [row["t"] for row in rows(tmp_path)] == [1]
+
+
+@pytest.mark.parametrize("when", ["while it writes", "while it is silent"])
+def test_a_directory_removed_while_it_runs_costs_nothing_that_was_flushed(tmp_path: Path, when: str) -> None:
+    directory = tmp_path / "deep" / "journal"
+    journal = make(directory)
+    for t in range(5):
+        journal.open(t, 1)
+    assert journal.flush()
+    shutil.rmtree(tmp_path / "deep")
+    if when == "while it writes":
+        for t in range(5, 8):
+            journal.open(t, 1)
+        assert journal.flush()
+    statistics = journal.close()
+    expected = list(range(8 if when == "while it writes" else 5))
+    assert sorted(row["t"] for row in rows(directory)) == expected
+    assert (statistics.rows, statistics.dropped) == (len(expected), 0)
+    assert not [path for path in directory.iterdir() if path.name.startswith(".")]
+
+
+def test_rows_whose_directory_cannot_be_made_again_count_as_lost_and_the_end_says_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    directory = tmp_path / "journal"
+    journal = make(directory)
+    for t in range(5):
+        journal.open(t, 1)
+    assert journal.flush()
+    shutil.rmtree(directory)
+    directory.write_text("in the way")
+    statistics = journal.close()
+    assert (statistics.rows, statistics.dropped) == (0, 5)
+    assert "5 rows were lost" in caplog.text
+
+
+@pytest.mark.parametrize("bad", [2**40, "many", -(2**31) - 1, object()])
+def test_a_bad_row_costs_itself_and_not_its_batch(tmp_path: Path, caplog: pytest.LogCaptureFixture, bad: Any) -> None:
+    journal = make(tmp_path, mode="full")
+    log = journal.open(0, 1)
+    for t in range(1, 101):
+        log.touch(t, bad if t in {17, 60, 61} else t)
+    assert not journal.flush()  # it says that something was lost
+    log.touch(101, 1)
+    assert journal.flush()
+    statistics = journal.close()
+    assert (statistics.rows, statistics.dropped, statistics.errors) == (99, 3, 1)
+    assert [row["t"] for row in rows(tmp_path)] == [t for t in range(102) if t not in {17, 60, 61}]
+    assert "3 rows could not be written" in caplog.text
+    assert "3 rows were lost" in caplog.text
+
+
+def test_a_stream_that_could_not_be_made_parquet_is_tried_again_at_the_next_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal = make(tmp_path)
+    journal.open(0, 1)
+    assert journal.flush()
+    with monkeypatch.context() as patch:
+        patch.setattr("reaper.journal.files.pq.write_table", lambda *_, **__: 1 / 0)
+        assert journal._writer is not None
+        journal._writer._guard(journal._writer._rotate)
+    assert rows(tmp_path) == []
+    journal.open(1, 1)
+    assert journal.close().recovered == 1
+    assert sorted(row["t"] for row in rows(tmp_path)) == [0, 1]
 
 
 # ---- leases that log ------------------------------------------------------------------------------------------------

@@ -13,9 +13,10 @@ import trio.testing
 from hypothesis import given
 from hypothesis import strategies as st
 
+from reaper.journal import Journal
 from reaper.metrics import BOUNDS, Family, Histogram, ReaperCollector, families, instrument
 from reaper.policy.pressure import Limits, Pressure
-from reaper.trio import open_reaper
+from reaper.trio import journal_clock, open_reaper
 
 NAMES = [
     "reaper_leases",
@@ -38,6 +39,7 @@ NAMES = [
     "reaper_loop_stalled_seconds",
     "reaper_cpu_seconds",
 ]
+JOURNAL_NAMES = ["reaper_journal_rows", "reaper_journal_dropped", "reaper_journal_errors"]
 
 
 @given(st.lists(st.tuples(st.floats(0, 100), st.integers(1, 5)), max_size=30))
@@ -79,10 +81,24 @@ async def test_everything_is_told_under_stable_names(autojump_clock):
     assert sum(told["reaper_tick_lag_seconds"].counts) >= 10
 
 
+@pytest.mark.trio
+async def test_what_the_journal_lost_is_exported(autojump_clock, tmp_path):
+    pytest.importorskip("pyarrow")
+    with Journal(tmp_path, clock_ns=journal_clock(), background=False, queue_rows=4) as journal:
+        async with open_reaper(tick=1.0, journal=journal) as r:
+            await lived(r)
+            exported = {family.name: family.values for family in families(r.statistics())}
+    assert list(exported) == [*NAMES, *JOURNAL_NAMES]
+    assert exported["reaper_journal_rows"] == 0
+    assert exported["reaper_journal_dropped"] > 0
+
+
 def test_every_metric_is_documented_by_its_name():
     page = (Path(__file__).parent.parent / "docs" / "scale.md").read_text()
     pressure = [family.name for family in Pressure(Limits()).families()]
-    assert not [name for name in NAMES + pressure if f"`{name}`" not in page and f"`{name}_total" not in page]
+    assert not [
+        name for name in NAMES + JOURNAL_NAMES + pressure if f"`{name}`" not in page and f"`{name}_total" not in page
+    ]
 
 
 @pytest.mark.trio

@@ -13,7 +13,7 @@ from typing import Any
 
 from ..core.lease import Epoch, Expiry, Lease
 from ..core.reaper import IdleReaper
-from ..journal import Journal
+from ..journal import Journal, JournalStatistics
 from ..journal.leases import Keeper, peer_of
 from ..metrics import Histogram
 from .awake import AwakeClock
@@ -49,6 +49,10 @@ class Books:
     def journaled(self) -> bool:
         """Whether there is a journal."""
         return self._keeper is not None
+
+    def journal_statistics(self) -> JournalStatistics | None:
+        """What became of the rows so far; None: there is no journal."""
+        return None if self._keeper is None else self._keeper.journal.statistics()
 
     def opened(self, lease: Lease, socket: Any) -> None:
         """A connection begins, on *socket* (or None), watched by *lease*."""

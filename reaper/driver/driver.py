@@ -401,6 +401,7 @@ class Driver:
             lateness=books.lateness,
             lateness_bound=self.core.epoch_length / 2,
             lags=clock.lags,
+            journal=books.journal_statistics(),
         )
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import shutil
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
@@ -35,7 +36,7 @@ class Stream:
     def __init__(self, directory: Path, stem: str, metadata: dict[str, str]) -> None:
         self.path = directory / f".{stem}{STREAM_SUFFIX}"
         self.rows = 0
-        self._file: IO[bytes] = self.path.open("xb")
+        self._file: IO[bytes] = self.path.open("x+b")
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             schema = arrow_schema({"schema_version": str(SCHEMA_VERSION), **metadata})
@@ -56,16 +57,44 @@ class Stream:
         self._file.flush()
         self.rows += batch.num_rows
 
+    @property
+    def in_place(self) -> bool:
+        """Whether the stream is still where it was made: its directory may have been removed meanwhile."""
+        try:
+            return os.path.samestat(os.stat(self.path), os.fstat(self._file.fileno()))
+        except OSError:
+            return False
+
     def finish(self) -> Path | None:
-        """Turn the stream into a Parquet file beside it and delete it; the file's path, or None if it held no row."""
+        """Turn the stream into a Parquet file beside it and delete it; the file's path, or None if it held no row.
+
+        Where directory or stream were removed, both are made again from what the open file still holds.
+        """
         with suppress(OSError, pa.ArrowException):
             self._writer.close()
         with suppress(OSError):
             self._file.flush()
         try:
+            if not self.in_place:
+                self._restore()
             return convert(self.path)
         finally:
             self.abandon()
+
+    def _restore(self) -> None:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        copy = self.path.open("xb")
+        try:
+            fcntl.flock(copy, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._file.seek(0)
+            shutil.copyfileobj(self._file, copy)
+            copy.flush()
+        except BaseException:
+            copy.close()
+            self.path.unlink(missing_ok=True)
+            raise
+        self._file.close()
+        self._file = copy
 
     def abandon(self) -> None:
         """Let go of it as it is: the next start recovers what it holds."""

@@ -54,7 +54,7 @@ class JournalStatistics:
     pending: int
     """Rows that wait for the writer."""
     dropped: int
-    """Rows lost: the queue was full, or the batch could not be written."""
+    """Rows lost: the queue was full, or they could not be written, or the directory went and could not be restored."""
     files: int
     """Parquet files put in place, recovered ones included."""
     recovered: int
@@ -180,7 +180,7 @@ class Journal:
 
     Args:
         directory: Made if missing.
-        writer: Id of this writer, 0..2**20-1, unique among the writers whose files are read together. None: random.
+        writer: Id of this writer, 0..2**20-1; None: random, which is best unless the number means something to you.
         mode: `gaps`: opens, ends, and silences longer than *gap_threshold*; `full`: every activity; `off`: nothing.
         gap_threshold: Seconds, > 0: silences up to it are not written in `gaps` mode.
         tick: Seconds, > 0: the precision that the reaper promises; the audit judges by it.
@@ -188,7 +188,9 @@ class Journal:
         rotate_bytes, rotate_seconds: A stream becomes a Parquet file when it reaches either, > 0.
         retain_bytes: The oldest Parquet files are deleted when all together exceed it, > 0; None: never.
         clock_ns: The clock of every time passed in; read by the writer alone, to relate it to the wall clock.
-        sequence: First connection number; None: from the wall clock, so that a restarted writer uses new ones.
+        sequence: First connection number; None: random, so that two processes with one writer id, or one that was
+            restarted, use different ones. Those of two that open a million connections each overlap with a probability
+            of 1 in 4 million; with random writer ids too, of 1 in 4 * 10**12.
         queue_rows: Rows that may wait for the writer, >= 1.
         background: False starts no thread; rows are written by `flush()` and `close()` alone. For tests and converters.
     Raises:
@@ -225,8 +227,8 @@ class Journal:
         if retain_bytes is not None:
             check_count("retain_bytes", retain_bytes, 1)
         if sequence is None:
-            # Milliseconds times four fit 43 bits until 2039, and no server opens 4,000 connections a second for months.
-            sequence = (wall_ns() // 1_000_000 * 4) % (1 << SEQUENCE_BITS) or 1
+            # No clock tells two processes of one millisecond apart, or a step back; 2**40 numbers stay free above it.
+            sequence = 1 + secrets.randbelow((1 << SEQUENCE_BITS) - (1 << 40))
         self.mode = mode
         self.gap_threshold_ns = gap_ns
         self.writer = secrets.randbits(20) if writer is None else check_count("writer", writer, 0)

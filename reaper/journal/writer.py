@@ -3,7 +3,7 @@
 One rule: nothing that happens here may reach the event loop. It never waits for this thread, and this thread holds the
 interpreter only for short stretches: rows become columns in batches of `BATCH_ROWS`, with a breath between columns.
 A failed write costs its batch: the rows are counted as dropped, the stream is left to be recovered, and a new one is
-begun after a pause that doubles up to `RETRY_MOST`.
+begun after a pause that doubles up to `RETRY_MOST`. A row that is no row costs itself.
 """
 
 from __future__ import annotations
@@ -81,6 +81,7 @@ class Writer:
         self._written = self._lost = self._files = self._recovered = self._deleted = self._errors = 0
         self._serial = 0
         self._damaged = False  # a stream of ours was left behind
+        self._admitted = 0  # rows whose loss was logged at the end
         self._last_error: str | None = None
         self._lock = threading.RLock()  # one of: the thread, flush(), close()
         self._wake = threading.Event()
@@ -102,6 +103,7 @@ class Writer:
         try:
             self._retry_at = float("-inf")
             self._take_all()
+            self._rotate_if_due()
         finally:
             self._lock.release()
         return not self._rows and self._lost + self._refused() == before
@@ -119,6 +121,10 @@ class Writer:
                 self._guard(self._rotate)
             finally:
                 self._lock.release()
+        lost = self._lost + self._refused()
+        if lost > self._admitted:
+            _log.warning("journal in %s: %d rows were lost; last error: %s", self._directory, lost, self._last_error)
+            self._admitted = lost
 
     def statistics(self) -> JournalStatistics:
         """See `Journal.statistics`."""
@@ -141,11 +147,16 @@ class Writer:
             self._wake.wait(self._flush_seconds)
             with self._lock:
                 self._take_all()
-                stream = self._stream
-                if stream is not None and (
-                    stream.size >= self._rotate_bytes or time.monotonic() - self._begun >= self._rotate_seconds
-                ):
-                    self._guard(self._rotate)
+                self._rotate_if_due()
+
+    def _rotate_if_due(self) -> None:
+        stream = self._stream
+        if stream is not None and (
+            stream.size >= self._rotate_bytes
+            or time.monotonic() - self._begun >= self._rotate_seconds
+            or not stream.in_place
+        ):
+            self._guard(self._rotate)
 
     def _take_all(self) -> None:
         """Write what waits now, batch by batch; stop at a failure, or while the pause after one lasts."""
@@ -155,11 +166,11 @@ class Writer:
             # Two single steps: whatever the event loop appends between them stays behind the slice.
             batch = self._rows[:BATCH_ROWS]
             del self._rows[: len(batch)]
+            after = self._written + self._lost + len(batch)
             if self._guard(self._write, batch):
-                self._written += len(batch)
                 self._pause = RETRY_LEAST
             else:
-                self._lost += len(batch)
+                self._lost = after - self._written
                 self._retry_at = time.monotonic() + self._pause
                 self._pause = min(2 * self._pause, RETRY_MOST)
 
@@ -167,7 +178,11 @@ class Writer:
         if time.monotonic() - self._anchored >= ANCHOR_SECONDS:
             self._anchor = self._measure()
             self._anchored = time.monotonic()
+        if self._stream is not None and not self._stream.in_place:
+            self._rotate()
+        batches = self._batches(rows)
         if self._stream is None:
+            self._directory.mkdir(parents=True, exist_ok=True)
             self._serial += 1
             run, writer = self._metadata["run"], int(self._metadata["writer"])
             stem = f"reaper-{self._wall_ns() // 10**9:010d}-w{writer:07d}-{run}-{self._serial:06d}"
@@ -176,7 +191,28 @@ class Writer:
                 self._directory, stem, {**self._metadata, "serial": str(self._serial), "dropped_before": dropped}
             )
             self._begun = time.monotonic()
-        self._stream.write(self._batch(rows), self._anchor)
+        for batch in batches:
+            self._stream.write(batch, self._anchor)
+            self._written += batch.num_rows
+
+    def _batches(self, rows: list[Row]) -> list[pa.RecordBatch]:
+        """*rows* without those that hold a value of another type or size than their column."""
+        bad: list[Exception] = []
+        batches = self._around(rows, bad)
+        if bad:
+            self._lost += len(bad)
+            self._note(f"{len(bad)} rows could not be written, the first: {bad[0]}")
+        return batches
+
+    def _around(self, rows: list[Row], bad: list[Exception]) -> list[pa.RecordBatch]:
+        try:
+            return [self._batch(rows)]
+        except (pa.ArrowException, ArithmeticError, TypeError, ValueError) as error:
+            if len(rows) == 1:
+                bad.append(error)
+                return []
+        half = len(rows) // 2
+        return self._around(rows[:half], bad) + self._around(rows[half:], bad)
 
     def _batch(self, rows: list[Row]) -> pa.RecordBatch:
         arrays = []
@@ -197,8 +233,16 @@ class Writer:
 
     def _rotate(self) -> None:
         stream, self._stream = self._stream, None
-        if stream is not None and stream.finish() is not None:
-            self._files += 1
+        if stream is not None:
+            try:
+                self._files += stream.finish() is not None
+            except BaseException:
+                if stream.path.exists():
+                    self._damaged = True
+                else:  # its directory has gone, and cannot be made again
+                    self._lost += stream.rows
+                    self._written -= stream.rows
+                raise
         if self._retain_bytes is not None:
             self._deleted += retain(self._directory, self._retain_bytes)
         if self._damaged:
@@ -211,18 +255,20 @@ class Writer:
         self._recovered += len(made)
 
     def _guard(self, work: Callable[..., None], *args: Any) -> bool:
-        """Do *work*; an error is counted, told once a change, and costs the stream. False after an error."""
+        """Do *work*; an error is counted, logged once per change, and costs the stream. False after an error."""
         try:
             work(*args)
         except Exception as error:  # whatever it is, the server must not feel it
-            self._errors += 1
-            text = f"{type(error).__name__}: {error}"
-            if text != self._last_error:
-                _log.warning("journal in %s: %s; rows are dropped and counted until it works", self._directory, text)
-            self._last_error = text
+            self._note(f"{type(error).__name__}: {error}; rows are dropped and counted until it works")
             if self._stream is not None:
                 self._stream.abandon()
                 self._stream = None
                 self._damaged = True
             return False
         return True
+
+    def _note(self, text: str) -> None:
+        self._errors += 1
+        if text != self._last_error:
+            _log.warning("journal in %s: %s", self._directory, text)
+        self._last_error = text
