@@ -60,7 +60,7 @@ def test_silent_clients_of_a_foreign_server_are_closed_and_live_ones_never(kind,
 
 @pytest.mark.slow
 @pytest.mark.parametrize("who", ["--pid", "--listen"])
-def test_without_close_nothing_is_closed_and_who_would_be_is_said_once(who: str, tmp_path: Path) -> None:
+def test_without_close_nothing_is_closed_and_each_that_would_be_is_named_once(who: str, tmp_path: Path) -> None:
     port = free_port()
     with Redis.server(port, tmp_path) as server:
         silent = Redis(port)

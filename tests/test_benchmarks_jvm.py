@@ -32,7 +32,7 @@ def report() -> dict[str, Any]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("peer", jvm.PEERS)
-def test_each_peer_has_figures_from_every_round_beside_ours(report: dict[str, Any], peer: str) -> None:
+def test_each_peer_has_figures_from_every_round_next_to_ours(report: dict[str, Any], peer: str) -> None:
     found = report["results"][peer]["500"]
     for name in ("touch_ns", "process_cpu_ns", "wall_ns"):
         assert len(found[name]["samples"]) == TINY.rounds
@@ -53,7 +53,7 @@ def test_each_peer_fires_the_silent_once_and_is_never_early(report: dict[str, An
 
 
 @pytest.mark.slow
-def test_our_side_is_told_beside_theirs_with_and_without_the_ticks(report: dict[str, Any]) -> None:
+def test_our_side_is_reported_next_to_theirs_with_and_without_the_ticks(report: dict[str, Any]) -> None:
     ours = report["results"][jvm.LEASE]["500"]
     assert len(ours["touch_ns"]["samples"]) == TINY.rounds * len(jvm.PEERS) + TINY.rounds * len(
         range(0, len(jvm.PEERS), jvm.TOGETHER)

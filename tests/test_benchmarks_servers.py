@@ -153,7 +153,7 @@ def test_bad_arguments_are_status_2_and_one_line(
 
 
 @pytest.mark.slow
-def test_a_burst_of_clients_is_answered_and_its_memory_told_for_each_server() -> None:
+def test_a_burst_of_clients_is_answered_and_its_memory_reported_for_each_server() -> None:
     report = burst.run([60], lambda _: None, only=["ours-parked", "ours", "asyncio"], silence=0.3, rounds=1)
     for name in ("ours-parked", "ours", "asyncio"):
         found = report["results"][name]["60"]

@@ -157,7 +157,7 @@ def test_a_tick_below_a_millisecond_is_refused() -> None:
         ('[server]\nkeep_alive = "3s"\n', "timeouts.keep_alive"),
     ],
 )
-def test_a_setting_in_the_wrong_place_is_told_where_it_belongs(tmp_path: Path, text: str, meant: str) -> None:
+def test_a_setting_in_the_wrong_place_is_refused_with_the_right_one(tmp_path: Path, text: str, meant: str) -> None:
     path = tmp_path / "x.toml"
     path.write_text(text)
     (line,) = faults(path=path)

@@ -70,7 +70,7 @@ def test_when_numbers_run_out_the_epoch_stays_open_which_is_late_and_never_early
     core.check()
 
 
-def test_whoever_wakes_when_asked_to_never_lacks_a_number():
+def test_numbers_never_run_out_if_advance_is_called_on_demand():
     core = DenseReaper(tick=1.0)
     for uid in range(50):
         core.register(uid, timeout=10_000.0, now=0.0)
@@ -113,7 +113,7 @@ def test_a_handle_that_outlived_its_connection_does_nothing_to_the_next_one_with
     core.check()
 
 
-def test_a_blind_store_after_the_end_brings_nobody_back():
+def test_a_blind_store_after_the_end_brings_no_connection_back():
     core = DenseReaper(tick=1.0)
     core.register(4, timeout=2.0, now=0.0)
     core.close_epoch(1.0)
@@ -125,7 +125,7 @@ def test_a_blind_store_after_the_end_brings_nobody_back():
     assert [expiry.uid for expiry in drive(core, 100.0)] == [5]
 
 
-def test_the_descriptor_of_a_closed_socket_touches_nobody():
+def test_the_descriptor_of_a_closed_socket_touches_nothing():
     core = DenseReaper(tick=1.0, capacity=4)
     for uid in range(4):
         core.register(uid, timeout=2.0, now=0.0)
@@ -139,7 +139,7 @@ def test_the_descriptor_of_a_closed_socket_touches_nobody():
 
 
 @pytest.mark.parametrize("uid", [5, 10**9, "5", None, 1.5, (1,)])
-def test_touch_and_discard_of_who_is_not_registered_say_so(uid):
+def test_touch_and_discard_of_an_unregistered_number_return_false(uid):
     core = DenseReaper(tick=1.0, capacity=8)
     core.register(3, timeout=2.0, now=0.0)
     assert core.touch(uid) is False
@@ -149,7 +149,7 @@ def test_touch_and_discard_of_who_is_not_registered_say_so(uid):
         core.explain(uid)
 
 
-def test_touch_many_passes_over_whoever_is_not_registered_and_reaches_the_rest():
+def test_touch_many_passes_over_unregistered_numbers_and_reaches_the_rest():
     core = DenseReaper(tick=1.0, capacity=0)
     for uid in (0, 1, 2):
         core.register(uid, timeout=2.0, now=0.0)
@@ -203,7 +203,7 @@ def test_slices_resume_where_they_stopped_and_what_was_touched_meanwhile_lives()
     assert found == [uid for uid in range(100) if uid not in (50, 51)]
 
 
-def test_whoever_comes_behind_the_search_with_an_old_epoch_is_found_all_the_same():
+def test_a_connection_that_gets_an_old_epoch_behind_the_search_is_found():
     """A slice has passed uid 3; then 3 is retimed into the lane searched, and was last active in that epoch."""
     core = DenseReaper(tick=1.0)
     other = core.register(3, timeout=50.0, now=0.0)
@@ -216,7 +216,7 @@ def test_whoever_comes_behind_the_search_with_an_old_epoch_is_found_all_the_same
     assert [expiry.uid for expiry in core.expire(3.0, limit=5)] == [3, 9, 10, 11, 12]
 
 
-def test_whoever_is_retimed_to_an_epoch_long_worked_off_is_due_at_once():
+def test_a_connection_retimed_to_an_epoch_long_worked_off_is_due_at_once():
     core = DenseReaper(tick=1.0)
     slow = core.register(0, timeout=100.0, now=0.0)
     core.register(1, timeout=2.0, now=0.0)
@@ -281,7 +281,7 @@ def test_when_an_epoch_falls_due_in_the_middle_of_its_ageing_that_of_the_next_be
     assert [(expiry.uid, expiry.due) for expiry in drive(core, 2000.0, now=224.5)] == [(5, 1002.0)]
 
 
-def test_the_aged_are_touched_retimed_suspended_and_released_like_anybody():
+def test_aged_connections_are_touched_retimed_suspended_and_released_like_others():
     core = DenseReaper(tick=1.0)
     leases = [core.register(uid, timeout=1000.0, now=0.0) for uid in range(7)]
     drive(core, 400.0)
@@ -306,7 +306,7 @@ def test_the_aged_are_touched_retimed_suspended_and_released_like_anybody():
     assert len(core) == 1
 
 
-def test_whoever_is_retimed_released_or_suspended_during_the_final_check_is_not_reaped():
+def test_what_is_retimed_released_or_suspended_during_the_final_check_is_not_reaped():
     core = DenseReaper(tick=1.0)
     for uid in range(4):
         core.register(uid, timeout=2.0, now=0.0)

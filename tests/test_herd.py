@@ -98,7 +98,7 @@ async def test_connections_opened_together_end_apart(autojump_clock):
 
 
 @pytest.mark.trio
-async def test_no_more_reaps_a_second_than_allowed_and_their_lateness_is_told(autojump_clock):
+async def test_no_more_reaps_per_second_than_allowed_and_their_lateness_is_reported(autojump_clock):
     async with open_reaper(tick=1.0, reaps_per_second=50) as r:
         ends = await reaps(r, 400, 30)
         assert r.statistics().core.max_lateness == pytest.approx(max(ends) - 30, abs=1.0)

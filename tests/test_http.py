@@ -236,7 +236,7 @@ async def test_an_unwanted_body_is_read_away_if_it_is_little() -> None:
 
 
 @pytest.mark.trio
-async def test_a_route_that_raises_is_answered_500_and_hurts_nobody_else(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_route_that_raises_is_answered_500_and_hurts_no_other_request(caplog: pytest.LogCaptureFixture) -> None:
     async def broken(exchange: Exchange) -> None:
         raise LookupError("on purpose")
 

@@ -333,7 +333,7 @@ async def test_a_tunnel_is_one_of_several_protocols_that_are_offered(clock: Mock
             assert (await head_of(stream)).startswith(b"HTTP/1.1 101 ")
 
 
-async def test_a_length_beside_a_transfer_encoding_is_answered_and_the_connection_closed(clock: MockClock) -> None:
+async def test_a_length_with_a_transfer_encoding_is_answered_and_the_connection_closed(clock: MockClock) -> None:
     async with running() as server:
         framing = b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n"
         answer = await server.ask(b"POST /upload HTTP/1.1\r\nHost: x\r\n" + framing + CLOSE)

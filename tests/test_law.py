@@ -167,7 +167,7 @@ def test_suspended_is_never_reaped_and_resume_counts_as_activity(make):
     assert [expiry.now for expiry in drive(core, 1000.0)] == [503.0]
 
 
-def test_suspend_beside_armed_ones_keeps_the_books(make):
+def test_suspending_among_armed_connections_keeps_the_books(make):
     core = make(tick=1.0)
     leases = [core.register(i, timeout=2.0 + i % 3, now=0.0) for i in range(9)]
     for lease in leases[::2]:

@@ -105,7 +105,7 @@ def test_the_sparkline_is_red_beyond_the_tick_and_below_zero() -> None:
     assert [str(span.style) for span in text.spans] == ["green", "green", "red", "red"]
 
 
-def test_a_violation_is_told_as_a_story_and_a_page_escapes_what_it_shows() -> None:
+def test_a_violation_is_reported_as_a_story_and_a_page_escapes_what_it_shows() -> None:
     html = page.page(report(broken=True))
     assert "FAIL" in html
     assert "silent connection 3: connected" in html or "chatty connection 3: connected" in html

@@ -76,7 +76,7 @@ def test_own_lag_counts_only_in_the_window_it_fell_into() -> None:
     assert judged(record(106.3), stalled(107.0, 0.4)).category == "late"
 
 
-def test_a_stuck_server_is_within_the_law_but_named() -> None:
+def test_a_stalled_server_is_within_the_law_but_named() -> None:
     finding = judged(record(106.3), server=stalled(106.2, 0.4))
     assert finding == ("reaped", pytest.approx(1.3), True)
     assert not judged(record(106.3), own=stalled(106.2, 0.4)).excused

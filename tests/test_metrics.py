@@ -68,7 +68,7 @@ async def lived(r) -> None:
 
 
 @pytest.mark.trio
-async def test_everything_is_told_under_stable_names(autojump_clock):
+async def test_everything_is_exported_under_stable_names(autojump_clock):
     async with open_reaper(tick=1.0) as r:
         await lived(r)
         with r.watch(None, 5) as connection, connection.in_use():
@@ -134,7 +134,7 @@ class Meter:
 
 
 @pytest.mark.trio
-async def test_opentelemetry_is_told_the_same(autojump_clock):
+async def test_opentelemetry_gets_the_same_figures(autojump_clock):
     pytest.importorskip("opentelemetry.metrics", reason="needs opentelemetry-api")
     meter = Meter()
     async with open_reaper(tick=1.0) as r:
@@ -151,7 +151,7 @@ async def test_opentelemetry_is_told_the_same(autojump_clock):
 
 
 @pytest.mark.trio
-async def test_the_log_says_who_why_and_how_late_with_extras(autojump_clock, caplog):
+async def test_the_log_says_which_connection_why_and_how_late(autojump_clock, caplog):
     with caplog.at_level(logging.DEBUG, logger="reaper"):
         async with open_reaper(tick=1.0) as r:
             await lived(r)

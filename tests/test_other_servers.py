@@ -146,7 +146,7 @@ def test_run_app_is_aiohttps_with_guarded_connections(tmp_path):
             assert time.monotonic() - start >= 0.5
 
 
-def test_websockets_closes_what_nobody_speaks_on_although_pings_are_answered():
+def test_websockets_closes_a_silent_connection_although_pings_are_answered():
     async def echo(websocket):
         async for message in websocket:
             await websocket.send(message)

@@ -352,7 +352,7 @@ async def test_draining_ends_the_silent_and_lets_the_others_finish(autojump_cloc
         assert lot.reaped == {"drain": 2}
 
 
-async def test_draining_cuts_at_the_deadline_who_does_not_finish(autojump_clock):
+async def test_draining_cuts_at_the_deadline_what_has_not_finished(autojump_clock):
     async def never(stream) -> None:
         await trio.sleep_forever()
 

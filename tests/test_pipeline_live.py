@@ -145,7 +145,7 @@ def test_a_kill_anywhere_in_a_step_loses_and_doubles_nothing(
     assert sorted(p.name for p in (tmp_path / "out" / "feed").glob(".*")) == []
 
 
-def test_a_bad_file_is_put_aside_with_its_reason_and_stops_nobody(tmp_path: Path) -> None:
+def test_a_bad_file_is_put_aside_with_its_reason_and_stops_no_other(tmp_path: Path) -> None:
     server = tmp_path / "server"
     opened(server, 1, S, 2 * S)
     (good,) = server.glob("*.parquet")
@@ -247,7 +247,7 @@ def test_files_of_version_1_are_put_on_the_timeline_by_their_anchors(tmp_path: P
     assert fed(tmp_path)[0][0] == (WALL + S) // 1000
 
 
-def test_drained_is_drained_whoever_writes_all_the_same_is_late(tmp_path: Path) -> None:
+def test_rows_written_after_the_drain_are_late(tmp_path: Path) -> None:
     opened(tmp_path / "server", 1, S)
     one = feed(tmp_path)
     one.mark()

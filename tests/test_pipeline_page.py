@@ -82,7 +82,7 @@ class Outward(HTMLParser):
         self.found += [f"{name}={value}" for name, value in attrs if name in {"src", "href"} and value != "data:,"]
 
 
-def test_the_page_asks_nobody_for_anything() -> None:
+def test_the_page_loads_nothing_from_elsewhere() -> None:
     page = render(summary(), ADVICE, CHARTED)
     outward = Outward()
     outward.feed(page)

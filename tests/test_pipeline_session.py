@@ -56,7 +56,7 @@ def test_what_the_user_has_set_is_not_set_again(nobody: Path, tmp_path: Path, mo
 
 
 @pytest.mark.parametrize("scheme", ["sc", "spark"])
-def test_nobody_at_home_is_said_at_once_and_in_one_line(scheme: str) -> None:
+def test_a_cluster_that_does_not_answer_is_reported_at_once_in_one_line(scheme: str) -> None:
     with socket.socket() as closed:  # bound but not listening: refused
         closed.bind(("127.0.0.1", 0))
         url = f"{scheme}://127.0.0.1:{closed.getsockname()[1]}"

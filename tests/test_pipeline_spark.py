@@ -157,7 +157,7 @@ def test_the_client_convicts_a_server_whose_own_log_is_clean(spark: Any, tmp_pat
     assert summary["joined"] == {"pairs": 7, "server_only": 1, "client_only": 1, "crossed": 1}
 
 
-def test_a_port_that_was_used_again_is_told_apart_by_time(spark: Any, tmp_path: Path) -> None:
+def test_two_uses_of_one_port_are_distinguished_by_time(spark: Any, tmp_path: Path) -> None:
     with journal(tmp_path / "server", 1) as ours, journal(tmp_path / "client", 2) as theirs:
         for turn in range(5):
             t = (1 + 20 * turn) * S

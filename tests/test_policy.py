@@ -262,7 +262,7 @@ def test_a_peer_that_accepts_too_little_ends_after_the_grace() -> None:
     assert 5.0 <= after <= 6.5
 
 
-def test_whoever_catches_up_before_the_last_look_is_spared() -> None:
+def test_a_peer_that_catches_up_before_the_final_check_is_spared() -> None:
     world = World(body="30s")
     policy = world.policy()
     policy.request(world.now)
@@ -295,7 +295,7 @@ def test_the_end_of_a_peer_too_slow_is_not_put_off_by_its_bytes(interval: float)
     assert 5.0 <= after <= 6.5
 
 
-def test_a_byte_too_few_at_the_last_look_does_not_put_the_end_off() -> None:
+def test_one_byte_too_few_at_the_final_check_does_not_put_the_end_off() -> None:
     world = World(body="30s")
     policy = world.policy()
     policy.request(world.now)
@@ -313,7 +313,7 @@ def test_a_byte_too_few_at_the_last_look_does_not_put_the_end_off() -> None:
     assert reason == "min_in_rate"
 
 
-def test_whoever_catches_up_may_go_on_with_its_request() -> None:
+def test_a_peer_that_catches_up_may_go_on_with_its_request() -> None:
     world = World(body="30s", keep_alive="5s")
     policy = world.policy()
     policy.request(world.now)
@@ -342,7 +342,7 @@ def test_next_request_has_an_allowance_of_its_own() -> None:
 
 
 @given(st.lists(st.tuples(st.floats(0.01, 3.0), st.integers(0, 2000)), max_size=30))
-def test_whoever_keeps_the_rate_on_average_is_never_too_slow(steps: list[tuple[float, int]]) -> None:
+def test_a_peer_that_keeps_the_rate_on_average_is_never_too_slow(steps: list[tuple[float, int]]) -> None:
     allowance = Allowance(rate=240, grace=5, cap=30, step=10)
     allowance.start(0.0)
     now, total = 0.0, 0
@@ -357,13 +357,13 @@ def test_whoever_keeps_the_rate_on_average_is_never_too_slow(steps: list[tuple[f
         total += count
 
 
-def test_time_in_which_the_loop_was_stuck_is_not_charged() -> None:
+def test_time_in_which_the_loop_was_stalled_is_not_charged() -> None:
     allowance = Allowance(rate=240, grace=5, cap=30, step=2)
     allowance.start(0.0)
     assert allowance.left(100.0) == pytest.approx(3.0)
 
 
-def test_the_sweep_is_not_scheduled_while_nobody_is_in_it() -> None:
+def test_an_empty_sweep_is_not_scheduled() -> None:
     world = World()
     policy = world.policy()
     assert world.scheduled == 0

@@ -223,7 +223,7 @@ async def test_between_the_watermarks_silence_is_borne_for_a_share_of_its_timeou
 
 
 @pytest.mark.trio
-async def test_who_has_just_spoken_is_not_let_go():
+async def test_a_connection_that_has_just_spoken_is_not_closed_for_pressure():
     async with open_reaper(tick=0.02) as r:
         async with r.parking_lot(working, 300) as lot, trio.open_nursery() as nursery:
             peers = Peers(lot)

@@ -358,7 +358,7 @@ async def test_a_stall_is_logged_and_counted(autojump_clock, caplog):
     assert caplog.records[0].lag == statistics.max_lag
 
 
-async def test_after_a_stall_two_passes_let_everybody_be_heard_first(autojump_clock):
+async def test_after_a_stall_two_passes_let_every_connection_be_read_first(autojump_clock):
     """No socket here, so no final check helps. What a loop does late it does in its next pass, next to the reaper."""
     clock = trio.lowlevel.current_clock()
     ends: dict = {}
@@ -381,7 +381,7 @@ async def test_after_a_stall_two_passes_let_everybody_be_heard_first(autojump_cl
         assert len(ends) == 100
 
 
-async def test_a_hook_that_raises_is_logged_and_nobody_else_suffers(autojump_clock, caplog):
+async def test_a_hook_that_raises_is_logged_and_harms_no_other_connection(autojump_clock, caplog):
     async with open_reaper(tick=1.0) as r:
 
         def broken(expiry):

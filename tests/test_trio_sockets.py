@@ -109,7 +109,7 @@ async def test_a_thousand_connections_the_silent_half_goes_and_the_live_half_sta
 
 
 @pytest.mark.parametrize("ticks_late", [1, 3, 12])
-async def test_no_live_connection_is_reaped_after_the_loop_was_stuck(ticks_late):
+async def test_no_live_connection_is_reaped_after_the_loop_stalled(ticks_late):
     """Data lies in the kernel while the loop is blocked past everybody's timeout: 0 of 200 live ones are closed."""
     async with trio.open_nursery() as nursery:
         listeners = await serve(nursery, backlog=512)
@@ -154,7 +154,7 @@ async def test_a_handler_that_reads_in_two_steps_survives_a_stall_too():
         nursery.cancel_scope.cancel()
 
 
-async def test_the_last_look_counts_what_it_spared():
+async def test_the_final_check_counts_what_it_spared():
     async with open_reaper(tick=TICK) as r:
         ours, theirs = socket.socketpair()
         with theirs:

@@ -174,7 +174,7 @@ def wait_for(true):
         time.sleep(0.02)
 
 
-def test_a_connection_grows_old_and_is_told_so(tmp_path):
+def test_a_connection_at_its_maximum_age_is_closed_after_a_response_that_says_so(tmp_path):
     with serving(tmp_path, REAPER_TIMEOUTS_MAX_AGE="2s", REAPER_TIMEOUTS_KEEP_ALIVE="30s") as server:
         borne = asyncio.run(all_borne((grows_old,), server.port, PATIENCE))[grows_old][0]
         assert borne.seconds >= 1.7  # max_age is shortened by up to a tenth

@@ -208,7 +208,7 @@ def test_schedule_and_cancel_without_end_leave_the_wheel_as_small_as_it_was() ->
     wheel.check()
 
 
-def test_a_slot_emptied_by_cancels_wakes_nobody_and_can_be_used_again() -> None:
+def test_a_slot_emptied_by_cancels_wakes_nothing_and_can_be_used_again() -> None:
     wheel = TimingWheel[str](wheel_size=8)
     for deadline in (5, 40, 300):
         wheel.schedule(deadline, "gone").cancel()
