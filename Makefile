@@ -12,6 +12,7 @@
 #   make bench                      every claim compared with every peer, about 15 minutes; writes docs/performance.md and -full.md
 #   make bench-quick                the same, smaller, about two minutes; into out/bench/
 #   make bench-pipeline             Spark, DuckDB and Polars at 50M events, and growth to 100M: hours; 15 GB below out/
+#   make campaign [MINUTES=60]     trials that last: lifetimes, signals, restarts, killed workers, full disks, attackers
 #   make interop                    attack tools, a reverse proxy and other servers against the HTTP server
 #   make lint                       ruff and mypy
 #   make clean                      forget .venv and out/
@@ -19,6 +20,7 @@
 PYTHON ?= python3
 CONNECTIONS ?= 10000
 JOBS ?= 2
+MINUTES ?= 60
 BIN := .venv/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
@@ -39,6 +41,10 @@ pipeline-demo: .venv/.dev
 
 interop: .venv/.dev
 	@$(BIN)/python -m scripts.interop
+
+.PHONY: campaign
+campaign: .venv/.dev
+	@$(BIN)/python -m scripts.campaign --minutes $(MINUTES) $(if $(DOCUMENT),--document)
 
 bench: .venv/.dev
 	$(BIN)/python -m benchmarks run
