@@ -1,4 +1,4 @@
-"""What every benchmark shares: how time is taken, how samples are told, what they were taken on.
+"""What every benchmark shares: how time is taken, how samples are reported, what they were taken on.
 
 One rule: a comparison is a ratio within one round. The machine's moods hit both sides of a round alike, so the median
 of such ratios means something where the figures themselves swing by half from run to run.
@@ -26,7 +26,7 @@ Scale = Literal["tiny", "quick", "full"]
 """How much: tiny sees that it runs, quick that it is about right, full is what the document is made of."""
 
 Note = Callable[[str], None]
-"""Told now and then what is being done: one short line."""
+"""Called now and then with what is being done: one short line."""
 
 PACKAGES = (
     "trio",

@@ -16,7 +16,7 @@ def add_probe(commands: Any, reading: Any) -> None:
     """The command `probe` and its options."""
     command = commands.add_parser(
         "probe",
-        help="find out a server's idle timeouts without being told",
+        help="find out a server's idle timeouts by waiting for them",
         description="Opens a few connections per question, waits, and prints when and how the server closed them.",
     )
     command.add_argument("--target", required=True, type=reading(parse_address), metavar="HOST:PORT|URL")

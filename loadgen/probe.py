@@ -1,4 +1,4 @@
-"""`loadgen probe`: find out how a server treats idle connections, without being told.
+"""`loadgen probe`: find out how a server treats idle connections, by waiting.
 
 One rule: every figure is the time a client waited, between bounds that it can prove. Nothing is asked of the server but
 patience; a handful of connections per question, started at uneven instants so that a server's tick shows as a pattern

@@ -16,7 +16,7 @@ from .serving import ROOT, DidNotStart, example, serving
 
 TICK = "1s"
 PARK_FROM = 20_001
-"""Connections from which the server is told to keep no task for a silent one."""
+"""Connections from which on the server keeps no task for a silent one."""
 
 
 def main() -> int:

@@ -76,7 +76,7 @@ def run(
 
     Args:
         quick: Small: some 20 s instead of some three minutes.
-        note: Told what is being done.
+        note: Called with what is being done.
         size: Instead of what *quick* chooses.
         only: Names of `KINDS` instead of all.
     Returns:
@@ -221,7 +221,7 @@ def read_wrk(text: str) -> dict[str, float]:
     figures = {"requests": float(requests[1]), "requests_per_second": float(rate[1])}
     for at, match in latency.items():
         if match is None:
-            raise ValueError(f"wrk told no {at} % latency: {text}")
+            raise ValueError(f"wrk reported no {at} % latency: {text}")
         figures[f"latency_ms_p{at}"] = float(match[1]) * {"us": 1e-3, "ms": 1.0, "s": 1e3}[match[2]]
     return figures
 

@@ -1,7 +1,7 @@
 """The client's view in the shared journal: what this side sent, and when it saw the other side close.
 
 One rule: this is a record, not a judgement. It uses the library's schema and writer and nothing else of it, and only
-when asked to; the plan and the verdict of a run never read it.
+on demand; the plan and the verdict of a run never read it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Looks at the server from beside it: memory and CPU of its processes, when they are ours to look at.
+"""Looks at the server from outside: memory and CPU of its processes, when they are ours to look at.
 
 One rule: what cannot be seen is null. psutil is imported only when there is a process to watch.
 """

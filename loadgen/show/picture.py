@@ -1,7 +1,7 @@
 """The picture of a run: lateness of every reap against the one-tick line.
 
 One rule: the law is drawn first, the data on top, and the title says the verdict. matplotlib is imported only here,
-when asked for.
+on demand.
 """
 
 from __future__ import annotations

@@ -18,9 +18,7 @@ from . import fuzz as http_fuzz
 from . import proxy as interop_proxy
 from . import slow as interop_slow
 from . import stall as interop_stall
-from .tools import OUT, Missing, get, metrics, server
-
-SEED = 20240607
+from .tools import OUT, Missing
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -39,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name in parsed.runs or RUNS:
         print(f"{name} ...", file=sys.stderr, flush=True)
         try:
-            reports[name] = _fuzz(parsed.fuzz) if name == "fuzz" else RUNS[name]()
+            reports[name] = http_fuzz.trial(parsed.fuzz) if name == "fuzz" else RUNS[name]()
         except Missing as missing:
             reports[name] = {"skipped": str(missing), "passed": True}
     OUT.mkdir(parents=True, exist_ok=True)
@@ -52,32 +50,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0 if all(report["passed"] for report in reports.values()) else 1
 
 
-def _fuzz(seconds: float) -> dict[str, object]:
-    timeouts = ("first-byte", "headers", "body", "keep-alive", "write", "tunnel", "half-closed", "linger")
-    flags = [word for name in timeouts for word in (f"--{name}", "500ms")]
-    with server("--tick", "100ms", *flags, log="fuzz.log") as address:
-        done = http_fuzz.run(address, seconds, SEED)
-        alive = get(address, "/")[0] == 200
-        after = metrics(address)
-        for _ in range(100):
-            if after["http_connections"] <= 1:
-                break
-            after = metrics(address)
-    # The connection that asks is one of those open.
-    leaked = after["http_connections_opened_total"] - after["http_connections_closed_total"] - 1
-    failures = after["http_failures_total"]
-    passed = alive and leaked == 0 and failures == 0 and after["reaper_leases"] <= 2
-    return {
-        "cases": done.cases, "answered": done.answered, "seconds": round(done.seconds, 1), "seed": SEED,
-        "alive": alive, "leaked": leaked, "failures": failures, "leases": after["reaper_leases"], "passed": passed,
-    }  # fmt: skip
-
-
 RUNS: dict[str, Callable[[], dict[str, object]]] = {
     "stall": interop_stall.run,
     "slow": interop_slow.run,
     "proxy": interop_proxy.run,
-    "fuzz": lambda: _fuzz(10.0),
+    "fuzz": lambda: http_fuzz.trial(10.0),
 }
 
 
