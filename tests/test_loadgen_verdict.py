@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadgen.judge.records import How, Record, RecordTable
-from loadgen.judge.stalls import Stalls
+from loadgen.judge.stalls import BUCKET, Stalls
 from loadgen.judge.verdict import GRAIN, Finding, judge, judge_all
 from loadgen.plan.behaviours import Behaviour
 from loadgen.plan.plan import Law, make_plan
@@ -80,6 +80,34 @@ def test_a_stalled_server_is_within_the_law_but_named() -> None:
     finding = judged(record(106.3), server=stalled(106.2, 0.4))
     assert finding == ("reaped", pytest.approx(1.3), True)
     assert not judged(record(106.3), own=stalled(106.2, 0.4)).excused
+
+
+def test_a_stall_in_the_middle_of_a_silence_puts_the_reap_off_by_its_length() -> None:
+    stall = stalled(103.0, 1.5)
+    assert judged(record(107.4), server=stall) == ("reaped", pytest.approx(2.4), True)
+    assert judged(record(107.6), server=stall).category == "late"
+    assert judged(record(107.4), own=stall).category == "late"
+    assert judged(record(107.4), server=stalled(99.0, 1.5)).category == "late"
+
+
+@given(st.lists(st.tuples(st.floats(0, 50), st.floats(0.05, 5)), max_size=8), st.floats(0, 30), st.floats(0, 30))
+def test_stalls_that_overlap_count_each_second_once(
+    pieces: list[tuple[float, float]], start: float, length: float
+) -> None:
+    stalls = Stalls()
+    for instant, lag in pieces:
+        stalls.add(instant, lag)
+    spans = [((b + 0.5) * BUCKET - lag, (b + 0.5) * BUCKET) for b, lag in stalls.worst.items()]
+    grid = [start + length * (number + 0.5) / 2000 for number in range(2000)]
+    exact = sum(any(low <= at < high for low, high in spans) for at in grid) * length / 2000
+    assert stalls.total(start, start + length) == pytest.approx(exact, abs=0.02 + 0.001 * length * len(spans))
+
+
+def test_the_pace_of_a_busy_machine_is_no_stall() -> None:
+    stalls = Stalls()
+    for number in range(1000):
+        stalls.add(number * 0.01, 0.04)
+    assert stalls.total(0.0, 10.0) == 0.0
 
 
 def test_a_late_answer_says_that_the_byte_was_read_late() -> None:

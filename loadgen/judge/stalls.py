@@ -6,8 +6,13 @@ and counts only for the closes whose window it falls into.
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from itertools import islice
+
 BUCKET = 0.1
 """Seconds per bucket."""
+LEAST = 0.05
+"""Seconds of lag from which on it is a stall, and not the pace of a busy machine."""
 LONG_WINDOW = 100.0
 """Seconds beyond which a window is not searched: all that was ever seen counts."""
 
@@ -15,10 +20,11 @@ LONG_WINDOW = 100.0
 class Stalls:
     """Bucket number -> the worst seconds seen in it. Buckets count from 0 of the monotonic clock."""
 
-    __slots__ = ("worst",)
+    __slots__ = ("long", "worst")
 
     def __init__(self) -> None:
         self.worst: dict[int, float] = {}
+        self.long: list[tuple[float, float]] | None = None  # `stretches`, until something is added
 
     @property
     def longest(self) -> float:
@@ -30,12 +36,14 @@ class Stalls:
         bucket = int(instant / BUCKET)
         if lag > self.worst.get(bucket, 0.0):
             self.worst[bucket] = lag
+            self.long = None
 
     def merge(self, other: Stalls) -> None:
         """Take over the worst of *other*, bucket by bucket."""
         for bucket, lag in other.worst.items():
             if lag > self.worst.get(bucket, 0.0):
                 self.worst[bucket] = lag
+                self.long = None
 
     def between(self, start: float, end: float) -> float:
         """The worst lag seen from *start* to one bucket after *end*: what was late at the end shows just after it.
@@ -46,3 +54,30 @@ class Stalls:
         if end - start > LONG_WINDOW:
             return self.longest
         return max((worst.get(b, 0.0) for b in range(int(start / BUCKET), int(end / BUCKET) + 2)), default=0.0)
+
+    def total(self, start: float, end: float) -> float:
+        """Seconds from *start* to *end* during which something was already LEAST or more overdue; each second once.
+
+        Cost: O(log stretches + stretches in the window), after O(buckets log buckets) when something was added.
+        """
+        if self.long is None:
+            self.long = self._stretches()
+        first = bisect_left(self.long, start, key=lambda stretch: stretch[1])
+        found = 0.0
+        for begin, over in islice(self.long, first, None):
+            if begin >= end:
+                break
+            found += min(over, end) - max(begin, start)
+        return found
+
+    def _stretches(self) -> list[tuple[float, float]]:
+        """Disjoint, ascending: from when something was due until it came, about the middle of its bucket."""
+        merged: list[tuple[float, float]] = []
+        middle = {(bucket + 0.5) * BUCKET: lag for bucket, lag in self.worst.items() if lag >= LEAST}
+        spans = sorted((instant - lag, instant) for instant, lag in middle.items())
+        for begin, over in spans:
+            if merged and begin <= merged[-1][1]:
+                merged[-1] = (merged[-1][0], max(merged[-1][1], over))
+            else:
+                merged.append((begin, over))
+        return merged

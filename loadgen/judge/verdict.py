@@ -72,7 +72,7 @@ def judge(record: Record, behaviour: Behaviour, law: Law, own: Stalls, server: S
     if how == How.OPEN:
         if not record.final or record.closed_by < due:
             return Finding("alive")
-        latest = due + unknown + tick + _stall(own, record, due) + _stall(server, record, due)
+        latest = due + unknown + tick + _stall(own, record, due) + _stood(server, record, due)
         return Finding("missed" if record.closed_by > latest else "undecided")
     if not record.final:
         # The plan had more to say: this connection was live.
@@ -87,7 +87,7 @@ def judge(record: Record, behaviour: Behaviour, law: Law, own: Stalls, server: S
     allowed = tick + GRAIN + (record.closed_by - record.closed_after) + _stall(own, record, due)
     if lateness <= allowed:
         return Finding("reaped", lateness)
-    excused = lateness <= allowed + unknown + _stall(server, record, due)
+    excused = lateness <= allowed + unknown + _stood(server, record, due)
     return Finding("reaped" if excused else "late", lateness, excused)
 
 
@@ -95,6 +95,12 @@ def _stall(stalls: Stalls, record: Record, due: float) -> float:
     """Seconds of stall seen while this connection's last byte was noted, plus those seen while it was reaped."""
     noted = stalls.between(record.sent, record.closed_by - (due - record.sent))
     return noted + stalls.between(due, record.closed_by)
+
+
+def _stood(server: Stalls, record: Record, due: float) -> float:
+    """Seconds by which the server's own stalls may have put this reap off. A stall in the middle of the silence counts
+    too: a server need not charge a peer with time in which it could not have read what the peer sent."""
+    return max(_stall(server, record, due), server.total(record.sent, record.closed_by))
 
 
 @dataclass

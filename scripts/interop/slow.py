@@ -2,8 +2,8 @@
 
 One rule: *the kernel counts*. From the last connection opened, it may hold them for the timeout and a tick, and what
 the loop was stalled for on a busy machine; a healthy client must have been answered all the time. What slowhttptest
-says itself is reported too. (Its slow reader notices a reset only when it has read what its own kernel holds, 32 bytes at a
-time: its count of open connections is of no use there.)
+says itself is reported too. (Its slow reader notices a reset only when it has read what its own kernel holds, 32 bytes
+at a time: its count of open connections is of no use there.)
 """
 
 from __future__ import annotations
