@@ -41,7 +41,7 @@ PARTS = [
     Part("steady", "heart.steady", "a million connections under traffic", 30, 3),
     Part("pauses", "heart.pauses", "all due in one instant", 45, 3),
     Part("outliers", "heart.outliers", "what slow slices are", 30, 4),
-    Part("memory", "heart.memory", "bytes a connection", 100, 8),
+    Part("memory", "heart.memory", "bytes per connection", 100, 8),
     Part("accuracy", "heart.accuracy", "early, late, exactly once", 60, 16),
     Part("echo", "servers.echo", "an echo server with and without", 50, 8),
     Part("mass", "heart.mass", "all due in one instant, under trio", 45, 10),

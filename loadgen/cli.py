@@ -108,7 +108,7 @@ def add_run(commands: Any) -> None:
         type=reading(parse_count),
         default=DEFAULT_RATE,
         metavar="N",
-        help="connections a second; default 4000",
+        help="connections per second; default 4000",
     )
     run.add_argument(
         "--processes", type=reading(parse_count), metavar="N", help="default: as few as descriptors and ports allow"

@@ -21,7 +21,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--connections", type=int, default=2000, metavar="N", help="default 2000")
     parser.add_argument("--timeout", default="5s", metavar="DURATION", help="idle timeout; default 5s")
-    parser.add_argument("--connect-rate", default="2000", metavar="N", help="connections a second; default 2000")
+    parser.add_argument("--connect-rate", default="2000", metavar="N", help="connections per second; default 2000")
     parser.add_argument("--duration", default="20s", metavar="DURATION", help="of the load; default 20s")
     parser.add_argument(
         "--out", type=Path, default=ROOT / "out" / "pipeline", metavar="DIR", help="default out/pipeline"

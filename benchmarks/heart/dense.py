@@ -63,7 +63,7 @@ def dense_lease(items: Iterable[Any]) -> None:
 
 
 def touch_cost(n: int, rounds: int) -> dict[str, Any]:
-    """ns a touch, net of the bare loop, over *n* connections in random order; the ratios are to a dict store."""
+    """ns per touch, net of the bare loop, over *n* connections in random order; the ratios are to a dict store."""
     order = random.Random(1).sample(range(n), n)
     idle, dense = IdleReaper(), DenseReaper(capacity=n)
     idle_leases = [idle.register(uid, 30.0, 0.0) for uid in range(n)]

@@ -102,7 +102,7 @@ class Waiting(DelayedOperation):
 def purgatory(count: int, note: Note) -> list[dict[str, float]]:
     """*count* operations on shared keys, each completed and replaced by a new one `RENEWALS` times over.
 
-    Returns one row a round: resident bytes an operation, ns to complete and renew one, the longest single one in us.
+    Returns one row per round: resident bytes per operation, ns to complete and renew one, the longest single one in us.
     """
     gc.collect()
     order = list(range(count))
@@ -137,7 +137,7 @@ def purgatory(count: int, note: Note) -> list[dict[str, float]]:
 
 
 def run(scale: Scale, note: Note) -> dict[str, Any]:
-    """`timers[n][queue][act]` in ns an item; `purgatory`: a row a round."""
+    """`timers[n][queue][act]` in ns per item; `purgatory`: a row per round."""
     gc.disable()
     # First, while the process is small: what it frees for others to use again would not show in its resident bytes.
     rows = purgatory(by_scale(scale, 500, 20_000, 300_000), note)

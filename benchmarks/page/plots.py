@@ -1,4 +1,4 @@
-"""The growth plots of docs/performance.md: four decades of connections, a line a peer.
+"""The growth plots of docs/performance.md: four decades of connections, a line per peer.
 
 One rule: the same figures give the same bytes: no date, no random names, and the font that matplotlib brings.
 """

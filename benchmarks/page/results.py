@@ -115,7 +115,7 @@ def comparisons(results: Results) -> Iterator[Comparison]:
             us, them = (results.get("servers", "results", name) for name in (ours, theirs))
             for key, what, unit in (
                 ("bytes_per_idle_connection", "server: memory of an idle connection", "B"),
-                ("cpu_us", "server: CPU a request", "us"),
+                ("cpu_us", "server: CPU per request", "us"),
             ):
                 a, b = middle(us.get(key)), middle(them.get(key))
                 if a is not None and b is not None and b > 0:

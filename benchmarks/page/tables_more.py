@@ -55,7 +55,7 @@ def echo_table(results: Results) -> str:
         for name, each in found.items()
     ]  # fmt: skip
     head = [f"{results.get('echo', 'rounds')} rounds of {results.get('echo', 'requests_a_round'):,} requests",
-            "CPU us a request", "x plain, CPU", "x plain, wall"]  # fmt: skip
+            "CPU us per request", "x plain, CPU", "x plain, wall"]  # fmt: skip
     return table(head, rows)
 
 
@@ -75,7 +75,7 @@ def servers_table(results: Results) -> str:
     n = results.get("servers", "size", "connections")
     words = f"{n:,} idle connections to each; `wrk` shares the machine with the server."
     return f"{words}\n\n" + table(
-        ["", "bytes an idle connection", "CPU us a request", "wrk requests/s", "p99 ms"], rows
+        ["", "bytes an idle connection", "CPU us per request", "wrk requests/s", "p99 ms"], rows
     )
 
 
@@ -90,7 +90,7 @@ def journal_table(results: Results) -> str:
     events = "; ".join(f"{name} {cell(each, 'ns')}" for name, each in results.get("journal", "event_ns").items())
     size = results.get("journal", "parquet_bytes_per_row")
     head = ["journal: a touch in `gaps` mode, ns", "bare", "logging", "difference", "ratio"]
-    return table(head, rows) + f"\n\nEach event: {events}; {size:.1f} bytes a row as Parquet."
+    return table(head, rows) + f"\n\nEach event: {events}; {size:.1f} bytes per row as Parquet."
 
 
 def timers_table(results: Results) -> str:
@@ -125,7 +125,7 @@ def loadgen_table(results: Results) -> str:
     lag, memory = own["lag_s"], own["rss_bytes_per_connection"]
     return (
         f"The load generator with {report['connections']['established']:,} connections and "
-        f"{quantity(results.get('loadgen', 'rate'))} actions a second wanted: {cell(memory)} bytes a connection, "
+        f"{quantity(results.get('loadgen', 'rate'))} actions a second wanted: {cell(memory)} bytes per connection, "
         f"{own['cpu_fraction'] * 100:.0f} % of a processor, its own lag {cell((lag['p50'] or 0) * 1e3)} ms in the "
         f"median, {cell((lag['p99'] or 0) * 1e3)} ms at the 99th percentile."
     )

@@ -40,7 +40,7 @@ from .jvm_process import Jvm, Missing, compiled, running, versions
 LEASE = "lease.touch"
 PEERS = {
     "netty-wheel": "Netty HashedWheelTimer: cancel + newTimeout",
-    "netty-wheel-lazy": "Netty HashedWheelTimer, one store a packet, re-armed only when it fires",
+    "netty-wheel-lazy": "Netty HashedWheelTimer, one store per packet, re-armed only when it fires",
     "netty-idle-handler": "Netty IdleStateHandler in a pipeline, a read and a read-complete a packet",
     "netty-pipeline": "the same pipeline without it: the control",
     "zookeeper": "ZooKeeper ExpiryQueue.update, first of a tick",

@@ -11,7 +11,7 @@ from .peer import Peer
 
 
 class AsyncioTimer(Peer):
-    """asyncio: a timer a connection, cancelled and set again at each packet. As aiohttp, hypercorn and others do."""
+    """asyncio: a timer per connection, cancelled and set again at each packet. As aiohttp, hypercorn and others do."""
 
     name, how = "asyncio call_later + cancel", "cancels the timer, sets another"
     largest = steady_largest = 1_000_000
@@ -84,7 +84,7 @@ class UvloopTimer(AsyncioTimer):
 
 
 class TrioScope(Peer):
-    """trio: a task a connection in a cancel scope whose deadline each packet sets anew."""
+    """trio: a task per connection in a cancel scope whose deadline each packet sets anew."""
 
     name, how = "trio scope, deadline set anew", "`scope.deadline = now + timeout`"
     largest, steady_largest = 100_000, 0

@@ -48,7 +48,7 @@ class HeapPerTouch(Peer):
 
 
 class HeapRearmed(HeapPerTouch):
-    """heapq with one entry a connection: a touch stores, the entry is pushed again when it comes up."""
+    """heapq with one entry per connection: a touch stores, the entry is pushed again when it comes up."""
 
     name, how = "heapq, re-armed when it comes up", "stores the deadline; the heap is not touched"
     steady_largest = 1_000_000

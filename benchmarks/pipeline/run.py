@@ -6,7 +6,7 @@
 
 Rules: every engine reads the same generated files; rounds are interleaved, each engine in a fresh process, and only
 ratios within a round are believed; answers are compared, and a difference ends the run; reading the files' facts and
-starting an engine are reported apart, for all alike. Needs room below --data: 20 bytes an event, 60 with the table.
+starting an engine are reported apart, for all alike. Needs room below --data: 20 bytes per event, 60 with the table.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ def run_watched(command: list[str], told: dict[str, Any]) -> Watch:
 
 
 def in_gaps(files: list[Path]) -> dict[str, Any]:
-    """Connections an event in *files*; and what they would be in `gaps` mode: which share of the rows, bytes a row."""
+    """Connections per event in *files*; and what they would be in `gaps` mode: which share of the rows, bytes per row."""
     rows = kept = size = opens = 0
     for path in files:
         table = pq.read_table(path)

@@ -9,7 +9,7 @@ same client; a server that is not asked sleeps.
 - `bytes_per_idle_connection`: each of many connections asks once and falls silent; resident memory of the server when
   all have been silent for a while, against that before the first, when the server has answered some others; and the
   same for each quarter of them.
-- `cpu_us`: server CPU a request, with some connections that ask again and again, one request in flight each.
+- `cpu_us`: server CPU per request, with some connections that ask again and again, one request in flight each.
 - `wrk`: what wrk makes of it, where that is installed: requests a second of wall time and the CPU of each.
 
 Ratios are ours / theirs, of cost: below one is better for us.
@@ -171,7 +171,7 @@ def _open(group: Sequence[Server], clients: dict[str, list[socket.socket]], coun
 
 
 def busy_rounds(servers: dict[str, Server], size: Size, note: Callable[[str], None]) -> dict[str, list[float]]:
-    """Microseconds of server CPU a request, a sample a round."""
+    """Microseconds of server CPU per request, a sample a round."""
     found: dict[str, list[float]] = {name: [] for name in servers}
     with ExitStack() as stack:
         clients = {name: [stack.enter_context(server.dial()) for _ in range(BUSY)] for name, server in servers.items()}
@@ -191,7 +191,7 @@ def busy_rounds(servers: dict[str, Server], size: Size, note: Callable[[str], No
 def wrk_rounds(
     servers: dict[str, Server], size: Size, note: Callable[[str], None]
 ) -> dict[str, dict[str, list[float]]]:
-    """What wrk finds in a second: requests a second, the median and the 99th percentile of latency, CPU a request."""
+    """What wrk finds in a second: requests per second, the median and the 99th percentile of latency, CPU per request."""
     found: dict[str, dict[str, list[float]]] = {}
     for turn in range(size.wrk_rounds):
         note(f"wrk: round {turn + 1} of {size.wrk_rounds}")
@@ -255,7 +255,7 @@ def _compared(
 
 
 def table(report: dict[str, Any]) -> str:
-    """The medians, one line a server, and the ratios."""
+    """The medians, one line per server, and the ratios."""
     lines = [f"{'':18}{'bytes/idle':>11}{'empty MiB':>11}{'cpu us/request':>16}{'wrk requests/s':>16}{'p99 ms':>9}"]
     for name, found in report["results"].items():
         wrk = found.get("wrk")

@@ -1,4 +1,4 @@
-"""What a person sees while a run goes on: a live display on a terminal, one plain line a second elsewhere.
+"""What a person sees while a run goes on: a live display on a terminal, one plain line per second elsewhere.
 
 One rule: drawing happens in the parent and only there; nothing here can make a connection late.
 """
@@ -25,7 +25,7 @@ class Display(Protocol):
 
 
 class PlainLines:
-    """At most one line a second on *stream*."""
+    """At most one line per second on *stream*."""
 
     def __init__(self, stream: TextIO) -> None:
         self.stream = stream

@@ -25,7 +25,7 @@ SPARKS = 60
 
 
 class LiveDashboard:
-    """Draws progress on a terminal, at most four times a second."""
+    """Draws progress on a terminal, at most four times per second."""
 
     def __init__(self, stream: TextIO) -> None:
         self.live = Live(console=Console(file=stream), auto_refresh=False, transient=True)

@@ -93,7 +93,7 @@ class AsyncioReaper:
     # ---- waking --------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Reap from now on. Wakes once an epoch and at due instants; with nothing registered, not at all.
+        """Reap from now on. Wakes once per epoch and at due instants; with nothing registered, not at all.
 
         Raises:
             RuntimeError: it runs already.

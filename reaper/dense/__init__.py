@@ -1,1 +1,1 @@
-"""The law of the core at a few bytes a connection."""
+"""The law of the core at a few bytes per connection."""

@@ -4,7 +4,7 @@
     log.py      `Journal` and the log of one connection: what an event loop calls
     writer.py   the thread behind it: batches, rotation, retries
     files.py    streams, Parquet files, recovery of what a crash left, retention
-    leases.py   leases that log their own long silences: `gaps` mode at the price of one comparison a touch
+    leases.py   leases that log their own long silences: `gaps` mode at the price of one comparison per touch
 
 Importing this package imports neither pyarrow nor any framework; making a `Journal` that is not off imports pyarrow.
 """

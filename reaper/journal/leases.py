@@ -1,4 +1,4 @@
-"""Leases that log their own long silences: `gaps` mode at the price of one comparison a touch.
+"""Leases that log their own long silences: `gaps` mode at the price of one comparison per touch.
 
 A touch knows no time, only the open epoch. So the times that come from here are epochs': activity counts as noted at
 the instant its epoch was opened, less than one epoch before it really was. Silences are therefore exact to one epoch,

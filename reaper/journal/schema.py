@@ -59,7 +59,7 @@ COLUMNS = (
     Column("n", "int64"),  # end row: activities counted, at least the activity rows written
     Column("idle_sum_ns", "int64"),  # end row: sum of idle_ns over the activity rows written
     Column("peer", "int64", since=2),  # open row: peer_key(), the same number on both sides of one connection
-    Column("wall_offset_ns", "int64", since=2),  # t + this = Unix time in ns, measured at least once a minute
+    Column("wall_offset_ns", "int64", since=2),  # t + this = Unix time in ns, measured at least once per minute
 )
 
 
@@ -110,7 +110,7 @@ def peer_key(client: tuple[Any, ...], server: tuple[Any, ...]) -> int:
         0 <= key < 2**63. Among 100,000 connections two keys coincide with a probability of 1 in 10**9.
     Raises:
         InvalidArgument: a host is not a numeric IP address.
-    Cost: about 3 us; once a connection.
+    Cost: about 3 us; once per connection.
     """
     digest = hashlib.blake2b(_packed(client) + _packed(server), digest_size=8).digest()
     return int.from_bytes(digest, "big") >> 1

@@ -12,7 +12,7 @@ from ..core.ticks import check_timeout
 from ..errors import InvalidArgument, shown
 
 STEPS = 16
-"""Distinct timeouts that jitter makes of one. Each costs the core a slot an epoch; more would spread no finer than a
+"""Distinct timeouts that jitter makes of one. Each costs the core a slot per epoch; more would spread no finer than a
 second's reaps over sixteen instants."""
 
 

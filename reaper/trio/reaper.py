@@ -113,7 +113,7 @@ class TrioReaper:
     # ---- running -------------------------------------------------------------------------------------------------
 
     async def run(self, *, task_status: trio.TaskStatus[TrioReaper] = trio.TASK_STATUS_IGNORED) -> NoReturn:
-        """Reap until cancelled. Wakes once an epoch and at due instants; with nothing registered, not at all.
+        """Reap until cancelled. Wakes once per epoch and at due instants; with nothing registered, not at all.
 
         Raises:
             RuntimeError: it runs already.

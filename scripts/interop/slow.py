@@ -15,11 +15,11 @@ import time
 from .tools import OUT, Established, Healthy, metrics, server, tool
 
 CONNECTIONS = 1000
-RATE = 500  # connections a second
+RATE = 500  # connections per second
 TICK = 1.0
 LONGEST = 20  # seconds a run may take
 FEW = 5  # connections of the healthy client and of slowhttptest's own probe
-RESOLUTION = 1.0  # seconds: slowhttptest opens in batches, and we look five times a second
+RESOLUTION = 1.0  # seconds: slowhttptest opens in batches, and we look five times per second
 
 SMALLEST_BUFFER = 2304  # bytes that Linux takes for a peer that reads nothing; at 240 B/s they pay for 9.6 s
 

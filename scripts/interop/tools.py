@@ -100,7 +100,7 @@ class Healthy:
 
 
 class Established:
-    """How many connections the kernel holds to the server's port, looked up several times a second."""
+    """How many connections the kernel holds to the server's port, looked up several times per second."""
 
     def __init__(self, port: int, interval: float = 0.2) -> None:
         self._needle = f":{port:04X} "

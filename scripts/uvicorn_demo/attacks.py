@@ -172,7 +172,7 @@ async def does_not_read(client: Client) -> None:
 
 
 async def reads_a_trickle(client: Client) -> None:
-    """Asks for much and reads a few bytes a second."""
+    """Asks for much and reads a few bytes per second."""
     await client.connect(SMALL_BUFFER)
     client.count()
     await client.send(BIG)

@@ -25,7 +25,7 @@ WAITING = 30
 
 
 async def healthy(port: int, seconds: float) -> tuple[int, int]:
-    """Ask ten times a second, on a new connection each time: how many were answered, and how many were not."""
+    """Ask ten times per second, on a new connection each time: how many were answered, and how many were not."""
     end = time.monotonic() + seconds
     answered = failed = 0
     while time.monotonic() < end:

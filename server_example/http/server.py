@@ -114,7 +114,7 @@ class HttpServer:
         return found if method in getattr(found, "methods", ("GET", "HEAD")) else _not_allowed
 
     def date(self) -> str:
-        """The Date header, made once a second."""
+        """The Date header, made once per second."""
         now = int(trio.current_time())
         if now != self._date[0]:
             self._date = (now, formatdate(usegmt=True))

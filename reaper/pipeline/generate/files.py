@@ -92,7 +92,7 @@ def in_time_order(found: Rows) -> Rows:
 
 @dataclass(slots=True)
 class Wall:
-    """The wall clock of one machine beside its monotonic one: it drifts, and is measured once a minute."""
+    """The wall clock of one machine next to its monotonic one: it drifts, and is measured once per minute."""
 
     start_ns: int
     """First anchor, on the monotonic clock."""

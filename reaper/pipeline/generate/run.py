@@ -32,7 +32,7 @@ GAP_THRESHOLD_NS = S
 WRITERS_PER_HOST = 4
 WINDOW_ROWS = 150_000
 LEAST_WINDOWS = 60
-"""The number of rows is steered once a window."""
+"""The number of rows is steered once per window."""
 
 MOST_STALLS = 6
 CROWD_SHARE = 0.08
@@ -96,7 +96,7 @@ def generate(plan: Plan, out: Path, progress: Callable[[str], None] = lambda _: 
         an audit must come to.
     Raises:
         InvalidArgument: *out* holds Parquet files already.
-    Cost: about 0.5 us a row on one core; some hundred MB, whatever the number of rows.
+    Cost: about 0.5 us per row on one core; some hundred MB, whatever the number of rows.
     """
     if out.exists() and any(out.rglob("*.parquet")):
         raise InvalidArgument(f"out must be a directory without Parquet files, got {str(out)!r}")

@@ -22,7 +22,7 @@ from .manifest import BUCKETS, ORDER, is_pattern, write_manifest
 from .runs import Facts
 
 ROWS_PER_BUCKET = 2_000_000
-"""A task sorts one bucket, about 100 bytes a row, and reads one later."""
+"""A task sorts one bucket, about 100 bytes per row, and reads one later."""
 
 LEAST_BUCKETS, MOST_BUCKETS = 4, 4096
 
