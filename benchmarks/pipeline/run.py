@@ -117,7 +117,7 @@ def run_watched(command: list[str], told: dict[str, Any]) -> Watch:
 
 
 def in_gaps(files: list[Path]) -> dict[str, Any]:
-    """Connections per event in *files*; and what they would be in `gaps` mode: which share of the rows, bytes per row."""
+    """Connections per event in *files*; and in `gaps` mode: which share of the rows, and bytes per row."""
     rows = kept = size = opens = 0
     for path in files:
         table = pq.read_table(path)

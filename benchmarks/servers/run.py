@@ -191,7 +191,7 @@ def busy_rounds(servers: dict[str, Server], size: Size, note: Callable[[str], No
 def wrk_rounds(
     servers: dict[str, Server], size: Size, note: Callable[[str], None]
 ) -> dict[str, dict[str, list[float]]]:
-    """What wrk finds in a second: requests per second, the median and the 99th percentile of latency, CPU per request."""
+    """What wrk finds: requests per second, the median and the 99th percentile of latency, CPU per request."""
     found: dict[str, dict[str, list[float]]] = {}
     for turn in range(size.wrk_rounds):
         note(f"wrk: round {turn + 1} of {size.wrk_rounds}")

@@ -3,7 +3,7 @@
 One rule: *inside, everything is counted in whole ticks* - a deadline is rounded up once, on the way in, and `now` down,
 so no level can fire early and the levels need no rounding of their own.
 
-Level 1 has one slot per tick. A slot of level n+1 is as long as the whole of level n, so `wheel_size` slots per level reach
+Level 1 has one slot per tick. A slot of level n+1 is as long as the whole of level n, so the levels reach
 exponentially far; levels are made when a deadline first needs them. A timer lies in the finest level that reaches it.
 When the clock arrives at the start of a slot above level 1, its timers cascade: each moves down to the level that now
 fits it. A heap holds the start of every slot that is in use; it says when there is work, and a clock that jumps visits
