@@ -19,7 +19,7 @@ from .attacks import PLAIN, Attack, Borne, all_borne, grows_old
 from .trials import WAITING, healthy, loader, paused, requests_per_second
 
 TIMEOUT = 3.0
-"""Seconds, of every kind in the demo, so that nobody has to wait for it; `max_age` is longer than one."""
+"""Seconds, of every kind in the demo, so that the demo is short; `max_age` is longer than one."""
 
 MAX_AGE = 5.0
 PAUSE = 3 * TIMEOUT
