@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import random
 import socket
 from functools import partial
@@ -352,3 +353,60 @@ async def test_a_handler_that_swallows_its_silence_in_a_loop_lets_the_loop_run()
                 passes += 1
     assert swallowed == 1000
     assert passes >= 900
+
+
+# ---- the garbage collector -------------------------------------------------------------------------------------------
+
+
+async def test_a_tamed_collector_never_visits_the_connections_that_are_there(autojump_clock):
+    """Ten thousand more objects come, as of new connections; what a collection visits then does not grow with them."""
+    before = gc.get_threshold(), gc.get_freeze_count()
+    visited: list[int] = []
+
+    def note(phase: str, info: dict[str, int]) -> None:
+        if phase == "start":
+            visited.append(sum(len(gc.get_objects(generation)) for generation in range(info["generation"] + 1)))
+
+    async with open_reaper(tick=1.0, tame_gc=True) as r, trio.open_nursery() as nursery:
+        gc.callbacks.append(note)
+
+        async def one() -> None:
+            with r.watch(None, idle=5):
+                await trio.sleep_forever()
+
+        for _ in range(3000):
+            nursery.start_soon(one)
+            await trio.lowlevel.checkpoint()
+        await trio.sleep(10)
+        gc.callbacks.remove(note)
+    assert len(visited) >= 3
+    assert max(visited) < 150_000
+    assert (gc.get_threshold(), gc.get_freeze_count()) == before
+
+
+async def test_connections_that_have_ended_leave_no_circle_for_the_collector(autojump_clock):
+    async def ping(connection) -> None:
+        """Not answered."""
+
+    async def one(r: TrioReaper, **options) -> None:
+        with r.watch(None, idle=5, **options) as connection:
+            connection.touch()
+            connection.deadline(100, "age")
+            await trio.sleep_forever()
+
+    def alive() -> int:
+        return sum(type(thing) is reaper.trio.Connection for thing in gc.get_objects())
+
+    async with open_reaper(tick=1.0) as r:
+        gc.collect()
+        before = alive()
+        gc.disable()
+        try:
+            async with trio.open_nursery() as nursery:
+                for _ in range(20):
+                    nursery.start_soon(one, r)
+                    nursery.start_soon(partial(one, r, probe=ping, grace=2))
+            await trio.sleep(1)
+            assert alive() == before
+        finally:
+            gc.enable()

@@ -3,7 +3,8 @@
 The rule of this room: *it imports no framework and never waits*; an adapter calls its steps and waits in between.
 
 Read in this order: `driver` (the steps of a wake), `awake` (the clock that stalls do not count on), `watched` (a
-connection), `operations` (probes and drains), `books` (how ends are written down), `slices`, `sockets`, `accepting`.
+connection), `operations` (probes and drains), `books` (how ends are written down), `slices`, `sockets`, `accepting`,
+`collecting`.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 from .accepting import ACCEPT_PAUSE, ACCEPTS_PER_PASS, Burst, accept_burst, after
 from .awake import AwakeClock
 from .books import Books
+from .collecting import tamed_collector
 from .driver import Driver, unread_of
 from .operations import Answer, Leave
 from .slices import LONGEST_SLICE, PROBE_GRACE, REAPS_PER_SLICE, fair_slice
@@ -37,6 +39,7 @@ __all__ = [
     "acknowledged",
     "peer_has_shut",
     "reset_on_close",
+    "tamed_collector",
     "accept_burst",
     "after",
     "Burst",

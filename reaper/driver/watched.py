@@ -265,7 +265,9 @@ class Watched(Ward):
         if self._deadlines is not None:
             for deadline in self._deadlines:
                 deadline.release()
-        self.touch = _nothing  # not the dead lease's: a connection that has ended leaves no cycle for the collector
+        # Not the dead lease's, and no answer any more: a connection that has ended leaves no circle for the collector.
+        self.touch = _nothing
+        self.answer = None
         self._driver.ended(self)
 
 

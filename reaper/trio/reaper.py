@@ -13,7 +13,7 @@ import math
 import socket as socket_module
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from typing import Any, NoReturn
 
 import trio
@@ -22,9 +22,11 @@ from ..config.settings import ReaperConfig
 from ..core.lease import Hook, Lease
 from ..core.reaper import IdleReaper
 from ..core.ticks import check_timeout
+from ..driver.collecting import tamed_collector
 from ..driver.driver import Driver
 from ..driver.slices import PROBE_GRACE
 from ..driver.watched import Probe, Ward
+from ..errors import InvalidArgument
 from ..journal import Journal
 from ..metrics import LoopStatistics
 from .connection import Connection, socket_of
@@ -353,8 +355,14 @@ async def open_reaper(
     jitter: float | None = None,
     reaps_per_second: float | None = None,
     seed: int | None = None,
+    tame_gc: bool = False,
 ) -> AsyncIterator[TrioReaper]:
-    """A running `TrioReaper` for the length of an `async with` block. Arguments as there."""
+    """A running `TrioReaper` for the length of an `async with` block. Arguments as there.
+
+    Args:
+        tame_gc: Whether the garbage collector of this process visits only what is new for that long, so that it never
+            holds the loop for as long as it takes to visit all connections. See `reaper.driver.collecting`.
+    """
     reaper = TrioReaper(
         config,
         idle=idle,
@@ -366,12 +374,15 @@ async def open_reaper(
         reaps_per_second=reaps_per_second,
         seed=seed,
     )
-    async with trio.open_nursery() as nursery:
-        await nursery.start(reaper.run)
-        try:
-            yield reaper
-        finally:
-            nursery.cancel_scope.cancel()
+    if tame_gc is not True and tame_gc is not False:
+        raise InvalidArgument(f"tame_gc must be True or False, got {tame_gc!r}")
+    with tamed_collector() if tame_gc else nullcontext():
+        async with trio.open_nursery() as nursery:
+            await nursery.start(reaper.run)
+            try:
+                yield reaper
+            finally:
+                nursery.cancel_scope.cancel()
 
 
 def journal_clock() -> Callable[[], int]:
