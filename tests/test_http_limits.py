@@ -139,6 +139,14 @@ async def test_bytes_that_came_for_an_earlier_request_pay_for_nothing_later(cloc
         assert server.counters.reaped == {"min_in_rate": 1}
 
 
+async def test_the_bytes_of_the_headers_pay_for_nothing(clock: MockClock) -> None:
+    async with running() as server, await server.connect() as stream:
+        await stream.send_all(upload(100).replace(b"Host: x", b"Host: x\r\nX: " + b"x" * 4000))
+        start = trio.current_time()
+        assert (await head_of(stream)).startswith(b"HTTP/1.1 408 ")
+        assert trio.current_time() - start < 8
+
+
 # ---- a peer that goes while its request is in flight ---------------------------------------------------------------
 
 SLEEP = b"GET /sleep?s=200 HTTP/1.1\r\nHost: x\r\n\r\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pkgutil
 import re
 import signal
 import socket
@@ -13,6 +14,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+
+from reaper.config import OPTIONS
 
 ROOT = Path(__file__).parent.parent
 PAGES = {path: (ROOT / path).read_text() for path in ("README.md", "docs/guide.md", "docs/scale.md")}
@@ -212,6 +215,20 @@ def test_links_point_to_what_exists(path: str) -> None:
         if anchor:
             titles = re.findall(r"^#+ (.*)$", found.read_text(), re.MULTILINE)
             assert anchor in {re.sub(r"[^\w -]", "", title).strip().lower().replace(" ", "-") for title in titles}, link
+
+
+@pytest.mark.parametrize(
+    "path",
+    sorted(str(p.relative_to(ROOT)) for p in (*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")) if p.stem != "CHANGELOG"),
+)
+def test_names_and_files_that_pages_mention_exist(path: str) -> None:
+    text = (ROOT / path).read_text()
+    for name in set(re.findall(r"`(reaper(?:\.[A-Za-z_]\w*)+)", text)) - {"reaper.toml", *OPTIONS}:
+        pkgutil.resolve_name(name)
+    for file in re.findall(
+        r"`((?:reaper|server_example|loadgen|scripts|benchmarks|tests|examples|docs)/[\w./-]+)`", text
+    ):
+        assert (ROOT / file).exists(), file
 
 
 def test_tests_that_pages_name_exist() -> None:

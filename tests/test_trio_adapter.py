@@ -223,7 +223,7 @@ async def test_an_answered_probe_spares_and_an_unanswered_one_reaps(autojump_clo
             await trio.sleep_forever()
         elapsed = trio.current_time() - start
     assert len(pings) == 3
-    assert pings[2] + 2 <= elapsed <= pings[2] + 3
+    assert pings[2] + 1.99 <= elapsed <= pings[2] + 3  # its time begins when it is decided on, a pass before it is sent
     assert connection.reason == "unanswered"
     assert r.driver._purgatory.delayed == 0
     assert r.driver._purgatory.watched == 0

@@ -79,6 +79,44 @@ async def test_every_connection_ends_once_with_its_reason(tmp_path, autojump_clo
     assert [row["idle_ns"] // 10**9 for row in found if row["kind"] == "activity"] in ([3], [4])
 
 
+async def test_a_stall_leaves_rows_that_explain_why_the_reap_came_later(tmp_path, autojump_clock):
+    clock = trio.lowlevel.current_clock()
+    with Journal(tmp_path, writer=1, tick=1.0, clock_ns=journal_clock(), background=False) as journal:
+        async with open_reaper(tick=1.0, journal=journal) as r, trio.open_nursery() as nursery:
+
+            async def silent():
+                with r.watch(None, idle=5):
+                    await trio.sleep_forever()
+
+            async def answers():
+                with r.watch(None, idle=5) as connection:
+                    await trio.sleep(3)
+                    connection.touch()
+                    await trio.sleep_forever()
+
+            start = trio.current_time()
+            nursery.start_soon(silent)
+            nursery.start_soon(answers)
+            await trio.sleep(2.25)
+            clock.jump(20)  # what a handler that blocks the loop does to every clock
+        took = trio.current_time() - start
+    assert 25 <= took <= 28.5
+    found = rows(tmp_path)
+    (stall,) = [row for row in found if row["reason"] == "stall" and row["idle_ns"] > 10**9]
+    assert 19 * 10**9 < stall["idle_ns"] <= 20 * 10**9
+    reaps = [row for row in found if row["kind"] == "reap"]
+    (activity,) = [row for row in found if row["kind"] == "activity"]
+    assert activity["idle_ns"] > 19 * 10**9
+    for reap in reaps:
+        assert 0 <= reap["t"] - reap["due_ns"] <= 10**9
+        assert reap["timeout_ms"] == 5000
+        last = max(row["t"] for row in found if row["conn"] == reap["conn"] and row["kind"] != "reap")
+        assert reap["idle_ns"] == reap["t"] - last
+        assert reap["due_ns"] - last >= 5 * 10**9
+    # The silent one was let live for as long as the stall took, the other spoke after it.
+    assert sorted((row["idle_ns"] - 5 * 10**9) // 10**9 >= 19 for row in reaps) == [False, True]
+
+
 @pytest.mark.slow
 async def test_a_real_connection_carries_its_peer_and_what_spared_it(tmp_path):
     with Journal(tmp_path, writer=1, tick=0.1, clock_ns=journal_clock(), background=False) as journal:

@@ -39,7 +39,7 @@ class Books:
     def __init__(self, core: IdleReaper, clock: AwakeClock, journal: Journal | None, listener: str | None) -> None:
         self._core = core
         self._clock = clock
-        self._keeper = None if journal is None else Keeper(core, journal)
+        self._keeper = None if journal is None else Keeper(core, journal, clock.real)
         self._listener = listener
         self.reasons: Counter[str] = Counter()
         self.lateness = Histogram()

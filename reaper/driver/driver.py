@@ -16,7 +16,7 @@ from __future__ import annotations
 import itertools
 import math
 import time
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -117,7 +117,6 @@ class Driver:
         self._looked_at = 0.0  # the `now` of the latest final check...
         self._looked_when = 0.0  # ...and when that was, on the loop's clock
         self._probed: list[Watched] = []
-        self._spared_deadlines: list[Lease] = []
 
     # ---- time ----------------------------------------------------------------------------------------------------
 
@@ -184,11 +183,6 @@ class Driver:
                 ward.reap(expiry.reason, expiry)
         if self._probed:
             self._send_probes()
-        if self._spared_deadlines:
-            for lease in self._spared_deadlines:
-                # No timeout but a limit: to be spared once must not buy its whole length again.
-                lease.retime(self.core.epoch_length, self.now())
-            self._spared_deadlines = []
         if self._purgatory.delayed:
             self._advance_operations(now, REAPS_PER_SLICE)
         self.clock.expect(max(now, self._next_wakeup()))
@@ -213,8 +207,9 @@ class Driver:
     def _is_connections(self, uid: Any) -> bool:
         return type(uid) is DeadlineKey or self._ward_of(uid) is not None
 
-    def _final_check(self, leases: Sequence[Lease]) -> Collection[Lease]:
-        """Those of *leases* that must not be reaped now: bytes are unread, or a probe has yet to be answered."""
+    def _final_check(self, leases: Sequence[Lease]) -> Mapping[Lease, float | None]:
+        """Those of *leases* that must not be reaped now, because bytes are unread or a probe has yet to be answered,
+        with the instant that counts as their last activity; None: a limit, which has none."""
         sockets: dict[int, list[Lease]] = {}
         quiet: dict[Lease, Watched] = {}
         pardoned: list[Lease] = []
@@ -237,11 +232,12 @@ class Driver:
         for lease in spared:
             quiet.pop(lease, None)
         self._probed = list(quiet.values())
-        self._spared_deadlines = [lease for lease in spared if type(lease.uid) is DeadlineKey]
         spared += quiet
         spared += pardoned
         self.books.averted(spared)
-        return spared
+        # A limit that activity does not move stays due: to be spared must not buy its whole length again.
+        now = self.now()
+        return {lease: None if type(lease.uid) is DeadlineKey else now for lease in spared}
 
     def _send_probes(self) -> None:
         """Probe those that were quiet. What they say from here on must lie in an epoch of its own, or it is not told
@@ -271,9 +267,11 @@ class Driver:
 
     # ---- connections ---------------------------------------------------------------------------------------------
 
-    def register(self, uid: Any, timeout: float, on: Hook | None = None, *, reason: str = "idle") -> Lease:
+    def register(
+        self, uid: Any, timeout: float, on: Hook | None = None, *, reason: str = "idle", since: Lease | None = None
+    ) -> Lease:
         """`IdleReaper.register` as of now: a lease of the caller's, for what is no watched connection."""
-        lease = self.core.register(uid, timeout, self.now(), on, reason=reason)
+        lease = self.core.register(uid, timeout, self.now(), on, reason=reason, since=since)
         self.poke()
         return lease
 

@@ -8,6 +8,7 @@ every activity to the nanosecond calls `ConnectionLog.touch` with a clock readin
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from ..core.lease import Expiry, Lease
@@ -28,33 +29,41 @@ def nanoseconds(seconds: float) -> int:
     return round(seconds * 1e9)
 
 
-def log_gaps(core: IdleReaper, journal: Journal) -> None:
-    """Make every lease that *core* registers from now on log a silence beyond the journal's threshold.
-
-    Leases without a log work as ever; a `Keeper` gives them theirs.
-    """
-    core.report_silences(journal.gap_threshold_ns / 1e9, _log_silence)
-
-
-def _log_silence(lease: Lease, since: float, until: float) -> None:
-    if (log := settled(lease)) is not None:
-        log.gap(log.last_ns, nanoseconds(until))
-
-
 class Keeper:
-    """Keeps the journal of one core's connections: what an adapter calls at each event. Times are the core's seconds.
+    """Keeps the journal of one core's connections: what an adapter calls at each event.
 
+    Times that are passed in are seconds of the journal's clock. Those that leases and expiries carry are the core's.
     The timeout that a row carries is read from the lease when the row is written; a suspended lease has none in force.
 
     Args:
-        core: Its leases log their silences from now on; those of connections that are not `opened` here stay silent.
-        journal: Made with `clock_ns` reading the same clock as *core*'s times.
+        core: Leases registered from now on log their silences beyond the journal's threshold once they are `opened`;
+            the others work as ever.
+        journal: Made with `clock_ns`.
+        real: Turns an instant of *core*'s clock into one of the journal's; None: they are the same. A core whose clock
+            leaves out stalls needs it.
     """
 
-    def __init__(self, core: IdleReaper, journal: Journal) -> None:
-        log_gaps(core, journal)
+    def __init__(self, core: IdleReaper, journal: Journal, real: Callable[[float], float] | None = None) -> None:
         self.journal = journal
+        self._real = _same if real is None else real
         self._notable = core.tick * NOTABLE_SHARE
+        core.report_silences(journal.gap_threshold_ns / 1e9, self._silence_ended)
+
+    def _silence_ended(self, lease: Lease, since: float, until: float) -> None:
+        if (log := self._settled(lease)) is not None:
+            log.gap(log.last_ns, self._ns(until))
+
+    def _ns(self, instant: float) -> int:
+        return nanoseconds(self._real(instant))
+
+    def _settled(self, lease: Lease) -> ConnectionLog | None:
+        """The log of *lease*, with the latest activity, which only the lease knows; None: it has none, or has ended."""
+        log: ConnectionLog | None = getattr(lease, "log", None)
+        if log is None or log.ended:
+            return None
+        log.last_ns = max(log.last_ns, self._ns(lease.active_from))
+        log.timeout_ms = timeout_ms(lease)
+        return log
 
     def opened(self, lease: Lease, now: float, listener: str | None = None, peer: int | None = None) -> None:
         """A connection was accepted at *now*, exactly (two sides are joined by it), and *lease* watches it."""
@@ -63,7 +72,7 @@ class Keeper:
 
     def averted(self, lease: Lease, now: float) -> None:
         """*lease* was due, and spared at the final check."""
-        if (log := settled(lease)) is not None:
+        if (log := self._settled(lease)) is not None:
             log.averted(nanoseconds(now))
 
     def reaped(self, lease: Lease, expiry: Expiry) -> None:
@@ -71,15 +80,15 @@ class Keeper:
 
         An *expiry* of another lease of that connection is a deadline: activity did not move it.
         """
-        if (log := settled(lease)) is not None:
+        if (log := self._settled(lease)) is not None:
             if expiry.lease is lease:
                 log.timeout_ms = round(expiry.timeout * 1e3)  # a lease that was reaped no longer knows its timeout
-            now, due = nanoseconds(expiry.now), nanoseconds(expiry.due)
+            now, due = self._ns(expiry.now), self._ns(expiry.due)
             log.reap(now, due, expiry.reason, deadline=expiry.lease is not lease)
 
     def ended(self, lease: Lease, now: float, reason: str | None = None, *, by_peer: bool) -> None:
         """The connection of *lease* ended without the reaper. Before the lease is released; after a reap: nothing."""
-        if (log := settled(lease)) is not None:
+        if (log := self._settled(lease)) is not None:
             (log.close_peer if by_peer else log.close_app)(nanoseconds(now), reason)
 
     def stalled(self, now: float, lag: float) -> None:
@@ -102,11 +111,5 @@ def timeout_ms(lease: Lease) -> int:
     return 0 if timeout is None or timeout > OFF or lease.suspended else round(timeout * 1e3)
 
 
-def settled(lease: Lease) -> ConnectionLog | None:
-    """The log of *lease*, with the latest activity, which only the lease knows; None: it has none, or it has ended."""
-    log: ConnectionLog | None = getattr(lease, "log", None)
-    if log is None or log.ended:
-        return None
-    log.last_ns = max(log.last_ns, nanoseconds(lease.active_from))
-    log.timeout_ms = timeout_ms(lease)
-    return log
+def _same(instant: float) -> float:
+    return instant

@@ -220,14 +220,15 @@ class IdlePolicy:
             self.phase = phase
             self._begin(now)
 
-    def request(self, now: float, ahead: int = 0) -> None:
+    def request(self, now: float, ahead: int = 0, head: int = 0) -> None:
         """A request has begun: it is in flight, and with it its own allowances for body and response.
 
         Args:
-            ahead: How many bytes of its body have come already. They pay for the waiting to come, as does whatever
-                came in one piece with its head.
+            ahead: How many bytes of its body have come already. They pay for the waiting to come.
+            head: How many bytes its head has. What else came since the request before is body too, although it may
+                not have been decrypted yet.
         """
-        self._ahead, self._fresh = max(self._fresh, ahead), 0
+        self._ahead, self._fresh = max(self._fresh - head, ahead), 0
         self.requests += 1
         self._spare()
         self.enter(Phase.IN_FLIGHT, now)

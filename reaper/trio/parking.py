@@ -22,7 +22,7 @@ from typing import Any, ClassVar, NoReturn, Protocol
 
 import trio
 
-from ..core.lease import Expiry
+from ..core.lease import Expiry, Lease
 from ..core.ticks import check_timeout
 from ..driver.driver import Driver, unread_of
 from ..driver.sockets import waiting
@@ -163,9 +163,9 @@ class ParkingLot:
             self._epoll.register(fd, READABLE)
         return parked
 
-    def _admit(self, fd: int, timeout: float, reason: str) -> Any:
+    def _admit(self, fd: int, timeout: float, reason: str, since: Lease | None = None) -> Any:
         parked: Parked = self._type(fd)
-        parked.lease = self.driver.register(parked, timeout, reason=reason)
+        parked.lease = self.driver.register(parked, timeout, reason=reason, since=since)
         if fd >= len(self._by_fd):
             self._by_fd.extend([None] * (fd + 1 - len(self._by_fd)))
         self._by_fd[fd] = parked

@@ -57,11 +57,8 @@ class WakingLot(ParkingLot):
         if self._nursery is None or self._epoll is None:
             raise RuntimeError("this parking lot does not run: start its run() first, where there is an epoll")
         timeout = self.driver.in_force(idle)
-        parked: Parked = self._admit(connected.detach(), timeout, reason)
+        parked: Parked = self._admit(connected.detach(), timeout, reason, activity)
         parked.remembered = remembered  # type: ignore[attr-defined]
-        # The silence goes on: to put a timeout in force counts from the epoch noted here.
-        parked.lease._epoch = activity._epoch
-        parked.lease.retime(timeout, self.driver.now())
         self._epoll.register(parked.fd, READABLE)
         if self._draining and not parked.has_unread():
             self.reap(parked, "drain")

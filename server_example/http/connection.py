@@ -220,6 +220,7 @@ class HttpConnection:
         self.h11 = self._protocol()
         self._last = False
         self._opening = b""  # the first bytes of the request in hand
+        self._fed = 0  # how many bytes have come since it began
         self._read = self._used = 0  # bytes of the body of the request in hand, with and without what is around it
         self._pieces = 0
         self._persistent = False  # whether the request in hand lets the connection live on
@@ -257,7 +258,7 @@ class HttpConnection:
             event = self.h11.next_event()
             if isinstance(event, h11.Request):
                 ahead = len(self.h11.trailing_data[0])
-                policy.request(trio.current_time(), ahead)
+                policy.request(trio.current_time(), ahead, self._fed - ahead)
                 self._read, self._used = ahead, 0
                 self._check(event)
                 return event
@@ -270,6 +271,7 @@ class HttpConnection:
                     continue
                 begun = True
             self._opening = (self._opening + data[: len(HEAD)])[: len(HEAD)]
+            self._fed += len(data)
             self.h11.receive_data(data)
             if data and policy.phase is not Phase.HEADERS:
                 policy.enter(Phase.HEADERS, trio.current_time())
@@ -284,7 +286,7 @@ class HttpConnection:
                 self.h11.receive_data(useful)
             if closed:
                 self.h11.receive_data(b"")
-        self._opening = useful[: len(HEAD)]
+        self._opening, self._fed = useful[: len(HEAD)], len(useful)
         return bool(useful)
 
     def _protocol(self) -> h11.Connection:
