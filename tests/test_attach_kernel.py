@@ -12,6 +12,7 @@ from contextlib import closing
 import pytest
 from attach_worlds import FakeWorld, RealWorld
 
+from reaper.attach.hands import MOST_PIDFDS, Shutdown, check_shutdown
 from reaper.attach.kernel import Linux, Refusal, jiffy
 from reaper.attach.netlink import Address, addresses_of, cookie_of
 from reaper.attach.sockets import OwnSockets, acks_tell, look
@@ -219,6 +220,42 @@ def test_a_look_by_descriptor_says_what_a_look_by_netlink_says() -> None:
 def test_a_process_that_does_not_exist_has_no_namespace() -> None:
     with pytest.raises(Refusal, match="there is no such process"):
         Linux(2**22 + 1)
+
+
+def test_a_kernel_without_inet_diag_is_refused_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("reaper.attach.kernel.NETLINK_SOCK_DIAG", 30)  # a protocol that no kernel has
+    with pytest.raises(Refusal, match=r"no sock_diag netlink .* CONFIG_INET_DIAG"):
+        Linux()
+
+
+def test_a_kernel_without_pidfd_getfd_is_refused_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("reaper.attach.hands.SYS_PIDFD_GETFD", 100_000)  # a call that no kernel has
+    with subprocess.Popen(["sleep", "30"]) as child:
+        with pytest.raises(Refusal, match=r"no pidfd_getfd .* Linux 5\.6"):
+            check_shutdown(child.pid, 0)
+        child.kill()
+
+
+def test_a_descriptor_that_is_not_there_takes_no_right_to_ask_for() -> None:
+    with subprocess.Popen(["sleep", "30"]) as child:
+        check_shutdown(child.pid, 999)
+        child.kill()
+    with pytest.raises(Refusal, match="has ended"):
+        check_shutdown(child.pid, 0)
+
+
+def test_hands_keep_a_bounded_number_of_process_handles() -> None:
+    """A server with a process per connection: each close concerns another process."""
+    hands = Shutdown(list)
+    children = [subprocess.Popen(["sleep", "30"]) for _ in range(MOST_PIDFDS + 5)]
+    for child in children:
+        hands._pidfd(child.pid)
+    assert len(hands._pidfds) <= MOST_PIDFDS
+    hands.close()
+    assert not hands._pidfds
+    for child in children:
+        child.kill()
+        child.wait()
 
 
 ELSEWHERE = """

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 from attach_servers import PATIENCE, SERVERS, Attach, Client, Nginx, Redis, free_port, tool, until
 
-IDLE = 1.5
-LIMITS = ("--idle", "1500ms", "--tick", "100ms")
+IDLE = 1.0
+LIMITS = ("--idle", "1s", "--tick", "100ms")
 
 
 def live_on(clients: list[Client], seconds: float) -> None:
@@ -41,7 +41,7 @@ def test_silent_clients_of_a_foreign_server_are_closed_and_live_ones_never(kind,
         silent, live = [kind(port) for _ in range(4)], [kind(port) for _ in range(3)]
         for client in silent:
             client.exchange()
-        live_on(live, 2.5 * IDLE)
+        live_on(live, 2.2 * IDLE)
         ages = [client.wait_for_the_end() for client in silent]
         assert min(ages) >= IDLE
         until(lambda: len(attach.of("closed")) == 4, "every silent client is closed")

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import random
+import struct
+import tracemalloc
 
 import pytest
 from attach_worlds import FakeSocket, FakeWorld
@@ -10,7 +13,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from reaper.attach.judge import Limits
+from reaper.attach.judge import Limits, Memory
+from reaper.attach.schedule import Schedule
+from reaper.attach.table import Table
 from reaper.attach.watch import Event, Watch
 
 GRAIN = 0.008
@@ -226,6 +231,18 @@ def test_a_connection_out_of_reach_is_reported_once_and_tried_again() -> None:
     assert not sock.open
 
 
+def test_a_connection_that_cannot_be_found_at_once_is_tried_again_in_a_second() -> None:
+    it = Harness(Limits(idle=10.0, grain=GRAIN))
+    begun = it.world.now
+    it.world.connect()
+    answers = ["later"]
+    real = it.watch._end
+    it.watch._end = lambda ident, inode, again: answers.pop() if answers else real(ident, inode, again)
+    it.run(20.0)
+    assert it.kinds() == ["found", "closed"]
+    assert 11.0 <= it.events[-1].at - begun <= 12.0 + TICK
+
+
 def test_a_peer_that_takes_nothing_is_found_by_the_dump() -> None:
     it = Harness(Limits(idle=1000.0, write=20.0, grain=GRAIN))
     sock = it.world.connect()
@@ -254,6 +271,22 @@ def test_rows_are_reused_and_old_references_mean_nothing() -> None:
     it.run(9.0)
     assert last.open
     assert len(it.watch.table.inode) == 1
+
+
+@pytest.mark.parametrize("connections", [20_000, 90_000, 100_000])
+def test_a_watched_connection_costs_200_bytes(connections: int) -> None:
+    """Just before and just after the index grows, and in between."""
+    schedule, memory = Schedule(TICK, 1000.0), Memory(1000.0, 17, 1000.0, 21)
+    gc.collect()
+    tracemalloc.start()
+    before = tracemalloc.get_traced_memory()[0]
+    table = Table()
+    for number in range(connections):
+        row = table.add(struct.pack("=40xQ", (1 << 33) + number), 5000 + number, memory, 0)
+        schedule.arm(row, table.renew(row), 1000.0 + number % 60)
+    used = tracemalloc.get_traced_memory()[0] - before
+    tracemalloc.stop()
+    assert used / connections <= 200
 
 
 class Guarded(RuleBasedStateMachine):

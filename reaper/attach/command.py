@@ -93,7 +93,7 @@ def run(parsed: argparse.Namespace) -> int:
     except ConfigError as error:
         for line in str(error).splitlines():
             print(line, file=sys.stderr)
-    except (ReaperError, ImportError) as error:
+    except (ReaperError, ImportError, OSError) as error:
         print(f"attach: {error}", file=sys.stderr)
     return UNUSABLE
 

@@ -26,6 +26,11 @@ from .tcpinfo import Snapshot
 SYS_PIDFD_GETFD = 438  # the same number on every architecture but Alpha
 CAP_NET_ADMIN, CAP_SYS_PTRACE = 12, 19
 
+SCAN_EVERY = 1.0
+"""Seconds, at least, between two readings of all descriptors."""
+MOST_PIDFDS = 64
+"""Handles of processes that are kept: a server with a process per connection would use them all up."""
+
 Again = Callable[[Snapshot], bool]
 
 
@@ -37,7 +42,7 @@ class Hands(Protocol):
 
         Returns:
             "closed"; "averted": *again* said no; "gone": it ended by itself; "unreachable": no process that we may
-            touch holds it.
+            touch holds it; "later": ask again in a second.
         """
 
     def close(self) -> None:
@@ -70,10 +75,11 @@ class Shutdown:
         outcome = self._try(ident, inode, again)
         if outcome in ("other", "unreachable"):
             now = self._clock()
-            if now - self._scanned_at >= 1.0:
-                self._owners.scan(self._pids())
-                self._scanned_at = now
-                outcome = self._try(ident, inode, again)
+            if now - self._scanned_at < SCAN_EVERY:
+                return "later"
+            self._owners.scan(self._pids())
+            self._scanned_at = now
+            outcome = self._try(ident, inode, again)
         return "unreachable" if outcome == "other" else outcome
 
     def _try(self, ident: bytes, inode: int, again: Again) -> str:
@@ -95,6 +101,8 @@ class Shutdown:
 
     def _pidfd(self, pid: int) -> int:
         if pid not in self._pidfds:
+            if len(self._pidfds) >= MOST_PIDFDS:
+                self.close()
             self._pidfds[pid] = os.pidfd_open(pid)
         return self._pidfds[pid]
 

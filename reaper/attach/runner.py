@@ -92,8 +92,14 @@ class Runner:
         Raises:
             Refusal: a right or a feature of the kernel is missing.
         """
-        if not self.closes:
-            return
+        try:
+            self._check_rights()
+        except Refusal:
+            if self.closes:
+                raise
+            self.watch.look_only()
+
+    def _check_rights(self) -> None:
         if self._config.how == "destroy":
             check_destroy()
             return

@@ -25,8 +25,10 @@ from .netlink import IDENT_BYTES, cookie_of
 from .tcpinfo import CLOSE_WAIT, ESTABLISHED, Snapshot, parse
 
 SO_COOKIE, TCP_INFO, TCP_QUICKACK, SIOCOUTQ = 57, 11, 12, 0x5411
-_PREFIX = struct.Struct("=I36xQ")  # a descriptor where a foreign ident has ports and addresses; the cookie in its place
-assert _PREFIX.size == IDENT_BYTES
+_IDENT = struct.Struct(
+    "=20xI16xQ"
+)  # a descriptor where a foreign ident has the peer's address; the cookie in its place
+assert _IDENT.size == IDENT_BYTES
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _getsockopt, _shutdown = _libc.getsockopt, _libc.shutdown
@@ -105,7 +107,7 @@ class OwnSockets:
         try:
             if _option(fd, socket.IPPROTO_TCP, TCP_INFO, 8)[0] not in (ESTABLISHED, CLOSE_WAIT):
                 raise InvalidArgument(f"descriptor {fd} is not a connected TCP socket")
-            return _PREFIX.pack(fd, cookie(fd))
+            return _IDENT.pack(fd, cookie(fd))
         except OSError as error:
             raise InvalidArgument(f"descriptor {fd} is not a connected TCP socket: {error.strerror}") from None
 
@@ -113,7 +115,7 @@ class OwnSockets:
         """The connections with *idents* now, in that order; None: closed meanwhile."""
         found: list[Snapshot | None] = []
         for ident in idents:
-            fd, wanted = _PREFIX.unpack(ident)
+            fd, wanted = _IDENT.unpack(ident)
             try:
                 found.append(look(fd, self._clock) if cookie(fd) == wanted else None)
             except OSError:
@@ -122,7 +124,7 @@ class OwnSockets:
 
     def end(self, ident: bytes, again: Callable[[Snapshot], bool]) -> str:
         """See `reaper.attach.hands.Hands`. The descriptor stays its owner's: it reads an end of file, and closes."""
-        fd, _ = _PREFIX.unpack(ident)
+        fd, _ = _IDENT.unpack(ident)
         try:
             held = os.dup(fd)
         except OSError as error:

@@ -1,4 +1,4 @@
-"""What is remembered of each watched connection, in columns: about 130 bytes each, however many there are.
+"""What is remembered of each watched connection, in columns: about 180 bytes each, the index and its slot included.
 
 One rule: *a row is a number, and a number may be reused*. Whatever refers to a row from outside (a slot of the wheel)
 carries the row's generation too, and a reference whose generation has passed refers to nothing.
@@ -10,29 +10,34 @@ from array import array
 from collections.abc import Iterator
 
 from .judge import NONE, Memory
-from .netlink import IDENT_BYTES, cookie_of
+from .netlink import cookie_of
 
 GENERATIONS = 1 << 8
+FAR_BYTES = 26
+"""What differs from one connection of a server to the next: the peer's port and address, and the cookie."""
 
 
 class Table:
     """Rows of connections, found by the socket's cookie.
 
     Args:
-        write, rate: Whether the columns for stalled writes and slow senders are needed.
+        write, rate, age: Whether the columns for stalled writes, slow senders and the age are needed.
     """
 
-    def __init__(self, write: bool = False, rate: bool = False) -> None:
+    def __init__(self, write: bool = False, rate: bool = False, age: bool = False) -> None:
         self._rows: dict[int, int] = {}
         self._free: array[int] = array("I")
-        self._idents = bytearray()
+        self._far = bytearray()
+        self._near: array[int] = array("I")
+        self._nears: list[bytes] = []
+        self._near_ids: dict[bytes, int] = {}
         self.inode: array[int] = array("I")
         self.generation = bytearray()
         self.mark = bytearray()
         """The serial number of the last dump that showed it."""
         self.told = bytearray()
         """Flags of the watch."""
-        self._opened: array[float] = array("d")
+        self._opened: array[float] | None = array("d") if age else None
         self._received: array[int] = array("Q")
         self._acked: array[int] = array("Q")
         self._turn: array[float] = array("d")
@@ -53,19 +58,27 @@ class Table:
 
     def ident(self, row: int) -> bytes:
         """The kernel's name of the connection."""
-        return bytes(self._idents[row * IDENT_BYTES : (row + 1) * IDENT_BYTES])
+        near, far = self._nears[self._near[row]], self._far[row * FAR_BYTES : (row + 1) * FAR_BYTES]
+        return b"".join((near[:2], far[:2], near[2:18], far[2:18], near[18:], far[18:]))
 
     def add(self, ident: bytes, inode: int, memory: Memory, mark: int) -> int:
         """Watch one more connection; its row. O(1) amortised."""
+        near = ident[:2] + ident[4:20] + ident[36:40]
+        far = ident[2:4] + ident[20:36] + ident[40:]
+        number = self._near_ids.setdefault(near, len(self._nears))
+        if number == len(self._nears):
+            self._nears.append(near)
         if self._free:
             row = self._free.pop()
-            self._idents[row * IDENT_BYTES : (row + 1) * IDENT_BYTES] = ident
+            self._far[row * FAR_BYTES : (row + 1) * FAR_BYTES] = far
+            self._near[row] = number
             self.inode[row] = inode
             self.mark[row] = mark
             self.told[row] = 0
         else:
             row = len(self.inode)
-            self._idents += ident
+            self._far += far
+            self._near.append(number)
             self.inode.append(inode)
             self.generation.append(0)
             self.mark.append(mark)
@@ -94,7 +107,7 @@ class Table:
     def memory(self, row: int) -> Memory:
         """What the last look left."""
         return Memory(
-            self._opened[row],
+            float("inf") if self._opened is None else self._opened[row],
             self._received[row],
             self._turn[row],
             self._acked[row],
@@ -105,7 +118,8 @@ class Table:
 
     def remember(self, row: int, memory: Memory) -> None:
         """Keep what this look left."""
-        self._opened[row] = memory.opened
+        if self._opened is not None:
+            self._opened[row] = memory.opened
         self._received[row] = max(memory.received, 0)
         self._turn[row] = memory.turn
         self._acked[row] = max(memory.acked, 0)

@@ -43,6 +43,26 @@ class Target(Protocol):
         """As the user would say it."""
 
 
+class _Held:
+    """The listening sockets that the processes of *target* hold.
+
+    To read all their descriptors costs more than to ask the kernel who listens: only when something new does.
+    """
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+        self._known: frozenset[int] = frozenset()
+        self._ours: frozenset[int] = frozenset()
+
+    def among(self, listeners: list[Listener]) -> list[Listener]:
+        """Those of *listeners*, which are all there are."""
+        inodes = frozenset(listener.inode for listener in listeners)
+        if inodes - self._known:
+            self._ours = _held(self._target.pids()) & inodes
+        self._known = inodes
+        return [listener for listener in listeners if listener.inode in self._ours]
+
+
 class ByPid:
     """A process and its descendants, by the listening sockets that they hold.
 
@@ -61,8 +81,7 @@ class ByPid:
         except (psutil.NoSuchProcess, ValueError):
             raise Refusal(f"--pid {pid}: there is no such process") from None
         self.kernel = kernel
-        self._known: frozenset[int] = frozenset()
-        self._ours: frozenset[int] = frozenset()
+        self._held = _Held(self)
         _readable(pid)
         if not self.listeners():
             raise Refusal(f"--pid {pid}: neither it nor a child of it listens on a TCP port")
@@ -71,13 +90,7 @@ class ByPid:
         """See `Target`."""
         if not self._process.is_running():  # compares the time it was started, too
             raise Refusal(f"process {self.pid} has ended")
-        every = self.kernel.listeners()
-        inodes = frozenset(listener.inode for listener in every)
-        # To read all its descriptors costs more than to ask the kernel who listens: only when something new does.
-        if inodes - self._known:
-            self._ours = _held(self.pids()) & inodes
-        self._known = inodes
-        return [listener for listener in every if listener.inode in self._ours]
+        return self._held.among(self.kernel.listeners())
 
     def pids(self) -> list[int]:
         """See `Target`."""
@@ -153,6 +166,7 @@ class ByUser:
             raise Refusal(f"--all-listening-of {user}: there is no such user") from None
         self.user = user
         self.kernel = kernel
+        self._held = _Held(self)
         if not self.listeners():
             raise Refusal(
                 f"--all-listening-of {user}: no process of it listens on a TCP port (processes of other users can be "
@@ -161,8 +175,7 @@ class ByUser:
 
     def listeners(self) -> list[Listener]:
         """See `Target`."""
-        ours = _held(self.pids())
-        return [listener for listener in self.kernel.listeners() if listener.inode in ours]
+        return self._held.among(self.kernel.listeners())
 
     def pids(self) -> list[int]:
         """See `Target`."""

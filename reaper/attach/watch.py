@@ -47,7 +47,7 @@ class Event(NamedTuple):
     ident: bytes
     inode: int
     opened: float
-    """The latest instant at which it can have been opened."""
+    """When it is found: the latest instant at which it can have been opened. Otherwise `NONE`."""
     since: float = NONE
     """Since when, at the latest, its peer has been silent."""
     reason: str = ""
@@ -110,12 +110,17 @@ class Watch:
         self._bucket = Bucket(reaps_per_second) if reaps_per_second else None
         self._stalls_matter = limits.write > 0
         self.limits = limits
-        self.table = Table(write=limits.write > 0, rate=limits.min_in_rate > 0)
+        self.table = Table(limits.write > 0, limits.min_in_rate > 0, limits.max_age > 0)
         self.counts = Counts()
         self._schedule = Schedule(tick, now)
         self._due: deque[tuple[int, int]] = deque()  # (row, generation): come due, to be looked at
         self._held: deque[tuple[int, int]] = deque()  # judged due, waiting for the bound on closes
         self._serial = 0
+
+    def look_only(self) -> None:
+        """Have no hands from now on: what is due by a look is reported, and nothing is closed."""
+        self._end = None
+        self._closes = False
 
     # -- who is there
 
@@ -124,12 +129,11 @@ class Watch:
         known = self.table.find(cookie_of(ident))
         if known is not None:
             return known
-        row = self.table.add(ident, inode, Memory(seen.after), self._serial)
-        verdict, memory = judge(seen, self.table.memory(row), self._limits_of(ident))
-        self.table.remember(row, memory)
+        verdict, memory = judge(seen, Memory(seen.after), self._limits_of(ident))
+        row = self.table.add(ident, inode, memory, self._serial)
         if verdict.due:  # before we were there: no lateness of ours
             self.table.told[row] = OVERDUE
-        self._event("found", row, seen.after, verdict)
+        self._event("found", row, seen.after, verdict, memory.opened)
         self._arm(row, verdict.at)
         return row
 
@@ -273,6 +277,8 @@ class Watch:
             self._arm(row, verdict.at)
         elif outcome == "gone":
             self._gone(row)
+        elif outcome == "later":
+            self._arm(row, at + RETRY)
         elif not self._closes:
             self._report(row, verdict, limits, at)
         else:
@@ -320,10 +326,10 @@ class Watch:
         self._event("gone", row, NONE, None)
         self.table.remove(row)
 
-    def _event(self, kind: str, row: int, at: float, verdict: Verdict | None) -> None:
+    def _event(self, kind: str, row: int, at: float, verdict: Verdict | None, opened: float = NONE) -> None:
         self.counts.events[kind] += 1
-        ident, memory = self.table.ident(row), self.table.memory(row)
-        since, reason, limit, due = memory.turn, "", 0.0, NONE
+        ident = self.table.ident(row)
+        since, reason, limit, due = self.table.memory(row).turn, "", 0.0, NONE
         if verdict is not None:
             since, reason = verdict.since, verdict.reason
             limit = self._limits_of(ident).of(reason) if reason else 0.0
@@ -332,4 +338,4 @@ class Watch:
             self.counts.reasons[reason] += 1
             if not self.table.told[row] & OVERDUE:
                 self.counts.max_lateness = max(self.counts.max_lateness, at - due)
-        self._on(Event(kind, at, ident, self.table.inode[row], memory.opened, since, reason, limit, due))
+        self._on(Event(kind, at, ident, self.table.inode[row], opened, since, reason, limit, due))
