@@ -226,6 +226,8 @@ async def attack(address: Address, kind: str, until: Callable[[], bool]) -> None
         except (OSError, TimeoutError):
             await asyncio.sleep(1.0)
             continue
+        # What its own kernel has taken outlives an attacker: megabytes that a server reads long after the attack.
+        writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 16)
         held = asyncio.ensure_future(ATTACKS[kind](reader, writer))
         gone = asyncio.ensure_future(_gone(writer))
         try:

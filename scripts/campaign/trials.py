@@ -323,6 +323,7 @@ LIMITS = {
     "--tick": "500ms",
     "--max-age": "20s",
     "--max-connections": "6000",
+    "--max-body-bytes": "262144",
 }
 SHORT = [word for pair in LIMITS.items() for word in pair]
 
@@ -355,7 +356,7 @@ def attackers(folder: Path, seconds: float, say: Say) -> Outcome:
             say(f"{held[-1]} connections held, {len(account.lost)} of {account.asked} lost")
         await good
         await asyncio.gather(*bad)
-        for _ in range(60):  # max_age ends what the server still has to read
+        for _ in range(60):  # longer than any limit, and than reading what kernels hold
             left = await asyncio.to_thread(connections, server)
             if left == 0:
                 break
