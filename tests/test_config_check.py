@@ -87,7 +87,7 @@ def test_keep_alive_is_judged_by_what_stands_in_front(behind: str, keep_alive: s
         assert BALANCERS[behind].title in errors[0].text
 
 
-@pytest.mark.parametrize("key", ["first_byte", "headers", "keep_alive", "write"])
+@pytest.mark.parametrize("key", ["first_byte", "headers", "keep_alive", "write", "request", "tunnel_age"])
 def test_a_door_left_open_is_a_warning(key: str) -> None:
     assert graves(lint(config(**{f"timeouts__{key}": "0s"}))) == [("warning", f"timeouts.{key}")]
 
@@ -104,6 +104,12 @@ def test_a_door_left_open_is_a_warning(key: str) -> None:
 )
 def test_settings_that_defeat_each_other_are_a_warning(overrides: dict[str, object], path: str) -> None:
     assert graves(lint(config(**overrides))) == [("warning", path)]
+
+
+@pytest.mark.parametrize(("age", "idle"), [("max_age", "keep_alive"), ("tunnel_age", "tunnel")])
+def test_an_age_below_the_idle_time_it_makes_pointless_is_a_note(age: str, idle: str) -> None:
+    (note,) = lint(config(**{f"timeouts__{age}": "50s", f"timeouts__{idle}": "60s", "server__behind": "direct"}))
+    assert (note.severity, note.path) == ("note", f"timeouts.{age}")
 
 
 def test_findings_come_with_the_gravest_first() -> None:

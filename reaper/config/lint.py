@@ -159,6 +159,8 @@ def _holes(config: ReaperConfig) -> Iterator[Finding]:
         "timeouts.headers": "headers sent byte by byte (slowloris) hold a connection for ever",
         "timeouts.keep_alive": "a client that needs nothing more is never closed",
         "timeouts.write": "a client that reads nothing holds its response for ever",
+        "timeouts.request": "a request that is never answered holds its connection for ever",
+        "timeouts.tunnel_age": "one byte now and then keeps a tunnel for ever",
     }
     for path, text in doors.items():
         if config.get(path) == 0:
@@ -187,6 +189,10 @@ def _order(config: ReaperConfig) -> Iterator[Finding]:
             "the idle ones that are left then are all closed at once; use at most that"
         )
         yield Finding("warning", "timeouts.drain_window", text)
+    if 0 < timeouts.tunnel_age <= timeouts.tunnel:
+        tunnel = _show(timeouts.tunnel)
+        text = f"{_show(timeouts.tunnel_age)} is within tunnel = {tunnel}: idle tunnels reach their age first"
+        yield Finding("note", "timeouts.tunnel_age", text)
     if 0 < timeouts.max_age <= timeouts.keep_alive:
         text = f"{_show(timeouts.max_age)} is within keep_alive = {keep_alive}: idle connections reach their age first"
         yield Finding("note", "timeouts.max_age", text)
