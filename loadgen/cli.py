@@ -7,6 +7,7 @@ connection ended as planned. 1: it did not.
 from __future__ import annotations
 
 import argparse
+import os
 import random
 import sys
 from collections.abc import Callable, Sequence
@@ -49,6 +50,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     try:
         status: int = options.run(options)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # The reader has gone; what the interpreter flushes at its end must not meet the pipe again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
     except BadArgument as error:
         print(f"loadgen {options.command}: {error}", file=sys.stderr)
         return 2
@@ -150,9 +156,10 @@ def run_command(options: argparse.Namespace) -> int:
     from .drive.server_watch import ServerWatch, read_server_stats
     from .judge.report import build_report
     from .show.dashboard import display_for
-    from .show.deliver import deliver
+    from .show.deliver import check_files, deliver
 
     target, spoken, path = take_target(options)
+    check_files(options)
     seed = random.SystemRandom().randrange(1 << 32) if options.seed is None else options.seed
     law = Law(options.timeout, options.tick, options.tolerance)
     duration = options.duration or 3 * law.timeout + law.tick

@@ -59,9 +59,10 @@ def run_simulate(options: argparse.Namespace) -> int:
     """`loadgen simulate`."""
     from .drive.client import rss_bytes
     from .judge.report import UNKNOWN_SERVER, build_report
-    from .show.deliver import deliver
+    from .show.deliver import check_files, deliver
     from .simulate import Faults, simulate_core
 
+    check_files(options)
     law = Law(options.timeout, options.tick)
     scenario = load_scenario(options.scenario) if options.scenario else from_mix(options.mix)
     rate = options.connect_rate or max(options.connections / RAMP, 1.0)

@@ -378,3 +378,31 @@ def test_a_url_and_an_option_that_contradict_each_other_are_refused(
 ) -> None:
     assert main(["run", "--target", "http://127.0.0.1:9/path", "--timeout", "1s", *more]) == 2
     assert "leave one of them out" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("option", ["--report", "--png", "--html"])
+def test_a_file_that_cannot_be_written_is_refused_before_the_run(
+    option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("")
+    for path in (tmp_path, tmp_path / "file" / "inside"):
+        for command in (["simulate"], ["run", "--target", "127.0.0.1:9", "--timeout", "1s"]):
+            assert main([*command, "--connections", "10", option, str(path)]) == 2
+            err = capsys.readouterr().err
+            assert err.count("\n") == 1
+            assert option in err
+
+
+@pytest.mark.parametrize("command", [["simulate"], ["run", "--target", "127.0.0.1:9", "--timeout", "1s"]])
+def test_more_connections_than_a_plan_can_hold_are_refused_at_once(
+    command: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*command, "--connections", "100000M"]) == 2
+    assert "at most" in capsys.readouterr().err
+
+
+def test_a_reader_that_goes_away_ends_the_program_quietly() -> None:
+    words = f"{sys.executable} -m loadgen schema | true"
+    done = subprocess.run(["bash", "-c", words], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert "Traceback" not in done.stderr
+    assert "BrokenPipe" not in done.stderr

@@ -18,6 +18,8 @@ from .rng import key_of
 from .scenario import Ramp, Scenario
 
 DEFAULT_MIX = "silent=50,chatty=40,drip=10"
+MOST = 20_000_000
+"""Connections of a plan: each takes a byte of it, and a minute to draw."""
 SLACK = 0.1
 """Share of the timeout that a run leaves after the last possible reap, so that none is due as the run ends."""
 
@@ -97,8 +99,11 @@ def make_plan(scenario: Scenario, connections: int, law: Law, duration: float, s
         rate: connections opened per second, where the scenario does not say otherwise.
 
     Raises:
-        BadArgument: the run is too short to see anything reaped, or a behaviour's parameter makes no sense.
+        BadArgument: too many connections, a run too short to see anything reaped, or a behaviour's parameter that makes
+            no sense.
     """
+    if connections > MOST:
+        raise BadArgument(f"--connections {connections}: a plan holds at most {MOST}")
     behaviours = tuple(spec.behaviour(law.timeout, 0.0) for spec in scenario.clients)
     longest = max(behaviour.timeout for behaviour in behaviours)
     least = least_duration(longest, law.tick)

@@ -3,13 +3,38 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
+import os
+from pathlib import Path
 
 from ..judge.report import Report, write_report
 from ..judge.words import verdict_lines
+from ..units import BadArgument
 
 INTERRUPTED = 130
 """Exit status after Ctrl-C, as shells have it."""
+
+
+def check_files(options: argparse.Namespace) -> None:
+    """Complain before a run about files that could not be written after it.
+
+    Raises:
+        BadArgument: a path that cannot be written, or a picture without matplotlib.
+    """
+    for name in ("report", "png", "html"):
+        path: Path | None = getattr(options, name)
+        if path is None:
+            continue
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            why = "is a directory" if path.is_dir() else None if os.access(path.parent, os.W_OK) else "no permission"
+        except OSError as error:
+            why = error.strerror
+        if why:
+            raise BadArgument(f"--{name} {path}: {why}: give a file that can be written")
+    if options.png and importlib.util.find_spec("matplotlib") is None:
+        raise BadArgument("--png needs matplotlib: pip install matplotlib, or leave the option out")
 
 
 def deliver(report: Report, options: argparse.Namespace) -> int:
