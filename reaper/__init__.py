@@ -1,6 +1,6 @@
 """reaper: closes the connections that have gone silent.
 
-Never early; at most one tick late, plus the time the event loop itself was stuck; exactly once.
+Never early; at most one tick late, plus the time the event loop itself was stalled; exactly once.
 
 Importing this package imports nothing but the standard library. `reaper.trio` is the adapter for trio servers.
 """

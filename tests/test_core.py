@@ -264,7 +264,7 @@ def test_a_silence_is_reported_by_the_touch_that_ends_it():
             lease.touch()
         assert lease.active_from == now
     assert found == [("after", 9.0, 15.0, 9.0), ("after", 15.0, 22.0, 15.0)]
-    assert not core.touch("nobody")
+    assert not core.touch("unknown")
     assert not hasattr(silent_core.register("x", 1.0, 0.0), "log")
     with pytest.raises(InvalidArgument, match="beyond must be"):
         core.report_silences(0.0, print)

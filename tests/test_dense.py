@@ -58,7 +58,7 @@ def test_when_numbers_run_out_the_epoch_stays_open_which_is_late_and_never_early
     core = DenseReaper(tick=1.0)
     core.register(0, timeout=2.0, now=0.0)
     for second in range(1, 300):
-        core.close_epoch(float(second))  # and nobody ever expires
+        core.close_epoch(float(second))  # and none ever expires
     statistics = core.statistics()
     assert (statistics.slots, statistics.overlong) == (253, 299 - 253)
     core.touch(0)  # at 299, in an epoch open since 253
@@ -368,7 +368,7 @@ def test_a_connection_costs_six_bytes_and_four_to_eight_more_once_it_has_aged():
     assert size() / n < 6.5 + 4 + 4.6
     core.touch_many(range(n))
     drive(core, 1000.0)
-    assert len(core._aged) == 1  # of the second silence; the list of the first is gone, although nobody was in it
+    assert len(core._aged) == 1  # of the second silence; the list of the first is gone, although it was empty
 
 
 def test_it_grows_by_a_quarter_and_no_further_than_the_largest_uid():

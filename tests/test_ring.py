@@ -31,10 +31,10 @@ def test_a_touch_moves_the_index_and_not_the_entry():
 
 def test_unknown_uids_are_answered_false_and_never_an_error():
     ring = IdleRing()
-    assert not ring.touch("nobody")
-    assert not ring.discard("nobody")
-    assert ring.slot_of("nobody") is None
-    assert "nobody" not in ring
+    assert not ring.touch("unknown")
+    assert not ring.discard("unknown")
+    assert ring.slot_of("unknown") is None
+    assert "unknown" not in ring
 
 
 def test_a_late_touch_does_not_resurrect():

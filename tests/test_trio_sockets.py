@@ -1,4 +1,4 @@
-"""reaper.trio on real sockets: a loop that is stuck, a thousand connections, the last look, an unchanged handler."""
+"""reaper.trio on real sockets: a loop that stalls, a thousand connections, the final check, an unchanged handler."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from reaper.trio.streams import WatchedSocket
 
 pytestmark = [pytest.mark.trio, pytest.mark.slow]
 
-# Long enough for a machine that is busy with something else: a test whose own client is stuck that long proves nothing.
+# Long enough for a machine that is busy with something else: a test whose own client stalls that long proves nothing.
 IDLE, TICK = 2.0, 0.2
 
 
@@ -113,7 +113,7 @@ async def test_a_thousand_connections_the_silent_half_goes_and_the_live_half_sta
 
 @pytest.mark.parametrize("ticks_late", [1, 3, 12])
 async def test_no_live_connection_is_reaped_after_the_loop_stalled(ticks_late):
-    """Data lies in the kernel while the loop is blocked past everybody's timeout: 0 of 200 live ones are closed."""
+    """Data lies in the kernel while the loop is blocked past every timeout: 0 of 200 live ones are closed."""
     async with trio.open_nursery() as nursery:
         listeners = await serve(nursery, backlog=512)
         live = [await dial(listeners) for _ in range(200)]
@@ -138,7 +138,7 @@ async def test_no_live_connection_is_reaped_after_the_loop_stalled(ticks_late):
 
 
 async def test_a_handler_that_reads_in_two_steps_survives_a_stall_too():
-    """It is busy with something else when the data comes: only the last look at the kernel can know it is alive."""
+    """It is busy with something else when the data comes: only the final check of the kernel can know it is alive."""
     ended = []
 
     async def slow_reader(stream):

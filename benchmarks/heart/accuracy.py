@@ -44,7 +44,7 @@ def run(scale: Scale, note: Note) -> dict[str, Any]:
 def simulate(n: int, seconds: int, stalls: int) -> dict[str, Any]:
     """Clients speak by chance and fall silent for good after a while; the loop wakes a little late, at times much."""
     rng = random.Random(6)
-    stuck = sorted((rng.uniform(10, seconds), rng.uniform(0.5, LONGEST_STALL)) for _ in range(stalls))
+    stalled = sorted((rng.uniform(10, seconds), rng.uniform(0.5, LONGEST_STALL)) for _ in range(stalls))
     core = reaper.IdleReaper(tick=TICK)
     leases, last = {}, {}
     events: list[tuple[float, int]] = []  # (when a client speaks, which)
@@ -67,8 +67,8 @@ def simulate(n: int, seconds: int, stalls: int) -> dict[str, Any]:
         wakeup = core.next_wakeup()
         woken = max(now, wakeup if wakeup is not None else now + TICK) + rng.uniform(0, JITTER)
         stall = 0.0
-        while stuck and stuck[0][0] <= woken:
-            began, length = stuck.pop(0)
+        while stalled and stalled[0][0] <= woken:
+            began, length = stalled.pop(0)
             stall = max(stall, began + length - woken)
         while events and events[0][0] <= woken:  # the loop is free: what comes is read as it comes
             at, uid = heapq.heappop(events)

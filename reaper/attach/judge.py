@@ -135,7 +135,7 @@ def judge(seen: Snapshot, known: Memory, limits: Limits) -> tuple[Verdict, Memor
 
     Args:
         seen: The look.
-        known: What the last look returned; a fresh `Memory` at the first.
+        known: What the previous check returned; a fresh `Memory` at the first.
         limits: What is not tolerated.
     Returns:
         The verdict, and what to remember for the next look.

@@ -105,7 +105,7 @@ class Table:
         return generation
 
     def memory(self, row: int) -> Memory:
-        """What the last look left."""
+        """What the previous check left."""
         return Memory(
             float("inf") if self._opened is None else self._opened[row],
             self._received[row],

@@ -43,7 +43,7 @@ class Event(NamedTuple):
     """found; due (reported, not closed); closed; averted (by the final check); gone (ended without us); unreachable
     (no process that we may touch holds it)."""
     at: float
-    """`NONE` where only that it happened is known: just now, or since the last look."""
+    """`NONE` where only that it happened is known: just now, or since the previous check."""
     ident: bytes
     inode: int
     opened: float

@@ -1,7 +1,7 @@
 """One scheduled thing, and what any queue of such things promises.
 
 One rule: *a dead timer stays dead*. A timer waits until it is handed out by `advance` or cancelled, whichever comes
-first; after that nothing brings it back, so whoever holds the handle may call anything on it at any moment.
+first; after that nothing brings it back, so the holder of the handle may call anything on it at any moment.
 
 `TimerQueue` and `TimerEntry` are the contract that `reaper.testing.check_timer_queue` tests; `TimingWheel` and `Timer`
 are the implementation this library uses.

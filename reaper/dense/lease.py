@@ -18,7 +18,7 @@ from .lanes import Lane
 class DenseLease(Lease):
     """A handle on one registration of one uid. Made by `DenseReaper`, never directly.
 
-    It is made afresh wherever one is asked for, and kept by nobody but the caller: two handles on one registration are
+    It is made afresh on demand, and only the caller keeps it: two handles on one registration are
     equal, not identical. A uid's *generation* goes up with each end, so a handle that outlives its connection is dead
     for good, also when the number is in use again (until it has been used 2**32 times more).
     """

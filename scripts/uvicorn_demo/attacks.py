@@ -28,7 +28,7 @@ WEBSOCKET = (
 )
 ESTABLISHED, CLOSE_WAIT = 1, 8
 SMALL_BUFFER = 4096
-"""Bytes that an attacker's kernel may hold for it, so that a response is stuck soon."""
+"""Bytes that an attacker's kernel may hold for it, so that a response stops soon."""
 
 
 @dataclass(frozen=True, slots=True)
