@@ -64,7 +64,7 @@ def seconds_to_ms_now(instant: float) -> int:
 def ms_to_seconds(ms: int) -> float:
     """An instant that `seconds_to_ms_now` counts as *ms*, not earlier than it: when to wake for a deadline in ms.
 
-    ms / 1000 alone will not do: some quotients lie a rounding error below, and a caller that woke then would find that it
+    ms / 1000 alone will not do: some quotients lie a rounding error below, and a caller that wakes then finds that it
     is not time yet, again and again.
     """
     instant = ms / 1000.0
