@@ -6,6 +6,7 @@ import os
 import shutil
 import socket
 import ssl
+import struct
 import subprocess
 from contextlib import suppress
 
@@ -505,3 +506,70 @@ class _Slow(_Plain):
     async def send_all(self, data) -> None:
         await settle()
         await super().send_all(data)
+
+
+async def test_a_tls_peer_that_breaks_off_anywhere_ends_only_its_own_connection(certificate):
+    cert, key = certificate
+    server = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    server.load_cert_chain(cert, key)
+    trust = ssl.create_default_context(cafile=str(cert))
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def dial() -> socket.socket:
+            client = socket.create_connection(listening.getsockname())
+            accepted, _ = listening.accept()
+            lot.add(accepted)
+            return client
+
+        async with open_reaper() as r, r.parking_lot(echo, 30, tls=server) as lot:
+            before = tasks()
+            for said in (b"", b"x", b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01\x02\x00\x01"):
+                for reset in (False, True):
+                    client = dial()
+                    client.send(said)
+                    if reset:
+                        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                        client.close()
+                    await settle()
+                    client.close()
+                    await settle()
+            assert (len(lot), tasks()) == (0, before)
+            slow = dial()
+            slow.send(b"\x16\x03\x01\x02\x00\x01")  # the beginning of a handshake
+            await settle()
+            assert (len(lot), lot.parked, tasks()) == (1, 1, before), "a slow handshake costs no task"
+            slow.close()
+            client = dial()
+            client.setblocking(False)
+            stream = trio.SSLStream(_Plain(client), trust, server_hostname="localhost")
+            await stream.send_all(bytes(300_000))
+            back = 0
+            while back < 300_000:
+                back += len(await stream.receive_some(65536))
+            await settle()
+            assert tasks() == before
+            (parked,) = lot
+            assert parked.stream.version() == "TLSv1.3"
+            client.close()
+
+
+async def test_a_silent_tls_connection_is_reaped_and_dripped_records_are_activity(certificate, autojump_clock):
+    cert, key = certificate
+    server = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    server.load_cert_chain(cert, key)
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    client = ssl.create_default_context(cafile=str(cert)).wrap_bio(incoming, outgoing, server_hostname="localhost")
+    async with open_reaper(tick=1.0) as r, r.parking_lot(echo, 5, tls=server) as lot:
+        ours, theirs = pair()
+        lot.add(ours)
+        with suppress(ssl.SSLWantReadError):
+            client.do_handshake()
+        hello = outgoing.read()
+        start = trio.current_time()
+        for index in range(8):  # a handshake of 24 seconds
+            theirs.send(hello[index : index + 1])
+            await trio.sleep(3)
+        assert len(lot) == 1
+        assert await heard(theirs) == b""
+        assert 26 <= trio.current_time() - start <= 28
+        assert lot.reaped == {"idle": 1}

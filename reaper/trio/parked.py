@@ -6,7 +6,7 @@ and with TLS its session.
 
 from __future__ import annotations
 
-import ssl
+import os
 from collections.abc import Awaitable, Iterator
 from contextlib import contextmanager
 from typing import Any, ClassVar, Protocol
@@ -50,7 +50,7 @@ class Parked(Ward):
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
-        self.stream: trio.abc.Stream | None = None
+        self.stream: ParkableStream | None = None
         self.transport: ParkableStream | None = None
 
     @property
@@ -97,19 +97,29 @@ class ParkableStream(SocketStream):
     __slots__ = ("disturbed", "may_park", "parked", "reaped", "reason", "scope", "silenced")
 
     scope: trio.CancelScope
+    reaped: bool
+    reason: str | None
 
     def __init__(self, parked: Parked) -> None:
         super().__init__(fresh=True)
         self.parked = parked
-        self.reaped = False
-        self.reason: str | None = None
         self.may_park = True
+
+    def begin(self) -> None:
+        """A handler is about to run."""
+        self.scope = trio.CancelScope()
+        self.reaped = False
+        self.reason = None
         self.disturbed = False
         self.silenced = False
 
     def fileno(self) -> int:
         """Its descriptor; -1 once it is closed."""
         return self.parked.fd
+
+    def read_now(self, most: int) -> bytes:
+        """As in `SocketStream`."""
+        return os.read(self.parked.fd, most)
 
     def heard(self, count: int) -> None:
         """Note activity."""
@@ -152,35 +162,3 @@ class ParkableStream(SocketStream):
 
     def __repr__(self) -> str:
         return f"<ParkableStream {self.parked!r}>"
-
-
-class Tls(trio.abc.Stream):
-    """TLS around a parkable stream. Parks only in a receive of the handler's, not in a handshake or a send."""
-
-    def __init__(self, transport: ParkableStream, context: ssl.SSLContext) -> None:
-        transport.may_park = False
-        self.transport_stream = transport
-        self._shaken = False
-        self._inner = trio.SSLStream(transport, context, server_side=True, https_compatible=True)
-
-    async def receive_some(self, max_bytes: int | None = None) -> bytes:
-        if not self._shaken:
-            await self._inner.do_handshake()
-            self._shaken = True
-        self.transport_stream.may_park = True
-        try:
-            return bytes(await self._inner.receive_some(max_bytes))
-        finally:
-            self.transport_stream.may_park = False
-
-    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
-        await self._inner.send_all(data)
-
-    async def wait_send_all_might_not_block(self) -> None:
-        await self._inner.wait_send_all_might_not_block()
-
-    async def aclose(self) -> None:
-        await self._inner.aclose()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)

@@ -29,7 +29,8 @@ from ..driver.sockets import waiting
 from .accepting import accept
 from .lingering import Lingerer, Lingering, Silent
 from .loop import let_the_loop_read
-from .parked import ParkableStream, Parked, Tls
+from .parked import ParkableStream, Parked
+from .tls import TlsStream
 
 WAKES_PER_PASS = 64
 """Connections that get a task before the loop is let run again: what a burst leaves behind is the memory of so many
@@ -196,12 +197,15 @@ class ParkingLot:
             self._start(parked)
 
     def _start(self, parked: Parked) -> None:
-        if isinstance(parked.stream, Tls):
-            transport = parked.stream.transport_stream
-        else:
-            transport = ParkableStream(parked)
-            parked.stream = transport if self._tls is None else Tls(transport, self._tls)
-        transport.scope = trio.CancelScope()
+        transport = parked.stream
+        if transport is None:
+            try:
+                transport = ParkableStream(parked) if self._tls is None else TlsStream(parked, self._tls)
+            except OSError:  # it broke before the handshake began
+                self._end(parked, by_peer=True)
+                return
+            parked.stream = transport
+        transport.begin()
         parked.transport = transport
         self._awake += 1
         assert self._nursery is not None
@@ -292,7 +296,8 @@ class ParkingLot:
             self._awake -= 1
             trio.lowlevel.notify_closing(fd)
         self._forget(parked)
-        os.close(fd)
+        with suppress(OSError):  # a session that could not be made has closed it
+            os.close(fd)
 
     def _forget(self, parked: Parked) -> None:
         fd = parked.fd
@@ -302,6 +307,8 @@ class ParkingLot:
             with suppress(OSError):
                 self._epoll.unregister(fd)
         parked.fd = -1
+        if isinstance(parked.stream, TlsStream):
+            parked.stream.detach()
         parked.stream = None
         parked.transport = None
         self._by_fd[fd] = None

@@ -50,6 +50,14 @@ class SocketStream(trio.abc.HalfCloseableStream):
     def heard(self, count: int) -> None:
         """Override: *count* bytes came, >= 1."""
 
+    def read_now(self, most: int) -> bytes:
+        """At most *most* bytes; empty at the end of file. Raises BlockingIOError where there are none yet."""
+        return os.read(self.fileno(), most)
+
+    def write_now(self, data: memoryview) -> int:
+        """How many bytes of *data* were taken. Raises BlockingIOError where there is no room."""
+        return os.write(self.fileno(), data)
+
     def until_readable(self) -> Awaitable[None]:
         """Override to do something about a receive that has to wait."""
         return trio.lowlevel.wait_readable(self.fileno())
@@ -80,7 +88,7 @@ class SocketStream(trio.abc.HalfCloseableStream):
         rested, self._fresh = self._fresh, False
         while True:
             try:
-                data = os.read(self.fileno(), max_bytes)
+                data = self.read_now(max_bytes)
                 break
             except BlockingIOError:
                 rested = True
@@ -118,7 +126,7 @@ class SocketStream(trio.abc.HalfCloseableStream):
                 self._open()
             while left:
                 try:
-                    count = os.write(self.fileno(), left)
+                    count = self.write_now(left)
                 except BlockingIOError:
                     blocked = True
                     await self.until_writable()
