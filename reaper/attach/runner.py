@@ -80,7 +80,8 @@ class Runner:
         self.view: View = Lines(self.watch)
         self._book: JournalBook | None = None
         self._period = min(max(limits.shortest() / 2, config.tick), LONGEST_PERIOD)
-        self._scanned = False
+        self._scans = 0
+        self._doubtful: list[Found] = []
         self._strangers: set[int] = set()
         self._strangers_seen: set[int] = set()
         self._served = True
@@ -179,7 +180,8 @@ class Runner:
         if bool(listeners) != self._served:
             self._served = bool(listeners)
             self.view.say(f"{self.target} " + ("is served again" if listeners else "is not served now; waiting"))
-        self._scanned = False
+        self._scans = 0
+        self._doubtful = []
         self._strangers_seen = set()
         yield from self.watch.discover(self._dump(listeners), self._wanted)
         self._strangers = self._strangers_seen
@@ -193,6 +195,10 @@ class Runner:
             if (listener.address, listener.family) not in seen:  # several may share an address, by SO_REUSEPORT
                 seen.add((listener.address, listener.family))
                 yield from self.target.kernel.dump(listener, first)
+        # Accepted after the descriptors were read, and seen before the dump was complete: read them once more.
+        if self._doubtful:
+            self._scan()
+            yield from self._doubtful
 
     def _wanted(self, found: Found) -> bool:
         """Whether a connection that is not watched yet is meant. One that is not accepted yet may be, next time."""
@@ -202,8 +208,16 @@ class Runner:
         if cookie in self._strangers:
             self._strangers_seen.add(cookie)
             return False
-        if self._allowed(found.ident) and (not self.target.restricted or self._held(found.inode)):
-            return True
+        if self._allowed(found.ident):
+            if not self.target.restricted or found.inode in self._owners:
+                return True
+            if not self._scans:
+                self._scan()
+                if found.inode in self._owners:
+                    return True
+            elif self._scans == 1:
+                self._doubtful.append(found)
+                return False
         self._strangers_seen.add(cookie)
         return False
 
@@ -215,11 +229,9 @@ class Runner:
             return False
         return not any(remote in network for network in self._never)
 
-    def _held(self, inode: int) -> bool:
-        if inode not in self._owners and not self._scanned:
-            self._owners.scan(self.target.pids())
-            self._scanned = True
-        return inode in self._owners
+    def _scan(self) -> None:
+        self._scans += 1
+        self._owners.scan(self.target.pids())
 
     def _note(self, event: Event) -> None:
         if self._book is not None:
