@@ -255,7 +255,6 @@ def test_a_drain_of_nothing_returns_at_once(loop):
     loop.run(body)
 
 
-@pytest.mark.parametrize("loop", [name for name in LOOPS if name != "trio"], indirect=True)
 def test_a_stall_of_the_loop_is_charged_to_no_connection(loop, caplog):
     """A peer that speaks only when it is spoken to is silent while we are."""
     ends: dict = {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import base64
 import contextlib
@@ -14,13 +15,16 @@ import socket
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 import websockets.asyncio.client
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 import reaper.uvicorn
 from reaper.config import ReaperConfig
 from reaper.servers import names
+from reaper.servers import uvicorn as guarded_protocols
 from scripts.serving import free_port
 from scripts.serving import serving as start
 from scripts.uvicorn_demo.attacks import OVER_TLS, PLAIN, all_borne, grows_old
@@ -329,3 +333,34 @@ def test_importing_reaper_imports_no_framework():
     code = "import sys, reaper, json; print(json.dumps(sorted({n.split('.')[0] for n in sys.modules})))"
     known = json.loads(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout)
     assert not {"asyncio", "uvicorn", "trio", "uvloop", "h11", "httptools"} & set(known)
+
+
+def test_every_name_of_uvicorns_that_the_guarded_protocols_use_is_listed():
+    kinds = {"self": names._names_of(HttpToolsProtocol) | names._names_of(guarded_protocols.H11Protocol)}
+    kinds |= {"cycle": names._names_of(RequestResponseCycle), "flow": names._names_of(names.FlowControl)}
+    listed = {name for group in names.NAMES.values() for name in group}
+    used = {
+        node.attr
+        for node in ast.walk(ast.parse(Path(guarded_protocols.__file__).read_text()))
+        if isinstance(node, ast.Attribute) and node.attr in kinds.get(ast.unparse(node.value).split(".")[-1], ())
+    }
+    # Of the loop and of httptools, which uvicorn only uses itself.
+    assert used - listed <= {"create_task", "data_received", "on_message_complete"}
+    assert len(used & listed) > 10
+
+
+if hasattr(asyncio, "eager_task_factory"):  # Python 3.12
+
+    def test_with_eager_tasks_it_is_the_same(tmp_path):
+        program = tmp_path / "eager.py"
+        program.write_text(
+            "import asyncio\ndef loop():\n    made = asyncio.new_event_loop()\n"
+            "    made.set_task_factory(asyncio.eager_task_factory)\n    return made\n"
+        )
+        with serving(tmp_path, "HttpTools", "eager:loop", PYTHONPATH=f"{tmp_path}:{os.getcwd()}") as server:
+            found = asyncio.run(all_borne(PLAIN[:4], server.port, PATIENCE))
+            assert all(borne[0].seconds >= 1 for borne in found.values())
+            with connect(server) as client:
+                for _ in range(3):
+                    client.sendall(get())
+                    until(client)
