@@ -1,6 +1,5 @@
-"""docs/performance.md from the results: goals, tables, plots.
+"""docs/performance.md and docs/performance-full.md, written from benchmarks/results/.
 
-One rule: every figure on the page is read from a file of results; none is typed.
-
-Read: `results` (what was measured), `goals`, `tables`, `tables_more`, `plots`, `document` (all of it in the template).
+Read in this order: `results` (what was measured), `goals` (what was promised), `tables`, `tables_more` and `plots` (the full
+page), `short` (the page of one screen), `document` (the templates filled).
 """

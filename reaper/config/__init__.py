@@ -1,4 +1,19 @@
-"""One frozen, typed configuration, and everything said about it."""
+"""One frozen, typed configuration. A setting is declared once; everything said about it is derived from that.
+
+Read in this order:
+
+    settings    the declarations, and the loader: defaults < file < environment < command line, all or nothing
+    options     what one setting is: its kind, how it is read, checked and shown
+    durations   `30s` and seconds, the same number
+    attach      the settings of `python -m reaper attach`
+    flags       the settings as command-line flags
+    lint        what is legal and yet unwise, and what it costs
+    balancers   what proxies and load balancers do with idle connections
+    measure     what each tick costs on this machine
+    reload      what a new configuration may change while connections are open
+    tables      the settings as a table for the documentation
+    command     `check` and `table`
+"""
 
 from __future__ import annotations
 
