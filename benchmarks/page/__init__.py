@@ -1,5 +1,6 @@
-"""docs/performance.md and docs/performance-full.md, written from benchmarks/results/.
+"""docs/performance.md and docs/performance-full.md from the results: what a user pays, goals, tables, plots.
 
-Read in this order: `results` (what was measured), `goals` (what was promised), `tables`, `tables_more` and `plots` (the full
-page), `short` (the page of one screen), `document` (the templates filled).
+One rule: every figure on the pages is read from a file of results; none is typed.
+
+Read: `results` (what was measured), `goals`, `tables`, `tables_more`, `plots`, `short`, `document` (the templates filled).
 """
