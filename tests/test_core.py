@@ -288,3 +288,5 @@ def test_many_activities_in_the_past_share_few_slots():
         core.register(number, timeout=500.0, now=1000.0, since=990.0 + number / 100)
     core.check()
     assert core.statistics().slots + core.statistics().slots_in_wheel <= 12
+    core.close_epoch(1001.0)
+    assert not core._made_up  # nor does anything remember them

@@ -13,12 +13,19 @@ from reaper import DuplicateUid, IdleReaper
 UIDS = st.integers(0, 7)
 TIMEOUTS = st.sampled_from([0.3, 1.0, 2.5, 4.0, 9.0, 65.0, 1000.0])
 STEPS = st.sampled_from([0.0, 0.1, 0.5, 1.0, 1.0, 2.0, 5.0, 64.0, 5000.0])
+AGO = st.sampled_from([0.0, 0.1, 0.5, 1.0, 2.3, 7.0, 500.0])
 TICK = 1.0
 
 
 class Model:
     def __init__(self, timeout: float, reason: str, epoch: int) -> None:
-        self.timeout, self.reason, self.epoch, self.suspended = timeout, reason, epoch, False
+        self.timeout, self.reason, self.suspended = timeout, reason, False
+        self.epoch = epoch  # its number; None: it was armed as of an activity in the past
+        self.until = 0.0  # then this is when that epoch ended
+        self.postponed = False
+
+    def touch(self, epoch: int) -> None:
+        self.epoch = epoch
 
 
 class CoreMachine(RuleBasedStateMachine):
@@ -39,6 +46,8 @@ class CoreMachine(RuleBasedStateMachine):
     def close(self):
         self.closed.append(self.now)
         self.opened = self.now
+        for entry in self.model.values():
+            entry.postponed = False
 
     def close_if_nothing_armed(self):
         if all(entry.suspended for entry in self.model.values()):
@@ -51,28 +60,43 @@ class CoreMachine(RuleBasedStateMachine):
     def may_stay_open(self):
         return False
 
-    def due(self, uid):
+    def ended(self, uid):
+        """When the epoch of the last activity ended."""
         entry = self.model[uid]
-        if entry.suspended or entry.epoch == len(self.closed):
-            return math.inf
-        return self.closed[entry.epoch] + entry.timeout
+        if entry.epoch is None:
+            return entry.until
+        return math.inf if entry.epoch == len(self.closed) else self.closed[entry.epoch]
+
+    def due(self, uid):
+        return math.inf if self.model[uid].suspended else self.ended(uid) + self.model[uid].timeout
+
+    def arm(self, uid, since):
+        """It was active at *since*: the core says until when at the latest, which is less than an epoch later."""
+        entry = self.model[uid]
+        until = self.core.explain(uid).active_until
+        if until is None:
+            entry.touch(len(self.closed))
+            assert self.opened <= since
+        else:
+            entry.epoch, entry.until = None, until
+            assert since <= until < since + TICK + 1e-9 or until in self.closed
 
     def expect(self, expired, limit, now, spared=()):
-        due = sorted(at for at in map(self.due, self.model) if at <= now)
+        due = sorted(self.due(uid) for uid, entry in self.model.items() if not entry.postponed and self.due(uid) <= now)
         if limit is not None:
             due = due[:limit]
         spared_due = [self.due(uid) for uid in spared]
         got = [self.due(expiry.uid) for expiry in expired]
         assert sorted(got + spared_due) == due
         assert got == sorted(got)
+        assert got == [expiry.due for expiry in expired]
         for expiry in expired:
             entry = self.model.pop(expiry.uid)
             lease = self.leases.pop(expiry.uid)
             assert expiry == (expiry.uid, lease, entry.reason, expiry.due, now, now - expiry.due, entry.timeout)
-            assert expiry.due == self.closed[entry.epoch] + entry.timeout
             self.dead.append(lease)
         for uid in spared:
-            self.model[uid].epoch = len(self.closed)
+            self.model[uid].touch(len(self.closed))
 
     # ---- the rules ----
     @rule(uid=UIDS, timeout=TIMEOUTS, reason=st.sampled_from(["idle", "headers"]))
@@ -87,6 +111,24 @@ class CoreMachine(RuleBasedStateMachine):
         self.leases[uid] = self.core.register(uid, timeout=timeout, now=self.now, reason=reason)
         self.model[uid] = Model(timeout, reason, len(self.closed))
 
+    @rule(uid=UIDS, timeout=TIMEOUTS, ago=AGO)
+    def register_as_of_an_earlier_activity(self, uid, timeout, ago):
+        if uid not in self.model:
+            self.close_if_nothing_armed()
+            since = self.now - ago
+            self.leases[uid] = self.core.register(uid, timeout=timeout, now=self.now, since=since)
+            self.model[uid] = Model(timeout, "idle", len(self.closed))
+            self.arm(uid, since)
+
+    @rule(uid=UIDS, timeout=TIMEOUTS, other=UIDS)
+    def take_over_the_activity_of_another(self, uid, timeout, other):
+        if uid not in self.model and other in self.model and not self.model[other].suspended:
+            self.close_if_nothing_armed()
+            self.leases[uid] = self.core.register(uid, timeout=timeout, now=self.now, since=self.leases[other])
+            theirs = self.model[other]
+            self.model[uid] = Model(timeout, "idle", theirs.epoch)
+            self.model[uid].until = theirs.until
+
     @rule(uid=UIDS, by_lease=st.booleans())
     def touch(self, uid, by_lease):
         if by_lease and uid in self.leases:
@@ -94,12 +136,13 @@ class CoreMachine(RuleBasedStateMachine):
         else:
             assert self.core.touch(uid) == (uid in self.model)
         if uid in self.model and not self.model[uid].suspended:
-            self.model[uid].epoch = len(self.closed)
+            self.model[uid].touch(len(self.closed))
 
     @rule(uid=UIDS)
     def suspend(self, uid):
         if uid in self.model:
             assert self.leases[uid].suspend() == (not self.model[uid].suspended)
+            self.model[uid].postponed = False
             self.model[uid].suspended = True
 
     @rule(uid=UIDS)
@@ -109,13 +152,14 @@ class CoreMachine(RuleBasedStateMachine):
             if was:
                 self.close_if_nothing_armed()
                 self.model[uid].suspended = False
-                self.model[uid].epoch = len(self.closed)
+                self.model[uid].touch(len(self.closed))
             assert self.leases[uid].resume(self.now) == was
 
     @rule(uid=UIDS, timeout=TIMEOUTS, reason=st.sampled_from([None, "body"]))
     def retime(self, uid, timeout, reason):
         if uid in self.model:
             assert self.leases[uid].retime(timeout, self.now, reason)
+            self.model[uid].postponed = False
             self.model[uid].timeout = timeout
             self.model[uid].reason = reason or self.model[uid].reason
 
@@ -173,6 +217,47 @@ class CoreMachine(RuleBasedStateMachine):
         expired = self.core.expire(self.now, limit=limit, spare=spare)
         self.expect(expired, limit, self.now, [lease.uid for lease in spared])
 
+    @rule(
+        step=STEPS,
+        answers=st.dictionaries(UIDS, AGO | st.none()),
+        touched=st.sets(UIDS),
+        limit=st.sampled_from([None, 2]),
+    )
+    def expire_with_a_final_check_that_knows_more(self, step, answers, touched, limit):
+        self.now += step
+        self.end_epoch()
+        answered = {}
+        due = {uid: self.due(uid) for uid in self.model}
+
+        def spare(leases):
+            for lease in leases:
+                uid = lease.uid
+                assert lease.alive
+                if uid in touched:
+                    self.touch(uid, True)
+                elif uid in answers:
+                    answered[lease] = None if answers[uid] is None else self.now - answers[uid]
+            return answered
+
+        averted = self.core.statistics().averted
+        expired = self.core.expire(self.now, limit=limit, spare=spare)
+        gone = [expiry.uid for expiry in expired]
+        spared = [lease for lease in answered if lease.uid not in gone]
+        assert self.core.statistics().averted == averted + len(spared)
+        for expiry in expired:
+            assert expiry.uid not in touched
+            assert expiry.due == due[expiry.uid] <= self.now
+            since = answered.get(expiry.lease, -math.inf)
+            assert since + expiry.timeout <= self.now  # even so
+            del self.model[expiry.uid]
+            self.dead.append(self.leases.pop(expiry.uid))
+        for lease in spared:
+            if answered[lease] is None:
+                self.model[lease.uid].postponed = True
+            else:
+                self.arm(lease.uid, answered[lease])
+                assert self.due(lease.uid) > self.now
+
     # ---- what always holds ----
     @invariant()
     def agrees(self):
@@ -191,7 +276,9 @@ class CoreMachine(RuleBasedStateMachine):
         else:
             # Never later than anything due or the end of the epoch. It may come earlier than any real due instant: for
             # a slot whose leases have all been touched, to move them on.
-            assert wake <= min(self.opened + TICK, *map(self.due, armed), math.inf)
+            assert wake <= min(
+                self.opened + TICK, *(self.due(uid) for uid in armed if not self.model[uid].postponed), math.inf
+            )
 
     @invariant()
     def explains(self):
@@ -199,12 +286,12 @@ class CoreMachine(RuleBasedStateMachine):
             explanation = self.core.explain(uid)
             assert (explanation.timeout, explanation.reason) == (entry.timeout, entry.reason)
             assert explanation.suspended == entry.suspended
-            if not entry.suspended and entry.epoch < len(self.closed):
+            if not entry.suspended and self.ended(uid) < math.inf:
                 assert explanation.due == self.due(uid)
 
     @invariant()
     def knows_the_oldest(self):
-        armed = {uid: entry.epoch for uid, entry in self.model.items() if not entry.suspended}
+        armed = {uid: self.ended(uid) for uid, entry in self.model.items() if not entry.suspended}
         oldest = self.core.oldest(3)
         assert [armed[uid] for uid in oldest] == sorted(armed.values())[:3]
 

@@ -475,3 +475,21 @@ def test_the_page_about_it_computes_what_it_shows():
     page = Path(__file__).parent.parent / "docs" / "dense.md"
     results = doctest.testfile(str(page), module_relative=False)
     assert (results.failed, results.attempted) == (0, 11)
+
+
+def test_a_connection_that_begins_in_an_epoch_half_aged_is_aged_too():
+    core = DenseReaper(tick=1.0, capacity=20_000)
+    core._age_from = 3
+    for uid in range(10_000):
+        core.register(uid, timeout=500.0, now=0.0)
+    for now in (1.0, 2.0, 3.0, 4.0):
+        core.close_epoch(now)
+    core.expire(4.0, limit=1)  # ages some of those active before 1.0, in the order of their numbers
+    assert 0 < core._age_cursor < 10_000
+    core.discard(3)
+    core.register(3, timeout=500.0, now=4.0, since=0.5)
+    core.check()
+    while core.next_wakeup() <= 4.0:
+        core.expire(4.0, limit=1)
+    core.check()
+    assert core.explain(3).due == 501.0

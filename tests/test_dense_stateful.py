@@ -49,7 +49,7 @@ class DenseMachine(CoreMachine):
     def note_touched(self, uids):
         for uid in uids:
             if uid in self.model and not self.model[uid].suspended:
-                self.model[uid].epoch = len(self.closed)
+                self.model[uid].touch(len(self.closed))
 
     @precondition(lambda self: self.leases)
     @rule(i=st.integers(0, 7))

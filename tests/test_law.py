@@ -620,3 +620,45 @@ def test_a_setting_that_is_no_such_number_is_refused_by_name_and_value(make, set
     with pytest.raises(InvalidArgument, match=f"{setting} must be .*, got ") as caught:
         make(**{setting: value})
     assert len(str(caught.value)) < 200
+
+
+# ---- counters -------------------------------------------------------------------------------------------------------
+
+
+def test_a_new_core_has_counted_nothing_and_each_event_is_counted_once(make):
+    core = make(tick=1.0)
+    fresh = core.statistics()
+    assert (fresh.registered, fresh.epochs, fresh.expired, fresh.moved, fresh.averted, fresh.released) == (0,) * 6
+    assert fresh.max_lateness == 0.0
+    for uid in (A, B, C):
+        core.register(uid, timeout=2.0, now=0.0)
+    assert core.close_epoch(1.0) is True
+    assert core.close_epoch(1.5, at_least=1.0) is False
+    core.discard(A)
+    core.expire(5.0, spare=lambda leases: leases[:1])
+    seen = core.statistics()
+    assert (seen.registered, seen.epochs, seen.expired, seen.averted, seen.released) == (1, 2, 1, 1, 1)
+    assert seen.max_lateness == 2.0
+
+
+def test_a_lease_without_a_hook_beside_one_with_a_hook(make):
+    core = make(tick=1.0)
+    called = []
+    core.register(A, timeout=2.0, now=0.0)
+    core.register(B, timeout=2.0, now=0.0, on=lambda expiry: called.append(expiry.uid))
+    core.close_epoch(1.0)
+    assert [expiry.uid for expiry in core.expire(5.0)] == [A, B]
+    assert called == [B]
+
+
+@pytest.mark.parametrize("bad", [0, -1, 1.0, True, "1"])
+def test_expire_refuses_a_bad_limit_too(make, bad):
+    core, _ = due_at_three(make)
+    with pytest.raises(InvalidArgument, match="limit must be an integer >= 1"):
+        core.expire(3.0, limit=bad)
+    assert len(core) == 3
+
+
+def test_a_tick_too_short_to_be_divided_is_refused(make):
+    with pytest.raises(InvalidArgument, match="tick must be a duration that can be divided into epochs"):
+        make(tick=5e-324, epochs_per_tick=2)

@@ -55,7 +55,7 @@ class Lane:
             insort(self.late, serial)
 
     def done(self) -> None:
-        """Nobody is left of the current epoch: on to the next."""
+        """Nothing is left of the current epoch: on to the next."""
         if self.late:
             del self.late[0]
         else:
@@ -71,11 +71,11 @@ class AgedSlot:
 
     __slots__ = ("cursor", "due", "epoch", "key", "mixed", "serial", "tidy_at", "uids")
 
-    def __init__(self, serial: int, epoch: Epoch, key: Key, due: float) -> None:
+    def __init__(self, serial: int, epoch: Epoch, key: Key) -> None:
         self.serial = serial
         self.epoch = epoch
         self.key = key  # not the lane: that goes with its last member, and comes back as another
-        self.due = due  # the instant at which it is looked at: when they are due, or later
+        self.due = epoch.closed + key[0]
         self.uids = array("I")
         self.cursor = 0  # positions below it have been looked at
         self.mixed = False
@@ -94,37 +94,52 @@ class Aged:
         self._epochs = epochs
         self._slot_of = array("I")  # uid -> serial of its slot; means something only while its byte is AGED
         self._slots: dict[int, AgedSlot] = {}
-        self._by_key: dict[tuple[Epoch, Key, float], AgedSlot] = {}
+        self._by_key: dict[tuple[Epoch, Key], AgedSlot] = {}
         self._heap: list[tuple[float, int]] = []  # (due, serial of the slot)
         self._dropped: list[int] = []
+        self._postponed: list[AgedSlot] = []
         self._serial = 0
 
     def __len__(self) -> int:
         return len(self._slots)
 
     def clear(self) -> None:
-        """Forget everybody, and the memory that took."""
+        """Forget everything, and the memory that took."""
         if self._slot_of:
             self._slot_of = array("I")
         self._slots.clear()
         self._by_key.clear()
         self._heap.clear()
         self._dropped.clear()
+        self._postponed.clear()
 
-    def slot(self, epoch: Epoch, key: Key, not_before: float = 0.0) -> AgedSlot:
-        """Where those of *key* who have been silent since *epoch* are noted; a new one if there is none.
-
-        Args:
-            not_before: Seconds; they are not looked at before this instant, although they may be due.
-        """
-        due = max(epoch.closed + key[0], not_before)
-        slot = self._by_key.get((epoch, key, due))
+    def slot(self, epoch: Epoch, key: Key) -> AgedSlot:
+        """Where the connections of *key* that have been silent since *epoch* are noted; a new one if there is none."""
+        slot = self._by_key.get((epoch, key))
         if slot is None:
-            self._serial = (self._serial + 1) & 0xFFFFFFFF
-            slot = AgedSlot(self._serial, epoch, key, due)
-            self._slots[slot.serial] = self._by_key[epoch, key, due] = slot
-            heappush(self._heap, (due, slot.serial))
+            slot = self._by_key[epoch, key] = self._new_slot(epoch, key)
+            heappush(self._heap, (slot.due, slot.serial))
         return slot
+
+    def _new_slot(self, epoch: Epoch, key: Key) -> AgedSlot:
+        self._serial = (self._serial + 1) & 0xFFFFFFFF
+        slot = self._slots[self._serial] = AgedSlot(self._serial, epoch, key)
+        return slot
+
+    def postpone(self, uid: int, epoch: Epoch, key: Key) -> None:
+        """Note *uid*, which is due, so that it is looked at again after `resume`. The caller sets its byte."""
+        slot = self._new_slot(epoch, key)
+        self._postponed.append(slot)
+        self.add(uid, slot)
+
+    def resume(self) -> None:
+        """Look at those postponed again."""
+        for slot in self._postponed:
+            target = self.slot(slot.epoch, slot.key)
+            for uid in list(self._valid(slot, 0, len(slot.uids))):
+                self.add(uid, target)
+            del self._slots[slot.serial]
+        self._postponed.clear()
 
     def add(self, uid: int, slot: AgedSlot) -> None:
         """Note *uid* in *slot*; the caller sets its byte. Cost: O(1) amortised."""
@@ -135,7 +150,7 @@ class Aged:
         uids = slot.uids
         if uids and uid <= uids[-1]:
             slot.mixed = True
-            if len(uids) >= slot.tidy_at:  # somebody is retimed to and fro: it must not grow without end
+            if len(uids) >= slot.tidy_at:  # retiming to and fro must not make it grow without end
                 self._tidy(slot)
         slot.uids.append(uid)
 
@@ -151,11 +166,11 @@ class Aged:
         """Take the slot that is due first out of the queue; `slot_of` knows it until `sweep`."""
         serial = heappop(self._heap)[1]
         slot = self._slots[serial]
-        del self._by_key[slot.epoch, slot.key, slot.due]
+        del self._by_key[slot.epoch, slot.key]
         self._dropped.append(serial)
 
     def sweep(self) -> None:
-        """Forget the dropped slots: nobody is in them any more."""
+        """Forget the dropped slots: nothing is in them any more."""
         for serial in self._dropped:
             del self._slots[serial]
         self._dropped.clear()

@@ -3,15 +3,16 @@
 The law and the interface are those of `IdleReaper`; what differs is where things lie:
 
     touch    stores the open epoch's number, 1 to 254, in the connection's byte. Nothing else happens.
-    close    as in the core: the epoch learns its real closing instant, and whoever is silent since is due at that
+    close    as in the core: the epoch learns its real closing instant, and a connection silent since is due at that
              instant + timeout, exactly.
-    expire   an epoch that is due is looked for: whoever still has its number has been silent since. `bytearray.find`
-             passes over a million living ones in 10 to 40 us. There are no slots, and nobody is moved between them.
-    age      a number is wanted again after some 220 epochs. Who has it still, with a timeout as long as that, is noted
-             by name in `dense_lanes.Aged` and bears the byte AGED: one step a long silence, no limit to the timeout.
+    expire   an epoch that is due is looked for: what still has its number has been silent since. `bytearray.find`
+             passes over a million living ones in 10 to 40 us. There are no slots, and nothing is moved between them.
+    age      a number is wanted again after some 220 epochs. A connection that has it still, with a timeout as long as
+             that, is noted by name in `lanes.Aged` and bears the byte AGED: one step per long silence, and no limit to
+             the timeout.
 
 A second byte names the lane: timeout, reason, and whether suspended. It alone says who is registered, so the first one
-may be written blindly: a touch that comes too late can neither bring back nor reap anybody.
+may be written blindly: a touch that comes too late can neither bring back nor reap a connection.
 """
 
 from __future__ import annotations
@@ -64,8 +65,8 @@ class DenseReaper(Law):
     Attributes:
         epochs: The byte of each uid, for `epochs[uid] = core.open_number`, the touch without a call. Only for a uid
             that has been registered at some time (others: IndexError). Always in this form: a number kept for later
-            belongs to an epoch that is closed by then, and whoever gets it is reaped too early. It remains the same
-            object; while a memoryview of it is held, registering a larger uid raises BufferError.
+            belongs to an epoch that is closed by then, and a connection that gets it is reaped too early. It remains
+            the same object; while a memoryview of it is held, registering a larger uid raises BufferError.
         open_number: The number of the open epoch; changed by `close_epoch`, `advance`, `register` and `resume`.
     """
 
@@ -331,6 +332,7 @@ class DenseReaper(Law):
             live.clear()
             self._aged.clear()
             self._age_cursor = 0
+        self._aged.resume()
         live.append(self._open)
         self.open_number = self._namespace["open_number"] = 1 + self._epochs % self._numbers
 
@@ -444,7 +446,7 @@ class DenseReaper(Law):
         uid: int = lease.uid
         if since is None:
             self.epochs[uid] = AGED
-            self._aged.add(uid, self._aged.slot(group.epoch, group.key, self.epoch_ends))
+            self._aged.postpone(uid, group.epoch, group.key)
             return True
         epoch = self._epoch_at(since)
         if epoch.closed + group.key[0] <= now:
@@ -601,7 +603,7 @@ class DenseReaper(Law):
             raise InvariantViolated("a hook outlived its connection")
 
     def _check_uid(self, uid: int, lane: Lane | None, aged: dict[Key, set[int]]) -> None:
-        """Somebody will come by to look at *uid*: its lane's pass, and the ageing; or the list in which it is."""
+        """*uid* will be looked at: by its lane's pass and the ageing, or with the list in which it is."""
         if lane is None:
             raise InvariantViolated(f"uid {uid} is in no lane")
         if lane.suspended:

@@ -351,7 +351,7 @@ def equal_deadlines_come_out_in_schedule_order_however_far_away_they_were(books:
     books.expect("schedule order", list(range(21)), books.advance(deadline + books.tick))
 
 
-def cancelled_timers_wake_nobody(books: Books) -> None:
+def cancelled_timers_cause_no_wake(books: Books) -> None:
     numbers = [books.schedule(books.now + delay * books.tick) for delay in (1, 2, 30, 400, 5_000, 600_000)]
     last = books.schedule(books.now + 7_000_000 * books.tick)
     for number in numbers:
@@ -407,7 +407,7 @@ STORIES: tuple[Callable[[Books], None], ...] = (
     a_clock_that_goes_backwards_is_refused,
     a_mass_expiry_in_slices_keeps_order_and_counts,
     equal_deadlines_come_out_in_schedule_order_however_far_away_they_were,
-    cancelled_timers_wake_nobody,
+    cancelled_timers_cause_no_wake,
     a_timer_that_is_moved_on_again_and_again_expires_once,
     anything_at_random,
 )
