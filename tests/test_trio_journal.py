@@ -79,6 +79,41 @@ async def test_every_connection_ends_once_with_its_reason(tmp_path, autojump_clo
     assert [row["idle_ns"] // 10**9 for row in found if row["kind"] == "activity"] in ([3], [4])
 
 
+@pytest.mark.parametrize("end", ["reaped", "hung up", "woken"])
+async def test_the_life_of_a_connection_goes_on_while_it_is_parked(tmp_path, autojump_clock, end):
+    """Watched, parked, and perhaps watched again: one open, one end, and every long silence in between."""
+    with Journal(tmp_path, writer=1, tick=1.0, clock_ns=journal_clock(), background=False) as journal:
+        async with open_reaper(tick=1.0, journal=journal, listener="test") as r:
+            ours, theirs = socket.socketpair()
+            kept = []
+
+            async def woken(connected: socket.socket, remembered: str) -> None:
+                with connected, r.watch(connected, 5, continues=kept.pop().lease):
+                    assert connected.recv(10) == b"again"
+                    await trio.sleep_forever()
+
+            async with r.waking_lot(woken, lambda remembered, reason: None) as lot:
+                with r.watch(ours, 5) as connection:
+                    await trio.sleep(3)
+                    connection.touch()
+                    kept.append(lot.park(ours, 8, "remembered", connection.lease, "keep_alive"))
+                await trio.sleep(4)
+                if end == "hung up":
+                    theirs.close()
+                elif end == "woken":
+                    theirs.send(b"again")
+                await trio.sleep(20)
+                theirs.close()
+    found = rows(tmp_path)
+    kinds = [row["kind"] for row in found if row["kind"] != "config"]
+    last = {"reaped": "reap", "hung up": "close_peer", "woken": "reap"}[end]
+    assert kinds == ["open", *["activity"] * (2 if end == "woken" else 1), last]
+    (ended,) = [row for row in found if row["n"] is not None]
+    assert ended["reason"] == {"reaped": "keep_alive", "hung up": None, "woken": "idle"}[end]
+    opened = found[0]["t"] if found[0]["kind"] == "open" else next(row["t"] for row in found if row["kind"] == "open")
+    assert opened + ended["idle_sum_ns"] + ended["idle_ns"] == ended["t"]
+
+
 async def test_a_stall_leaves_rows_that_explain_why_the_reap_came_later(tmp_path, autojump_clock):
     clock = trio.lowlevel.current_clock()
     with Journal(tmp_path, writer=1, tick=1.0, clock_ns=journal_clock(), background=False) as journal:
@@ -90,7 +125,7 @@ async def test_a_stall_leaves_rows_that_explain_why_the_reap_came_later(tmp_path
 
             async def answers():
                 with r.watch(None, idle=5) as connection:
-                    await trio.sleep(3)
+                    await trio.sleep(24)  # after the stall
                     connection.touch()
                     await trio.sleep_forever()
 
@@ -100,7 +135,7 @@ async def test_a_stall_leaves_rows_that_explain_why_the_reap_came_later(tmp_path
             await trio.sleep(2.25)
             clock.jump(20)  # what a handler that blocks the loop does to every clock
         took = trio.current_time() - start
-    assert 25 <= took <= 28.5
+    assert 29 <= took <= 30
     found = rows(tmp_path)
     (stall,) = [row for row in found if row["reason"] == "stall" and row["idle_ns"] > 10**9]
     assert 19 * 10**9 < stall["idle_ns"] <= 20 * 10**9

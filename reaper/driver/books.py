@@ -54,6 +54,11 @@ class Books:
         """What became of the rows so far; None: there is no journal."""
         return None if self._keeper is None else self._keeper.journal.statistics()
 
+    def moved(self, old: Lease, new: Lease) -> None:
+        """The connection of *old* is watched by *new* from now on. Before or after *old* is released."""
+        if self._keeper is not None:
+            self._keeper.moved(old, new)
+
     def opened(self, lease: Lease, socket: Any) -> None:
         """A connection begins, on *socket* (or None), watched by *lease*."""
         if self._keeper is not None:

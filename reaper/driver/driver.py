@@ -308,6 +308,7 @@ class Driver:
         reason: str = "idle",
         probe: Probe | None = None,
         grace: float = PROBE_GRACE,
+        continues: Lease | None = None,
     ) -> Any:
         """Watch a connection from now on.
 
@@ -317,6 +318,7 @@ class Driver:
             idle: Seconds of silence allowed; 0 switches the timeout off; None takes the driver's own `idle`.
             reason: What a reap gives as its reason.
             probe: Sent when it has been silent for *idle*; then it has *grace* seconds, > 0, for any activity.
+            continues: The lease that watched it before, ended or not: in the journal its life goes on. None: it begins.
         Returns:
             What *make* returned.
         Raises:
@@ -329,7 +331,10 @@ class Driver:
         connection.grace = grace
         connection.begin(self.register(connection.uid, timeout, reason=reason))
         self.connections[connection.uid] = connection
-        self.books.opened(connection.lease, socket)
+        if continues is None:
+            self.books.opened(connection.lease, socket)
+        else:
+            self.books.moved(continues, connection.lease)
         if self._leave_by is not None:
             self._leave_when_idle(connection, spoken=False)
         return connection

@@ -70,6 +70,17 @@ class Keeper:
         logged: Any = lease
         logged.log = self.journal.open(nanoseconds(now), timeout_ms(lease), listener, peer)
 
+    def moved(self, old: Lease, new: Lease) -> None:
+        """The connection of *old*, ended or not, is watched by *new* from now on: its life goes on."""
+        if (log := self._settled(old)) is not None:
+            began = self._ns(new.active_from)
+            if began - log.last_ns > self.journal.gap_threshold_ns:  # what *new* was registered for ended a silence
+                log.gap(log.last_ns, began)
+            logged: Any = old
+            logged.log = None
+            logged = new
+            logged.log = log
+
     def averted(self, lease: Lease, now: float) -> None:
         """*lease* was due, and spared at the final check."""
         if (log := self._settled(lease)) is not None:

@@ -173,6 +173,7 @@ class TrioReaper:
         reason: str = "idle",
         probe: Probe | None = None,
         grace: float = PROBE_GRACE,
+        continues: Lease | None = None,
     ) -> Connection:
         """Watch a connection for the length of a `with` block.
 
@@ -188,6 +189,8 @@ class TrioReaper:
                 *idle*: it sends something that the peer must answer. Any activity is an answer. What it raises is
                 logged.
             grace: Seconds, > 0, that the peer then has; after that it is reaped.
+            continues: The lease that watched this connection before, ended or not (that of a parked one, for instance):
+                in the journal its life goes on. None: it begins.
         Returns:
             The `Connection`, watched from now on. Enter it at once.
         Raises:
@@ -201,7 +204,13 @@ class TrioReaper:
         socket = socket_of(stream)
         driver = self.driver
         connection: Connection = driver.watch(
-            lambda uid: Connection(driver, uid, socket), socket, idle, reason=reason, probe=probe, grace=grace
+            lambda uid: Connection(driver, uid, socket),
+            socket,
+            idle,
+            reason=reason,
+            probe=probe,
+            grace=grace,
+            continues=continues,
         )
         return connection
 

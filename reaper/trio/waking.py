@@ -49,7 +49,8 @@ class WakingLot(ParkingLot):
             connected: Detached; the caller's socket object is of no more use.
             idle: Seconds of silence allowed, counted from the last activity of *activity*; 0 switches the timeout off.
             remembered: Whatever `woken` needs.
-            activity: The lease the caller had; it stays the caller's to release.
+            activity: The lease the caller had; it stays the caller's to release. In a journal the life of the
+                connection goes on; hand the lease of the result to `watch(continues=)` when it is woken.
             reason: What a reap gives as its reason.
         Raises:
             RuntimeError: the lot does not run, or parks nothing. The socket stays the caller's.
@@ -58,6 +59,7 @@ class WakingLot(ParkingLot):
             raise RuntimeError("this parking lot does not run: start its run() first, where there is an epoll")
         timeout = self.driver.in_force(idle)
         parked: Parked = self._admit(connected.detach(), timeout, reason, activity)
+        self.driver.books.moved(activity, parked.lease)
         parked.remembered = remembered  # type: ignore[attr-defined]
         self._epoll.register(parked.fd, READABLE)
         if self._draining and not parked.has_unread():
