@@ -7,6 +7,7 @@ depends on no machine.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import selectors
 from collections.abc import Awaitable, Callable
 from types import ModuleType
@@ -68,6 +69,10 @@ class Trio:
     async def forever(self) -> None:
         await trio.sleep_forever()
 
+    async def limited(self, seconds: float, waiting: Awaitable[Any]) -> None:
+        with trio.move_on_after(seconds):
+            await waiting
+
     async def together(self, *bodies: Callable[[], Awaitable[Any]]) -> None:
         async with trio.open_nursery() as nursery:
             for body in bodies:
@@ -105,6 +110,11 @@ class Asyncio:
 
     async def forever(self) -> None:
         await asyncio.get_running_loop().create_future()
+
+    async def limited(self, seconds: float, waiting: Awaitable[Any]) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await waiting
 
     async def together(self, *bodies: Callable[[], Awaitable[Any]]) -> None:
         async with asyncio.TaskGroup() as group:

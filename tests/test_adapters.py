@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pyarrow.parquet
 import pytest
 
 from reaper.errors import InvalidArgument
+from reaper.journal import Journal
+from reaper.policy.pressure import Limits, Pressure, Reading
 from tests.loops import LOOPS
 
 
@@ -306,6 +309,52 @@ def test_a_hook_that_raises_is_logged_and_harms_no_other(loop, caplog):
 
     loop.run(body)
     assert "broken hook" in caplog.text
+
+
+def test_under_pressure_the_longest_silent_go_and_none_in_use(loop):
+    ends: dict = {}
+
+    async def body():
+        async with loop.adapter.open_reaper(tick=1.0) as r:
+
+            async def one(name):
+                await loop.sleep(name)
+                with r.watch(None, idle=1000) as connection:
+                    with connection.in_use():
+                        await loop.sleep(0.1)
+                    if name == 0:
+                        connection.suspend()
+                    await loop.sleep(60)
+                ends[name] = connection.reason
+
+            async def press():
+                await loop.sleep(15)
+                pressure = Pressure(Limits(connections=10), high=0.9)
+                await loop.limited(10, loop.adapter.relieve(r, pressure, read=lambda count: Reading(connections=count)))
+                assert pressure.evicted == 1
+
+            await loop.together(*(lambda name=name: one(name) for name in range(10)), press)
+
+    loop.run(body)
+    assert [name for name, reason in ends.items() if reason == "pressure"] == [1]
+
+
+def test_the_journal_has_one_life_per_connection_and_why_it_ended(loop, tmp_path):
+    async def body():
+        clock = loop.adapter.journal_clock()
+        with Journal(tmp_path, writer=1, tick=1.0, clock_ns=clock, background=False) as journal:
+            async with loop.adapter.open_reaper(tick=1.0, journal=journal, listener="test") as r:
+                with r.watch(None, idle=5):
+                    await loop.forever()
+                with r.watch(None, idle=5):
+                    await loop.sleep(1)
+
+    loop.run(body)
+    rows = [row for path in tmp_path.glob("*.parquet") for row in pyarrow.parquet.read_table(path).to_pylist()]
+    lives: dict = {}
+    for row in rows:
+        lives.setdefault(row["conn"], []).append((row["kind"], row["reason"]))
+    assert sorted(lives.values()) == [[("open", None), ("close_app", None)], [("open", None), ("reap", "idle")]]
 
 
 def test_jitter_only_lengthens(loop):

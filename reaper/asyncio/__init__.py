@@ -7,6 +7,7 @@ from ..driver.watched import Probe
 from ..metrics import LoopStatistics
 from .connection import Connection
 from .loops import loop_factory
+from .pressure import relieve
 from .protocols import Protocol, guard
 from .reaper import AsyncioReaper, journal_clock, open_reaper, reaper_of
 from .streams import WatchedReader, start_server
@@ -22,6 +23,7 @@ __all__ = [
     "WatchedReader",
     "Probe",
     "LoopStatistics",
+    "relieve",
     "reaper_of",
     "journal_clock",
     "REAPS_PER_SLICE",

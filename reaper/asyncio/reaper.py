@@ -80,6 +80,7 @@ class AsyncioReaper:
         self.config = self.driver.config
         self.core = self.driver.core
         self._alarm = Alarm(self.loop, clock, self._wake)
+        self.accepting = True  # `start_server` turns newcomers away while it is not; set by `relieve`
         self.sweep = Sweep(self._schedule, self.core.tick / LOOKS_PER_TICK)
         self._running = False
         self._passing = False  # whether a wake is between its two steps

@@ -105,6 +105,9 @@ async def start_server(
         options.setdefault("ssl_handshake_timeout", watcher.config.timeouts.handshake or None)
 
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if not watcher.accepting:
+            close(writer.transport)
+            return
         connection = watcher.watch(writer, idle)
         assert isinstance(reader, WatchedReader)
         reader.connection = connection

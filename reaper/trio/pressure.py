@@ -1,7 +1,6 @@
 """Acting on pressure in a trio program: the longest silent go, and the door is shut while the house is full.
 
-The rule of this module: *no connection with a request in flight*. Only a connection that waits for bytes, has none
-unread, and whose lease says so by its reason, is ever let go; suspended ones are not even looked at.
+The rule of this module: *every peer that has spoken is heard first*. Which connections go is the driver's to say.
 """
 
 from __future__ import annotations
@@ -11,20 +10,10 @@ from typing import NoReturn
 
 import trio
 
-from ..driver.driver import unread_of
-from ..driver.watched import Ward
-from ..policy.pressure import Gauge, Pressure, Reading, Verdict
+from ..driver.pressing import IDLE_REASONS, let_go
+from ..policy.pressure import Gauge, Pressure, Reading
 from .loop import let_the_loop_read
 from .reaper import TrioReaper
-
-REASON = "pressure"
-"""The reason of a connection that had to go."""
-
-IDLE_REASONS = frozenset({"idle", "first_byte", "keep_alive"})
-"""Reasons of leases that wait for something to begin."""
-
-LOOKS = 1024
-"""Connections looked at, longest silent first, per reading; as many may be let go."""
 
 
 async def relieve(
@@ -58,32 +47,3 @@ async def relieve(
             await trio.sleep(watcher.core.tick if every is None else every)
     finally:
         watcher.accepting = True
-
-
-def let_go(watcher: TrioReaper, verdict: Verdict, min_age: float, reasons: Collection[str] = IDLE_REASONS) -> int:
-    """Reap what *verdict* bears no longer. Returns how many.
-
-    These go: connections that have been silent for `scale` of their timeout; of the others the longest silent, until
-    `evict` have gone; none that has been silent for less than *min_age* seconds.
-    """
-    now = watcher.driver.now()
-    doomed: list[Ward] = []
-    others = max(0, len(watcher.core) - len(watcher))  # leases that are no connections, and never touched perhaps
-    for uid in watcher.core.oldest(LOOKS + others):
-        explained = watcher.core.explain(uid)
-        silent = 0.0 if explained.active_until is None else now - explained.active_until
-        if silent < min_age:
-            break  # and so are all after it
-        enough = silent >= explained.timeout * verdict.scale
-        if explained.reason not in reasons or not (enough or len(doomed) < verdict.evict):
-            continue
-        connection = watcher.waiting(uid)
-        if connection is not None:
-            doomed.append(connection)
-    spoken = unread_of(doomed)
-    gone = 0
-    for connection in doomed:
-        if connection.descriptor not in spoken:
-            connection.reap(REASON)
-            gone += 1
-    return gone

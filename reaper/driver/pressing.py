@@ -1,0 +1,71 @@
+"""Acting on pressure: which connections go when descriptors or memory run short.
+
+The rule of this module: *no connection with a request in flight*. Only a connection that waits for bytes, has none
+unread, and whose lease says so by its reason, is ever let go; suspended ones are not even looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any, Protocol
+
+from ..core.reaper import IdleReaper
+from ..policy.pressure import Verdict
+from .driver import Driver, unread_of
+from .watched import Ward
+
+REASON = "pressure"
+"""The reason of a connection that had to go."""
+
+IDLE_REASONS = frozenset({"idle", "first_byte", "keep_alive"})
+"""Reasons of leases that wait for something to begin."""
+
+LOOKS = 1024
+"""Connections looked at, longest silent first, per reading; as many may be let go."""
+
+
+class Watcher(Protocol):
+    """The reaper of an adapter, as far as it is needed here."""
+
+    @property
+    def driver(self) -> Driver:
+        """What drives it."""
+
+    @property
+    def core(self) -> IdleReaper:
+        """Who is due, and when."""
+
+    def __len__(self) -> int:
+        """How many connections are watched."""
+
+    def waiting(self, uid: Any) -> Ward | None:
+        """The connection of *uid* if it waits for bytes with nothing else to do."""
+
+
+def let_go(watcher: Watcher, verdict: Verdict, min_age: float, reasons: Collection[str] = IDLE_REASONS) -> int:
+    """Reap what *verdict* bears no longer. Returns how many.
+
+    These go: connections that have been silent for `scale` of their timeout; of the others the longest silent, until
+    `evict` have gone; none that has been silent for less than *min_age* seconds.
+    """
+    now = watcher.driver.now()
+    doomed: list[Ward] = []
+    others = max(0, len(watcher.core) - len(watcher))  # leases that are no connections, and never touched perhaps
+    for uid in watcher.core.oldest(LOOKS + others):
+        explained = watcher.core.explain(uid)
+        silent = 0.0 if explained.active_until is None else now - explained.active_until
+        if silent < min_age:
+            break  # and so are all after it
+        enough = silent >= explained.timeout * verdict.scale
+        if explained.reason not in reasons or not (enough or len(doomed) < verdict.evict):
+            continue
+        connection = watcher.waiting(uid)
+        if connection is not None:
+            doomed.append(connection)
+    spoken = unread_of(doomed)
+    gone = 0
+    for connection in doomed:
+        if connection.descriptor not in spoken:
+            connection.reap(REASON)
+            gone += 1
+    return gone
