@@ -15,6 +15,8 @@ import websockets.asyncio.client
 
 from scripts.serving import free_port, serving
 
+pytestmark = pytest.mark.slow
+
 PATIENCE = 60.0
 SETTINGS = {"REAPER_TICK": "100ms", "REAPER_TIMEOUTS_FIRST_BYTE": "500ms"}
 UVICORN = [sys.executable, "-m", "uvicorn", "--http", "reaper.uvicorn:HttpTools", "--port", "{port}"]

@@ -31,6 +31,8 @@ from scripts.uvicorn_demo.attacks import (
     stops_in_body,
 )
 
+pytestmark = pytest.mark.slow
+
 ATTACKS = (says_nothing, drips_headers, drips_second_headers, stops_in_body, does_not_read, stays_idle)
 SETTINGS = {f"timeouts.{name}": "500ms" for name in ("first_byte", "headers", "body", "keep_alive", "write", "tunnel")}
 PATIENCE = 45.0

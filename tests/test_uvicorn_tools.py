@@ -16,6 +16,8 @@ import pytest
 
 from scripts.serving import free_port, serving
 
+pytestmark = pytest.mark.slow
+
 PATIENCE = 60.0
 ATTACKERS = 100
 ATTACKS = {"headers": ("-H",), "body": ("-B", "-s", "100000", "-u", "/echo"), "read": ("-X", "-u", "/big")}
