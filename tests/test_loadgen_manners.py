@@ -74,9 +74,10 @@ def quietly(answer: Callable[[socket.socket], None], sock: socket.socket) -> Non
 
 
 def run(port: int, *arguments: str) -> tuple[int, dict[str, Any]]:
+    """A run that is planned for ten minutes: what comes back within `loadgen`'s patience was ended early."""
     done = loadgen(
         "run", "--target", f"127.0.0.1:{port}", "--timeout", "500ms", "--tick", "500ms", "--connections", "12",
-        "--duration", "30s", "--json", "--quiet", *arguments,
+        "--duration", "10m", "--json", "--quiet", *arguments,
     )  # fmt: skip
     assert "Traceback" not in done.stderr, done.stderr
     return done.returncode, json.loads(done.stdout)
@@ -105,7 +106,6 @@ def test_an_echo_client_recognises_an_http_server_and_says_what_to_type() -> Non
     with answering(lambda sock: sock.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")) as port:
         status, report = run(port, "--mix", "silent")
     assert status == 1
-    assert report["elapsed_s"] < 20
     assert report["reasons"][0] == (
         f'127.0.0.1:{port} answered "HTTP/1.1 400 Bad Request": did you mean --protocol http?'
     )
@@ -135,7 +135,6 @@ def test_a_run_ends_when_all_its_clients_are_gone() -> None:
     with answering(lambda sock: (sock.recv(1), sock.close())) as port:  # type: ignore[arg-type, return-value]
         status, report = run(port, "--mix", "chatty")
     assert status == 1
-    assert report["elapsed_s"] < 20  # of 30 planned
     assert report["reaps"]["false"] == 12
 
 

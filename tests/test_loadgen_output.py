@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_loadgen_run import faulty_server, run
+from test_loadgen_run import ROOMY, faulty_server, run
 
 from loadgen.drive.fleet import Progress
 from loadgen.drive.server_watch import read_server_stats
@@ -49,7 +49,9 @@ def progress(**counts: Any) -> Progress:
 def test_the_journal_holds_every_connection_and_every_close_the_client_saw(tmp_path: Path) -> None:
     parquet = pytest.importorskip("pyarrow.parquet")
     with faulty_server("correct") as server:
-        status, seen = run(server.port, "--journal", str(tmp_path), "--mix", "silent,chatty,vanish", connections=90)
+        status, seen = run(
+            server.port, "--journal", str(tmp_path), "--mix", "silent,chatty,vanish", *ROOMY, connections=90
+        )
     assert (status, seen["journal_dropped"]) == (0, 0)
     rows = [row for path in tmp_path.glob("*.parquet") for row in parquet.read_table(path).to_pylist()]
     kinds = [row["kind"] for row in rows]

@@ -21,6 +21,8 @@ from scripts.serving import Server, serving
 
 ROOT = Path(__file__).parent.parent
 TIMEOUT, TICK = 1.0, 0.5
+ROOMY = ("--tick", "2s", "--duration", "4s")
+"""More than the server's tick: a machine that does not let it run for a second is none of the generator's subjects."""
 
 
 class FaultyServer:
@@ -50,7 +52,12 @@ def faulty_server(mode: str, timeout: float = TIMEOUT) -> Iterator[FaultyServer]
 
 def loadgen(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "loadgen", *arguments], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-m", "loadgen", *arguments],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
     )
 
 
@@ -86,7 +93,7 @@ def test_a_faulty_server_is_caught_with_the_right_counts(mode: str) -> None:
 @pytest.mark.slow
 def test_a_correct_server_passes_and_the_observation_equals_the_plan() -> None:
     with faulty_server("correct") as server:
-        status, report = run(server.port, "--scenario", "everyday")
+        status, report = run(server.port, "--scenario", "everyday", *ROOMY)
         sins = server.sins()
     assert (status, report["verdict"], report["reasons"]) == (0, "pass", [])
     assert report["schema"] == "reaper-loadgen-report/1"
@@ -105,7 +112,7 @@ def test_a_correct_server_passes_and_the_observation_equals_the_plan() -> None:
 def test_churn_and_storms_are_judged_too() -> None:
     with faulty_server("correct") as server:
         for scenario in ("churn", "reconnect-storm"):
-            status, report = run(server.port, "--scenario", scenario, connections=300)
+            status, report = run(server.port, "--scenario", scenario, *ROOMY, connections=300)
             assert (status, report["reasons"]) == (0, [])
             assert report["connections"]["reconnected"] > 100
 
@@ -146,12 +153,11 @@ def test_a_refused_connection_ends_the_run_at_once_and_is_reported() -> None:
         closed.bind(("127.0.0.1", 0))
         done = loadgen(
             "run", "--target", f"127.0.0.1:{closed.getsockname()[1]}", "--timeout", "100ms", "--tick", "50ms",
-            "--connections", "5", "--duration", "30s", "--json", "--quiet",
+            "--connections", "5", "--duration", "10m", "--json", "--quiet",
         )  # fmt: skip
     report = json.loads(done.stdout)
     assert done.returncode == 1
     assert report["connections"]["failed"] == 5
-    assert report["elapsed_s"] < 20
     assert report["verdict"] == "fail"
     assert "connection refused by 127.0.0.1:" in report["reasons"][0]
     assert report["connections"]["failures"] == {"ECONNREFUSED": 5}
@@ -161,7 +167,7 @@ def test_a_refused_connection_ends_the_run_at_once_and_is_reported() -> None:
 def test_a_broken_threshold_fails_a_good_run_and_pictures_are_drawn(tmp_path: Path) -> None:
     png = tmp_path / "lateness.png"
     with faulty_server("correct") as server:
-        status, report = run(server.port, "--threshold", "lateness.p50<1ms", "--png", str(png), connections=100)
+        status, report = run(server.port, "--threshold", "lateness.p50<1ms", *ROOMY, "--png", str(png), connections=100)
     assert status == 1
     assert report["reasons"][0].startswith("threshold lateness.p50<1ms broken")
     assert png.read_bytes().startswith(b"\x89PNG")

@@ -20,7 +20,10 @@ def verdict_lines(report: dict[str, Any]) -> list[str]:
     """What happened, then the verdict, then why."""
     reaps, lateness, connections = report["reaps"], report["lateness_s"], report["connections"]
     generator, server = report["loadgen"], report["server"]
-    counts = ", ".join(f"{reaps[name]:,} {name}" for name in ("expected", "observed", *BAD))
+    counts = f"{reaps['expected']:,} expected, {reaps['observed']:,} observed"
+    bad = ", ".join(f"{reaps[name]:,} {name}" for name in BAD)
+    if len(counts) + len(bad) + 2 <= WIDTH - INDENT:
+        counts, bad = f"{counts}, {bad}", ""
     figures = ", ".join(f"{name} {known(lateness[name])}" for name in ("min", "p50", "p99", "max"))
     tick = seconds(report["config"]["tick_s"])
     lines = [
@@ -30,6 +33,7 @@ def verdict_lines(report: dict[str, Any]) -> list[str]:
             f"{connections['peak_open']:,} open at most, {connections['failed']:,} failed",
         ),
         *row("reaps", counts),
+        *(row("", bad) if bad else ()),
         *row("lateness", f"{figures} (law: 0 .. {tick})"),
         *row("", f"{reaps['late_raw']:,} beyond one tick before any allowance"),
         *row("own lag", f"p99 {known(generator['lag_s']['p99'])}, max {known(generator['lag_s']['max'])}"),
