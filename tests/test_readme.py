@@ -254,3 +254,33 @@ def test_what_the_makefile_runs_exists() -> None:
     for script in re.findall(r"python ([a-z_/]+\.py)", makefile):
         assert script.startswith("scripts/"), f"{script}: what imports its package is run with -m"
         assert (ROOT / script).exists(), script
+
+
+def commands() -> dict[tuple[str, ...], set[str]]:
+    """`python -m` commands of all pages, without their arguments -> the flags that the pages give them."""
+    found: dict[tuple[str, ...], set[str]] = {}
+    for page in (*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), ROOT / "examples" / "README.md"):
+        if page.stem == "CHANGELOG":
+            continue
+        used = r"python -m ((?:reaper|loadgen|server_example|benchmarks|scripts)[\w.]*)([^\n`#]*)"
+        for module, rest in re.findall(used, page.read_text()):
+            flags = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", rest))
+            first = next(iter(rest.split()), "")
+            for command in first.split("|") if re.fullmatch(r"[a-z][a-z|-]*", first) else [""]:
+                found.setdefault((module, command) if command else (module,), set()).update(flags)
+    return found
+
+
+@pytest.mark.slow
+def test_commands_and_flags_that_pages_show_exist() -> None:
+    shown = commands()
+    assert len(shown) > 20
+
+    def wrong(command: tuple[str, ...]) -> str:
+        done = subprocess.run([sys.executable, "-m", *command, "--help"], cwd=ROOT, capture_output=True, text=True)
+        if done.returncode:
+            return f"{command}: {done.stderr.splitlines()[-1:]}"
+        return " ".join(f"{command}: {flag}" for flag in shown[command] if flag not in done.stdout)
+
+    with ThreadPoolExecutor(2) as pool:
+        assert [text for text in pool.map(wrong, shown) if text] == []
