@@ -330,6 +330,37 @@ async def test_an_empty_read_is_no_activity(autojump_clock):
     assert reads > 10
 
 
+@pytest.mark.parametrize("way", ["watched", "socket", "parked"])
+async def test_a_handler_that_takes_the_end_of_file_for_a_pause_does_not_spin_and_is_reaped(autojump_clock, way):
+    reads = 0
+
+    async def endless(stream) -> None:
+        nonlocal reads
+        while True:
+            await stream.receive_some()
+            reads += 1
+
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)
+    async with open_reaper(tick=1.0, idle=5) as r:
+        start = trio.current_time()
+        with theirs, ours:
+            theirs.send(b"x")
+            theirs.shutdown(socket.SHUT_WR)
+            if way == "watched":
+                await r.watched(endless)(trio.SocketStream(trio.socket.from_stdlib_socket(ours)))
+            elif way == "socket":
+                with r.watch(ours) as connection:
+                    await endless(reaper.trio.WatchedSocket(ours, connection))
+            else:
+                async with r.parking_lot(endless) as lot:
+                    lot.add(ours)
+                    await trio.sleep(7)
+                    assert lot.reaped == {"idle": 1}
+        assert 5 <= trio.current_time() - start <= 7.1
+    assert 10 < reads < 80
+
+
 async def test_a_handler_that_swallows_its_silence_in_a_loop_lets_the_loop_run():
     swallowed = 0
 

@@ -20,7 +20,7 @@ from .parking import ParkingLot
 from .pressure import relieve
 from .reaper import TrioReaper, journal_clock, open_reaper
 from .serve import serve_parked, serve_tcp
-from .streams import SocketStream, WatchedStream
+from .streams import SocketStream, WatchedSocket, WatchedStream
 from .waking import WakingLot
 
 __all__ = [
@@ -30,6 +30,7 @@ __all__ = [
     "TrioReaper",
     "Connection",
     "WatchedStream",
+    "WatchedSocket",
     "SocketStream",
     "Probe",
     "LoopStatistics",

@@ -16,6 +16,13 @@ import trio
 
 from .connection import Connection
 
+ENDS = 2
+"""Ends of file in a row that a receive returns at once. What asks on and on, because it takes them for a pause, would
+have the loop for itself until it is reaped; it waits `END_PAUSE` for each further one."""
+
+END_PAUSE = 0.1
+"""Seconds."""
+
 RECEIVE_BYTES = 65536
 """Most bytes of one receive, unless fewer are asked for."""
 
@@ -33,13 +40,14 @@ class SocketStream(trio.abc.HalfCloseableStream):
         shut: Whether we have shut our sending side.
     """
 
-    __slots__ = ("_fresh", "_sending", "hung_up", "received", "sent", "shut")
+    __slots__ = ("_ends", "_fresh", "_sending", "hung_up", "received", "sent", "shut")
 
     def __init__(self, *, fresh: bool = False) -> None:
         self.received = 0
         self.sent = 0
         self.hung_up = False
         self.shut = False
+        self._ends = 0
         self._fresh = fresh
         self._sending = False
 
@@ -102,6 +110,9 @@ class SocketStream(trio.abc.HalfCloseableStream):
             self.heard(len(data))
         else:
             self.hung_up = not self.shut
+            self._ends += 1
+            if self._ends > ENDS:
+                await trio.sleep(END_PAUSE)
         if not rested:  # a peer that always has bytes ready must not have the loop for itself
             await trio.lowlevel.cancel_shielded_checkpoint()
         return data
@@ -198,6 +209,7 @@ class WatchedStream(trio.abc.HalfCloseableStream):
     def __init__(self, inner: trio.abc.Stream, connection: Connection) -> None:
         self.inner = inner
         self.connection = connection
+        self._ends = 0
         connection.handled()
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes | bytearray:
@@ -216,6 +228,9 @@ class WatchedStream(trio.abc.HalfCloseableStream):
             connection.touch()
         else:
             connection.hung_up = True
+            self._ends += 1
+            if self._ends > ENDS:
+                await trio.sleep(END_PAUSE)
         return data
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
