@@ -41,9 +41,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         command.add_argument(
             "--parked",
             action=argparse.BooleanOptionalAction,
-            default=False,
-            help="no task for a connection while it is silent: a tenth of the memory"
-            + (" (not with TLS or --journal)" if name == "http" else ""),
+            default=True,
+            help="no task for a connection while it is silent: a tenth of the memory (default: yes)",
         )
         command.add_argument(
             "--pressure",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -12,6 +13,8 @@ import trio
 import reaper.trio
 import server_example.http
 from reaper.config import ReaperConfig
+from reaper.journal import Journal
+from reaper.trio import journal_clock
 from server_example.http import HttpServer
 
 pytestmark = [pytest.mark.trio, pytest.mark.slow]
@@ -22,14 +25,18 @@ REQUEST = b"GET /connections?format=json HTTP/1.1\r\nhost: test\r\naccept: appli
 
 @asynccontextmanager
 async def running(
-    monkeypatch, linger=0.05, **timeouts: object
+    monkeypatch, settings=None, journal=None, linger=0.05, **timeouts: object
 ) -> AsyncIterator[tuple[HttpServer, trio.SocketListener]]:
     monkeypatch.setattr(server_example.http.server, "LINGER", linger)
     overrides = {"reaper.tick": TICK, "timeouts.drain_idle": 0.02, "timeouts.keep_alive_margin": 0.0}
-    overrides |= {f"timeouts.{name}": value for name, value in timeouts.items()}
+    overrides |= {f"timeouts.{name}": value for name, value in timeouts.items()} | (settings or {})
     config = ReaperConfig.load(environ={}, overrides=overrides)
     (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
-    async with listener, reaper.trio.open_reaper(config) as watcher, trio.open_nursery() as nursery:
+    async with (
+        listener,
+        reaper.trio.open_reaper(config, journal=journal, listener="http") as watcher,
+        trio.open_nursery() as nursery,
+    ):
         server = HttpServer(config, watcher)
         async with server.parking():
             nursery.start_soon(server.accept, listener, nursery)
@@ -159,3 +166,65 @@ async def test_a_peer_that_goes_while_parked_is_counted_as_closed(monkeypatch):
             await until(lambda: len(server.lot) == 1)
         await until(lambda: server.counters.closed == 1)
         assert server.counters.reaped == {}
+
+
+async def test_a_request_on_its_way_when_a_drain_begins_is_answered_though_its_connection_is_parked(monkeypatch):
+    settings = {"keep_alive": 20, "drain": 10, "drain_idle": 1.0}
+    async with running(monkeypatch, **settings) as (server, listener), await dial(listener) as client:
+        await ask(client)
+        await until(lambda: len(server.lot) == 1)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(server.drain)
+            await trio.sleep(0.2)
+            await client.send_all(REQUEST)
+            answer = b""
+            while piece := await client.receive_some():
+                answer += piece
+        assert answer.startswith(b"HTTP/1.1 200 ")
+        assert b"connection: close" in answer.lower()
+
+
+async def test_a_connection_with_tls_is_parked_woken_and_reaped(monkeypatch, certificate):
+    cert, key = certificate
+    context = ssl.create_default_context(cafile=cert)
+    tls = {"server.tls_cert": cert, "server.tls_key": key}
+    async with running(monkeypatch, tls, keep_alive=2.0) as (server, listener):
+        plain = await dial(listener)
+        client = trio.SSLStream(plain, context, server_hostname="127.0.0.1", https_compatible=True)
+        for count in range(1, 4):
+            (row,) = json.loads(await ask(client))["connections"]
+            assert row["requests"] == count
+            await until(lambda: len(server.lot) == 1)
+            assert not server.connections
+        large = b"GET /download?bytes=300000 HTTP/1.1\r\nhost: test\r\n\r\n"
+        assert len(await ask(client, large)) == 300_000
+        await until(lambda: len(server.lot) == 1)
+        assert await plain.receive_some() == b""
+        await plain.aclose()
+        assert server.counters.reaped == {"keep_alive": 1}
+
+
+async def test_the_journal_has_one_life_of_a_connection_however_often_it_was_parked(monkeypatch, tmp_path):
+    parquet = pytest.importorskip("pyarrow.parquet")
+    with Journal(tmp_path, writer=1, tick=TICK, clock_ns=journal_clock(), background=False) as journal:
+        async with running(monkeypatch, journal=journal, keep_alive=0.5, keep_alive_margin=0.0) as (server, listener):
+            reaped, gone = await dial(listener), await dial(listener)
+            for _ in range(3):
+                for client in (reaped, gone):
+                    await ask(client)
+                await until(lambda: len(server.lot) == 2)
+            await gone.aclose()
+            assert await reaped.receive_some() == b""
+            await reaped.aclose()
+            async with await dial(listener) as client:
+                await ask(client)
+                await until(lambda: len(server.lot) == 1)
+                await server.drain()
+    rows = [row for path in tmp_path.glob("*.parquet") for row in parquet.read_table(path).to_pylist()]
+    lives: dict[int, list[dict]] = {}
+    for row in sorted(rows, key=lambda row: row["t"]):
+        if row["kind"] in ("open", "reap", "close_peer", "close_app"):
+            lives.setdefault(row["conn"], []).append(row)
+    ends = sorted((life[0]["kind"], life[-1]["kind"], life[-1]["reason"] or "", len(life)) for life in lives.values())
+    assert ends == [("open", "close_app", "drain", 2), ("open", "close_peer", "", 2), ("open", "reap", "keep_alive", 2)]
+    assert {life[0]["listener"] for life in lives.values()} == {"http"}

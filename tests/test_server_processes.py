@@ -74,7 +74,7 @@ def test_a_worker_that_ends_early_in_a_drain_is_not_replaced() -> None:
         assert "Traceback" not in process.rest()
 
 
-@pytest.mark.parametrize("parked", [(), ("--parked",)])
+@pytest.mark.parametrize("parked", [("--no-parked",), ()])
 def test_sighup_gives_open_connections_of_the_echo_server_their_new_timeout(tmp_path, parked) -> None:
     path = tmp_path / "reaper.toml"
     path.write_text('[timeouts]\nidle = "1h"\n[reaper]\ntick = "50ms"\n')
@@ -275,7 +275,7 @@ def test_a_text_is_read_whole_or_not_at_all() -> None:
     assert bulletins.get(1) == b"hello"
 
 
-@pytest.mark.parametrize("parked", [(), ("--parked",)])
+@pytest.mark.parametrize("parked", [("--no-parked",), ()])
 def test_the_echo_server_speaks_tls_when_it_is_given_a_certificate(certificate, parked) -> None:
     cert, key = certificate
     with server("echo", "--tls-cert", cert, "--tls-key", key, "--drain-idle", "0s", *parked) as process:

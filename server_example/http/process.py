@@ -40,7 +40,7 @@ async def serve(
         config: What to begin with.
         load: Reads the configuration anew when SIGHUP comes.
         journal: Where the life of every connection is written; None: nowhere.
-        parked: Whether a connection gives up its task while it is silent between two requests. Not with a journal.
+        parked: Whether a connection gives up its task while it is silent between two requests.
         pressed: Whether the longest silent go, and newcomers wait in the backlog, as descriptors or memory run short.
     Raises:
         ConfigError: certificate and key cannot be used.
@@ -55,7 +55,7 @@ async def serve(
         server.worker = worker.index
         if worker.bulletins.workers > 1:
             server.bulletins = worker.bulletins
-        if parked and journal is None:
+        if parked:
             await stack.enter_async_context(server.parking())
         helpers.start_soon(_publish_often, worker, server)
         helpers.start_soon(_reloads, worker, server, load)

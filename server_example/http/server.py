@@ -55,7 +55,7 @@ log = logging.getLogger("server_example.http")
 class Kept:
     """What is remembered of a connection while it is parked between two requests."""
 
-    __slots__ = ("age", "opened", "parked", "policy", "received", "requests", "sent")
+    __slots__ = ("age", "opened", "parked", "policy", "received", "requests", "sent", "tls")
 
     def __init__(self, opened: float) -> None:
         self.opened = opened
@@ -63,6 +63,7 @@ class Kept:
         self.requests = self.received = self.sent = 0
         self.policy: IdlePolicy | None = None  # while it is not parked
         self.parked: Parked | None = None  # while it is
+        self.tls: trio.SSLStream[Transport] | None = None
 
 
 class HttpServer:
@@ -162,16 +163,8 @@ class HttpServer:
 
     @asynccontextmanager
     async def parking(self) -> AsyncIterator[None]:
-        """Within the block, connections that are silent between two requests are parked. Not those with TLS.
-
-        Nobody parks what is journaled: its log could not follow it.
-        """
-        if self._tls is not None:
-            yield
-            return
-        # Whoever is parked has been silent for `drain_idle` at least: a drain need not wait for a request on its way.
-        linger = max(LINGER, self.config.timeouts.drain_idle)
-        async with self.watcher.waking_lot(self._woken, self._left, linger=linger) as lot:
+        """Within the block, connections that are silent between two requests are parked."""
+        async with self.watcher.waking_lot(self._woken, self._left, linger=LINGER) as lot:
             self.lot = lot if lot.parks else None
             try:
                 yield
@@ -179,15 +172,18 @@ class HttpServer:
                 self.lot = None
 
     async def _woken(self, connected: socket.socket, kept: Kept) -> None:
-        kept.parked = None
+        parked, kept.parked = kept.parked, None
+        assert parked is not None
         try:
             transport = Transport(connected, _name(connected))
         except OSError:
             connected.close()
+            with self.watcher.watch(continues=parked.lease) as gone:  # its journal has to end
+                gone.hung_up = True
             self._left(kept, None)
             return
         transport.received, transport.sent = kept.received, kept.sent
-        await self._handle(transport, kept)
+        await self._handle(transport, kept, parked.lease)
 
     def _left(self, kept: Kept, reason: str | None) -> None:
         """A parked connection was reaped, or its peer has gone."""
@@ -205,7 +201,7 @@ class HttpServer:
         keep_alive = Phase.KEEP_ALIVE.value
         kept.parked = self.lot.park(transport.socket, self.config.timeouts.keep_alive, kept, activity, keep_alive)
 
-    async def _handle(self, transport: Transport, kept: Kept | None = None) -> None:
+    async def _handle(self, transport: Transport, kept: Kept | None = None, lease: Lease | None = None) -> None:
         phase = Phase.KEEP_ALIVE
         if kept is None:
             phase = Phase.FIRST_BYTE
@@ -213,11 +209,14 @@ class HttpServer:
         parked = False
         connection: HttpConnection | None = None
         stream: trio.abc.Stream = transport
-        if self._tls is not None:
-            stream = trio.SSLStream(transport, self._tls, server_side=True, https_compatible=True)
+        if kept.tls is not None:
+            stream = kept.tls
+            kept.tls.transport_stream = transport
+        elif self._tls is not None:
+            stream = kept.tls = trio.SSLStream(transport, self._tls, server_side=True, https_compatible=True)
             phase = Phase.HANDSHAKE
         try:
-            with self.watcher.watch(transport) as watch:
+            with self.watcher.watch(transport, continues=lease) as watch:
                 now = trio.current_time()
                 policy = IdlePolicy(self.config, watch, now, self._sweep, transport.progress, phase, watch.reap)
                 watch.receiving = True  # the policy suspends it while a request is in flight
@@ -235,7 +234,7 @@ class HttpServer:
                     policy.retire("drain", trio.current_time())
                 try:
                     with life:
-                        if isinstance(stream, trio.SSLStream):
+                        if isinstance(stream, trio.SSLStream) and phase is Phase.HANDSHAKE:
                             await stream.do_handshake()
                         await connection.run()
                     self.counters.lost += life.cancelled_caught
@@ -374,7 +373,7 @@ class HttpServer:
         window = self.config.timeouts.drain_window
         async with trio.open_nursery() as nursery:
             if self.lot is not None:
-                nursery.start_soon(self.lot.drain, self.config.timeouts.drain, window)
+                nursery.start_soon(self._drain_parked, self.lot, window)
             for connection in list(self.connections):
                 if connection.policy.hung_up:
                     connection.nudge()
@@ -384,6 +383,14 @@ class HttpServer:
             self._empty = trio.Event()
             await self._empty.wait()
         late.release()
+
+    async def _drain_parked(self, lot: WakingLot, window: float) -> None:
+        """The parked have no more been silent for `drain_idle` than the others: a request may be on its way."""
+        timeouts = self.config.timeouts
+        brief = min(timeouts.drain_idle, timeouts.drain / 2)
+        if len(lot):
+            await trio.sleep(brief)
+        await lot.drain(timeouts.drain - brief, window)
 
     async def _each(self, act: Callable[[IdlePolicy], object], window: float = 0.0) -> None:
         """Call *act* with the policy of every connection, spread over *window* seconds, or in slices if that is 0."""

@@ -40,7 +40,7 @@ class Transport(SocketStream):
         linger: Waits for the next request instead of `wait_readable`, and may give up by raising; None: nothing does.
     """
 
-    __slots__ = ("_interrupted", "_taken", "_then", "linger", "peer", "policy", "socket")
+    __slots__ = ("_interrupted", "_taken", "_then", "_waits", "linger", "peer", "policy", "socket")
 
     def __init__(self, connected: socket.socket, peer: str) -> None:
         super().__init__()
@@ -54,6 +54,7 @@ class Transport(SocketStream):
         self._taken = 0  # bytes the peer had taken when it was last asked
         self._then: Phase | None = None
         self._interrupted: Phase | None = None
+        self._waits = False  # whether a receive waits for bytes, and may not be parked
 
     def __repr__(self) -> str:
         return self.peer
@@ -66,12 +67,21 @@ class Transport(SocketStream):
             self.policy.bytes_in(count, trio.current_time())
 
     async def until_readable(self) -> None:
-        policy = self.policy
-        may_park = policy is not None and policy.phase is Phase.KEEP_ALIVE and policy.retired is None
-        if self.linger is not None and may_park:
-            await self.linger(self.fileno())
-        else:
-            await super().until_readable()
+        while True:
+            policy = self.policy
+            may_park = policy is not None and policy.phase is Phase.KEEP_ALIVE and policy.retired is None
+            if self.linger is not None and may_park:
+                await self.linger(self.fileno())
+                return
+            self._waits = True
+            try:
+                await super().until_readable()
+                return
+            except trio.ClosedResourceError:
+                if self._waits or self.fileno() < 0:
+                    raise
+            finally:
+                self._waits = False
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
         """Hand *data* to the kernel. While the peer leaves no room for it, the connection is in the phase WRITE."""
@@ -142,3 +152,6 @@ class Transport(SocketStream):
         phase, self._then = self._then, None
         if phase is not None and policy.phase is Phase.WRITE:
             policy.enter(phase, trio.current_time())
+            if phase is Phase.KEEP_ALIVE and self.linger is not None and self._waits:
+                self._waits = False
+                trio.lowlevel.notify_closing(self.socket)  # the receive begins to wait anew: now it may be parked
