@@ -139,7 +139,7 @@ def journal(folder: Path) -> list[str]:
 
 
 def start_guard(server: Server, timeout: int, out: Path) -> Server:
-    """`attach` beside *server*, once it watches."""
+    """`attach` on *server*, once it watches."""
     command = [sys.executable, "-m", "reaper", "attach", "--pid", str(server.pid), "--close"]
     command += ["--idle", f"{timeout}s", "--tick", TICK, *journal(out / "attach")]
     guard = Server(command, out / "attach.log", port=0, session=True)

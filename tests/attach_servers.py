@@ -1,4 +1,4 @@
-"""Foreign servers for the tests of attach, each with its own timeouts off, and the command beside them."""
+"""Foreign servers for the tests of attach, each with its own timeouts off, and the command that guards them."""
 
 from __future__ import annotations
 

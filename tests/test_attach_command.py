@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import pty
+import select
 import signal
 import socket
 import subprocess
@@ -169,6 +171,35 @@ def test_metrics_and_a_configuration_file(tmp_path: Path) -> None:
             assert 'reaper_attach_closed_total{reason="idle"} 1.0' in lines
             assert "reaper_attach_connections 0.0" in lines
             assert attach.stop() == (0, "")
+        client.close()
+
+
+@pytest.mark.slow
+def test_a_terminal_shows_a_live_table() -> None:
+    pytest.importorskip("rich")
+    port = free_port()
+    with Echo.server(port):
+        client = Echo(port)
+        client.exchange()
+        ours, theirs = pty.openpty()
+        command = [sys.executable, "-m", "reaper", "attach", "--listen", f"127.0.0.1:{port}", *LIMITS]
+        wide = {**os.environ, "COLUMNS": "160", "TERM": "xterm"}
+        with subprocess.Popen(command, cwd=ROOT, stdout=theirs, stderr=theirs, env=wide) as watch:
+            said = b""
+            while b"would close" not in said or b"client's" not in said:
+                assert select.select([ours], [], [], 30)[0], said
+                said += os.read(ours, 65536)
+            watch.send_signal(signal.SIGINT)
+            os.close(theirs)
+            try:
+                while os.read(ours, 65536):
+                    pass
+            except OSError:  # the other end of the terminal is closed
+                pass
+            assert watch.wait() == 0
+        os.close(ours)
+        assert client.name.encode() in said
+        client.exchange()
         client.close()
 
 

@@ -126,6 +126,69 @@ def test_a_socket_that_was_closed_or_discarded_is_forgotten_and_its_descriptor_i
     assert client.recv(1) == b"z"
 
 
+def driven(guard: Guard) -> None:
+    """Drive *guard* until it has closed something."""
+    end = time.monotonic() + 20
+    while not guard.closed:
+        assert time.monotonic() < end
+        wake = guard.next_wakeup()
+        assert wake is not None
+        time.sleep(max(wake - time.monotonic(), 0.0))
+        guard.advance()
+
+
+def test_a_peer_that_takes_nothing_is_ended_and_one_that_takes_it_slowly_is_not(pairs) -> None:
+    events: list[Event] = []
+    guard = Guard(write=0.5, tick=0.1, on=events.append)
+    (_, stalled), (reader, slow) = pairs(), pairs()
+    for server in (stalled, slow):
+        server.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            while True:
+                server.send(b"z" * 65536)
+        guard.add(server)
+    stop = threading.Event()
+
+    def read_slowly() -> None:
+        while not stop.wait(0.05):
+            reader.recv(200_000)
+
+    thread = threading.Thread(target=read_slowly)
+    thread.start()
+    driven(guard)
+    stop.set()
+    thread.join()
+    (closed,) = (event for event in events if event.kind == "closed")
+    assert closed.reason == "write"
+    assert closed.at >= closed.due
+    with pytest.raises(OSError, match="Broken pipe"):
+        stalled.send(b"z")
+    with pytest.raises(BlockingIOError):
+        while True:
+            slow.send(b"z" * 65536)
+
+
+def test_an_old_connection_goes_when_its_answer_has_been_sent(pairs) -> None:
+    events: list[Event] = []
+    guard = Guard(max_age=0.4, tick=0.1, on=events.append)
+    client, server = pairs()
+    opened = time.monotonic()
+    guard.add(server)
+    client.sendall(b"question")
+    server.recv(100)
+    while time.monotonic() < opened + 0.8:  # the server is at work, past the age
+        guard.advance()
+        time.sleep(0.02)
+    assert not guard.closed
+    server.sendall(b"answer")
+    driven(guard)
+    assert client.recv(100) == b"answer"
+    assert client.recv(100) == b""
+    (closed,) = (event for event in events if event.kind == "closed")
+    assert closed.reason == "max_age"
+    assert closed.at - opened >= 0.4
+
+
 def test_a_guard_without_a_limit_is_refused() -> None:
     with pytest.raises(InvalidArgument, match="at least one limit"):
         Guard()

@@ -1,4 +1,4 @@
-"""The judge of other servers' connections: pure, in virtual time, beside a model that knows the truth."""
+"""The judge of other servers' connections: pure, in virtual time, compared with a model that knows the truth."""
 
 from __future__ import annotations
 

@@ -290,7 +290,7 @@ def test_a_watched_connection_costs_200_bytes(connections: int) -> None:
 
 
 class Guarded(RuleBasedStateMachine):
-    """Connections that do anything at any time, beside the plainest model of what may happen to them."""
+    """Connections that do anything at any time, compared with the plainest model of what may happen to them."""
 
     @initialize(takes=st.sampled_from([0.0, 0.001]), jitter=st.sampled_from([0.0, 0.3]))
     def begin(self, takes: float, jitter: float) -> None:
