@@ -289,6 +289,16 @@ def test_a_watched_connection_costs_200_bytes(connections: int) -> None:
     assert used / connections <= 200
 
 
+def test_a_slot_that_comes_due_passes_over_a_connection_that_has_ended() -> None:
+    it = Harness(Limits(idle=10.0, grain=GRAIN))
+    ended = it.world.connect()
+    it.discover()
+    it.world.hang_up(ended)
+    it.discover()
+    it.run(30.0)
+    assert it.kinds() == ["found", "gone"]
+
+
 class Guarded(RuleBasedStateMachine):
     """Connections that do anything at any time, compared with the plainest model of what may happen to them."""
 

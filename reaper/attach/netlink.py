@@ -24,8 +24,12 @@ IDENT_BYTES = 48
 """`struct inet_diag_sockid`: ports, addresses, interface and cookie. The cookie is the socket's for ever, and no
 other's: a socket that takes the same addresses later has another."""
 
+AF_INET, AF_INET6 = int(socket.AF_INET), int(socket.AF_INET6)  # as plain ints: enums compare slowly
+
 _HEADER = struct.Struct("=IHHII")  # length, type, flags, sequence, port id
 _REQUEST = struct.Struct("=BBBBI")  # family, protocol, wanted attributes, padding, states
+_LOOK = struct.Struct("=IHHII BBBBI 48s")  # header, request and ident in one: the hot path
+_LOOK_BYTES = _LOOK.size
 _MESSAGE = struct.Struct("=BBBB48sIIIII")  # family, state, timer, retrans, ident, expires, rqueue, wqueue, uid, inode
 _ATTRIBUTE = struct.Struct("=HH")
 _ERROR = struct.Struct("=i")
@@ -80,7 +84,7 @@ def dump_request(sequence: int, family: int, states: int, port: int = 0, info: b
 
 def look_request(sequence: int, ident: bytes) -> bytes:
     """Ask for the one socket with *ident*, cookie included, and its `tcp_info`."""
-    return _request(SOCK_DIAG_BY_FAMILY, NLM_F_REQUEST, sequence, family_of(ident), True, 0, ident)
+    return _LOOK.pack(_LOOK_BYTES, SOCK_DIAG_BY_FAMILY, 1, sequence, 0, family_of(ident), 6, 2, 0, 0, ident)
 
 
 def destroy_request(sequence: int, ident: bytes) -> bytes:
@@ -124,15 +128,16 @@ def _parse_one(body: memoryview, kind: int, sequence: int, wanted: bool) -> Answ
     if len(body) < _MESSAGE.size:
         raise BadAnswer(f"an inet_diag message of {len(body)} bytes: expected at least {_MESSAGE.size}")
     family, state, _, _, ident, _, unread, queued, uid, inode = _MESSAGE.unpack_from(body)
-    if family not in (socket.AF_INET, socket.AF_INET6):
+    if family not in (AF_INET, AF_INET6):
         raise BadAnswer(f"an inet_diag message of address family {family}")
     at, end, info = _MESSAGE.size, len(body) if wanted else 0, b""
-    while at + _ATTRIBUTE.size <= end:
+    while at + 4 <= end:
         length, name = _ATTRIBUTE.unpack_from(body, at)
-        if length < _ATTRIBUTE.size or length > end - at:
+        if length < 4 or length > end - at:
             raise BadAnswer(f"attribute {name} says it has {length} bytes of {end - at}")
         if name == INET_DIAG_INFO:
-            info = bytes(body[at + _ATTRIBUTE.size : at + length])
+            info = bytes(body[at + 4 : at + length])
+            break
         at += (length + 3) & ~3
     return Answer(sequence, 0, False, family, state, ident, unread, queued, uid, inode, info)
 
@@ -143,20 +148,23 @@ def cookie_of(ident: bytes | memoryview) -> int:
     return cookie
 
 
+_NO_BYTES = bytes(12)
+
+
 def family_of(ident: bytes) -> int:
     """AF_INET where both addresses fill one word of four, else AF_INET6.
 
     A dual-stack socket's addresses are ::ffff:a.b.c.d and so remain AF_INET6. An IPv6 address whose last twelve bytes
     are zero, in both places at once, cannot belong to a connection.
     """
-    v4 = not any(ident[8:20]) and not any(ident[24:36])
-    return socket.AF_INET if v4 else socket.AF_INET6
+    v4 = ident[8:20] == _NO_BYTES and ident[24:36] == _NO_BYTES
+    return AF_INET if v4 else AF_INET6
 
 
 def addresses_of(ident: bytes) -> tuple[Address, Address]:
     """(local, remote) of the socket with *ident*."""
     local_port, remote_port = _PORTS.unpack_from(ident)
-    size = 4 if family_of(ident) == socket.AF_INET else 16
+    size = 4 if family_of(ident) == AF_INET else 16
     return Address(host_of(ident[4 : 4 + size]), local_port), Address(host_of(ident[20 : 20 + size]), remote_port)
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import pwd
 import socket
+import time
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
@@ -20,6 +21,9 @@ import psutil
 from .kernel import Kernel, Listener, Refusal
 from .netlink import Address
 from .owners import socket_inodes
+
+READ_EVERY = 10.0
+"""Seconds: a target that opens another port is noticed after so long at the latest."""
 
 
 class Target(Protocol):
@@ -46,20 +50,24 @@ class Target(Protocol):
 class _Held:
     """The listening sockets that the processes of *target* hold.
 
-    To read all their descriptors costs more than to ask the kernel who listens: only when something new does.
+    To read all their descriptors costs more than to ask the kernel who listens: only when something new does, and then
+    at most once per `READ_EVERY` seconds.
     """
 
     def __init__(self, target: Target) -> None:
         self._target = target
         self._known: frozenset[int] = frozenset()
         self._ours: frozenset[int] = frozenset()
+        self._read_at = float("-inf")
 
     def among(self, listeners: list[Listener]) -> list[Listener]:
         """Those of *listeners*, which are all there are."""
         inodes = frozenset(listener.inode for listener in listeners)
-        if inodes - self._known:
+        now = time.monotonic()
+        if inodes - self._known and now - self._read_at >= READ_EVERY:
             self._ours = _held(self._target.pids()) & inodes
-        self._known = inodes
+            self._known = inodes
+            self._read_at = now
         return [listener for listener in listeners if listener.inode in self._ours]
 
 

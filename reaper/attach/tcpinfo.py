@@ -20,11 +20,9 @@ ESTABLISHED, CLOSE_WAIT, LISTEN = 1, 8, 10
 JIFFIES_AGAINST_US = 2
 """One, because both stamps are rounded; one more, because a busy processor may count a jiffy late."""
 
-_COUNTERS = struct.Struct("=QQ")  # bytes_acked, bytes_received
-_SENT_AT, _RECEIVED_AT, _COUNTERS_AT = 44, 52, 120
+_READ = struct.Struct("=44xI4xI64xQQ")  # milliseconds since the last data out, and in; bytes acknowledged, and received
 LEAST_BYTES = 136
 """As much of `struct tcp_info` as is read: Linux 4.2 has it."""
-_MS = struct.Struct("=I")
 
 
 class NoCounters(ReaperError):
@@ -77,9 +75,7 @@ def parse(data: bytes | memoryview, state: int, unread: int, queued: int, before
     """
     if len(data) < LEAST_BYTES:
         raise NoCounters(f"tcp_info has {len(data)} bytes, expected at least {LEAST_BYTES}: this needs Linux 4.2")
-    (sent_ago,) = _MS.unpack_from(data, _SENT_AT)
-    (received_ago,) = _MS.unpack_from(data, _RECEIVED_AT)
-    acked, received = _COUNTERS.unpack_from(data, _COUNTERS_AT)
+    sent_ago, received_ago, acked, received = _READ.unpack_from(data)
     if state == CLOSE_WAIT and received:
         received -= 1
     return Snapshot(state, received_ago / 1e3, sent_ago / 1e3, received, acked, unread, queued, before, after)
