@@ -11,10 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from heapq import heappop, heappush
-from itertools import count, groupby
+from itertools import count
 from typing import Any
 
-from ..errors import DuplicateUid, InvariantViolated, UnknownUid, shown
+from ..errors import DuplicateUid, UnknownUid, shown
+from .inside import check, oldest
 from .law import MOVES_PER_CALL, Due, ErrorHook, Law, Spare
 from .lease import OPEN, Epoch, Explanation, Hook, IdleSlot, Key, Lease, Statistics, bind
 from .slots import remove
@@ -161,7 +162,7 @@ class IdleReaper(Law):
     def _suspend(self, lease: Lease) -> bool:
         if lease._chunk is None or lease.suspended:
             return False
-        self._park(lease, self._leave(lease))
+        self._set_aside(lease, self._leave(lease), self._never)
         return True
 
     def _resume(self, lease: Lease, now: float) -> bool:
@@ -183,7 +184,7 @@ class IdleReaper(Law):
         old = self._leave(lease)
         key = (timeout, old[1] if reason is None else reason)
         if suspended:
-            self._park(lease, key)
+            self._set_aside(lease, key, self._never)
         else:
             self._arm(lease, lease._epoch, key)
         return True
@@ -207,11 +208,11 @@ class IdleReaper(Law):
         slot.add(lease)
         self._armed += 1
 
-    def _park(self, lease: Lease, key: Key) -> None:
-        slots = self._never.slots
-        slot = slots.get(key)
+    def _set_aside(self, lease: Lease, key: Key, where: Epoch) -> None:
+        """Put *lease* into a slot of *where*, one of the two epochs that never close."""
+        slot = where.slots.get(key)
         if slot is None:
-            slot = slots[key] = IdleSlot(self._never, key)
+            slot = where.slots[key] = IdleSlot(where, key)
         slot.add(lease)
 
     def _leave(self, lease: Lease) -> Key:
@@ -347,10 +348,7 @@ class IdleReaper(Law):
     def _revive(self, lease: Lease, group: Due, since: float | None, now: float) -> bool:
         if since is None:
             remove(lease)
-            slot = self._postponed.slots.get(group.key)
-            if slot is None:
-                slot = self._postponed.slots[group.key] = IdleSlot(self._postponed, group.key)
-            slot.add(lease)
+            self._set_aside(lease, group.key, self._postponed)
             return True
         epoch = self._epoch_at(since)
         if epoch.closed + group.key[0] <= now:
@@ -432,25 +430,7 @@ class IdleReaper(Law):
         For eviction under pressure. Cost: O(leases in the slots it looks into), in the worst case all of them.
         """
         check_count("n", n, 0)
-        found: list[Any] = []
-        met: dict[Epoch, list[Any]] = {}  # leases met so far, by the epoch of their last touch
-        for slot in self._postponed.slots.values():
-            for lease in slot:
-                met.setdefault(lease._epoch, []).append(lease.uid)
-        slots = sorted(self._slots, key=lambda slot: slot.epoch.rank)
-        for epoch, group in groupby(slots, key=lambda slot: slot.epoch):
-            for slot in group:
-                for lease in slot:
-                    met.setdefault(lease._epoch, []).append(lease.uid)
-            # A lease lies in its own epoch's slot or in an older one: of this epoch and older ones all have been met.
-            for known in sorted((e for e in met if e.rank <= epoch.rank), key=lambda e: e.rank):
-                found += met.pop(known)
-            if len(found) >= n:
-                break
-        else:
-            for known in sorted(met, key=lambda e: e.rank):
-                found += met[known]
-        return found[:n]
+        return oldest(self._slots, self._postponed.slots.values(), n)
 
     def statistics(self) -> Statistics:
         """A snapshot of the counters; taking it costs O(1)."""
@@ -463,49 +443,9 @@ class IdleReaper(Law):
         )
 
     def check(self) -> None:
-        """Verify every invariant, O(n).
+        """Verify every invariant, O(n), for tests.
 
         Raises:
             InvariantViolated: the first one that does not hold.
         """
-        in_heap = [slot for _, _, slot in self._heap]
-        for uid, lease in self._leases.items():
-            if (uid is not lease.uid and uid is not lease) or lease._chunk is None:
-                raise InvariantViolated(f"uid {uid!r} maps to {lease!r}")
-            if lease._slot.epoch.slots.get(lease._slot.key) is not lease._slot:
-                raise InvariantViolated(f"{lease!r} lies in a slot that is not in the books of its epoch")
-        known = set(self._leases.values())
-        armed = in_wheel = 0
-        for slot in self._slots:
-            slot.check()
-            if slot.epoch.slots.get(slot.key) is not slot:
-                raise InvariantViolated(f"slot {slot.key} is not in the books of its epoch")
-            places = (slot.epoch is self._open) + in_heap.count(slot) + (slot.timer is not None)
-            if places != 1:
-                raise InvariantViolated(f"slot {slot.key} waits in {places} places instead of one")
-            armed += slot.live
-            in_wheel += slot.timer is not None
-            for lease in slot:
-                if lease not in known:
-                    raise InvariantViolated(f"{lease!r} lies in a slot but is not registered")
-                if lease._epoch.rank < slot.epoch.rank:
-                    raise InvariantViolated(f"{lease!r} lies in a slot that is due after it")
-        suspended = 0
-        for slot in self._never.slots.values():
-            slot.check()
-            suspended += slot.live
-        for slot in self._postponed.slots.values():
-            slot.check()
-            armed += slot.live
-        if armed != self._armed or armed + suspended != len(self._leases):
-            raise InvariantViolated(
-                f"{armed} armed, {suspended} suspended; books: {self._armed} of {len(self._leases)}"
-            )
-        if in_wheel != len(self._wheel):
-            raise InvariantViolated(f"{in_wheel} slots wait in the wheel, it counts {len(self._wheel)}")
-        if not set(self._hooks) <= known:
-            raise InvariantViolated("a hook outlived its lease")
-        for due, _, slot in self._heap:
-            if due != slot.due or slot not in self._slots:
-                raise InvariantViolated(f"slot {slot.key} waits for {due}")
-        self._wheel.check()
+        check(self)

@@ -20,27 +20,24 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
-from heapq import heapify, heapreplace
 from operator import attrgetter
 
-from ..core.law import MOVES_PER_CALL, Due, ErrorHook, Law
-from ..core.lease import OPEN, Epoch, Explanation, Hook, Key, Lease
+from ..core.law import ErrorHook
+from ..core.lease import Epoch, Explanation, Hook, Lease
 from ..core.ticks import check_count, check_now, check_timeout
-from ..errors import DuplicateUid, InvalidArgument, InvariantViolated, UnknownUid, shown
-from .lanes import AGED, Aged, AgedSlot, Lane
+from ..errors import DuplicateUid, InvalidArgument, UnknownUid, shown
+from .invariants import check
+from .lanes import AGED, Aged, Lane
 from .lease import DenseLease, DenseStatistics, bind
+from .search import Search
 
 MAX_UID = (1 << 24) - 1
 """The largest uid unless another was chosen: the array goes up to the largest in use, and 16 million cost 100 MB."""
 
-BYTES_A_MOVE = 8192
-"""Bytes that `find` passes over in the time of one step in Python, roughly; so a long pass counts as work."""
-
-
 _closing = attrgetter("closed")
 
 
-class DenseReaper(Law):
+class DenseReaper(Search):
     """Watches connections that have small numbers and names those that have been silent for their timeout.
 
     The same law, methods, arguments and errors as `IdleReaper`; what is said of those is not said again here. All times
@@ -69,9 +66,6 @@ class DenseReaper(Law):
             the same object; while a memoryview of it is held, registering a larger uid raises BufferError.
         open_number: The number of the open epoch; changed by `close_epoch`, `advance`, `register` and `resume`.
     """
-
-    _numbers = 254  # that an epoch may have; 0 means none, 255 AGED
-    _age_from = 224  # epochs that may have a number before the oldest is made to give it back
 
     def __init__(
         self,
@@ -316,195 +310,6 @@ class DenseReaper(Law):
         """Uids there is room for; the first one beyond makes it grow by a quarter."""
         return len(self._lanes_of) - 1
 
-    # ---- time ----------------------------------------------------------------------------------------------------
-
-    def _close(self, now: float) -> bool:
-        # It stays open, which can make a reap later and never earlier, while all numbers are in use. That takes 30
-        # epochs closed with no `expire` in between that has time to look.
-        if self._armed and len(self._live) >= self._numbers:
-            self._overlong += 1
-            return False
-        return super()._close(now)
-
-    def _settle(self, ended: Epoch) -> None:
-        live = self._live
-        if not self._armed:  # no number is in use
-            live.clear()
-            self._aged.clear()
-            self._age_cursor = 0
-        self._aged.resume()
-        live.append(self._open)
-        self.open_number = self._namespace["open_number"] = 1 + self._epochs % self._numbers
-
-    def _epoch_of(self, uid: int) -> Epoch:
-        """The epoch of the last activity of *uid*, which is registered and not suspended."""
-        byte = self.epochs[uid]
-        if byte == AGED:
-            return self._aged.slot_of(uid).epoch
-        return self._live[(byte - 1 - self._live[0].serial) % self._numbers]
-
-    def _next_due(self) -> float:
-        slot = self._aged.first()
-        # When numbers have to be won back there is work now.
-        soon = self._open.opened if len(self._live) > self._age_from else OPEN
-        return min(soon, OPEN if slot is None else slot.due, *map(self._due_of, self._waiting()))
-
-    def _lower(self, now: float) -> None:
-        """Nothing waits far away."""
-
-    def _due_of(self, lane: Lane) -> float:
-        """When the epoch that *lane* has to look at next is due; infinite while it is open."""
-        return self._live[lane.current - self._live[0].serial].closed + lane.timeout
-
-    def _waiting(self) -> list[Lane]:
-        return [lane for lane in self._lanes.values() if lane.members and not lane.suspended]
-
-    # ---- what is due ---------------------------------------------------------------------------------------------
-
-    def _take_due(self, now: float, limit: int | None) -> list[Due]:
-        """As in `Law`; those of one epoch and lane by uid. Only how far each lane has come is changed."""
-        due: list[Due] = []
-        work = 0
-        room = most = len(self.epochs)  # all there are
-        if limit is not None:
-            room, most = limit, MOVES_PER_CALL
-        queue = [(self._due_of(lane), lane.number, lane) for lane in self._waiting()]
-        heapify(queue)
-        while room > 0 and work < most:
-            slot = self._aged.first()
-            if slot is not None and (not queue or slot.due <= queue[0][0]):
-                if slot.due > now:
-                    break
-                key, epoch = slot.key, slot.epoch
-                uids, steps, finished = self._aged.work_off(slot, room, most - work)
-                if finished:
-                    self._aged.drop_first()
-            else:
-                if not queue or queue[0][0] > now:
-                    break
-                lane = queue[0][2]
-                key, epoch = lane.key, self._live[lane.current - self._live[0].serial]
-                uids, steps = self._pass(lane, self._byte_of(epoch), room, most - work)
-                heapreplace(queue, (self._due_of(lane), lane.number, lane))
-            if uids:
-                due.append(Due(epoch, key, self._handles(uids)))
-                room -= len(uids)
-            if limit is not None:
-                work += steps
-        self._work = -1 if limit is None else max(MOVES_PER_CALL - work, 1)
-        if not due:
-            self._win_back()
-        return due
-
-    def _byte_of(self, epoch: Epoch) -> int:
-        """What the bytes of those last active in *epoch* hold, unless they have aged."""
-        return 1 + epoch.serial % self._numbers
-
-    def _pass(self, lane: Lane, byte: int, room: int, most: int) -> tuple[list[int], int]:
-        """Up to *room* uids that are in *lane* and have *byte*, in order, and the work that took, stopping at *most*.
-
-        Two arrays are searched at once: from a hit in one that is none in the other it leaps to the other's next.
-        """
-        number, lanes_of = lane.number, self._lanes_of
-        find, find_lane = self.epochs.find, lanes_of.find
-        found: list[int] = []
-        steps = 1
-        start = at = lane.cursor
-        while len(found) < room and steps < most:
-            at = find(byte, at)
-            if at >= 0 and lanes_of[at] == number:
-                found.append(at)
-                at += 1
-                continue
-            if at >= 0:
-                at = find_lane(number, at + 1)
-                steps += 1
-            if at < 0:
-                lane.done()
-                return found, steps + (len(lanes_of) - start) // BYTES_A_MOVE
-        lane.cursor = at
-        return found, steps + (at - start) // BYTES_A_MOVE
-
-    def _silent_of(self, group: Due) -> list[DenseLease]:
-        return [
-            lease
-            for lease in group.leases
-            if (lane := self._lane_of_lease(lease)) is not None
-            and not lane.suspended
-            and lane.key == group.key
-            and self._epoch_of(lease.uid) is group.epoch
-        ]
-
-    def _put_back(self, group: Due) -> None:
-        for lease in group.leases:
-            if self.epochs[lease.uid] == AGED:
-                self._aged.add(lease.uid, self._aged.slot(group.epoch, group.key))
-            else:
-                self._lanes[(*group.key, False)].enlist(group.epoch.serial)
-
-    def _revive(self, lease: DenseLease, group: Due, since: float | None, now: float) -> bool:
-        uid: int = lease.uid
-        if since is None:
-            self.epochs[uid] = AGED
-            self._aged.postpone(uid, group.epoch, group.key)
-            return True
-        epoch = self._epoch_at(since)
-        if epoch.closed + group.key[0] <= now:
-            return False
-        self._lay(uid, self._lanes[(*group.key, False)], epoch)
-        return True
-
-    def _end_all(self, due: list[Due]) -> None:
-        for group in due:
-            if group.leases:
-                self._end(self._lanes[(*group.key, False)], [lease.uid for lease in group.leases])
-        self._win_back()
-
-    def _win_back(self) -> None:
-        """Free the numbers that are in use no more, or should be."""
-        self._aged.sweep()
-        self._free_numbers()
-        self._age(None if self._work < 0 else self._work)
-
-    def _free_numbers(self) -> None:
-        """Let go of the epochs that every lane has worked off."""
-        live = self._live
-        through = min((lane.current for lane in self._waiting()), default=self._epochs) - live[0].serial
-        if through:
-            del live[:through]
-            self._age_cursor = 0
-
-    def _age(self, most: int | None) -> None:
-        """Win numbers back from the oldest epochs, if that is necessary, with about *most* steps of work."""
-        live, epochs = self._live, self.epochs
-        while len(live) > self._age_from:
-            epoch = live[0]
-            byte = self._byte_of(epoch)
-            at = self._age_cursor
-            slots: dict[int, AgedSlot] = {}
-            if most is not None:
-                most -= (len(epochs) - at) // BYTES_A_MOVE
-            while (at := epochs.find(byte, at)) >= 0:
-                lane = self._table[self._lanes_of[at]]
-                if lane is not None and not lane.suspended:
-                    slot = slots.get(lane.number)
-                    if slot is None:
-                        slot = slots[lane.number] = self._aged.slot(epoch, lane.key)
-                    self._aged.add(at, slot)
-                    epochs[at] = AGED
-                    self._counts.moved += 1
-                at += 1
-                if most is not None:
-                    most -= 2  # it takes about as long as two moves of IdleReaper
-                    if most <= 0:
-                        self._age_cursor = at
-                        return
-            for waiting in self._waiting():
-                if waiting.current == epoch.serial:
-                    waiting.done()
-            del live[0]
-            self._age_cursor = 0
-
     # ---- looking in ----------------------------------------------------------------------------------------------
 
     def explain(self, uid: int) -> Explanation:
@@ -574,50 +379,4 @@ class DenseReaper(Law):
         Raises:
             InvariantViolated: the first one that does not hold.
         """
-        lanes_of, live = self._lanes_of, self._live
-        serials = [epoch.serial for epoch in live]
-        if serials != list(range(self._epochs - len(live) + 1, self._epochs + 1)) or len(live) > self._numbers:
-            raise InvariantViolated(f"epochs {serials} have numbers")
-        closed = [epoch.closed for epoch in live]
-        if closed != sorted(closed) or closed[-1] != OPEN or self.open_number != 1 + serials[-1] % self._numbers:
-            raise InvariantViolated(f"epochs closed at {closed}, the open one has number {self.open_number}")
-        if not len(self.epochs) == len(lanes_of) == len(self._generations) or lanes_of[-1]:
-            raise InvariantViolated("the arrays differ in length, or -1 is registered")
-        armed = 0
-        for key, lane in self._lanes.items():
-            if key != (lane.timeout, lane.reason, lane.suspended) or self._table[lane.number] is not lane:
-                raise InvariantViolated(f"lane {key} is not in the table")
-            if lane.members != lanes_of.count(lane.number):
-                raise InvariantViolated(f"lane {key} counts {lane.members}, holds {lanes_of.count(lane.number)}")
-            if lane.members and not lane.suspended:
-                armed += lane.members
-                if not serials[0] <= lane.current <= serials[-1]:
-                    raise InvariantViolated(f"lane {key} is at epoch {lane.current} of {serials}")
-        if armed != self._armed or len(lanes_of) - lanes_of.count(0) != self._count:
-            raise InvariantViolated(f"{armed} armed; books: {self._armed} of {self._count}")
-        aged = self._aged.awaited()
-        for uid, number in enumerate(lanes_of):
-            if number:
-                self._check_uid(uid, self._table[number], aged)
-        if not all(lease.alive for lease in self._hooks):
-            raise InvariantViolated("a hook outlived its connection")
-
-    def _check_uid(self, uid: int, lane: Lane | None, aged: dict[Key, set[int]]) -> None:
-        """*uid* will be looked at: by its lane's pass and the ageing, or with the list in which it is."""
-        if lane is None:
-            raise InvariantViolated(f"uid {uid} is in no lane")
-        if lane.suspended:
-            return
-        byte, first = self.epochs[uid], self._live[0].serial
-        if byte == AGED:
-            if uid not in aged.get(lane.key, ()):
-                raise InvariantViolated(f"uid {uid} is not in the list in which it should be")
-            return
-        index = (byte - 1 - first) % self._numbers
-        serial = first + index
-        if not byte or index >= len(self._live):
-            raise InvariantViolated(f"uid {uid} has the number {byte}, which no epoch has")
-        if (serial < lane.next and serial not in lane.late) or (serial == lane.current and uid < lane.cursor):
-            raise InvariantViolated(f"uid {uid} was passed over in epoch {serial}")
-        if serial == first and uid < self._age_cursor:
-            raise InvariantViolated(f"uid {uid} was passed over when epoch {serial} was aged")
+        check(self)
