@@ -196,7 +196,7 @@ class Aged:
         return found
 
     def members(self) -> Iterator[tuple[Epoch, list[int]]]:
-        """(epoch, uids in order) for everybody in here, by slot, oldest epoch first. Cost: O(entries)."""
+        """(epoch, uids in order) for all in here, by slot, oldest epoch first. Cost: O(entries)."""
         for slot in sorted(self._slots.values(), key=lambda slot: slot.epoch.rank):
             yield slot.epoch, sorted(set(self._valid(slot, 0, len(slot.uids))))
 

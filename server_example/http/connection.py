@@ -337,7 +337,7 @@ class HttpConnection:
         return True
 
     async def _discard(self) -> bool:
-        """Read what is left of a request body that nobody wanted, if it is little."""
+        """Read what is left of a request body that was not wanted, if it is little."""
         if self.h11.they_are_waiting_for_100_continue:
             return False
         total = 0

@@ -43,8 +43,8 @@ REFUSALS = 64
 """How many connections beyond the limit may be answered 503 at the same time; further ones are closed unanswered."""
 
 LINGER = 1.0
-"""Seconds that a connection keeps its task after a response, at least; after at most twice that it is parked. Whoever
-asks again sooner never pays for the new task, and whoever does not pays for it once a silence."""
+"""Seconds that a connection keeps its task after a response, at least; after at most twice that it is parked. A client
+that asks again sooner never pays for the new task, and one that does not pays for it once per silence."""
 
 SWEEPS_PER_TICK = 4
 """Looks at the least rates. The core may add up to half a tick to each interval: less than one tick between two."""
@@ -366,7 +366,7 @@ class HttpServer:
     async def drain(self) -> None:
         """Let every connection finish the request in flight, and the idle ones wait a moment for one; then return.
 
-        Whoever has not finished after `timeouts.drain` is left: cancel it. Stop accepting first.
+        What has not finished after `timeouts.drain` is left: cancel it. Stop accepting first.
         """
         self.draining = True
         late = self.watcher.register("drain", self.config.timeouts.drain, lambda expiry: self._empty.set())
