@@ -79,7 +79,7 @@ def test_stamps_are_never_later_than_the_truth_by_more_than_the_grain(world) -> 
     world.wait(0.03)
     (seen,) = world.look([world.ident(one)])
     assert seen.since(seen.received_ago, GRAIN) >= earliest
-    assert seen.after - seen.received_ago <= latest + GRAIN
+    assert seen.before - seen.received_ago <= latest + GRAIN
     assert seen.silent(GRAIN) <= seen.before - earliest + (seen.after - seen.before)
 
 
@@ -188,19 +188,22 @@ def test_a_socket_in_hand_tells_whether_the_last_question_was_answered(exchanges
     if not acks_tell():
         pytest.skip("this kernel wants more than one quick answer")
     world = RealWorld()
-    for _ in range(20):  # until question, answer and the next question share a jiffy
-        one = world.connect()
-        for _ in range(exchanges):
-            world.send(one)
-            world.answer(one)
-        if asks_again:
-            world.send(one)
+    found = []
+    for _ in range(5):  # until question, answer and the next question of one of them share a jiffy
+        fresh = [world.connect() for _ in range(20)]
+        for one in fresh:
+            for _ in range(exchanges):
+                world.send(one)
+                world.answer(one)
+            if asks_again:
+                world.send(one)
         time.sleep(0.25)
-        seen = look(one.server.fileno(), time.monotonic)
-        assert seen is not None
-        if seen.sent_ago == seen.received_ago:
+        looks = [look(one.server.fileno(), time.monotonic) for one in fresh]
+        found = [seen for seen in looks if seen is not None and seen.sent_ago == seen.received_ago]
+        if found:
             break
-    assert seen.unanswered == asks_again
+    assert found
+    assert {seen.unanswered for seen in found} == {asks_again}
     world.close()
 
 

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 from attach_servers import PATIENCE, SERVERS, Attach, Client, Nginx, Redis, free_port, tool, until
 
-IDLE = 1.0
-LIMITS = ("--idle", "1s", "--tick", "100ms")
+IDLE = 1.5
+LIMITS = ("--idle", "1500ms", "--tick", "100ms")
 
 
 def live_on(clients: list[Client], seconds: float) -> None:
