@@ -12,7 +12,7 @@ BIG = b"x" * 20_000_000
 
 
 async def application(scope, receive, send):
-    """`/` says hello, `/slow` after a while, `/big` says much, `/echo` what it was sent, `/ws` likewise."""
+    """`/` says hello, `/slow` after a while, `/big` much, `/some?N` N bytes, `/echo` and `/ws` what they were sent."""
     if scope["type"] == "lifespan":
         await lifespan(receive, send)
     elif scope["type"] == "websocket":
@@ -26,6 +26,8 @@ async def application(scope, receive, send):
 
 
 async def body_of(path, receive, query):
+    if path == "/some":
+        return BIG[: int(query)]
     if path == "/big":
         return BIG
     if path == "/slow":

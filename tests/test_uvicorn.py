@@ -132,6 +132,16 @@ def test_a_response_that_is_taken_slowly_but_taken_arrives_whole(guarded):
         until(client)
 
 
+def test_the_last_response_of_a_connection_is_waited_for_no_longer_than_any_other(tmp_path):
+    """uvicorn has closed the connection then; the loop keeps it until the client takes what is left."""
+    patient = {"REAPER_TIMEOUTS_KEEP_ALIVE": "300s", "REAPER_TIMEOUTS_LINGER": "300s"}
+    with serving(tmp_path, **patient) as server, socket.socket() as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        client.connect(server.address)
+        client.sendall(get(b"/some?180000", b"connection: close"))
+        wait_for(lambda: "closed: write" in server.log.read_text())
+
+
 def test_requests_in_one_packet_are_all_answered(guarded):
     with connect(guarded) as client:
         client.sendall(get() * 5 + get()[:10])

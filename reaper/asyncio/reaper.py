@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import weakref
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -231,7 +230,7 @@ class AsyncioReaper:
         return self.driver.statistics()
 
 
-_OF_LOOPS: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncioReaper] = weakref.WeakKeyDictionary()
+_OF_LOOPS: dict[asyncio.AbstractEventLoop, AsyncioReaper] = {}
 
 
 def reaper_of(loop: asyncio.AbstractEventLoop | None = None, config: ReaperConfig | None = None) -> AsyncioReaper:
@@ -242,6 +241,8 @@ def reaper_of(loop: asyncio.AbstractEventLoop | None = None, config: ReaperConfi
     loop = asyncio.get_running_loop() if loop is None else loop
     found = _OF_LOOPS.get(loop)
     if found is None:
+        for other in [other for other in _OF_LOOPS if other.is_closed()]:
+            del _OF_LOOPS[other]
         found = _OF_LOOPS[loop] = AsyncioReaper(config, loop=loop)
         found.start()
     return found

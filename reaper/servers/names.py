@@ -23,7 +23,15 @@ NAMES: dict[str, tuple[str, ...]] = {
     "H11Protocol": ("conn",),
     "protocol": (
         *("client", "config", "connection_lost", "connection_made", "cycle", "data_received", "eof_received", "flow"),
-        *("handle_websocket_upgrade", "loop", "pause_writing", "scope", "shutdown", "timeout_keep_alive_handler"),
+        *(
+            "handle_websocket_upgrade",
+            "loop",
+            "on_response_complete",
+            "pause_writing",
+            "scope",
+            "shutdown",
+            "timeout_keep_alive_handler",
+        ),
         *("transport", "ws_protocol_class"),
     ),
     "cycle": (

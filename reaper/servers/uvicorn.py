@@ -8,6 +8,7 @@ its connection is told instead that it is idle, which is one store.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import logging
 import os
@@ -134,7 +135,8 @@ class GuardedHttp(Guarded):
         super().connection_made(transport)  # type: ignore[misc]
         found = transports.socket_of(transport)
         if found is not None and found.family != socket.AF_UNIX:
-            found.setsockopt(socket.IPPROTO_TCP, TCP_NOTSENT_LOWAT, UNSENT_BYTES)
+            with contextlib.suppress(OSError):  # the peer is gone already
+                found.setsockopt(socket.IPPROTO_TCP, TCP_NOTSENT_LOWAT, UNSENT_BYTES)
         self._begin(self.shared.first_byte, Phase.FIRST_BYTE.value)
         self.waiting = FRESH
         self._age = self.shared.age(self._too_old)
@@ -155,6 +157,12 @@ class GuardedHttp(Guarded):
         """The peer does not take what is sent to it."""
         super().pause_writing()  # type: ignore[misc]
         self.look()
+
+    def on_response_complete(self) -> None:
+        """A response is complete, and perhaps the last: then uvicorn has closed, and what is left has yet to go out."""
+        super().on_response_complete()  # type: ignore[misc]
+        if self.transport.is_closing():
+            self.look()
 
     def shutdown(self) -> None:
         """The server stops: the idle soon, the others after their response, all before the drain is over."""
