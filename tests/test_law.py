@@ -662,3 +662,20 @@ def test_expire_refuses_a_bad_limit_too(make, bad):
 def test_a_tick_too_short_to_be_divided_is_refused(make):
     with pytest.raises(InvalidArgument, match="tick must be a duration that can be divided into epochs"):
         make(tick=5e-324, epochs_per_tick=2)
+
+
+def test_what_the_final_check_spares_was_not_late(make):
+    core = make(tick=1.0)
+    core.register(A, timeout=2.0, now=0.0)
+    core.close_epoch(1.0)
+    assert core.expire(50.0, spare=list) == []
+    assert core.statistics().max_lateness == 0.0
+
+
+def test_an_epoch_younger_than_half_its_length_stays_open_in_advance(make):
+    core = make(tick=1.0)
+    core.register(A, timeout=9.0, now=0.0)
+    core.advance(0.499)
+    assert core.statistics().epochs == 1  # the one that the first registration ended
+    core.advance(0.5)
+    assert core.statistics().epochs == 2

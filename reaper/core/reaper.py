@@ -48,8 +48,7 @@ class IdleReaper(Law):
         self._slots: dict[IdleSlot, None] = {}  # every slot but those, in order of creation
         self._heap: list[tuple[float, int, IdleSlot]] = []  # (due, order of scheduling, slot)
         self._order = count()
-        # Counts ticks since _origin.
-        self._wheel: TimingWheel[IdleSlot] = TimingWheel(tick=1, wheel_size=wheel_size, start=0)
+        self._wheel: TimingWheel[IdleSlot] = TimingWheel(tick=1, wheel_size=wheel_size)  # counts ticks since _origin
         self._origin = 0.0  # the first instant named
         self._namespace: dict[str, Any] = {"open_epoch": self._open}
         self._lease_base = type("Lease", (Lease,), {"__slots__": (), "_core": self})
