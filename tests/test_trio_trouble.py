@@ -202,6 +202,36 @@ async def test_a_handler_that_is_cancelled_together_with_the_reaper_meets_only_i
         nursery.cancel_scope.cancel()
 
 
+async def test_a_server_that_is_cancelled_in_the_moment_of_an_accept_harms_no_nursery_of_the_callers():
+    """The handler takes its first step when the server has ended: the newcomer is closed, for nothing would reap it."""
+    begun = []
+
+    async def handler(stream) -> None:
+        begun.append(stream)
+
+    class Later:
+        """A nursery that is slow to start its tasks."""
+
+        def __init__(self) -> None:
+            self.tasks: list = []
+
+        def start_soon(self, function, *args) -> None:
+            self.tasks.append(partial(function, *args))
+
+    later = Later()
+    async with trio.open_nursery() as nursery:
+        serve = partial(reaper.trio.serve_tcp, handler, 0, host="127.0.0.1", handler_nursery=later)
+        (listener,) = await nursery.start(serve)
+        client = socket.create_connection(listener.socket.getsockname())
+        while not later.tasks:
+            await trio.sleep(0.01)
+        nursery.cancel_scope.cancel()
+    with client:
+        await later.tasks[0]()
+        assert client.recv(10) == b""
+    assert begun == []
+
+
 async def ping(connection) -> None:
     """A probe."""
 

@@ -120,7 +120,7 @@ class TrioReaper:
         Raises:
             RuntimeError: it runs already.
         """
-        if self._state == "running":
+        if self.running:
             raise RuntimeError("this reaper runs already")
         self._state = "running"
         driver = self.driver
@@ -150,9 +150,14 @@ class TrioReaper:
     def _send_probe(self, connection: Connection) -> None:
         self._probes.start_soon(_probe, connection)
 
+    @property
+    def running(self) -> bool:
+        """Whether its task runs."""
+        return self._state == "running"
+
     def _must_run(self) -> None:
         # A task that is being cancelled may still take a step: it meets its cancellation next, and needs no other end.
-        if self._state != "running" and trio.current_effective_deadline() > -math.inf:
+        if not self.running and trio.current_effective_deadline() > -math.inf:
             hint = "start its run() first" if self._state == "not started" else "its block is over"
             raise RuntimeError(f"this reaper does not run, so it would never close anything: {hint}")
 

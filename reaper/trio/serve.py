@@ -55,6 +55,11 @@ async def serve_tcp(
         listeners = await trio.open_tcp_listeners(port, host=host, backlog=backlog)
 
         async def handle(connected: socket.socket) -> None:
+            if (
+                not reaper.running
+            ):  # this server was cancelled in the moment of the accept; the caller's nursery was not
+                connected.close()
+                return
             with suppress(OSError):
                 connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             try:
