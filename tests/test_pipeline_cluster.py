@@ -42,7 +42,7 @@ NICE = ["nice", "-n", "5"]
 FAULTS = {"early": 3, "late": 2, "missed": 4, "lost": 5, "duplicate": 1, "activity_after_end": 2, "missing_touch": 3}
 LONG = 400
 """Seconds after which a command hangs; each takes ten on an idle machine."""
-SPLITS = 60
+SPLITS = 30
 """Pieces into which the journal is cut, so that a scan has a middle."""
 
 

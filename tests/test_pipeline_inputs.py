@@ -212,3 +212,108 @@ def test_bad_arguments_are_one_line_and_status_2(
     assert status == 2
     assert said in told
     assert told.count("\n") == 1
+
+
+# ---- files whose rows cannot be judged -------------------------------------------------------------------------------
+
+
+def with_values(path: Path, column: str, change: Callable[[list[object], list[str]], list[object]]) -> None:
+    """Rewrite *column* of the file: *change* is given its values and the kinds of the rows."""
+
+    def changed(table: pa.Table) -> pa.Table:
+        index = table.schema.names.index(column)
+        values = change(table[column].to_pylist(), table["kind"].to_pylist())
+        kind = table.schema.field(column).type
+        plain = pa.array(values, kind.value_type if pa.types.is_dictionary(kind) else kind)
+        return table.set_column(index, column, plain.dictionary_encode() if pa.types.is_dictionary(kind) else plain)
+
+    rewrite(path, changed)
+
+
+def put(column: str, kind: str, value: object) -> Callable[[Path], None]:
+    """*value* into *column* of every row of *kind*."""
+    return lambda path: with_values(
+        path,
+        column,
+        lambda values, kinds: [value if k == kind else old for old, k in zip(values, kinds, strict=True)],
+    )
+
+
+HOSTILE = {
+    "impossible row: activity without idle_ns": put("idle_ns", "activity", None),
+    "impossible row: reap without n": put("n", "reap", None),
+    "impossible row: reap without idle_sum_ns": put("idle_sum_ns", "reap", None),
+    "impossible row: a stall without its length": put("idle_ns", "config", None),
+    "impossible row: idle_ns is 9223372036854775807": put("idle_ns", "activity", 2**63 - 1),
+    "impossible row: due_ns is -9223372036854775808": put("due_ns", "reap", -(2**63)),
+    "impossible row: t is 9223372036854775807": put("t", "reap", 2**63 - 1),
+    "impossible row: timeout_ms is -1": put("timeout_ms", "activity", -1),
+    "impossible row: connection id -1 is negative": put("conn", "activity", -1),
+    "impossible row: connection 8796093022207": put("conn", "activity", (1 << 43) - 1),
+    "unknown kind 'nap'": put("kind", "activity", "nap"),
+    "rows of another writer: its metadata says writer 0, it holds rows of writer 6": put("conn", "reap", 6 << 43),
+    "rows of another run: its run begins with connection 100, it holds rows of 7": put("conn", "reap", 7),
+    "wrong metadata: reaper.run is 'two words', expected hexadecimal digits": lambda path: rewrite(
+        path, lambda table: with_metadata(table, run="two words")
+    ),
+    **{
+        f"wrong metadata: reaper.{key} is {value}": lambda path, key=key, value=value: rewrite(
+            path, lambda table: with_metadata(table, **{key: value})
+        )
+        for key, value in (
+            ("tick_ns", "9" * 20),
+            ("tick_ns", "-1"),
+            ("gap_threshold_ns", str(1 << 61)),
+            ("writer", "-5"),
+            ("first_conn", str(1 << 63)),
+        )
+    },
+    "wrong metadata: reaper.mode is 'some'": lambda path: rewrite(
+        path, lambda table: with_metadata(table, mode="some")
+    ),
+    "wrong metadata: reaper.anchors has an anchor": lambda path: rewrite(
+        path, lambda table: with_metadata(table, anchors="[[1, 2], [3]]")
+    ),
+    "wrong schema: metadata reaper.anchors is no list": lambda path: rewrite(
+        path, lambda table: with_metadata(table, anchors="[1, NaN]")
+    ),
+    "impossible row: wall_offset_ns is 9223372036854775807": put("wall_offset_ns", "activity", 2**63 - 1),
+}
+
+
+@pytest.mark.parametrize("checksums", [True, False], ids=["checksums", "no checksums"])
+@pytest.mark.parametrize("reason", HOSTILE)
+def test_a_file_with_a_row_that_cannot_be_judged_is_put_aside_whole(
+    tmp_path: Path, reason: str, checksums: bool
+) -> None:
+    with journal(tmp_path, 0, sequence=100) as ours:
+        ours.stall(S, S)
+        log = ours.open(S, 5000, "echo")
+        log.touch(2 * S)
+        log.reap(8 * S, 8 * S)
+    HOSTILE[reason](only(tmp_path))
+    found = check([tmp_path], now_ns=WALL, checksums=checksums)
+    assert (found.files, found.runs) == ([], [])
+    (entry,) = found.quarantined
+    assert entry["reason"].startswith(reason)
+
+
+def test_two_hosts_with_one_writer_id_are_named(tmp_path: Path) -> None:
+    for host, sequence in (("a", 100), ("b", 103)):
+        with journal(tmp_path / host, 5, sequence=sequence) as ours:
+            for _ in range(10):
+                ours.open(S, 5000, "echo").reap(7 * S, 6 * S)
+    found = check([tmp_path], now_ns=WALL)
+    assert [facts.path for facts in found.files] == [only(tmp_path / "a")]
+    (entry,) = found.quarantined
+    assert entry["path"] == str(only(tmp_path / "b"))
+    assert entry["reason"].startswith(f"writer id 5 is also that of {only(tmp_path / 'a')}")
+
+
+def test_a_writer_that_was_started_again_is_not_taken_for_two(tmp_path: Path) -> None:
+    for sequence in (100, 111):
+        with journal(tmp_path, 5, sequence=sequence) as ours:
+            for _ in range(10):
+                ours.open(S, 5000, "echo").reap(7 * S, 6 * S)
+    found = check([tmp_path], now_ns=WALL)
+    assert (len(found.files), len(found.runs), found.quarantined) == (2, 2, [])

@@ -70,7 +70,7 @@ CHARTED = Charted(
 
 
 class Outward(HTMLParser):
-    """Collects whatever in a page could make a browser ask somebody for something."""
+    """Collects what in a page could make a browser load something."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -113,7 +113,7 @@ def test_offenders_and_names_are_shown_and_escaped() -> None:
     assert "because &amp; why" in page
 
 
-def test_a_page_about_nothing_says_so() -> None:
+def test_a_page_without_data_says_so() -> None:
     nothing = Charted(1.0, [], False, 1.0, {}, {}, {}, [], [])
     page = render(summary(connections=0, listeners={}), {**ADVICE, "config": {}, "listeners": {}}, nothing)
     assert "Nothing was reaped." in page
@@ -145,6 +145,9 @@ def test_axes_say_round_values_within_their_range() -> None:
         (seconds(0.9998), "1 s"),
         (seconds(0.02), "20 ms"),
         (seconds(90), "1.5 min"),
+        (seconds(63), "63 s"),
+        (seconds(-4000), "-66.7 min"),
+        (seconds(3 * 86400), "3 d"),
         (seconds(7200), "2 h"),
         (percent(0.001), "0.1 %"),
         (count(1_500), "1.5 k"),

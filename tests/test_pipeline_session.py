@@ -20,7 +20,7 @@ EMBEDDED = OURS | {"spark.ui.enabled", "spark.driver.memory"}
 
 
 @pytest.fixture(autouse=True)
-def nobody(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+def no_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """A user who has configured nothing; their SPARK_CONF_DIR."""
     for name in ("SPARK_REMOTE", "PYSPARK_SUBMIT_ARGS", "PYSPARK_GATEWAY_PORT", "SPARK_DRIVER_MEMORY", "MASTER"):
         monkeypatch.delenv(name, raising=False)
@@ -42,14 +42,14 @@ def test_a_cluster_keeps_its_page_and_its_memory(tmp_path: Path, master: str) ->
     assert set(_of_driver(tmp_path, master)) == OURS
 
 
-def test_what_the_user_has_set_is_not_set_again(nobody: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    defaults = nobody / "spark-defaults.conf"
+def test_settings_of_the_user_are_kept(no_settings: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    defaults = no_settings / "spark-defaults.conf"
     defaults.write_text("# spark.ui.enabled true\nspark.sql.warehouse.dir=/data\nspark.driver.memory 2g\n")
     assert set(_of_driver(tmp_path, None)) == EMBEDDED - {"spark.sql.warehouse.dir", "spark.driver.memory"}
     defaults.write_text("spark.master spark://somewhere:7077\n")
     assert set(_of_driver(tmp_path, None)) == OURS
     defaults.unlink()
-    (nobody / "log4j2.properties").write_text("")
+    (no_settings / "log4j2.properties").write_text("")
     assert set(_of_driver(tmp_path, None)) == EMBEDDED - {"spark.driver.extraJavaOptions"}
     monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", "--driver-memory 2g --conf spark.ui.enabled=true pyspark-shell")
     assert set(_of_driver(tmp_path, None)) == OURS - {"spark.driver.extraJavaOptions"}

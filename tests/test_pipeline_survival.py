@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Callable
 
 import pytest
 
 pytest.importorskip("pyspark")
 
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from reaper import IdleReaper
-from reaper.pipeline.advise.run import Policy, _recommend, cost, tick_for, wheel_size_for
-from reaper.pipeline.advise.survival import Curve, bucket_edge, kaplan_meier
+from reaper.pipeline.advise.run import CANDIDATES, Policy, _recommend, cost, tick_for, wheel_size_for
+from reaper.pipeline.advise.survival import LEAST_NS, Curve, edge_ns, kaplan_meier
 
 TRUTH_MEDIAN, TRUTH_SIGMA = 8.0, 1.0
 
@@ -123,11 +127,64 @@ def test_a_timeout_is_never_below_what_the_log_can_tell(curve: Curve) -> None:
     assert _recommend(curve, Policy(max_cut=0.9), 30.0)["timeout_s"] == 30.0
 
 
-def test_buckets_are_one_per_cent_wide_and_round_up() -> None:
-    for seconds in (0.003, 1.0, 7.77, 3599.0):
-        bucket = math.ceil(math.log(seconds) / math.log(1.01))
-        assert seconds <= bucket_edge(bucket) * (1 + 1e-12)
-        assert bucket_edge(bucket) < seconds * 1.0101
+@settings(max_examples=300)
+@given(idle=st.integers(1, 1 << 60))
+def test_a_silence_is_counted_at_an_edge_at_most_one_per_cent_above_it(idle: int) -> None:
+    edge = edge_ns(idle)
+    assert max(idle, LEAST_NS) <= edge <= max(idle, LEAST_NS) * 1.01
+    assert edge_ns(edge) == edge
+
+
+def test_candidates_and_whole_seconds_are_edges() -> None:
+    for seconds in (*CANDIDATES, *range(1, 101), 0.25, 1.5):
+        assert edge_ns(round(seconds * 1e9)) == round(seconds * 1e9)
+
+
+def in_cells(silences: list[tuple[int, bool]]) -> Curve:
+    """The curve of (ns, whether it ended), by way of buckets as Spark counts them."""
+    cells: dict[int, list[int]] = {}
+    for idle, ended in silences:
+        cells.setdefault(edge_ns(idle), [0, 0])[0 if ended else 1] += 1
+    return kaplan_meier((edge / 1e9, *cell) for edge, cell in cells.items())
+
+
+def of_whole_seconds(chance: random.Random, timeout: float) -> tuple[int, bool]:
+    """As in a log with a resolution of a second: most silences are of a few seconds, many of none."""
+    silence = int(chance.lognormvariate(0.3, 1.9))
+    return round(min(silence, timeout) * 1e9), silence <= timeout
+
+
+def of_any_length(chance: random.Random, timeout: float) -> tuple[int, bool]:
+    silence, leaves = chance.lognormvariate(1.0, 1.5), chance.expovariate(1 / 60)
+    least = min(silence, leaves, timeout)
+    return round(least * 1e9), silence == least
+
+
+@pytest.mark.parametrize("draw", [of_whole_seconds, of_any_length])
+@pytest.mark.parametrize("timeouts", [(75.0,), (5.0, 30.0, 4000.0)], ids=["one timeout", "three"])
+def test_at_every_candidate_the_curve_is_that_of_lifelines(
+    draw: Callable[[random.Random, float], tuple[int, bool]], timeouts: tuple[float, ...]
+) -> None:
+    lifelines = pytest.importorskip("lifelines")
+    chance = random.Random(7)
+    silences = [draw(chance, timeouts[i % len(timeouts)]) for i in range(20_000)]
+    theirs = lifelines.KaplanMeierFitter().fit(
+        [max(idle, LEAST_NS) / 1e9 for idle, _ in silences], [ended for _, ended in silences]
+    )
+    ours = in_cells(silences)
+    exact = draw is of_whole_seconds  # else the order within a bucket is lost
+    times = [t for t in CANDIDATES if t <= max(timeouts) and theirs.predict(t) > 0]
+    intervals = theirs.confidence_interval_
+    for t in times:
+        assert ours.at(t) == pytest.approx(theirs.predict(t), abs=1e-9 if exact else 3e-4), t
+        low, high = intervals[intervals.index <= t].iloc[-1]
+        assert ours.interval(t) == pytest.approx((low, high), abs=1e-6 if exact else 5e-4), t
+
+
+def test_a_log_of_whole_seconds_is_not_read_a_bucket_late() -> None:
+    # Half of the silences end at 2 s to the dot, half at 3 s.
+    curve = in_cells([(2 * 10**9, True), (3 * 10**9, True)])
+    assert [curve.at(t) for t in (1.9, 2, 2.9, 3)] == [1.0, 0.5, 0.5, 0.0]
 
 
 @pytest.mark.parametrize("timeout", [5.0, 30.0, 75.0, 350.0])

@@ -82,6 +82,8 @@ class Truth:
     reaps: list[tuple[int, int]] = field(default_factory=list)
     """(client, instant), in order."""
     reconnects: list[tuple[int, int]] = field(default_factory=list)
+    wanted: set[int] = field(default_factory=set)
+    """Clients that would have come back, if they did."""
     lives: list[Life] = field(default_factory=list)
     peak: int = 0
     moved: int = 0
@@ -103,10 +105,12 @@ def run(
     wheel_size: int = 64,
     until: int | None = None,
     sentinel: bool = True,
+    returns: bool = True,
 ) -> Truth:
     """Drive the real core as an adapter does that never stalls. Units; *timeout* is asked with the client's number.
 
-    With the *sentinel*, a lease that never ends, something is always armed, so that the epochs go on.
+    Without *returns* a client that was cut does not connect again. With the *sentinel*, a lease that never ends,
+    something is always armed, so that the epochs go on.
     """
     core = IdleReaper(seconds(tick), wheel_size, epochs_per_tick=epochs_per_tick)
     truth = Truth()
@@ -155,6 +159,9 @@ def run(
                 alive[client].activity.append(t)
             else:
                 if t > clients[client].sends[0]:
+                    if not returns:
+                        truth.wanted.add(client)
+                        continue
                     truth.reconnects.append((client, t))
                 core.register(client, seconds(timeout(client)), seconds(t))
                 truth.lives.append(Life(client, t))
@@ -246,7 +253,7 @@ def test_a_timeout_below_what_the_journal_wrote_is_refused_and_one_at_it_is_not(
     assert refusal(Setting(""), [InForce(0, "echo", 7, 500, 1)], {0: 1_000_000_000}) is None
 
 
-def test_what_was_cut_too_early_to_tell_is_expected_by_the_curve_and_not_beyond_it() -> None:
+def test_silences_cut_too_early_to_tell_are_estimated_by_the_curve() -> None:
     # 10 silences: 2 end at 1 s, 3 at 3 s, 1 is followed to 6 s, 4 were cut at 2 s: those are in question.
     curve = kaplan_meier([(1.0, 2, 0), (2.0, 0, 4), (3.0, 3, 0), (6.0, 0, 1)])
     assert [curve.at(t) for t in (2.0, 5.0)] == pytest.approx([0.8, 0.2])
@@ -274,7 +281,7 @@ def group(**changes: Any) -> SimpleNamespace:
     ],
     ids=["all equally far", "spread over an epoch", "over a tick", "too few to tell", "none"],
 )
-def test_leases_that_log_themselves_are_known_by_the_distance_of_their_reaps(
+def test_self_logging_leases_are_recognised_by_the_distance_of_their_reaps(
     changes: dict[str, Any], blur: int, epochs: int
 ) -> None:
     rows = [group(**changes), group(timeout_ms=None, reaps=0, slack=None, opened=None, first=10)]
@@ -343,7 +350,7 @@ def test_spark_replays_journals_as_the_real_reaper_would_have_lived_them(
         on_the_grid(4, jitter=0.5, tick_ns=half),
         Setting("only echo", (Rule(3 * 10**9, "echo"),), epochs_per_tick=1),
     ]
-    # Nobody was cut, so each client is one connection: the numbers after the run's first, in order.
+    # No client was cut, so each client is one connection: the numbers after the run's first, in order.
     conn_of = [
         {life.client: of_run.first_conn + 1 + i for i, life in enumerate(log.lives)}
         for of_run, log in zip(inputs.runs, logs, strict=True)
@@ -363,21 +370,37 @@ def test_spark_replays_journals_as_the_real_reaper_would_have_lived_them(
         [live(*one, drawn(process), 256) for process, one in enumerate(both)],
         [live(*both[0], lambda _: 3 * 512, 512), logs[1]],
     ]
+    gone = [
+        [live(*one, lambda _: 3 * 512, 512, returns=False) for one in both],
+        [live(*one, lambda _: 8 * 512, 256, returns=False) for one in both],
+        [live(*one, lambda _: 6 * 512, 256, epochs_per_tick=2, returns=False) for one in both],
+        [live(*one, drawn(process), 256, returns=False) for process, one in enumerate(both)],
+        [live(*both[0], lambda _: 3 * 512, 512, returns=False), logs[1]],
+    ]
     summary = what_if(spark, inputs, Setting("", epochs_per_tick=1), variants, seed=5).summary
+    assert summary["rows_read"] == summary["rows_judged"] + summary["rows_of_writers"]
     current, *rows = summary["rows"]
-    assert current["reaps"]["value"] == sum(len(log.reaps) for log in logs)
+    assert current["come_back"]["reaps"] == sum(len(log.reaps) for log in logs)
     assert summary["calibration"]["peak_open"] == dict.fromkeys(("logged", "replayed"), most_at_once(logs))
     assert summary["calibration"]["replayed_later_s"]["max"] == summary["calibration"]["replayed_later_s"]["min"] == 0
     begin = min(life.opened for log in logs for life in log.lives)
-    for row, lived in zip(rows, truths, strict=True):
-        assert {row[key]["kind"] for key in ("reaps", "false_cuts", "peak_open", "descriptor_hours")} == {"exact"}
-        assert row["reaps"]["value"] == sum(len(truth.reaps) for truth in lived)
-        assert row["false_cuts"]["value"] == sum(len(truth.reconnects) for truth in lived) > 0
-        assert row["peak_open"]["value"] == most_at_once(lived)
+    for row, lived, left in zip(rows, truths, gone, strict=True):
+        back, never = row["come_back"], row["never_come_back"]
+        assert back["reaps"] == sum(len(truth.reaps) for truth in lived)
+        assert back["false_cuts"] == sum(len(truth.reconnects) for truth in lived) > 0
+        assert back["peak_open"] == most_at_once(lived)
         held = sum(truth.held(log.end) for truth, log in zip(lived, logs, strict=True))
-        assert row["descriptor_hours"]["value"] == pytest.approx(held * UNIT / 3600e9)
-        reconnects = [each for truth in lived for each in truth.reconnects]
-        assert row["reconnects_per_s"]["peak"]["value"] == busiest(reconnects, begin)
+        assert back["descriptor_hours"] == pytest.approx(held * UNIT / 3600e9)
+        assert back["busiest_second"] == busiest([each for truth in lived for each in truth.reconnects], begin)
+        assert never["reaps"] == sum(len(truth.reaps) for truth in left) < back["reaps"]
+        assert never["false_cuts"] == sum(len(truth.wanted) for truth in left) > 0
+        assert never["peak_open"] == most_at_once(left)
+        held = sum(truth.held(log.end) for truth, log in zip(left, logs, strict=True))
+        assert never["descriptor_hours"] == pytest.approx(held * UNIT / 3600e9)
+        for key in ("reaps", "false_cuts", "peak_open", "descriptor_hours"):
+            figure = row[key]
+            assert figure["kind"] == ("exact" if figure["low"] == figure["high"] else "bounded")
+            assert figure["low"] <= never[key] <= back[key] <= figure["high"]
     for row, epoch in zip(rows, (1, 0.5, 0.25, 0.5, 1), strict=True):
         assert row["lateness_s"]["max"] <= epoch
     # and each single instant
@@ -416,6 +439,11 @@ def test_what_the_log_cannot_know_is_bounded_and_the_truth_lies_within(
         assert off_grid[key]["low"] <= real <= off_grid[key]["high"]
     truth = run(script, lambda _: 12 * 512, 512, sentinel=False, until=log.end)
     assert longer["reaps"]["kind"] == longer["peak_open"]["kind"] == "bounded"
+    # As it was, the clients of all cuts may have come back: which did, the log cannot tell.
+    as_it_was = summary["rows"][0]["false_cuts"]
+    assert as_it_was["kind"] == "bounded"
+    assert as_it_was["high"] >= len(log.reaps)
+    assert as_it_was["low"] <= len({client for client, _ in log.reconnects}) <= as_it_was["high"]
     assert longer["reaps"]["low"] <= len(truth.reaps) <= longer["reaps"]["high"]
     assert longer["peak_open"]["low"] <= truth.peak <= longer["peak_open"]["high"]
     held = truth.held(log.end) * UNIT / 3600e9
@@ -435,9 +463,7 @@ def _known_to_return(truth: Truth, log: Truth) -> int:
     return len(set(truth.reconnects) & known)
 
 
-def test_no_command_starts_spark_to_find_out_that_nothing_was_asked(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_bad_settings_are_refused_before_spark_starts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for words, says in (
         ([], "nothing to compare"),
         (["--timeouts", "5s,x"], "'x' is not a duration"),

@@ -7,13 +7,12 @@ holds them to it. Each is written the fastest way that was found for it.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from reaper.pipeline.advise.survival import RATIO
+from reaper.pipeline.advise.survival import LEAST_NS, width_sql
 from reaper.pipeline.read.inputs import Inputs
 from reaper.pipeline.read.runs import Timeline, as_rows
 
@@ -24,7 +23,7 @@ BINS = 600
 QUANTILES = (0.5, 0.9, 0.99, 0.999)
 
 Cells = dict[tuple[str, int, bool], int]
-"""(listener, bucket, whether it ended) -> silences."""
+"""(listener, upper edge of the bucket in ns, whether it ended) -> silences."""
 
 
 @dataclass(slots=True)
@@ -91,59 +90,78 @@ SELECT conn, count(*) AS rows,
   count(*) FILTER (WHERE k = 2) AS reaps, count(*) FILTER (WHERE k = 1) AS activities,
   count(*) FILTER (WHERE k = 3) AS averts, count(*) FILTER (WHERE idle_ns < 0) AS backward,
   min(t) FILTER (WHERE k = 0) AS opened, max(timeout_ms) FILTER (WHERE k = 0) AS open_timeout_ms,
-  any_value(listener) AS listener, max(peer) AS peer, max(t) AS last_t,
+  any_value(listener) AS listener, max(peer) AS peer, max(t) AS last_t, max_by(timeout_ms, t) AS last_timeout_ms,
   max(t) FILTER (WHERE k = 1) AS last_activity,
   sum(idle_ns) FILTER (WHERE k = 1)::BIGINT AS activity_idle_ns, sum(nbytes) FILTER (WHERE k = 1)::BIGINT AS nbytes,
   max(idle_ns) FILTER (WHERE k = 1) AS longest_idle_ns,
-  count(*) FILTER (WHERE k = 1 AND overdue > {limit}) AS overdue_activities,
-  max(overdue) FILTER (WHERE k = 1) AS overdue_ns,
-  max_by(t, overdue) FILTER (WHERE k = 1) AS overdue_t,
   min(t) FILTER (WHERE k IN (2, 4, 5)) AS ended, max(idle_ns) FILTER (WHERE k IN (2, 4, 5)) AS end_idle_ns,
   max(timeout_ms) FILTER (WHERE k IN (2, 4, 5)) AS end_timeout_ms,
   max(CASE WHEN k = 4 THEN 1 END) AS by_peer,
   any_value(reason) FILTER (WHERE k IN (2, 4, 5)) AS reason,
   max(due_ns) FILTER (WHERE k = 2) AS due_ns,
   max(n) FILTER (WHERE k IN (2, 4, 5)) AS end_n, max(idle_sum_ns) FILTER (WHERE k IN (2, 4, 5)) AS end_idle_sum_ns
+FROM coded WHERE k < 6 GROUP BY conn
+"""
+
+_CODED = """
+SELECT *, CASE kind WHEN 'activity' THEN 1 WHEN 'open' THEN 0 WHEN 'reap' THEN 2 WHEN 'averted' THEN 3
+    WHEN 'close_peer' THEN 4 WHEN 'close_app' THEN 5 ELSE 6 END::TINYINT AS k,
+  CASE WHEN timeout_ms > 0 THEN idle_ns - timeout_ms::BIGINT * 1000000 END AS overdue
+FROM read_parquet({files})
+"""
+
+_SILENT = """
+SELECT conn, count(*) FILTER (WHERE wrong AND k <> 2) AS missed,
+  count(*) FILTER (WHERE wrong AND k = 2) AS reaped_late, max(over) FILTER (WHERE spared) AS spared_lateness_ns
 FROM (
-  SELECT *, CASE kind WHEN 'activity' THEN 1 WHEN 'open' THEN 0 WHEN 'reap' THEN 2 WHEN 'averted' THEN 3
-      WHEN 'close_peer' THEN 4 WHEN 'close_app' THEN 5 ELSE 6 END::TINYINT AS k,
-    CASE WHEN timeout_ms > 0 THEN idle_ns - timeout_ms::BIGINT * 1000000 END AS overdue
-  FROM read_parquet({files}))
-WHERE k < 6
+  SELECT *, over > tick_ns + {grace} + coalesce((SELECT sum(greatest(0, least(till, s_to) - greatest(since, s_from)))
+      FROM stalls WHERE s_run = run AND s_to > since AND s_from < till), 0) AS wrong
+  FROM (
+    SELECT conn, k, run, tick_ns, k = 2 AND last IS NOT NULL AS spared,
+      least(begun, CASE WHEN k = 2 THEN due_ns END) + offset_ns AS since, over_at + offset_ns AS till,
+      greatest(over_at - begun - CASE WHEN timeout_ms > 0 THEN timeout_ms::BIGINT * 1000000 END,
+        CASE WHEN k = 2 THEN t - due_ns END) AS over
+    FROM (
+      SELECT *, CASE WHEN k = 2 THEN coalesce(last, t - idle_ns) ELSE t - idle_ns END AS begun,
+        CASE WHEN k = 2 THEN t ELSE coalesce(first, t) END AS over_at
+      FROM (
+        SELECT s.conn, s.k, s.t, s.idle_ns, s.timeout_ms, s.due_ns, r.run, r.tick_ns, r.offset_ns,
+          min(a.t) AS first, max(a.t) AS last
+        FROM rare s JOIN runs r ON (s.conn >> 43) = r.writer AND s.conn BETWEEN r.first_conn AND r.last_conn
+          LEFT JOIN rare a ON a.k = 3 AND a.conn = s.conn AND a.t > s.t - s.idle_ns AND a.t <= s.t
+        WHERE s.k IN (1, 2, 4, 5) GROUP BY ALL))))
 GROUP BY conn
 """
 
 _PREPARED = """
-SELECT *,
-  CASE WHEN late OR closed_late THEN ended WHEN overdue_activities > 0 THEN overdue_t END AS due_to,
-  CASE WHEN late THEN ended - lateness_ns WHEN closed_late THEN ended - (end_idle_ns - idle_timeout_ns)
-    WHEN overdue_activities > 0 THEN overdue_t - overdue_ns END AS due_from
+SELECT *, CASE WHEN reaps > 0 THEN coalesce(spared_lateness_ns,
+    greatest(end_idle_ns - idle_timeout_ns, ended - due_ns)) END AS lateness_ns
 FROM (
-  SELECT *, reaps > 0 AND lateness_ns > limit_ns AS late,
-    reaps = 0 AND end_idle_ns - idle_timeout_ns > limit_ns AS closed_late
-  FROM (
-    SELECT *, CASE WHEN reaps > 0 THEN greatest(end_idle_ns - idle_timeout_ns, ended - due_ns) END AS lateness_ns
-    FROM (
-      SELECT l.*, r.run, r.tick_ns, r."full", r.log_end_ns, r.offset_ns, r.tick_ns + {grace} AS limit_ns,
-        CASE WHEN end_timeout_ms > 0 THEN end_timeout_ms::BIGINT * 1000000 END AS idle_timeout_ns
-      FROM ({lifetimes}) l JOIN runs r ON (l.conn >> 43) = r.writer AND l.conn BETWEEN r.first_conn AND r.last_conn)))
+  SELECT l.*, r.run, r.tick_ns, r."full", r.log_end_ns, r.offset_ns, r.tick_ns + {grace} AS limit_ns,
+    coalesce(o.stalled, 0) AS run_stalled_ns, coalesce(s.missed, 0) AS missed,
+    coalesce(s.reaped_late, 0) AS reaped_late, s.spared_lateness_ns,
+    CASE WHEN end_timeout_ms > 0 THEN end_timeout_ms::BIGINT * 1000000 END AS idle_timeout_ns
+  FROM ({lifetimes}) l JOIN runs r ON (l.conn >> 43) = r.writer AND l.conn BETWEEN r.first_conn AND r.last_conn
+    LEFT JOIN (SELECT s_run, sum(s_to - s_from) AS stalled FROM stalls GROUP BY s_run) o ON o.s_run = r.run
+    LEFT JOIN ({silent}) s ON s.conn = l.conn)
 """
 
 _JUDGED = """
-SELECT * EXCLUDE (late, closed_late, due_from, due_to, lim),
+SELECT *,
   CASE
     WHEN backward > 0 THEN 'unknown'
     WHEN last_activity > ended THEN 'activity_after_end'
     WHEN opens > 1 OR ends > 1 OR (opens = 1 AND ends <> 0
         AND (coalesce(activity_idle_ns, 0) > end_idle_sum_ns OR activities > end_n)) THEN 'duplicate'
+    WHEN reaps > 0 AND idle_timeout_ns IS NULL AND due_ns IS NULL THEN 'unknown'
     WHEN reaps > 0 AND (end_idle_ns < idle_timeout_ns OR ended < due_ns OR ended - last_activity < idle_timeout_ns)
       THEN 'early'
-    WHEN (reaps = 0 AND end_idle_ns - idle_timeout_ns > lim) OR (overdue_activities > averts AND overdue_ns > lim)
-      THEN 'missed'
-    WHEN reaps > 0 AND lateness_ns > lim THEN 'late'
+    WHEN missed > 0 THEN 'missed'
+    WHEN reaped_late > 0 THEN 'late'
     WHEN opens = 0 THEN 'unknown'
     WHEN ends = 0 AND (run IN (SELECT run FROM drained) OR ("full" AND log_end_ns
-        - greatest(coalesce(last_activity, opened), opened) > nullif(open_timeout_ms, 0)::BIGINT * 1000000 + lim))
+        - greatest(coalesce(last_activity, opened), opened)
+        > nullif(last_timeout_ms, 0)::BIGINT * 1000000 + limit_ns + run_stalled_ns))
       THEN 'lost'
     WHEN coalesce(activity_idle_ns, 0) < end_idle_sum_ns OR ended - end_idle_ns - opened - end_idle_sum_ns < 0
         OR ("full" AND (ended - end_idle_ns - opened - end_idle_sum_ns <> 0 OR activities < end_n)) THEN 'missing_touch'
@@ -151,16 +169,7 @@ SELECT * EXCLUDE (late, closed_late, due_from, due_to, lim),
     WHEN reaps > 0 THEN 'ok_reaped'
     ELSE 'ok_closed'
   END AS verdict
-FROM (
-  SELECT p.*, coalesce(s.stalled_ns, 0) AS stalled_ns, limit_ns + coalesce(s.stalled_ns, 0) AS lim
-  FROM prepared p LEFT JOIN (
-    SELECT conn, sum(greatest(0, least(due_to + offset_ns, s_to) - greatest(due_from + offset_ns, s_from))
-        + CASE WHEN closed IS NULL THEN 0 ELSE greatest(0, least(closed + offset_ns, due_from + offset_ns, s_to)
-          - greatest(active + offset_ns, s_from)) END)::BIGINT AS stalled_ns
-    FROM (SELECT conn, run, offset_ns, due_from, due_to, due_from - idle_timeout_ns AS active,
-        CASE WHEN reaps > 0 THEN due_ns - idle_timeout_ns END AS closed FROM prepared WHERE due_to IS NOT NULL)
-      JOIN stalls ON run = s_run AND due_to + offset_ns > s_from AND s_to > coalesce(active, due_from) + offset_ns
-    GROUP BY conn) s ON p.conn = s.conn)
+FROM prepared
 """
 
 
@@ -202,9 +211,14 @@ class Duck:
             "CREATE OR REPLACE TABLE stalls AS SELECT run AS s_run, t - idle_ns AS s_from, t AS s_to FROM own "
             "WHERE kind = 'config'"
         )
-        limit = max(run.tick_ns or TICK_NS for run in self.inputs.runs) + GRACE_NS
-        lifetimes = _LIFETIMES.format(limit=limit, files=files)
-        con.execute(f"CREATE OR REPLACE TEMP TABLE prepared AS {_PREPARED.format(grace=GRACE_NS, lifetimes=lifetimes)}")
+        least = min(run.tick_ns or TICK_NS for run in self.inputs.runs) + GRACE_NS
+        con.execute(f"CREATE OR REPLACE TEMP VIEW coded AS {_CODED.format(files=files)}")
+        con.execute(
+            "CREATE OR REPLACE TEMP TABLE rare AS SELECT conn, k, t, idle_ns, timeout_ms, due_ns FROM coded "
+            f"WHERE k = 3 OR overdue > {least} OR (k = 2 AND t - due_ns > {least})"
+        )
+        prepared = _PREPARED.format(grace=GRACE_NS, lifetimes=_LIFETIMES, silent=_SILENT.format(grace=GRACE_NS))
+        con.execute(f"CREATE OR REPLACE TEMP TABLE prepared AS {prepared}")
         con.execute(f"COPY ({_JUDGED}) TO '{out}' (FORMAT parquet)")
         verdicts = con.execute(
             "SELECT listener, verdict, count(*) FROM read_parquet(?) GROUP BY ALL", [str(out)]
@@ -238,11 +252,12 @@ class Duck:
     def _count(self, source: str) -> Counted:
         con = self.con
         cells = con.execute(
-            f"""SELECT listener, ceil(ln(greatest(idle_ns / 1e9, 1e-6)) / {math.log(RATIO)!r})::INT AS bucket,
-              kind = 'activity' AS ended, count(*)
-            FROM {source}
-            WHERE kind NOT IN ('drain', 'config', 'averted') AND idle_ns IS NOT NULL
-              AND (timeout_ms IS NULL OR timeout_ms > 0)
+            f"""SELECT listener, (idle + width - 1) // width * width AS edge_ns, ended, count(*)
+            FROM (SELECT *, ({width_sql("idle")})::BIGINT AS width FROM (
+              SELECT listener, greatest(idle_ns, {LEAST_NS}) AS idle, kind = 'activity' AS ended
+              FROM {source}
+              WHERE kind NOT IN ('drain', 'config', 'averted') AND idle_ns IS NOT NULL
+                AND (timeout_ms IS NULL OR timeout_ms > 0)))
             GROUP BY ALL"""
         ).fetchall()
         each = [round(c * 1e9) for c in CANDIDATES]
@@ -336,7 +351,7 @@ class Bear:
         is_open, is_activity, is_reap = kind == "open", kind == "activity", kind == "reap"
         is_end = kind.is_in(["reap", "close_peer", "close_app"])
         overdue = pl.when(c("timeout_ms") > 0).then(c("idle_ns") - c("timeout_ms").cast(pl.Int64) * 1_000_000)
-        limit = max(run.tick_ns or TICK_NS for run in self.inputs.runs) + GRACE_NS
+        least = min(run.tick_ns or TICK_NS for run in self.inputs.runs) + GRACE_NS
         events = self._events()
         own = self._placed(
             events.filter((kind == "drain") | ((kind == "config") & (c("reason").cast(pl.String) == "stall"))).select(
@@ -360,10 +375,9 @@ class Bear:
                 averts=(kind == "averted").sum(), backward=(c("idle_ns") < 0).sum(),
                 opened=of(c("o"), "t").min(), open_timeout_ms=of(c("o"), "timeout_ms").max(),
                 listener=c("listener").first(), peer=c("peer").max(), last_t=c("t").max(),
+                last_timeout_ms=c("timeout_ms").sort_by("t").last(),
                 last_activity=of(c("a"), "t").max(), activity_idle_ns=of(c("a"), "idle_ns").sum(),
                 nbytes=of(c("a"), "nbytes").cast(pl.Int64).sum(), longest_idle_ns=of(c("a"), "idle_ns").max(),
-                overdue_activities=(c("a") & (c("overdue") > limit)).sum(), overdue_ns=of(c("a"), "overdue").max(),
-                overdue_t=pl.when(c("a") & (c("overdue") > limit)).then(c("t")).max(),
                 ended=of(c("e"), "t").min(), end_idle_ns=of(c("e"), "idle_ns").max(),
                 end_timeout_ms=of(c("e"), "timeout_ms").max(),
                 by_peer=(kind == "close_peer").any(), reason=c("reason").last(),
@@ -371,75 +385,56 @@ class Bear:
             )
         )  # fmt: skip
         timeout = pl.when(c("end_timeout_ms") > 0).then(c("end_timeout_ms").cast(pl.Int64) * 1_000_000)
+        rare = (
+            events.with_columns(overdue=overdue)
+            .filter((kind == "averted") | (c("overdue") > least) | (is_reap & (c("t") - c("due_ns") > least)))
+            .select("conn", "kind", "t", "idle_ns", "timeout_ms", "due_ns")
+            .collect()
+        )
+        silent = self._silences(rare, stalls)
+        totals = stalls.group_by(run="s_run").agg(run_stalled_ns=(c("s_to") - c("s_from")).sum())
         prepared = (
             self._placed(lifetimes)
+            .join(silent.lazy(), on="conn", how="left")
+            .join(totals.lazy(), on="run", how="left")
+            .with_columns(c("missed", "reaped_late", "run_stalled_ns").fill_null(0))
             .with_columns(limit_ns=c("tick_ns") + GRACE_NS, idle_timeout_ns=timeout)
             .with_columns(
                 lateness_ns=pl.when(c("reaps") > 0).then(
-                    pl.max_horizontal(c("end_idle_ns") - c("idle_timeout_ns"), c("ended") - c("due_ns"))
-                ),
-                past=pl.when(c("reaps") == 0).then(c("end_idle_ns") - c("idle_timeout_ns")),
+                    pl.coalesce(
+                        "spared_lateness_ns",
+                        pl.max_horizontal(c("end_idle_ns") - c("idle_timeout_ns"), c("ended") - c("due_ns")),
+                    )
+                )
             )
-            .with_columns(late=c("lateness_ns") > c("limit_ns"), closed_late=c("past") > c("limit_ns"))
-            .with_columns(
-                due_to=pl.when(c("late") | c("closed_late")).then(c("ended"))
-                .when(c("overdue_activities") > 0).then(c("overdue_t")),
-                due_from=pl.when(c("late")).then(c("ended") - c("lateness_ns"))
-                .when(c("closed_late")).then(c("ended") - c("past"))
-                .when(c("overdue_activities") > 0).then(c("overdue_t") - c("overdue_ns")),
-            )
-            .drop("late", "closed_late")
-            .collect(engine="streaming")
-        )  # fmt: skip
-        hit = prepared.filter(c("due_to").is_not_null()).select(
-            "conn",
-            "run",
-            since=c("due_from") + c("offset_ns"),
-            to=c("due_to") + c("offset_ns"),
-            active=c("due_from") - c("idle_timeout_ns") + c("offset_ns"),
-            closed=pl.when(c("reaps") > 0).then(c("due_ns") - c("idle_timeout_ns") + c("offset_ns")),
-        )
-        excused = (
-            hit.join(stalls, left_on="run", right_on="s_run")
-            .with_columns(
-                overdue=pl.min_horizontal("to", "s_to") - pl.max_horizontal("since", "s_from"),
-                held=pl.when(c("closed").is_not_null()).then(
-                    pl.min_horizontal("closed", "since", "s_to") - pl.max_horizontal("active", "s_from")
-                ),
-            )
-            .group_by("conn")
-            .agg(stalled_ns=c("overdue").clip(0).sum() + c("held").fill_null(0).clip(0).sum())
         )
         rows_idle = c("activity_idle_ns").fill_null(0)
         unread = c("ended") - c("end_idle_ns") - c("opened") - c("end_idle_sum_ns")
         doubled = (rows_idle > c("end_idle_sum_ns")) | (c("activities") > c("end_n"))
         seen = pl.max_horizontal(pl.coalesce("last_activity", "opened"), "opened")
-        due_ms = pl.when(c("open_timeout_ms") > 0).then(c("open_timeout_ms").cast(pl.Int64))
+        due_ms = pl.when(c("last_timeout_ms") > 0).then(c("last_timeout_ms").cast(pl.Int64))
+        patience = due_ms * 1_000_000 + c("limit_ns") + c("run_stalled_ns")
         judged = (
-            prepared.lazy()
-            .join(excused.lazy(), on="conn", how="left")
-            .with_columns(c("stalled_ns").fill_null(0))
-            .with_columns(lim=c("limit_ns") + c("stalled_ns"))
-            .with_columns(
+            prepared.with_columns(
                 verdict=pl.when(c("backward") > 0).then(lit("unknown"))
                 .when(c("last_activity") > c("ended")).then(lit("activity_after_end"))
                 .when((c("opens") > 1) | (c("ends") > 1) | ((c("opens") == 1) & (c("ends") != 0) & doubled))
                 .then(lit("duplicate"))
+                .when((c("reaps") > 0) & c("idle_timeout_ns").is_null() & c("due_ns").is_null()).then(lit("unknown"))
                 .when((c("reaps") > 0) & ((c("end_idle_ns") < c("idle_timeout_ns")) | (c("ended") < c("due_ns"))
                     | (c("ended") - c("last_activity") < c("idle_timeout_ns")))).then(lit("early"))
-                .when((c("past") > c("lim")) | ((c("overdue_activities") > c("averts")) & (c("overdue_ns") > c("lim"))))
-                .then(lit("missed"))
-                .when(c("lateness_ns") > c("lim")).then(lit("late"))
+                .when(c("missed") > 0).then(lit("missed"))
+                .when(c("reaped_late") > 0).then(lit("late"))
                 .when(c("opens") == 0).then(lit("unknown"))
                 .when((c("ends") == 0) & (c("run").is_in(drained)
-                    | (c("full") & (c("log_end_ns") - seen > due_ms * 1_000_000 + c("lim"))))).then(lit("lost"))
+                    | (c("full") & (c("log_end_ns") - seen > patience)))).then(lit("lost"))
                 .when((rows_idle < c("end_idle_sum_ns")) | (unread < 0)
                     | (c("full") & ((unread != 0) | (c("activities") < c("end_n"))))).then(lit("missing_touch"))
                 .when(c("ends") == 0).then(lit("open_at_end"))
                 .when(c("reaps") > 0).then(lit("ok_reaped"))
                 .otherwise(lit("ok_closed"))
             )
-            .drop("writer", "first_conn", "last_conn", "due_from", "due_to", "past", "lim", strict=False)
+            .drop("writer", "first_conn", "last_conn", strict=False)
         )  # fmt: skip
         judged.sink_parquet(out)
         back = pl.scan_parquet(out)
@@ -454,6 +449,50 @@ class Bear:
             .collect(engine="streaming")
         )  # fmt: skip
         return Judged({row[:2]: row[2] for row in verdicts}, {row[0]: row[1:3] for row in lateness.rows()})
+
+    def _silences(self, rare: Any, stalls: Any) -> Any:
+        """Per connection: silences missed, reaps late, lateness counted from a final check; of *rare* rows."""
+        import polars as pl
+
+        c = pl.col
+        reaped, since = c("kind") == "reap", c("t") - c("idle_ns")
+        silent = self._placed(rare.filter(c("kind") != "averted").lazy()).with_row_index("row").collect()
+        checks = (
+            silent.join(rare.filter(c("kind") == "averted").select("conn", at="t"), on="conn")
+            .filter((c("at") > since) & (c("at") <= c("t")))
+            .group_by("row")
+            .agg(first=c("at").min(), last=c("at").max())
+        )
+        timeout = pl.when(c("timeout_ms") > 0).then(c("timeout_ms").cast(pl.Int64) * 1_000_000)
+        silent = (
+            silent.join(checks, on="row", how="left")
+            .with_columns(
+                begun=pl.when(reaped).then(pl.coalesce("last", since)).otherwise(since),
+                until=pl.when(reaped).then(c("t")).otherwise(pl.coalesce("first", "t")),
+                due=pl.when(reaped).then(c("due_ns")),
+            )
+            .with_columns(
+                over=pl.max_horizontal(c("until") - c("begun") - timeout, c("t") - c("due")),
+                since=pl.min_horizontal("begun", "due") + c("offset_ns"),
+                to=c("until") + c("offset_ns"),
+            )
+        )
+        excused = (
+            silent.join(stalls, left_on="run", right_on="s_run")
+            .with_columns(both=pl.min_horizontal("to", "s_to") - pl.max_horizontal("since", "s_from"))
+            .group_by("row")
+            .agg(stalled_ns=c("both").clip(0).sum())
+        )
+        wrong = c("over") > c("tick_ns") + GRACE_NS + c("stalled_ns").fill_null(0)
+        return (
+            silent.join(excused, on="row", how="left")
+            .group_by("conn")
+            .agg(
+                missed=(wrong & ~reaped).sum(),
+                reaped_late=(wrong & reaped).sum(),
+                spared_lateness_ns=pl.when(reaped & c("last").is_not_null()).then(c("over")).max(),
+            )
+        )
 
     def advise(self) -> Counted:
         """From the silences that were logged."""
@@ -486,10 +525,12 @@ class Bear:
             .filter(c("timeout_ms").is_null() | (c("timeout_ms") > 0))
             .select(
                 "listener",
-                bucket=((c("idle_ns") / 1e9).clip(1e-6).log() / math.log(RATIO)).ceil().cast(pl.Int32),
+                idle=c("idle_ns").clip(LEAST_NS),
                 ended=kind == "activity",
             )
-            .group_by("listener", "bucket", "ended")
+            .with_columns(width=pl.sql_expr(width_sql("idle")).cast(pl.Int64))
+            .with_columns(edge_ns=(c("idle") + c("width") - 1) // c("width") * c("width"))
+            .group_by("listener", "edge_ns", "ended")
             .len()
             .collect(engine="streaming")
             .rows()

@@ -75,8 +75,8 @@ class Watch(threading.Thread):
         self.join()
 
 
-def run_watched(command: list[str], told: dict[str, Any]) -> Watch:
-    """Run *command* to its end; its JSON lines go to *told*: seconds by step, answers by step.
+def run_watched(command: list[str], found: dict[str, Any]) -> Watch:
+    """Run *command* to its end; its JSON lines go to *found*: seconds by step, answers by step.
 
     Raises:
         RuntimeError: it failed or took too long; the message has the end of what it said.
@@ -98,10 +98,10 @@ def run_watched(command: list[str], told: dict[str, Any]) -> Watch:
                     if "begin" in note:
                         watch.step = note["begin"]
                     elif "end" in note:
-                        told.setdefault("s", {})[note["end"]] = note["s"]
+                        found.setdefault("s", {})[note["end"]] = note["s"]
                         watch.step = "between"
                     elif "answer" in note:
-                        told.setdefault("answers", {})[note["answer"]] = note["of"]
+                        found.setdefault("answers", {})[note["answer"]] = note["of"]
             status = process.wait()
         finally:
             timer.cancel()
@@ -181,10 +181,10 @@ def measure(
             command = [sys.executable, "-m", "benchmarks.pipeline.worker", engine, "--events"]
             command += [str(data / "raw"), "--out", str(out), "--steps", ",".join(steps)]
             command += ["--compacted", str(data / "table")] if engine == "spark" and with_table else []
-            told: dict[str, Any] = {}
+            found: dict[str, Any] = {}
             load = os.getloadavg()[0]
-            watch = run_watched(command, told)
-            for step, answer in told["answers"].items():
+            watch = run_watched(command, found)
+            for step, answer in found["answers"].items():
                 question = "audit" if step.endswith("audit") else "advice"
                 digest = hashlib.sha256(json.dumps(answer).encode()).hexdigest()
                 if right.setdefault(question, digest) != digest:
@@ -194,13 +194,13 @@ def measure(
                     "events": events,
                     "engine": engine,
                     "round": number,
-                    "s": told["s"],
+                    "s": found["s"],
                     "peak_bytes": watch.peaks,
                     "java_peak_bytes": watch.java,
                     "load_before": load,
                 }
             )
-            note(", ".join(f"{step} {seconds:.1f} s" for step, seconds in told["s"].items()))
+            note(", ".join(f"{step} {seconds:.1f} s" for step, seconds in found["s"].items()))
     shutil.rmtree(data / "out", ignore_errors=True)
     return {"events": events, **facts, "answers": right}, samples
 
@@ -259,14 +259,14 @@ def main() -> None:
     def note(text: str) -> None:
         print(f"[{time.monotonic() - began:7.1f} s] {text}", file=sys.stderr, flush=True)
 
-    told = machine()
-    told["packages"] |= {name: version(name) for name in ("duckdb", "polars")}
+    found = machine()
+    found["packages"] |= {name: version(name) for name in ("duckdb", "polars")}
     java = subprocess.run(["java", "-version"], capture_output=True, text=True, check=True).stderr
-    told["java"] = java.splitlines()[0] if java else ""
+    found["java"] = java.splitlines()[0] if java else ""
     result: dict[str, Any] = {
         "schema": SCHEMA,
         "kind": "growth" if arguments.growth else "comparison",
-        "machine": told,
+        "machine": found,
         "command": without_paths(sys.argv[1:]),
         "sizes": [],
         "samples": [],

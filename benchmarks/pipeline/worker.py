@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import time
 from collections.abc import Callable
 from functools import partial
@@ -16,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.pipeline.rivals import ENGINES, Counted, Judged
-from reaper.pipeline.advise.survival import RATIO
 from reaper.pipeline.read.inputs import Inputs, check
 
 Answer = Any
@@ -105,7 +103,8 @@ class Listener:
             return found
 
         def connections(*args: Any, **options: Any) -> Any:
-            self.table, self.span_s = found = weigh(*args, **options)
+            found = weigh(*args, **options)
+            self.table, self.span_s = found.listeners, found.span_s
             return found
 
         self._module.histogram, self._module.connections = histogram, connections
@@ -116,7 +115,7 @@ class Listener:
 
     def form(self) -> Answer:
         cells = {
-            key: {round(math.log(edge) / math.log(RATIO)): list(ends) for edge, ends in buckets.items()}
+            key: {round(edge * 1e9): list(ends) for edge, ends in buckets.items()}
             for key, buckets in self.cells.items()
         }
         return form_of_advice(cells, self.table, self.span_s)

@@ -11,14 +11,13 @@ from ..arguments import AddCommand, Fault, Progress, duration_ns, place, positiv
 from ..read.command import add_inputs, read_inputs, rows_of
 from ..read.inputs import Inputs
 from ..session import open_session
+from .formats import FORMATS
 
 if TYPE_CHECKING:
     from .run import Advice
 
 SECOND_NS = 10**9
 DEFAULT_TIMEOUT_NS = 75 * SECOND_NS
-FORMATS = ("combined", "envoy", "haproxy", "nginx")
-"""Those of `access_logs.FORMATS`, which needs Spark to be imported."""
 
 
 def add(command: AddCommand) -> None:
@@ -28,7 +27,7 @@ def add(command: AddCommand) -> None:
     sub.add_argument(
         "--logs", type=place, nargs="+", default=[], metavar="FILE", help="access logs instead of journals"
     )
-    sub.add_argument("--format", choices=FORMATS, help="their format")
+    sub.add_argument("--format", choices=sorted(FORMATS), help="their format")
     sub.add_argument(
         "--timeout", type=positive_ns, metavar="DURATION", help="timeout in force when they were written; default 75s"
     )

@@ -15,9 +15,11 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from ...config.balancers import BALANCERS
+from ...journal.schema import AVERTED
 from ..read.frames import listener_names, read_events, recomputed
 from ..read.inputs import Inputs
-from .access_logs import FORMATS, read_requests, silences
+from .access_logs import read_requests, silences
+from .formats import FORMATS
 from .survival import Curve, kaplan_meier
 from .traffic import connections, histogram, lives_of_journal, lives_of_requests, silences_of_journal
 
@@ -110,19 +112,25 @@ def advise(
         if recompute and (lacking := next((run for run in inputs.runs if not run.full), None)):
             raise NotFull(f"silences cannot be recomputed: the journal of writer {lacking.writer} is not in full mode")
         events = read_events(spark, inputs)
-        if recompute:
-            events = recomputed(events)
-        rows = silences_of_journal(events)
-        lives = lives_of_journal(spark, events, inputs, candidates)
+        judged = recomputed(events) if recompute else events
+        rows = silences_of_journal(judged)
+        lives = lives_of_journal(spark, judged, inputs, candidates)
         named = listener_names(spark, inputs)
         threshold = max((run.gap_threshold_ns for run in inputs.runs), default=0) / 1e9
         source = "journal"
+        read, own = sum(facts.rows for facts in inputs.files), sum(facts.own_rows for facts in inputs.files)
+        apart = 0
     else:
         name, paths, timeout_ns = logs
-        requests, bad = read_requests(spark, name, paths)
-        if bad:
-            quarantined.append({"path": ", ".join(map(str, paths)), "reason": f"{bad} line(s) are no {name} format"})
-        gaps = silences(requests, timeout_ns, connections=FORMATS[name].connections).cache()
+        requests = read_requests(spark, name, paths)
+        if requests.bad:
+            shown = "; ".join(requests.examples)
+            reason = f"{requests.bad} of {requests.lines} line(s) are not in {name} format: {shown}"
+            quarantined.append({"path": ", ".join(map(str, paths)), "reason": reason})
+        if requests.own:
+            notes.append(f"{requests.own} line(s) are reports of the server about itself, and no requests")
+        read, own, apart = requests.lines, requests.own, requests.bad
+        gaps = silences(requests.frame, timeout_ns).cache()
         rows = gaps.withColumn("listener_hash", F.xxhash64("listener"))
         lives = lives_of_requests(gaps, candidates)
         named = {row[0]: row[1] for row in gaps.select(F.xxhash64("listener"), "listener").distinct().collect()}
@@ -132,7 +140,14 @@ def advise(
     progress("counting silences")
     buckets = histogram(rows)
     progress("weighing candidate timeouts")
-    table, span_s = connections(lives, candidates)
+    traffic = connections(lives, candidates)
+    if recompute:  # final checks are no activity: their rows are not in the frame that was recomputed
+        apart = events.where(F.col("code") == AVERTED).count()
+    if traffic.headless:
+        notes.append(f"{traffic.headless} connection(s) began before the log: their silences count, their lives do not")
+    if lost := read - traffic.rows - own - apart:
+        reason = f"{lost} row(s) were judged by no rule: they belong to no run of a writer that is known"
+        quarantined.append({"path": ", ".join(str(facts.path) for facts in inputs.files[:3]), "reason": reason})
     if threshold:
         notes.append(
             f"silences up to {threshold:g} s were not written one by one: candidates below are not judged, and where "
@@ -140,20 +155,25 @@ def advise(
         )
     listeners = {}
     for key, counts in buckets.items():
-        facts = table.get(key)
+        facts = traffic.listeners.get(key)
         if facts is None:
             continue
         if facts["short"]:
             edge = max(threshold, 1e-6)
             counts[edge] = (counts.get(edge, (0, 0))[0] + facts["short"], counts.get(edge, (0, 0))[1])
         curve = kaplan_meier((edge, ended, censored) for edge, (ended, censored) in counts.items())
-        entry = _listener(curve, facts, candidates, policy, span_s, threshold)
+        entry = _listener(curve, facts, candidates, policy, traffic.span_s, threshold)
         listeners[named.get(key, "(none)")] = entry
     summary: dict[str, Any] = {
         "schema": SCHEMA,
         "source": source,
         "policy": {"max_cut": policy.max_cut, "behind": policy.behind, "longest_s": policy.longest_s},
-        "observed_s": span_s,
+        "observed_s": traffic.span_s,
+        "rows_read": read,
+        "rows_judged": traffic.rows,
+        "rows_of_writers": own,
+        "rows_apart": apart,
+        "connections_without_opening": traffic.headless,
         "listeners": dict(sorted(listeners.items(), key=lambda item: -item[1]["silences"])),
         "quarantined": quarantined,
         "notes": notes,
@@ -270,7 +290,10 @@ def _config(listeners: dict[str, Any]) -> dict[str, Any]:
 
 def as_text(summary: dict[str, Any]) -> str:
     """The advice as tables to read."""
-    lines = [f"advice from {summary['source']}: {summary['observed_s']:,.0f} s observed"]
+    rows = f"{summary['rows_judged']:,} of {summary['rows_read']:,} rows judged"
+    if summary["rows_of_writers"] or summary["rows_apart"]:
+        rows += f", {summary['rows_of_writers']:,} of the writers themselves, {summary['rows_apart']:,} set apart"
+    lines = [f"advice from {summary['source']}: {summary['observed_s']:,.0f} s observed; {rows}"]
     lines += [f"  note: {note}" for note in summary["notes"]]
     lines += [f"  put aside: {entry['path']}: {entry['reason']}" for entry in summary["quarantined"]]
     if not summary["listeners"]:

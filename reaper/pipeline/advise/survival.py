@@ -15,13 +15,31 @@ from dataclasses import dataclass
 Z = 1.959964
 """Two-sided 95 %."""
 
-RATIO = 1.01
-"""Width of a bucket of silences: 1 %."""
+LEAST_NS = 1_000_000
+"""Shorter silences are counted together: no timeout comes near."""
+
+_WIDTHS: list[tuple[int, int]] = [
+    (most * 10**e, width * 10**e) for e in range(4, 17) for most, width in ((200, 1), (500, 2), (1000, 5))
+]
+"""(silences up to, width of their bucket), ns, ascending."""
 
 
-def bucket_edge(bucket: int) -> float:
-    """The upper edge, in seconds, of a bucket as Spark counts them: ceil(ln(seconds) / ln(RATIO))."""
-    return float(RATIO**bucket)
+def edge_ns(idle_ns: int) -> int:
+    """The upper edge, inclusive, of the bucket that silences of *idle_ns* are counted in.
+
+    Buckets are 0.5 % to 1 % wide, and every number of two digits (times a power of ten) is an edge, as are 120, 180
+    and 350 s. So the timeouts that people configure are edges, and so are whole seconds up to 100: what ends at an
+    edge counts as ended there.
+    """
+    idle_ns = max(idle_ns, LEAST_NS)
+    width = next(width for most, width in _WIDTHS if idle_ns <= most)
+    return -(-idle_ns // width) * width
+
+
+def width_sql(column: str) -> str:
+    """The width of the bucket of *column* (ns, at least `LEAST_NS`), as an expression of any SQL."""
+    cases = " ".join(f"WHEN {column} <= {most} THEN {width}" for most, width in _WIDTHS[:-1])
+    return f"CASE {cases} ELSE {_WIDTHS[-1][1]} END"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +53,7 @@ class Curve:
     """Seconds, ascending."""
     survival: list[float]
     hazard: list[float]
-    """Greenwood's sum up to each time: sum of d / (n (n - d)); infinite from where nobody is left."""
+    """Greenwood's sum up to each time: sum of d / (n (n - d)); infinite from where none is left."""
     at_risk: list[int]
     """Silences still going on just after each time."""
     total: int

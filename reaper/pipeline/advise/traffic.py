@@ -5,7 +5,7 @@ What comes out is small: a row per listener and bucket of 1 %, a row per listene
 
 from __future__ import annotations
 
-import math
+from dataclasses import dataclass
 from functools import reduce
 from typing import Any
 
@@ -16,7 +16,7 @@ from ...journal.schema import ACTIVITY, AVERTED, OPEN, REAP
 from ..read.frames import IS_END, coded, filtered, runs_frame, with_run
 from ..read.inputs import Inputs
 from ..read.runs import Timeline
-from .survival import RATIO, bucket_edge
+from .survival import LEAST_NS, width_sql
 
 BINS = 600
 """Bins of time for open connections."""
@@ -32,26 +32,32 @@ def silences_of_journal(events: DataFrame) -> DataFrame:
     )
 
 
+def with_edge(rows: DataFrame, column: str) -> DataFrame:
+    """*rows* with `edge_ns`, see `survival.edge_ns`, of the silence in *column* (ns)."""
+    rows = rows.withColumn("_idle", F.greatest(F.col(column), F.lit(LEAST_NS)))
+    rows = rows.withColumn("_width", F.expr(f"CAST({width_sql('_idle')} AS BIGINT)"))
+    return rows.withColumn("edge_ns", F.expr("((_idle + _width - 1) div _width) * _width")).drop("_idle", "_width")
+
+
 def histogram(rows: DataFrame) -> dict[int, dict[float, tuple[int, int]]]:
     """listener_hash -> upper edge of the bucket in seconds -> (ended, censored)."""
-    seconds = F.greatest(F.col("idle_ns") / 1e9, F.lit(1e-6))
-    bucket = F.ceil(F.log(seconds) / math.log(RATIO)).cast("int")
-    counted = rows.groupBy("listener_hash", bucket.alias("bucket"), "returned").count().collect()
+    counted = with_edge(rows, "idle_ns").groupBy("listener_hash", "edge_ns", "returned").count().collect()
     result: dict[int, dict[float, tuple[int, int]]] = {}
     for row in counted:
         cells = result.setdefault(row.listener_hash, {})
-        ended, censored = cells.get(edge := bucket_edge(row.bucket), (0, 0))
+        ended, censored = cells.get(edge := row.edge_ns / 1e9, (0, 0))
         cells[edge] = (ended + row["count"], censored) if row.returned else (ended, censored + row["count"])
     return result
 
 
 def lives_of_journal(spark: SparkSession, events: DataFrame, inputs: Inputs, candidates: list[float]) -> DataFrame:
-    """Grain: one row per connection. See `_connections` for the columns; ends_<i> is its end under candidate i."""
+    """Grain: one row per connection; ends_<i> is its end under candidate i. opened is null where the log lacks it."""
     ended, reaped = f"({IS_END})", f"code = {REAP}"
     grouped = (
         coded(events)
         .groupBy("conn")
         .agg(
+            F.count(F.lit(1)).alias("rows"),
             filtered("min(t)", f"code = {OPEN}").alias("opened"),
             F.max(F.xxhash64("listener")).alias("listener_hash"),
             filtered("max(idle_ns)", f"code = {ACTIVITY}").alias("longest"),
@@ -61,7 +67,6 @@ def lives_of_journal(spark: SparkSession, events: DataFrame, inputs: Inputs, can
             filtered("max(1)", reaped).alias("reaped"),
             *(filtered("min(t - idle_ns)", f"idle_ns > {_ns(c)}").alias(f"cut_{i}") for i, c in enumerate(candidates)),
         )
-        .where(F.col("opened").isNotNull())
     )
     runs = runs_frame(spark, inputs.runs, Timeline.of(inputs.runs), 1)
     placed = with_run(grouped, runs)
@@ -73,6 +78,7 @@ def lives_of_journal(spark: SparkSession, events: DataFrame, inputs: Inputs, can
         "listener_hash",
         (F.col("opened") + F.col("offset_ns")).alias("opened"),
         (F.coalesce("ended", "log_end_ns") + F.col("offset_ns")).alias("ended"),
+        "rows",
         "longest",
         "short",
         "reaped",
@@ -89,6 +95,7 @@ def lives_of_requests(gaps: DataFrame, candidates: list[float]) -> DataFrame:
         .agg(
             F.min("at_ns").alias("opened"),
             F.max(end).alias("ended"),
+            F.count(F.lit(1)).alias("rows"),
             F.max(F.when(F.col("returned"), F.col("idle_ns"))).alias("longest"),
             F.lit(0).cast("long").alias("short"),
             F.lit(0).alias("reaped"),
@@ -98,27 +105,44 @@ def lives_of_requests(gaps: DataFrame, candidates: list[float]) -> DataFrame:
     )
 
 
-def connections(lives: DataFrame, candidates: list[float]) -> tuple[dict[int, dict[str, Any]], float]:
-    """Per listener: connections, reaps, uncounted short silences; per candidate: connections cut, peak, mean open.
+@dataclass(slots=True)
+class Traffic:
+    """Connections, counted."""
 
-    Returns:
-        listener_hash -> facts, and the seconds observed.
-    """
+    listeners: dict[int, dict[str, Any]]
+    """listener_hash -> connections, reaps, uncounted short silences; per candidate: those cut, peak and mean open."""
+    span_s: float = 0.0
+    rows: int = 0
+    """Rows of all connections."""
+    headless: int = 0
+    """Connections that began before the log: in none of the figures."""
+
+
+def connections(lives: DataFrame, candidates: list[float]) -> Traffic:
+    """Count *lives* under every candidate."""
+    begun = F.col("opened").isNotNull()
+
+    def of(column: Column) -> Column:
+        return F.when(begun, column)
+
     head = lives.groupBy("listener_hash").agg(
-        F.count(F.lit(1)).alias("connections"),
-        F.sum(F.coalesce("reaped", F.lit(0))).alias("reaps"),
-        F.sum(F.greatest(F.coalesce("short", F.lit(0)), F.lit(0))).alias("short"),
+        F.count("opened").alias("connections"),
+        F.sum("rows").alias("rows"),
+        F.count(F.when(~begun, 1)).alias("headless"),
+        F.sum(of(F.coalesce("reaped", F.lit(0)))).alias("reaps"),
+        F.sum(of(F.greatest(F.coalesce("short", F.lit(0)), F.lit(0)))).alias("short"),
         F.min("opened").alias("begin"),
-        F.max("ended").alias("end"),
+        F.max(of(F.col("ended"))).alias("end"),
     )
-    rows = head.collect()
+    found = head.collect()
+    counted = Traffic({}, 0.0, sum(row.rows for row in found), sum(row.headless for row in found))
+    rows = [row for row in found if row.connections]
     if not rows:
-        return {}, 0.0
+        return counted
     begin, end = min(row.begin for row in rows), max(row.end for row in rows)
     width = max((end - begin) // BINS, 1_000_000)
     last = (end - begin) // width
-    counts = _counts(lives, candidates, begin, width, last + 1)
-    result: dict[int, dict[str, Any]] = {}
+    counts = _counts(lives.where(begun), candidates, begin, width, last + 1)
     for row in rows:
         series = [counts.get((row.listener_hash, i), {}) for i in range(len(candidates) + 2)]
         opened, outlasted = series[-2], series[-1]
@@ -132,7 +156,7 @@ def connections(lives: DataFrame, candidates: list[float]) -> tuple[dict[int, di
                 level -= ended.get(at, 0)
             peaks.append(peak)
             means.append(area * width / max(end - begin, width))
-        result[row.listener_hash] = {
+        counted.listeners[row.listener_hash] = {
             "connections": row.connections,
             "reaps": row.reaps,
             "short": row.short,
@@ -140,7 +164,8 @@ def connections(lives: DataFrame, candidates: list[float]) -> tuple[dict[int, di
             "peak": peaks,
             "mean": means,
         }
-    return result, (end - begin) / 1e9
+    counted.span_s = (end - begin) / 1e9
+    return counted
 
 
 def _counts(

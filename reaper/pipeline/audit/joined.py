@@ -99,20 +99,19 @@ def measure_skew(paired: DataFrame) -> Skew:
 
 
 def seen(frame: DataFrame, skew_ns: int) -> DataFrame:
-    """*frame* (prepared, paired) with `seen_lateness_ns`, an idle reap's as the client saw it, and when it was overdue.
+    """*frame* (prepared, paired) with `seen_lateness_ns`, an idle reap's as the client saw it, and `from` and `to`, its
+    silence as the client saw it (shared timeline; null without a client).
 
     Args:
         frame: One row per server connection.
         skew_ns: Server's clock less the client's, still to be taken off.
     """
     idle_reap = (F.col("reaps") > 0) & F.col("idle_timeout_ns").isNotNull() & F.col("c_by_server")
-    lateness = F.when(idle_reap, F.col("c_ended") - F.greatest("c_last", "c_opened") - F.col("idle_timeout_ns"))
-    late = F.col("seen_lateness_ns") > F.col("limit_ns")
-    until = F.col("c_ended") + F.lit(skew_ns) - F.col("offset_ns")
+    since = F.greatest("c_last", "c_opened")
     return (
-        frame.withColumn("seen_lateness_ns", lateness)
-        .withColumn("due_from", F.when(late, until - F.col("seen_lateness_ns")).otherwise(F.col("due_from")))
-        .withColumn("due_to", F.when(late, until).otherwise(F.col("due_to")))
+        frame.withColumn("seen_lateness_ns", F.when(idle_reap, F.col("c_ended") - since - F.col("idle_timeout_ns")))
+        .withColumn("from", since + F.lit(skew_ns))
+        .withColumn("to", F.col("c_ended") + F.lit(skew_ns))
     )
 
 
@@ -144,8 +143,7 @@ def judge_pairs(judged: DataFrame, *, skew_ns: int, flight_ns: int, tolerance_ns
     # What the server knows of activity is an epoch wide, and an end it learns of late; the client knows both exactly.
     by_due = F.coalesce(F.col("ended") - F.col("due_ns") > limit, F.lit(False))
     acquitted_late = (F.col("verdict") == "late") & idle_reap & (F.col("seen_lateness_ns") <= limit) & ~by_due
-    came_back = (F.col("overdue_activities") > F.col("averts")) & (F.col("overdue_ns") > limit)
-    acquitted_missed = (F.col("verdict") == "missed") & left_by_itself & (overdue <= limit) & ~came_back
+    acquitted_missed = (F.col("verdict") == "missed") & left_by_itself & (overdue <= limit) & (F.col("came_back") == 0)
     fine = F.col("verdict").isin("ok_reaped", "ok_closed", "open_at_end", "late", "missing_touch")
     verdict = (
         F.when(fine & early, "early")

@@ -19,12 +19,15 @@ from ..read.inputs import Inputs
 from ..read.runs import Timeline
 from ..session import NoSpark
 from .joined import Skew, client_view, judge_pairs, measure_skew, pair, seen
-from .verdicts import VERDICTS, VIOLATIONS, Stalls, excuse_stalls, judge, own_rows, prepare
+from .silences import Stalls, excuse, rare_rows, with_silences, with_totals
+from .verdicts import VERDICTS, VIOLATIONS, judge, prepare
 
 SCHEMA = "reaper-audit/1"
 QUANTILES = (0.0, 0.5, 0.9, 0.99, 0.999, 1.0)
 QUANTILE_NAMES = ("min", "p50", "p90", "p99", "p999", "max")
 OFFENDERS_PER_VERDICT = 20
+MOST_NS = 1 << 62
+"""Longer than any silence."""
 NEGLIGIBLE_SKEW_S = 0.005
 
 
@@ -68,33 +71,31 @@ def audit(
     timeline = Timeline.of(server.runs + (client.runs if client else []))
     one_clock = timeline is Timeline.ONE_CLOCK
     events = read_events(spark, server)
-    runs = runs_frame(spark, server.runs, timeline, settings.tick_ns)
     ticks = [run.tick_ns or settings.tick_ns for run in server.runs]
-    progress("looking for stalls")
-    found, drained = own_rows(events, runs)
-    stalls: Stalls = {run.index: found.get(run.index, []) for run in server.runs}
-    c_stalls: Stalls = {}
-    lives = with_run(lifetimes(events, max(ticks, default=settings.tick_ns) + settings.grace_ns), runs)
+    progress("looking for stalls, and for silences beyond their timeout")
+    rare = rare_rows(spark, events, server.runs, timeline, min(ticks, default=settings.tick_ns) + settings.grace_ns)
+    runs = with_totals(spark, runs_frame(spark, server.runs, timeline, settings.tick_ns), rare.stalls)
+    lives = with_silences(spark, with_run(lifetimes(events), runs), rare, runs, settings.grace_ns)
     prepared = prepare(lives, settings.grace_ns)
+    c_stalls: Stalls = {}
     target = str(out.resolve() / "connections")
     skew: Skew | None = None
     unmatched = 0
     if client is None:
         progress("judging every connection")
-        alone = prepared.withColumn("c_run", F.lit(None).cast("int"))
-        connections = _written(judge(excuse_stalls(spark, alone, stalls, {}), drained), target)
+        connections = _written(judge(prepared, rare.drained), target)
     else:
         c_events = read_events(spark, client)
+        c_stalls = rare_rows(spark, c_events, client.runs, timeline, MOST_NS).stalls
         c_runs = runs_frame(spark, client.runs, timeline, settings.tick_ns)
-        c_stalls, _ = own_rows(c_events, c_runs)
-        view = client_view(with_run(lifetimes(c_events, 1 << 60), c_runs))
+        view = client_view(with_run(lifetimes(c_events), c_runs))
         paired = pair(prepared, view)
         tolerance_ns = 1_000_000 if one_clock else settings.flight_ns
 
         def judge_by_both(skew_ns: int) -> DataFrame:
-            excused = excuse_stalls(spark, seen(paired, skew_ns), stalls, c_stalls)
+            excused = excuse(spark, seen(paired, skew_ns), rare.stalls, c_stalls)
             both = judge_pairs(
-                judge(excused, drained), skew_ns=skew_ns, flight_ns=settings.flight_ns, tolerance_ns=tolerance_ns
+                judge(excused, rare.drained), skew_ns=skew_ns, flight_ns=settings.flight_ns, tolerance_ns=tolerance_ns
             )
             return _written(both, target)
 
@@ -107,7 +108,7 @@ def audit(
         matched = connections.where(F.col("c_conn").isNotNull()).select("c_conn")
         unmatched = view.count() - matched.distinct().count()
     progress("summing up")
-    summary = _summarise(connections, server, client, settings)
+    summary = _summarise(connections, server, client, settings, rare.own)
     summary["clock"] = {
         "timeline": timeline.value,
         "one_clock": one_clock,
@@ -122,8 +123,8 @@ def audit(
             "client_only": unmatched,
             "crossed": summary.pop("crossed"),
         }
-    stuck = [stall for side in (stalls, c_stalls) for found in side.values() for stall in found]
-    summary["stalls"] = {"count": len(stuck), "total_s": sum(to - since for since, to in stuck) / 1e9}
+    stalled = [stall for side in (rare.stalls, c_stalls) for found in side.values() for stall in found]
+    summary["stalls"] = {"count": len(stalled), "total_s": sum(to - since for since, to in stalled) / 1e9}
     summary["reasons"] = _reasons(summary)
     summary["result"] = "fail" if summary["reasons"] else "pass"
     return Audit(summary, connections)
@@ -135,7 +136,7 @@ def _written(judged: DataFrame, target: str) -> DataFrame:
     Raises:
         NoSpark: some of it did not come back: executors wrote it where the driver does not look.
     """
-    kept = judged.drop("writer", "first_conn", "last_conn", "due_from", "due_to")
+    kept = judged.drop("writer", "first_conn", "last_conn", "run_stalled_ns", "from", "to")
     sent = Observation()
     kept.observe(sent, F.count(F.lit(1)).alias("rows")).write.mode("overwrite").parquet(target)
     back = judged.sparkSession.read.schema(kept.schema).parquet(target)
@@ -147,7 +148,9 @@ def _written(judged: DataFrame, target: str) -> DataFrame:
     return back
 
 
-def _summarise(connections: DataFrame, server: Inputs, client: Inputs | None, settings: Settings) -> dict[str, Any]:
+def _summarise(
+    connections: DataFrame, server: Inputs, client: Inputs | None, settings: Settings, own: int
+) -> dict[str, Any]:
     listeners = listener_names(connections.sparkSession, server)
     joined = client is not None
     aggregates = [
@@ -170,6 +173,8 @@ def _summarise(connections: DataFrame, server: Inputs, client: Inputs | None, se
         "schema": SCHEMA,
         "connections": sum(cell["count"] for cell in cells),
         "rows": sum(cell.rows for cell in cells),
+        "rows_of_writers": own,
+        "rows_read": sum(facts.rows for facts in server.files),
         "verdicts": verdicts,
         "lost_without_a_row": holes,
         "averted": sum(cell.averts for cell in cells),
@@ -220,12 +225,12 @@ def _lateness(connections: DataFrame, listeners: dict[int, str], joined: bool) -
 
 
 def _holes(cells: Sequence[Any], server: Inputs) -> int:
-    """Connections of which not one row is there, although the writer gave out their number: only in whole runs."""
+    """Connections without a row of theirs, although their number was assigned: only in whole runs."""
     holes = 0
     for run in server.runs:
         if run.whole and (mine := [cell for cell in cells if cell.run == run.index]):
-            given_out = max(cell.last_conn for cell in mine) - run.first_conn
-            holes += max(0, given_out - sum(cell["count"] for cell in mine))
+            assigned = max(cell.last_conn for cell in mine) - run.first_conn
+            holes += max(0, assigned - sum(cell["count"] for cell in mine))
     return holes
 
 
@@ -262,8 +267,8 @@ def _story(row: Any, listeners: dict[int, str], joined: bool) -> str:
             parts.append(f"{row.ends} ends")
     else:
         parts.append("no end")
-    if row.overdue_activities:
-        parts.append(f"active again {at(row.overdue_t)}, {row.overdue_ns / 1e9:.3f} s after it was due")
+    if row.came_back:
+        parts.append(f"active again {at(row.missed_t)}, {row.missed_ns / 1e9:.3f} s after it was due")
     if joined and row.c_conn is not None:
         last, ended = row.c_last - row.offset_ns, None if row.c_ended is None else row.c_ended - row.offset_ns
         parts.append(f"client: last byte {at(last)}, end {at(ended)}{' by the server' if row.c_by_server else ''}")
@@ -277,6 +282,8 @@ def _reasons(summary: dict[str, Any]) -> list[str]:
         reasons.append(f"{len(quarantined)} file(s) put aside: {quarantined[0]['path']}: {quarantined[0]['reason']}")
     if rows := summary["clock"]["backward_rows"]:
         reasons.append(f"{rows} row(s) in which a monotonic clock ran backwards")
+    if unjudged := summary["rows_read"] - summary["rows"] - summary["rows_of_writers"]:
+        reasons.append(f"{unjudged} row(s) were judged by no rule: they belong to no run of a writer that is known")
     if dropped := summary["dropped_rows"]:
         reasons.append(f"{dropped} row(s) that the writers dropped: the journal is not whole")
     skew = summary["clock"]["skew_s"]
@@ -290,7 +297,11 @@ def _reasons(summary: dict[str, Any]) -> list[str]:
 def as_text(summary: dict[str, Any]) -> str:
     """The audit as a table to read."""
     total = summary["connections"] + summary["lost_without_a_row"]
-    lines = [f"audit: {summary['result'].upper()}   {summary['connections']:,} connections, {summary['rows']:,} rows"]
+    rows = (
+        f"{summary['rows_read']:,} rows read: {summary['rows']:,} of connections judged, "
+        f"{summary['rows_of_writers']:,} of the writers themselves"
+    )
+    lines = [f"audit: {summary['result'].upper()}   {summary['connections']:,} connections; {rows}"]
     lines += [f"  - {reason}" for reason in summary["reasons"]]
     lines.append("")
     lines.append(f"{'verdict':<20}{'connections':>12}  {'share':>8}  meaning")

@@ -158,7 +158,7 @@ class Sink:
     wall: Wall
     metadata: dict[str, str]
     rows_per_file: int = ROWS_PER_FILE
-    told: Callable[[int], None] = lambda _: None
+    report: Callable[[int], None] = lambda _: None
     """Called with the rows of each file written."""
     files: int = 0
     rows: int = 0
@@ -201,4 +201,4 @@ class Sink:
         self.bytes += temporary.stat().st_size
         self.rows += count
         temporary.replace(final)
-        self.told(count)
+        self.report(count)

@@ -106,11 +106,11 @@ def generate(plan: Plan, out: Path, progress: Callable[[str], None] = lambda _: 
     connections = 0
     for writer in range(1, plan.writers + 1):
 
-        def told(_: int, writer: int = writer) -> None:
+        def report(_: int, writer: int = writer) -> None:
             done = sum(sink.rows for sink in sinks)
             progress(f"writer {writer} of {plan.writers}: {done:,} of {plan.events:,} rows")
 
-        made = _writer(plan, writer, out, sinks, told)
+        made = _writer(plan, writer, out, sinks, report)
         made.run()
         kinds += made.kinds
         connections += made.connections
@@ -140,7 +140,7 @@ def _stream(plan: Plan, *key: int) -> np.random.Generator:
     return np.random.Generator(np.random.SFC64(np.random.SeedSequence([plan.seed, *key])))
 
 
-def _writer(plan: Plan, writer: int, out: Path, sinks: list[Sink], told: Callable[[int], None]) -> Generator:
+def _writer(plan: Plan, writer: int, out: Path, sinks: list[Sink], report: Callable[[int], None]) -> Generator:
     rng = _stream(plan, 1, writer)
     host = (writer - 1) // WRITERS_PER_HOST
     of_host = _stream(plan, 2, host)
@@ -169,7 +169,7 @@ def _writer(plan: Plan, writer: int, out: Path, sinks: list[Sink], told: Callabl
     loop = Loop(phase, _stalls(rng, borders, storms, phase))
     long_ns = -1 if plan.mode == "full" else GAP_THRESHOLD_NS
     begun = [start, *(int(borders[number]) for number, storm in storms.items() if storm == "restart")]
-    return Generator(rng, loop, course, _sinks(plan, writer, rng, out, wall, boot, begun, sinks, told), long_ns)
+    return Generator(rng, loop, course, _sinks(plan, writer, rng, out, wall, boot, begun, sinks, report), long_ns)
 
 
 def _sinks(
@@ -181,7 +181,7 @@ def _sinks(
     boot: str,
     starts: list[int],
     sinks: list[Sink],
-    told: Callable[[int], None],
+    report: Callable[[int], None],
 ) -> Iterator[Sink]:
     """A sink for each start of the writer."""
     for begun in starts:
@@ -195,7 +195,7 @@ def _sinks(
             "first_conn": str(connection_id(writer, unix_ms * 4 % (1 << SEQUENCE_BITS))),
             "boot": boot,
         }
-        sinks.append(Sink(out, wall, metadata, plan.rows_per_file, told))
+        sinks.append(Sink(out, wall, metadata, plan.rows_per_file, report))
         yield sinks[-1]
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from html import escape
 
 WIDTH, HEIGHT = 640, 320
-LEFT, RIGHT, TOP, BOTTOM = 72, 18, 34, 50
+LEFT, RIGHT, TOP, BOTTOM = 80, 18, 38, 50
 
 ROUND_S = (
     *(m * 10.0**e for e in range(-6, 0) for m in (1, 2, 5)),
@@ -34,7 +34,8 @@ def seconds(value: float) -> str:
     if value == 0:
         return "0"
     for unit, size in (("d", 86400.0), ("h", 3600.0), ("min", 60.0), ("s", 1.0), ("ms", 1e-3)):
-        if abs(value) >= size * 0.9995:  # what rounds to 1 of a unit is said in that unit
+        many = abs(value) / size
+        if many >= 1.9995 or (many >= 0.9995 and round(many, 3) == round(many, 1)):  # 63 s, but 1.5 min
             return f"{value / size:.3g} {unit}"
     return f"{value * 1e6:.3g} µs"
 

@@ -58,15 +58,18 @@ def warning(title: str, reasons: Iterable[str], content: str = "") -> str:
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]], numbers: set[int]) -> str:
-    """A table; *numbers*: the columns that hold figures. It scrolls within itself where it is too wide."""
+    """A table; *numbers*: the columns that hold figures. On a phone each cell is a line, after its heading."""
+    style = [" class=n" if i in numbers else "" for i in range(len(head))]
+    heads = "".join(f"<th{kind}>{escape(name)}</th>" for kind, name in zip(style, head, strict=True))
 
-    def cells(row: Sequence[str], tag: str) -> str:
+    def line(row: Sequence[str]) -> str:
         return "".join(
-            f"<{tag}{' class=n' if i in numbers else ''}>{escape(cell)}</{tag}>" for i, cell in enumerate(row)
+            f'<td{kind} data-head="{escape(name)}">{escape(cell)}</td>'
+            for kind, name, cell in zip(style, head, row, strict=True)
         )
 
-    lines = "".join(f"<tr>{cells(row, 'td')}</tr>" for row in rows)
-    return f'<div class="scroll"><table><thead><tr>{cells(head, "th")}</tr></thead><tbody>{lines}</tbody></table></div>'
+    body = "".join(f"<tr>{line(row)}</tr>" for row in rows)
+    return f'<div class="scroll"><table><thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table></div>'
 
 
 def grid(cards: Iterable[str]) -> str:

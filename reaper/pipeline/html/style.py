@@ -1,4 +1,4 @@
-"""The report's style sheet: one place for colours, light and dark."""
+"""The style sheet of all pages: one place for colours, light and dark, and for what changes on a phone."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ header .eyebrow{font-size:13px;letter-spacing:.12em;text-transform:uppercase;opa
 .tile b{font-size:30px;line-height:1.25;letter-spacing:-.01em;font-variant-numeric:tabular-nums}
 .tile.bad b{color:var(--bad)}
 .grid2{display:grid;grid-template-columns:repeat(auto-fit,minmax(440px,1fr));gap:18px;margin-bottom:18px}
-@media(max-width:520px){.grid2{grid-template-columns:1fr}}
+.grid2>*,.tiles>*{min-width:0}
 .card{padding:18px 22px;margin-bottom:18px}
 .grid2 .card{margin:0}
 .card.bad{border-color:var(--bad)}
@@ -57,6 +57,14 @@ td{border-bottom:1px solid var(--rule)}
 tr:last-child td{border-bottom:0}
 .n{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}
 .none{font-style:italic}
+@media(max-width:520px){.grid2{grid-template-columns:1fr}
+main{padding:14px 10px 32px}header{padding:18px 20px}header h1{font-size:28px}
+.tiles{grid-template-columns:1fr 1fr;gap:10px}.tile{padding:10px 12px}.tile b{font-size:24px}.card{padding:14px}
+svg text,svg .label{font-size:17px}
+table,tbody,tr,td{display:block}thead{display:none}
+tr{border-bottom:1px solid var(--rule);padding:6px 0}td,tr:last-child td{border:0;padding:1px 0}
+td::before{content:attr(data-head);color:var(--soft);display:inline-block;min-width:9.5em;padding-right:8px}
+.n{text-align:left;white-space:normal}td{overflow-wrap:anywhere}}
 footer{color:var(--soft);font-size:13.5px}
 footer p{margin:2px 0}
 """.strip()

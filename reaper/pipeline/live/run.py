@@ -35,14 +35,14 @@ POLL = "200 milliseconds"
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What a run is told. Durations in ns."""
+    """The settings of a run. Durations in ns."""
 
     window_ns: int = 10 * 10**9
     delay_ns: int = 600 * 10**9
     every_ns: int = 5 * 10**9
     """Pause between two looks at the directories."""
     for_ns: int | None = 0
-    """How long; 0: once through what is there; None: until told to stop."""
+    """How long; 0: once through what is there; None: until it is stopped."""
     drain: bool = False
     """At the end: no server writes any more, so let the last windows and sessions out."""
     checksums: bool = True

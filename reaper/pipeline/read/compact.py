@@ -70,7 +70,7 @@ def compact(
     out.parent.mkdir(parents=True, exist_ok=True)
     name = f"reaper_{uuid.uuid4().hex}"
     hidden = out.parent / f".{out.name}.{name}"
-    told = {
+    known = {
         "buckets": buckets,
         "rows": sum(facts.rows for facts in inputs.files),
         "facts": [_as_json(facts) for facts in inputs.files],
@@ -78,7 +78,7 @@ def compact(
         "growing": inputs.growing,
     }
     try:
-        progress(f"sorting {told['rows']:,} rows into {buckets} buckets")
+        progress(f"sorting {known['rows']:,} rows into {buckets} buckets")
         # By hash of conn into as many partitions as buckets: Spark's buckets are that very hash, so each is one file.
         writer = read_events(spark, inputs).repartition(buckets, "conn").write.format("parquet")
         writer = writer.option("compression", "zstd").option("path", str(hidden / BUCKETS))
@@ -87,10 +87,10 @@ def compact(
         for mark in (hidden / BUCKETS).glob("_*"):
             mark.unlink()
         progress("describing it")
-        manifest = write_manifest(hidden, told)
+        manifest = write_manifest(hidden, known)
         found = sum(pq.read_metadata(hidden / BUCKETS / entry["name"]).num_rows for entry in manifest["files"])
-        if found != told["rows"]:
-            raise RuntimeError(f"{found} rows arrived in {hidden}, {told['rows']} were read")
+        if found != known["rows"]:
+            raise RuntimeError(f"{found} rows arrived in {hidden}, {known['rows']} were read")
         hidden.rename(out)  # takes the place of an empty directory, fails on any other
     except BaseException:
         with suppress(Exception):

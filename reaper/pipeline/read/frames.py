@@ -120,23 +120,21 @@ def filtered(aggregate: str, condition: str) -> Column:
 
 
 def coded(events: DataFrame) -> DataFrame:
-    """*events* of connections, told by `code` alone: where it is stored, the strings of `kind` stay unread."""
+    """*events* of connections, picked by `code` alone: where it is stored, the strings of `kind` stay unread."""
     events = events if "code" in events.columns else with_code(events)
     return events.where(~F.col("code").isin(*(KINDS.index(kind) for kind in OWN)))
 
 
-def lifetimes(events: DataFrame, limit_ns: int) -> DataFrame:
+def lifetimes(events: DataFrame) -> DataFrame:
     """One row per connection: everything that a verdict needs. No order among the rows of a connection is assumed.
 
-    Key: conn. Times in ns on the writer's clock. Null where no row of that kind was found.
+    Key: conn. Times in ns on the writer's clock. Null where no row of that kind was found; activity_idle_ns also where
+    the sum does not fit. last_timeout_ms: of the latest row.
 
     Args:
         events: Grain one row per event, see `read_events`.
-        limit_ns: Silences that outlasted their timeout by more than this, and ended by activity, are counted;
-            overdue_ns and overdue_t belong to the longest of them.
     """
     is_open, is_activity, is_reap = f"code = {OPEN}", f"code = {ACTIVITY}", f"code = {REAP}"
-    came_back = f"{is_activity} AND {OVERDUE} > {limit_ns}"
     columns = {
         "rows": F.count(F.lit(1)),
         "opens": filtered("count(1)", is_open),
@@ -150,13 +148,11 @@ def lifetimes(events: DataFrame, limit_ns: int) -> DataFrame:
         "listener_hash": F.max(F.xxhash64("listener")),
         "peer": filtered("max(peer)", is_open),
         "last_t": F.max("t"),
+        "last_timeout_ms": F.max_by("timeout_ms", "t"),
         "last_activity": filtered("max(t)", is_activity),
-        "activity_idle_ns": filtered("sum(idle_ns)", is_activity),
+        "activity_idle_ns": filtered("try_sum(idle_ns)", is_activity),
         "nbytes": filtered("sum(nbytes)", is_activity),
         "longest_idle_ns": filtered("max(idle_ns)", is_activity),
-        "overdue_activities": filtered("count(1)", came_back),
-        "overdue_ns": filtered(f"max({OVERDUE})", came_back),
-        "overdue_t": filtered(f"max_by(t, {OVERDUE})", came_back),
         "ended": filtered("min(t)", IS_END),
         "end_idle_ns": filtered("max(idle_ns)", IS_END),
         "end_timeout_ms": filtered("max(timeout_ms)", IS_END),

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-SCHEMA = "reaper-compacted/1"
+SCHEMA = "reaper-compacted/2"
 
 MANIFEST = "compacted.json"
 """What makes a directory a compacted table."""
@@ -50,11 +50,11 @@ def is_table(directory: Path) -> bool:
     return directory.name == BUCKETS or any((directory / name).exists() for name in (MANIFEST, BUCKETS))
 
 
-def write_manifest(directory: Path, told: dict[str, Any]) -> dict[str, Any]:
-    """Describe the buckets below *directory*, and *told* with them; returns the manifest.
+def write_manifest(directory: Path, known: dict[str, Any]) -> dict[str, Any]:
+    """Describe the buckets below *directory*, and *known* with them; returns the manifest.
 
     Args:
-        told: At least buckets (how many), facts, quarantined and growing: see `inputs.check`.
+        known: At least buckets (how many), facts, quarantined and growing: see `inputs.check`.
     """
     paths = _files(directory)
     with ThreadPoolExecutor(os.cpu_count()) as pool:
@@ -63,7 +63,7 @@ def write_manifest(directory: Path, told: dict[str, Any]) -> dict[str, Any]:
         {"name": name, "bytes": path.stat().st_size, "sha256": digest}
         for (name, path), digest in zip(paths.items(), digests, strict=True)
     ]
-    manifest = {"schema": SCHEMA, **told, "files": files}
+    manifest = {"schema": SCHEMA, **known, "files": files}
     signed = {**manifest, "digest": _digest(manifest)}
     with (directory / MANIFEST).open("w", encoding="utf-8") as file:
         json.dump(signed, file, indent=1)

@@ -16,6 +16,9 @@ from typing import Any
 
 from ...journal.schema import SEQUENCE_BITS
 
+SPARE_IDS = 1_000_000
+"""By how much the numbers of connections may run ahead of the rows of a whole run: numbers whose rows were lost."""
+
 STEP_NS = 20_000_000
 """A jump of the wall clock against the monotonic one beyond this, and beyond 500 ppm of drift, is called a step."""
 
@@ -43,6 +46,10 @@ class Facts:
     """Of a file that does not name its run: all that wrote into it."""
     digest: str = ""
     """Of a file that does not name its run: of its bytes."""
+    own_rows: int = 0
+    """Rows that the writer logged of itself, not of a connection."""
+    last_conn: int = 0
+    """The highest connection id in it."""
     within: Path | None = None
     """The compacted table that its rows are in now; None: they are in the file itself."""
 
@@ -130,13 +137,59 @@ def runs_of(files: list[Facts]) -> list[Run]:
                 anchors=sorted(anchor for facts in members for anchor in facts.anchors),
             )
         )
-    runs.sort(key=lambda run: run.first_conn)
+    runs.sort(key=lambda run: (run.writer, run.first_conn))
     for before, after in pairwise(runs):
         if before.writer == after.writer:
             before.last_conn = after.first_conn - 1
     for index, run in enumerate(runs):
         run.index = index
     return runs
+
+
+def strangers(files: Iterable[Facts]) -> dict[Path, str]:
+    """Good files that cannot be believed beside the others: path -> reason.
+
+    Two runs of one writer id whose connection numbers overlap are two writers: their rows cannot be told apart, so
+    the files of the later run are named. In a run of which every file is here no number can lie far beyond the rows.
+    """
+    found: dict[Path, str] = {}
+    runs: dict[tuple[int, str], list[Facts]] = {}
+    for facts in files:
+        if facts.run:
+            runs.setdefault((facts.writer, facts.run), []).append(facts)
+    for (writer, name), members in runs.items():
+        first = members[0].first_conn
+        serials = sorted(facts.serial for facts in members)
+        if first is None or serials != list(range(1, len(serials) + 1)) or any(f.dropped_before for f in members):
+            continue
+        most = first + sum(facts.rows for facts in members) + SPARE_IDS
+        for facts in members:
+            if facts.last_conn > most:
+                found[facts.path] = (
+                    f"impossible row: connection {facts.last_conn}, though run {name} of writer {writer} began with "
+                    f"{first} and has not written as many rows"
+                )
+    ordered = sorted(
+        (members for members in runs.values() if members[0].first_conn is not None),
+        key=lambda members: (members[0].writer, members[0].first_conn or 0),
+    )
+    reach: dict[int, Facts] = {}
+    for members in ordered:
+        writer, first = members[0].writer, members[0].first_conn or 0
+        before = reach.get(writer)
+        if before is not None and before.last_conn >= first and before.run != members[0].run:
+            for facts in members:
+                found.setdefault(
+                    facts.path,
+                    f"writer id {writer} is also that of {before.path}, which was written at the same time: their "
+                    "connections cannot be told apart; give each server process an id of its own",
+                )
+            continue
+        good = [facts for facts in members if facts.path not in found]
+        reach[writer] = max(
+            [*good, *([before] if before else [])], key=lambda facts: facts.last_conn, default=members[0]
+        )
+    return found
 
 
 def as_rows(runs: Iterable[Run], timeline: Timeline, tick_ns: int) -> list[tuple[Any, ...]]:

@@ -117,6 +117,8 @@ def notes_of(log: Log, facts: dict[str, Any], inputs: Inputs, asked: Sequence[Se
         notes.append(f"the writers dropped {inputs.dropped_rows} row(s): figures are of what is left")
     if inputs.quarantined:
         notes.append(f"{len(inputs.quarantined)} file(s) were put aside: figures are of what is left")
+    if facts["unjudged"]:
+        notes.append(f"{facts['unjudged']} row(s) belong to no run of a writer that is known: they are in no figure")
     if facts["headless"]:
         notes.append(f"{facts['headless']} connection(s) began before the log: held from their first trace on")
     if facts["open_at_end"]:

@@ -11,10 +11,10 @@ from typing import Any
 
 from ..html.charts import Axis, Chart, count, seconds
 from ..html.parts import STYLES, Tile, card, document, footer, grid, header, table, tiles, warning
-from .text import HEAD, cells, say
+from .text import HEAD, LEGEND, cells, say
 
 MEASURES = (
-    ("false_cuts", "False cuts", "Connections cut although they came back."),
+    ("false_cuts", "False cuts", "Connections cut whose clients were not gone."),
     ("peak_open", "Peak of open connections", "The most descriptors held at once."),
     ("descriptor_hours", "Descriptor-hours", "Descriptors held, times how long."),
 )
@@ -33,7 +33,7 @@ def render(summary: dict[str, Any], curves: dict[int, list[list[float]]]) -> str
         header(summary["complete"], "reaper what-if", _headline(rows), _subtitle(summary)),
         _tiles(summary),
         grid([*measures, over_time]),
-        card("Every figure", "12 is exact, 10..14 bounds, ~12 an estimate.", _every(rows)),
+        card("Every figure", LEGEND[0].upper() + LEGEND[1:] + ".", _every(rows)),
     ]
     if refused:
         why = table(["setting", "why"], [[row["name"], row["refused"]] for row in refused], set())

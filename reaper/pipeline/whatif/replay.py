@@ -1,8 +1,9 @@
 """The replay in Spark: every silence judged under every setting, with no order among them.
 
-The rule of this module: *a silence is judged by itself*. Whoever was cut and came back connects again at that activity,
-so a silence that begins with it is the same under any setting; only what is due, and when, differs. Epochs lie on one
-grid a run, from its first opening on, as they do when the loop never stalls.
+The rule of this module: *a silence is judged by itself*. A client that was cut and comes back connects again at that
+activity, so a silence that begins with it is the same under any setting; only what is due, and when, differs. A client
+that does not come back has no further silence: of each connection the first cut is marked. Epochs lie on one grid per
+run, from its first opening on, as they do when the loop never stalls.
 
 Grains: `silences` one row per silence; `hits` one row per silence and setting that it may be cut under; `lives` one row
 per connection. Instants in ns on the writer's clock, + offset_ns on the timeline that all share.
@@ -126,6 +127,7 @@ def lives(events: DataFrame, runs: DataFrame) -> DataFrame:
         of_connections(events)
         .groupBy("conn")
         .agg(
+            F.count(F.lit(1)).alias("rows"),
             F.coalesce(
                 F.min(F.when(kind == "open", t)), F.min(t - F.coalesce(F.col("idle_ns"), F.lit(0)))
             ).alias("opened"),
@@ -145,8 +147,8 @@ def judged(rows: DataFrame, plan: DataFrame, seed: int) -> DataFrame:
     """Grain: one row per silence and setting it may be cut under.
 
     Columns beside those of `silences`: setting, timeout (ns, with jitter), closed (end of the epoch it began in), due;
-    cut: it is; censored: nobody knows, because the log's reaper ended it before this timeout would have; certain: cut
-    wherever the epochs lie.
+    cut: it is; censored: the log cannot tell, because its reaper ended it before this timeout would have; certain: cut
+    wherever the epochs lie; first, first_certain: the first of its connection that is cut, that is certainly cut.
     """
     both = rows.join(F.broadcast(plan), ["run", "listener_hash", "timeout_ms"])
     # A draw a connection, kept when it comes back: the same whatever the order of rows and partitions.
@@ -167,17 +169,24 @@ def judged(rows: DataFrame, plan: DataFrame, seed: int) -> DataFrame:
     both = both.withColumn("closed", closed).withColumn("due", F.col("closed") + F.col("timeout"))
     was_cut, in_time = F.col("how") == CUT, F.col("due") < F.col("until")
     sure = F.col("idle") > F.col("timeout") + F.col("epoch_ns") + F.col("blur_ns")
-    return both.withColumn("cut", in_time | (was_cut & (F.col("timeout") <= F.col("was")))).select(
+    found = both.withColumn("cut", in_time | (was_cut & (F.col("timeout") <= F.col("was")))).select(
         "*",
         (was_cut & ~F.col("cut")).alias("censored"),
         (F.col("cut") & (was_cut | sure)).alias("certain"),
+    )
+    of_connection = Window.partitionBy("setting", "conn")
+    first = F.min(F.when(F.col("cut"), F.col("due"))).over(of_connection)
+    certain = F.min(F.when(F.col("certain"), F.col("due"))).over(of_connection)
+    return found.withColumn("first", F.col("cut") & (F.col("due") == first)).withColumn(
+        "first_certain", F.col("certain") & (F.col("due") == certain)
     )
 
 
 def sums(hits: DataFrame) -> dict[int, Any]:
     """setting -> what was counted, held times in ns, and two distributions in ns (minimum, some quantiles, maximum).
 
-    `slack`: how late its reaps are. `apart`: how much later it reaps than the log did, of those whom both reaped.
+    `slack`: how late its reaps are. `apart`: how much later it reaps than the log did, of those that both reaped.
+    `never_...`: where a client that was cut does not come back.
     """
     cut, how, censored = F.col("cut"), F.col("how"), F.col("censored")
     until = F.col("until")
@@ -197,10 +206,13 @@ def sums(hits: DataFrame) -> dict[int, Any]:
         hits.groupBy("setting")
         .agg(
             count(cut).alias("reaps"),
-            count(F.col("certain")).alias("reaps_certain"),
+            count(F.col("first")).alias("never_reaps"),
+            count(F.col("first_certain")).alias("never_reaps_certain"),
+            count(F.col("first") & (how == RETURNED)).alias("never_false"),
+            count(F.col("first_certain") & (how == RETURNED)).alias("never_false_certain"),
+            count(cut & (how == CUT)).alias("cut_as_logged"),
             count(possible | (cut & (how == CUT))).alias("reaps_possible"),
             count(cut & (how == RETURNED)).alias("false_cuts"),
-            count(F.col("certain") & (how == RETURNED)).alias("false_certain"),
             count(possible & (how == RETURNED)).alias("false_possible"),
             count(censored).alias("censored"),
             count(censored & (F.col("due") <= F.col("log_end_ns"))).alias("censored_reaps"),
@@ -212,6 +224,18 @@ def sums(hits: DataFrame) -> dict[int, Any]:
         .collect()
     )
     return {row.setting: row for row in rows}
+
+
+def ended_early(hits: DataFrame, found: DataFrame) -> DataFrame:
+    """Grain: one row per setting and connection that was cut; due, of its first cut; ended, in the log (null: never).
+
+    Args:
+        hits: See `judged`.
+        found: See `lives`.
+    """
+    ends = found.select(F.col("conn").alias("of_conn"), "ended")
+    cut = hits.where("first").select("setting", "conn", "due", "log_end_ns", "offset_ns")
+    return cut.join(ends, F.col("conn") == F.col("of_conn"), "left").drop("of_conn")
 
 
 def tails(found: DataFrame, plan: DataFrame) -> DataFrame:
@@ -239,40 +263,51 @@ def logged_steps(found: DataFrame) -> DataFrame:
     return found.select(F.inline(F.array(opening, end))).where(F.col("at").isNotNull())
 
 
-def replayed_steps(hits: DataFrame, unseen: DataFrame) -> DataFrame:
-    """Grain: one row per change against the log; setting, at, up, down_low, down_high.
+def replayed_steps(hits: DataFrame, early: DataFrame) -> DataFrame:
+    """Grain: one row per change against the log; setting, at, up, down_low, down_high and up_low, up_high.
 
-    Low and high are the two ends of what is possible: whoever the log's reaper cut leaves as it did there, or stays
-    silent until this timeout. An end that does not happen here is a `down` of -1 at its instant.
+    Low and high are the two ends of what is possible. High: a client that was cut comes back when the log shows it, and
+    one that the log's reaper cut stays silent until this timeout. Low: it never comes back, and leaves as in the log.
+    An end that does not happen here is a `down` of -1 at its instant.
+
+    Args:
+        early: See `ended_early`.
     """
     returned, due = F.col("how") == RETURNED, F.least("due", "log_end_ns")
+    at = F.when(F.col("cut"), F.col("due")).otherwise(due)
 
-    def step(at: Column, up: Column, low: Column, high: Column) -> Column:
-        return F.struct(
-            (at + F.col("offset_ns")).alias("at"), up.alias("up"), low.alias("down_low"), high.alias("down_high")
-        )
+    def step(instant: Column, **changes: Column | int) -> Column:
+        columns = [changes.get(name, 0) for name in CHANGES]
+        named = [(F.lit(c) if isinstance(c, int) else c).alias(n) for n, c in zip(CHANGES, columns, strict=True)]
+        return F.struct((instant + F.col("offset_ns")).alias("at"), *named)
 
-    one, none = F.lit(1), F.lit(0)
-    known = F.when(F.col("cut"), 1).otherwise(0)
-    steps = hits.where(F.col("cut") | F.col("censored")).select(
+    stay = hits.where(F.col("cut") | F.col("censored")).select(
         "setting",
         F.inline(
             F.array(
-                step(F.when(F.col("cut"), F.col("due")).otherwise(due), none, known, one),
+                step(at, down_high=1),
                 step(
                     F.col("until"),
-                    F.when(returned, 1).otherwise(0),
-                    F.when(returned, 0).otherwise(-known),
-                    F.when(returned, 0).otherwise(-1),
+                    up_high=F.when(returned, 1).otherwise(0),
+                    down_high=F.when(returned, 0).otherwise(-1),
                 ),
             )
         ),
     )
-    gone = unseen.select(
-        "setting", (F.col("at") + F.col("offset_ns")).alias("at"), none.alias("up"), one.alias("down_low"),
-        none.alias("down_high"),
-    )  # fmt: skip
-    return steps.unionByName(gone)
+    leave = early.select(
+        "setting", F.inline(F.array(step(F.col("due"), down_low=1), step(F.col("ended"), down_low=-1)))
+    )
+    return stay.unionByName(leave.where(F.col("at").isNotNull()))
+
+
+def unseen_steps(unseen: DataFrame) -> DataFrame:
+    """The changes of `tails`, as those of `replayed_steps`: at the low end they are gone."""
+    zero = {name: F.lit(0).alias(name) for name in CHANGES}
+    at = (F.col("at") + F.col("offset_ns")).alias("at")
+    return unseen.select("setting", at, *{**zero, "down_low": F.lit(1).alias("down_low")}.values())
+
+
+CHANGES = ("up_low", "down_low", "up_high", "down_high")
 
 
 def peaks(
@@ -288,40 +323,42 @@ def peaks(
     """
     width = (end - begin) // BINS + 1
     in_bin = F.expr(f"(at - {begin}) div {width}").cast("int").alias("bin")
-    downs = [F.col("down").alias("down_low"), F.col("down").alias("down_high")]
-    both = logged.select(F.lit(AS_LOGGED).alias("setting"), "at", "up", *downs).unionByName(replayed)
-    change = {setting: np.zeros((3, BINS + 1), np.int64) for setting in [AS_LOGGED, *settings]}
-    for row in both.groupBy("setting", in_bin).agg(F.sum("up"), F.sum("down_low"), F.sum("down_high")).collect():
+    both_ends = [F.col(name.split("_")[0]).alias(name) for name in CHANGES]
+    both = logged.select(F.lit(AS_LOGGED).alias("setting"), "at", *both_ends).unionByName(replayed)
+    change = {setting: np.zeros((4, BINS + 1), np.int64) for setting in [AS_LOGGED, *settings]}
+    for row in both.groupBy("setting", in_bin).agg(*(F.sum(name) for name in CHANGES)).collect():
         change[row[0]][:, min(max(row[1], 0), BINS)] += row[2:]
     base = change[AS_LOGGED].copy()
     change[AS_LOGGED][:] = 0
     peak, curves, doubtful = {}, {}, set()
     for setting, delta in change.items():
-        ups = base[0] + delta[0]
-        ends = [np.cumsum(ups - base[1 + high] - delta[1 + high]) for high in (0, 1)]
+        total = base + delta
+        ends = [np.cumsum(total[2 * high] - total[2 * high + 1]) for high in (0, 1)]
         starts = [np.concatenate([[0], level[:-1]]) for level in ends]
         peak[setting] = [int(max(level.max(), 0)) for level in ends]
         curves[setting] = ends
         for high in (0, 1):
-            doubtful |= {(setting, int(i)) for i in np.flatnonzero(starts[high] + ups > peak[setting][high])}
+            doubtful |= {
+                (setting, int(i)) for i in np.flatnonzero(starts[high] + total[2 * high] > peak[setting][high])
+            }
     if doubtful:
         asked = small_frame(spark, sorted(doubtful), ASKED)
-        of_log = logged.select("at", in_bin, "up", *downs)
-        ours = replayed.select("setting", "at", in_bin, "up", "down_low", "down_high")
-        columns = ["setting", "at", "bin", "up", "down_low", "down_high"]
+        of_log = logged.select("at", in_bin, *both_ends)
+        ours = replayed.select("setting", "at", in_bin, *CHANGES)
+        columns = ["setting", "at", "bin", *CHANGES]
         steps = (
             of_log.join(F.broadcast(asked), "bin")
             .select(columns)
             .unionByName(ours.join(F.broadcast(asked), ["setting", "bin"]).select(columns))
             .groupBy("setting", "bin", "at")
-            .agg(*(F.sum(name).alias(name) for name in ("up", "down_low", "down_high")))
+            .agg(*(F.sum(name).alias(name) for name in CHANGES))
         )
         until = Window.partitionBy("setting", "bin").orderBy("at").rowsBetween(Window.unboundedPreceding, 0)
         levels = steps.select(
             "setting", "bin",
             *(
-                (F.sum(F.col("up") - F.col(down)).over(until) + F.col(down)).alias(down)  # openings come first
-                for down in ("down_low", "down_high")
+                (F.sum(F.col(up) - F.col(down)).over(until) + F.col(down)).alias(down)  # openings come first
+                for up, down in (CHANGES[:2], CHANGES[2:])
             ),
         )  # fmt: skip
         for row in levels.groupBy("setting", "bin").agg(F.max("down_low"), F.max("down_high")).collect():

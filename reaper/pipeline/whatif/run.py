@@ -1,12 +1,11 @@
 """What if: a journal replayed under other settings, and for every figure how well it can be known.
 
-The rule of this module: *exact, bounded, estimated or refused, and it says which*. A silence that the log's reaper cut
-may have ended a moment later or never: under a longer timeout nobody knows, so there the answer is a range.
+The rule of this module: *exact, bounded, estimated or refused, and it says which*. A client that is cut may come back
+or not, and a silence that the log's reaper cut may have ended a moment later or never: what follows is a range.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,8 +13,8 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from ..advise.survival import RATIO, Curve, bucket_edge, kaplan_meier
-from ..advise.traffic import histogram, silences_of_journal
+from ..advise.survival import Curve, kaplan_meier
+from ..advise.traffic import histogram, silences_of_journal, with_edge
 from ..read.frames import names, read_events, runs_frame
 from ..read.inputs import Inputs
 from ..read.runs import Timeline
@@ -26,10 +25,11 @@ from .settings import CURRENT, HOUR_NS, InForce, Setting, figure, parse, refusal
 
 SCHEMA = "reaper-what-if/1"
 ASSUMPTIONS = (
-    "Who was cut and came back connects again at the activity that the log shows, and goes on as it did.",
-    "Nobody stalls: epochs lie on one grid a run, from its first opening on, and who is due is reaped at that instant.",
+    "Low: a client that was cut never comes back.",
+    "High: it connects again at the activity that the log shows, and goes on as it did.",
+    "High of false cuts: every client that the log's reaper cut came back; the log does not say which did.",
+    "No loop stalls: epochs lie on one grid per run, from its first opening on, and what is due is reaped then.",
     "Low and high of reaps and false cuts hold wherever the epochs lie.",
-    "Whom the log's reaper cut is a false cut in no row: whether they came back the log does not say.",
     "At one instant bytes come before ends, and ends before what is due.",
 )
 
@@ -90,6 +90,8 @@ def what_if(
     lives = spark_replay.lives(events, runs).persist()
     progress("counting connections")
     facts = _connections(lives)
+    read, own = sum(file.rows for file in inputs.files), sum(file.own_rows for file in inputs.files)
+    unjudged = read - own - facts["rows"]
     ticks = {run.index: run.tick_ns or tick_ns for run in inputs.runs}
     log = Log(
         spark=spark,
@@ -102,7 +104,7 @@ def what_if(
         end=max([facts["end"], *(run.log_end_ns + timeline.offset_ns(run) for run in inputs.runs)]),
         held_ns=facts["held_ns"],
         connections=facts["connections"],
-        complete=not inputs.dropped_rows and not inputs.quarantined and not facts["headless"],
+        complete=not inputs.dropped_rows and not inputs.quarantined and not facts["headless"] and not unjudged,
     )
     answers, curves = _replay_all(log, events, todo, seed, progress) if in_force else ({}, {})
     table = []
@@ -114,6 +116,9 @@ def what_if(
         "schema": SCHEMA,
         "connections": facts["connections"],
         "observed_s": (log.end - log.begin) / 1e9,
+        "rows_read": read,
+        "rows_judged": facts["rows"],
+        "rows_of_writers": own,
         "in_force": [
             {"listener": listener, "timeout_s": timeout / 1e3, "silences": count}
             for (listener, timeout), count in merged(in_force).items()
@@ -126,7 +131,7 @@ def what_if(
         "complete": log.complete,
         "quarantined": inputs.quarantined,
         "assumptions": list(ASSUMPTIONS),
-        "notes": notes_of(log, facts, inputs, asked),
+        "notes": notes_of(log, {**facts, "unjudged": unjudged}, inputs, asked),
     }
     return WhatIf(summary, curves)
 
@@ -136,6 +141,7 @@ def _connections(lives: DataFrame) -> dict[str, Any]:
     end = F.coalesce("ended", "log_end_ns")
     row = lives.agg(
         F.count(F.lit(1)).alias("connections"),
+        F.sum("rows").alias("rows"),
         F.sum(end - F.col("opened")).alias("held_ns"),
         F.count(F.when(F.col("reaped") & ~F.col("by_deadline"), 1)).alias("reaped"),
         F.count(F.when(F.col("by_deadline"), 1)).alias("by_deadline"),
@@ -159,23 +165,26 @@ def _replay_all(
     unseen = spark_replay.tails(log.lives, plan)
     late = unseen.groupBy("setting").agg(F.count(F.lit(1)), F.sum(F.col("log_end_ns") - F.col("at"))).collect()
     tails = {row[0]: (row[1], row[2]) for row in late}
+    early = spark_replay.ended_early(hits, log.lives)
+    gone = F.coalesce("ended", "log_end_ns") - F.col("due")
+    freed = {row[0]: row[1] for row in early.groupBy("setting").agg(F.sum(gone)).collect()}
     progress("looking for the busiest seconds")
     at = (F.col("until") + F.col("offset_ns")).alias("at")
     came_back = hits.where(F.col("cut") & (F.col("how") == RETURNED)).select("setting", at)
     busiest = spark_replay.busiest_second(came_back, log.begin)
     progress("looking for the peaks")
-    peaks, levels, width = spark_replay.peaks(
-        log.spark, spark_replay.logged_steps(log.lives), spark_replay.replayed_steps(hits, unseen),
-        [i for i, _ in todo], log.begin, log.end,
-    )  # fmt: skip
+    steps = spark_replay.replayed_steps(hits, early).unionByName(spark_replay.unseen_steps(unseen))
+    logged = spark_replay.logged_steps(log.lives)
+    peaks, levels, width = spark_replay.peaks(log.spark, logged, steps, [i for i, _ in todo], log.begin, log.end)
     censored = any(row.censored for row in counted.values())
     guesses = _estimates(events, hits, progress) if censored else {}
     hits.unpersist()
     answers = {}
     for i, setting in todo:
-        answers[i] = _figures(
-            log, setting, counted.get(i), tails.get(i, (0, 0)), busiest.get(i, 0), peaks[i], guesses.get(i)
+        seen = Counted(
+            counted.get(i), tails.get(i, (0, 0)), freed.get(i, 0), busiest.get(i, 0), peaks[i], guesses.get(i)
         )
+        answers[i] = _figures(log, setting, seen)
     answers[0]["apart_s"] = _spread(counted[0].apart, ("min", "p10", "p50", "p90", "max")) if 0 in counted else None
     answers[spark_replay.AS_LOGGED] = {"peak_open": peaks[spark_replay.AS_LOGGED][0]}
     step = max(1, len(levels[0][0]) // 600)
@@ -191,52 +200,72 @@ def _highest(levels: list[Any], step: int) -> list[tuple[int, tuple[int, int]]]:
     return [(i, (int(low[i : i + step].max()), int(high[i : i + step].max()))) for i in range(0, len(low), step)]
 
 
-def _figures(
-    log: Log,
-    setting: Setting,
-    counted: Any | None,
-    tails: tuple[int, int],
-    busiest: int,
-    peak: tuple[int, int],
-    guess: tuple[float, float] | None,
-) -> dict[str, Any]:
-    def total(name: str) -> int:
-        return 0 if counted is None else int(counted[name])
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """What Spark counted under one setting."""
 
-    censored, unseen = total("censored"), tails[0]
+    sums: Any | None
+    """See `replay.sums`; None: no silence was long enough."""
+    tails: tuple[int, int]
+    """Connections that may have fallen due unseen, and for how long, ns."""
+    never_freed_ns: int
+    """Descriptor time that is free where a client that was cut does not come back."""
+    busiest: int
+    peak: tuple[int, int]
+    guess: tuple[float, float] | None
+
+
+def _figures(log: Log, setting: Setting, seen: Counted) -> dict[str, Any]:
+    def total(name: str) -> int:
+        return 0 if seen.sums is None else int(seen.sums[name])
+
+    censored, (unseen, unseen_ns) = total("censored"), seen.tails
     known = "exact" if log.complete and not log.blurred else "estimated"
-    open_ended = "bounded" if censored or unseen else known
-    reaps, false_cuts = total("reaps"), total("false_cuts")
-    held_ns = log.held_ns - total("freed_ns")
     span_s = log.span_s
 
-    def ranged(value: float, low: float, high: float, better: float | None = None) -> dict[str, Any]:
-        if open_ended != "bounded":
-            return figure(value, low, high, known)
-        return figure(better, low, high, "bounded" if better is None else "estimated")
+    def ranged(low: float, high: float, better: float | None = None) -> dict[str, Any]:
+        if better is not None:
+            return figure(better, low, high, "estimated")
+        return figure(low, low, high, known) if low == high else figure(None, low, high, "bounded")
 
-    guessed_reaps, guessed_s = (None, None) if guess is None or unseen else guess
-    hours = held_ns / HOUR_NS
-    longest = hours + total("censored_ns") / HOUR_NS
-    many = None if guessed_reaps is None else reaps + guessed_reaps
-    much = None if guessed_s is None else hours + guessed_s / 3600
-    back = false_cuts / span_s
-    most_false = total("false_possible") + total("censored_reaps")
-    false_is = "bounded" if censored else known
+    guessed_reaps, guessed_s = (None, None) if seen.guess is None or unseen else seen.guess
+    hours = (log.held_ns - total("freed_ns")) / HOUR_NS
+    never_hours = (log.held_ns - seen.never_freed_ns) / HOUR_NS
+    false_cuts = total("false_cuts")
+    most_false = total("false_possible") + total("cut_as_logged") + total("censored_reaps")
     return {
         "reaps": ranged(
-            reaps, total("reaps_certain"), total("reaps_possible") + total("censored_reaps") + unseen, many
+            total("never_reaps_certain"),
+            total("reaps_possible") + total("censored_reaps") + unseen,
+            None if guessed_reaps is None else total("reaps") + guessed_reaps,
         ),
-        "false_cuts": figure(None if censored else false_cuts, total("false_certain"), most_false, false_is),
+        "false_cuts": ranged(total("never_false_certain"), most_false),
         "undecided": censored,
-        "peak_open": ranged(peak[1], peak[0], peak[1]),
-        "descriptor_hours": ranged(hours, hours - tails[1] / HOUR_NS, longest, much),
+        "peak_open": ranged(*seen.peak),
+        "descriptor_hours": ranged(
+            never_hours - unseen_ns / HOUR_NS,
+            hours + total("censored_ns") / HOUR_NS,
+            None if guessed_s is None else hours + guessed_s / 3600,
+        ),
         "reconnects_per_s": {
-            "mean": figure(None if censored else back, back, back + total("censored_reaps") / span_s, false_is),
-            "peak": figure(None if censored else busiest, busiest, None if censored else busiest, false_is),
+            "mean": ranged(0.0, most_false / span_s),
+            "peak": ranged(0, seen.busiest) if most_false == false_cuts else figure(None, 0, None, "bounded"),
         },
-        "lateness_s": None if counted is None else _spread(counted.slack, ("min", "p50", "p90", "p99", "max")),
-        "wheel": wheel_of(setting, log, held_ns),
+        "come_back": {
+            "reaps": total("reaps"),
+            "false_cuts": false_cuts,
+            "peak_open": seen.peak[1],
+            "descriptor_hours": hours,
+            "busiest_second": seen.busiest,
+        },
+        "never_come_back": {
+            "reaps": total("never_reaps"),
+            "false_cuts": total("never_false"),
+            "peak_open": seen.peak[0],
+            "descriptor_hours": never_hours,
+        },
+        "lateness_s": None if seen.sums is None else _spread(seen.sums.slack, ("min", "p50", "p90", "p99", "max")),
+        "wheel": wheel_of(setting, log, log.held_ns - total("freed_ns")),
     }
 
 
@@ -257,13 +286,13 @@ def _estimates(
         key: kaplan_meier((edge, ended, censored) for edge, (ended, censored) in counts.items())
         for key, counts in histogram(silences_of_journal(events)).items()
     }
-    bucket = F.ceil(F.log(F.greatest(F.col("idle") / 1e9, F.lit(1e-6))) / math.log(RATIO)).cast("int")
-    cells = hits.where("censored").groupBy("setting", "listener_hash", "timeout", bucket.alias("bucket")).count()
+    cut = with_edge(hits.where("censored"), "idle")
+    cells = cut.groupBy("setting", "listener_hash", "timeout", "edge_ns").count()
     found: dict[int, tuple[float, float] | None] = {}
     for row in cells.collect():
         before, more = found.get(row.setting, (0.0, 0.0)), None
         if before is not None:
-            more = expected(curves[row.listener_hash], row.timeout / 1e9, bucket_edge(row.bucket), row["count"])
+            more = expected(curves[row.listener_hash], row.timeout / 1e9, row.edge_ns / 1e9, row["count"])
         found[row.setting] = None if before is None or more is None else (before[0] + more[0], before[1] + more[1])
     return found
 
@@ -287,7 +316,7 @@ def _calibration(facts: dict[str, Any], answers: dict[int, dict[str, Any]]) -> d
         return None
     replayed = answers[0]
     return {
-        "reaps": {"logged": facts["reaped"], "replayed": replayed["reaps"]["value"] or replayed["reaps"]["low"]},
+        "reaps": {"logged": facts["reaped"], "replayed": replayed["come_back"]["reaps"]},
         "peak_open": {
             "logged": answers[spark_replay.AS_LOGGED]["peak_open"], "replayed": replayed["peak_open"]["high"]
         },

@@ -12,7 +12,7 @@ def say(figure: dict[str, Any] | None, digits: int = 0) -> str:
     value, low, high = figure["value"], figure["low"], figure["high"]
     if figure["kind"] == "bounded":
         if high is None:
-            return f">={low:,.{digits}f}"
+            return f">={low:,.{digits}f}" if low else "?"
         return (
             f"{low:,.{digits}f}"
             if round(low, digits) == round(high, digits)
@@ -20,6 +20,10 @@ def say(figure: dict[str, Any] | None, digits: int = 0) -> str:
         )
     return f"{'~' if figure['kind'] == 'estimated' else ''}{value:,.{digits}f}"
 
+
+LEGEND = (
+    "12 is exact, ~12 an estimate; 10..14 are bounds: cut clients never come back, or come back as the log shows them"
+)
 
 HEAD = (
     "setting",
@@ -65,7 +69,8 @@ def as_text(summary: dict[str, Any]) -> str:
     ]
     lines += [f"{row['name']}: REFUSED: {row['refused']}" for row in summary["rows"] if row["refused"]]
     lines.append("")
-    lines.append("12 is exact, 10..14 the bounds of what nobody knows, ~12 an estimate; the wheel, for each:")
+    lines.append(LEGEND)
+    lines.append("")
     for row in answered:
         wheel = row["wheel"]
         lines.append(

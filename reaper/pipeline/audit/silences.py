@@ -1,0 +1,216 @@
+"""Each silence that outlasted its timeout, judged by itself, and the stalls that excuse.
+
+The rule of this module: *an excuse belongs to one silence*. A stall excuses as much as it overlaps with that silence,
+because time in which a loop stood still is charged to no connection; a final check that found bytes unread ends the
+silence in which it was made. These rows are few: one look at the events finds them, and what writers say of themselves.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql import types as T  # noqa: N812
+
+from ...journal.schema import ACTIVITY, AVERTED, CONFIG, DRAIN, ENDS, KINDS, REAP, STALL
+from ..read.frames import OVERDUE, ns, small_frame, with_run
+from ..read.runs import Run, Timeline
+
+Intervals = list[tuple[int, int]]
+Stalls = dict[int, Intervals]
+"""run -> (from, to) of each stall of its loop, on the timeline that all runs share."""
+
+MOST_ROWS = 200_000
+"""Rows of a `RareRows` that are kept in the driver. Beyond, the events are looked at again where they lie."""
+
+NO_RUN = -1
+
+RARE = T.StructType(
+    [
+        T.StructField("conn", T.LongType(), False),
+        T.StructField("code", T.ByteType(), False),
+        T.StructField("t", T.LongType(), False),
+        T.StructField("idle_ns", T.LongType()),
+        T.StructField("timeout_ms", T.IntegerType()),
+        T.StructField("due_ns", T.LongType()),
+        T.StructField("stall", T.BooleanType()),
+    ]
+)
+"""Grain: one row per event that a writer logged of itself, final check that spared, and silence beyond its timeout."""
+
+_STALL = T.StructType([T.StructField("s_from", T.LongType(), False), T.StructField("s_to", T.LongType(), False)])
+_STALLS = T.StructType(
+    [
+        T.StructField("s_run", T.IntegerType(), False),
+        T.StructField("s_c_run", T.IntegerType(), False),
+        T.StructField("s_stalls", T.ArrayType(_STALL, False), False),
+    ]
+)
+"""Grain: one row per pair of runs that stalled. One per stall would multiply the rows it is joined with."""
+
+_TOTALS = T.StructType([T.StructField("run", T.IntegerType()), T.StructField("run_stalled_ns", T.LongType())])
+
+SILENCES = T.StructType(
+    [
+        T.StructField("conn", T.LongType(), False),
+        T.StructField("missed", T.LongType(), False),
+        T.StructField("came_back", T.LongType(), False),
+        T.StructField("missed_ns", T.LongType()),
+        T.StructField("missed_t", T.LongType()),
+        T.StructField("reaped_late", T.LongType(), False),
+        T.StructField("spared_lateness_ns", T.LongType()),
+    ]
+)
+"""Grain: one row per connection with such a silence. missed: silences that ought to have been reaped and were not;
+came_back: those of them that activity ended; missed_ns, missed_t: of the worst, how long it was overdue and when that
+ended; reaped_late: reaps too late; spared_lateness_ns: lateness of a reap that counts from a final check (null: it
+counts from the silence)."""
+
+
+@dataclass(slots=True)
+class RareRows:
+    """The rows of `RARE` in some events, and what the writers say of themselves in them."""
+
+    frame: DataFrame
+    stalls: Stalls
+    """Of every run, also of those without any."""
+    drained: list[int]
+    """Runs that said that no connection of theirs is left; ascending."""
+    own: int
+    """Rows that writers logged of themselves and that belong to a run."""
+    few: bool
+    """They are in the driver."""
+    none: bool
+    """No silence outlasted its timeout by as much: nothing is left to judge."""
+
+
+def rare_rows(spark: SparkSession, events: DataFrame, runs: list[Run], timeline: Timeline, least_ns: int) -> RareRows:
+    """Look through *events* once. *least_ns*: silences that outlasted their timeout by no more are left out."""
+    own = F.col("code").isin(CONFIG, DRAIN)
+    overdue = F.expr(OVERDUE) > least_ns
+    after_due = (F.col("code") == REAP) & (F.col("t") - F.col("due_ns") > least_ns)
+    found = events.where(own | (F.col("code") == AVERTED) | overdue | after_due).select(
+        "conn", "code", "t", "idle_ns", "timeout_ms", "due_ns", (F.col("reason") == STALL).alias("stall")
+    )
+    table = found.limit(MOST_ROWS + 1).toArrow()
+    few, none = table.num_rows <= MOST_ROWS, False
+    if few:
+        none = not set(table["code"].to_pylist()) - {CONFIG, DRAIN, AVERTED}
+        frame = spark.createDataFrame(table, RARE)
+        mine = [row for row in table.to_pylist() if row["code"] in (CONFIG, DRAIN)]
+    else:
+        frame, mine = found, found.where(own).toArrow().to_pylist()
+    stalls: Stalls = {run.index: [] for run in runs}
+    drained: set[int] = set()
+    count = 0
+    starts = [run.first_conn for run in runs]  # ascending, as runs are
+    for row in mine:
+        at = bisect_right(starts, row["conn"]) - 1
+        if at < 0 or row["conn"] > runs[at].last_conn:
+            continue
+        run, count = runs[at], count + 1
+        if row["code"] == DRAIN:
+            drained.add(run.index)
+        elif row["stall"]:
+            to = row["t"] + timeline.offset_ns(run)
+            stalls[run.index].append((to - row["idle_ns"], to))
+    return RareRows(frame, {run: merge(found) for run, found in stalls.items()}, sorted(drained), count, few, none)
+
+
+def merge(intervals: Iterable[tuple[int, int]]) -> Intervals:
+    """*intervals* as a union: sorted, none touching another."""
+    merged: Intervals = []
+    for since, to in sorted(intervals):
+        if merged and since <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(merged[-1][1], to))
+        else:
+            merged.append((since, to))
+    return merged
+
+
+def with_totals(spark: SparkSession, runs: DataFrame, stalls: Stalls) -> DataFrame:
+    """*runs* with `run_stalled_ns`: how long each run's loop stood still in all."""
+    totals = [(run, sum(to - since for since, to in found)) for run, found in stalls.items()]
+    if not any(total for _, total in totals):
+        return runs.withColumn("run_stalled_ns", F.lit(0).cast("long"))
+    return runs.join(F.broadcast(small_frame(spark, totals, _TOTALS)), "run")
+
+
+def judge_silences(spark: SparkSession, rare: RareRows, runs: DataFrame, grace_ns: int) -> DataFrame:
+    """One row per connection with a silence beyond its timeout and the limit, see `SILENCES`."""
+    ends = [KINDS.index(kind) for kind in ENDS]
+    spared = (
+        rare.frame.where(F.col("code") == AVERTED)
+        .groupBy(F.col("conn").alias("spared_conn"))
+        .agg(F.collect_list("t").alias("spared_at"))
+    )
+    silent = with_run(rare.frame.where(F.col("code").isin(ACTIVITY, *ends)), runs)
+    silent = silent.join(spared, F.col("conn") == F.col("spared_conn"), "left").drop("spared_conn")
+    since, t, reaped = F.col("t") - F.col("idle_ns"), F.col("t"), F.col("code") == REAP
+    checks = F.filter("spared_at", lambda at: (at > since) & (at <= t))
+    first, last = F.array_min(checks), F.array_max(checks)
+    silent = (
+        silent.withColumn("since", F.when(reaped, F.coalesce(last, since)).otherwise(since))
+        .withColumn("until", F.when(reaped, t).otherwise(F.coalesce(first, t)))
+        .withColumn("spared", reaped & last.isNotNull())
+        .withColumn("from", F.least("since", F.when(reaped, F.col("due_ns"))) + F.col("offset_ns"))
+        .withColumn("to", F.col("until") + F.col("offset_ns"))
+    )
+    timeout = F.when(F.col("timeout_ms") > 0, ns(F.col("timeout_ms")))
+    over = F.greatest(F.col("until") - F.col("since") - timeout, F.when(reaped, t - F.col("due_ns")))
+    silent = excuse(spark, silent.withColumn("over", over), rare.stalls, {})
+    wrong = F.col("over") > F.col("tick_ns") + F.lit(grace_ns) + F.col("stalled_ns")
+    missed = wrong & ~reaped
+    return silent.groupBy("conn").agg(
+        F.count(F.when(missed, 1)).alias("missed"),
+        F.count(F.when(missed & (F.col("code") == ACTIVITY), 1)).alias("came_back"),
+        F.max(F.when(missed, F.col("over"))).alias("missed_ns"),
+        F.max_by(F.when(missed, F.col("until")), F.when(missed, F.col("over"))).alias("missed_t"),
+        F.count(F.when(wrong & reaped, 1)).alias("reaped_late"),
+        F.max(F.when(F.col("spared"), F.col("over"))).alias("spared_lateness_ns"),
+    )
+
+
+def with_silences(spark: SparkSession, lives: DataFrame, rare: RareRows, runs: DataFrame, grace_ns: int) -> DataFrame:
+    """*lives* with what `judge_silences` finds of them. Each row once."""
+    if rare.none:  # as in a journal that kept the law: no plan for what is not there
+        columns = {f.name: F.lit(None if f.nullable else 0).cast(f.dataType) for f in SILENCES if f.name != "conn"}
+        return lives.withColumns(columns)
+    silences = judge_silences(spark, rare, runs, grace_ns)
+    if rare.few:
+        silences = F.broadcast(silences)
+    joined = lives.join(
+        silences.withColumnRenamed("conn", "silent_conn"), F.col("conn") == F.col("silent_conn"), "left"
+    )
+    return joined.drop("silent_conn").fillna(0, ["missed", "came_back", "reaped_late"])
+
+
+def excuse(spark: SparkSession, frame: DataFrame, server: Stalls, client: Stalls) -> DataFrame:
+    """*frame* with `stalled_ns`: for how much of `from`..`to` a loop stood still, the server's or its client's.
+
+    Args:
+        frame: Has run, from and to (ns on the shared timeline; null: nothing to excuse), with *client* also c_run
+            (null: no client). Cardinality: every row once.
+        client: What stood still at both sides at once counts once.
+    """
+    rows = [
+        (run, c_run, [{"s_from": since, "s_to": to} for since, to in merged])
+        for run in sorted(server)
+        for c_run, theirs in sorted({NO_RUN: [], **client}.items())
+        if (merged := merge([*server.get(run, []), *theirs]))
+    ]
+    nothing = F.lit(0).cast("long")
+    if not rows:
+        return frame.withColumn("stalled_ns", nothing)
+    small = F.broadcast(small_frame(spark, rows, _STALLS))
+
+    def add(sum_ns: Column, stall: Column) -> Column:
+        return sum_ns + F.greatest(F.least(F.col("to"), stall["s_to"]) - F.greatest("from", stall["s_from"]), nothing)
+
+    c_run = F.coalesce("c_run", F.lit(NO_RUN)) if client else F.lit(NO_RUN)
+    same = (F.col("run") == F.col("s_run")) & (c_run == F.col("s_c_run"))
+    stalled = F.when(F.col("to").isNotNull(), F.aggregate("s_stalls", nothing, add))
+    return frame.join(small, same, "left").withColumn("stalled_ns", F.coalesce(stalled, nothing)).drop(*_STALLS.names)

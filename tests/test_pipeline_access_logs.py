@@ -1,0 +1,258 @@
+"""Access logs as their servers write them: the lines of real logs, by their shape."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import random
+import re
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from reaper.pipeline.advise.access_logs import PARSERS, examples
+from reaper.pipeline.advise.formats import FORMATS
+from reaper.pipeline.advise.run import Policy, advise
+from reaper.pipeline.read.inputs import Inputs
+
+S = 10**9
+
+AT = "[21/Sep/2026:14:13:20 +0200]"
+
+COMBINED = {
+    "plain": (f'10.0.0.1 - - {AT} "GET / HTTP/1.1" 200 12 "-" "curl/8"', "10.0.0.1", "curl/8"),
+    "common, without referer and agent": (f'10.0.0.1 - - {AT} "GET / HTTP/1.1" 304 -', "10.0.0.1", None),
+    "IPv6": (f'::1 - - {AT} "GET / HTTP/1.1" 200 12 "-" "curl/8"', "::1", "curl/8"),
+    "a host name": (f'a.b.example - frank {AT} "GET / HTTP/1.0" 200 2326', "a.b.example", None),
+    "a user with spaces": (f'10.0.0.1 - John Q Public {AT} "GET / HTTP/1.1" 401 5 "-" "x"', "10.0.0.1", "x"),
+    "vhost_combined": (f'www.example.com:443 10.0.0.1 - - {AT} "GET / HTTP/2.0" 200 1 "-" "x"', "10.0.0.1", "x"),
+    "vhost and a user with spaces": (f'w.example:80 10.0.0.1 - a b {AT} "GET / HTTP/1" 200 1 "-" "x"', "10.0.0.1", "x"),
+    "escaped quotes in the request": (f'10.0.0.1 - - {AT} "GET /\\"x\\" HTTP/1.1" 404 9 "-" "y"', "10.0.0.1", "y"),
+    "a status within quotes": (f'10.0.0.1 - - {AT} "GET /a\\" 200 1 HTTP/1.1" 404 9 "-" "y"', "10.0.0.1", None),
+    "escaped quotes in referer and agent": (
+        f'10.0.0.1 - - {AT} "GET / HTTP/1.1" 200 9 "http://a/?q=\\"b\\"" "A \\"quoted\\" agent"',
+        "10.0.0.1",
+        None,
+    ),
+    "a further field": (
+        f'10.0.0.1 - - {AT} "GET / HTTP/1.1" 200 9 "-" "agent 1.0" "10.9.9.9"',
+        "10.0.0.1",
+        "agent 1.0",
+    ),
+    "no request at all": (f'10.0.0.1 - - {AT} "-" 408 - "-" "-"', "10.0.0.1", "-"),
+    "bytes that are no HTTP": (f'10.0.0.1 - - {AT} "\\x16\\x03\\x01" 400 226 "-" "-"', "10.0.0.1", "-"),
+    "an empty request": (f'10.0.0.1 - - {AT} "" 400 0 "-" "-"', "10.0.0.1", "-"),
+    "a long request": (
+        f'10.0.0.1 - - {AT} "GET /{chr(92) + "x41"}' * 1 + "\\x41" * 20_000 + '" 414 0 "-" "z"',
+        "10.0.0.1",
+        "z",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", COMBINED)
+def test_a_combined_line_gives_client_and_agent(kind: str) -> None:
+    line, client, agent = COMBINED[kind]
+    found = re.search(FORMATS["combined"].request, line)
+    assert found is not None
+    assert found[1] == client
+    assert found[2] == AT[1:-1]
+    if agent is not None:
+        assert found[3] == agent
+
+
+@pytest.mark.parametrize("line", ["", "not a line", f"10.0.0.1 - - {AT}", '10.0.0.1 - - [yesterday] "GET /" 200 1'])
+def test_what_is_no_combined_line_is_none(line: str) -> None:
+    assert re.search(FORMATS["combined"].request, line) is None
+
+
+HEAD = "Sep 21 14:13:20 lb haproxy[14389]: "
+ACCEPTED = "10.0.1.2:33317 [06/Feb/2026:12:14:14.655]"
+HAPROXY = {
+    "http": f"{ACCEPTED} http-in static/srv1 10/0/30/69/109 200 2750 - - ---- 1/1/1/1/0 0/0",
+    "TLS": f"{ACCEPTED} https~ static/srv1 10/0/30/69/109 200 2750 - - ---- 1/1/1/1/0 0/0",
+    "aborted": f"{ACCEPTED} http-in static/<NOSRV> -1/-1/-1/-1/5007 408 212 - - cR-- 0/0/0/0/0 0/0",
+    "logasap": f"{ACCEPTED} http-in static/srv1 9/10/7/14/+30 200 +243 - - ---- 3/1/1/1/0 0/0",
+    "IPv6": f"2001:db8::1{ACCEPTED[8:]} web app/s1 0/0/0/1/500 200 99 - - ---- 1/1/1/1/0 0/0",
+}
+REPORTS = (
+    "Proxy http-in started.",
+    "Proxy static stopped (cumulated conns: FE: 0, BE: 3).",
+    'Server static/srv1 is DOWN, reason: Layer4 connection problem, info: "Connection refused", check duration: 0ms.',
+    "Server static/srv1 is UP, reason: Layer7 check passed, code: 200.",
+    "Health check for server static/srv1 failed, reason: Layer4 timeout, check duration: 2001ms, status: 0/2 DOWN.",
+    "backend static has no server available!",
+    "Connect from 10.0.1.2:33312 to 10.0.3.31:8012 (www/HTTP)",
+    "Stopping frontend http-in in 0 ms.",
+    "10.0.1.2:33320 [06/Feb/2026:12:14:14.655] http-in/1: SSL handshake failure",
+    "[WARNING]  (14389) : Exiting Master process...",
+    "New worker (14391) forked",
+)
+
+
+@pytest.mark.parametrize(
+    "head", [HEAD, "<134>1 2026-09-21T14:13:20+00:00 lb haproxy 1 - - ", ""], ids=["BSD", "ISO", "none"]
+)
+@pytest.mark.parametrize("kind", HAPROXY)
+def test_a_haproxy_request_is_found_in_its_line(kind: str, head: str) -> None:
+    found = re.search(FORMATS["haproxy"].request, head + HAPROXY[kind] + ' "GET / HTTP/1.1"')
+    assert found is not None
+    assert found[2] == "06/Feb/2026:12:14:14.655"
+    assert found[3] in {"http-in", "https", "web"}
+
+
+@pytest.mark.parametrize("head", [HEAD, ""], ids=["syslog", "none"])
+@pytest.mark.parametrize("report", REPORTS)
+def test_what_haproxy_reports_of_itself_is_no_request_and_not_bad(report: str, head: str) -> None:
+    own = FORMATS["haproxy"].own
+    assert own is not None
+    assert re.search(own, head + report)
+    assert not re.search(FORMATS["haproxy"].request, head + report)
+
+
+def test_a_line_of_another_program_is_no_report_of_haproxy() -> None:
+    own = FORMATS["haproxy"].own
+    assert own is not None
+    assert not re.search(own, "Sep 21 14:13:20 lb sshd[1]: Connection closed by 10.0.0.1")
+
+
+def test_every_format_has_its_parser() -> None:
+    assert FORMATS.keys() == PARSERS.keys()
+
+
+def test_a_bad_line_is_shown_with_its_file_its_number_and_its_beginning(tmp_path: Path) -> None:
+    (tmp_path / "a.log").write_text("good\nbad one\ngood\n")
+    with gzip.open(tmp_path / "b.log.gz", "wt") as file:
+        file.write("good\n" + "x" * 200 + "\n")
+    found = examples([tmp_path / "a.log", tmp_path / "b.log.gz"], ["x" * 200, "bad one"])
+    assert found == ["a.log line 2: 'bad one'", f"b.log.gz line 2: {'x' * 80!r}"]
+
+
+# ---- on Spark -------------------------------------------------------------------------------------------------------
+
+
+def advice_from(spark: Any, name: str, path: Path, timeout_s: int = 75, max_cut: float = 0.3) -> dict[str, Any]:
+    return advise(spark, Inputs(), (name, [path], timeout_s * S), Policy(max_cut=max_cut)).summary
+
+
+SECOND = 1_790_000_000
+LOGS = {
+    "nginx": [
+        f"{SECOND}.500 17 1 0.500",
+        f"{SECOND + 3}.000 17 2 0.500",
+        f"{SECOND + 7}.500 17 3 0.500",
+        f"{SECOND + 1}.000 18 1 0.500",
+    ],
+    "haproxy": [
+        f"{HEAD}10.0.0.{host}:4000 [21/Sep/2026:14:13:{at}] web~ app/s1 0/0/0/1/500 200 99 - - ---- 1/1/1/1/0 0/0"
+        ' "GET / HTTP/1.1"'
+        for host, at in ((1, "20.000"), (1, "22.500"), (1, "27.000"), (2, "20.500"))
+    ]
+    + [HEAD + REPORTS[0]],
+    "envoy": [
+        json.dumps({"start_time": f"2026-09-21T14:13:{at}Z", "duration": duration, "connection_id": conn})
+        for conn, at, duration in ((5, "20.000", 500), (5, "22.500", "500"), (5, "27.000", 500), (6, "20.500", 500))
+    ],
+    "combined": [
+        f'10.0.0.{host} - - [21/Sep/2026:14:13:{at} +0000] "GET /\\"a\\" HTTP/1.1" 200 12 "-" "curl/8"'
+        for host, at in ((1, 20), (1, 22), (1, 26), (2, 20))
+    ],
+}
+
+
+HOSTILE = {
+    "nginx": [f"{'9' * 40}.5 17 1 0.500", f"{SECOND}.5 17 {'9' * 30} 0.500", f"{SECOND}.5 17 1 {'9' * 30}.0"],
+    "haproxy": [line.replace("/2026:", "/9999:") for line in LOGS["haproxy"][:1]],
+    "envoy": ["{", "[]", '{"start_time": "9999-01-01T00:00:00Z", "duration": 1, "connection_id": 5}'],
+    "combined": [f'10.0.0.1 - - [21/Sep/{year}:14:13:20 +0000] "GET /" 200 1 "-" "x"' for year in (1066, 9999)],
+}
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+@pytest.mark.parametrize("name", LOGS)
+def test_a_log_gives_the_silences_that_are_in_it(spark: Any, tmp_path: Path, name: str) -> None:
+    # Two connections: silences of 2.0 s and 4.0 s on the first, none on the second; every request takes 0.5 s.
+    path = tmp_path / f"{name}.log"
+    bad = ["not a line of any format", *HOSTILE[name]]
+    path.write_text("\n".join([*LOGS[name], *bad, ""]))
+    summary = advice_from(spark, name, path)
+    (entry,) = summary["listeners"].values()
+    assert (entry["connections"], entry["silences"], entry["silences_ended"]) == (2, 4, 2)
+    assert [time for time, *_ in entry["survival"]] == [2.0, 4.0]
+    own = name == "haproxy"
+    counted = [summary[key] for key in ("rows_read", "rows_judged", "rows_of_writers", "rows_apart")]
+    lines = 4 + own + len(bad)
+    assert counted == [lines, 4, own, len(bad)]
+    (aside,) = summary["quarantined"]
+    said = f"{len(bad)} of {lines} line(s) are not in {name} format: {name}.log line {5 + own}: 'not a line"
+    assert aside["reason"].startswith(said)
+    assert any("do not show" in note for note in summary["notes"])
+
+
+def visits(path: Path, seed: int = 3) -> list[list[int]]:
+    """A log such as those of public web sites: visits of some pages, each with its pictures, days apart. Its silences
+    per client, s."""
+    chance = random.Random(seed)
+    start = datetime(2026, 5, 17, 10, tzinfo=UTC)
+    lines: list[tuple[int, str]] = []
+    gaps = []
+    for client in range(1500):
+        agent, t, instants = f"agent {client % 40}", chance.randrange(3 * 86_400), []
+        for _ in range(chance.choice((1, 1, 1, 2, 5))):
+            for _ in range(chance.randrange(1, 9)):
+                instants.append(t)
+                instants += [t + chance.randrange(3) for _ in range(chance.randrange(6))]
+                t += int(chance.lognormvariate(2.6, 1.2))
+            t += chance.randrange(3600, 2 * 86_400)
+        instants.sort()
+        gaps.append([*(b - a for a, b in pairwise(instants)), -1])
+        for at in instants:
+            when = (start + timedelta(seconds=at)).strftime("%d/%b/%Y:%H:%M:%S +0000")
+            host = f"10.{client // 256}.{client % 256}.7"
+            lines.append((at, f'{host} - - [{when}] "GET /page HTTP/1.1" 200 {chance.randrange(9999)} "-" "{agent}"'))
+    lines.sort()
+    path.write_text("\n".join(line for _, line in lines) + "\n")
+    return gaps
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_visits_days_apart_are_no_silences(spark: Any, tmp_path: Path) -> None:
+    lifelines = pytest.importorskip("lifelines")
+    gaps = [gap for client in visits(tmp_path / "access.log") for gap in client]
+    summary = advice_from(spark, "combined", tmp_path / "access.log", 75, max_cut=0.01)
+    (entry,) = summary["listeners"].values()
+    ended = [0 <= gap <= 75 for gap in gaps]
+    theirs = lifelines.KaplanMeierFitter().fit(
+        [gap if good else 75 for gap, good in zip(gaps, ended, strict=True)], ended
+    )
+    assert entry["silences"] == len(gaps)
+    assert entry["longest_seen_s"] == 75
+    # At most 75 s of a visit's end are counted as open: days between visits are not.
+    assert entry["connections"] > 1500
+    assert max(row["mean_open"] for row in entry["trade_off"]) < 50
+    whole = theirs.predict(75.0)
+    for row in entry["trade_off"]:
+        if row["timeout_s"] <= 75:
+            cut = (theirs.predict(row["timeout_s"]) - whole) / (1 - whole)
+            assert row["silences_cut"] == pytest.approx(cut, abs=2e-3), row["timeout_s"]
+    right = next(t for t in range(1, 76) if (theirs.predict(float(t)) - whole) / (1 - whole) <= 0.01)
+    assert right <= entry["recommendation"]["timeout_s"] <= right + 10
+    assert any("may be too short or too long" in note for note in summary["notes"])
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_an_nginx_connection_whose_lines_have_a_hole_is_not_taken_for_a_long_silence(
+    spark: Any, tmp_path: Path
+) -> None:
+    path = tmp_path / "access.log"
+    path.write_text("1790000000.000 1 1 0.000\n1790000001.000 1 2 0.000\n1790000060.000 1 9 0.000\n")
+    (entry,) = advice_from(spark, "nginx", path)["listeners"].values()
+    assert entry["silences_ended"] == 1

@@ -1,0 +1,193 @@
+"""Traps for an audit: connections that look right and are wrong, and the other way round. One audit judges them all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from pipeline_traffic import MS, WALL, S, journal
+
+from reaper.journal import ConnectionLog, Journal
+from reaper.pipeline.audit.run import Settings, as_text, audit
+from reaper.pipeline.audit.verdicts import VERDICTS
+from reaper.pipeline.read.inputs import check
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+STALL = (7 * S, 20 * S)
+"""The loop of the judged server stood still from here to there."""
+LATER = 1000 * S
+"""From here on it never did."""
+LOG_END = 3000 * S
+
+Trap = Callable[[Journal], ConnectionLog]
+
+
+def opened(ours: Journal, at: int, timeout: int = 5000) -> ConnectionLog:
+    return ours.open(at, timeout, "echo")
+
+
+def final_check_of_another_silence(ours: Journal) -> ConnectionLog:
+    log = opened(ours, LATER)
+    log.touch(LATER + 60 * S)  # 55 s overdue, and not reaped
+    log.averted(LATER + 65 * S + 500 * MS)
+    log.touch(LATER + 65 * S + 500 * MS)
+    log.close_peer(LATER + 66 * S)
+    return log
+
+
+def final_check_too_late(ours: Journal) -> ConnectionLog:
+    log = opened(ours, LATER)
+    log.averted(LATER + 9 * S)
+    log.touch(LATER + 9 * S)
+    log.close_peer(LATER + 10 * S)
+    return log
+
+
+def spared_and_read_late(ours: Journal) -> ConnectionLog:
+    log = opened(ours, LATER)
+    log.averted(LATER + 5 * S + 500 * MS)
+    log.touch(LATER + 20 * S)
+    log.close_peer(LATER + 21 * S)
+    return log
+
+
+def spared_then_reaped(ours: Journal) -> ConnectionLog:
+    log = opened(ours, LATER)
+    log.averted(LATER + 5 * S + 500 * MS)
+    log.reap(LATER + 11 * S + 200 * MS, LATER + 11 * S)
+    return log
+
+
+def spared_then_reaped_late(ours: Journal) -> ConnectionLog:
+    log = opened(ours, LATER)
+    log.averted(LATER + 5 * S + 500 * MS)
+    log.reap(LATER + 13 * S, LATER + 11 * S)
+    return log
+
+
+def stall_excuses_the_longest_alone(ours: Journal) -> ConnectionLog:
+    log = opened(ours, S)
+    log.touch(20 * S)  # 14 s overdue, in which the loop stood still for 13
+    log.touch(30 * S)  # 5 s overdue, and the loop was awake
+    log.close_peer(31 * S)
+    return log
+
+
+def stall_excuses_all(ours: Journal) -> ConnectionLog:
+    log = opened(ours, 2 * S)
+    log.touch(20 * S)
+    log.close_peer(21 * S)
+    return log
+
+
+def stall_early_in_the_silence(ours: Journal) -> ConnectionLog:
+    log = opened(ours, 6 * S, 30_000)
+    log.reap(49 * S + 900 * MS, 49 * S)  # 13 s of its 43.9 are charged to no connection
+    return log
+
+
+def stall_early_and_yet_late(ours: Journal) -> ConnectionLog:
+    log = opened(ours, 6 * S, 30_000)
+    log.reap(51 * S, 49 * S)
+    return log
+
+
+def early_beside_a_stall(ours: Journal) -> ConnectionLog:
+    log = opened(ours, 6 * S, 30_000)
+    log.reap(35 * S + 900 * MS, 35 * S + 900 * MS)
+    return log
+
+
+def retimed_to_an_hour(ours: Journal) -> ConnectionLog:
+    log = opened(ours, LATER)
+    log.touch(LATER + 2 * S)
+    log.timeout_ms = 3_600_000
+    log.touch(LATER + 4 * S)
+    log.touch(LOG_END - 1800 * S)
+    return log
+
+
+def retimed_to_five_seconds(ours: Journal) -> ConnectionLog:
+    log = opened(ours, LATER, 3_600_000)
+    log.touch(LATER + 2 * S)
+    log.timeout_ms = 5000
+    log.touch(LATER + 4 * S)
+    return log
+
+
+def switched_off(ours: Journal) -> ConnectionLog:
+    log = opened(ours, LATER)
+    log.timeout_ms = 0
+    log.touch(LATER + 2 * S)
+    return log
+
+
+def reap_that_says_nothing(ours: Journal) -> ConnectionLog:
+    log = opened(ours, LATER)
+    log.timeout_ms = None
+    log.reap(LATER + 30 * S, None)  # type: ignore[arg-type]
+    return log
+
+
+EXPECTED: dict[Trap, str] = {
+    final_check_of_another_silence: "missed",
+    final_check_too_late: "missed",
+    spared_and_read_late: "ok_closed",
+    spared_then_reaped: "ok_reaped",
+    spared_then_reaped_late: "late",
+    stall_excuses_the_longest_alone: "missed",
+    stall_excuses_all: "ok_closed",
+    stall_early_in_the_silence: "ok_reaped",
+    stall_early_and_yet_late: "late",
+    early_beside_a_stall: "early",
+    retimed_to_an_hour: "open_at_end",
+    retimed_to_five_seconds: "lost",
+    switched_off: "open_at_end",
+    reap_that_says_nothing: "unknown",
+}
+
+
+@pytest.fixture(scope="module")
+def found(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, str], dict[str, Any]]:
+    """Verdict of each trap, and the summary."""
+    directory = tmp_path_factory.mktemp("traps")
+    with journal(directory / "server", 1) as ours:
+        ours.stall(STALL[1], STALL[1] - STALL[0])
+        named = {trap(ours).conn: trap.__name__ for trap in EXPECTED}
+        ours.config(LOG_END, "still here")
+    result = audit(spark, check([directory / "server"], now_ns=WALL), None, directory / "out", Settings())
+    rows = result.connections.select("conn", "verdict").collect()
+    return {named[row.conn]: row.verdict for row in rows}, result.summary
+
+
+@pytest.mark.parametrize("trap", EXPECTED, ids=lambda trap: trap.__name__)
+def test_each_trap_gets_its_verdict(found: tuple[dict[str, str], dict[str, Any]], trap: Trap) -> None:
+    assert found[0][trap.__name__] == EXPECTED[trap]
+
+
+def test_every_row_that_was_read_is_accounted_for(found: tuple[dict[str, str], dict[str, Any]]) -> None:
+    summary = found[1]
+    assert sum(summary["verdicts"].values()) == summary["connections"] == len(EXPECTED)
+    assert summary["rows_of_writers"] == 2
+    assert summary["rows_read"] == summary["rows"] + 2
+    assert f"{summary['rows_read']:,} rows read" in as_text(summary)
+    assert set(summary["verdicts"]) == set(VERDICTS)
+
+
+def test_rows_that_belong_to_no_known_run_fail_the_audit(spark: Any, tmp_path: Path) -> None:
+    for writer in (5, 6):
+        with journal(tmp_path / "server", writer) as ours:
+            opened(ours, S).reap(7 * S, 6 * S)
+            ours.drain(8 * S)
+    inputs = check([tmp_path / "server"], now_ns=WALL)
+    inputs.runs.pop()  # as if one file held the rows of two writers, and only one were known
+    summary = audit(spark, inputs, None, tmp_path / "out", Settings()).summary
+    assert (summary["rows_read"], summary["rows"], summary["rows_of_writers"]) == (6, 2, 1)
+    assert summary["result"] == "fail"
+    assert any("3 row(s) were judged by no rule" in reason for reason in summary["reasons"])
