@@ -1,7 +1,7 @@
-"""When which row is looked at next: slots of rows in the hierarchical wheel, four to a tick.
+"""When which row is looked at next: slots of rows in the hierarchical wheel, ten per tick.
 
 One rule: *rounded up, once*. A row lies in the first slot that does not begin before its instant, so it is never looked
-at too soon, and less than a quarter of a tick late.
+at too soon, and less than a tenth of a tick late.
 
 One timer per slot, not per connection: a row costs its slot five bytes. A row that was removed, or armed anew, stays
 where it lies; it then has another generation, and is dropped when the slot comes due.
@@ -15,7 +15,7 @@ from collections.abc import Callable
 from ..core.ticks import check_timeout, deadline_to_tick, ms_to_seconds, seconds_to_ms_deadline, seconds_to_ms_now
 from ..core.wheel import TimingWheel
 
-SLOTS_PER_TICK = 4
+SLOTS_PER_TICK = 10
 FURTHEST = 30 * 86400.0
 """Seconds; what is due later is looked at then, and armed again."""
 
