@@ -12,7 +12,7 @@
 #   make bench                      every claim compared with every peer, about 15 minutes; writes docs/performance.md and -full.md
 #   make bench-quick                the same, smaller, about two minutes; into out/bench/
 #   make bench-pipeline             Spark, DuckDB and Polars at 50M events, and growth to 100M: hours; 15 GB below out/
-#   make campaign [MINUTES=60]     trials that last: lifetimes, signals, restarts, killed workers, full disks, attackers
+#   make campaign [MINUTES=60]      trials that last: lifetimes, signals, restarts, killed workers, full disks, attackers
 #   make interop                    attack tools, a reverse proxy and other servers against the HTTP server
 #   make lint                       ruff and mypy
 #   make clean                      forget .venv and out/
@@ -24,7 +24,8 @@ MINUTES ?= 60
 BIN := .venv/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo uvicorn-demo attach-demo pipeline-demo interop bench bench-quick bench-pipeline test test-quick lint clean
+.PHONY: demo uvicorn-demo attach-demo pipeline-demo interop campaign bench bench-quick bench-pipeline test test-quick \
+        lint clean
 .DEFAULT_GOAL := demo
 
 demo: .venv/.demo
@@ -42,7 +43,6 @@ pipeline-demo: .venv/.dev
 interop: .venv/.dev
 	@$(BIN)/python -m scripts.interop
 
-.PHONY: campaign
 campaign: .venv/.dev
 	@$(BIN)/python -m scripts.campaign --minutes $(MINUTES) $(if $(DOCUMENT),--document)
 
