@@ -151,3 +151,23 @@ def test_lateness_is_less_than_one_tick_plus_the_jump(timeout, touches):
             assert tick > last + timeout
         if ring.touch("a"):
             last = tick
+
+
+def test_a_uid_whose_hash_changes_harms_only_itself() -> None:
+    class Name(list):  # type: ignore[type-arg]
+        def __hash__(self) -> int:  # type: ignore[override]
+            return hash(tuple(self))
+
+    ring = IdleRing(timeout_ticks=2)
+    changing = Name("a")
+    for uid in ("before", changing, "after"):
+        ring.add(uid)
+    changing[:] = "b"
+    assert ring.advance(3) == ["before", "after"]
+    assert ring.advance(10) == []
+
+
+@pytest.mark.parametrize("bad", [10**400, 10**5000, (1 << 24) + 1])
+def test_more_ticks_than_memory_holds_are_refused(bad: int) -> None:
+    with pytest.raises(InvalidArgument, match="timeout_ticks must be an integer <= 16777216, got"):
+        IdleRing(timeout_ticks=bad)

@@ -11,9 +11,8 @@ import os
 import secrets
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..core.ticks import check_count, check_timeout
 from ..errors import InvalidArgument, shown
@@ -30,6 +29,7 @@ from .schema import (
     STALL,
     connection_id,
 )
+from .statistics import JournalStatistics, Row
 
 if TYPE_CHECKING:
     from .writer import Writer
@@ -39,34 +39,7 @@ MODES = ("gaps", "full", "off")
 QUEUE_ROWS = 200_000
 """Rows that may wait for the writer, about 60 MB; more are dropped and counted. Two seconds of 100,000 a second."""
 
-Row = tuple[Any, ...]
-"""(t, conn, kind code, idle_ns, nbytes, timeout_ms, due_ns, listener, reason, n, idle_sum_ns, peer)"""
-
 INT32_MAX = 2**31 - 1
-
-
-@dataclass(frozen=True, slots=True)
-class JournalStatistics:
-    """A snapshot of one journal. Counts are since it was made."""
-
-    rows: int
-    """Rows flushed to the file system: a killed process does not lose them."""
-    pending: int
-    """Rows that wait for the writer."""
-    dropped: int
-    """Rows lost: the queue was full, or they could not be written, or the directory went and could not be restored."""
-    files: int
-    """Parquet files put in place, recovered ones included."""
-    recovered: int
-    """Of those, files made from what a crash left."""
-    deleted: int
-    """Files deleted to stay within the size."""
-    errors: int
-    """Failures of the writer; it goes on after each."""
-    last_error: str | None
-    """The latest of them, in words."""
-    alive: bool
-    """Whether the writer's thread runs."""
 
 
 class ConnectionLog:

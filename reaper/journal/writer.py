@@ -18,8 +18,8 @@ from typing import Any
 import pyarrow as pa
 
 from .files import Anchor, Stream, recover, retain
-from .log import JournalStatistics, Row
 from .schema import KINDS, arrow_schema
+from .statistics import JournalStatistics, Row
 
 BATCH_ROWS = 2048
 """Rows a batch: the conversion of one column then holds the interpreter for some 0.1 ms."""
