@@ -161,7 +161,7 @@ def test_a_body_that_is_not_wanted_is_read_and_the_connection_lives_on(guarded):
     with connect(guarded) as client:
         client.sendall(b"POST / HTTP/1.1\r\nhost: h\r\ncontent-length: 10\r\n\r\n" + b"x" * 5)
         until(client)
-        time.sleep(0.5)
+        time.sleep(0.2)
         client.sendall(b"x" * 5 + get())
         until(client)
 
@@ -217,7 +217,9 @@ def test_after_a_pause_of_the_process_every_request_that_waited_is_answered(tmp_
 
 @pytest.mark.parametrize("protocol", ["HttpTools", "H11"])
 def test_a_stop_answers_the_request_that_is_on_its_way_and_says_that_it_is_the_last(tmp_path, protocol):
-    with serving(tmp_path, protocol, REAPER_TIMEOUTS_DRAIN="20s", REAPER_TIMEOUTS_KEEP_ALIVE="30s") as server:
+    patient = {"DRAIN": "30s", "DRAIN_IDLE": "4s", "KEEP_ALIVE": "30s", "FIRST_BYTE": "30s"}
+    settings = {f"REAPER_TIMEOUTS_{name}": value for name, value in patient.items()}
+    with serving(tmp_path, protocol, **settings) as server:
         with connect(server) as idle, connect(server) as slow, connect(server) as silent:
             idle.sendall(get())
             until(idle)
@@ -259,12 +261,12 @@ def test_a_websocket_whose_peer_answers_pings_lives_and_a_silent_one_is_closed(t
         async with websockets.asyncio.client.connect(f"ws://127.0.0.1:{port}/ws", ping_interval=None) as client:
             await client.send("one")
             assert await client.recv() == "one"
-            await asyncio.sleep(3)
+            await asyncio.sleep(4.5)
             await client.send("two")
             assert await client.recv() == "two"
         silent.close()
 
-    with serving(tmp_path, protocol, "asyncio", *flags) as server:
+    with serving(tmp_path, protocol, "asyncio", *flags, REAPER_TIMEOUTS_TUNNEL="2s") as server:
         asyncio.run(talk(server.port))
         assert server.log.read_text().count("closed: tunnel") == 1
     with serving(tmp_path, protocol, "asyncio", "--ws", ws) as server:
