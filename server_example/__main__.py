@@ -52,7 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         command.add_argument(
             "--share-port",
             action="store_true",
-            help="start although a server of ours listens on the port, and accept beside it: then stop that one",
+            help="start although a server of ours listens on the port, and accept from its sockets: then stop that one",
         )
         add_settings(command, ("server", "reaper", "timeouts", "limits"))
     parsed = parser.parse_args(arguments)

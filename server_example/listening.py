@@ -2,7 +2,7 @@
 
 One rule: *a connection that the kernel has completed is accepted*. Closing a listening socket resets what waits in its
 backlog, so a socket outlives its worker: the supervisor holds it for the next one. A server that is started on the same
-port with `--share-port` is given copies of the very sockets, not sockets of its own beside them. The backlog is emptied
+port with `--share-port` is given copies of the very sockets, and opens none of its own. The backlog is emptied
 before the last copy is closed.
 """
 

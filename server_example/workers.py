@@ -3,9 +3,8 @@
 One rule: *what cannot fit is refused before the first connection, not with EMFILE at the worst moment*. A process has a
 limited number of descriptors, so many connections need several processes.
 
-What a process is told by a signal, it is told once. Signals go to a whole group of processes more often than not
-(Ctrl-C, systemd's default, a terminal that hangs up), so only the supervisor acts on them and its word to the workers
-goes through a pipe:
+A signal takes effect once. Signals go to a whole group of processes more often than not (Ctrl-C, systemd's default, a
+terminal that hangs up), so only the supervisor acts on them, and its word reaches the workers through a pipe:
 
 | signal to the supervisor or to its group | what it means |
 |---|---|
@@ -42,6 +41,7 @@ import reaper.trio
 
 from .bulletins import Bulletins
 from .listening import Listening, empty
+from .notify import Notify
 
 RESERVED_DESCRIPTORS = 256
 """Of each worker's descriptors: the loop's own, the standard streams, imports, log files."""
@@ -276,6 +276,7 @@ class Supervisor:
         self._asked: float | None = None  # when the drain was asked for
         self._reload = self._end = self._draining = False
         self._announced = False
+        self._notify = Notify()
         self._status = 0
 
     def run(self, serve: Serve) -> int:
@@ -357,6 +358,7 @@ class Supervisor:
                 self._draining = True
                 if self._listening.fileno() >= 0:
                     questions.unregister(self._listening.fileno())
+                self._notify.stopping()
                 self._listening.close()  # the workers' copies are the last ones now
                 self._tell(DRAIN)
             if self._reload:
@@ -368,8 +370,11 @@ class Supervisor:
                 self._tell(END)
             if not self._announced and all(slot.counters["ready"] for slot in self._slots):
                 self._announced = True
+                self._notify.ready()
                 where, count = self._listening, len(self._slots)
                 say(f"listening on {where.host}:{where.port} with {count} worker(s), pid {os.getpid()}")
+            if all(slot.pid for slot in self._slots) or self._draining:
+                self._notify.alive()
             if self._announced and now >= next_line and (line := self._line()) != said:
                 say(line)
                 said, next_line = line, now + 1.0

@@ -1,7 +1,7 @@
 """Claims about the HTTP server over real sockets: the protocol, and who is closed in which phase and why.
 
-Real time passes in these tests, since sockets know no other; but nothing is asserted of how much, except that none is
-closed before its timeout.
+Real time passes in these tests, since sockets know no other; but nothing is asserted of how much, except that no
+connection is closed before its timeout.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Running:
                 await trio.sleep(TICK / 5)
 
     async def reaped(self) -> dict[str, int]:
-        """By reason, once a client has come and all have gone."""
+        """By reason, once connections have come, and all have gone."""
         with trio.fail_after(PATIENCE):
             while not self.server.counters.opened:
                 await trio.sleep(TICK / 5)

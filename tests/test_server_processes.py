@@ -267,6 +267,20 @@ def test_metrics_are_those_of_all_workers_whichever_answers() -> None:
             client.close()
 
 
+def test_a_service_manager_is_notified_of_readiness_life_and_stop(tmp_path, monkeypatch) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(tmp_path / "notify"))
+        manager.settimeout(PATIENCE)
+        monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
+        monkeypatch.setenv("WATCHDOG_USEC", "200000")
+        with server("echo", "--drain-idle", "0s"):
+            said = [manager.recv(100) for _ in range(6)]
+            assert said.count(b"READY=1") == 1
+            assert said.count(b"WATCHDOG=1") == 5
+        while manager.recv(100) != b"STOPPING=1":
+            pass
+
+
 def test_a_text_is_read_whole_or_not_at_all() -> None:
     bulletins = Bulletins(2)
     assert bulletins.get(1) == b""

@@ -1,4 +1,4 @@
-"""HTTP/1.1 on one connection: requests in, responses out, and the policy told what is being waited for.
+"""HTTP/1.1 on one connection: requests in, responses out, and each wait reported to the policy.
 
 One rule: *before each wait the phase is set to what is waited for*. Everything else about idleness follows from that.
 The state machine of the protocol is h11's.
@@ -203,7 +203,7 @@ class HttpConnection:
     Attributes:
         server: Whose routes and limits apply.
         transport: The TCP connection; `stream` is it, or the TLS around it.
-        policy: Told of every wait.
+        policy: Notes every wait.
         opened: Seconds on trio's clock.
         uid: The reaper's key for it.
     """
@@ -337,7 +337,7 @@ class HttpConnection:
         return True
 
     async def _discard(self) -> bool:
-        """Read what is left of a request body that was not wanted, if it is little."""
+        """Read what is left of a request body that the route did not want, if it is little."""
         if self.h11.they_are_waiting_for_100_continue:
             return False
         total = 0
@@ -384,7 +384,7 @@ class HttpConnection:
             self._last = True
             said.append(("connection", "close"))
         elif config.timeouts.keep_alive and self._persistent:
-            # The client is told less than the truth, so that it stops using the connection before we close it.
+            # Less than the truth, so that the client stops using the connection before the server closes it.
             advertised = int(config.timeouts.keep_alive - config.timeouts.keep_alive_margin)
             if advertised >= 1:
                 said.append(("keep-alive", f"timeout={advertised}"))

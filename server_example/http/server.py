@@ -37,14 +37,14 @@ from .routes import ROUTES
 from .transport import Transport
 
 RELOADS_PER_SLICE = 256
-"""Connections that get new timeouts, or are told to drain, before the loop is let run again: about 2 ms."""
+"""Connections that get new timeouts, or begin to drain, before the loop is let run again: about 2 ms."""
 
 REFUSALS = 64
 """How many connections beyond the limit may be answered 503 at the same time; further ones are closed unanswered."""
 
 LINGER = 1.0
-"""Seconds that a connection keeps its task after a response, at least; after at most twice that it is parked. A client
-that asks again sooner never pays for the new task, and one that does not pays for it once per silence."""
+"""Seconds that a connection keeps its task after a response while few do; after at most twice that it is parked. A
+client that asks again sooner never pays for a new task; one that does not pays for it once per silence."""
 
 SWEEPS_PER_TICK = 4
 """Looks at the least rates. The core may add up to half a tick to each interval: less than one tick between two."""

@@ -1,4 +1,4 @@
-"""One TCP connection below HTTP and TLS: it tells the policy of every byte, and how far the peer has got.
+"""One TCP connection below HTTP and TLS: it reports every byte to the policy, and how far the peer has got.
 
 One rule: *progress is what the peer took, not what the kernel queued*. A send that returns has only filled a buffer of
 up to some megabytes; a slow but living peer may need minutes for it, and is not idle meanwhile. So the kernel is asked
@@ -36,7 +36,7 @@ class Transport(SocketStream):
     Attributes:
         socket: The socket; the reaper looks at it before a reap.
         peer: Its peer, as text.
-        policy: Is told of every byte.
+        policy: Notes every byte.
         linger: Waits for the next request instead of `wait_readable`, and may give up by raising; None: nothing does.
     """
 

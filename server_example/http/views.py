@@ -37,7 +37,7 @@ def connection_rows(server: Host, limit: int) -> Row:
         try:
             explained = core.explain(connection.uid)
         except UnknownUid:
-            continue  # reaped, and about to be told so
+            continue  # reaped a moment ago
         policy = connection.policy
         idle_since = explained.active_from if explained.active_until is None else explained.active_until
         rows.append(

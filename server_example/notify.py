@@ -1,0 +1,45 @@
+"""What a service manager learns of the server's life (sd_notify): ready, stopping, alive.
+
+One rule: *without a service manager nothing happens*, and nothing that goes wrong with it harms the server.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+
+
+class Notify:
+    """The service manager that started this process, if one did (NOTIFY_SOCKET, WATCHDOG_USEC)."""
+
+    def __init__(self, environ: Mapping[str, str] = os.environ) -> None:
+        address = environ.get("NOTIFY_SOCKET", "")
+        self._address = "\0" + address[1:] if address.startswith("@") else address
+        allowed = environ.get("WATCHDOG_USEC", "")
+        mine = environ.get("WATCHDOG_PID", str(os.getpid())) == str(os.getpid())
+        self._every = int(allowed) / 2e6 if allowed.isdecimal() and mine else 0.0  # half of it, as is asked for
+        self._next = 0.0
+
+    def ready(self) -> None:
+        """All workers listen."""
+        self._send("READY=1")
+
+    def stopping(self) -> None:
+        """The drain begins."""
+        self._send("STOPPING=1")
+
+    def alive(self) -> None:
+        """The supervisor and all workers give signs of life. Call it often: most calls send nothing."""
+        now = time.monotonic()
+        if self._every and now >= self._next:
+            self._next = now + self._every
+            self._send("WATCHDOG=1")
+
+    def _send(self, what: str) -> None:
+        if self._address:
+            with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as out:
+                out.setblocking(False)
+                out.sendto(what.encode(), self._address)
