@@ -55,9 +55,7 @@ async def serve_tcp(
         listeners = await trio.open_tcp_listeners(port, host=host, backlog=backlog)
 
         async def handle(connected: socket.socket) -> None:
-            if (
-                not reaper.running
-            ):  # this server was cancelled in the moment of the accept; the caller's nursery was not
+            if not reaper.running:  # this server was cancelled in the moment of the accept, the caller's nursery not
                 connected.close()
                 return
             with suppress(OSError):
