@@ -167,7 +167,7 @@ def test_a_uid_whose_hash_changes_harms_only_itself() -> None:
     assert ring.advance(10) == []
 
 
-@pytest.mark.parametrize("bad", [10**400, 10**5000, (1 << 24) + 1])
+@pytest.mark.parametrize("bad", [pytest.param(10**400, id="huge"), pytest.param(10**5000, id="longer"), (1 << 24) + 1])
 def test_more_ticks_than_memory_holds_are_refused(bad: int) -> None:
     with pytest.raises(InvalidArgument, match="timeout_ticks must be an integer <= 16777216, got"):
         IdleRing(timeout_ticks=bad)
