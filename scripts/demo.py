@@ -9,6 +9,7 @@ import argparse
 import os
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 from .limits import Machine, Plan, gib, make_plan, shortages
@@ -70,20 +71,27 @@ def run(plan: Plan, parked: bool, out: Path) -> int:
     with serving(command, out / "server.log", session=True) as server:
         print(f"1. the server listens on {server.target}", flush=True)
         print(f"2. {plan.connections:,} clients that behave as planned, most of them badly", flush=True)
-        status = subprocess.call(
+        status = call(
             [sys.executable, "-m", "loadgen", "run", "--target", server.target, "--server-pid", str(server.pid)]
             + f"--connections {plan.connections} --connect-rate {plan.rate} --timeout {plan.timeout}s".split()
             + f"--tick {TICK} --duration {plan.duration}s --mix {plan.mix}".split()
-            + ["--report", str(out / "report.json"), "--png", str(out / "lateness.png")],
-            cwd=ROOT,
+            + ["--report", str(out / "report.json"), "--png", str(out / "lateness.png")]
         )
     print(f"3. {server.said().splitlines()[-1]}")
     if server.status:
         print(f"the server ended with status {server.status}", file=sys.stderr)
-    if status in (0, 1):
+    if status in (0, 1, 130):
         print(f"report: {os.path.relpath(out / 'report.json')}")
         print(f"picture: {os.path.relpath(out / 'lateness.png')}")
     return status or (1 if server.status else 0)
+
+
+def call(command: list[str]) -> int:
+    """The exit status of *command*. Ctrl-C reaches it as well, and it is waited for: it reports what it has seen."""
+    with subprocess.Popen(command, cwd=ROOT) as process:
+        while True:
+            with suppress(KeyboardInterrupt):
+                return process.wait()
 
 
 if __name__ == "__main__":

@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +17,7 @@ from hypothesis import strategies as st
 
 from scripts import demo
 from scripts.limits import Machine, Plan, make_plan, shortages
-from scripts.serving import DidNotStart, free_port, serving
+from scripts.serving import ROOT, DidNotStart, free_port, serving
 
 ROOMY = Machine(20_000, 3_000_000, 100_000, 1_500_000, 64 << 30, 5_000)
 
@@ -103,3 +108,18 @@ def test_a_server_that_never_listens_is_ended(tmp_path: Path) -> None:
         serving(["sleep", "60"], tmp_path / "log", port=free_port(), patience=0.1) as server,
     ):
         pytest.fail(f"{server.pid} does not listen")
+
+
+@pytest.mark.slow
+def test_ctrl_c_ends_a_demo_with_what_was_seen(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "scripts.demo", "--connections", "40", "--out", str(tmp_path)]
+    log = tmp_path / "said"
+    with log.open("wb") as output:
+        demo_process = subprocess.Popen(command, cwd=ROOT, stdout=output, stderr=output, start_new_session=True)
+        while "hold" not in log.read_text() and demo_process.poll() is None:
+            time.sleep(0.05)
+        os.killpg(demo_process.pid, signal.SIGINT)
+        assert demo_process.wait(60) == 130
+    assert "INCONCLUSIVE: interrupted after" in log.read_text()
+    assert "Traceback" not in log.read_text()
+    assert json.loads((tmp_path / "report.json").read_text())["interrupted"] is True
