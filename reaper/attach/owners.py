@@ -10,6 +10,7 @@ import os
 from array import array
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator
+from heapq import merge
 
 FD_BITS, PID_BITS = 20, 12
 _PREFIX = "socket:["
@@ -51,16 +52,20 @@ class Owners:
         """
         self.scans += 1
         self._pids = list(pids)[: 1 << PID_BITS]
-        found: list[int] = []
+        each: list[array[int]] = []
         for number, pid in enumerate(self._pids):
             try:
-                for inode, fd in socket_inodes(pid):
-                    if fd < 1 << FD_BITS:
-                        found.append((inode << PID_BITS | number) << FD_BITS | fd)
+                found = [
+                    (inode << PID_BITS | number) << FD_BITS | fd
+                    for inode, fd in socket_inodes(pid)
+                    if fd < 1 << FD_BITS
+                ]
             except PermissionError:
                 continue
-        found.sort()
-        self._packed = array("Q", found)
+            found.sort()
+            each.append(array("Q", found))
+        # Merged, not sorted as a whole: a list of all would take forty bytes per socket, and the process keeps them.
+        self._packed = array("Q", merge(*each))
 
     def find(self, inode: int) -> tuple[int, int] | None:
         """(pid, descriptor) of the first holder of the socket; None: none of them held it."""
