@@ -1,9 +1,8 @@
 """The garbage collector of a process with many connections.
 
 The rule of this module: *no collection walks all connections*. A connection with a task is some forty objects that the
-collector visits; with its usual thresholds it visits all of them again and again while connections come, and 18,000 of
-them hold the loop for a tenth of a second each time. What was there before the first connection is set apart for good,
-and of the rest only what is new is visited.
+collector visits; with its usual thresholds it visits all of them again and again while connections come. What was there
+before the first connection is set apart for good, and of the rest only what is new is visited.
 """
 
 from __future__ import annotations
@@ -12,9 +11,9 @@ import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-THRESHOLDS = (10_000, 10, 1_000)
+THRESHOLDS = (10_000, 5, 2_000)
 """New objects before a young collection, young ones before a middle one, middle ones before a full one: a middle one
-visits 100,000 objects at the most, about 10 ms, and a full one comes after a hundred million that stay."""
+visits some 60,000 objects at the most, and a full one comes after a hundred million that stay."""
 
 
 @contextmanager
