@@ -679,3 +679,10 @@ def test_an_epoch_younger_than_half_its_length_stays_open_in_advance(make):
     assert core.statistics().epochs == 1  # the one that the first registration ended
     core.advance(0.5)
     assert core.statistics().epochs == 2
+
+
+@pytest.mark.parametrize("bad", [-1, 1.0, True, "1", None])
+def test_oldest_refuses_what_is_no_count(make, bad):
+    core, _ = due_at_three(make)
+    with pytest.raises(InvalidArgument, match="n must be an integer >= 0"):
+        core.oldest(bad)
