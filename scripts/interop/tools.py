@@ -119,7 +119,9 @@ class Established:
 
     def _look(self) -> None:
         start = time.monotonic()
-        while not self._done.wait(self._interval):
+        done = False
+        while not done:
+            done = self._done.wait(self._interval)  # a look at the end too: one takes long where there are many sockets
             lines = Path("/proc/net/tcp").read_text().splitlines()[1:]
             rows = (line.split() for line in lines if self._needle in line)
             count = sum(row[1].endswith(self._needle.strip()) and row[3] == "01" for row in rows)
