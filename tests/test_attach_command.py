@@ -253,6 +253,7 @@ def test_without_rights_it_shows_and_refuses_to_close_in_one_line(tmp_path: Path
         client.close()
 
 
+@pytest.mark.slow
 def test_what_cannot_be_is_refused_in_one_line_that_says_what_would_be_right(tmp_path: Path) -> None:
     port = free_port()
     with Echo.server(port) as server, subprocess.Popen(["sleep", "60"]) as bystander:

@@ -57,6 +57,7 @@ def test_a_look_answers_in_the_order_of_the_question_and_none_for_what_is_gone(w
     assert [one and one.received for one in seen] == [3, None, 1]
 
 
+@pytest.mark.slow
 def test_many_looks_at_once_are_all_answered(world) -> None:
     ends = [world.connect() for _ in range(100)]
     for number, one in enumerate(ends, 1):

@@ -273,6 +273,7 @@ def test_rows_are_reused_and_old_references_mean_nothing() -> None:
     assert len(it.watch.table.inode) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("connections", [20_000, 90_000, 100_000])
 def test_a_watched_connection_costs_200_bytes(connections: int) -> None:
     """Just before and just after the index grows, and in between."""

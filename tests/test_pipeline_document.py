@@ -57,6 +57,7 @@ def write(names: list[str], docs: Path, monkeypatch: pytest.MonkeyPatch) -> dict
     return {path.name: path.read_text() for path in docs.rglob("*.*")}
 
 
+@pytest.mark.slow
 def test_the_pages_are_the_same_bytes_from_the_same_samples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     names = results(tmp_path)
     once = write(names, tmp_path / "once", monkeypatch)

@@ -59,6 +59,7 @@ def rows(made: tuple[Path, dict[str, Any]]) -> dict[str, Any]:
     return {**arrays, "kind": kinds, "listener": listeners}
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_bytes_in_another_process(tmp_path: Path) -> None:
     plan = Plan(20_000, seed=7, writers=2, days=3.0, faults={"late": 2})
     generate(plan, tmp_path / "here")
