@@ -15,6 +15,18 @@ from typing import Any, Literal, Protocol
 
 from .core.lease import Statistics
 
+__all__ = [
+    "LoopStatistics",
+    "Histogram",
+    "JournalCounts",
+    "Family",
+    "families",
+    "Told",
+    "ReaperCollector",
+    "instrument",
+    "BOUNDS",
+]
+
 BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 """Upper bounds, seconds, inclusive, of a histogram's buckets; what is larger lies in one more. From a tenth of the
 shortest sensible tick to a loop that is badly stalled."""

@@ -221,3 +221,31 @@ def test_only_one_module_rounds():
             continue
         calls = {ast.unparse(node.func) for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)}
         assert not calls & {"math.floor", "math.ceil", "math.trunc", "floor", "ceil"}, name
+
+
+@pytest.mark.parametrize("package", ["reaper", "loadgen", "server_example", "benchmarks", "scripts"])
+def test_no_module_imports_itself_by_way_of_others(package):
+    edges = graph(package)
+    done: set[str] = set()
+
+    def visit(name: str, trail: tuple[str, ...]) -> None:
+        assert name not in trail, " -> ".join((*trail, name))
+        if name not in done:
+            for other in sorted(edges.get(name, ())):
+                visit(other, (*trail, name))
+            done.add(name)
+
+    for name in edges:
+        visit(name, ())
+
+
+@pytest.mark.parametrize("package", ["reaper", "loadgen", "server_example"])
+def test_a_module_can_be_read_in_one_sitting(package):
+    assert not {name_of(path): lines for path in sources(package) if (lines := path.read_text().count("\n")) > 450}
+
+
+@pytest.mark.parametrize("door", ["", "trio", "config", "policy", "journal", "metrics", "testing", "asyncio", "attach"])
+def test_a_door_says_what_it_exports(door):
+    (path,) = [path for path in sources("reaper") if name_of(path) == ".".join(filter(None, ["reaper", door]))]
+    body = ast.parse(path.read_text()).body
+    assert "__all__" in {ast.unparse(node.targets[0]) for node in body if isinstance(node, ast.Assign)}
