@@ -20,8 +20,8 @@ from ..interop.tools import metrics
 from ..serving import ROOT, Server, example, serving
 from .trials import Outcome, Say
 
-ROUND_CONNECTIONS = 10_000
-SMALL_ROUND = 2_000
+ROUNDS = ((600, 18_000), (120, 10_000), (0, 2_000))
+"""From how many seconds on, so many connections per round; an hour's campaign plays a million lifetimes."""
 GROWTH_BYTES = 4 << 20
 """That one worker may grow by after its first rounds: what the allocator keeps differs from round to round."""
 
@@ -38,7 +38,7 @@ def lifetimes(kind: str, folder: Path, seconds: float, say: Say) -> Outcome:
     sizes: list[int] = []
     descriptors: list[int] = []
     leases: list[float] = []
-    connections = ROUND_CONNECTIONS if seconds > 120 else SMALL_ROUND
+    connections = next(count for least, count in ROUNDS if seconds > least)
     flags = ["--idle", "2s", "--keep-alive", "2s", "--first-byte", "2s", "--tick", "500ms", "--max-requests", "100000"]
     with serving(example(kind, "--workers", "1", *flags), folder / f"{kind}.log", session=True) as server:
         until = time.monotonic() + seconds
