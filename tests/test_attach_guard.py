@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from attach_servers import until
@@ -198,3 +200,68 @@ def test_a_guard_without_a_limit_is_refused() -> None:
         Guard()
     with pytest.raises(InvalidArgument, match="tick"):
         Guard(idle=1.0, tick=0.0)
+
+
+def test_a_guard_that_is_left_while_its_thread_clears_its_signal_ends_all_the_same() -> None:
+    clearing, left = threading.Event(), threading.Event()
+
+    class Signal(threading.Event):
+        def clear(self) -> None:
+            clearing.set()
+            left.wait(20)
+            super().clear()
+
+        def set(self) -> None:
+            super().set()
+            left.set()
+
+    guard = Guard(idle=1.0)
+    guard._changed = Signal()
+
+    def enter_and_leave() -> None:
+        with guard:
+            assert clearing.wait(20)
+
+    thread = threading.Thread(target=enter_and_leave, daemon=True)
+    thread.start()
+    thread.join(20)
+    assert not thread.is_alive()
+
+
+@pytest.mark.slow
+def test_threads_that_open_and_close_all_the_time_lose_no_connection_to_the_descriptor_of_an_earlier_one(pairs) -> None:
+    """Descriptors are used again at once, and the interpreter switches threads as often as it can."""
+    events: list[Event] = []
+    lived: list[int] = []
+    interval = sys.getswitchinterval()
+    silent = [pairs() for _ in range(20)]
+    over = time.monotonic() + 2.0
+
+    def churn() -> None:
+        """Short connections, guarded; none is silent for as long as 0.3 s, unless the machine stalls."""
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            while time.monotonic() < over:
+                with socket.create_connection(listener.getsockname(), timeout=20) as client:
+                    server, _ = listener.accept()
+                    with server:
+                        guard.add(server)
+                        spoke = time.monotonic()
+                        client.sendall(b"x")
+                        heard = server.recv(1)
+                        assert heard == b"x" or time.monotonic() - spoke >= 0.3
+                        lived.append(1)
+
+    sys.setswitchinterval(1e-6)
+    try:
+        with Guard(idle=0.3, first_byte=0.3, tick=0.1, on=events.append) as guard, ThreadPoolExecutor(4) as pool:
+            wanted = {guard.add(server) for _, server in silent}
+            for done in [pool.submit(churn) for _ in range(4)]:
+                done.result()
+            until(lambda: guard.closed >= len(silent), "the silent ones have ended")
+    finally:
+        sys.setswitchinterval(interval)
+    ended = [event.ident for event in events if event.kind == "closed"]
+    assert wanted <= set(ended)
+    assert len(ended) == len(set(ended))
+    assert all(event.at - event.since >= 0.3 for event in events if event.kind == "closed")
+    assert len(lived) > 100

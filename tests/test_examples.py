@@ -7,6 +7,7 @@ import http.client
 import json
 import os
 import socket
+import struct
 import sys
 import time
 
@@ -26,6 +27,7 @@ PROGRAMS = {
     "django": [*UVICORN, "examples.django_app:app", "--lifespan", "off"],
     "aiohttp": [sys.executable, "-m", "examples.aiohttp_app", "{port}"],
     "asyncio": [sys.executable, "-m", "examples.asyncio_lines", "{port}"],
+    "threads": [sys.executable, "-m", "examples.threads", "{port}"],
     "gunicorn": [
         *(sys.executable, "-m", "gunicorn", "examples.fastapi_app:app", "-c", "examples/gunicorn_conf.py"),
         *("--bind", "127.0.0.1:{port}"),
@@ -85,3 +87,33 @@ def test_plain_asyncio_shouts(server):
         client.sendall(b"hello\n")
         assert client.recv(100) == b"HELLO\n"
         assert client.recv(100) == b""
+
+
+@pytest.mark.parametrize("end", ["FIN", "RST", "silence"])
+@pytest.mark.parametrize("server", ["threads"], indirect=True)
+def test_a_server_of_threads_ends_each_client_that_goes_or_is_silent_and_none_that_speaks(server, end):
+    with (
+        socket.create_connection(server.address, timeout=PATIENCE) as talker,
+        socket.create_connection(server.address, timeout=PATIENCE) as client,
+    ):
+        client.sendall(b"hello\n")
+        assert client.recv(100) == b"HELLO\n"
+        asked = time.monotonic()
+        threads = len(os.listdir(f"/proc/{server.pid}/task"))
+        if end == "FIN":
+            client.shutdown(socket.SHUT_WR)
+        if end == "RST":
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            client.close()
+        spoke = asked
+        while len(os.listdir(f"/proc/{server.pid}/task")) == threads:
+            assert time.monotonic() - asked < PATIENCE
+            talker.sendall(b"x\n")
+            heard, silence, spoke = talker.recv(100), time.monotonic() - spoke, time.monotonic()
+            assert heard == b"X\n" or silence >= 2  # a machine that stalls may have kept it from speaking
+            time.sleep(0.1)
+        if end == "silence":
+            assert client.recv(1) == b""
+            assert time.monotonic() - asked >= 2
+        if end == "FIN":
+            assert client.recv(1) == b""

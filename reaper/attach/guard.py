@@ -133,8 +133,10 @@ class Guard:
             self._thread = None
 
     def _run(self) -> None:
-        while not self._stop:
+        while True:
             self._changed.clear()
+            if self._stop:  # after the clearing: before it, a stop between the two would be waited through
+                return
             if self.advance() < SLICE:
                 wake = self.next_wakeup()
                 self._changed.wait(None if wake is None else max(wake - self._clock(), 0.0))

@@ -10,8 +10,10 @@ import asyncio
 import os
 import sys
 import tempfile
+from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
+from types import MappingProxyType
 
 from scripts.serving import Server, free_port, serving
 
@@ -35,12 +37,12 @@ SETTINGS = {
 EARLIEST = {grows_old: MAX_AGE * 0.9}  # max_age is shortened at random by up to a tenth, so that not all go at once
 
 
-def start(stack: ExitStack, folder: Path, http: str) -> Server:
+def start(stack: ExitStack, folder: Path, http: str, settings: Mapping[str, str] = MappingProxyType({})) -> Server:
     port = free_port()
     command = [sys.executable, "-m", "uvicorn", "scripts.uvicorn_demo.app:app", "--http", http, "--no-access-log"]
     command += ["--port", str(port), "--timeout-keep-alive", f"{TIMEOUT:g}"]
     log = folder / f"{http.partition(':')[0]}.log"
-    return stack.enter_context(serving(command, log, port=port, environment=os.environ | SETTINGS))
+    return stack.enter_context(serving(command, log, port=port, environment=os.environ | SETTINGS | dict(settings)))
 
 
 async def attacked(server: Server, patience: float) -> tuple[dict[Attack, list[Borne]], tuple[int, int]]:

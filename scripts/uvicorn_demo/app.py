@@ -21,7 +21,7 @@ async def big() -> Response:
     return Response(BIG)
 
 
-@app.post("/echo")
+@app.api_route("/echo", methods=["GET", "POST"])
 async def echo(request: Request) -> Response:
     return Response(await request.body())
 
