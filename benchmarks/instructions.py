@@ -37,7 +37,6 @@ PARTS = (
     "dict store",
     "core.touch(uid)",
     "ring.touch(uid)",
-    "dense.touch(uid)",
     "register and release",
     "idle tick small",
     "idle tick large",

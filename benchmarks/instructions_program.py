@@ -46,9 +46,6 @@ def parts() -> dict[str, Callable[[int], None]]:
     plain = dict.fromkeys(range(SMALL))
     ring = reaper.IdleRing(timeout_ticks=30)
     ring.add(5)
-    dense = reaper.DenseReaper(tick=1.0)
-    for uid in range(SMALL):
-        dense.register(uid, 30.0, now=0.0)
 
     def loop(n: int) -> None:
         for _ in range(n):
@@ -78,10 +75,6 @@ def parts() -> dict[str, Callable[[int], None]]:
         for _ in range(n):
             ring.touch(5)
 
-    def dense_touch(n: int) -> None:
-        for _ in range(n):
-            dense.touch(5)
-
     def register_release(n: int) -> None:
         for _ in range(n):
             crowd.register("new", 30.0, 1.0).release()
@@ -109,7 +102,6 @@ def parts() -> dict[str, Callable[[int], None]]:
         "dict store": dict_store,
         "core.touch(uid)": uid_touch,
         "ring.touch(uid)": ring_touch,
-        "dense.touch(uid)": dense_touch,
         "register and release": register_release,
         "idle tick small": idle_tick("small"),
         "idle tick large": idle_tick("large"),

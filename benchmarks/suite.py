@@ -48,7 +48,6 @@ PARTS = [
     Part("journal", "heart.journal_cost", "the journal", 15, 4),
     Part("timers", "heart.timers", "the wheel compared with heapq, the purgatory", 50, 2),
     Part("loadgen", "servers.loadgen_cost", "the load generator itself", 20, 8),
-    Part("dense", "heart.dense", "one byte a connection", 60, 10, binary=True),
     Part("instructions", "instructions", "machine instructions (needs valgrind)", 60, 40),
     Part("jvm", "peers.jvm", "the JVM's timers (needs Java)", 240, 28, binary=True),
     Part("servers", "servers.run", "other servers (needs nginx and wrk)", 200, 25, binary=True),

@@ -13,8 +13,6 @@ from .core.reaper import IdleReaper
 from .core.ring import IdleRing
 from .core.timer import Timer
 from .core.wheel import Level, TimingWheel
-from .dense.lease import DenseLease, DenseStatistics
-from .dense.reaper import DenseReaper
 from .errors import (
     ClockWentBackwards,
     ConfigError,
@@ -30,9 +28,6 @@ __version__ = "0.1.0"
 
 __all__ = [
     "IdleReaper",
-    "DenseReaper",
-    "DenseLease",
-    "DenseStatistics",
     "Lease",
     "Expiry",
     "Explanation",

@@ -20,7 +20,6 @@ SERVER = ADAPTER | {"asyncio", "servers"}
 ARROWS: Mapping[str, Collection[str]] = {
     "errors": (),
     "core": {"errors"},
-    "dense": CORE,
     "journal": CORE,
     "config": CORE,
     "metrics": CORE,

@@ -3,5 +3,5 @@
 One rule: compared structures are timed in interleaved rounds of one process, and their ratios are what is reported.
 
 Read: `touch`, `ticks`, `memory` (the three prices), `mass`, `pauses`, `outliers`, `steady` (the worst single step),
-`accuracy`, then `timers`, `dense` and `journal_cost` for the parts around the core.
+`accuracy`, then `timers` and `journal_cost` for the parts around the core.
 """

@@ -415,7 +415,7 @@ _COLD = (
 )
 _UID_COLD = (
     "Cold, each memory access that misses is what counts: the peer's dict needs the key and its entry, ours the lease "
-    "besides. `DenseReaper.touch`, which keeps no lease, is nearer. Tried: stamps kept in the dict itself, which frees "
+    "besides. Tried: stamps kept in the dict itself, which frees "
     "touches of the third miss and makes `lease.touch()`, the way the adapters take, pay a hash."
 )
 EXPLANATIONS = {
@@ -491,7 +491,7 @@ EXPLANATIONS = {
         "All of it is the dict: a key that is taken out leaves a hole, and once holes and keys fill it CPython makes "
         "it large enough for three times its keys, which is one size more than the same keys need on arrival. Writing "
         "it anew when half of it is holes would keep its size, at the price of a pause that grows with the number of "
-        "connections, again and again: not built, a server feels that more than the bytes. `DenseReaper` has no map."
+        "connections, again and again: not built, a server feels that more than the bytes."
     ),
     "echo-serve": (
         "Between the handler and the socket lies one more `async` call each way, and that costs more than the touch. "

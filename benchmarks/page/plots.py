@@ -20,7 +20,7 @@ from .goals import people, quantity
 from .results import CONTROL, LEASE, UID, Results, middle
 
 INK, SOFT, RULE, CARD = "#1c2430", "#64707f", "#e3e7ec", "#ffffff"
-OURS = {LEASE: "#2563c9", UID: "#0f8f6f", "DenseReaper.touch(number)": "#8a4fbf", "IdleRing.touch(uid)": "#6ea8fe"}
+OURS = {LEASE: "#2563c9", UID: "#0f8f6f", "IdleRing.touch(uid)": "#6ea8fe"}
 FLOOR = "#8b95a3"
 OTHERS = ("#d9822b", "#c2322d", "#b08c2e", "#a65b8a", "#4c8c94", "#7a5c3e", "#e07a9a", "#5b8c3a", "#9a3fa0", "#3f5f7f")
 COLOURS = (

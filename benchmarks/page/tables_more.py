@@ -131,13 +131,6 @@ def loadgen_table(results: Results) -> str:
     )
 
 
-def dense_section(results: Results) -> str:
-    """A pointer to the one that has a page of its own."""
-    if not results.get("dense"):
-        return ""
-    return "`reaper.DenseReaper`, one byte a connection: a row of the tables above, and [a page of its own](dense.md)."
-
-
 def pipeline_section(results: Results) -> str:
     """A pointer, and the headline rows."""
     runs = [name for name in results.parts if name.startswith("pipeline")]
@@ -178,6 +171,6 @@ FILLERS = {
     function.__name__: function
     for function in (
         mass_table, accuracy_table, echo_table, servers_table, journal_table, timers_table, loadgen_table,
-        dense_section, pipeline_section, instructions_table,
+        pipeline_section, instructions_table,
     )
 }  # fmt: skip

@@ -158,33 +158,3 @@ class RingTouch(Peer):
     def release(self, handles: list[Any]) -> None:
         for key in handles:
             self.ring.discard(key)
-
-
-class DenseTouch(Peer):
-    """`reaper.DenseReaper`: connections numbered by descriptor, one byte each."""
-
-    name, how = "DenseReaper.touch(number)", "stores the open epoch's number in a byte"
-    largest = steady_largest = 10_000_000
-
-    def __init__(self, keys: Sequence[str], timeout: float) -> None:
-        super().__init__(keys, timeout)
-        self.core = reaper.DenseReaper(tick=1.0)
-
-    def register(self, count: int, now: float) -> None:
-        for number in range(count):
-            self.core.register(number, self.timeout, now)
-
-    def handles(self, order: Sequence[int]) -> list[Any]:
-        return list(order)
-
-    def touch_all(self, handles: list[Any], now: float) -> None:
-        core = self.core
-        for number in handles:
-            core.touch(number)
-
-    def tick(self, now: float) -> list[Any]:
-        return [expiry.uid for expiry in self.core.advance(now)]
-
-    def release(self, handles: list[Any]) -> None:
-        for number in handles:
-            self.core.discard(number)

@@ -10,8 +10,8 @@ How it is kept, in four moves:
     expire   takes what is due, lets the final check spare some of it, and reports the rest. What was touched since
              lies in a later epoch, and is not due.
 
-`Law` says when. Where the leases lie meanwhile, and how those of one epoch are found again, is each core's own:
-`IdleReaper` has slots (reaper.py), `DenseReaper` a byte per connection.
+`Law` says when. Where the leases lie meanwhile, and how those of one epoch are found again, is for `IdleReaper` to say,
+with its slots (reaper.py).
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ class Due(NamedTuple):
 
     epoch: Epoch
     key: Key
-    leases: list[Any]
+    leases: list[Lease]
 
 
 @dataclass(slots=True)
 class Counts:
-    """The counters that every core has, by their names in `Statistics`. Together, because an instance with more than 30
-    attributes is slow to read in CPython 3.11."""
+    """The law's counters, by their names in `Statistics`. Together, because an instance with more than 30 attributes is
+    slow to read in CPython 3.11."""
 
     expired: int = 0
     moved: int = 0
@@ -56,7 +56,7 @@ class Counts:
 
 
 class Law(ABC):
-    """What every core has in common: its clock, its open epoch, its hooks and its counters.
+    """When: the clock, the open epoch, the hooks and the counters of a core.
 
     All times are float seconds on one monotonic clock of the caller's. Not thread-safe: one event loop, one core.
 
@@ -255,10 +255,10 @@ class Law(ABC):
         return expired
 
     def _common(self) -> dict[str, Any]:
-        """The fields of `Statistics` that are every core's."""
+        """The fields of `Statistics` that are the law's."""
         return {"epochs": self._epochs, **asdict(self._counts)}
 
-    # ---- what each core does in its own way ----------------------------------------------------------------------
+    # ---- where the leases lie, which is for `IdleReaper` to say ---------------------------------------------------
 
     @abstractmethod
     def _settle(self, ended: Epoch) -> None:
@@ -277,7 +277,7 @@ class Law(ABC):
         """Up to *limit* leases that have been silent until they fell due, earliest due first."""
 
     @abstractmethod
-    def _silent_of(self, group: Due) -> list[Any]:
+    def _silent_of(self, group: Due) -> list[Lease]:
         """The leases of *group* that were neither touched nor changed nor ended during the final check."""
 
     @abstractmethod
@@ -285,7 +285,7 @@ class Law(ABC):
         """The final check failed: *group* stays due."""
 
     @abstractmethod
-    def _revive(self, lease: Any, group: Due, since: float | None, now: float) -> bool:
+    def _revive(self, lease: Lease, group: Due, since: float | None, now: float) -> bool:
         """*lease* was spared: active at *since* (`OPEN`: now), or due still if None. False: it is due even so."""
 
     @abstractmethod
