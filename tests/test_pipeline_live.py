@@ -145,6 +145,15 @@ def test_a_kill_anywhere_in_a_step_loses_and_doubles_nothing(
     assert sorted(p.name for p in (tmp_path / "out" / "feed").glob(".*")) == []
 
 
+def test_servers_that_use_the_same_writer_id_are_told_apart_by_the_names_of_their_runs(tmp_path: Path) -> None:
+    for server in ("a", "b"):
+        opened(tmp_path / server, 1, S, 2 * S)
+    one = feed(tmp_path, "a", "b")
+    assert admit_all(one) == 2
+    assert one.quarantined == {}
+    assert len(fed(tmp_path)) == 4
+
+
 def test_a_bad_file_is_put_aside_with_its_reason_and_stops_no_other(tmp_path: Path) -> None:
     server = tmp_path / "server"
     opened(server, 1, S, 2 * S)
@@ -417,7 +426,7 @@ def tables(out: Path) -> dict[str, list[tuple[Any, ...]]]:
 
 def batch(spark: Any, *directories: Path, window: int = 10 * S) -> dict[str, list[tuple[Any, ...]]]:
     """The answer over the same files as they lie there."""
-    events = read(spark, check(directories))
+    events = read(spark, check(directories, by_name=True))
     frames = {"windows": windows(events, window, DELAY), "idle": idle(events, DELAY)}
     return {name: ordered([tuple(row.values()) for row in f.toArrow().to_pylist()]) for name, f in frames.items()}
 

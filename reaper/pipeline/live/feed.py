@@ -142,7 +142,8 @@ class Feed:
             waiting = [seen for seen in waiting if seen.first > horizon]
         self.waiting = len(waiting)
         try:
-            found = check([seen.path for seen in chosen], checksums=self._checksums, now_ns=self._now_ns())
+            paths, now_ns = [seen.path for seen in chosen], self._now_ns()
+            found = check(paths, checksums=self._checksums, now_ns=now_ns, by_name=True)
         except FileNotFoundError:
             return self.admit()  # retention was quicker; its serial will be missed
         for entry in found.quarantined:

@@ -39,6 +39,7 @@ def check(
     checksums: bool = True,
     max_age_ns: int | None = None,
     now_ns: int | None = None,
+    by_name: bool = False,
     progress: Callable[[str], None] = lambda _: None,
 ) -> Inputs:
     """Check every `*.parquet` below *directories* whose name is not hidden.
@@ -51,6 +52,8 @@ def check(
         max_age_ns: Files that ended longer ago are put aside as late. None: none is. A compacted file is not asked
             again.
         now_ns: Unix time; None: this machine's.
+        by_name: Runs will be told apart by their names and not by the numbers of connections: two servers may then use
+            the same ones.
         progress: Called with what is being done.
     Raises:
         FileNotFoundError: a directory is missing.
@@ -97,7 +100,7 @@ def check(
         else:
             reason = f"duplicated: the same file as {first.path}"
             found.quarantined.append({"path": str(outcome.path), "reason": reason})
-    for path, reason in strangers(found.files).items():
+    for path, reason in ({} if by_name else strangers(found.files)).items():
         found.quarantined.append({"path": str(path), "reason": reason})
         found.files = [facts for facts in found.files if facts.path != path]
     found.runs = runs_of(found.files)
