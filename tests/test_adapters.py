@@ -149,6 +149,7 @@ def test_a_timeout_of_zero_is_none(loop):
     async def body():
         async with loop.adapter.open_reaper(tick=1000.0) as r:
             with r.watch(None, idle=0) as connection:
+                assert connection.lease.timeout is None
                 await loop.sleep(10**6)
             assert not connection.reaped
 

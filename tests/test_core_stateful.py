@@ -11,14 +11,14 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from reaper import DuplicateUid, IdleReaper
 
 UIDS = st.integers(0, 7)
-TIMEOUTS = st.sampled_from([0.3, 1.0, 2.5, 4.0, 9.0, 65.0, 1000.0])
+TIMEOUTS = st.sampled_from([0.3, 1.0, 2.5, 4.0, 9.0, 65.0, 1000.0, None])
 STEPS = st.sampled_from([0.0, 0.1, 0.5, 1.0, 1.0, 2.0, 5.0, 64.0, 5000.0])
 AGO = st.sampled_from([0.0, 0.1, 0.5, 1.0, 2.3, 7.0, 500.0])
 TICK = 1.0
 
 
 class Model:
-    def __init__(self, timeout: float, reason: str, epoch: int) -> None:
+    def __init__(self, timeout: float | None, reason: str, epoch: int) -> None:
         self.timeout, self.reason, self.suspended = timeout, reason, False
         self.epoch = epoch  # its number; None: it was armed as of an activity in the past
         self.until = 0.0  # then this is when that epoch ended
@@ -68,7 +68,8 @@ class CoreMachine(RuleBasedStateMachine):
         return math.inf if entry.epoch == len(self.closed) else self.closed[entry.epoch]
 
     def due(self, uid):
-        return math.inf if self.model[uid].suspended else self.ended(uid) + self.model[uid].timeout
+        entry = self.model[uid]
+        return math.inf if entry.suspended or entry.timeout is None else self.ended(uid) + entry.timeout
 
     def arm(self, uid, since):
         """It was active at *since*: the core says until when at the latest, which is less than an epoch later."""
@@ -286,7 +287,9 @@ class CoreMachine(RuleBasedStateMachine):
             explanation = self.core.explain(uid)
             assert (explanation.timeout, explanation.reason) == (entry.timeout, entry.reason)
             assert explanation.suspended == entry.suspended
-            if not entry.suspended and self.ended(uid) < math.inf:
+            if entry.suspended or entry.timeout is None:
+                assert explanation.due is None
+            elif self.ended(uid) < math.inf:
                 assert explanation.due == self.due(uid)
 
     @invariant()

@@ -471,6 +471,18 @@ def test_a_suspended_lease_has_no_timeout_in_force(tmp_path: Path, core: IdleRea
     assert [row["timeout_ms"] for row in rows(tmp_path)] == [5000, 0, 0]
 
 
+def test_a_lease_without_a_timeout_is_written_with_zero(tmp_path: Path, core: IdleReaper) -> None:
+    with make(tmp_path, gap_threshold=2.0) as journal:
+        keeper = Keeper(core, journal)
+        lease = core.register("a", None, 0.0)
+        keeper.opened(lease, 0.0)
+        lease.retime(2e6, 1.0)  # 23 days are a timeout like any other
+        advance_touching(core, lease.touch, {9}, 10)
+        lease.retime(None, 10.0)
+        keeper.ended(lease, 10.0, by_peer=False)
+    assert [row["timeout_ms"] for row in rows(tmp_path)] == [0, 2_000_000_000, 0]
+
+
 def test_a_lease_without_a_log_touches_as_ever(tmp_path: Path, core: IdleReaper) -> None:
     with make(tmp_path, gap_threshold=2.0) as journal:
         Keeper(core, journal)

@@ -352,7 +352,7 @@ def test_oldest_names_the_longest_idle_first_by_their_touches_not_by_where_they_
     assert core.oldest(0) == []
 
 
-@pytest.mark.parametrize("bad", [0, -1.0, float("nan"), float("inf"), True, "5", None, 10**400])
+@pytest.mark.parametrize("bad", [0, -1.0, float("nan"), float("inf"), True, "5", 10**400])
 def test_bad_timeouts_are_refused_by_name_and_value(bad):
     core = IdleReaper()
     lease = core.register(A, timeout=5.0, now=1.0)
@@ -678,3 +678,64 @@ def test_oldest_refuses_what_is_no_count(bad):
     core, _ = due_at_three()
     with pytest.raises(InvalidArgument, match="n must be an integer >= 0"):
         core.oldest(bad)
+
+
+# ---- no timeout ------------------------------------------------------------------------------------------------------
+
+
+def test_a_lease_without_a_timeout_is_never_due_and_its_activity_is_known_all_the_same():
+    core = IdleReaper(tick=1.0)
+    lease = core.register(A, timeout=None, now=0.0)
+    assert drive(core, 50.0) == []
+    assert core.advance(1e9) == []
+    assert (lease.alive, lease.timeout, lease.suspended) == (True, None, False)
+    lease.touch()
+    core.close_epoch(1e9 + 1)
+    core.check()
+    explained = core.explain(A)
+    assert (explained.active_from, explained.active_until) == (1e9, 1e9 + 1)
+    assert (explained.timeout, explained.due, explained.place) == (None, None, "no timeout")
+    assert str(explained).endswith("never due (idle, no timeout)")
+    assert lease.suspend()
+    assert str(core.explain(A)).endswith("cannot be reaped; no timeout when it resumes")
+    assert lease.resume(1e9 + 1)
+    core.check()
+
+
+def test_a_timeout_may_be_taken_away_and_given_back_and_counts_from_the_last_activity():
+    core = IdleReaper(tick=1.0)
+    lease = core.register(A, timeout=3.0, now=0.0)
+    core.advance(1.0)
+    assert lease.retime(None, now=1.5)
+    core.check()
+    assert drive(core, 20.0) == []
+    assert lease.retime(7.0, now=20.5)
+    core.check()
+    (expiry,) = core.advance(20.5)
+    assert (expiry.due, expiry.timeout) == (8.0, 7.0)
+
+
+def test_a_timeout_taken_away_during_the_final_check_saves_the_connection():
+    core, (a, _, _) = due_at_three()
+
+    def spare(leases):
+        assert a.retime(None, now=3.0)
+        return []
+
+    assert [expiry.uid for expiry in core.expire(3.0, spare=spare)] == [B, C]
+    core.check()
+    assert drive(core, 100.0) == []
+    assert core.oldest(3) == [A]
+
+
+def test_slots_without_a_timeout_wait_nowhere_and_go_with_their_last_lease():
+    core = IdleReaper(tick=1.0, wheel_size=2)
+    for number in range(300):
+        core.register(number, timeout=None, now=float(number))
+        core.close_epoch(number + 0.5)
+    assert (core.statistics().slots, core.statistics().slots_in_wheel) == (0, 0)
+    assert core.oldest(2) == [0, 1]
+    for number in range(300):
+        core.discard(number)
+        core.check()
+    assert not core._slots

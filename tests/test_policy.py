@@ -17,7 +17,6 @@ from reaper.policy import ANSWERS, MAX_REQUESTS, NOT_TAKEN, RULES, TOO_OLD, TOO_
 from reaper.policy.events import Idle, IdleEvent, IdleEvents
 from reaper.policy.rates import Allowance, Sweep
 
-NEVER = 1e9  # what stands for a timeout that is switched off
 PERIOD = 0.25  # of the sweep
 
 
@@ -64,7 +63,7 @@ class World:
         return self.lease.resume(self.now)
 
     def retime(self, idle: float, reason: str | None = None) -> bool:
-        return self.lease.retime(idle or NEVER, self.now, reason)
+        return self.lease.retime(idle or None, self.now, reason)
 
     def deadline(self, seconds: float, reason: str) -> Lease:
         self.scheduled += 1

@@ -146,8 +146,14 @@ class Guard(Ward):
         """Whether it is not due, as *info* says; nothing is left for the peer to take."""
         return self._pardoned(self._idle, min(info.sent_ago, info.received_ago))
 
-    def _pardoned(self, timeout: float, ago: float, reason: str = "idle") -> bool:
-        """Whether *timeout* seconds are not over, counted from *ago* seconds ago; it is then due when they are."""
+    def _pardoned(self, timeout: float | None, ago: float, reason: str = "idle") -> bool:
+        """Whether *timeout* seconds are not over, counted from *ago* seconds ago; it is then due when they are.
+
+        None: they never are; it is then asked again as often as before.
+        """
+        if timeout is None:
+            self._soon(self._idle, reason)
+            return True
         left = timeout - ago + transports.STAMP
         if left <= 0:
             self._why = reason  # the one that its lease carries is of the limit before
@@ -155,14 +161,14 @@ class Guard(Ward):
         # Pardoned counts as active now, so it is given what is left; in half ticks, for each distinct timeout costs.
         half = self._driver.core.tick / 2
         left = (seconds_to_tick(left, 0.0, half) + 1) * half
-        self._soon(min(left, self._idle), reason)
+        self._soon(left if self._idle is None else min(left, self._idle), reason)
         return True
 
-    def _soon(self, seconds: float, reason: str = "idle") -> None:
-        """Have it come due in *seconds*: once this check is over."""
+    def _soon(self, seconds: float | None, reason: str = "idle") -> None:
+        """Have it come due in *seconds*, None for never: once this check is over."""
         self._reaper.loop.call_soon(self._retime, seconds, reason)
 
-    def _retime(self, seconds: float, reason: str) -> None:
+    def _retime(self, seconds: float | None, reason: str) -> None:
         self.lease.retime(seconds, self._driver.now(), reason)
         self._driver.poke()
 

@@ -10,7 +10,7 @@ Read in this order; less than an hour:
     slots       an ordered bag with O(1) add and remove
     timer       one scheduled thing, and the contract of any queue of them
     wheel       the hierarchical timing wheel, for what is due later than the ring's span
-    inside      looking in: who has been silent the longest, and whether all the books agree
+    inside      looking in: why a lease is still here, the longest silent, and whether all the books agree
     purgatory   operations that wait for a condition or a deadline, whichever comes first
     ticks       the one place that rounds, and the checks of every number that comes in
 """

@@ -1,4 +1,5 @@
-"""Looking into an `IdleReaper`: who has been silent the longest, and whether all its books agree.
+"""Looking into an `IdleReaper`: why a connection is still here, which have been silent the longest, and whether all
+its books agree.
 
 One rule: *nothing is changed here*.
 """
@@ -10,7 +11,7 @@ from itertools import groupby
 from typing import Any
 
 from ..errors import InvariantViolated
-from .lease import Epoch, IdleSlot
+from .lease import Epoch, Explanation, IdleSlot, Lease
 
 
 def oldest(slots: Iterable[IdleSlot], postponed: Iterable[IdleSlot], n: int) -> list[Any]:
@@ -36,6 +37,29 @@ def oldest(slots: Iterable[IdleSlot], postponed: Iterable[IdleSlot], n: int) -> 
     return found[:n]
 
 
+def explain(core: Any, uid: Any, lease: Lease) -> Explanation:
+    """Why *uid* is still here and until when; *lease* is its own, alive in *core*, an `IdleReaper`. O(1)."""
+    epoch, slot = lease._epoch, lease._slot
+    timeout, reason = slot.key
+    is_open = epoch is core._open
+    ends = core.epoch_ends if is_open else epoch.closed
+    place = "no timeout" if timeout is None else "ring"
+    if lease.suspended:
+        place = "suspended"
+    elif slot.timer is not None and (where := core._wheel.locate(slot.timer)) is not None:
+        place = f"wheel level {where[0]} slot {where[1]}"
+    return Explanation(
+        uid=uid,
+        timeout=timeout,
+        reason=reason,
+        suspended=lease.suspended,
+        active_from=epoch.opened,
+        active_until=None if is_open else epoch.closed,
+        due=None if lease.suspended or timeout is None else ends + timeout,
+        place=place,
+    )
+
+
 def check(core: Any) -> None:
     """Verify every invariant of *core*, an `IdleReaper`; O(n).
 
@@ -55,8 +79,12 @@ def check(core: Any) -> None:
         if slot.epoch.slots.get(slot.key) is not slot:
             raise InvariantViolated(f"slot {slot.key} is not in the books of its epoch")
         places = (slot.epoch is core._open) + in_heap.count(slot) + (slot.timer is not None)
-        if places != 1:
-            raise InvariantViolated(f"slot {slot.key} waits in {places} places instead of one")
+        if places != (slot.key[0] is not None or slot.epoch is core._open):
+            raise InvariantViolated(
+                f"slot {slot.key} waits in {places} places instead of one, or none without a timeout"
+            )
+        if not places and not slot.live:
+            raise InvariantViolated(f"slot {slot.key} is empty, and nothing will drop it")
         armed += slot.live
         in_wheel += slot.timer is not None
         for lease in slot:

@@ -42,6 +42,13 @@ class Due(NamedTuple):
     key: Key
     leases: list[Lease]
 
+    @property
+    def timeout(self) -> float:
+        """Seconds."""
+        timeout = self.key[0]
+        assert timeout is not None  # what has none is never due
+        return timeout
+
 
 @dataclass(slots=True)
 class Counts:
@@ -243,7 +250,8 @@ class Law(ABC):
 
     def _report(self, due: list[Due], now: float) -> list[Expiry]:
         expired: list[Expiry] = []
-        for epoch, (timeout, reason), leases in due:
+        for group in due:
+            (epoch, (_, reason), leases), timeout = group, group.timeout
             instant = epoch.closed + timeout
             lateness = now - instant
             if leases and lateness > self._counts.max_lateness:

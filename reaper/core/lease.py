@@ -17,8 +17,8 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 from .slots import Slot
 from .timer import Timer
 
-Key = tuple[float, str]
-"""What the leases of one slot have in common besides their epoch: (timeout in seconds, reason)."""
+Key = tuple[float | None, str]
+"""What the leases of one slot have in common besides their epoch: (timeout in seconds, None for none; reason)."""
 
 OPEN = float("inf")
 """`Epoch.closed` while the epoch is open: nothing touched in it can be due."""
@@ -58,8 +58,10 @@ class IdleSlot(Slot):
 
     @property
     def due(self) -> float:
-        """The instant, inclusive, from which its silent leases may be reaped; infinite while its epoch is open."""
-        return self.epoch.closed + self.key[0]
+        """The instant, inclusive, from which its silent leases may be reaped; infinite while its epoch is open, and
+        without a timeout."""
+        timeout = self.key[0]
+        return OPEN if timeout is None else self.epoch.closed + timeout
 
 
 class Core(Protocol):
@@ -69,7 +71,7 @@ class Core(Protocol):
 
     def _suspend(self, lease: Any) -> bool: ...
     def _resume(self, lease: Any, now: float) -> bool: ...
-    def _retime(self, lease: Any, timeout: float, now: float, reason: str | None) -> bool: ...
+    def _retime(self, lease: Any, timeout: float | None, now: float, reason: str | None) -> bool: ...
     def _release(self, lease: Any) -> bool: ...
 
 
@@ -104,7 +106,7 @@ class Lease:
 
     @property
     def timeout(self) -> float | None:
-        """Seconds of silence allowed; None when not alive."""
+        """Seconds of silence allowed; None: no timeout, or not alive, which `alive` tells apart."""
         return None if self._chunk is None else self._slot.key[0]
 
     @property
@@ -139,11 +141,12 @@ class Lease:
         """
         return self._core._resume(self, now)
 
-    def retime(self, timeout: float, now: float, reason: str | None = None) -> bool:
+    def retime(self, timeout: float | None, now: float, reason: str | None = None) -> bool:
         """Put another timeout in force, counted from the last activity (touch first to count from now). O(1).
 
         Args:
-            timeout: Seconds, > 0. When that much silence has passed already, the lease is due at once.
+            timeout: Seconds, > 0. When that much silence has passed already, the lease is due at once. None: no
+                timeout, it is never due.
             now: Seconds on the clock of every other `now`.
             reason: Another reason; None keeps the one in force.
         Returns:
@@ -186,8 +189,8 @@ class Explanation:
     """Why a connection is still here, or until when. Times are seconds on the clock passed to the core."""
 
     uid: Any
-    timeout: float
-    """In force, seconds."""
+    timeout: float | None
+    """In force, seconds; None: no timeout."""
     reason: str
     """What a reap would give as its reason."""
     suspended: bool
@@ -196,18 +199,21 @@ class Explanation:
     active_until: float | None
     """...nor after this one; None: its epoch is still open."""
     due: float | None
-    """Reaped at the first wake at or after this instant if it stays silent. None when suspended. While the epoch is
-    open this is where it will be if the epoch closes on time."""
+    """Reaped at the first wake at or after this instant if it stays silent. While the epoch is open this is where it
+    will be if the epoch closes on time. None when suspended or without a timeout."""
     place: str
-    """Where it lies: 'ring', 'wheel level L slot S', or 'suspended'."""
+    """Where it lies: 'ring', 'wheel level L slot S', 'no timeout', or 'suspended'."""
 
     def __str__(self) -> str:
-        if self.due is None:
-            return f"{self.uid!r}: suspended (in use), cannot be reaped; timeout {self.timeout:g} s when it resumes"
+        timeout = "no timeout" if self.timeout is None else f"timeout {self.timeout:g} s"
+        if self.suspended:
+            return f"{self.uid!r}: suspended (in use), cannot be reaped; {timeout} when it resumes"
         until = "now" if self.active_until is None else f"{self.active_until:.3f}"
+        due = "never due" if self.due is None else f"due at {self.due:.3f}"
+        where = "" if self.due is None else f", in {self.place}"
         return (
             f"{self.uid!r}: last active between {self.active_from:.3f} and {until}, "
-            f"due at {self.due:.3f} ({self.reason}, timeout {self.timeout:g} s), in {self.place}"
+            f"{due} ({self.reason}, {timeout}){where}"
         )
 
 

@@ -15,7 +15,7 @@ from itertools import count
 from typing import Any
 
 from ..errors import DuplicateUid, UnknownUid, shown
-from .inside import check, oldest
+from .inside import check, explain, oldest
 from .law import MOVES_PER_CALL, Due, ErrorHook, Law, Spare
 from .lease import OPEN, Epoch, Explanation, Hook, IdleSlot, Key, Lease, Statistics, bind
 from .slots import remove
@@ -66,7 +66,7 @@ class IdleReaper(Law):
     def register(
         self,
         uid: Hashable,
-        timeout: float,
+        timeout: float | None,
         now: float,
         on: Hook | None = None,
         *,
@@ -77,7 +77,7 @@ class IdleReaper(Law):
 
         Args:
             uid: Any hashable; the key for `touch(uid)` and `explain(uid)`.
-            timeout: Seconds of silence allowed, > 0.
+            timeout: Seconds of silence allowed, > 0; None: no timeout, it is never due.
             now: Seconds; must not be less than any instant named before.
             on: Called with the `Expiry` when it is reaped.
             reason: A short stable name that the `Expiry` carries.
@@ -92,7 +92,8 @@ class IdleReaper(Law):
             DuplicateUid: uid is registered already. State unchanged.
         Cost: O(1). Every distinct (timeout, reason) adds one slot per epoch: share timeouts; draw jitter in ticks.
         """
-        timeout = check_timeout("timeout", timeout)
+        if timeout is not None:
+            timeout = check_timeout("timeout", timeout)
         now = check_now(now, self._latest)
         if since is not None:
             since = self._check_since(since, now)
@@ -173,8 +174,9 @@ class IdleReaper(Law):
         self._arm(lease, self._open, key)
         return True
 
-    def _retime(self, lease: Lease, timeout: float, now: float, reason: str | None) -> bool:
-        timeout = check_timeout("timeout", timeout)
+    def _retime(self, lease: Lease, timeout: float | None, now: float, reason: str | None) -> bool:
+        if timeout is not None:
+            timeout = check_timeout("timeout", timeout)
         now = check_now(now, self._latest)
         if lease._chunk is None:
             return False
@@ -228,6 +230,8 @@ class IdleReaper(Law):
                 slot.timer.cancel()
                 slot.timer = None
                 self._drop(slot)
+            elif not slot.live and slot.key[0] is None and slot.epoch is not self._open:
+                self._drop(slot)  # nothing else would: it waits nowhere
         return slot.key
 
     # ---- where slots wait ----------------------------------------------------------------------------------------
@@ -267,7 +271,9 @@ class IdleReaper(Law):
         del self._slots[slot]
 
     def _schedule(self, slot: IdleSlot) -> None:
-        """Put *slot*, whose epoch is closed, where it waits for its due instant."""
+        """Put *slot*, whose epoch is closed, where it waits for its due instant; nowhere if it has no timeout."""
+        if slot.key[0] is None:
+            return
         due = slot.due
         # A slot leaves the wheel a whole span before it is due, so the wheel's coarser time never delays a reap.
         near = seconds_to_tick(due, self._origin, self.tick) - self.wheel_size
@@ -350,7 +356,7 @@ class IdleReaper(Law):
             self._set_aside(lease, group.key, self._postponed)
             return True
         epoch = self._epoch_at(since)
-        if epoch.closed + group.key[0] <= now:
+        if epoch.closed + group.timeout <= now:
             return False
         self._move(lease, epoch, group.key)
         return True
@@ -403,25 +409,7 @@ class IdleReaper(Law):
         lease = self._leases.get(uid)
         if lease is None:
             raise UnknownUid(f"uid {shown(uid)} is not registered")
-        epoch, slot = lease._epoch, lease._slot
-        timeout, reason = slot.key
-        is_open = epoch is self._open
-        ends = self.epoch_ends if is_open else epoch.closed
-        place = "ring"
-        if lease.suspended:
-            place = "suspended"
-        elif slot.timer is not None and (where := self._wheel.locate(slot.timer)) is not None:
-            place = f"wheel level {where[0]} slot {where[1]}"
-        return Explanation(
-            uid=uid,
-            timeout=timeout,
-            reason=reason,
-            suspended=lease.suspended,
-            active_from=epoch.opened,
-            active_until=None if is_open else epoch.closed,
-            due=None if lease.suspended else ends + timeout,
-            place=place,
-        )
+        return explain(self, uid, lease)
 
     def oldest(self, n: int) -> list[Any]:
         """Up to *n* uids, longest idle first; suspended ones never. Ties (one epoch) in the order of arrival in a slot.

@@ -37,8 +37,6 @@ from .slices import PROBE_GRACE, REAPS_PER_SLICE, fair_slice
 from .sockets import unread
 from .watched import DeadlineKey, Probe, Ward, Watched, check_probe
 
-NEVER = 1e9
-
 
 class Driver:
     """Watches the connections of one event loop.
@@ -268,7 +266,13 @@ class Driver:
     # ---- connections ---------------------------------------------------------------------------------------------
 
     def register(
-        self, uid: Any, timeout: float, on: Hook | None = None, *, reason: str = "idle", since: Lease | None = None
+        self,
+        uid: Any,
+        timeout: float | None,
+        on: Hook | None = None,
+        *,
+        reason: str = "idle",
+        since: Lease | None = None,
     ) -> Lease:
         """`IdleReaper.register` as of now: a lease of the caller's, for what is no watched connection."""
         lease = self.core.register(uid, timeout, self.now(), on, reason=reason, since=since)
@@ -279,13 +283,13 @@ class Driver:
         """A number that was never used before."""
         return next(self._numbers)
 
-    def in_force(self, idle: float) -> float:
-        """The timeout for *idle* seconds, of which 0 is off."""
-        return NEVER if is_off(idle) else check_timeout("idle", idle)
+    def in_force(self, idle: float) -> float | None:
+        """The core's timeout for *idle* seconds; None, which is off, for 0."""
+        return None if is_off(idle) else check_timeout("idle", idle)
 
-    def later(self, idle: float) -> float:
-        """The timeout of a new connection: *idle* and its jitter; 0 is off."""
-        return NEVER if is_off(idle) else self._jitter.later(check_timeout("idle", idle))
+    def later(self, idle: float) -> float | None:
+        """The core's timeout for a new connection, *idle* and its jitter; None, which is off, for 0."""
+        return None if is_off(idle) else self._jitter.later(check_timeout("idle", idle))
 
     def check(self, idle: float | None, reason: str, probe: Probe | None, grace: float) -> None:
         """Refuse what `watch` would refuse.

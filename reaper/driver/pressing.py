@@ -56,7 +56,7 @@ def let_go(watcher: Watcher, verdict: Verdict, min_age: float, reasons: Collecti
         silent = 0.0 if explained.active_until is None else now - explained.active_until
         if silent < min_age:
             break  # and so are all after it
-        enough = silent >= explained.timeout * verdict.scale
+        enough = explained.timeout is not None and silent >= explained.timeout * verdict.scale
         if explained.reason not in reasons or not (enough or len(doomed) < verdict.evict):
             continue
         connection = watcher.waiting(uid)

@@ -54,8 +54,8 @@ class Steers(Protocol):
     def went_idle(self, connection: Ward) -> None:
         """It may leave, if everything is being drained."""
 
-    def in_force(self, idle: float) -> float:
-        """The timeout for *idle* seconds, of which 0 is off."""
+    def in_force(self, idle: float) -> float | None:
+        """The core's timeout for *idle* seconds; None, which is off, for 0."""
 
 
 class Ward:

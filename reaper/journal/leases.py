@@ -17,9 +17,6 @@ from ..errors import InvalidArgument
 from .log import ConnectionLog, Journal
 from .schema import peer_key
 
-OFF = 1e6
-"""Timeouts beyond so many seconds (eleven days) stand for "switched off"."""
-
 NOTABLE_SHARE = 0.05
 """Stalls beyond this share of a tick are logged."""
 
@@ -119,7 +116,7 @@ def peer_of(socket: Any) -> int | None:
 def timeout_ms(lease: Lease) -> int:
     """The timeout in force on *lease* in ms; 0: none, or it is suspended."""
     timeout = lease.timeout
-    return 0 if timeout is None or timeout > OFF or lease.suspended else round(timeout * 1e3)
+    return 0 if timeout is None or lease.suspended else round(timeout * 1e3)
 
 
 def _same(instant: float) -> float:

@@ -41,7 +41,7 @@ class AskedGuard(Guard):
         super().__init__(reaper, transport, shortest, lambda transport: ask(transport) is Phase.IN_FLIGHT)
         self._for_writing = (self._in_force("write"), "write")
 
-    def _in_force(self, name: str) -> float:
+    def _in_force(self, name: str) -> float | None:
         return self._driver.in_force(getattr(self._timeouts, name))
 
     def _moved(self, transport: Any, info: transports.TcpInfo) -> bool:

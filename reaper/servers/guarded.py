@@ -58,7 +58,7 @@ class Guarded(Ward):
     probe = None
     waiting: Waiting | Fresh | None
 
-    def _begin(self, timeout: float, reason: str) -> None:
+    def _begin(self, timeout: float | None, reason: str) -> None:
         """Watch it from now on."""
         shared = self.shared
         self._over = False

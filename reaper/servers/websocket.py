@@ -80,8 +80,9 @@ class GuardedTunnel(Guarded):
             return True
         if lease is not self.lease or isinstance(self.waiting, Waiting):
             return False
-        info = transports.tcp_info(self.transport)
-        return info is not None and info.sent_ago < self.shared.tunnel and not transports.queued(self.transport)
+        info, limit = transports.tcp_info(self.transport), self.shared.tunnel
+        taken = info is not None and (limit is None or info.sent_ago < limit)
+        return taken and not transports.queued(self.transport)
 
     def _rests_in(self, phase: Phase) -> bool:
         return phase is Phase.TUNNEL

@@ -164,7 +164,7 @@ class ParkingLot:
             self._epoll.register(fd, READABLE)
         return parked
 
-    def _admit(self, fd: int, timeout: float, reason: str, since: Lease | None = None) -> Any:
+    def _admit(self, fd: int, timeout: float | None, reason: str, since: Lease | None = None) -> Any:
         parked: Parked = self._type(fd)
         parked.lease = self.driver.register(parked, timeout, reason=reason, since=since)
         if fd >= len(self._by_fd):
