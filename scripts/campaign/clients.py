@@ -28,6 +28,8 @@ class Account:
     """What healthy clients saw."""
 
     asked: int = 0
+    late: int = 0
+    """Not judged: the client itself was so late with its request that the server may have closed before."""
     lost: list[str] = field(default_factory=list)
     worst: float = 0.0
     """Seconds that the slowest answer took."""
@@ -41,14 +43,22 @@ class Account:
         return dict(Counter(self.lost))
 
 
+LATE = "late: the client took too long itself"
+OWN_LAG = 1.0
+"""Seconds from connect(2) to the request; from here on the client is not judged. Servers on trial wait for 2 s."""
+
+
 async def ask(address: Address, target: str = "/") -> str:
     """One request on a connection of its own; "" if it was answered with 200, else what went wrong."""
+    began = time.monotonic()
     try:
         reader, writer = await asyncio.wait_for(asyncio.open_connection(*address), PATIENCE)
     except (OSError, TimeoutError) as error:
         return f"connect: {type(error).__name__}"
     try:
         writer.write(f"GET {target} HTTP/1.1\r\nHost: campaign\r\nConnection: close\r\n\r\n".encode())
+        if time.monotonic() - began > OWN_LAG:
+            return LATE
         said = await asyncio.wait_for(reader.read(), PATIENCE)
     except (OSError, TimeoutError) as error:
         return f"answer: {type(error).__name__}"
@@ -72,7 +82,10 @@ async def keep_asking(address: Address, until: Callable[[], bool], account: Acco
     while not until():
         account.asked += 1
         began = time.monotonic()
-        if problem := await ask(address):
+        problem = await ask(address)
+        if problem == LATE:
+            account.late += 1
+        elif problem:
             account.lost.append(problem)
         account.answered(began)
         await asyncio.sleep(pause)

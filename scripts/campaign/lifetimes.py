@@ -22,6 +22,8 @@ from .trials import Outcome, Say
 
 ROUNDS = ((600, 18_000), (120, 10_000), (0, 2_000))
 """From how many seconds on, so many connections per round; an hour's campaign plays a million lifetimes."""
+SHARE = {"echo": 1, "http": 6}
+"""One worker answers so many times fewer clients: a saturated server is late, and that is no growth."""
 GROWTH_BYTES = 4 << 20
 """That one worker may grow by after its first rounds: what the allocator keeps differs from round to round."""
 
@@ -38,7 +40,7 @@ def lifetimes(kind: str, folder: Path, seconds: float, say: Say) -> Outcome:
     sizes: list[int] = []
     descriptors: list[int] = []
     leases: list[float] = []
-    connections = next(count for least, count in ROUNDS if seconds > least)
+    connections = next(count for least, count in ROUNDS if seconds > least) // SHARE[kind]
     flags = ["--idle", "2s", "--keep-alive", "2s", "--first-byte", "2s", "--tick", "500ms", "--max-requests", "100000"]
     with serving(example(kind, "--workers", "1", *flags), folder / f"{kind}.log", session=True) as server:
         until = time.monotonic() + seconds

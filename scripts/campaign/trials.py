@@ -66,6 +66,8 @@ def run(main: Coroutine[Any, Any, None]) -> None:
 def outcome(account: Account, **figures: Any) -> Outcome:
     """Passed if nothing was lost."""
     told = {**figures, "asked": account.asked, "lost": len(account.lost)}
+    if account.late:
+        told["not judged, for the client was late"] = account.late
     if account.worst:
         told["slowest answer, s"] = round(account.worst, 2)
     return Outcome(not account.lost, told, [f"{count} x {why}" for why, count in account.losses.items()])
