@@ -46,6 +46,8 @@ TRIALS = [
           "a machine without memory for sockets", 0.04, trials.no_descriptors),
     Trial("attackers", "attackers of every kind: healthy clients are served, and every attacker's connection ends",
           "more addresses than one machine has", 0.1, trials.attackers),
+    Trial("nonsense", "malformed HTTP never kills the server and leaks no connection, lease or descriptor",
+          "bytes that no generator of ours makes", 0.05, trials.nonsense),
 ]  # fmt: skip
 
 

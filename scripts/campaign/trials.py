@@ -19,6 +19,7 @@ from typing import Any
 
 import psutil
 
+from ..interop import fuzz
 from ..serving import Server, example, serving
 from .clients import ATTACKS, Account, Talker, ask, attack, keep_asking
 
@@ -373,3 +374,11 @@ def attackers(folder: Path, seconds: float, say: Say) -> Outcome:
         result.failures.append(f"{left} connections are held 30 s after the attack")
     result.passed = not result.failures
     return result
+
+
+def nonsense(folder: Path, seconds: float, say: Say) -> Outcome:
+    """Malformed requests, odd splits and rude goodbyes."""
+    say(f"for {seconds:.0f} s")
+    figures = fuzz.trial(seconds, f"{folder.name}.log")
+    passed = bool(figures.pop("passed"))
+    return Outcome(passed, figures, [] if passed else ["see the figures"])
