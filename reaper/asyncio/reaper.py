@@ -22,7 +22,7 @@ from ..journal import Journal
 from ..metrics import LoopStatistics
 from ..policy.rates import Sweep
 from .connection import Connection
-from .waking import Alarm, after_two_passes, clock_of
+from .waking import Alarm, after_two_passes, clock_of, let_the_loop_read
 
 LOOKS_PER_TICK = 4
 """Looks at peers that have not taken all of what was sent to them: when they take some, no event says so."""
@@ -215,8 +215,7 @@ class AsyncioReaper:
         if window:
             check_timeout("window", window)
         driver.begin_drain(timeout)
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
+        await let_the_loop_read()
         pause: float | None = None
         for left in driver.drain_slices():
             pause = window / (left + 1) if pause is None else pause

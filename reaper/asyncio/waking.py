@@ -25,6 +25,12 @@ def clock_of(loop: asyncio.AbstractEventLoop) -> Callable[[], float]:
     return loop.time if isinstance(loop, asyncio.BaseEventLoop) else time.monotonic
 
 
+async def let_the_loop_read() -> None:
+    """Return when every socket with bytes has been read once: after two passes, on either loop."""
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+
+
 class Alarm:
     """The one timer.
 

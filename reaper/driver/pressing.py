@@ -6,11 +6,11 @@ unread, and whose lease says so by its reason, is ever let go; suspended ones ar
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from typing import Any, Protocol
+from collections.abc import Awaitable, Callable, Collection
+from typing import Any, NoReturn, Protocol
 
 from ..core.reaper import IdleReaper
-from ..policy.pressure import Verdict
+from ..policy.pressure import Gauge, Pressure, Reading, Verdict
 from .driver import Driver, unread_of
 from .watched import Ward
 
@@ -27,6 +27,9 @@ LOOKS = 1024
 class Watcher(Protocol):
     """The reaper of an adapter, as far as it is needed here."""
 
+    accepting: bool
+    """Whether new connections are welcome."""
+
     @property
     def driver(self) -> Driver:
         """What drives it."""
@@ -40,6 +43,41 @@ class Watcher(Protocol):
 
     def waiting(self, uid: Any) -> Ward | None:
         """The connection of *uid* if it waits for bytes with nothing else to do."""
+
+
+async def relieve(
+    watcher: Watcher,
+    pressure: Pressure,
+    let_the_loop_read: Callable[[], Awaitable[None]],
+    sleep: Callable[[float], Awaitable[object]],
+    *,
+    read: Callable[[int], Reading] | None = None,
+    every: float | None = None,
+    reasons: Collection[str] = IDLE_REASONS,
+) -> NoReturn:
+    """Read, judge and act until cancelled.
+
+    Args:
+        watcher: Whose connections may have to go.
+        pressure: Judges.
+        let_the_loop_read, sleep: The adapter's. As before any reap, a peer that has spoken is heard first.
+        read: Called with the number of connections; None: this process, by psutil.
+        every: Seconds between two readings; None: a tick.
+        reasons: Of leases that may be let go.
+    Raises:
+        ImportError: *read* is None and there is no psutil.
+    """
+    look = Gauge().read if read is None else read
+    try:
+        while True:
+            verdict = pressure.judge(look(len(watcher)))
+            watcher.accepting = verdict.accept
+            if verdict.scale < 1 or verdict.evict:
+                await let_the_loop_read()
+                pressure.evicted += let_go(watcher, verdict, pressure.min_age, reasons)
+            await sleep(watcher.core.tick if every is None else every)
+    finally:
+        watcher.accepting = True
 
 
 def let_go(watcher: Watcher, verdict: Verdict, min_age: float, reasons: Collection[str] = IDLE_REASONS) -> int:

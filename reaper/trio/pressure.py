@@ -10,8 +10,9 @@ from typing import NoReturn
 
 import trio
 
-from ..driver.pressing import IDLE_REASONS, let_go
-from ..policy.pressure import Gauge, Pressure, Reading
+from ..driver import pressing
+from ..driver.pressing import IDLE_REASONS
+from ..policy.pressure import Pressure, Reading
 from .loop import let_the_loop_read
 from .reaper import TrioReaper
 
@@ -24,26 +25,5 @@ async def relieve(
     every: float | None = None,
     reasons: Collection[str] = IDLE_REASONS,
 ) -> NoReturn:
-    """Read, judge and act until cancelled. Start it once, beside `run`.
-
-    Args:
-        watcher: Whose connections may have to go.
-        pressure: Judges.
-        read: Called with the number of connections; None: this process, by psutil.
-        every: Seconds between two readings; None: a tick.
-        reasons: Of leases that may be let go.
-    Raises:
-        ImportError: *read* is None and there is no psutil.
-    """
-    look = Gauge().read if read is None else read
-    try:
-        while True:
-            verdict = pressure.judge(look(len(watcher)))
-            watcher.accepting = verdict.accept
-            if verdict.scale < 1 or verdict.evict:
-                # As before any reap: a peer that has spoken is to be heard first.
-                await let_the_loop_read()
-                pressure.evicted += let_go(watcher, verdict, pressure.min_age, reasons)
-            await trio.sleep(watcher.core.tick if every is None else every)
-    finally:
-        watcher.accepting = True
+    """Read, judge and act until cancelled. Start it once, as a task next to the servers. Arguments as in `pressing`."""
+    await pressing.relieve(watcher, pressure, let_the_loop_read, trio.sleep, read=read, every=every, reasons=reasons)
