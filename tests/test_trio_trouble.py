@@ -331,6 +331,9 @@ async def test_what_is_printed_of_them_says_what_they_are_doing(autojump_clock):
             assert repr(r) == "<TrioReaper tick=1 s, running, 1 connections>"
             with connection.in_use():
                 assert "in use" in repr(connection)
+            connection.retime(0)
+            assert "armed, no timeout" in repr(connection)
+            connection.retime(5)
             await trio.sleep_forever()
         assert "reaped: idle" in repr(connection)
         async with r.parking_lot(ping, 5) as lot:

@@ -172,7 +172,8 @@ class Watched(Ward):
         state = f"reaped: {self.reason}" if self.reaped else "in use" if lease.suspended else "armed"
         if not self.reaped and not lease.alive:
             state = "ended"
-        return f"<{type(self).__name__} {self.uid} {state}, idle={lease.timeout} s, reason {lease.reason!r}>"
+        limit = "" if not lease.alive else ", no timeout" if lease.timeout is None else f", idle={lease.timeout} s"
+        return f"<{type(self).__name__} {self.uid} {state}{limit}, reason {lease.reason!r}>"
 
     def _cut(self, reason: str) -> None:
         """End the handler: cancel it, or close the transport."""
