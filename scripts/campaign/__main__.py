@@ -141,7 +141,7 @@ def document(report: dict[str, Any]) -> None:
         "|---|---|---|---|---|",
     ]
     for trial in report["trials"]:
-        pairs = [(name, f"{value:,}" if isinstance(value, int) else value) for name, value in trial["figures"].items()]
+        pairs = [(name, f"{value:,}" if type(value) is int else value) for name, value in trial["figures"].items()]
         seen = "; ".join(f"{name}: {value}" for name, value in pairs)
         verdict = "pass" if trial["passed"] else f"**FAIL**: {'; '.join(trial['failures'][:3])}"
         lines.append(f"| {trial['name']} | {trial['claim']} | {verdict} | {seen} | {trial['unseen']} |")
