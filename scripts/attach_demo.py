@@ -62,6 +62,9 @@ PERMIT = (
     "os.execv(sys.argv[1], sys.argv[1:])"
 )
 
+LAST_LOOK = 5.0
+"""Seconds for which attach may go on after the load, at most, to see the last clients go."""
+
 
 def main() -> int:
     """Run the demo. Exit status: 0 the law held, 1 it did not or something broke, 2 it cannot be run here."""
@@ -120,6 +123,8 @@ def run(connections: int, timeout: int, out: Path) -> int:
             )
         finally:
             cpu, elapsed = cost_of(guard.pid)
+            # The clients that lived have just gone. It looks for that once per half timeout: the journal is to say so.
+            time.sleep(min(timeout / 2, LAST_LOOK) + 2)
             guard.process.send_signal(signal.SIGINT)
             ended = guard.end()
     last = guard.said().splitlines()[-1] if guard.said() else ""
