@@ -46,8 +46,7 @@ PIPELINE = {
     "live": {"arguments", "session", "read", "html"},
     "report": {"arguments", "session", "read", "audit", "advise", "html"},
     "whatif": {"arguments", "session", "read", "audit", "advise", "html", "report"},
-    "generate": {"arguments", "session"},
-    "cli": {"arguments", "session", "html", "read", "audit", "advise", "live", "report", "whatif", "generate"},
+    "cli": {"arguments", "session", "html", "read", "audit", "advise", "live", "report", "whatif"},
     "__main__": {"cli"},
 }
 """The rooms of `reaper/pipeline/` likewise."""

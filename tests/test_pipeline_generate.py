@@ -17,11 +17,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from benchmarks.pipeline.generate.command import main
+from benchmarks.pipeline.generate.faults import FAULTS
+from benchmarks.pipeline.generate.run import Plan, generate
 from reaper.errors import InvalidArgument
 from reaper.journal.schema import COLUMNS, SEQUENCE_BITS, arrow_schema
-from reaper.pipeline import cli
-from reaper.pipeline.generate.faults import FAULTS
-from reaper.pipeline.generate.run import Plan, generate
 from reaper.pipeline.read.inputs import check
 from reaper.pipeline.read.runs import Timeline
 
@@ -34,7 +34,7 @@ def digests(directory: Path) -> dict[str, str]:
 
 
 def in_another_process(out: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "reaper.pipeline", "generate", "--out", str(out), *arguments]
+    command = [sys.executable, "-m", "benchmarks.pipeline.generate", "--out", str(out), *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
 
 
@@ -229,7 +229,7 @@ def test_a_bad_argument_is_one_line_and_status_2(
     arguments: list[str], wanted: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     try:
-        status: object = cli.main(["generate", "--out", str(tmp_path), *arguments])
+        status: object = main(["--out", str(tmp_path), *arguments])
     except SystemExit as stopped:
         status = stopped.code
     assert status == 2

@@ -14,12 +14,12 @@ pytest.importorskip("polars")
 if shutil.which("java") is None:
     pytest.skip("Spark needs Java 17 (Debian: apt-get install openjdk-17-jre-headless)", allow_module_level=True)
 
+from benchmarks.pipeline.generate.faults import FAULTS
+from benchmarks.pipeline.generate.run import Plan, generate
 from benchmarks.pipeline.rivals import ENGINES
 from benchmarks.pipeline.worker import Listener, form_of_connections, form_of_rival
 from reaper.pipeline.advise.run import Policy, advise
 from reaper.pipeline.audit.run import Settings, audit
-from reaper.pipeline.generate.faults import FAULTS
-from reaper.pipeline.generate.run import Plan, generate
 from reaper.pipeline.read.inputs import Inputs, check
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]

@@ -46,9 +46,9 @@ COLOURS = {"spark": "#c2410c", "duckdb": "#0f766e", "polars": "#1d4ed8"}
 
 INTRODUCTION = """\
 What is compared: Spark in one process (the functions behind `python -m reaper.pipeline`), DuckDB and Polars with two
-threads each, on one generated journal (`python -m reaper.pipeline generate`), each in a fresh process, in interleaved
-rounds. All must give the same answers, to the last cell, or the run ends. No engine is warmed: the first question pays
-for Spark's compilers. The rivals are in `benchmarks/pipeline/rivals.py`; making them faster is welcome."""
+threads each, on one journal (`python -m benchmarks.pipeline.generate`), each in a fresh process, in interleaved rounds.
+All must give the same answers, to the last cell, or the run ends. No engine is warmed: the first question pays for
+Spark's compilers. The rivals are in `benchmarks/pipeline/rivals.py`; making them faster is welcome."""
 
 Sample = dict[str, Any]
 

@@ -33,8 +33,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from benchmarks.common import ROOT, machine
+from benchmarks.pipeline.generate.command import count
 from benchmarks.pipeline.rivals import ENGINES
-from reaper.pipeline.generate.command import count
 
 SCHEMA = "reaper-pipeline-benchmark/1"
 QUESTIONS = ("audit", "advise", "recompute")
@@ -138,7 +138,8 @@ def prepare(events: int, data: Path, seed: int, with_table: bool, note: Any) -> 
     if not raw.exists():
         note(f"generating {events:,} events")
         before = time.perf_counter()
-        command = [*python, "generate", "--events", str(events), "--seed", str(seed), "--out", str(raw)]
+        command = [sys.executable, "-m", "benchmarks.pipeline.generate", "--events", str(events)]
+        command += ["--seed", str(seed), "--out", str(raw)]
         made = subprocess.run([*command, "--json", "--quiet"], cwd=ROOT, capture_output=True, text=True, check=False)
         if made.returncode:
             raise RuntimeError(f"generate ended with {made.returncode}: {made.stderr[-2000:]}")

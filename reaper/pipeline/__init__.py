@@ -11,7 +11,6 @@ Room by room, in the order of their imports:
     advise/                survival of silences, from journals and from access logs; the timeout it recommends
     live/                  journals that grow
     report/ whatif/        the audit as a page; a journal replayed under other settings
-    generate/              journals of any size, to measure with; stands apart
     cli                    the commands, assembled
 
 In each room `command.py` declares the flags and `run.py` does the work. Nothing imports this package. Of the library it

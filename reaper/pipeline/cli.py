@@ -14,14 +14,13 @@ from ..config.flags import Parser
 from .advise import command as advise
 from .arguments import Fault, Run, place
 from .audit import command as audit
-from .generate import command as generate
 from .live import command as live
 from .read import command as compact
 from .report import command as report
 from .session import NoSpark
 from .whatif import command as whatif
 
-COMMANDS = (audit, advise, report, live, generate, whatif, compact)
+COMMANDS = (audit, advise, report, live, whatif, compact)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

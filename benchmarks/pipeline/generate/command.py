@@ -1,12 +1,17 @@
-"""The command `generate`."""
+"""The command that generates: its flags, and bad ones refused in one line."""
 
 from __future__ import annotations
 
 import argparse
+import json
 import re
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
 
-from ...errors import InvalidArgument
-from ..arguments import AddCommand, Fault, Progress, show
+from reaper.config.flags import Parser
+from reaper.errors import InvalidArgument
 
 _UNITS = {"": 1, "k": 1_000, "M": 1_000_000, "G": 1_000_000_000}
 
@@ -30,24 +35,34 @@ def faults(text: str) -> dict[str, int]:
     return found
 
 
-def add(command: AddCommand) -> None:
-    """Declare `generate`."""
-    sub = command("generate", _generate, "Write a realistic journal of any size, right or with faults planted.")
-    sub.add_argument(
+def main(argv: Sequence[str] | None = None) -> int:
+    """Write a journal. Exit status: 0 good, 2 bad arguments."""
+    parser = Parser(
+        prog="python -m benchmarks.pipeline.generate",
+        description="Write a realistic journal of any size, right or with faults planted.",
+    )
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="where it goes; made if missing")
+    parser.add_argument(
         "--events", type=count, default=1_000_000, metavar="N", help="rows, such as 500k or 50M; default 1M"
     )
-    sub.add_argument("--seed", type=int, default=1, metavar="N", help="same seed, same bytes; default 1")
-    sub.add_argument("--writers", type=int, default=8, metavar="N", help="server processes; default 8")
-    sub.add_argument("--mode", choices=("full", "gaps"), default="full", help="as a journal's; default full")
-    sub.add_argument("--days", type=float, default=31.0, metavar="N", help="how long they ran; default 31")
-    sub.add_argument(
+    parser.add_argument("--seed", type=int, default=1, metavar="N", help="same seed, same bytes; default 1")
+    parser.add_argument("--writers", type=int, default=8, metavar="N", help="server processes; default 8")
+    parser.add_argument("--mode", choices=("full", "gaps"), default="full", help="as a journal's; default full")
+    parser.add_argument("--days", type=float, default=31.0, metavar="N", help="how long they ran; default 31")
+    parser.add_argument(
         "--faults", type=faults, default={}, metavar="NAME=N,...",
         help="connections that break the law: early, late, missed, lost, duplicate, activity_after_end, missing_touch, "
         "backward",
     )  # fmt: skip
+    parser.add_argument("--json", action="store_true", help="print the summary as JSON")
+    parser.add_argument("--quiet", action="store_true", help="no progress on stderr")
+    arguments = parser.parse_args(argv)
+    began = time.monotonic()
 
+    def progress(text: str) -> None:
+        if not arguments.quiet:
+            print(f"[{time.monotonic() - began:6.1f} s] {text}", file=sys.stderr, flush=True)
 
-def _generate(arguments: argparse.Namespace, progress: Progress) -> int:
     from .run import Plan, generate
 
     try:
@@ -61,10 +76,10 @@ def _generate(arguments: argparse.Namespace, progress: Progress) -> int:
         )
         summary = generate(plan, arguments.out, progress)
     except InvalidArgument as error:
-        raise Fault(str(error)) from None
+        parser.error(str(error))
     text = (
         f"{summary['events']:,} rows of {summary['connections']:,} connections in {summary['files']} files, "
         f"{summary['bytes'] / 1e6:,.1f} MB: {arguments.out}"
     )
-    show(arguments, summary, text)
+    print(json.dumps(summary, indent=2) if arguments.json else text)
     return 0

@@ -16,7 +16,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from ...journal.schema import ACTIVITY, CONFIG, KINDS, OPEN, REAP, SCHEMA_VERSION, arrow_schema
+from reaper.journal.schema import ACTIVITY, CONFIG, KINDS, OPEN, REAP, SCHEMA_VERSION, arrow_schema
+
 from .habits import DEADLINE, LISTENER_OF, LISTENERS, OWN, TIMEOUT_MS, Codes, Ints
 
 ANCHOR_NS = 60 * 10**9

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ...journal.schema import ACTIVITY, CLOSE_PEER, OPEN, REAP
+from reaper.journal.schema import ACTIVITY, CLOSE_PEER, OPEN, REAP
+
 from .files import EOF, IDLE, Rows
 from .habits import CHATTY, MS, TIMEOUT_NS, S
 from .loop import Loop

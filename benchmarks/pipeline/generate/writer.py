@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...journal.schema import ACTIVITY, AVERTED, CLOSE_APP, CLOSE_PEER, CONFIG, DRAIN, OPEN, REAP, arrow_schema
+from reaper.journal.schema import ACTIVITY, AVERTED, CLOSE_APP, CLOSE_PEER, CONFIG, DRAIN, OPEN, REAP, arrow_schema
+
 from .faults import Fault, rows_of_fault
 from .files import (
     DONE,

@@ -16,8 +16,9 @@ from uuid import UUID
 
 import numpy as np
 
-from ...errors import InvalidArgument
-from ...journal.schema import KINDS, SEQUENCE_BITS, WRITER_BITS, connection_id
+from reaper.errors import InvalidArgument
+from reaper.journal.schema import KINDS, SEQUENCE_BITS, WRITER_BITS, connection_id
+
 from .faults import FAULTS, NEEDS_NS, Fault
 from .files import ANCHOR_NS, ROWS_PER_FILE, Sink, Wall
 from .habits import Ints, S
