@@ -11,6 +11,7 @@ import os
 import random
 import sys
 from collections.abc import Callable, Sequence
+from importlib import metadata
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
@@ -24,6 +25,8 @@ from .units import BadArgument, parse_address, parse_count, parse_duration, pars
 
 T = TypeVar("T")
 DEFAULT_RATE = 4000.0
+INSTALLED = "reaper-loadgen"
+"""What the command is called where it is installed."""
 LONG_TO_JUDGE = 100_000
 """Connections whose judgement takes seconds, and is announced."""
 
@@ -37,17 +40,8 @@ class Parser(argparse.ArgumentParser):
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
-    parser = Parser(
-        prog="loadgen",
-        description="Expects to be closed: measures when a server hangs up against when it should.",
-    )
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=Parser)
-    add_run(commands)
-    add_probe(commands, reading)
-    add_simulate(commands, reading)
-    add_behaviours(commands)
-    add_schema(commands)
-    options = parser.parse_args(arguments)
+    name = INSTALLED if Path(sys.argv[0]).stem == INSTALLED else "loadgen"
+    options = make_parser(name).parse_args(arguments)
     try:
         status: int = options.run(options)
         sys.stdout.flush()
@@ -56,12 +50,49 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except BadArgument as error:
-        print(f"loadgen {options.command}: {error}", file=sys.stderr)
+        print(f"{name} {options.command}: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print(f"loadgen {options.command}: interrupted before there was anything to report", file=sys.stderr)
+        print(f"{name} {options.command}: interrupted before there was anything to report", file=sys.stderr)
         return 130
     return status
+
+
+def make_parser(name: str) -> Parser:
+    """The parser of the program *name*."""
+    parser = Parser(
+        prog=name,
+        description="Expects to be closed: measures when a server hangs up against when it should.",
+    )
+    parser.add_argument("--version", action="version", version=f"{name} {version()}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=Parser)
+    add_run(commands)
+    add_probe(commands, reading)
+    add_simulate(commands, reading)
+    add_behaviours(commands)
+    add_schema(commands)
+    completion = commands.add_parser("completion", help="print the script by which a shell completes this command")
+    completion.add_argument("shell", choices=("bash", "zsh", "tcsh"), help="whose script; needs shtab")
+    completion.set_defaults(run=run_completion)
+    return parser
+
+
+def version() -> str:
+    """Of the distribution that this is part of; it carries the library's."""
+    try:
+        return metadata.version("idle-reaper")
+    except metadata.PackageNotFoundError:
+        return "of a checkout that is not installed"
+
+
+def run_completion(options: argparse.Namespace) -> int:
+    """`reaper-loadgen completion`."""
+    try:
+        import shtab
+    except ImportError:
+        raise BadArgument("completion needs shtab: pip install 'idle-reaper[completion]'") from None
+    print(shtab.complete(make_parser(INSTALLED), options.shell))
+    return 0
 
 
 def reading(parse: Callable[[str], T]) -> Callable[[str], T]:

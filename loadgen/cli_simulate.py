@@ -12,7 +12,7 @@ from typing import Any
 from .judge.thresholds import parse_threshold
 from .plan.plan import DEFAULT_MIX, Law, make_plan
 from .plan.scenario import from_mix, load_scenario
-from .units import parse_count, parse_positive_duration, seconds, size
+from .units import BadArgument, parse_count, parse_positive_duration, seconds, size
 
 ADAPTERS = ("core", "trio")
 RAMP = 60.0
@@ -71,7 +71,10 @@ def run_simulate(options: argparse.Namespace) -> int:
     progress = None if options.quiet or not sys.stderr.isatty() else _show
     before, started, used = rss_bytes(), perf_counter(), process_time()
     if options.adapter == "trio":
-        from .simulate_trio import simulate_trio
+        try:
+            from .simulate_trio import simulate_trio
+        except ImportError:
+            raise BadArgument("--adapter trio needs trio: pip install 'idle-reaper[trio]'") from None
 
         seen = simulate_trio(plan, faults, progress)
     else:

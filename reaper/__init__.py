@@ -24,7 +24,7 @@ from .errors import (
     UnknownUid,
 )
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"  # and in pyproject.toml
 
 __all__ = [
     "IdleReaper",

@@ -1,28 +1,93 @@
-"""`python -m reaper`: one command per subject. Exit status: 0 good, 1 what was checked failed, 2 bad arguments."""
+"""`reaper`, or `python -m reaper`: one command per subject. Exit status: 0 good, 1 what was checked failed, 2 bad
+arguments.
+
+The rule of this door: *a command costs what it imports, and says what it lacks*. The pipeline is imported only where it
+is asked for.
+"""
 
 from __future__ import annotations
 
+import argparse
+import os
 import sys
 from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any
 
-from .attach.command import add_commands as add_attach
 from .config.command import add_commands
-from .config.flags import Parser
+from .config.flags import Parser, add_completion, add_version
+from .errors import NotInstalled
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line *arguments* (those of the process by default) and return the exit status."""
-    parser = Parser(prog="python -m reaper", description="Explain a configuration of reaper; guard any running server.")
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    add_commands(commands)
-    add_attach(commands)
-    parsed = parser.parse_args(arguments)
-    status: int = parsed.run(parsed)
+    given = sys.argv[1:] if arguments is None else list(arguments)
+    name = "reaper" if Path(sys.argv[0]).stem == "reaper" else "python -m reaper"
+    try:
+        parsed = make_parser(name, pipeline=given[:1] == ["pipeline"]).parse_args(given)
+        status: int = parsed.run(parsed)
+        sys.stdout.flush()
+    except NotInstalled as error:
+        print(f"{name}: {error}", file=sys.stderr)
+        return 2
+    except BrokenPipeError:
+        # The reader has gone; what the interpreter flushes at its end must not meet the pipe again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except KeyboardInterrupt:
+        return 130
     return status
 
 
-if __name__ == "__main__":
+def make_parser(name: str, *, pipeline: bool) -> Parser:
+    """The parser of the program *name*.
+
+    Args:
+        name: What messages call the program.
+        pipeline: Whether the commands of the pipeline are in it, which takes half a second.
+    Raises:
+        NotInstalled: the pipeline needs something that is not installed. The message is one line.
+    """
+    parser = Parser(
+        prog=name, description="Explain a configuration of reaper; guard any running server; read journals."
+    )
+    add_version(parser)
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    add_commands(commands)
     try:
-        sys.exit(main())
-    except KeyboardInterrupt:
-        sys.exit(130)
+        attach: Any = import_module(".attach.command", __package__)
+        attach.add_commands(commands)
+    except NotInstalled as error:  # another system than Linux
+        _refuse(commands, "attach", error)
+    summary = "questions to journals and access logs, answered with Spark"
+    inner = commands.add_parser("pipeline", help=summary, description=summary)
+    if pipeline:
+        # By its name: nothing imports the pipeline.
+        cli: Any = import_module(".pipeline.cli", __package__)
+        cli.add_commands(inner.add_subparsers(required=True, metavar="COMMAND"))
+    add_completion(commands, _everything)
+    return parser
+
+
+def _refuse(commands: Any, name: str, why: NotInstalled) -> None:
+    """Add the command *name*, which cannot run here."""
+
+    def run(_: argparse.Namespace) -> int:
+        raise why
+
+    command = commands.add_parser(name, help=f"not here: {why}", add_help=False, prefix_chars="\0")
+    command.add_argument("any", nargs="*")
+    command.set_defaults(run=run)
+
+
+def _everything() -> argparse.ArgumentParser:
+    """Of the installed program, with every command that this installation can run."""
+    try:
+        return make_parser("reaper", pipeline=True)
+    except NotInstalled:
+        return make_parser("reaper", pipeline=False)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
-from .servers.aiohttp import guard, run_app
+from .errors import needs
+
+with needs("reaper.aiohttp", "aiohttp"):
+    from .servers.aiohttp import guard, run_app
 
 __all__ = ["run_app", "guard"]

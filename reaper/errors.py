@@ -6,8 +6,13 @@ the caller may correct it and call again. Messages say what was wrong, which val
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
+
+_POSIX = ("fcntl", "resource", "termios")
+"""Modules of the standard library that Windows does not have."""
 
 
 def shown(value: object) -> str:
@@ -78,3 +83,36 @@ class HookErrors(ReaperError, ExceptionGroup[Exception]):
 
     def derive(self, errors: Sequence[Exception]) -> HookErrors:  # type: ignore[override]
         return HookErrors(self.message, errors, self.expired)
+
+
+class NotInstalled(ReaperError, ModuleNotFoundError):
+    """This installation lacks what was asked for. The message says what to install, or where it works.
+
+    Attributes:
+        name: The module that was not found.
+    """
+
+
+@contextmanager
+def needs(door: str, package: str) -> Iterator[None]:
+    """Around imports of other packages: what is not installed is said in one line, with what installs it.
+
+    Args:
+        door: What needs them, as the user knows it.
+        package: For `pip install`.
+    Raises:
+        NotInstalled: one is not.
+    """
+    try:
+        yield
+    except NotInstalled:
+        raise
+    except ModuleNotFoundError as error:
+        missing = (error.name or __name__).partition(".")[0]
+        if missing == __name__.partition(".")[0]:
+            raise  # a fault of ours
+        if missing in _POSIX:
+            why = f"{door} needs Linux or macOS: {sys.platform} has no {missing}; the core (`import reaper`) works"
+        else:
+            why = f"{door} needs {missing}: pip install '{package}'"
+        raise NotInstalled(why, name=error.name) from None

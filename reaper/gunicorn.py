@@ -8,12 +8,15 @@ from __future__ import annotations
 import warnings
 from typing import Any, ClassVar
 
-try:
-    from uvicorn_worker import UvicornWorker as _Worker  # type: ignore[import-not-found]
-except ImportError:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # uvicorn's own is the same, until it is removed
-        from uvicorn.workers import UvicornWorker as _Worker
+from .errors import needs
+
+with needs("reaper.gunicorn", "uvicorn-worker"):
+    try:
+        from uvicorn_worker import UvicornWorker as _Worker  # type: ignore[import-not-found]
+    except ImportError:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # uvicorn's own is the same, until it is removed
+            from uvicorn.workers import UvicornWorker as _Worker
 
 __all__ = ["UvicornWorker"]
 

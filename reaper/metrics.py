@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from .core.lease import Statistics
+from .errors import needs
 
 __all__ = [
     "LoopStatistics",
@@ -156,8 +157,8 @@ class ReaperCollector:
     """
 
     def __init__(self, statistics: Callable[[], LoopStatistics] | None, *more: Told) -> None:
-        from prometheus_client import core
-
+        with needs("ReaperCollector", "idle-reaper[prometheus]"):
+            from prometheus_client import core
         self._core = core
         self._statistics = statistics
         self._more = more
@@ -193,7 +194,8 @@ def instrument(meter: Any, statistics: Callable[[], LoopStatistics], *more: Told
     Raises:
         ImportError: there is no opentelemetry-api.
     """
-    observation = importlib.import_module("opentelemetry.metrics").Observation
+    with needs("instrument", "idle-reaper[opentelemetry]"):
+        observation = importlib.import_module("opentelemetry.metrics").Observation
 
     def observe(name: str) -> Callable[[object], list[Any]]:
         def observed(options: object) -> list[Any]:

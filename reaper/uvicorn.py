@@ -10,7 +10,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from .config.settings import ReaperConfig
-from .errors import ConfigError
+from .errors import ConfigError, NotInstalled, needs
 
 if TYPE_CHECKING:
     from .servers.uvicorn import H11, Auto, HttpTools, loop, metrics
@@ -21,11 +21,15 @@ __all__ = ["HttpTools", "H11", "Auto", "loop", "metrics"]
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"reaper.uvicorn has no {name!r}; it has {', '.join(__all__)}")
-    import uvicorn
+    try:
+        with needs("reaper.uvicorn", "idle-reaper[uvicorn]"):
+            import uvicorn
 
-    from .servers import names
-    from .servers import uvicorn as guarded
-
+            from .servers import names
+            from .servers import uvicorn as guarded
+    except NotInstalled as error:
+        print(error, file=sys.stderr)
+        raise SystemExit(2) from None
     if lost := names.missing():
         lowest, latest = names.TESTED
         _refuse(f"uvicorn {uvicorn.__version__} has no {', '.join(lost)}; install uvicorn >={lowest}, <={latest}")

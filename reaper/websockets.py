@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
-from .servers.websockets import GuardedConnection, connection
+from .errors import needs
+
+with needs("reaper.websockets", "websockets"):
+    from .servers.websockets import GuardedConnection, connection
 
 __all__ = ["connection", "GuardedConnection"]

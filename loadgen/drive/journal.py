@@ -29,7 +29,7 @@ class ClientJournal:
 
             self.journal = Journal(directory, tick=tick, gap_threshold=min(LEAST_GAP_SHARE * timeout, 1.0))
         except ImportError as error:
-            raise BadArgument(f"--journal {directory}: {error}: install pyarrow, or leave the option out") from None
+            raise BadArgument(f"--journal {directory}: {error}; or leave the option out") from None
         except OSError as error:
             raise BadArgument(
                 f"--journal {directory}: {error.strerror}: give a directory that can be written"

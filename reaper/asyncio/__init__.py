@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from ..driver.slices import PROBE_GRACE, REAPS_PER_SLICE
-from ..driver.watched import Probe
-from ..metrics import LoopStatistics
-from .connection import Connection
-from .loops import loop_factory
-from .pressure import relieve
-from .protocols import Protocol, guard
-from .reaper import AsyncioReaper, journal_clock, open_reaper, reaper_of
-from .streams import WatchedReader, start_server
+from ..errors import needs
+
+with needs("reaper.asyncio", "idle-reaper"):
+    from ..driver.slices import PROBE_GRACE, REAPS_PER_SLICE
+    from ..driver.watched import Probe
+    from ..metrics import LoopStatistics
+    from .connection import Connection
+    from .loops import loop_factory
+    from .pressure import relieve
+    from .protocols import Protocol, guard
+    from .reaper import AsyncioReaper, journal_clock, open_reaper, reaper_of
+    from .streams import WatchedReader, start_server
 
 __all__ = [
     "open_reaper",

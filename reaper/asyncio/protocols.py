@@ -14,8 +14,10 @@ from typing import Any
 
 from ..core.lease import Expiry, Lease
 from ..core.ticks import check_timeout, seconds_to_tick
+from ..driver import sockets
 from ..driver.driver import Driver
 from ..driver.watched import Ward, Watched
+from ..errors import NotInstalled
 from . import transports
 from .reaper import AsyncioReaper, reaper_of
 
@@ -88,6 +90,7 @@ class Guard(Ward):
     probe = None
 
     def __init__(self, reaper: AsyncioReaper, transport: Any, idle: float | None, busy: Busy | None) -> None:
+        _kernel_must_tell()
         self._reaper = reaper
         self._driver = driver = reaper.driver
         self._busy = busy
@@ -249,13 +252,22 @@ def guard(
         reaper: Watches; None: the loop's own.
     Raises:
         InvalidArgument: idle is NaN, negative or infinite.
+        NotInstalled: the kernel is not Linux's, and does not say when bytes last moved.
     Cost: nothing per packet; a question to the kernel (0.7 us) per connection and *idle* seconds.
     Timing: as everywhere, and at most two hundredths of a second later.
     """
     if idle is not None and idle != 0:
         check_timeout("idle", idle)
+    _kernel_must_tell()
 
     def watch(transport: Any) -> None:
         Guard(reaper_of() if reaper is None else reaper, transport, idle, busy)
 
     return lambda: Gate(protocol_factory(), watch)
+
+
+def _kernel_must_tell() -> None:
+    if sockets.TCP_INFO < 0:
+        raise NotInstalled(
+            "a guard needs Linux: this kernel does not say when bytes last moved; watch, start_server and Protocol work"
+        )

@@ -53,7 +53,7 @@ def tcp_info(transport: Any) -> TcpInfo | None:
     if found is None:
         return None
     try:
-        raw = found.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _SIZE)
+        raw = found.getsockopt(socket.IPPROTO_TCP, sockets.TCP_INFO, _SIZE)
         sent, _, received, _ = _MILLISECONDS.unpack_from(raw, 44)
         return TcpInfo(sent / 1e3, received / 1e3, *_TOTALS.unpack_from(raw, 120))
     except (OSError, struct.error):

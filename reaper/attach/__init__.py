@@ -5,11 +5,14 @@
 
 from __future__ import annotations
 
-from .guard import Guard
-from .judge import Limits, Memory, Verdict, judge
-from .kernel import Kernel, Linux, Listener, Refusal
-from .tcpinfo import Snapshot
-from .watch import Event, Watch
+from ..errors import needs
+
+with needs("reaper.attach", "idle-reaper[attach]"):
+    from .guard import Guard
+    from .judge import Limits, Memory, Verdict, judge
+    from .kernel import Kernel, Linux, Listener, Refusal
+    from .tcpinfo import Snapshot
+    from .watch import Event, Watch
 
 __all__ = [
     "Guard",

@@ -17,7 +17,7 @@ from typing import Any
 from ..config.attach import Attach
 from ..config.flags import add_settings, settings
 from ..config.settings import ReaperConfig
-from ..errors import ConfigError, ReaperError
+from ..errors import ConfigError, ReaperError, needs
 from .judge import Limits
 from .kernel import Linux, Refusal, jiffy
 from .tcpinfo import JIFFIES_AGAINST_US
@@ -86,6 +86,8 @@ def limits_of(config: Attach) -> Limits:
 def run(parsed: argparse.Namespace) -> int:
     """Run the command; returns the exit status."""
     try:
+        if not sys.platform.startswith("linux"):
+            raise Refusal(f"needs Linux, whose kernel knows when each connection last spoke; this is {sys.platform}")
         config = ReaperConfig.load(parsed.config, overrides=settings(parsed)).attach
         limits = limits_of(config)
         with ExitStack() as stack:
@@ -99,11 +101,9 @@ def run(parsed: argparse.Namespace) -> int:
 
 
 def _watch(parsed: argparse.Namespace, config: Attach, limits: Limits, stack: ExitStack) -> int:
-    try:
+    with needs("this", "idle-reaper[attach]"):
         from .runner import Runner
         from .targets import ByListen, ByPid, ByUser, Target, parse_address
-    except ImportError as error:
-        raise Refusal(f"{error}: install psutil, or idle-reaper[attach]") from None
     kernel = Linux(parsed.pid)
     stack.callback(kernel.close)
     target: Target
@@ -145,7 +145,7 @@ def _open_journal(runner: Any, directory: Path, stack: ExitStack) -> None:
     except OSError as error:
         raise Refusal(f"--journal {directory}: {error.strerror}: give a directory that can be written") from None
     except ImportError as error:
-        raise Refusal(f"--journal {directory}: {error}: install pyarrow, or leave it out") from None
+        raise Refusal(f"--journal {directory}: {error}, or leave it out") from None
     runner.keep(journal)
 
 
@@ -153,10 +153,8 @@ def _serve_metrics(runner: Any, text: str, stack: ExitStack) -> None:
     from .books import families
     from .targets import parse_address
 
-    try:
+    with needs(f"--metrics {text}", "idle-reaper[prometheus]"):
         from prometheus_client import CollectorRegistry, start_http_server
-    except ImportError as error:
-        raise Refusal(f"--metrics {text}: {error}: install prometheus-client, or leave it out") from None
     from ..metrics import ReaperCollector
 
     address = parse_address(text)

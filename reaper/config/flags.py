@@ -7,9 +7,11 @@ says, and their values go through the same checks as those of a file.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable
+import sys
+from collections.abc import Callable, Iterable
 from typing import Any, NoReturn
 
+from ..errors import needs
 from .options import Switch
 from .settings import OPTIONS
 
@@ -22,6 +24,35 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Print *message* after the program's name and exit; the usage is one `--help` away."""
         self.exit(2, f"{self.prog}: {message}\n")
+
+
+def add_version(parser: argparse.ArgumentParser) -> None:
+    """Give *parser* the flag `--version`."""
+    door: Any = sys.modules[__name__.partition(".")[0]]  # imported before any module within
+    parser.add_argument("--version", action="version", version=f"reaper {door.__version__}")
+
+
+def add_completion(commands: Any, whole: Callable[[], argparse.ArgumentParser]) -> None:
+    """Add `completion` to *commands*, argparse's subparsers: the script by which a shell completes the program.
+
+    Args:
+        commands: Of the program.
+        whole: Makes the parser of all that is to be completed, named as the user types it.
+    """
+    command = commands.add_parser(
+        "completion",
+        help="print the script by which a shell completes this command",
+        description="Print the script by which a shell completes this command, to be sourced. Needs shtab.",
+    )
+    command.add_argument("shell", choices=("bash", "zsh", "tcsh"), help="whose script")
+
+    def run(parsed: argparse.Namespace) -> int:
+        with needs("completion", "idle-reaper[completion]"):
+            import shtab
+        print(shtab.complete(whole(), parsed.shell))
+        return 0
+
+    command.set_defaults(run=run)
 
 
 def add_settings(parser: argparse.ArgumentParser, sections: Iterable[str], prefix: str = "") -> None:

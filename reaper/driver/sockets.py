@@ -18,6 +18,9 @@ from typing import Protocol
 TCP_NOTSENT_LOWAT = 25
 """linux/tcp.h; the socket module of CPython 3.11 does not name it."""
 
+TCP_INFO: int = getattr(socket, "TCP_INFO", -1)
+"""Linux has it. Elsewhere it is an option that no kernel knows, and its answer an error."""
+
 _CLOSE_WAIT = 8  # tcp_info.tcpi_state: the peer has shut its sending side
 _BYTES_ACKED = 120  # offset of tcp_info.tcpi_bytes_acked, a u64
 
@@ -59,7 +62,7 @@ def acknowledged(connected: HasOptions) -> int | None:
     Of an accepted connection. Where this side connected, its SYN counts as one byte more.
     """
     try:
-        info = connected.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _BYTES_ACKED + 8)
+        info = connected.getsockopt(socket.IPPROTO_TCP, TCP_INFO, _BYTES_ACKED + 8)
     except OSError:
         return None
     acked: int = struct.unpack_from("Q", info, _BYTES_ACKED)[0] if len(info) >= _BYTES_ACKED + 8 else -1
@@ -69,7 +72,7 @@ def acknowledged(connected: HasOptions) -> int | None:
 def peer_has_shut(connected: HasOptions) -> bool:
     """Whether the peer of a TCP socket has said that it will send no more."""
     try:
-        return connected.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] == _CLOSE_WAIT
+        return connected.getsockopt(socket.IPPROTO_TCP, TCP_INFO, 1)[0] == _CLOSE_WAIT
     except OSError:
         return False
 

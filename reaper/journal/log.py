@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..core.ticks import check_count, check_timeout
-from ..errors import InvalidArgument, shown
+from ..errors import InvalidArgument, needs, shown
 from .schema import (
     ACTIVITY,
     AVERTED,
@@ -213,7 +213,8 @@ class Journal:
         self._dropped = 0
         self._writer: Writer | None = None
         if mode != "off":
-            from .writer import Writer  # here, because it imports pyarrow
+            with needs("a journal", "idle-reaper[journal]"):
+                from .writer import Writer  # here, because it imports pyarrow
 
             metadata = {
                 "run": secrets.token_hex(6),

@@ -6,52 +6,47 @@ progress goes to stderr.
 
 from __future__ import annotations
 
+import argparse
 import sys
 import time
 from collections.abc import Sequence
+from functools import partial
+from typing import Any
 
-from ..config.flags import Parser
-from .advise import command as advise
-from .arguments import Fault, Run, place
-from .audit import command as audit
-from .live import command as live
-from .read import command as compact
-from .report import command as report
-from .session import NoSpark
-from .whatif import command as whatif
+from ..config.flags import Parser, add_version
+from ..errors import NotInstalled, needs
+
+with needs("reaper.pipeline", "idle-reaper[pipeline]"):
+    from .advise import command as advise
+    from .arguments import Fault, Run, place
+    from .audit import command as audit
+    from .live import command as live
+    from .read import command as compact
+    from .report import command as report
+    from .session import NoSpark
+    from .whatif import command as whatif
 
 COMMANDS = (audit, advise, report, live, whatif, compact)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status."""
-    arguments = _parser().parse_args(argv)
-    began = time.monotonic()
-
-    def progress(text: str) -> None:
-        if not arguments.quiet:
-            print(f"[{time.monotonic() - began:6.1f} s] {text}", file=sys.stderr, flush=True)
-
-    try:
-        status: int = arguments.run(arguments, progress)
-    except (Fault, NoSpark, FileNotFoundError) as error:
-        print(f"{arguments.prog}: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print(f"{arguments.prog}: stopped", file=sys.stderr)
-        return 130
-    return status
-
-
-def _parser() -> Parser:
     parser = Parser(
         prog="python -m reaper.pipeline", description="Questions to journals and access logs, answered with Spark."
     )
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    add_version(parser)
+    add_commands(parser.add_subparsers(required=True, metavar="COMMAND"))
+    arguments = parser.parse_args(argv)
+    status: int = arguments.run(arguments)
+    return status
+
+
+def add_commands(commands: Any) -> None:
+    """Add every command of the pipeline to *commands*, argparse's subparsers; each sets `run` to what runs it."""
 
     def command(name: str, run: Run, summary: str) -> Parser:
         sub: Parser = commands.add_parser(name, help=summary, description=summary)
-        sub.set_defaults(run=run, prog=sub.prog)
+        sub.set_defaults(run=partial(_run, run), prog=sub.prog)
         sub.add_argument("--out", type=place, required=True, metavar="DIR", help="where results go; made if missing")
         sub.add_argument(
             "--master", metavar="URL", help="a Spark master, or sc://... ; default: what the environment says"
@@ -62,4 +57,21 @@ def _parser() -> Parser:
 
     for module in COMMANDS:
         module.add(command)
-    return parser
+
+
+def _run(run: Run, arguments: argparse.Namespace) -> int:
+    began = time.monotonic()
+
+    def progress(text: str) -> None:
+        if not arguments.quiet:
+            print(f"[{time.monotonic() - began:6.1f} s] {text}", file=sys.stderr, flush=True)
+
+    try:
+        with needs(arguments.prog, "idle-reaper[pipeline]"):
+            return run(arguments, progress)
+    except (Fault, NoSpark, NotInstalled, FileNotFoundError) as error:
+        print(f"{arguments.prog}: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print(f"{arguments.prog}: stopped", file=sys.stderr)
+        return 130

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..core.ticks import check_timeout
-from ..errors import InvalidArgument
+from ..errors import InvalidArgument, needs
 from ..metrics import Family
 
 CGROUP = Path("/sys/fs/cgroup")
@@ -152,8 +152,8 @@ def limits_here(connections: int = 0) -> Limits:
     Raises:
         ImportError: there is no psutil.
     """
-    import psutil
-
+    with needs("pressure", "idle-reaper[pressure]"):
+        import psutil
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     memory = min(filter(None, (cgroup_memory(), psutil.virtual_memory().total)))
     return Limits(0 if soft == resource.RLIM_INFINITY else soft, memory, connections)
@@ -187,8 +187,8 @@ class Gauge:
     """
 
     def __init__(self) -> None:
-        import psutil
-
+        with needs("pressure", "idle-reaper[pressure]"):
+            import psutil
         self._process = psutil.Process(os.getpid())
         self._memory = 0
 

@@ -7,21 +7,24 @@ The rule of this room: *it is the only one that imports trio, and all of trio's 
 
 from __future__ import annotations
 
-from ..driver.slices import LONGEST_SLICE, PROBE_GRACE, REAPS_PER_SLICE, fair_slice
-from ..driver.sockets import unread
-from ..driver.watched import Probe
-from ..metrics import LoopStatistics
-from .accepting import accept
-from .connection import Connection
-from .lingering import Silent
-from .loop import let_the_loop_read
-from .parked import ParkableStream, Parked
-from .parking import ParkingLot
-from .pressure import relieve
-from .reaper import TrioReaper, journal_clock, open_reaper
-from .serve import serve_parked, serve_tcp
-from .streams import SocketStream, WatchedSocket, WatchedStream
-from .waking import WakingLot
+from ..errors import needs
+
+with needs("reaper.trio", "idle-reaper[trio]"):
+    from ..driver.slices import LONGEST_SLICE, PROBE_GRACE, REAPS_PER_SLICE, fair_slice
+    from ..driver.sockets import unread
+    from ..driver.watched import Probe
+    from ..metrics import LoopStatistics
+    from .accepting import accept
+    from .connection import Connection
+    from .lingering import Silent
+    from .loop import let_the_loop_read
+    from .parked import ParkableStream, Parked
+    from .parking import ParkingLot
+    from .pressure import relieve
+    from .reaper import TrioReaper, journal_clock, open_reaper
+    from .serve import serve_parked, serve_tcp
+    from .streams import SocketStream, WatchedSocket, WatchedStream
+    from .waking import WakingLot
 
 __all__ = [
     "open_reaper",

@@ -1,0 +1,273 @@
+"""What users install: the source distribution is the whole checkout, the wheel runs by itself.
+
+The wheel is built from the unpacked source distribution and installed into an empty venv, without the network. What
+needs packages is tried twice: without them, and with those of this very environment lent to the venv.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import sysconfig
+import tarfile
+import time
+import tomllib
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import reaper
+from reaper.__main__ import main
+
+ROOT = Path(__file__).resolve().parent.parent
+SETTINGS = tomllib.loads((ROOT / "pyproject.toml").read_text())
+NOT_OURS = {
+    ".git",
+    ".venv",
+    "out",
+    "build",
+    "dist",
+    ".hypothesis",
+    "spark-warehouse",
+    "metastore_db",
+    "derby.log",
+    "site",
+}
+SOON = 30.0
+
+
+def test_the_version_is_the_same_everywhere(capsys: pytest.CaptureFixture[str]) -> None:
+    assert SETTINGS["project"]["version"] == reaper.__version__
+    releases = [line for line in (ROOT / "CHANGELOG.md").read_text().splitlines() if line.startswith("## ")]
+    releases = [line for line in releases if line != "## Unreleased"]
+    assert all(re.fullmatch(r"## \d+\.\d+\.\d+ \(\d{4}-\d\d-\d\d\)", line) for line in releases)
+    assert releases[0].split()[1] == reaper.__version__
+    with pytest.raises(SystemExit) as caught:
+        main(["--version"])
+    assert (caught.value.code, capsys.readouterr().out) == (0, f"reaper {reaper.__version__}\n")
+
+
+def test_what_is_installed_for_everything_is_what_the_single_extras_install() -> None:
+    extras = SETTINGS["project"]["optional-dependencies"]
+
+    def packages(extra: str) -> set[str]:
+        found = set()
+        for package in extras[extra]:
+            inner = re.fullmatch(r"idle-reaper\[(.*)\]", package)
+            found |= set().union(*map(packages, inner[1].split(","))) if inner else {package}
+        return found
+
+    assert packages("all") == set().union(*(packages(extra) for extra in extras if extra not in ("all", "dev", "docs")))
+
+
+@pytest.mark.slow
+def test_a_shell_completes_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("shtab")
+    assert main(["completion", "bash"]) == 0
+    script = capsys.readouterr().out
+    assert {"check", "attach", "pipeline", "completion"} <= set(re.findall(r"[a-z]+", script))
+    assert "--min-in-rate" in script
+    assert "--client" in script  # of `pipeline audit`
+    assert subprocess.run(["bash", "-n"], input=script, text=True).returncode == 0
+
+
+class Installed:
+    """A venv with nothing but the wheel.
+
+    Attributes:
+        source, wheel: The distributions.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        tree = directory / "tree"
+        shutil.copytree(ROOT, tree, ignore=_not_ours)
+        _build("build_sdist", tree, directory)
+        (self.source,) = directory.glob("*.tar.gz")
+        with tarfile.open(self.source) as archive:
+            archive.extractall(directory / "source", filter="data")
+        (self.unpacked,) = (directory / "source").iterdir()
+        _build("build_wheel", self.unpacked, directory)
+        (self.wheel,) = directory.glob("*.whl")
+        self.bin = directory / "venv" / "bin"
+        subprocess.run([sys.executable, "-m", "venv", "--without-pip", directory / "venv"], check=True)
+        pip = [sys.executable, "-m", "pip", "--python", self.bin / "python", "install", "--no-index", "--no-deps"]
+        subprocess.run([*pip, self.wheel], check=True, stdout=subprocess.DEVNULL)
+        self.place = directory / "elsewhere"
+        self.place.mkdir()
+
+    def command(self, name: str, *arguments: str | Path, lent: bool = False) -> subprocess.CompletedProcess[str]:
+        """Run one of the venv's programs, with the packages of this environment *lent* to it or not."""
+        return subprocess.run(
+            [self.bin / name, *arguments],
+            cwd=self.place, env=self.environment(lent), capture_output=True, text=True, timeout=120,
+        )  # fmt: skip
+
+    def environment(self, lent: bool) -> dict[str, str]:
+        lender = {"PYTHONPATH": sysconfig.get_path("purelib")} if lent else {}
+        return {"PATH": f"{self.bin}:{os.environ['PATH']}", "HOME": str(self.place), **lender}
+
+
+def _not_ours(folder: str, names: list[str]) -> set[str]:
+    return {name for name in names if name in NOT_OURS or name.endswith((".egg-info", "cache__", "_cache"))}
+
+
+def _build(hook: str, tree: Path, into: Path) -> None:
+    call = f"import sys; from setuptools import build_meta; build_meta.{hook}(sys.argv[1])"
+    done = subprocess.run([sys.executable, "-c", call, into], cwd=tree, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
+    pytest.importorskip("setuptools", minversion="77")
+    return Installed(tmp_path_factory.mktemp("installed"))
+
+
+@pytest.mark.slow
+def test_the_source_distribution_is_the_whole_checkout(installed: Installed) -> None:
+    tree = installed.directory / "tree"
+    for made in ("idle_reaper.egg-info", "build"):
+        shutil.rmtree(tree / made, ignore_errors=True)
+    wanted = {path.relative_to(tree) for path in tree.rglob("*") if path.is_file()}
+    packed = {path.relative_to(installed.unpacked) for path in installed.unpacked.rglob("*") if path.is_file()}
+    assert {str(path) for path in wanted - packed} == set()
+    assert {Path("Makefile"), Path("constraints.txt"), Path("tests/test_core_law.py")} <= packed
+
+
+@pytest.mark.slow
+def test_the_wheel_holds_the_library_and_the_load_generator_and_nothing_else(installed: Installed) -> None:
+    with zipfile.ZipFile(installed.wheel) as archive:
+        files = {name for name in archive.namelist() if ".dist-info/" not in name}
+    ours = {str(path.relative_to(ROOT)) for path in (ROOT / "reaper").rglob("*.py")}
+    theirs = {f"reaper_{path.relative_to(ROOT)}" for path in (ROOT / "loadgen").rglob("*.*") if path.suffix != ".pyc"}
+    assert {name for name in files if name.endswith(".py") and name.startswith("reaper/")} == ours
+    assert {name for name in files if name.startswith("reaper_loadgen/")} == theirs
+    assert {name.partition("/")[0] for name in files} == {"reaper", "reaper_loadgen"}
+    assert "reaper/py.typed" in files
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        (["reaper", "--version"], f"reaper {reaper.__version__}"),
+        (["python", "-m", "reaper", "--version"], f"reaper {reaper.__version__}"),
+        (["reaper-loadgen", "--version"], f"reaper-loadgen {reaper.__version__}"),
+        (["reaper", "check"], "verdict: pass"),
+        (["python", "-c", "import reaper.asyncio, reaper.attach, reaper.config, reaper.metrics, reaper.policy"], ""),
+        (["reaper-loadgen", "behaviours"], "reconnect-storm"),
+        (["reaper-loadgen", "schema"], "reaper-loadgen-report/1"),
+        (["reaper-loadgen", "simulate", "--connections", "50", "--timeout", "5s", "--duration", "20s"], "PASS"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_without_any_other_package_it_does(installed: Installed, command: list[str], said: str) -> None:
+    done = installed.command(*command)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert said in done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        (["reaper", "pipeline", "audit"], "pip install 'idle-reaper[pipeline]'"),
+        (["python", "-m", "reaper.pipeline", "audit"], "pip install 'idle-reaper[pipeline]'"),
+        (["reaper", "attach", "--pid", "1", "--idle", "5m"], "pip install 'idle-reaper[attach]'"),
+        (["reaper", "completion", "bash"], "pip install 'idle-reaper[completion]'"),
+        (["reaper-loadgen", "completion", "bash"], "pip install 'idle-reaper[completion]'"),
+        (["reaper-loadgen", "run", "--target", "http://127.0.0.1:1", "--timeout", "1s"], "pip install h11"),
+        (["reaper-loadgen", "run", "--target", "127.0.0.1:1", "--timeout", "1s", "--journal", "j"], "[journal]'"),
+        (["reaper-loadgen", "run", "--target", "127.0.0.1:1", "--timeout", "1s", "--png", "p"], "install matplotlib"),
+        (["reaper-loadgen", "simulate", "--adapter", "trio"], "pip install 'idle-reaper[trio]'"),
+        (["python", "-c", "from reaper.uvicorn import Auto"], "pip install 'idle-reaper[uvicorn]'"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_a_command_that_lacks_a_package_says_so_in_one_line(
+    installed: Installed, command: list[str], said: str
+) -> None:
+    done = installed.command(*command)
+    assert (done.returncode, done.stdout) == (2, "")
+    (line,) = done.stderr.splitlines()
+    assert "needs" in line
+    assert said in line
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("door", "package"),
+    [
+        ("import reaper.trio", "'idle-reaper[trio]'"),
+        ("import reaper.aiohttp", "'aiohttp'"),
+        ("import reaper.websockets", "'websockets'"),
+        ("import reaper.gunicorn", "'uvicorn-worker'"),
+        ("import reaper.pipeline.cli", "'idle-reaper[pipeline]'"),
+        ("import reaper.journal as j; j.Journal('j', tick=1)", "'idle-reaper[journal]'"),
+        ("import reaper.metrics as m; m.ReaperCollector(None)", "'idle-reaper[prometheus]'"),
+        ("import reaper.metrics as m; m.instrument(None, None)", "'idle-reaper[opentelemetry]'"),
+        ("import reaper.policy.pressure as p; p.limits_here()", "'idle-reaper[pressure]'"),
+    ],
+)
+def test_a_door_that_lacks_a_package_says_how_to_install_it(installed: Installed, door: str, package: str) -> None:
+    line = installed.command("python", "-c", door).stderr.splitlines()[-1]
+    assert line.startswith("reaper.errors.NotInstalled: ")
+    assert line.endswith(f"pip install {package}")
+
+
+@pytest.fixture(params=["README.md", "docs/guide.md"])
+def server(request: pytest.FixtureRequest, installed: Installed, tmp_path: Path) -> Iterator[str]:
+    """README's trio server with trio lent, the guide's asyncio server with nothing; with a timeout of a second."""
+    page, part = request.param, "reaper.asyncio" if "guide" in request.param else "reaper.trio.serve_tcp("
+    (text,) = (
+        text for text in re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.DOTALL) if part in text
+    )
+    host = "127." + ".".join(str(byte) for byte in (tmp_path.stat().st_ino % (1 << 22) + (3 << 22)).to_bytes(3, "big"))
+    with socket.create_server((host, 0)) as free:
+        port = free.getsockname()[1]  # nothing else listens on this host
+    text = text.replace('"127.0.0.1"', repr(host)).replace("8080", str(port)).replace("idle=30", "idle=1")
+    (tmp_path / "server.py").write_text(text)
+    environment = installed.environment(lent="guide" not in page)
+    process = subprocess.Popen([installed.bin / "python", "server.py"], cwd=tmp_path, env=environment)
+    deadline = time.monotonic() + SOON
+    while not _listens(host, port):
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    yield f"{host}:{port}"
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+
+
+def _listens(host: str, port: int) -> bool:
+    with socket.socket() as client:
+        return client.connect_ex((host, port)) == 0
+
+
+@pytest.mark.slow
+def test_the_installed_load_generator_passes_the_servers_of_the_documentation(
+    installed: Installed, server: str
+) -> None:
+    run = [
+        "run",
+        "--target",
+        server,
+        "--timeout",
+        "1s",
+        "--tick",
+        "1s",
+        "--connections",
+        "30",
+        "--quiet",
+    ]
+    done = installed.command("reaper-loadgen", *run, "--duration", "3s", "--mix", "silent=50,chatty=50")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "PASS" in done.stdout
