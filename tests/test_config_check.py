@@ -12,8 +12,8 @@ import pytest
 from reaper.__main__ import main
 from reaper.config import OPTIONS, ReaperConfig, command
 from reaper.config.balancers import BALANCERS
-from reaper.config.lint import Finding, estimate, lint
-from reaper.config.measure import measure, recommended
+from reaper.config.lint import IDLE_KEYS, Finding, estimate, lint
+from reaper.config.measure import measure, measure_sizes, recommended
 from reaper.config.reload import applied, changes
 from reaper.config.tables import BEGIN, END, markdown, rewrite
 
@@ -62,6 +62,20 @@ def test_a_tick_too_fine_burns_wakeups() -> None:
 def test_a_tick_longer_than_a_timeout_says_by_how_much_the_promise_is_broken() -> None:
     (found,) = (each for each in lint(config(reaper__tick="60s", timeouts__idle="5s")) if each.path == "reaper.tick")
     assert "after up to 65s, 13 times the promised time" in found.text
+
+
+IDLE_OFF = {f"timeouts__{key}": "0s" for key in IDLE_KEYS}
+
+
+@pytest.mark.parametrize(
+    ("limit", "tick"),
+    [("timeouts__max_age", "reaper__tick"), ("timeouts__request", "reaper__tick"), ("attach__idle", "attach__tick")],
+)
+def test_a_tick_is_judged_by_ages_and_by_what_attach_tolerates_too(limit: str, tick: str) -> None:
+    found = lint(config(**IDLE_OFF, **{limit: "5s", tick: "60s"}))
+    (error,) = (each for each in found if each.severity == "error")
+    assert error.path == tick.replace("__", ".")
+    assert limit.replace("__", ".") in error.text
 
 
 @pytest.mark.parametrize("behind", OPTIONS["server.behind"].kind.choices)  # type: ignore[attr-defined]
@@ -200,11 +214,23 @@ def test_check_needs_no_file(capsys: pytest.CaptureFixture[str], monkeypatch: py
     assert json.loads(capsys.readouterr().out)["values"] == {}
 
 
+def test_check_without_a_file_reads_the_one_that_the_servers_would(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    named, given = tmp_path / "named.toml", tmp_path / "given.toml"
+    named.write_text('[timeouts]\nidle = "7s"\n')
+    given.write_text('[timeouts]\nidle = "8s"\n')
+    monkeypatch.setenv("REAPER_CONFIG", str(named))
+    assert main(["check", "--changed"]) == 0
+    assert f"7s           {named}" in capsys.readouterr().out
+    assert main(["check", "--changed", str(given)]) == 0
+    assert f"8s           {given}" in capsys.readouterr().out
+
+
 def test_a_variable_that_sets_nothing_is_a_note(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("REAPER_IDLE", "3s")
-    monkeypatch.setenv("REAPER_CONFIG", "reaper.toml")
     assert main(["check", "--json"]) == 0
     (note,) = json.loads(capsys.readouterr().out)["findings"]
     assert (note["severity"], note["path"]) == ("note", "REAPER_IDLE")
@@ -222,6 +248,12 @@ def test_measured_ticks_trade_wake_ups_for_lateness() -> None:
     assert recommended(costs, config()).tick == 1.0  # a tenth of the shortest timeout, 10 s
 
 
+def test_wheel_sizes_differ_in_cost_and_never_in_the_lateness_of_a_close() -> None:
+    found = measure_sizes(config(reaper__wheel_size=100), 5.0, connections=50)
+    assert [size for size, _ in found] == [8, 64, 100, 512]
+    assert len({round(cost.latest - cost.longest, 6) for _, cost in found}) == 1
+
+
 @pytest.mark.slow
 def test_check_measures_and_recommends(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(command, "MEASURED_CONNECTIONS", 100)
@@ -233,6 +265,7 @@ def test_check_measures_and_recommends(capsys: pytest.CaptureFixture[str], monke
     assert main(["check", "--measure", "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert report["recommended_tick"] == 1.0
+    assert [each["wheel_size"] for each in report["wheel_sizes"]] == [8, 64, 512]
     assert {"tick", "wakeups_per_second", "microseconds", "longest", "cpu", "latest"} == set(report["ticks"][0])
 
 

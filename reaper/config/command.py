@@ -17,7 +17,7 @@ from ..errors import ConfigError
 from .durations import format_duration
 from .flags import add_settings, settings
 from .lint import Estimate, Finding, estimate, lint
-from .measure import Cost, measure, recommended, verdict
+from .measure import SIZED_CONNECTIONS, Cost, measure, measure_sizes, recommended, verdict
 from .settings import DEFAULT, OPTIONS, SECTIONS, ReaperConfig, suggest, unknown_variables
 from .tables import rewrite
 
@@ -33,7 +33,9 @@ def add_commands(commands: Any) -> None:
         description="Lint and explain a configuration. Defaults < FILE < environment REAPER_* < flags. "
         "Exit status: 0 good, 1 an error was found, 2 the configuration cannot be used.",
     )
-    check.add_argument("file", metavar="FILE", nargs="?", help="a TOML file, reaper.toml; without it: environment only")
+    check.add_argument(
+        "file", metavar="FILE", nargs="?", help="a TOML file; without it, the one that REAPER_CONFIG names, if any"
+    )
     check.add_argument("--json", action="store_true", help="print one JSON object")
     check.add_argument("--changed", action="store_true", help="only the settings that differ from their defaults")
     check.add_argument(
@@ -51,7 +53,7 @@ def add_commands(commands: Any) -> None:
 
 def _check(parsed: argparse.Namespace) -> int:
     try:
-        config = ReaperConfig.load(parsed.file, overrides=settings(parsed))
+        config = ReaperConfig.load(parsed.file or os.environ.get("REAPER_CONFIG"), overrides=settings(parsed))
     except ConfigError as error:
         if parsed.json:
             print(json.dumps({"schema": "reaper-check/1", "verdict": "unusable", "errors": str(error).splitlines()}))
@@ -96,7 +98,9 @@ def _as_json(
     }
     if costs:
         report["ticks"] = [dataclasses.asdict(each) for each in costs]
-        report["recommended_tick"] = recommended(costs, config).tick
+        report["recommended_tick"] = best = recommended(costs, config).tick
+        sizes = measure_sizes(config, best)
+        report["wheel_sizes"] = [{"wheel_size": size} | dataclasses.asdict(each) for size, each in sizes]
     return json.dumps(report, indent=2)
 
 
@@ -114,11 +118,12 @@ def _as_text(
                 origin += f"; default {found.kind.show(found.default) or '-'}"
             lines.append(f"  {found.key:18} {found.kind.show(config.get(path)) or '-':12} {origin}")
     each = f"{cost.bytes_per_connection:.0f} bytes each, measured here"
+    wakes = f"{cost.wakeups_per_second:g}"
     lines += [
         *([] if lines else ["every setting is at its default"]),
         "",
         f"memory    {cost.memory_bytes / 1e6:.1f} MB per worker for leases of {cost.connections} connections ({each})",
-        f"wake-ups  at most {cost.wakeups_per_second:g} per second and worker, none while no connection is open",
+        f"wake-ups  {wakes} per second and worker, and one when something is due; none while no connection is open",
         f"wheel     {cost.levels} level{'s' if cost.levels > 1 else ''}",
         "",
         *(_ticks(costs, config) if costs else []),
@@ -132,14 +137,19 @@ def _ticks(costs: list[Cost], config: ReaperConfig) -> list[str]:
     lines = [f"{'tick':>8} {'wake-ups/s':>11} {'us each':>8} {'longest':>9} {'CPU':>8} {'latest close':>13}"]
     for cost in costs:
         here = "  <- configured" if cost.tick == config.reaper.tick else ""
-        latest = "+" + format_duration(round(cost.latest, 3))
         lines.append(
             f"{format_duration(cost.tick):>8} {cost.wakeups_per_second:>11.4g} {cost.microseconds:>8.1f} "
-            f"{1e3 * cost.longest:>6.2f} ms {100 * cost.cpu:>6.3f} % {latest:>13}{here}"
+            f"{1e3 * cost.longest:>6.2f} ms {100 * cost.cpu:>6.3f} % {cost.latest:>+11.3f} s{here}"
         )
     best = recommended(costs, config)
-    lines.append(f'recommended: tick = "{format_duration(best.tick)}": {verdict(best, config)}')
-    return [*lines, ""]
+    shares = (f"{size}: {100 * cost.cpu:.3f} %" for size, cost in measure_sizes(config, best.tick))
+    return [
+        *lines,
+        "latest close: after the timeout, at worst; half of the promised tick is kept in hand for a loop that is busy",
+        f'recommended: tick = "{format_duration(best.tick)}": {verdict(best, config)}',
+        f"wheel_size, with timeouts of up to 10m and {SIZED_CONNECTIONS:,} connections: {', '.join(shares)}",
+        "",
+    ]
 
 
 def _table(parsed: argparse.Namespace) -> int:

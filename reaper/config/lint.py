@@ -19,6 +19,10 @@ from .settings import ReaperConfig
 Severity = Literal["error", "warning", "note"]
 
 
+AGE_KEYS = ("request", "max_age", "tunnel_age")
+"""Limits that no activity extends, and that are late by up to a tick like any other."""
+ATTACH_KEYS = ("idle", "first_byte", "max_age", "stalled_write")
+
 IDLE_KEYS = ("idle", "first_byte", "handshake", "headers", "body", "keep_alive", "write", "tunnel", "half_closed")
 """The timeouts that measure silence; the others measure age, grace or shutdown."""
 
@@ -44,7 +48,8 @@ class Estimate:
         connections: Open connections assumed, per worker.
         bytes_per_connection: Leases of one connection, measured on this machine just now.
         memory_bytes: `connections * bytes_per_connection`, per worker.
-        wakeups_per_second: Most wake-ups per worker; none while no connection is open.
+        wakeups_per_second: Wake-ups per worker that the precision takes; none while no connection is open. Each instant
+            at which something is due is one more.
         levels: Wheel levels the longest timeout needs.
     """
 
@@ -108,19 +113,26 @@ def _tick(config: ReaperConfig) -> Iterator[Finding]:
         wakes = f"{EPOCHS_PER_TICK / tick:.0f} times per second"
         text = f"{_show(tick)} wakes each worker up to {wakes}; {_show(BUSY_TICK)} is precise enough"
         yield Finding("warning", "reaper.tick", text)
-    timeouts = in_force(config)
-    if not timeouts:
+    ages = ((f"timeouts.{key}", getattr(config.timeouts, key)) for key in AGE_KEYS)
+    yield from _tick_against("reaper.tick", tick, [*in_force(config), *ages])
+    watched = [(f"attach.{key}", getattr(config.attach, key)) for key in ATTACH_KEYS]
+    yield from _tick_against("attach.tick", config.attach.tick, watched)
+
+
+def _tick_against(name: str, tick: float, limits: list[tuple[str, float]]) -> Iterator[Finding]:
+    """How late *tick* makes the shortest of *limits*, `(path, seconds)`, those of zero seconds left out."""
+    path, shortest = min(((path, limit) for path, limit in limits if limit > 0), key=lambda it: it[1], default=("", 0))
+    if not path:
         return
-    path, shortest = min(timeouts, key=lambda pair: pair[1])
     said = f"{_show(tick)} against {path} = {_show(shortest)}, the shortest timeout: a close is up to one tick late"
     if tick >= shortest:
         longest = _show(shortest + tick)
         times = f"{(shortest + tick) / shortest:.3g} times the promised time"
         text = f"{said}, after up to {longest}, {times}; use at most {_show(shortest / 4)}"
-        yield Finding("error", "reaper.tick", text)
+        yield Finding("error", name, text)
     elif tick > shortest * COARSE_SHARE:
         share = f"{100 * tick / shortest:.0f} %"
-        yield Finding("warning", "reaper.tick", f"{said}, {share} of it; {_show(shortest / 4)} would be 25 %")
+        yield Finding("warning", name, f"{said}, {share} of it; {_show(shortest / 4)} would be 25 %")
 
 
 def _balancers(config: ReaperConfig) -> Iterator[Finding]:
