@@ -18,6 +18,7 @@ from typing import Any
 from .config.command import add_commands
 from .config.flags import Parser, add_completion, add_version
 from .errors import NotInstalled
+from .top.command import add_commands as add_top
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -60,6 +61,7 @@ def make_parser(name: str, *, pipeline: bool) -> Parser:
         attach.add_commands(commands)
     except NotInstalled as error:  # another system than Linux
         _refuse(commands, "attach", error)
+    add_top(commands)
     summary = "questions to journals and access logs, answered with Spark"
     inner = commands.add_parser("pipeline", help=summary, description=summary)
     if pipeline:

@@ -6,7 +6,6 @@ import argparse
 import errno
 import importlib
 import importlib.util
-import logging
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -17,12 +16,15 @@ from reaper.config.flags import Parser, add_settings, settings
 from reaper.config.reload import applied
 from reaper.errors import ConfigError
 from reaper.journal import Journal
+from reaper.logs import configure
 from reaper.trio import journal_clock
 
 from . import echo, http
-from .listening import Listening
+from .listening import Listening, beside
+from .saying import say, speak
+from .status import Board
 from .tls import tls_context
-from .workers import CannotFit, Serve, Supervisor, Worker, descriptors, plan, say
+from .workers import CannotFit, Serve, Supervisor, Worker, descriptors, plan
 
 SERVERS = {"echo": "sends back what comes", "http": "speaks HTTP/1.1 and limits every kind of idleness"}
 
@@ -56,13 +58,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
         add_settings(command, ("server", "reaper", "timeouts", "limits"))
     parsed = parser.parse_args(arguments)
-    logging.basicConfig(format="%(levelname)s %(name)s: %(message)s", level=logging.WARNING)
 
     def load() -> ReaperConfig:
         return ReaperConfig.load(parsed.config, overrides=settings(parsed))
 
     try:
         config = load()
+        configure(config.reaper.log_format, config.reaper.log_level)
+        speak(config.reaper.log_format)
         if parsed.connections is not None and parsed.connections < 1:
             raise CannotFit(f"--connections {parsed.connections}: must be an integer >= 1")
         workers = plan(config.server.workers, parsed.connections, descriptors())
@@ -77,8 +80,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         asked = " (--share-port to take its place)" if error.errno == errno.EADDRINUSE and not parsed.share_port else ""
         print(f"cannot listen on {config.server.host}:{config.server.port}: {error.strerror}{asked}", file=sys.stderr)
         return 2
-    say(f"{parsed.kind}: idle {config.timeouts.idle:g} s, tick {config.reaper.tick:g} s")
-    return Supervisor(listening, workers, config.server.watchdog).run(serve)
+    try:
+        status = beside(config.server.status, share=parsed.share_port) if config.server.status else None
+    except (OSError, ValueError) as error:
+        listening.close()
+        print(f"server.status: cannot listen on {config.server.status}: {error}", file=sys.stderr)
+        return 2
+    say(f"{parsed.kind}: idle {config.timeouts.idle:g} s, tick {config.reaper.tick:g} s", event="starting")
+    if status is not None:
+        host, port = status.getsockname()[:2]
+        shown = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        say(f"status on http://{shown}/status, metrics on http://{shown}/metrics", event="status", host=host, port=port)
+    return Supervisor(listening, workers, config.server.watchdog, Board(workers, status)).run(serve)
 
 
 def _serve(

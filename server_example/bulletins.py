@@ -46,3 +46,7 @@ class Bulletins:
             if before[0] % 2 == 0 and _HEADER.unpack_from(self._memory, start) == before:
                 return text
         return b""
+
+    def all(self) -> list[bytes]:
+        """What each worker said last, by index."""
+        return [self.get(worker) for worker in range(self.workers)]

@@ -18,8 +18,10 @@ from reaper.config import ReaperConfig
 from reaper.config.reload import applied, changes
 from reaper.errors import ConfigError
 from reaper.journal import Journal
+from reaper.metrics import exposition, families
 from reaper.policy.pressure import Pressure, limits_here
 
+from .status import Desk
 from .tls import tls_context
 from .workers import Worker
 
@@ -120,8 +122,10 @@ async def serve(
         server = EchoServer(config, r, connections, lot)
         helpers.start_soon(_count, worker, r)
         helpers.start_soon(_reloads, worker, server, load)
-        if pressed:
-            helpers.start_soon(reaper.trio.relieve, r, Pressure(limits_here()))
+        pressure = Pressure(limits_here()) if pressed else None
+        helpers.start_soon(Desk(worker.board, worker.index, "echo", r, lambda: _metrics(r, pressure), pressure).run)
+        if pressure is not None:
+            helpers.start_soon(reaper.trio.relieve, r, pressure)
         await worker.accept(server.admit, r.welcome)
         if len(r):
             await trio.sleep(min(config.timeouts.drain_idle, config.timeouts.drain))  # bytes may be on their way
@@ -131,6 +135,11 @@ async def serve(
         _publish(worker, r)
         helpers.cancel_scope.cancel()
         connections.cancel_scope.cancel()
+
+
+def _metrics(r: reaper.trio.TrioReaper, pressure: Pressure | None) -> str:
+    more = () if pressure is None else pressure.families()
+    return exposition([({}, (*families(r.statistics()), *more))])
 
 
 async def _reloads(worker: Worker, server: EchoServer, load: Callable[[], ReaperConfig]) -> None:

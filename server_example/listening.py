@@ -113,6 +113,25 @@ class Listening:
                 each.close()
 
 
+def beside(address: str, *, share: bool = False) -> socket.socket:
+    """A listening socket on *address*, HOST:PORT, for the operator: one for all workers.
+
+    Raises:
+        OSError: the address cannot be had; EADDRINUSE also where a server of ours has it and *share* is False.
+        ValueError: it is no address.
+    """
+    host, colon, port = address.rpartition(":")
+    if not colon or not port.isdecimal() or int(port) > 65535:
+        raise ValueError(f"{address!r} is not HOST:PORT, for example 127.0.0.1:9180")
+    host = host.removeprefix("[").removesuffix("]")
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    if int(port) and not share:
+        _refuse_if_in_use(family, host, int(port))
+    made = _bound(family, host, int(port))
+    made.listen(16)
+    return made
+
+
 def empty(listening: socket.socket, admit: Callable[[socket.socket], object]) -> int:
     """Accept what waits in the backlog, then close *listening*. How many were accepted.
 

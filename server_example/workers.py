@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import faulthandler
 import gc
+import logging
 import math
 import mmap
 import os
@@ -28,7 +29,6 @@ import signal
 import socket
 import sys
 import time
-import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -39,9 +39,12 @@ import trio
 
 import reaper.trio
 
-from .bulletins import Bulletins
 from .listening import Listening, empty
 from .notify import Notify
+from .saying import say
+from .status import Board
+
+log = logging.getLogger("server_example")
 
 RESERVED_DESCRIPTORS = 256
 """Of each worker's descriptors: the loop's own, the standard streams, imports, log files."""
@@ -139,14 +142,14 @@ class Worker:
         index: Which of the workers it is; its successor is the same.
         listening: Accept from all of them.
         counters: Read by the supervisor.
-        bulletins: Read by every worker.
+        board: Where it says how it is, and every worker can read that.
     """
 
     def __init__(
-        self, index: int, listening: list[socket.socket], counters: Counters, bulletins: Bulletins, orders: int
+        self, index: int, listening: list[socket.socket], counters: Counters, board: Board, orders: int
     ) -> None:
         self.index = index
-        self.bulletins = bulletins
+        self.board = board
         self.listening = listening
         self.counters = counters
         self._orders = orders
@@ -264,14 +267,15 @@ class Supervisor:
         listening: The sockets they accept from. Closed when the drain begins.
         workers: How many.
         watchdog: Seconds without a sign of life after which a worker is killed and replaced; 0: it is never.
+        board: Where they say how they are; None: one that only they read.
     """
 
-    def __init__(self, listening: Listening, workers: int, watchdog: float = 30.0) -> None:
+    def __init__(self, listening: Listening, workers: int, watchdog: float = 30.0, board: Board | None = None) -> None:
         self._listening = listening
         self._watchdog = watchdog
         length = len(Counters.NAMES)
         shared = memoryview(mmap.mmap(-1, length * 8 * workers)).cast("d")
-        self._bulletins = Bulletins(workers)
+        self._board = Board(workers) if board is None else board
         self._slots = [_Slot(i, Counters(shared[i * length : (i + 1) * length])) for i in range(workers)]
         self._asked: float | None = None  # when the drain was asked for
         self._reload = self._end = self._draining = False
@@ -289,7 +293,7 @@ class Supervisor:
             self._watch(serve)
         finally:
             self._listening.close()
-        say(f"stopped: {self._line()}")
+        say(f"stopped: {self._line()}", event="stopped", status=self._status, **self._figures())
         return self._status
 
     def _note(self, number: int, frame: FrameType | None) -> None:
@@ -331,9 +335,9 @@ class Supervisor:
             # again and again while connections come; so it leaves alone what was there before, and looks less often.
             gc.freeze()
             gc.set_threshold(50_000, 20, 100)
-            trio.run(Worker(slot.index, mine, slot.counters, self._bulletins, orders).run, serve)
+            trio.run(Worker(slot.index, mine, slot.counters, self._board, orders).run, serve)
         except BaseException:
-            traceback.print_exc()
+            log.critical("worker %d failed", slot.index, exc_info=True)
             return 1
         return 0
 
@@ -372,11 +376,12 @@ class Supervisor:
                 self._announced = True
                 self._notify.ready()
                 where, count = self._listening, len(self._slots)
-                say(f"listening on {where.host}:{where.port} with {count} worker(s), pid {os.getpid()}")
+                said_where = {"event": "listening", "host": where.host, "port": where.port, "workers": count}
+                say(f"listening on {where.host}:{where.port} with {count} worker(s), pid {os.getpid()}", **said_where)
             if all(slot.pid for slot in self._slots) or self._draining:
                 self._notify.alive()
             if self._announced and now >= next_line and (line := self._line()) != said:
-                say(line)
+                say(line, event="figures", **self._figures())
                 said, next_line = line, now + 1.0
 
     def _tell(self, word: bytes) -> None:
@@ -417,16 +422,16 @@ class Supervisor:
         say(f"{what}; starting it again" + (f" in {delay:g} s" if delay else ""))
         slot.due = now + delay
 
+    def _figures(self) -> dict[str, float]:
+        """Of all workers, those that are gone included."""
+        found = {name: sum(slot.total(name) for slot in self._slots) for name in ("open", *Counters.SUMS)}
+        found["max_lag"] = max(max(slot.worst, slot.counters["max_lag"]) for slot in self._slots)
+        return found
+
     def _line(self) -> str:
-        total = {name: sum(slot.total(name) for slot in self._slots) for name in Counters.NAMES}
-        worst = max(max(slot.worst, slot.counters["max_lag"]) for slot in self._slots)
+        total = self._figures()
         return (
             f"open {total['open']:.0f}, accepted {total['accepted']:.0f}, reaped {total['reaped']:.0f}, "
-            f"averted {total['averted']:.0f}, worst loop lag {worst * 1000:.0f} ms, stalls {total['stalls']:.0f}, "
-            f"reaper task {total['reaper_cpu']:.2f} s CPU"
+            f"averted {total['averted']:.0f}, worst loop lag {total['max_lag'] * 1000:.0f} ms, "
+            f"stalls {total['stalls']:.0f}, reaper task {total['reaper_cpu']:.2f} s CPU"
         )
-
-
-def say(line: str) -> None:
-    """Print *line* at once, also into a pipe."""
-    print(line, flush=True, file=sys.stdout)

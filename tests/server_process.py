@@ -21,9 +21,13 @@ PATIENCE = 30.0
 
 
 class Process:
-    """A server in a process group of its own."""
+    """A server in a process group of its own.
 
-    def __init__(self, *arguments: str) -> None:
+    Args:
+        json_lines: Whether it was told to say everything in JSON.
+    """
+
+    def __init__(self, *arguments: str, json_lines: bool = False) -> None:
         self.running = subprocess.Popen(
             [sys.executable, "-m", "server_example", *arguments],
             cwd=ROOT,
@@ -37,7 +41,8 @@ class Process:
         self.said: list[str] = []
         self._reader = threading.Thread(target=self._read)
         self._reader.start()
-        host, port = self.says(r"^listening on (\S+):(\d+) ").groups()
+        begins = '"message": "' if json_lines else "^"
+        host, port = self.says(begins + r"listening on (\S+):(\d+) ").groups()
         self.address = (host, int(port))
 
     def _read(self) -> None:

@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 CORE = {"errors", "core"}
 PARTS = CORE | {"journal", "config", "metrics", "testing"}
-ADAPTER = PARTS - {"testing"} | {"policy", "driver"}
+ADAPTER = PARTS - {"testing"} | {"policy", "driver", "status"}
 SERVER = ADAPTER | {"asyncio", "servers"}
 ARROWS: Mapping[str, Collection[str]] = {
     "errors": (),
@@ -24,6 +24,8 @@ ARROWS: Mapping[str, Collection[str]] = {
     "config": CORE,
     "metrics": CORE,
     "testing": CORE,
+    "logs": CORE,
+    "status": (),
     "policy": CORE | {"config", "metrics"},
     "driver": ADAPTER - {"driver"},
     "trio": ADAPTER,
@@ -31,7 +33,8 @@ ARROWS: Mapping[str, Collection[str]] = {
     "servers": ADAPTER | {"asyncio"},
     **dict.fromkeys(["uvicorn", "gunicorn", "aiohttp", "websockets", "hypercorn", "threads"], SERVER),
     "attach": PARTS - {"testing"} | {"policy"},
-    "__main__": PARTS - {"testing"} | {"attach", "policy"},
+    "top": PARTS - {"testing"} | {"attach", "status"},
+    "__main__": PARTS - {"testing"} | {"attach", "policy", "top"},
     "pipeline": {"errors", "journal", "config"},
 }
 """The rooms of `reaper/`, and the rooms each may import."""
@@ -80,6 +83,7 @@ MAY: Mapping[str, Collection[str]] = {
     "journal": {"pyarrow"},
     "policy": {"psutil"},
     "attach": {"psutil", "rich"},
+    "top": {"rich"},
 }
 """The rooms of `reaper/` that may import more than the standard library, and what. The pipeline may import anything."""
 

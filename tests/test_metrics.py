@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reaper.journal import Journal
-from reaper.metrics import BOUNDS, Family, Histogram, ReaperCollector, families, instrument
+from reaper.metrics import BOUNDS, Family, Histogram, ReaperCollector, exposition, families, instrument, merged
 from reaper.policy.pressure import Limits, Pressure
 from reaper.trio import journal_clock, open_reaper
 
@@ -22,6 +22,7 @@ NAMES = [
     "reaper_leases",
     "reaper_leases_suspended",
     "reaper_parked",
+    "reaper_tick_seconds",
     "reaper_slots",
     "reaper_slots_in_wheel",
     "reaper_epochs",
@@ -31,7 +32,9 @@ NAMES = [
     "reaper_moved",
     "reaper_released",
     "reaper_lateness_seconds",
-    "reaper_lateness_bound_seconds",
+    "reaper_lateness_lower_seconds",
+    "reaper_lateness_upper_seconds",
+    "reaper_late",
     "reaper_tick_lag_seconds",
     "reaper_loop_lag_seconds",
     "reaper_loop_lag_max_seconds",
@@ -94,7 +97,7 @@ async def test_what_the_journal_lost_is_exported(autojump_clock, tmp_path):
 
 
 def test_every_metric_is_documented_by_its_name():
-    page = (Path(__file__).parent.parent / "docs" / "scale.md").read_text()
+    page = (Path(__file__).parent.parent / "docs" / "production.md").read_text()
     pressure = [family.name for family in Pressure(Limits()).families()]
     assert not [
         name for name in NAMES + JOURNAL_NAMES + pressure if f"`{name}`" not in page and f"`{name}_total" not in page
@@ -183,7 +186,44 @@ async def test_the_mean_lateness_is_the_one_a_user_would_measure(autojump_clock)
     mean = told.lateness.total / sum(told.lateness.counts)
     assert mean == pytest.approx(sum(measured) / len(measured), abs=0.02)
     assert mean > 0.2
-    assert told.lateness_bound == 0.25
+    assert told.lateness_lower.total <= sum(measured) <= told.lateness_upper.total
+    bounds = zip(told.lateness_lower.cumulative(), told.lateness_upper.cumulative(), strict=True)
+    for (bound, least), (_, most) in bounds:
+        assert most <= sum(each <= bound + 1e-9 for each in measured) <= least
+    assert told.late == 0
+
+
+@pytest.mark.trio
+async def test_a_connection_that_waits_its_turn_longer_than_a_tick_is_counted_as_late(autojump_clock):
+    async with open_reaper(tick=1.0, reaps_per_second=1) as r, trio.open_nursery() as nursery:
+
+        async def silent() -> None:
+            with r.watch(None, 5):
+                await trio.sleep_forever()
+
+        for _ in range(6):
+            nursery.start_soon(silent)
+        await trio.sleep(20)
+        seen = r.statistics()
+    assert sum(seen.lateness.counts) == 6
+    assert seen.late == sum(seen.lateness_lower.counts) - seen.lateness_lower.cumulative()[BOUNDS.index(1.0)][1]
+    assert seen.late >= 3
+
+
+def test_label_values_are_escaped_and_samples_of_one_metric_stand_together():
+    reason = Family("reaped", "counter", "By reason.", {'a "quoted" \\ one\n': 2}, "reason")
+    one = exposition([({}, [reason, Family("open", "gauge", "Open.", 0.5)])])
+    assert one.splitlines() == [
+        "# HELP reaped_total By reason.",
+        "# TYPE reaped_total counter",
+        r'reaped_total{reason="a \"quoted\" \\ one\n"} 2',
+        "# HELP open Open.",
+        "# TYPE open gauge",
+        "open 0.5",
+    ]
+    both = merged({"0": one, "1": "", "2": one}, "worker").splitlines()
+    assert both[3] == r'reaped_total{worker="2",reason="a \"quoted\" \\ one\n"} 2'
+    assert both[4:] == ["# HELP open Open.", "# TYPE open gauge", 'open{worker="0"} 0.5', 'open{worker="2"} 0.5']
 
 
 @pytest.mark.trio

@@ -54,8 +54,8 @@ def add_commands(commands: Any) -> None:
     attach.add_argument("--config", metavar="FILE", help="a reaper.toml, of which [attach] counts")
     attach.add_argument("--journal", type=Path, metavar="DIR", help="write what happens as journal files there")
     attach.add_argument("--metrics", metavar="HOST:PORT", help="serve Prometheus metrics there")
-    attach.add_argument("--json", action="store_true", help="print one JSON object per event")
-    add_settings(attach, ["attach"], prefix="attach-")
+    attach.add_argument("--json", action="store_true", help="print one JSON object per event: --log-format json")
+    add_settings(attach, ["attach", "reaper.log_format"], prefix="attach-")
     attach.set_defaults(run=run)
 
 
@@ -88,7 +88,9 @@ def run(parsed: argparse.Namespace) -> int:
     try:
         if not sys.platform.startswith("linux"):
             raise Refusal(f"needs Linux, whose kernel knows when each connection last spoke; this is {sys.platform}")
-        config = ReaperConfig.load(parsed.config, overrides=settings(parsed)).attach
+        loaded = ReaperConfig.load(parsed.config, overrides=settings(parsed))
+        config = loaded.attach
+        parsed.json = parsed.json or loaded.reaper.log_format == "json"
         limits = limits_of(config)
         with ExitStack() as stack:
             return _watch(parsed, config, limits, stack)

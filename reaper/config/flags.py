@@ -60,13 +60,13 @@ def add_settings(parser: argparse.ArgumentParser, sections: Iterable[str], prefi
 
     Args:
         parser: Gets one argument group per section.
-        sections: Names among `reaper.config.SECTIONS`.
+        sections: Names among `reaper.config.SECTIONS`; or `section.key`, for a single setting.
         prefix: Of the settings' flags, to be left out here.
     """
     for section in sections:
-        group = parser.add_argument_group(f"[{section}]")
+        group = parser.add_argument_group(f"[{section.partition('.')[0]}]")
         for found in OPTIONS.values():
-            if found.section == section:
+            if section in (found.section, found.path):
                 switch: dict[str, Any] = (
                     {"action": "store_const", "const": "true"}
                     if isinstance(found.kind, Switch)

@@ -57,6 +57,16 @@ class Reaper(Section):
         precedent="none known; HAProxy spreads closes when it stops",
         live=False,
     )
+    log_format: str = option(
+        "text", Text(("text", "json")), "Text, or one JSON object per line.", precedent="Envoy json_format", live=False
+    )
+    log_level: str = option(
+        "warning",
+        Text(("debug", "info", "warning", "error")),
+        "Least level that the servers log; at debug each close is a line.",
+        precedent="gunicorn loglevel; Envoy --log-level",
+        live=False,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,6 +254,13 @@ class Server(Section):
         Duration(least=1.0),
         "A worker whose loop has not turned for this long is killed and replaced.",
         precedent="gunicorn timeout 30 s; systemd WatchdogSec",
+        live=False,
+    )
+    status: str = option(
+        "",
+        Text(empty=True),
+        "HOST:PORT that serves /status (for `python -m reaper top`) and /metrics of all workers, for you alone.",
+        precedent="Envoy admin address; HAProxy stats socket",
         live=False,
     )
     tls_cert: str = option("", Text(empty=True), "Certificate chain in PEM; with tls_key it turns TLS on.", live=False)

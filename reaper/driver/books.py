@@ -33,6 +33,8 @@ class Books:
         reasons: Connections that the reaper ended, by reason.
         lateness: Of connections that came due: from the end of their timeout, counted from their last activity, to
             their close. Activity is known to its epoch only and counts as in the middle of it. Goes on counting.
+        lateness_lower, lateness_upper: The same with all activity at the end, and at the beginning, of its epoch.
+        late: Connections that were certainly closed more than a tick after the end of their timeout.
         journaled: Whether there is a journal.
     """
 
@@ -42,7 +44,8 @@ class Books:
         self._keeper = None if journal is None else Keeper(core, journal, clock.real)
         self._listener = listener
         self.reasons: Counter[str] = Counter()
-        self.lateness = Histogram()
+        self.lateness, self.lateness_lower, self.lateness_upper = Histogram(), Histogram(), Histogram()
+        self.late = 0
         self._judged = float("-inf")
 
     @property
@@ -94,16 +97,20 @@ class Books:
             for lease in leases:
                 self._keeper.averted(lease, now)
 
-    def expired(self, expired: list[Expiry]) -> None:
-        """These connections came due: count how late.
+    def expired(self, expired: list[Expiry], now: float) -> None:
+        """These connections came due and are closed *now*: count how late.
 
         None of them was due when all was last judged. What seems due since before then had its timeout shortened
         afterwards (a reload, a parking): that is no lateness.
         """
         for (epoch, due), alike in itertools.groupby(expired, key=_slot_of):  # a slot's leases are all equally late
-            late = sum(1 for _ in alike)
-            now = expired[0].now
-            self.lateness.add(now - max(due, self._judged) + (epoch.closed - epoch.opened) / 2, late)
+            count = sum(1 for _ in alike)
+            least, unknown = now - max(due, self._judged), epoch.closed - epoch.opened
+            self.lateness.add(least + unknown / 2, count)
+            self.lateness_lower.add(least, count)
+            self.lateness_upper.add(least + unknown, count)
+            if least > self._core.tick:
+                self.late += count
 
     def judged(self, now: float) -> None:
         """All that was due at *now* has been judged."""

@@ -174,9 +174,9 @@ class Driver:
         expired = self.core.expire(now, limit, self._final_check) if limit else []
         if self._bucket is not None:
             self._bucket.spend(len(expired))
-        self.books.expired([expiry for expiry in expired if self._is_connections(expiry.uid)])
+        self.books.expired([expiry for expiry in expired if self._is_connections(expiry.uid)], self.now())
         for expiry in expired:
-            ward = self._ward_of(expiry.uid)
+            ward = self.ward_of(expiry.uid)
             if ward is not None:
                 ward.reap(expiry.reason, expiry)
         if self._probed:
@@ -194,7 +194,8 @@ class Driver:
 
     # ---- the final check -----------------------------------------------------------------------------------------
 
-    def _ward_of(self, uid: Any) -> Ward | None:
+    def ward_of(self, uid: Any) -> Ward | None:
+        """The connection whose own lease has *uid*; None: it is a limit, a timer of the server's, or unknown."""
         if isinstance(uid, Ward):
             return uid
         try:
@@ -203,7 +204,7 @@ class Driver:
             return None
 
     def _is_connections(self, uid: Any) -> bool:
-        return type(uid) is DeadlineKey or self._ward_of(uid) is not None
+        return type(uid) is DeadlineKey or self.ward_of(uid) is not None
 
     def _final_check(self, leases: Sequence[Lease]) -> Mapping[Lease, float | None]:
         """Those of *leases* that must not be reaped now, because bytes are unread or a probe has yet to be answered,
@@ -213,7 +214,7 @@ class Driver:
         pardoned: list[Lease] = []
         for lease in leases:
             uid = lease.uid
-            ward = self._ward_of(_connection(uid))
+            ward = self.ward_of(_connection(uid))
             if ward is None:
                 continue
             if ward.pardon(lease):
@@ -390,7 +391,7 @@ class Driver:
 
     def waiting(self, uid: Any) -> Ward | None:
         """The connection of *uid* if it waits for bytes with nothing else to do; None if it is in use, or is none."""
-        ward = self._ward_of(uid)
+        ward = self.ward_of(uid)
         return None if ward is None or ward.busy else ward
 
     def statistics(self, parked: int = 0) -> LoopStatistics:
@@ -406,7 +407,10 @@ class Driver:
             parked=parked,
             reasons=MappingProxyType(books.reasons),
             lateness=books.lateness,
-            lateness_bound=self.core.epoch_length / 2,
+            lateness_lower=books.lateness_lower,
+            lateness_upper=books.lateness_upper,
+            late=books.late,
+            tick=self.core.tick,
             lags=clock.lags,
             journal=books.journal_statistics(),
         )

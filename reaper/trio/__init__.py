@@ -2,7 +2,7 @@
 
 The rule of this room: *it is the only one that imports trio, and all of trio's waiting is in it*. What decides is
 `reaper.driver`. Read `reaper` (the task), `connection`, `streams`, `serve`; then, for connections without a task,
-`parked`, `parking`, `lingering` and `waking`; then `accepting`, `loop` and `pressure`.
+`parked`, `parking`, `lingering` and `waking`; then `accepting`, `loop`, `pressure` and `status`.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ with needs("reaper.trio", "idle-reaper[trio]"):
     from .pressure import relieve
     from .reaper import TrioReaper, journal_clock, open_reaper
     from .serve import serve_parked, serve_tcp
+    from .status import serve_pages, serve_status, survey_of
     from .streams import SocketStream, WatchedSocket, WatchedStream
     from .waking import WakingLot
 
@@ -42,6 +43,9 @@ __all__ = [
     "ParkableStream",
     "Parked",
     "Silent",
+    "serve_status",
+    "serve_pages",
+    "survey_of",
     "accept",
     "let_the_loop_read",
     "relieve",

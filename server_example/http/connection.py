@@ -20,7 +20,7 @@ from reaper.config import ReaperConfig
 from reaper.policy import IDLE_PHASES, IdlePolicy, Phase
 from reaper.trio import TrioReaper, WakingLot
 
-from ..bulletins import Bulletins
+from ..status import Desk
 from .counters import Counters
 from .transport import RECEIVE_BYTES, Transport
 
@@ -48,8 +48,7 @@ class Host(Protocol):
     counters: Counters
     draining: bool
     lot: WakingLot | None
-    worker: int
-    bulletins: Bulletins | None
+    desk: Desk | None
 
     @property
     def watcher(self) -> TrioReaper:

@@ -17,6 +17,7 @@ from reaper.errors import ConfigError
 from reaper.journal import Journal
 from reaper.policy.pressure import Pressure, limits_here
 
+from ..status import Desk
 from ..workers import Worker
 from .server import HttpServer
 from .views import metrics
@@ -52,15 +53,15 @@ async def serve(
         AsyncExitStack() as stack,
     ):
         server = HttpServer(config, watcher)
-        server.worker = worker.index
-        if worker.bulletins.workers > 1:
-            server.bulletins = worker.bulletins
+        pressure = Pressure(limits_here()) if pressed else None
+        server.desk = Desk(worker.board, worker.index, "http", watcher, lambda: metrics(server, pressure), pressure)
         if parked:
             await stack.enter_async_context(server.parking())
         helpers.start_soon(_publish_often, worker, server)
         helpers.start_soon(_reloads, worker, server, load)
-        if pressed:
-            helpers.start_soon(reaper.trio.relieve, watcher, Pressure(limits_here()))
+        helpers.start_soon(server.desk.run)
+        if pressure is not None:
+            helpers.start_soon(reaper.trio.relieve, watcher, pressure)
         await worker.accept(server.admitting(handlers), watcher.welcome, server.not_accepted)
         await server.drain()
         if journal is not None:
@@ -99,5 +100,3 @@ def _publish(worker: Worker, server: HttpServer) -> None:
     worker.counters["accepted"] = server.counters.opened
     worker.counters["reaped"] = sum(server.counters.reaped.values())
     worker.counters.note(server.watcher.statistics())
-    if server.bulletins is not None:
-        server.bulletins.put(worker.index, metrics(server))

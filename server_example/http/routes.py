@@ -15,10 +15,13 @@ import trio
 
 from reaper.config.durations import parse_duration
 from reaper.errors import InvalidArgument
+from reaper.metrics import CONTENT_TYPE
 from reaper.policy.events import IdleEvents
+from reaper.status import JSON, document
+from reaper.trio import survey_of
 
 from .connection import Exchange, HttpError, Route
-from .views import connection_rows, connections_text, metrics_of_all
+from .views import connection_rows, connections_text, metrics
 
 PAGE = Path(__file__).parent / "web" / "connections.html"
 
@@ -28,7 +31,6 @@ LONGEST_SLEEP = 300.0  # seconds
 LONGEST = 86400.0  # seconds between two events at most
 
 TEXT = "text/plain; charset=utf-8"
-JSON = "application/json"
 HTML = "text/html; charset=utf-8"
 
 
@@ -146,7 +148,19 @@ async def tunnel(exchange: Exchange) -> None:
 
 async def show_metrics(exchange: Exchange) -> None:
     """`/metrics`: counters of all workers, for Prometheus."""
-    await exchange.respond(200, metrics_of_all(exchange.server), "text/plain; version=0.0.4; charset=utf-8")
+    desk = exchange.server.desk
+    kind, body = (CONTENT_TYPE, metrics(exchange.server).encode()) if desk is None else await desk.show_metrics()
+    await exchange.respond(200, body, kind)
+
+
+async def show_status(exchange: Exchange) -> None:
+    """`/status`: all workers as JSON, for `python -m reaper top`."""
+    desk = exchange.server.desk
+    if desk is None:
+        kind, body = JSON, document("http", [await survey_of(exchange.server.watcher)])
+    else:
+        kind, body = await desk.show_status()
+    await exchange.respond(200, body, kind, [("cache-control", "no-store")])
 
 
 async def show_connections(exchange: Exchange) -> None:
@@ -189,6 +203,7 @@ ROUTES: Mapping[str, Route] = {
     "/events": events,
     "/tunnel": tunnel,
     "/metrics": show_metrics,
+    "/status": show_status,
     "/connections": show_connections,
 }
 """The routes of the example, by path."""

@@ -28,7 +28,7 @@ from reaper.policy import ANSWERS, INSTANT, NOT_TAKEN, TOO_OLD, IdlePolicy, Phas
 from reaper.policy.rates import Sweep
 from reaper.trio import Parked, Silent, WakingLot
 
-from ..bulletins import Bulletins
+from ..status import Desk
 from ..tls import tls_context
 from .connection import Exchange, HttpConnection, HttpError, Route
 from .counters import Counters
@@ -79,8 +79,7 @@ class HttpServer:
         connections: Those open and not parked, in order of opening, and what is remembered of each.
         lot: Where connections are parked between two requests; None: nowhere.
         counters: What has happened so far.
-        worker: Which of the workers this is.
-        bulletins: What all of them say of themselves; None: this is the only one.
+        desk: Where all workers are answered for; None: there is only this one.
     Raises:
         ConfigError: certificate and key cannot be used.
     """
@@ -94,8 +93,7 @@ class HttpServer:
         self.connections: dict[HttpConnection, Kept] = {}
         self.lot: WakingLot | None = None
         self.draining = False
-        self.worker = 0
-        self.bulletins: Bulletins | None = None
+        self.desk: Desk | None = None
         self._routes = routes
         self._tls = tls_context(config)
         self._numbers = itertools.count()

@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from itertools import islice
-from math import inf
 from typing import Any
 
 import trio
 
 from reaper.errors import UnknownUid
-from reaper.metrics import Family, Histogram, families
+from reaper.metrics import Family, exposition, families
+from reaper.policy.pressure import Pressure
 
 from .connection import Host
 
@@ -92,41 +92,10 @@ def connections_text(table: Row) -> str:
     return "\n".join([*lines, ""])
 
 
-def metrics(server: Host) -> bytes:
+def metrics(server: Host, pressure: Pressure | None = None) -> str:
     """Everything that is counted, in Prometheus' text format: the server's own metrics, then the library's."""
-    return "".join(_text(family) for family in (*_families(server), *families(server.watcher.statistics()))).encode()
-
-
-def metrics_of_all(server: Host) -> bytes:
-    """The same of every worker, each sample labelled with its worker; of this one alone where there are no others.
-
-    Labelled and not summed: a worker that is replaced begins at zero, which a monitoring system understands of one
-    worker's counter and not of a sum. What the others say is up to half a second old.
-    """
-    own = metrics(server)
-    if server.bulletins is None:
-        return own
-    lines: dict[str, list[str]] = {}
-    for worker in range(server.bulletins.workers):
-        text = own if worker == server.worker else server.bulletins.get(worker)
-        head = ""
-        for line in text.decode().splitlines():
-            if line.startswith("# HELP"):
-                head = line
-                lines.setdefault(head, [])
-            elif line.startswith("# TYPE"):
-                head_and_type = lines[head]
-                if not head_and_type:
-                    head_and_type.append(line)
-            else:
-                lines[head].append(_labelled(line, worker))
-    return "".join(f"{head}\n" + "\n".join(found) + "\n" for head, found in lines.items()).encode()
-
-
-def _labelled(sample: str, worker: int) -> str:
-    key, _, value = sample.rpartition(" ")
-    name, brace, labels = key.partition("{")
-    return f'{name}{{worker="{worker}"{"," + labels if brace else "}"} {value}'
+    more = () if pressure is None else pressure.families()
+    return exposition([({}, (*_families(server), *families(server.watcher.statistics()), *more))])
 
 
 def _families(server: Host) -> Iterator[Family]:
@@ -135,31 +104,19 @@ def _families(server: Host) -> Iterator[Family]:
     if server.lot is not None:
         phases[PARKED] = len(server.lot)
     responses = {str(status): count for status, count in counters.responses.items()}
-    yield Family("http_connections", "gauge", "Open connections.", server.open)
+    yield Family("http_connections", "gauge", "Open connections, parked ones included.", server.open)
     yield Family("http_connections_in_phase", "gauge", "Open connections by phase.", phases, "phase")
     yield Family("http_connections_opened", "counter", "Connections accepted.", counters.opened)
     yield Family("http_connections_closed", "counter", "Connections closed.", counters.closed)
-    yield Family("http_connections_refused", "counter", "Connections beyond the limit.", counters.refused)
-    yield Family("http_connections_lost", "counter", "Connections broken off by the peer.", counters.lost)
+    yield Family(
+        "http_connections_refused",
+        "counter",
+        "Connections refused: max_connections were open.",
+        counters.refused,
+    )
+    yield Family("http_connections_lost", "counter", "Connections broken off by the client.", counters.lost)
     yield Family("http_accept_errors", "counter", "Errors of accept(2).", counters.accept_errors)
     yield Family("http_requests", "counter", "Requests begun.", counters.requests)
     yield Family("http_responses", "counter", "Responses by status.", responses, "status")
     yield Family("http_failures", "counter", "Routes that raised.", counters.failures)
     yield Family("http_reloads", "counter", "Configurations put in force by SIGHUP.", counters.reloads)
-
-
-def _text(family: Family) -> str:
-    name = family.name + ("_total" if family.kind == "counter" else "")
-    values = family.values
-    samples: list[tuple[str, float]]
-    if isinstance(values, Histogram):
-        buckets = values.cumulative()
-        samples = [(f'_bucket{{le="{"+Inf" if bound == inf else f"{bound:g}"}"}}', count) for bound, count in buckets]
-        samples += [("_sum", values.total), ("_count", buckets[-1][1])]
-    elif isinstance(values, Mapping):
-        samples = [(f'{{{family.label}="{value}"}}', number) for value, number in sorted(values.items())]
-    else:
-        samples = [("", values)]
-    lines = [f"# HELP {name} {family.doc}", f"# TYPE {name} {family.kind}"]
-    lines += [f"{name}{key} {number:.17g}" for key, number in samples]
-    return "\n".join(lines) + "\n"

@@ -1,0 +1,100 @@
+"""A picture of an `IdleReaper` for people: who has been silent for how long, where the slots wait, what is due next.
+
+One rule: *nothing is changed, and no step is long*. `count` visits every lease, `STEP` of them per step.
+"""
+
+from __future__ import annotations
+
+import heapq
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Callable, Generator, Iterable, Sequence
+from itertools import chain, islice
+from typing import Any
+
+from .lease import OPEN, Epoch, IdleSlot, Lease
+
+STEP = 2000
+"""Leases visited per step: about a millisecond."""
+
+LOOKS = 4000
+"""Leases that `upcoming` looks at, at most."""
+
+Label = Callable[[Lease], str | None]
+"""What a lease counts as; None: not at all."""
+
+
+def count(
+    core: Any, now: float, label: Label, bounds: Sequence[float]
+) -> Generator[None, None, dict[tuple[str, float | None], list[int]]]:
+    """How many leases of *core* have been silent for how long at *now*, by label and timeout.
+
+    Args:
+        bounds: Seconds, rising: a lease is counted under the first of them that exceeds its silence; what has been
+            silent for longer than all of them, last.
+    Returns:
+        By (label, timeout in seconds or None), one count per bound and one more. Activity is known to its epoch: the
+        silence counted is the least that it can be.
+    Other calls may come between the steps.
+    """
+    found: Counter[tuple[str, float | None, Epoch]] = Counter()
+    leases = list(core._leases.values())
+    for start in range(0, len(leases), STEP):
+        if start:
+            yield
+        for lease in islice(leases, start, start + STEP):
+            if lease.alive and (name := label(lease)) is not None:
+                found[name, lease.timeout, lease._epoch] += 1
+    counts: dict[tuple[str, float | None], list[int]] = {}
+    for (name, timeout, epoch), number in found.items():
+        row = counts.setdefault((name, timeout), [0] * (len(bounds) + 1))
+        row[bisect_right(bounds, now - epoch.closed)] += number
+    return counts
+
+
+def upcoming(core: Any, number: int, label: Label) -> list[tuple[float, Lease]]:
+    """Up to *number* leases that *label* counts and that are due first, with the instants; what was touched in the
+    epoch that is still open is not among them.
+
+    Cost: O(slots) in the worst case, and no more than `LOOKS` leases.
+    """
+    found: list[tuple[float, Lease]] = []
+    near = sorted((slot for _, _, slot in core._heap), key=_due)
+    for slot in chain(near, _far(core, number)):
+        for lease in islice(slot, LOOKS):
+            if lease._epoch is slot.epoch and label(lease) is not None:
+                found.append((slot.due, lease))
+                if len(found) == number:
+                    return found
+    return found
+
+
+def _far(core: Any, number: int) -> Iterable[IdleSlot]:
+    if len(core._wheel):
+        yield from heapq.nsmallest(number, (slot for slot in core._slots if slot.timer is not None), key=_due)
+
+
+def _due(slot: IdleSlot) -> float:
+    return slot.due
+
+
+def places(core: Any, now: float) -> tuple[dict[int, int], dict[int, int]]:
+    """Where the armed leases lie: in the ring by whole ticks until their slot comes due, and in the wheel by level.
+
+    A lease that was touched lies in its old slot until that comes due. Those of the open epoch are in neither.
+    Cost: O(slots).
+    """
+    ring: Counter[int] = Counter()
+    for due, _, slot in core._heap:
+        ring[max(int((due - now) // core.tick), 0)] += slot.live
+    wheel: Counter[int] = Counter()
+    if len(core._wheel):
+        for slot in core._slots:
+            if slot.timer is not None and (where := core._wheel.locate(slot.timer)) is not None:
+                wheel[where[0]] += slot.live
+    return dict(ring), dict(wheel)
+
+
+def silence(lease: Lease, now: float) -> float:
+    """For how long *lease* has been silent at least, seconds."""
+    return 0.0 if lease._epoch.closed == OPEN else max(now - lease._epoch.closed, 0.0)

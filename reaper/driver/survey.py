@@ -1,0 +1,126 @@
+"""What one process reports to a person who watches it: its connections by phase and silence, and all that is counted.
+
+The rule of this module: *looking holds the loop no longer than a slice*. It is plain data, documented in
+docs/production.md; `reaper.status` sends it, `python -m reaper top` shows it.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Generator
+from typing import Any
+
+from ..core.census import count, places, silence, upcoming
+from ..core.lease import Lease
+from ..metrics import BOUNDS, LoopStatistics
+from ..policy.pressure import Pressure
+from ..status import IDLE_BOUNDS
+from .driver import Driver
+
+IN_FLIGHT = "in_flight"
+"""The phase of a connection that cannot expire now."""
+
+NEXT = 40
+"""Connections named, of those that are due first."""
+
+
+def survey(
+    driver: Driver, statistics: LoopStatistics, pressure: Pressure | None = None, worker: int = 0
+) -> Generator[None, None, dict[str, Any]]:
+    """The report of this process, as JSON knows it. Let the loop run between the steps."""
+    now = driver.now()
+
+    def phase(lease: Lease) -> str | None:
+        ward = driver.ward_of(lease.uid)
+        if ward is None:
+            return None  # a limit, or a timer of the server's
+        if lease.suspended:
+            return IN_FLIGHT
+        exact = getattr(ward, "phase", None)  # a guarded connection knows better than its lease
+        return lease.reason if exact is None else str(exact().value)
+
+    counts = yield from count(driver.core, now, phase, IDLE_BOUNDS)
+    yield
+    now = driver.now()
+    coming = [
+        {
+            "name": _peer_of(driver, lease),
+            "phase": phase(lease),
+            "idle_s": round(silence(lease, now), 3),
+            "timeout_s": lease.timeout,
+            "due_in_s": round(due - now, 3),
+        }
+        for due, lease in upcoming(driver.core, NEXT, phase)
+    ]
+    ring, wheel = places(driver.core, now)
+    core = statistics.core
+    verdict = None if pressure is None else pressure.verdict
+    journal = statistics.journal
+    return {
+        "worker": worker,
+        "pid": os.getpid(),
+        "at": time.monotonic(),
+        "tick_s": driver.core.tick,
+        "wheel_size": driver.core.wheel_size,
+        "connections": sum(sum(row) for row in counts.values()),
+        "parked": statistics.parked,
+        "idle_bounds_s": list(IDLE_BOUNDS),
+        "phases": [
+            {"phase": name, "timeout_s": timeout, "connections": sum(row), "idle": row}
+            for (name, timeout), row in sorted(counts.items(), key=lambda item: -sum(item[1]))
+        ],
+        "due_next": coming,
+        "ring": sorted(ring.items()),
+        "wheel": sorted(wheel.items()),
+        "leases": core.registered,
+        "closed": dict(statistics.reasons),
+        "averted": core.averted,
+        "moved": core.moved,
+        "late": statistics.late,
+        "lateness": {
+            "bounds_s": list(BOUNDS),
+            "lower": list(statistics.lateness_lower.counts),
+            "upper": list(statistics.lateness_upper.counts),
+        },
+        "loop": {
+            "lag_s": statistics.lag,
+            "max_lag_s": statistics.max_lag,
+            "stalls": statistics.stalls,
+            "stalled_s": statistics.stalled,
+            "cpu_s": statistics.cpu,
+        },
+        "pressure": None
+        if pressure is None or verdict is None
+        else {
+            "load": verdict.load,
+            "of": verdict.of,
+            "scale": verdict.scale,
+            "accepting": verdict.accept,
+            "evicted": pressure.evicted,
+        },
+        "journal": None
+        if journal is None
+        else {"rows": journal.rows, "dropped": journal.dropped, "errors": journal.errors},
+    }
+
+
+def _peer_of(driver: Driver, lease: Lease) -> str:
+    ward = driver.ward_of(lease.uid)
+    descriptor = -1 if ward is None else ward.descriptor
+    if descriptor < 0:
+        return str(lease.uid)
+    seen = None
+    try:
+        seen = socket.socket(fileno=descriptor)
+        address = seen.getpeername()
+    except OSError:
+        return str(lease.uid)  # it has gone
+    finally:
+        if seen is not None:
+            seen.detach()
+    if not isinstance(address, tuple):
+        return str(address or lease.uid)
+    host, port = address[:2]
+    return f"[{host}]:{port}" if ":" in str(host) else f"{host}:{port}"

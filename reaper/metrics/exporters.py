@@ -1,0 +1,106 @@
+"""The ways out of the process for programs that export already: Prometheus' client and OpenTelemetry.
+
+The rule of this module: *neither package is imported before it is used*, and both get what `families` says.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+from ..errors import needs
+from .record import Family, Histogram, LoopStatistics, families
+
+Told = Callable[[], Iterable[Family]]
+"""More to report, at the time of asking: pressure for instance."""
+
+
+class ReaperCollector:
+    """A Prometheus collector: `prometheus_client.REGISTRY.register(ReaperCollector(r.statistics))`.
+
+    Args:
+        statistics: A reaper's `statistics`. Asked at every scrape; the event loop's thread should serve it, or numbers
+            of one scrape may stem from neighbouring instants. None: there are only *more*.
+        more: Further families.
+    Raises:
+        ImportError: there is no prometheus-client.
+    """
+
+    def __init__(self, statistics: Callable[[], LoopStatistics] | None, *more: Told) -> None:
+        with needs("ReaperCollector", "idle-reaper[prometheus]"):
+            from prometheus_client import core
+
+        self._core = core
+        self._statistics = statistics
+        self._more = more
+
+    def describe(self) -> Iterator[Any]:
+        """Nothing: registering must not ask a reaper that does not run yet."""
+        return iter(())
+
+    def collect(self) -> Iterator[Any]:
+        """The families as Prometheus' own."""
+        for family in _all(self._statistics, self._more):
+            values = family.values
+            if isinstance(values, Histogram):
+                buckets = [("+Inf" if bound == float("inf") else repr(bound), n) for bound, n in values.cumulative()]
+                yield self._core.HistogramMetricFamily(family.name, family.doc, buckets, values.total)
+                continue
+            make = self._core.GaugeMetricFamily if family.kind == "gauge" else self._core.CounterMetricFamily
+            if isinstance(values, Mapping):
+                metric = make(family.name, family.doc, labels=[family.label])
+                for label, number in sorted(values.items()):
+                    metric.add_metric([label], number)
+                yield metric
+            else:
+                yield make(family.name, family.doc, values)
+
+
+def instrument(meter: Any, statistics: Callable[[], LoopStatistics], *more: Told) -> None:
+    """Tell an OpenTelemetry *meter* the same by observable instruments, asked when it exports.
+
+    `reaper_leases` is `reaper.leases` there. The API has no observable histograms: of each, sum and count go out as
+    two counters.
+
+    Raises:
+        ImportError: there is no opentelemetry-api.
+    """
+    with needs("instrument", "idle-reaper[opentelemetry]"):
+        observation = importlib.import_module("opentelemetry.metrics").Observation
+
+    def observe(name: str) -> Callable[[object], list[Any]]:
+        def observed(options: object) -> list[Any]:
+            for family in _split(_all(statistics, more)):
+                if family.name == name:
+                    values = family.values
+                    assert not isinstance(values, Histogram)
+                    if isinstance(values, Mapping):
+                        return [observation(number, {family.label: label}) for label, number in values.items()]
+                    return [observation(values)]
+            return []
+
+        return observed
+
+    for family in _split(_all(statistics, more)):
+        name = family.name.replace("_", ".", 1)
+        make = meter.create_observable_gauge if family.kind == "gauge" else meter.create_observable_counter
+        make(name, [observe(family.name)], description=family.doc)
+
+
+def _all(statistics: Callable[[], LoopStatistics] | None, more: Iterable[Told]) -> Iterator[Family]:
+    if statistics is not None:
+        yield from families(statistics())
+    for told in more:
+        yield from told()
+
+
+def _split(told: Iterable[Family]) -> Iterator[Family]:
+    """Histograms as two counters each."""
+    for family in told:
+        values = family.values
+        if isinstance(values, Histogram):
+            yield Family(f"{family.name}.sum", "counter", family.doc, values.total)
+            yield Family(f"{family.name}.count", "counter", family.doc, sum(values.counts))
+        else:
+            yield family

@@ -1,0 +1,146 @@
+"""The numbers that a reaper keeps of itself, and the metrics that are made of them.
+
+The rule of this module: *a name, once exported, keeps its meaning*, and its help text says what that is.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+from ..core.lease import Statistics
+
+BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+"""Upper bounds, seconds, inclusive, of a histogram's buckets; what is larger lies in one more. From a tenth of the
+shortest sensible tick to a loop that is badly stalled."""
+
+
+class Histogram:
+    """Durations counted by size.
+
+    Attributes:
+        counts: One int a bucket of `BOUNDS`, and one for what is larger.
+        total: Their sum, seconds.
+    """
+
+    __slots__ = ("counts", "total")
+
+    def __init__(self) -> None:
+        self.counts = [0] * (len(BOUNDS) + 1)
+        self.total = 0.0
+
+    def add(self, seconds: float, times: int = 1) -> None:
+        """Count *times* durations of *seconds* each. Cost: one bisection, however many."""
+        self.counts[bisect_left(BOUNDS, seconds)] += times
+        self.total += seconds * times
+
+    def cumulative(self) -> list[tuple[float, int]]:
+        """(upper bound, how many are not larger), the last bound infinite."""
+        found, so_far = [], 0
+        for bound, count in zip((*BOUNDS, float("inf")), self.counts, strict=True):
+            so_far += count
+            found.append((bound, so_far))
+        return found
+
+
+class JournalCounts(Protocol):
+    """What is exported of a journal; `reaper.journal.JournalStatistics` says what each means."""
+
+    @property
+    def rows(self) -> int: ...
+    @property
+    def dropped(self) -> int: ...
+    @property
+    def errors(self) -> int: ...
+
+
+@dataclass(frozen=True, slots=True)
+class LoopStatistics:
+    """What an adapter saw of its connections and of its loop. Times are seconds."""
+
+    core: Statistics
+    lag: float
+    """How late the loop last came back."""
+    max_lag: float
+    """The largest of all."""
+    stalls: int
+    """How often it came back more than a tick late."""
+    stalled: float
+    """How long those stalls were together: time that was charged to no connection."""
+    cpu: float
+    """CPU seconds that the reaper's task has used. The unwinding of the handlers it cancelled is not in it."""
+    parked: int
+    """Open connections that have no task now."""
+    reasons: Mapping[str, int]
+    """Connections ended by the reaper, by reason."""
+    lateness: Histogram
+    """Of connections that came due: close - last activity - timeout, in time in which the loop did not stall. Goes on
+    counting. Activity is known to its epoch only and counts as in the middle of it: means are right, and each single
+    one lies between the next two."""
+    lateness_lower: Histogram
+    """The same, had all activity come at the end of its epoch: certainly no connection was less late."""
+    lateness_upper: Histogram
+    """The same, had all activity come at the beginning of its epoch: certainly no connection was later."""
+    late: int
+    """Connections that were certainly closed more than a tick after their timeout. One tick is the promise, where
+    nothing stalls and `reaps_per_second` makes none wait."""
+    tick: float
+    """The precision in force."""
+    lags: Histogram
+    """How late the loop came back each time. Goes on counting."""
+    journal: JournalCounts | None = None
+    """The journal's own statistics; None: there is no journal."""
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """One metric: its name, and one value, one per label, or a histogram."""
+
+    name: str
+    kind: Literal["gauge", "counter", "histogram"]
+    doc: str
+    values: float | Mapping[str, float] | Histogram
+    label: str = field(default="")
+
+
+def families(seen: LoopStatistics) -> Iterator[Family]:
+    """Everything there is to report, in a stable order under stable names. Counters without Prometheus' `_total`."""
+    core = seen.core
+    unstalled = "Time in which the loop stalled is not in it."
+    yield Family(
+        "reaper_leases", "gauge", "Leases: one per connection, and one per further limit on it.", core.registered
+    )
+    yield Family(
+        "reaper_leases_suspended", "gauge", "Leases that cannot expire: a request is in flight.", core.suspended
+    )
+    yield Family("reaper_parked", "gauge", "Open connections that have no task now.", seen.parked)
+    yield Family("reaper_tick_seconds", "gauge", "The precision configured.", seen.tick)
+    yield Family("reaper_slots", "gauge", "Slots in the ring, due within its span.", core.slots)
+    yield Family(
+        "reaper_slots_in_wheel", "gauge", "Slots in the wheel, due beyond the ring's span.", core.slots_in_wheel
+    )
+    yield Family("reaper_epochs", "counter", "Epochs closed, at most two per tick.", core.epochs)
+    yield Family("reaper_reaped", "counter", "Connections closed by reaper, by reason.", dict(seen.reasons), "reason")
+    yield Family("reaper_expired", "counter", "Leases that came due and were not averted.", core.expired)
+    yield Family("reaper_averted", "counter", "Leases that came due and were spared by the final check.", core.averted)
+    yield Family("reaper_moved", "counter", "Leases moved on in the ring, because of activity.", core.moved)
+    yield Family("reaper_released", "counter", "Leases that ended without reaper.", core.released)
+    for name, values, doc in (
+        ("", seen.lateness, "Close - last activity - timeout, activity taken to be in the middle of its epoch."),
+        ("_lower", seen.lateness_lower, "Least that the lateness of each close can have been."),
+        ("_upper", seen.lateness_upper, "Most that the lateness of each close can have been."),
+    ):
+        yield Family(f"reaper_lateness{name}_seconds", "histogram", f"{doc} {unstalled}", values)
+    yield Family("reaper_late", "counter", "Connections certainly closed more than one tick late.", seen.late)
+    yield Family("reaper_tick_lag_seconds", "histogram", "How late the event loop woke reaper, each time.", seen.lags)
+    yield Family("reaper_loop_lag_seconds", "gauge", "How late the event loop last woke reaper.", seen.lag)
+    yield Family("reaper_loop_lag_max_seconds", "gauge", "The latest it ever woke reaper.", seen.max_lag)
+    yield Family("reaper_loop_stalls", "counter", "Times the loop woke reaper more than one tick late.", seen.stalls)
+    yield Family("reaper_loop_stalled_seconds", "counter", "Time of those, charged to no connection.", seen.stalled)
+    yield Family("reaper_cpu_seconds", "counter", "CPU time of reaper's own task, without what it cancels.", seen.cpu)
+    if (journal := seen.journal) is not None:
+        yield Family("reaper_journal_rows", "gauge", "Journal rows that a kill does not lose.", journal.rows)
+        yield Family("reaper_journal_dropped", "counter", "Journal rows lost.", journal.dropped)
+        yield Family("reaper_journal_errors", "counter", "Failures of the journal's writer.", journal.errors)

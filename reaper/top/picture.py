@@ -1,0 +1,153 @@
+"""What is shown, reckoned from a status document: sums over the workers, rates, bounds of the lateness.
+
+The rule of this module: *what is not known is None, never zero*. Pure: documents in, numbers out.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseRow:
+    """The connections of one phase with one timeout."""
+
+    phase: str
+    timeout: float | None
+    """Seconds; None: no timeout, or none is known."""
+    connections: int
+    idle: tuple[int, ...]
+    """By silence: a count per bound of `Picture.idle_bounds`, and one for what is longer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """One look at a server, all workers together. Seconds throughout; None: not known from here."""
+
+    server: str
+    at: float
+    """When, on the clock of the machine that was asked."""
+    workers: tuple[int, ...]
+    missing: tuple[int, ...]
+    """Workers that did not answer."""
+    tick: float | None
+    connections: int
+    parked: int | None
+    idle_bounds: tuple[float, ...]
+    phases: tuple[PhaseRow, ...]
+    due_next: tuple[Mapping[str, Any], ...]
+    ring: Mapping[int, int] | None
+    """Connections and limits by whole ticks until their slot comes due."""
+    wheel: Mapping[int, int]
+    """Likewise those beyond the ring, by level."""
+    wheel_size: int
+    closed: Mapping[str, int]
+    counts: Mapping[str, int]
+    """averted, moved, late."""
+    lateness: tuple[tuple[float, ...], tuple[int, ...], tuple[int, ...]] | None
+    """Bounds of buckets, and counts by the least and by the most that each lateness can have been."""
+    loop: Mapping[str, float] | None
+    pressures: tuple[Mapping[str, Any], ...] = field(default=())
+    dropped: int | None = None
+    """Journal rows lost; None: there is no journal."""
+
+    @property
+    def closes(self) -> int:
+        """Connections closed so far."""
+        return sum(self.closed.values())
+
+
+def picture_of(document: Mapping[str, Any]) -> Picture:
+    """The picture in a status *document*. Raises KeyError, TypeError or ValueError if it is none."""
+    workers: Sequence[Mapping[str, Any]] = document["workers"]
+    if not workers:
+        raise ValueError("no worker has answered")
+    phases: dict[tuple[str, float | None], list[int]] = {}
+    ring: Counter[int] = Counter()
+    wheel: Counter[int] = Counter()
+    closed: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
+    for said in workers:
+        for row in said["phases"]:
+            sums = phases.setdefault((row["phase"], row["timeout_s"]), [0] * len(row["idle"]))
+            for index, number in enumerate(row["idle"]):
+                sums[index] += number
+        ring.update(dict(said.get("ring") or ()))
+        wheel.update(dict(said.get("wheel") or ()))
+        closed.update(said["closed"])
+        counts.update({name: said[name] for name in ("averted", "moved", "late") if name in said})
+    first = workers[0]
+    journals = [said["journal"] for said in workers if said.get("journal")]
+    coming = sorted((row for said in workers for row in said["due_next"]), key=_urgency)
+    known = first.get("ring") is not None
+    return Picture(
+        server=document["server"],
+        at=max(said["at"] for said in workers),
+        workers=tuple(said["worker"] for said in workers),
+        missing=tuple(document.get("missing", ())),
+        tick=first.get("tick_s"),
+        connections=sum(said["connections"] for said in workers),
+        parked=sum(said["parked"] for said in workers) if known else None,
+        idle_bounds=tuple(first["idle_bounds_s"]),
+        phases=tuple(
+            PhaseRow(phase, timeout, sum(idle), tuple(idle))
+            for (phase, timeout), idle in sorted(phases.items(), key=lambda item: -sum(item[1]))
+        ),
+        due_next=tuple(coming),
+        ring=ring if known else None,
+        wheel=wheel,
+        wheel_size=first.get("wheel_size", 0),
+        closed=closed,
+        counts=counts,
+        lateness=_lateness(workers) if known else None,
+        loop=_loop(workers) if known else None,
+        pressures=tuple({**said["pressure"], "worker": said["worker"]} for said in workers if said.get("pressure")),
+        dropped=sum(journal["dropped"] for journal in journals) if journals else None,
+    )
+
+
+def _urgency(row: Mapping[str, Any]) -> tuple[float, float]:
+    due = row["due_in_s"]
+    return (float("inf") if due is None else due, -row["idle_s"])
+
+
+def _lateness(workers: Sequence[Mapping[str, Any]]) -> tuple[tuple[float, ...], tuple[int, ...], tuple[int, ...]]:
+    bounds = workers[0]["lateness"]["bounds_s"]
+    sums = [
+        [sum(column) for column in zip(*(said["lateness"][which] for said in workers), strict=True)]
+        for which in ("lower", "upper")
+    ]
+    return tuple(bounds), tuple(sums[0]), tuple(sums[1])
+
+
+def _loop(workers: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    loops = [said["loop"] for said in workers]
+    found = {name: max(loop[name] for loop in loops) for name in ("lag_s", "max_lag_s")}
+    return found | {name: sum(loop[name] for loop in loops) for name in ("stalls", "stalled_s", "cpu_s")}
+
+
+def quantile(bounds: Sequence[float], counts: Sequence[int], share: float) -> float | None:
+    """The upper bound of the bucket with the *share*-quantile, infinite for the last; None: nothing is counted."""
+    wanted = share * sum(counts)
+    if not wanted:
+        return None
+    so_far = 0
+    for bound, number in zip((*bounds, float("inf")), counts, strict=True):
+        so_far += number
+        if so_far >= wanted:
+            return bound
+    return float("inf")
+
+
+def rates(before: Picture | None, now: Picture) -> dict[str, float]:
+    """Closes per second since *before*, by reason; and `cpu`, the share of a core that reaper used. Empty: unknown."""
+    if before is None or now.at <= before.at or now.closes < before.closes or now.workers != before.workers:
+        return {}  # the first look, or a worker was replaced
+    span = now.at - before.at
+    found = {reason: (number - before.closed.get(reason, 0)) / span for reason, number in now.closed.items()}
+    if now.loop is not None and before.loop is not None:
+        found["cpu"] = (now.loop["cpu_s"] - before.loop["cpu_s"]) / span
+    return found

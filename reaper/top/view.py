@@ -1,0 +1,238 @@
+"""Draws a picture as lines of a terminal of any size; needs rich.
+
+The rule of this module: *a line is never wrapped, and what matters most stands first*. A narrow terminal gets fewer
+columns, a low one fewer rows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from rich.text import Text
+
+from ..config.durations import format_duration
+from .picture import Picture, quantile
+
+BARS, ASCII_BARS = " ▁▂▃▄▅▆▇█", " .:-=+*#@"
+PHASE_WIDTH, NUMBER_WIDTH, IDLE_WIDTH = 13, 9, 6
+PHASE_ROWS = 8
+DUE_ROWS = 15
+"""Where there is no last line."""
+WIDEST_RING = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """What there is room for, and what the terminal can show.
+
+    Attributes:
+        width, height: Characters and lines; None: as many lines as there are.
+        ascii: Whether it shows ASCII only.
+    """
+
+    width: int = 80
+    height: int | None = 24
+    ascii: bool = False
+
+
+def draw(picture: Picture, rate: Mapping[str, float], frame: Frame, clock: str = "", trouble: str = "") -> list[Text]:
+    """The lines of *picture*, none wider or more than *frame* allows.
+
+    Args:
+        rate: As `picture.rates` makes it.
+        clock: The time of day, to be shown.
+        trouble: Why there is no newer picture; shown first.
+    """
+    lines = [_title(picture, frame, clock), _ends(picture, rate)]
+    if trouble:
+        lines.insert(0, Text(trouble, style="bold red"))
+    if picture.loop is not None:
+        lines += [_lateness(picture), _loop(picture, rate)]
+    lines += [_pressure(pressure, len(picture.workers) > 1) for pressure in picture.pressures]
+    if picture.missing:
+        lines.append(Text(f"no answer from worker {', '.join(map(str, picture.missing))}", style="bold red"))
+    lines += [Text(), *_phases(picture, frame)]
+    if picture.ring is not None and picture.tick:
+        lines += [Text(), *_ring(picture, frame)]
+    lines += [Text(), *_coming(picture, frame)]
+    for line in lines:
+        line.truncate(frame.width, overflow="crop" if frame.ascii else "ellipsis")
+    return lines if frame.height is None else lines[: frame.height]
+
+
+def number(value: float) -> str:
+    """A count in seven characters at most."""
+    for unit, size in (("G", 1e9), ("M", 1e6)):
+        if value >= size:
+            return f"{value / size:.1f}{unit}"
+    return f"{value:,.0f}"
+
+
+def brief(value: int) -> str:
+    """A count in five characters at most, if it is below a billion."""
+    for unit, size in (("M", 1_000_000), ("k", 1000)):
+        if value >= 10 * size:
+            return f"{value // size}{unit}"
+    return str(value)
+
+
+def seconds(value: float | None) -> str:
+    """A length of time in seven characters at most."""
+    if value is None:
+        return "-"
+    if math.isinf(value):
+        return "ever"
+    if value < 0:
+        return "now"
+    for unit, size in (("d", 86400.0), ("h", 3600.0), ("m", 60.0)):
+        if value >= 10 * size or (value >= size and value % size == 0):
+            return f"{value / size:.0f}{unit}"
+    return f"{value:.1f}s"
+
+
+def _title(picture: Picture, frame: Frame, clock: str) -> Text:
+    workers = len(picture.workers) + len(picture.missing)
+    said = f"reaper top  {picture.server}" + (f", {workers} workers" if workers > 1 else "")
+    left = Text(said, style="bold")
+    left.append(f"   open {picture.connections:,}", style="bold cyan")
+    if picture.parked is not None:
+        left.append(f"  parked {picture.parked:,}", style="cyan")
+    room = frame.width - left.cell_len - len(clock)
+    return left.append(" " * room + clock, style="dim") if room > 1 else left
+
+
+def _ends(picture: Picture, rate: Mapping[str, float]) -> Text:
+    line = Text("closed  ")
+    if picture.loop is None:
+        return Text("closed  not known from outside: the server counts that", style="dim")
+    line.append(number(picture.closes), style="bold")
+    if rate:
+        line.append(f"  {sum(value for name, value in rate.items() if name != 'cpu'):.1f}/s", style="bold")
+    reasons = sorted(picture.closed.items(), key=lambda item: -item[1])
+    for reason, count in reasons:
+        per = f" {rate[reason]:.1f}/s" if rate.get(reason) else ""
+        line.append(f"  {reason} {number(count)}{per}")
+    line.append(f"  averted {number(picture.counts.get('averted', 0))}", style="dim")
+    return line
+
+
+def _lateness(picture: Picture) -> Text:
+    line = Text("late    ")
+    if picture.lateness is None or not sum(picture.lateness[2]):
+        return line.append("nothing has come due yet", style="dim")
+    bounds, _, most = picture.lateness
+    for name, share in (("half", 0.5), ("99 %", 0.99), ("all", 1.0)):
+        bound = quantile(bounds, most, share)
+        assert bound is not None
+        said = f"> {_short(bounds[-1])}" if math.isinf(bound) else f"<= {_short(bound)}"
+        line.append(f"{name} {said}  ")
+    late = picture.counts.get("late", 0)
+    line.append(f"beyond one tick ({_short(picture.tick or 0)}): {number(late)}", style="bold red" if late else "green")
+    if picture.dropped:
+        line.append(f"  journal rows lost {number(picture.dropped)}", style="bold red")
+    return line
+
+
+def _short(value: float) -> str:
+    return format_duration(round(value, 4))
+
+
+def _loop(picture: Picture, rate: Mapping[str, float]) -> Text:
+    loop = picture.loop
+    assert loop is not None
+    line = Text(f"loop    lag {1e3 * loop['lag_s']:.0f} ms, worst {1e3 * loop['max_lag_s']:.0f} ms, ")
+    stalls = loop["stalls"]
+    line.append(f"stalls {number(stalls)} ({loop['stalled_s']:.1f} s)", style="bold yellow" if stalls else "")
+    if "cpu" in rate:
+        line.append(f", reaper's CPU {100 * rate['cpu']:.1f} %")
+    return line
+
+
+def _pressure(pressure: Mapping[str, object], several: bool) -> Text:
+    load, scale = pressure["load"], pressure["scale"]
+    assert isinstance(load, float | int)
+    assert isinstance(scale, float | int)
+    line = Text("press   " + (f"worker {pressure['worker']}: " if several else ""))
+    line.append(f"{100 * load:.0f} % of {pressure['of'] or 'nothing limited'}", style="bold red" if scale < 1 else "")
+    line.append(f", timeouts at {100 * scale:.0f} %, {pressure['evicted']} let go, ")
+    accepting = bool(pressure["accepting"])
+    return line.append("accepting" if accepting else "NOT accepting", style="" if accepting else "bold red")
+
+
+def _columns(bounds: Sequence[float], room: int) -> list[int]:
+    """How many of the buckets each column takes: the shortest silences are put together first."""
+    wanted = len(bounds) + 1
+    fit = max(1, min(wanted, room))
+    return [wanted - fit + 1, *[1] * (fit - 1)]
+
+
+def _phases(picture: Picture, frame: Frame) -> list[Text]:
+    room = (frame.width - PHASE_WIDTH - 2 * NUMBER_WIDTH) // IDLE_WIDTH
+    takes = _columns(picture.idle_bounds, room)
+    ends, at = [], 0
+    for take in takes:
+        at += take
+        bound = picture.idle_bounds[min(at, len(picture.idle_bounds)) - 1]
+        ends.append(("<" if at <= len(picture.idle_bounds) else ">") + _short(bound))
+    head = f"{'phase':{PHASE_WIDTH}}{'timeout':>{NUMBER_WIDTH}}{'open':>{NUMBER_WIDTH}}"
+    wide = PHASE_WIDTH + 2 * NUMBER_WIDTH + len(takes) * IDLE_WIDTH <= frame.width
+    if wide:
+        head += "".join(f"{end:>{IDLE_WIDTH}}" for end in ends)
+    lines = [Text(head, style="reverse")]
+    lines[0].pad_right(max(0, frame.width - len(head)))
+    if not picture.phases:
+        lines.append(Text("no connection is open", style="dim"))
+    for row in picture.phases[:PHASE_ROWS]:
+        line = Text(f"{row.phase[: PHASE_WIDTH - 1]:{PHASE_WIDTH}}{seconds(row.timeout):>{NUMBER_WIDTH}}")
+        line.append(f"{number(row.connections):>{NUMBER_WIDTH}}", style="bold")
+        at = 0
+        for take in takes if wide else ():
+            count = sum(row.idle[at : at + take])
+            at += take
+            line.append(f"{brief(count):>{IDLE_WIDTH}}", style="" if count else "dim")
+        lines.append(line)
+    if len(picture.phases) > PHASE_ROWS:
+        rest = picture.phases[PHASE_ROWS:]
+        lines.append(Text(f"and {sum(row.connections for row in rest):,} in {len(rest)} more rows", style="dim"))
+    return lines
+
+
+def _ring(picture: Picture, frame: Frame) -> list[Text]:
+    ring, tick = picture.ring or {}, picture.tick or 1.0
+    slots = max(picture.wheel_size, max(ring, default=0) + 1, 1)
+    columns = max(1, min(slots, WIDEST_RING, frame.width - 8))
+    per = -(-slots // columns)
+    columns = -(-slots // per)
+    heights = [0] * columns
+    for ahead, count in ring.items():
+        heights[ahead // per] += count
+    bars = ASCII_BARS if frame.ascii else BARS
+    most = max(heights, default=0)
+    drawn = "".join(bars[0 if not height else max(1, round(height / most * (len(bars) - 1)))] for height in heights)
+    line = Text("ring    ").append(drawn, style="cyan")
+    total = number(sum(ring.values()))
+    said = f"        due in 0 .. {_short(slots * tick)}, {_short(per * tick)} per column; {total} leases"
+    for level, count in sorted(picture.wheel.items()):
+        said += f"; wheel level {level}: {number(count)}"
+    return [line, Text(said, style="dim")]
+
+
+def _coming(picture: Picture, frame: Frame) -> list[Text]:
+    timed = picture.ring is not None
+    name_width = max(20, frame.width - 14 - 3 * NUMBER_WIDTH - 1 if frame.width < 80 else 28)
+    title = "due next" if timed else "silent longest"
+    head = f"{title:{name_width}} {'phase':{18}}{'silent':>{NUMBER_WIDTH}}"
+    if timed:
+        head += f"{'timeout':>{NUMBER_WIDTH}}{'due in':>{NUMBER_WIDTH}}"
+    lines = [Text(head, style="reverse")]
+    lines[0].pad_right(max(0, frame.width - len(head)))
+    for row in picture.due_next[: DUE_ROWS if frame.height is None else None]:
+        line = (
+            f"{row['name'][:name_width]:{name_width}} {row['phase'][:17]:{18}}{seconds(row['idle_s']):>{NUMBER_WIDTH}}"
+        )
+        if timed:
+            line += f"{seconds(row['timeout_s']):>{NUMBER_WIDTH}}{seconds(row['due_in_s']):>{NUMBER_WIDTH}}"
+        lines.append(Text(line))
+    return lines

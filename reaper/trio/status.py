@@ -1,0 +1,97 @@
+"""The status of a trio program, for `python -m reaper top --connect` and for Prometheus: `/status` and `/metrics`.
+
+The rule of this module: *nothing is counted until it is asked for*. Who is connected is not for everyone to see: it
+listens on loopback unless it is told otherwise.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import socket
+from collections.abc import Mapping
+from typing import Any, NoReturn
+
+import trio
+
+from .. import status
+from ..driver.survey import survey
+from ..metrics import CONTENT_TYPE, exposition, families
+from ..policy.pressure import Pressure
+from .reaper import TrioReaper
+
+log = logging.getLogger("reaper")
+
+
+async def survey_of(reaper: TrioReaper, pressure: Pressure | None = None, worker: int = 0) -> dict[str, Any]:
+    """What this process reports of itself now; the loop runs in between."""
+    steps = survey(reaper.driver, reaper.statistics(), pressure, worker)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as done:
+            found: dict[str, Any] = done.value
+            return found
+        await trio.lowlevel.checkpoint()
+
+
+async def serve_status(
+    reaper: TrioReaper,
+    port: int,
+    *,
+    host: str = "127.0.0.1",
+    name: str = "trio",
+    pressure: Pressure | None = None,
+    task_status: trio.TaskStatus[list[trio.SocketListener]] = trio.TASK_STATUS_IGNORED,
+) -> NoReturn:
+    """Serve `/status` (JSON, for `python -m reaper top`) and `/metrics` (Prometheus) until cancelled.
+
+    Args:
+        reaper: Whose connections.
+        port, host: Where to listen.
+        name: What the server is called there.
+        pressure: What `relieve` judges by, to be shown as well.
+        task_status: As in `trio.serve_tcp`.
+    Raises:
+        OSError: the port cannot be had.
+    """
+
+    async def show_status() -> tuple[str, bytes]:
+        return status.JSON, status.document(name, [await survey_of(reaper, pressure)])
+
+    async def show_metrics() -> tuple[str, bytes]:
+        more = () if pressure is None else pressure.families()
+        return CONTENT_TYPE, exposition([({}, (*families(reaper.statistics()), *more))]).encode()
+
+    pages = {"/status": show_status, "/metrics": show_metrics}
+    listeners = await trio.open_tcp_listeners(port, host=host)
+    await trio.serve_listeners(functools.partial(answer, pages=pages), listeners, task_status=task_status)
+
+
+async def serve_pages(listening: socket.socket, pages: Mapping[str, status.Page]) -> NoReturn:
+    """Answer every request that *listening* accepts from *pages*, by path, until cancelled."""
+    listening.setblocking(False)
+    listener = trio.SocketListener(trio.socket.from_stdlib_socket(listening))
+    await trio.serve_listeners(functools.partial(answer, pages=pages), [listener])
+
+
+async def answer(stream: trio.abc.Stream, pages: Mapping[str, status.Page]) -> None:
+    """Answer one request on *stream*, and close it."""
+    with trio.move_on_after(status.PATIENCE):
+        try:
+            received = b""
+            while not status.complete(received):
+                data = await stream.receive_some()
+                if not data:
+                    return
+                received += data
+            try:
+                response = await status.answer(received, pages)
+            except Exception:
+                log.exception("a status page failed")  # looking must not end the server
+                response = status.FAILED
+            await stream.send_all(response)
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            pass
+        finally:
+            await trio.aclose_forcefully(stream)

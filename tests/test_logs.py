@@ -1,0 +1,119 @@
+"""Logs for machines: whatever is logged, each line is one JSON object with the documented fields."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import os
+import socket
+import subprocess
+import sys
+
+import pytest
+from server_process import PATIENCE, ROOT, Process
+
+from reaper.attach.kernel import Linux, Refusal
+from reaper.logs import LOGGERS, JsonFormatter, configure, line
+
+
+@pytest.fixture
+def logged():
+    """Configures logging for a test, and puts back what was."""
+    root = logging.getLogger()
+    before, levels = list(root.handlers), {name: logging.getLogger(name).level for name in ("", *LOGGERS)}
+    out = io.StringIO()
+
+    def begin(log_format: str, level: str = "warning") -> io.StringIO:
+        configure(log_format, level, out)
+        return out
+
+    yield begin
+    logging.captureWarnings(False)
+    root.handlers[:] = before
+    for name, level in levels.items():
+        logging.getLogger(name).setLevel(level)
+
+
+def test_a_record_is_one_object_on_one_line_with_its_extras(logged):
+    out = logged("json", "debug")
+    log = logging.getLogger("reaper")
+    log.debug("reaped %r: %s\nsecond line", 7, "idle", extra={"uid": 7, "reason": "idle", "due": float("inf")})
+    try:
+        raise LookupError("on purpose")
+    except LookupError:
+        log.error("it raised", exc_info=True, extra={"uid": object})
+    first, second = (json.loads(text) for text in out.getvalue().splitlines())
+    assert (first["level"], first["logger"], first["pid"]) == ("DEBUG", "reaper", os.getpid())
+    assert (first["message"], first["uid"], first["reason"]) == ("reaped 7: idle\nsecond line", 7, "idle")
+    assert first["due"] == "inf"
+    assert first["time"].endswith("Z")
+    assert len(first["time"]) == len("2026-01-01T00:00:00.000Z")
+    assert "LookupError: on purpose" in second["exception"]
+    assert set(first) == {"time", "level", "logger", "message", "pid", "uid", "reason", "due"}
+
+
+def test_text_stays_as_it_was_and_other_packages_stay_quiet(logged):
+    out = logged("text", "debug")
+    logging.getLogger("server_example.http").info("hello")
+    logging.getLogger("another").info("not this")
+    assert out.getvalue() == "INFO server_example.http: hello\n"
+
+
+def test_a_line_without_a_logger_has_the_same_fields():
+    said = json.loads(line("server_example", "listening", event="listening", port=8080))
+    assert (said["level"], said["event"], said["port"]) == ("INFO", "listening", 8080)
+
+
+def test_it_can_be_named_in_a_logging_configuration():
+    record = logging.LogRecord("app", logging.INFO, "", 0, "%d", (3,), None)
+    assert json.loads(JsonFormatter().format(record))["message"] == "3"
+
+
+@pytest.mark.slow
+def test_everything_that_a_server_prints_is_one_json_object_per_line() -> None:
+    command = (
+        "--log-format",
+        "json",
+        "--log-level",
+        "debug",
+        "--idle",
+        "200ms",
+        "--tick",
+        "50ms",
+        "--drain-idle",
+        "0s",
+    )
+    process = Process("echo", "--workers", "1", "--port", "0", *command, json_lines=True)
+    try:
+        with socket.create_connection(process.address, timeout=PATIENCE) as client:
+            assert client.recv(1) == b""
+        process.says('"reason": "idle"')
+    finally:
+        process.stop()
+    said = [json.loads(text) for text in process.rest().splitlines()]
+    assert all({"time", "level", "logger", "message", "pid"} <= set(each) for each in said)
+    assert [each["event"] for each in said if "event" in each][:2] == ["starting", "listening"]
+    (closed,) = [each for each in said if each.get("reason") == "idle"]
+    assert closed["lateness"] >= 0
+    (last,) = [each for each in said if each.get("event") == "stopped"]
+    assert (last["accepted"], last["reaped"], last["status"]) == (1, 1, 0)
+
+
+@pytest.mark.slow
+def test_attach_logs_json_by_the_same_switch(tmp_path) -> None:
+    try:
+        Linux().close()
+    except Refusal as why:
+        pytest.skip(str(why))
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        address = f"127.0.0.1:{listening.getsockname()[1]}"
+        command = [sys.executable, "-m", "reaper", "attach", "--listen", address, "--idle", "5s"]
+        with subprocess.Popen(
+            command, cwd=ROOT, stdout=subprocess.PIPE, text=True, env={**os.environ, "REAPER_LOG_FORMAT": "json"}
+        ) as running:
+            assert running.stdout is not None
+            assert json.loads(running.stdout.readline())["event"] == "start"
+            running.terminate()
+            rest = [json.loads(text) for text in running.stdout]
+    assert rest[-1]["event"] == "end"

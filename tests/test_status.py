@@ -1,0 +1,194 @@
+"""A server's status: what it says of its connections, to whom, and that all workers are in it."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+
+import pytest
+import trio
+import trio.testing
+from server_process import PATIENCE, server, wait_until
+
+from reaper.core.census import STEP, count, places, upcoming
+from reaper.core.reaper import IdleReaper
+from reaper.policy.pressure import Limits, Pressure, Reading
+from reaper.status import IDLE_BOUNDS, SCHEMA, answer, complete, document
+from reaper.trio import open_reaper, serve_status, survey_of
+
+
+def label(lease) -> str | None:
+    return None if lease.uid == "a timer" else lease.reason
+
+
+def finished(steps):
+    """What a generator returns, and after how many steps."""
+    taken = 0
+    while True:
+        try:
+            next(steps)
+        except StopIteration as done:
+            return done.value, taken
+        taken += 1
+
+
+def test_connections_are_counted_by_phase_timeout_and_silence():
+    core = IdleReaper(tick=1.0)
+    old = [core.register(n, 100.0, 0.0) for n in range(3)]
+    core.register("a timer", 5.0, 0.0)
+    core.register("no timeout", None, 0.0, reason="keep_alive")
+    core.close_epoch(1.0)
+    for at in range(2, 13):
+        old[0].touch()
+        core.close_epoch(float(at))
+    core.register("new", 50.0, 12.5)
+    found, taken = finished(count(core, 12.5, label, (1.0, 10.0)))
+    assert found == {("idle", 100.0): [1, 0, 2], ("keep_alive", None): [0, 0, 1], ("idle", 50.0): [1, 0, 0]}
+    assert taken == 0
+
+
+def test_a_census_of_many_lets_the_loop_run_and_misses_none_that_stays():
+    core = IdleReaper()
+    leases = [core.register(n, 100.0, 0.0) for n in range(2 * STEP + 1)]
+    steps = count(core, 0.0, label, (1.0,))
+    next(steps)
+    leases[-1].release()
+    core.register("came meanwhile", 100.0, 0.0)
+    found, taken = finished(steps)
+    assert found == {("idle", 100.0): [2 * STEP, 0]}
+    assert taken == 1
+
+
+def test_what_is_due_next_is_named_in_order_and_what_spoke_since_is_not():
+    core = IdleReaper(tick=1.0, wheel_size=4)
+    core.register("far", 1000.0, 0.0)
+    core.register("near", 3.0, 0.0)
+    spoke = core.register("spoke", 2.0, 0.0)
+    core.register("a timer", 1.0, 0.0)
+    core.close_epoch(1.0)
+    spoke.touch()
+    assert [(due, lease.uid) for due, lease in upcoming(core, 9, label)] == [(4.0, "near"), (1001.0, "far")]
+    assert [lease.uid for _, lease in upcoming(core, 1, label)] == ["near"]
+    ring, wheel = places(core, 1.0)
+    assert ring == {1: 1, 2: 1, 3: 1}
+    assert sum(wheel.values()) == 1
+
+
+@pytest.mark.trio
+async def test_a_survey_says_who_is_connected_in_which_phase_and_what_is_due(autojump_clock):
+    pressure = Pressure(Limits(connections=4))
+    pressure.judge(Reading(connections=3))
+    async with open_reaper(tick=1.0) as r:
+        ours, theirs = socket.socketpair()
+        r.register("a timer of the server's", 7)
+        with theirs, ours, r.watch(ours, 30), r.watch(None, 5, reason="headers") as busy, busy.in_use():
+            await trio.sleep(12)
+            found = await survey_of(r, pressure, worker=3)
+    phases = {row["phase"]: row for row in found["phases"]}
+    assert (found["worker"], found["connections"], found["leases"]) == (3, 2, 2)
+    assert phases["idle"]["timeout_s"] == 30
+    assert phases["idle"]["idle"][IDLE_BOUNDS.index(15.0)] == 1
+    assert phases["in_flight"]["connections"] == 1
+    (due,) = found["due_next"]
+    assert 17 <= due["due_in_s"] <= 19
+    assert due["due_in_s"] + due["idle_s"] == 30
+    assert found["pressure"]["load"] == 0.75
+    assert json.loads(document("test", [found])) == {
+        "schema": SCHEMA,
+        "server": "test",
+        "workers": [json.loads(json.dumps(found))],
+        "missing": [],
+    }
+
+
+@pytest.mark.trio
+async def test_bad_requests_get_an_error_and_a_slow_or_lost_client_ends_nothing():
+    async def page() -> tuple[str, bytes]:
+        return "text/plain", b"hello"
+
+    async def asked(request: bytes) -> bytes:
+        return (await answer(request, {"/status": page})).partition(b"\r\n")[0]
+
+    assert await asked(b"GET /status?x=1 HTTP/1.1\r\n\r\n") == b"HTTP/1.1 200 OK"
+    assert await asked(b"GET /nothing HTTP/1.1\r\n\r\n") == b"HTTP/1.1 404 Not Found"
+    assert await asked(b"POST /status HTTP/1.1\r\n\r\n") == b"HTTP/1.1 405 Method Not Allowed"
+    assert await asked(b"\x16\x03\x01\r\n\r\n") == b"HTTP/1.1 400 Bad Request"
+    assert (await asked(b"GET /" + b"x" * 9000)).endswith(b"Request Header Fields Too Large")
+    assert (await answer(b"HEAD /status HTTP/1.1\r\n\r\n", {"/status": page})).endswith(b"\r\n\r\n")
+    assert complete(b"GET / HTTP/1.0\n\n")
+    assert not complete(b"GET / HTTP/1.0\r\n")
+
+
+@pytest.mark.trio
+async def test_a_trio_program_serves_its_status_and_its_metrics_in_one_line():
+    async with open_reaper() as r, trio.open_nursery() as nursery:
+        (listener,) = await nursery.start(serve_status, r, 0)
+        address = listener.socket.getsockname()
+
+        def get(path: str) -> bytes:
+            client = http.client.HTTPConnection(*address[:2], timeout=PATIENCE)
+            client.request("GET", path)
+            body = client.getresponse().read()
+            client.close()
+            return body
+
+        with r.watch(None, 5):
+            lost = await trio.open_tcp_stream(*address[:2])
+            await lost.aclose()
+            status = json.loads(await trio.to_thread.run_sync(get, "/status"))
+            metrics = await trio.to_thread.run_sync(get, "/metrics")
+        assert (status["schema"], status["workers"][0]["connections"]) == (SCHEMA, 1)
+        assert b"\nreaper_leases 1\n" in metrics
+        nursery.cancel_scope.cancel()
+
+
+def fetch(address: tuple[str, int], path: str) -> bytes:
+    client = http.client.HTTPConnection(*address, timeout=PATIENCE)
+    client.request("GET", path)
+    body = client.getresponse().read()
+    client.close()
+    return body
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["echo", "http"])
+def test_one_address_answers_for_all_workers(kind) -> None:
+    with server(kind, "--workers", "2", "--status", "127.0.0.1:0", "--drain-idle", "0s") as process:
+        (said,) = [line for line in process.said if line.startswith("status on ")]
+        address = ("127.0.0.1", int(said.split("/")[2].split(":")[1]))
+        clients = [socket.create_connection(process.address, timeout=PATIENCE) for _ in range(40)]
+
+        def all_seen() -> bool:
+            status = json.loads(fetch(address, "/status"))
+            assert (status["server"], status["missing"]) == (kind, [])
+            assert [worker["worker"] for worker in status["workers"]] == [0, 1]
+            each = [worker["connections"] for worker in status["workers"]]
+            named = {row["name"] for worker in status["workers"] for row in worker["due_next"]}
+            ours = {f"127.0.0.1:{client.getsockname()[1]}" for client in clients}
+            return sum(each) == len(clients) and named == ours
+
+        wait_until(all_seen)
+        wait_until(lambda: sum(_leases(address).values()) == len(clients))
+        assert set(_leases(address)) == {"0", "1"}
+        for client in clients:
+            client.close()
+
+
+def _leases(address: tuple[str, int]) -> dict[str, int]:
+    lines = [line for line in fetch(address, "/metrics").decode().splitlines() if line.startswith("reaper_leases{")]
+    return {line.split('"')[1]: int(line.split()[1]) for line in lines}
+
+
+@pytest.mark.slow
+def test_an_address_that_cannot_be_had_for_the_status_is_one_line_and_status_2() -> None:
+    import subprocess
+    import sys
+
+    from server_process import ROOT
+
+    for address in ("nonsense", "127.0.0.1:70000", "192.0.2.1:1"):
+        command = [sys.executable, "-m", "server_example", "echo", "--port", "0", "--status", address]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE)
+        assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
+        assert address in done.stderr
