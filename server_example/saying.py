@@ -1,4 +1,4 @@
-"""What a server prints for the terminal or the service manager that started it. One rule: *in the format that was asked for, and at once*."""
+"""What a server prints for you or for a service manager. One rule: *in the format that was asked for, and at once*."""
 
 from __future__ import annotations
 
