@@ -63,19 +63,17 @@ async def running(routes: Mapping[str, Route] = ROUTES, /, **overrides: object) 
         name.replace("__", ".") if "__" in name else f"timeouts.{name}": value for name, value in overrides.items()
     }
     config = ReaperConfig.load(environ={}, overrides={"reaper.tick": TICK, **settings})
-    async with reaper.trio.open_reaper(config) as watcher, trio.open_nursery() as nursery:
-        (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    async with listener, reaper.trio.open_reaper(config) as watcher, trio.open_nursery() as nursery:
         server = HttpServer(config, watcher, routes)
-        run = Running(server, nursery, listener)
-        nursery.start_soon(server.accept, listener, nursery)
-        try:
+        async with server.parking():  # as it is by default
+            run = Running(server, nursery, listener)
+            nursery.start_soon(server.accept, listener, nursery)
             with trio.fail_after(3 * PATIENCE):
                 yield run
                 await run.settled()
             assert server.counters.failures == 0
-        finally:
             nursery.cancel_scope.cancel()
-            listener.socket.close()
 
 
 class Client:
@@ -316,12 +314,13 @@ async def test_connections_are_shown_with_phase_and_reason_in_three_forms() -> N
         table = json.loads(body)
         assert (table["open"], table["draining"]) == (2, False)
         by_phase = {row["phase"]: row for row in table["connections"]}
-        assert set(by_phase) == {"first_byte", "in_flight"}
+        assert set(by_phase) == {"parked", "in_flight"}
         assert by_phase["in_flight"]["due_in"] is None
-        assert 0 < by_phase["first_byte"]["due_in"] <= 10.1
-        assert "first_byte, timeout 10 s" in by_phase["first_byte"]["why"]
+        assert 0 < by_phase["parked"]["due_in"] <= 10.1
+        assert "first_byte, timeout 10 s" in by_phase["parked"]["why"]
+        assert by_phase["parked"]["reason"] == "first_byte"
         host, port = silent.socket.getsockname()
-        assert by_phase["first_byte"]["peer"] == f"{host}:{port}"
+        assert by_phase["parked"]["peer"] == f"{host}:{port}"
         response, body = await client.ask("/connections")
         assert body.splitlines()[0].endswith(b"2 open")
         response, body = await client.ask("/connections", headers=(("accept", "text/html,*/*"),))

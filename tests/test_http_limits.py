@@ -6,7 +6,8 @@ import socket
 import ssl
 import struct
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
+from contextvars import ContextVar
 
 import pytest
 import trio
@@ -19,6 +20,14 @@ from server_example.http.connection import Exchange
 from server_example.http.routes import ROUTES
 
 pytestmark = pytest.mark.trio
+
+PARKED = ContextVar("PARKED", default=True)
+
+
+@pytest.fixture(autouse=True, params=[True, False], ids=["parked", "a task each"])
+def parked(request: pytest.FixtureRequest) -> None:
+    """Every claim holds with and without."""
+    PARKED.set(request.param)
 
 
 @pytest.fixture
@@ -68,17 +77,15 @@ async def running(routes=ROUTES, /, **overrides: object) -> AsyncIterator[Runnin
         name.replace("__", ".") if "__" in name else f"timeouts.{name}": value for name, value in overrides.items()
     }
     config = ReaperConfig.load(environ={}, overrides=settings)
-    async with reaper.trio.open_reaper(config) as watcher, trio.open_nursery() as nursery:
-        (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    async with listener, reaper.trio.open_reaper(config) as watcher, trio.open_nursery() as nursery:
         server = Running(config, watcher, routes)
         server.address = listener.socket.getsockname()[:2]
-        nursery.start_soon(server.accept, listener, nursery)
-        try:
+        async with server.parking() if PARKED.get() else nullcontext():
+            nursery.start_soon(server.accept, listener, nursery)
             yield server
             assert server.counters.failures == 0
-        finally:
             nursery.cancel_scope.cancel()
-            listener.socket.close()
 
 
 async def until(condition) -> None:

@@ -25,6 +25,7 @@ with needs("reaper.trio", "idle-reaper[trio]"):
     from .serve import serve_parked, serve_tcp
     from .status import serve_pages, serve_status, survey_of
     from .streams import SocketStream, WatchedSocket, WatchedStream
+    from .tls import TlsSession
     from .waking import WakingLot
 
 __all__ = [
@@ -36,6 +37,7 @@ __all__ = [
     "WatchedStream",
     "WatchedSocket",
     "SocketStream",
+    "TlsSession",
     "Probe",
     "LoopStatistics",
     "ParkingLot",

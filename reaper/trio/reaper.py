@@ -279,10 +279,12 @@ class TrioReaper:
         woken: Callable[[socket_module.socket, Any], Awaitable[object]],
         ended: Callable[[Any, str | None], object],
         *,
+        heard: Callable[[Any], bool] | None = None,
+        begun: Callable[[Any], bool] | None = None,
         linger: float = 1.0,
     ) -> AsyncIterator[WakingLot]:
         """A running `WakingLot` for the length of an `async with` block. Arguments as there."""
-        lot = WakingLot(self, woken, ended, linger=linger)
+        lot = WakingLot(self, woken, ended, heard=heard, begun=begun, linger=linger)
         async with self._lot_open(lot):
             yield lot
 

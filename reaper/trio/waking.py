@@ -25,6 +25,11 @@ class WakingLot(ParkingLot):
         woken: Called in a task of its own with the socket and what was remembered; the socket is its own again.
         ended: Called with what was remembered and the reason of the reap, or None if the peer went, after which the
             socket is closed. Must not block.
+        heard: Called with a parked connection that has something to read, and says whether it is woken for that: it
+            may read what is there, without waiting, `retime_one`, and leave it parked until there is more.
+            It ends what it finds ended with `gone`. None: every byte wakes.
+        begun: Says of what was remembered whether its peer has begun to ask for something: a drain leaves that alone.
+            None: none has.
     """
 
     _SLOTS: ClassVar[tuple[str, ...]] = ("remembered",)
@@ -35,14 +40,20 @@ class WakingLot(ParkingLot):
         woken: Callable[[socket.socket, Any], Awaitable[object]],
         ended: Callable[[Any, str | None], object],
         *,
+        heard: Callable[[Any], bool] | None = None,
+        begun: Callable[[Any], bool] | None = None,
         linger: float = 1.0,
         parks: bool | None = None,
     ) -> None:
         super().__init__(watcher, _never_called, 0.0, linger=linger, parks=parks)
         self._woken = woken
         self._told = ended
+        self._heard = heard
+        self._begun = begun
 
-    def park(self, connected: socket.socket, idle: float, remembered: Any, activity: Lease, reason: str) -> Parked:
+    def park(
+        self, connected: socket.socket, idle: float, remembered: Any, activity: Lease | None, reason: str
+    ) -> Parked:
         """Take *connected* over until there is something to read.
 
         Args:
@@ -50,21 +61,46 @@ class WakingLot(ParkingLot):
             idle: Seconds of silence allowed, counted from the last activity of *activity*; 0 switches the timeout off.
             remembered: Whatever `woken` needs.
             activity: The lease the caller had; it stays the caller's to release. In a journal the life of the
-                connection goes on; hand the lease of the result to `watch(continues=)` when it is woken.
+                connection goes on; hand the lease of the result to `watch(continues=)` when it is woken. None: the
+                connection has just been accepted, and its life begins.
             reason: What a reap gives as its reason.
         Raises:
             RuntimeError: the lot does not run, or parks nothing. The socket stays the caller's.
         """
         if self._nursery is None or self._epoll is None:
             raise RuntimeError("this parking lot does not run: start its run() first, where there is an epoll")
-        timeout = self.driver.in_force(idle)
-        parked: Parked = self._admit(connected.detach(), timeout, reason, activity)
-        self.driver.books.moved(activity, parked.lease)
-        parked.remembered = remembered  # type: ignore[attr-defined]
+        parked: Any = self._admit(connected.fileno(), self.driver.in_force(idle), reason, activity)
+        if activity is None:
+            self.driver.books.opened(parked.lease, connected)
+        else:
+            self.driver.books.moved(activity, parked.lease)
+        connected.detach()
+        parked.remembered = remembered
         self._epoll.register(parked.fd, READABLE)
-        if self._draining and not parked.has_unread():
+        if self._draining and not self._waits_for_more(parked) and not parked.has_unread():
             self.reap(parked, "drain")
-        return parked
+        return parked  # type: ignore[no-any-return]
+
+    def _waits_for_more(self, parked: Any) -> bool:
+        return self._begun is not None and self._begun(parked.remembered)
+
+    def _wake(self, fd: int, events: int) -> None:
+        parked: Any = self._by_fd[fd]
+        if self._heard is None or parked is None:
+            super()._wake(fd, events)
+        elif self._heard(parked):
+            self._start(parked)
+        elif parked.fd >= 0 and self._epoll is not None:
+            self._epoll.modify(fd, READABLE)
+
+    def retime_one(self, parked: Parked, idle: float, reason: str | None = None) -> None:
+        """Put another timeout in force for *parked*, counted from its last activity; 0 switches it off."""
+        parked.lease.retime(self.driver.in_force(idle), self.driver.now(), reason)
+        self.driver.poke()
+
+    def gone(self, parked: Parked) -> None:
+        """Its peer has ended it: close it."""
+        self._end(parked, by_peer=True)
 
     def _start(self, parked: Any) -> None:
         fd, remembered = parked.fd, parked.remembered

@@ -33,6 +33,9 @@ PIECES_PER_PASS = 16
 HEAD = b"HEAD "
 """How a request begins whose answer has no body, whatever else is wrong with it."""
 
+SERVER = "reaper-example"
+"""What the answers say of their server."""
+
 OVERHEAD_BYTES = 2 * RECEIVE_BYTES
 """What may come around a body (chunk sizes, extensions, trailers, bytes read ahead), beyond as much as it may hold."""
 
@@ -135,23 +138,23 @@ class Exchange:
         if self.method != "HEAD":
             data += connection.h11.send(h11.Data(body)) or b""
         data += connection.h11.send(h11.EndOfMessage()) or b""
-        await connection.stream.send_all(data)
+        await connection.transport.send_all(data)
 
     async def start(self, status: int, headers: Headers) -> None:
         """Begin a response whose body is sent in pieces; without content-length among *headers* it is chunked."""
         self.started = True
-        await self._connection.stream.send_all(self._connection.head(status, headers))
+        await self._connection.transport.send_all(self._connection.head(status, headers))
 
     async def send(self, data: bytes) -> None:
         """A piece of the body; waits while the peer does not take it."""
         if data and self.method != "HEAD":
-            await self._connection.stream.send_all(self._connection.h11.send(h11.Data(data)) or b"")
+            await self._connection.transport.send_all(self._connection.h11.send(h11.Data(data)) or b"")
 
     async def finish(self) -> None:
         """The end of a body sent in pieces."""
         tail = self._connection.h11.send(h11.EndOfMessage())
         if tail:
-            await self._connection.stream.send_all(tail)
+            await self._connection.transport.send_all(tail)
 
     async def upgrade(self, protocol: str) -> Tunnel:
         """Answer 101 and leave HTTP: from here on the bytes are the route's."""
@@ -159,7 +162,7 @@ class Exchange:
         connection = self._connection
         headers = [("connection", "upgrade"), ("upgrade", protocol)]
         answer = h11.InformationalResponse(status_code=101, headers=headers, reason=b"Switching Protocols")
-        await connection.stream.send_all(connection.h11.send(answer) or b"")
+        await connection.transport.send_all(connection.h11.send(answer) or b"")
         return Tunnel(connection)
 
     async def gone(self) -> None:
@@ -189,7 +192,7 @@ class Tunnel:
 
     async def send(self, data: bytes) -> None:
         """Send *data*; counts as traffic of the tunnel."""
-        await self._connection.stream.send_all(data)
+        await self._connection.transport.send_all(data)
         self._connection.policy.bytes_out(len(data), trio.current_time())
 
 
@@ -201,22 +204,22 @@ class HttpConnection:
 
     Attributes:
         server: Whose routes and limits apply.
-        transport: The TCP connection; `stream` is it, or the TLS around it.
+        transport: The TCP connection, or TLS on it.
         policy: Notes every wait.
         opened: Seconds on trio's clock.
         uid: The reaper's key for it.
+        unread: What has come of the next request.
     """
 
-    def __init__(
-        self, server: Host, transport: Transport, stream: trio.abc.Stream, policy: IdlePolicy, uid: int
-    ) -> None:
+    def __init__(self, server: Host, transport: Transport, policy: IdlePolicy, uid: int, unread: bytes = b"") -> None:
         self.server = server
         self.transport = transport
-        self.stream = stream
         self.policy = policy
         self.opened = trio.current_time()
         self.uid = uid
         self.h11 = self._protocol()
+        if unread:
+            self.h11.receive_data(unread)
         self._last = False
         self._opening = b""  # the first bytes of the request in hand
         self._fed = 0  # how many bytes have come since it began
@@ -358,7 +361,7 @@ class HttpConnection:
         while (event := self.h11.next_event()) is h11.NEED_DATA:
             if self.h11.they_are_waiting_for_100_continue:
                 answer = h11.InformationalResponse(status_code=100, headers=[], reason=b"Continue")
-                await self.stream.send_all(self.h11.send(answer) or b"")
+                await self.transport.send_all(self.h11.send(answer) or b"")
             self.policy.enter(Phase.BODY, trio.current_time())
             data = await self.receive()
             self.policy.enter(Phase.IN_FLIGHT, trio.current_time())
@@ -373,12 +376,12 @@ class HttpConnection:
 
     async def receive(self) -> bytes:
         """Bytes as they come, decrypted; empty at the end of file."""
-        return bytes(await self.stream.receive_some(RECEIVE_BYTES))
+        return bytes(await self.transport.receive_some(RECEIVE_BYTES))
 
     def head(self, status: int, headers: Headers) -> bytes:
         """Status line and headers of a response, with what is said about the connection's further life."""
         config = self.server.config
-        said = [("date", self.server.date()), ("server", "reaper-example"), *headers]
+        said = [("date", self.server.date()), ("server", SERVER), *headers]
         if self._last or self.policy.retired is not None or self.server.draining:
             self._last = True
             said.append(("connection", "close"))
@@ -400,7 +403,7 @@ class HttpConnection:
             framing = [("content-type", "text/plain; charset=utf-8"), ("content-length", str(len(body)))]
             data = self.head(error.status, framing)
             # Not through h11: it does not know whether the request was a HEAD when it could not be read.
-            await self.stream.send_all(data if self._opening == HEAD else data + body)
+            await self.transport.send_all(data if self._opening == HEAD else data + body)
 
     def nudge(self) -> None:
         """Find out whether a peer that has shut its side is still there for its answer, if one is being made.
@@ -409,7 +412,7 @@ class HttpConnection:
         answers it with a reset. Not under TLS.
         """
         waits = self.h11.our_state is h11.SEND_RESPONSE and self.policy.phase is Phase.IN_FLIGHT
-        if waits and self.h11.their_http_version == b"1.1" and self.stream is self.transport:
+        if waits and self.h11.their_http_version == b"1.1" and not self.transport.secure:
             data = self.h11.send(h11.InformationalResponse(status_code=100, headers=[], reason=b"Continue")) or b""
             with suppress(OSError):
                 self.transport.sent += self.transport.socket.send(data)
@@ -426,6 +429,10 @@ class HttpConnection:
         self.transport.wait_for(Phase.LINGER, self.policy)
         while await self.transport.receive_some():
             pass
+
+    @property
+    def unread(self) -> bytes:
+        return bytes(self.h11.trailing_data[0])
 
     @property
     def idle(self) -> bool:

@@ -26,7 +26,7 @@ from reaper.core.lease import Lease
 from reaper.driver import after
 from reaper.policy import ANSWERS, INSTANT, NOT_TAKEN, TOO_OLD, IdlePolicy, Phase, lifespan
 from reaper.policy.rates import Sweep
-from reaper.trio import Parked, Silent, WakingLot
+from reaper.trio import Silent, TlsSession, WakingLot
 
 from ..status import Desk
 from ..tls import tls_context
@@ -34,7 +34,8 @@ from .connection import Exchange, HttpConnection, HttpError, Route
 from .counters import Counters
 from .hangups import Hangups
 from .routes import ROUTES
-from .transport import Transport
+from .transport import TlsTransport, Transport
+from .waiting import Kept, Waiting, name_of
 
 RELOADS_PER_SLICE = 256
 """Connections that get new timeouts, or begin to drain, before the loop is let run again: about 2 ms."""
@@ -50,20 +51,6 @@ SWEEPS_PER_TICK = 4
 """Looks at the least rates. The core may add up to half a tick to each interval: less than one tick between two."""
 
 log = logging.getLogger("server_example.http")
-
-
-class Kept:
-    """What is remembered of a connection while it is parked between two requests."""
-
-    __slots__ = ("age", "opened", "parked", "policy", "received", "requests", "sent", "tls")
-
-    def __init__(self, opened: float) -> None:
-        self.opened = opened
-        self.age: Lease | None = None  # its age limit
-        self.requests = self.received = self.sent = 0
-        self.policy: IdlePolicy | None = None  # while it is not parked
-        self.parked: Parked | None = None  # while it is
-        self.tls: trio.SSLStream[Transport] | None = None
 
 
 class HttpServer:
@@ -96,6 +83,7 @@ class HttpServer:
         self.desk: Desk | None = None
         self._routes = routes
         self._tls = tls_context(config)
+        self._waiting = Waiting(self, self._tls, lambda: self._empty.set())
         self._numbers = itertools.count()
         self._sweep = Sweep(self._schedule, config.reaper.tick / SWEEPS_PER_TICK)
         self._random = random.Random()
@@ -135,18 +123,37 @@ class HttpServer:
             nursery.start_soon(self._hangups.run)
 
         def admit(connected: socket.socket) -> None:
+            full = self.open >= self.config.limits.max_connections
+            if self.lot is not None and not full and not self.draining:
+                self.counters.opened += 1
+                kept = Kept(trio.current_time())
+                self._waiting.admit(connected, kept)
+                self._limit_age(kept)
+                return
             try:
-                transport = Transport(connected, _name(connected))
+                transport = Transport(connected, name_of(connected)) if full else self._transport(connected, None)
             except OSError:
                 connected.close()  # the peer is gone already
                 return
-            if self.open >= self.config.limits.max_connections:
+            if full:
                 nursery.start_soon(self._refuse, transport)
             else:
                 self.counters.opened += 1  # here: a drain that begins before its task does has to wait for it
-                nursery.start_soon(self._handle, transport)
+                kept = Kept(trio.current_time())
+                self._limit_age(kept)
+                phase = Phase.HANDSHAKE if transport.secure else Phase.FIRST_BYTE
+                nursery.start_soon(self._handle, transport, kept, phase)
 
         return admit
+
+    def _transport(self, connected: socket.socket, session: TlsSession | None) -> Transport:
+        """Raises OSError if its peer is gone."""
+        if self._tls is None:
+            return Transport(connected, name_of(connected))
+        if session is None:
+            session = TlsSession(connected.fileno(), self._tls)
+            session.detach()
+        return TlsTransport(connected, name_of(connected), session)
 
     def not_accepted(self, error: OSError) -> None:
         """Count what accept(2) said."""
@@ -161,8 +168,12 @@ class HttpServer:
 
     @asynccontextmanager
     async def parking(self) -> AsyncIterator[None]:
-        """Within the block, connections that are silent between two requests are parked."""
-        async with self.watcher.waking_lot(self._woken, self._left, linger=LINGER) as lot:
+        """Within the block, connections of which no whole request has come are parked."""
+        waiting = self._waiting
+        async with self.watcher.waking_lot(
+            self._woken, waiting.ended, heard=waiting.heard, begun=lambda kept: kept.begun, linger=LINGER
+        ) as lot:
+            waiting.lot = lot
             self.lot = lot if lot.parks else None
             try:
                 yield
@@ -173,46 +184,19 @@ class HttpServer:
         parked, kept.parked = kept.parked, None
         assert parked is not None
         try:
-            transport = Transport(connected, _name(connected))
+            transport = self._transport(connected, kept.tls)
         except OSError:
             connected.close()
             with self.watcher.watch(continues=parked.lease) as gone:  # its journal has to end
                 gone.hung_up = True
-            self._left(kept, None)
+            self._waiting.ended(kept, None)
             return
         transport.received, transport.sent = kept.received, kept.sent
-        await self._handle(transport, kept, parked.lease)
+        await self._handle(transport, kept, self._waiting.phase(kept), parked.lease)
 
-    def _left(self, kept: Kept, reason: str | None) -> None:
-        """A parked connection was reaped, or its peer has gone."""
-        if kept.age is not None:
-            kept.age.release()
-        if reason is not None:
-            self.counters.reaped[reason] += 1
-        self.counters.closed += 1
-        self._empty.set()
-
-    def _park(self, transport: Transport, policy: IdlePolicy, kept: Kept, activity: Lease) -> None:
-        assert self.lot is not None
-        kept.requests, kept.received, kept.sent = policy.requests, transport.received, transport.sent
-        kept.policy = None
-        keep_alive = Phase.KEEP_ALIVE.value
-        kept.parked = self.lot.park(transport.socket, self.config.timeouts.keep_alive, kept, activity, keep_alive)
-
-    async def _handle(self, transport: Transport, kept: Kept | None = None, lease: Lease | None = None) -> None:
-        phase = Phase.KEEP_ALIVE
-        if kept is None:
-            phase = Phase.FIRST_BYTE
-            kept = Kept(trio.current_time())
+    async def _handle(self, transport: Transport, kept: Kept, phase: Phase, lease: Lease | None = None) -> None:
         parked = False
         connection: HttpConnection | None = None
-        stream: trio.abc.Stream = transport
-        if kept.tls is not None:
-            stream = kept.tls
-            kept.tls.transport_stream = transport
-        elif self._tls is not None:
-            stream = kept.tls = trio.SSLStream(transport, self._tls, server_side=True, https_compatible=True)
-            phase = Phase.HANDSHAKE
         try:
             with self.watcher.watch(transport, continues=lease) as watch:
                 now = trio.current_time()
@@ -221,26 +205,25 @@ class HttpServer:
                 policy.requests = kept.requests
                 kept.policy = transport.policy = policy
                 transport.linger = None if self.lot is None else self.lot.linger
-                connection = HttpConnection(self, transport, stream, policy, watch.uid)
+                connection = HttpConnection(self, transport, policy, watch.uid, kept.head)
                 connection.opened = kept.opened
+                kept.head = b""
                 self.connections[connection] = kept
                 life = trio.CancelScope()
                 self._hangups.watch(transport.fileno(), partial(self._hung_up, connection, life))
-                if phase is not Phase.KEEP_ALIVE:
-                    self._limit_age(kept)
-                if self.draining:
-                    policy.retire("drain", trio.current_time())
+                if self.draining or kept.retired is not None:
+                    policy.retire("drain" if self.draining else kept.retired or "", now)
                 try:
                     with life:
-                        if isinstance(stream, trio.SSLStream) and phase is Phase.HANDSHAKE:
-                            await stream.do_handshake()
+                        if isinstance(transport, TlsTransport):
+                            await transport.shake_hands()
                         await connection.run()
                     self.counters.lost += life.cancelled_caught
                 except (trio.BrokenResourceError, trio.ClosedResourceError):
                     self.counters.lost += 1
                 except Silent:
                     self._hangups.forget(transport.fileno())
-                    self._park(transport, policy, kept, watch.lease)
+                    self._waiting.park(connection, kept, watch.lease)
                     parked = True
                 watch.hung_up = transport.hung_up
             if watch.reaped:
@@ -333,9 +316,10 @@ class HttpServer:
         )
 
     def _too_old(self, kept: Kept) -> None:
+        kept.retired = TOO_OLD
         if kept.policy is not None:
             kept.policy.retire(TOO_OLD, trio.current_time())
-        elif kept.parked is not None and self.lot is not None:
+        elif kept.parked is not None and self.lot is not None and not kept.begun:
             self.lot.end(kept.parked, TOO_OLD)
 
     def _schedule(self, seconds: float, call: Callable[[float], None]) -> None:
@@ -349,7 +333,10 @@ class HttpServer:
         self.config = applied(self.config, config)
         self.counters.reloads += 1
         if self.lot is not None:
-            self.lot.retime(self.config.timeouts.keep_alive)
+            for index, parked in enumerate(self.lot, start=1):
+                self._waiting.reload(parked)
+                if index % RELOADS_PER_SLICE == 0:
+                    await trio.lowlevel.checkpoint()
         await self._each(lambda policy: policy.reload(self.config, trio.current_time()))
         if any(change.path in ("timeouts.max_age", "limits.max_age_jitter") for change in changed):
             open_now = list(self.connections.values())
@@ -408,8 +395,3 @@ def _not_found(exchange: Exchange) -> Awaitable[None]:
 
 def _not_allowed(exchange: Exchange) -> Awaitable[None]:
     return exchange.respond(405, b"405 Method Not Allowed\n", "text/plain; charset=utf-8")
-
-
-def _name(connected: socket.socket) -> str:
-    host, port = connected.getpeername()[:2]
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

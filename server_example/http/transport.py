@@ -7,14 +7,16 @@ for the size of its queue: when a blocked send goes on, and by the sweep of the 
 
 from __future__ import annotations
 
+import os
 import socket
 from collections.abc import Awaitable, Callable
+from typing import ClassVar
 
 import trio
 
-from reaper.driver import peer_has_shut, queued, reset_on_close
+from reaper.driver import peer_has_shut, queued, reset_on_close, waiting
 from reaper.policy import IdlePolicy, Phase
-from reaper.trio import SocketStream
+from reaper.trio import SocketStream, TlsSession
 
 RECEIVE_BYTES = 65536
 
@@ -27,6 +29,9 @@ UNSENT_BYTES = 131072
 megabytes: a thousand of them had a gigabyte copied in vain, and the loop with it."""
 
 TCP_NOTSENT_LOWAT = 25  # linux/tcp.h; the socket module of CPython 3.11 does not name it
+PARKABLE = frozenset({Phase.FIRST_BYTE, Phase.HEADERS, Phase.KEEP_ALIVE})
+"""Phases in which nothing is known of a connection but what it has sent of its next request."""
+
 _SENDING = frozenset({Phase.IN_FLIGHT, Phase.TUNNEL, Phase.HALF_CLOSED})  # phases that a blocked send interrupts
 
 
@@ -38,9 +43,12 @@ class Transport(SocketStream):
         peer: Its peer, as text.
         policy: Notes every byte.
         linger: Waits for the next request instead of `wait_readable`, and may give up by raising; None: nothing does.
+        secure: Whether there is TLS on it.
     """
 
     __slots__ = ("_interrupted", "_taken", "_then", "_waits", "linger", "peer", "policy", "socket")
+
+    secure: ClassVar[bool] = False
 
     def __init__(self, connected: socket.socket, peer: str) -> None:
         super().__init__()
@@ -69,7 +77,7 @@ class Transport(SocketStream):
     async def until_readable(self) -> None:
         while True:
             policy = self.policy
-            may_park = policy is not None and policy.phase is Phase.KEEP_ALIVE and policy.retired is None
+            may_park = policy is not None and policy.phase in PARKABLE and policy.retired is None
             if self.linger is not None and may_park:
                 await self.linger(self.fileno())
                 return
@@ -155,3 +163,67 @@ class Transport(SocketStream):
             if phase is Phase.KEEP_ALIVE and self.linger is not None and self._waits:
                 self._waits = False
                 trio.lowlevel.notify_closing(self.socket)  # the receive begins to wait anew: now it may be parked
+
+
+class TlsTransport(Transport):
+    """The same with TLS on it: it receives and sends what is inside, and a part of a record is activity, too.
+
+    Args:
+        session: On the descriptor of *connected*, and detached from it.
+    """
+
+    __slots__ = ("_ahead", "_session")
+
+    secure = True
+
+    def __init__(self, connected: socket.socket, peer: str, session: TlsSession) -> None:
+        super().__init__(connected, peer)
+        self._session = session
+        self._ahead = 0  # bytes that have been heard of, and are part of a record that is not whole
+
+    async def shake_hands(self) -> None:
+        """The handshake; nothing if it is over.
+
+        Raises:
+            trio.BrokenResourceError: it failed, or the connection is lost.
+        """
+        session = self._session
+        try:
+            while not (session.established or session.shake_hands()):
+                await (self.until_writable() if session.wants_other else self.until_readable())
+        except OSError as error:
+            self.hung_up = isinstance(error, ConnectionError)
+            raise trio.BrokenResourceError(f"shaking hands with {self!r}: {error}") from error
+
+    def heard(self, count: int) -> None:
+        count, self._ahead = max(1, count - self._ahead), 0
+        super().heard(count)
+
+    def read_now(self, most: int) -> bytes:
+        fd = self._open()
+        if self.shut:
+            return os.read(fd, most)  # whatever still comes, nothing will be made of it
+        part = waiting(fd)
+        try:
+            return self._session.read(most)
+        except BlockingIOError:
+            if part:
+                super().heard(part)
+                self._ahead += part
+            raise
+
+    def write_now(self, data: memoryview) -> int:
+        self._open()
+        return self._session.write(data)
+
+    async def until_readable(self) -> None:
+        if self._session.wants_other:
+            await trio.lowlevel.wait_writable(self.fileno())
+        else:
+            await super().until_readable()
+
+    async def until_writable(self) -> None:
+        if self._session.wants_other:
+            await trio.lowlevel.wait_readable(self.fileno())
+        else:
+            await super().until_writable()

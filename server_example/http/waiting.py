@@ -1,0 +1,220 @@
+"""The connections that wait without a task: for a first byte, for a handshake, for the rest of a head, for a request.
+
+One rule: *a task is made for a whole request head, not for a client*. A client that has connected, and one that has
+sent half a head, cost a descriptor, a lease and the bytes they sent. What ends them is the same as with a task.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+from collections.abc import Callable
+from contextlib import suppress
+from http import HTTPStatus
+from ssl import SSLContext
+from typing import Any
+
+import h11
+
+from reaper.core.lease import Lease
+from reaper.policy import ANSWERS, INSTANT, IdlePolicy, Phase
+from reaper.trio import Parked, TlsSession, WakingLot
+
+from .connection import HEAD, SERVER, Host, HttpConnection, HttpError
+
+HEAD_BYTES = 16384
+"""Read at once while there is no task: what is beyond a head that long is the body's, and its task reads it."""
+
+FIRST_OF_A_LINE = 0x21
+"""What begins with less than that is no request and never will be one: h11 refuses it at once, and so need not wait."""
+
+_END = re.compile(rb"\n\r?\n")  # of a head, as h11 sees it
+
+
+class Kept:
+    """What is remembered of a connection beyond its task.
+
+    Attributes:
+        opened: Seconds on trio's clock.
+        requests, received, sent: Of the time until it was parked.
+        head: What has come of the next request; never begins with an empty line.
+        retired: Why no further request may follow; None: they may.
+        age: The lease of its age limit, or None.
+        policy: While it has a task.
+        parked: While it has none.
+        tls: Its session, from the first byte on; None without TLS.
+    """
+
+    __slots__ = ("age", "head", "opened", "parked", "policy", "received", "requests", "retired", "sent", "tls")
+
+    def __init__(self, opened: float) -> None:
+        self.opened = opened
+        self.age: Lease | None = None
+        self.requests = self.received = self.sent = 0
+        self.head = b""
+        self.retired: str | None = None
+        self.policy: IdlePolicy | None = None
+        self.parked: Parked | None = None
+        self.tls: TlsSession | None = None
+
+    @property
+    def begun(self) -> bool:
+        """Whether its peer has begun to ask for something, and we wait for the rest."""
+        return bool(self.head) or (self.tls is not None and not self.tls.established)
+
+
+class Waiting:
+    """The connections of one `HttpServer` that have no task.
+
+    Args:
+        server: Theirs.
+        tls: Wraps every connection; None: plain.
+        closed: Called when one of them has ended.
+    Attributes:
+        lot: Where they are; what it hears, and whom it has ended, it tells this object. To be set before any use.
+    """
+
+    lot: WakingLot
+
+    def __init__(self, server: Host, tls: SSLContext | None, closed: Callable[[], None]) -> None:
+        self._server = server
+        self._tls = tls
+        self._closed = closed
+
+    def admit(self, connected: socket.socket, kept: Kept) -> None:
+        """Wait for the first byte of a connection that has just been accepted."""
+        self._park(connected, kept, None, Phase.FIRST_BYTE if self._tls is None else Phase.HANDSHAKE)
+
+    def park(self, connection: HttpConnection, kept: Kept, activity: Lease) -> None:
+        """Go on waiting for what *connection* waits for. Its silence goes on where it was."""
+        transport, policy = connection.transport, connection.policy
+        kept.requests, kept.received, kept.sent = policy.requests, transport.received, transport.sent
+        kept.head = connection.unread
+        kept.policy = None
+        self._park(transport.socket, kept, activity, policy.phase)
+
+    def _park(self, connected: socket.socket, kept: Kept, activity: Lease | None, phase: Phase) -> None:
+        kept.parked = self.lot.park(connected, self._limit(phase), kept, activity, phase.value)
+
+    def _limit(self, phase: Phase) -> float:
+        seconds: float = getattr(self._server.config.timeouts, phase.value)
+        return seconds
+
+    def phase(self, kept: Kept) -> Phase:
+        """What it waits for."""
+        if kept.tls is not None and not kept.tls.established:
+            return Phase.HANDSHAKE
+        return Phase.HEADERS if kept.head else Phase.KEEP_ALIVE if kept.requests else Phase.FIRST_BYTE
+
+    def reload(self, parked: Any) -> None:
+        """Put the timeout in force that its phase has now, counted from the last activity."""
+        reason = parked.lease.reason
+        if hasattr(self._server.config.timeouts, reason or ""):
+            self.lot.retime_one(parked, self._limit(Phase(reason)))
+
+    # ---- what is heard of them ---------------------------------------------------------------------------------------
+
+    def heard(self, parked: Any) -> bool:
+        """Read what has come. True: its task may begin."""
+        kept: Kept = parked.remembered
+        try:
+            if self._tls is not None and not self._is_established(parked, kept, self._tls):
+                assert kept.tls is not None
+                return kept.tls.wants_other
+            while (data := self._read(parked.fd, kept)) is not None:
+                if not data:
+                    if kept.head:
+                        return True  # it is told that this is no request
+                    self.lot.gone(parked)
+                    return False
+                if self._is_whole(parked, kept, data):
+                    return True
+                if kept.tls is None and len(data) < HEAD_BYTES:
+                    return False
+        except OSError:
+            self._server.counters.lost += 1
+            self.lot.gone(parked)
+            return False
+        return kept.tls is not None and kept.tls.wants_other
+
+    def _read(self, fd: int, kept: Kept) -> bytes | None:
+        try:
+            data = os.read(fd, HEAD_BYTES) if kept.tls is None else kept.tls.read(HEAD_BYTES)
+        except BlockingIOError:
+            return None
+        kept.received += len(data)
+        return data
+
+    def _is_whole(self, parked: Parked, kept: Kept, data: bytes) -> bool:
+        """Whether a task can do something with the head of *kept* and *data*: serve it, or refuse it."""
+        before = len(kept.head)
+        if not before:
+            data = data.lstrip(b"\r\n")  # empty lines before a request mean nothing (RFC 9112 section 2.2)
+            if not data:
+                return False
+        head = kept.head = kept.head + data
+        if (
+            _END.search(head, max(0, before - 2))
+            or len(head) > self._server.config.limits.max_header_bytes
+            or head[0] < FIRST_OF_A_LINE
+        ):
+            return True
+        if not before:
+            self._enter(parked, Phase.HEADERS.value, self._limit(Phase.HEADERS))
+        return False
+
+    def _is_established(self, parked: Parked, kept: Kept, context: SSLContext) -> bool:
+        if kept.tls is None:
+            kept.tls = TlsSession(parked.fd, context)
+            kept.tls.detach()
+        if kept.tls.established:
+            return True
+        if kept.tls.shake_hands():
+            if self._server.draining:
+                self._enter(parked, "drain", self._server.config.timeouts.drain_idle or INSTANT)
+            else:
+                self._enter(parked, Phase.FIRST_BYTE.value, self._limit(Phase.FIRST_BYTE))
+        return kept.tls.established
+
+    def _enter(self, parked: Parked, reason: str, seconds: float) -> None:
+        parked.lease.touch()
+        self.lot.retime_one(parked, seconds, reason)
+
+    # ---- ends ------------------------------------------------------------------------------------------------------
+
+    def ended(self, kept: Kept, reason: str | None) -> None:
+        """One was reaped, or its peer has gone. Where a request had begun it is answered."""
+        if kept.age is not None:
+            kept.age.release()
+        if reason is not None:
+            self._server.counters.reaped[reason] += 1
+            status = ANSWERS.get(reason)
+            if status is not None and kept.parked is not None:
+                words = last_words(self._server, HttpError(status, f"{reason} timed out"), kept.head)
+                with suppress(OSError):
+                    if kept.tls is None:
+                        os.write(kept.parked.fd, words)
+                    else:
+                        kept.tls.write(memoryview(words))
+        self._server.counters.closed += 1
+        self._closed()
+
+
+def last_words(server: Host, error: HttpError, head: bytes) -> bytes:
+    """The answer to a request of which no more than *head* is to come."""
+    body = f"{error}\n".encode()
+    headers = [
+        *(("date", server.date()), ("server", SERVER)),
+        *(("content-type", "text/plain; charset=utf-8"), ("content-length", str(len(body)))),
+        ("connection", "close"),
+    ]
+    answer = h11.Response(status_code=error.status, headers=headers, reason=HTTPStatus(error.status).phrase)
+    server.counters.responses[error.status] += 1
+    return (h11.Connection(h11.SERVER).send(answer) or b"") + (b"" if head.startswith(HEAD) else body)
+
+
+def name_of(connected: socket.socket) -> str:
+    """The peer of *connected* as text. Raises OSError if it is gone."""
+    host, port = connected.getpeername()[:2]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -1,0 +1,355 @@
+"""Claims about clients that have sent nothing, or half a request head. Sockets are real, time is virtual."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import struct
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+import reaper.trio
+import server_example.http
+from reaper.config import ReaperConfig
+from reaper.journal import Journal
+from reaper.trio import journal_clock
+from server_example.http import HttpServer
+
+pytestmark = pytest.mark.trio
+
+TICK = 1.0
+REQUEST = b"GET /nowhere HTTP/1.1\r\nhost: x\r\n\r\n"
+
+
+@pytest.fixture
+def clock() -> MockClock:
+    """Jumps when every task waits; loopback has long delivered by then."""
+    return MockClock(autojump_threshold=0.005)
+
+
+@asynccontextmanager
+async def running(
+    journal: Journal | None = None, certificate: tuple[str, str] | None = None, **timeouts: object
+) -> AsyncIterator[tuple[HttpServer, trio.SocketListener]]:
+    overrides = {f"timeouts.{name}": value for name, value in timeouts.items()}
+    if certificate is not None:
+        overrides |= {"server.tls_cert": certificate[0], "server.tls_key": certificate[1]}
+    config = ReaperConfig.load(environ={}, overrides=overrides)
+    (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    async with (
+        listener,
+        reaper.trio.open_reaper(config, journal=journal, listener="http") as watcher,
+        trio.open_nursery() as nursery,
+    ):
+        server = HttpServer(config, watcher)
+        async with server.parking():
+            nursery.start_soon(server.accept, listener, nursery)
+            await trio.testing.wait_all_tasks_blocked()
+            yield server, listener
+            assert server.counters.failures == 0
+            watcher.core.check()
+            nursery.cancel_scope.cancel()
+
+
+async def until(condition) -> None:
+    while not condition():
+        await trio.sleep(0.2)
+
+
+async def dial(listener: trio.SocketListener, said: bytes = b"") -> trio.SocketStream:
+    stream = await trio.open_tcp_stream(*listener.socket.getsockname()[:2])
+    if said:
+        await stream.send_all(said)
+    return stream
+
+
+async def rest(stream: trio.abc.Stream) -> bytes:
+    data = b""
+    try:
+        while piece := await stream.receive_some(65536):
+            data += bytes(piece)
+    except trio.BrokenResourceError:
+        pass
+    return data
+
+
+async def head_of(stream: trio.abc.Stream) -> bytes:
+    data = b""
+    while b"\r\n\r\n" not in data and (piece := await stream.receive_some(65536)):
+        data += bytes(piece)
+    return data
+
+
+def tasks() -> int:
+    return trio.lowlevel.current_statistics().tasks_living
+
+
+# ---- they cost no task -------------------------------------------------------------------------------------------
+
+
+async def test_silent_clients_and_those_with_half_a_head_cost_no_task(clock: MockClock) -> None:
+    async with running() as (server, listener):
+        before = tasks()
+        streams = [await dial(listener, said) for said in [b"", REQUEST[:-1], b"\r\n", b"G"] * 10]
+        await until(lambda: server.open == 40)
+        assert (tasks(), len(server.connections)) == (before, 0)
+        for stream in streams[1::4]:
+            await stream.send_all(REQUEST[-1:])
+            assert (await head_of(stream)).startswith(b"HTTP/1.1 404 ")
+        await until(lambda: tasks() == before)  # they do not linger for ever
+        assert server.open == 40
+        for stream in streams:
+            await stream.aclose()
+
+
+async def test_under_tls_neither_a_handshake_nor_half_a_head_costs_a_task(clock: MockClock, certificate) -> None:
+    trust = ssl.create_default_context(cafile=certificate[0])
+    async with running(certificate=certificate) as (server, listener):
+        before = tasks()
+        slow = [await dial(listener, said) for said in (b"", b"\x16\x03\x01\x02\x00\x01")]
+        streams = []
+        for said in (b"", REQUEST[:5], REQUEST[:-1]):
+            stream = trio.SSLStream(await dial(listener), trust, server_hostname="127.0.0.1", https_compatible=True)
+            await stream.do_handshake()
+            if said:
+                await stream.send_all(said)
+            streams.append((stream, said))
+        await until(lambda: server.open == 5)
+        assert (tasks(), len(server.connections)) == (before, 0)
+        for stream, said in streams:
+            await stream.send_all(REQUEST[len(said) :])
+            assert (await head_of(stream)).startswith(b"HTTP/1.1 404 ")
+        start = trio.current_time()
+        for plain in slow:
+            assert await rest(plain) == b""
+            await plain.aclose()
+        assert trio.current_time() - start < 12
+        assert server.counters.reaped == {"handshake": 2}
+        for stream, _ in streams:
+            await trio.aclose_forcefully(stream)
+
+
+async def test_half_the_next_head_gives_its_task_up_and_its_limit_goes_on(
+    clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_example.http.server, "LINGER", 2.0)
+    async with running(headers=10) as (server, listener), await dial(listener) as stream:
+        await until(lambda: server.open == 1)
+        before = tasks()
+        await stream.send_all(REQUEST)
+        await head_of(stream)
+        assert tasks() == before + 1
+        await stream.send_all(REQUEST[:9])  # its task lingers still
+        start = trio.current_time()
+        await until(lambda: not server.connections)
+        assert (server.open, tasks()) == (1, before)
+        answer = await rest(stream)
+        assert answer.startswith(b"HTTP/1.1 408 ")
+        assert 10 <= trio.current_time() - start <= 10 + TICK
+        assert server.counters.reaped == {"headers": 1}
+
+
+# ---- the law -----------------------------------------------------------------------------------------------------
+
+
+async def test_each_limit_ends_them_never_early_at_most_one_tick_late_and_exactly_once(
+    clock: MockClock, tmp_path
+) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet")
+    took: dict[str, list[float]] = {"first_byte": [], "headers": []}
+
+    async def silent(listener: trio.SocketListener, delay: float) -> None:
+        await trio.sleep(delay)
+        async with await dial(listener) as stream:
+            start = trio.current_time()
+            if delay % 1 > 0.5:
+                await stream.send_all(b"\r\n")  # an empty line is no beginning
+            assert await rest(stream) == b""
+            took["first_byte"].append(trio.current_time() - start)
+
+    async def dripping(listener: trio.SocketListener, delay: float) -> None:
+        await trio.sleep(delay)
+        async with await dial(listener) as stream:
+            await trio.sleep(delay)
+            start = trio.current_time()
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(drip, stream)
+                answer = await rest(stream)
+                nursery.cancel_scope.cancel()
+            assert answer.startswith(b"HTTP/1.1 408 ")
+            assert answer.endswith(b"headers timed out\n")
+            took["headers"].append(trio.current_time() - start)
+
+    async def drip(stream: trio.SocketStream) -> None:
+        for byte in REQUEST:
+            await stream.send_all(bytes([byte]))
+            await trio.sleep(1.7)
+
+    with Journal(tmp_path, writer=1, tick=TICK, clock_ns=journal_clock(), background=False) as journal:
+        async with running(journal, first_byte=6, headers=7) as (server, listener):
+            async with trio.open_nursery() as nursery:
+                for number in range(12):
+                    nursery.start_soon(silent, listener, number * 0.37)
+                    nursery.start_soon(dripping, listener, number * 0.37)
+            assert server.counters.reaped == {"first_byte": 12, "headers": 12}
+            assert server.counters.responses == {408: 12}
+            assert server.counters.opened == server.counters.closed == 24
+    assert all(6 <= each <= 6 + TICK for each in took["first_byte"]), took
+    assert all(7 <= each <= 7 + TICK for each in took["headers"]), took
+    rows = [row for path in tmp_path.glob("*.parquet") for row in parquet.read_table(path).to_pylist()]
+    lives: dict[int, list[str]] = {}
+    for row in sorted(rows, key=lambda row: row["t"]):
+        if row["kind"] in ("open", "reap", "close_peer", "close_app"):
+            lives.setdefault(row["conn"], []).append(f"{row['kind']} {row['reason'] or ''}")
+    assert sorted(lives.values()) == sorted([["open ", "reap first_byte"], ["open ", "reap headers"]] * 12)
+
+
+async def test_a_reload_reaches_them_by_what_they_wait_for(clock: MockClock) -> None:
+    async with running(first_byte=300, headers=300) as (server, listener):
+        silent, half = await dial(listener), await dial(listener, REQUEST[:9])
+        await until(lambda: server.open == 2)
+        await trio.sleep(20)
+        overrides = {"timeouts.first_byte": 40, "timeouts.headers": 60}
+        await server.reload(ReaperConfig.load(environ={}, overrides=overrides))
+        start = trio.current_time()
+        assert await rest(silent) == b""
+        assert 18 <= trio.current_time() - start <= 20 + TICK
+        assert (await rest(half)).startswith(b"HTTP/1.1 408 ")
+        assert 38 <= trio.current_time() - start <= 40 + TICK
+        await silent.aclose()
+        await half.aclose()
+
+
+# ---- other ends --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("said", [b"", REQUEST[:9]], ids=["silent", "half"])
+async def test_a_reset_ends_it_at_once_and_is_no_reap(clock: MockClock, said: bytes) -> None:
+    async with running() as (server, listener):
+        stream = await dial(listener, said)
+        await until(lambda: server.open == 1)
+        stream.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        await stream.aclose()
+        await trio.sleep(0.2)
+        assert (server.open, server.counters.closed, server.counters.lost) == (0, 1, 1)
+        assert server.counters.reaped == {}
+
+
+async def test_an_end_of_file_after_half_a_head_is_answered_400_and_after_nothing_not_at_all(clock: MockClock) -> None:
+    async with running() as (server, listener):
+        start = trio.current_time()
+        for said, status in ((b"", b""), (b"\r\n", b""), (REQUEST[:9], b"HTTP/1.1 400 ")):
+            async with await dial(listener, said) as stream:
+                await stream.send_eof()
+                assert (await rest(stream))[:13] == status
+        await until(lambda: server.counters.closed == 3)
+        assert trio.current_time() - start < 2
+        assert server.counters.reaped == {}
+
+
+@pytest.mark.parametrize(
+    ("said", "status"),
+    [(b"\x16\x03\x01\x02\x00\x01", 400), (b"GET / HTTP/1.1\r\nx: " + b"y" * 70_000, 431)],
+    ids=["TLS where there is none", "too long"],
+)
+async def test_what_will_never_be_a_head_is_refused_at_once(clock: MockClock, said: bytes, status: int) -> None:
+    async with running() as (_, listener), await dial(listener, said) as stream:
+        start = trio.current_time()
+        assert (await head_of(stream)).startswith(b"HTTP/1.1 %d " % status)
+        assert trio.current_time() - start < 1
+
+
+async def test_bytes_behind_a_head_are_its_body_and_the_next_head(clock: MockClock) -> None:
+    post = b"POST /upload HTTP/1.1\r\nhost: x\r\ncontent-length: 40000\r\n\r\n"
+    async with running() as (server, listener), await dial(listener) as stream:
+        await stream.send_all(post[:20])
+        await trio.sleep(1)
+        assert not server.connections
+        await stream.send_all(post[20:] + b"x" * 40_000 + REQUEST[:7])
+        assert (await head_of(stream)).startswith(b"HTTP/1.1 200 ")
+        await trio.sleep(5)
+        assert (server.open, len(server.connections)) == (1, 0)
+        await stream.send_all(REQUEST[7:])
+        assert (await head_of(stream)).startswith(b"HTTP/1.1 404 ")
+
+
+# ---- a drain -----------------------------------------------------------------------------------------------------
+
+
+async def test_a_drain_closes_the_silent_and_waits_for_the_rest_of_a_head(clock: MockClock) -> None:
+    async with running(headers=8, drain_idle=1, drain=60) as (server, listener):
+        silent, late, half = await dial(listener), await dial(listener, REQUEST[:9]), await dial(listener, REQUEST[:9])
+        await until(lambda: server.open == 3)
+        start = trio.current_time()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(server.drain)
+            assert await rest(silent) == b""
+            assert 0.9 <= trio.current_time() - start <= 1 + 2 * TICK
+            await late.send_all(REQUEST[9:])
+            answer = await rest(late)
+            assert answer.startswith(b"HTTP/1.1 404 ")
+            assert b"connection: close" in answer
+            await late.aclose()  # or it would be left to its linger
+            assert (await rest(half)).startswith(b"HTTP/1.1 408 ")
+            await silent.aclose()
+            await half.aclose()
+        assert trio.current_time() - start < 12
+        assert server.counters.reaped == {"drain": 1, "headers": 1}
+        assert server.counters.opened == server.counters.closed
+
+
+async def test_a_drain_cuts_half_a_head_at_its_deadline(clock: MockClock) -> None:
+    limits = {"headers": 300, "drain_idle": 1, "drain": 10}
+    async with running(**limits) as (server, listener), await dial(listener, REQUEST[:9]) as half:
+        await until(lambda: server.open == 1)
+        start = trio.current_time()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(server.drain)
+            assert await rest(half) == b""
+        assert 9 <= trio.current_time() - start <= 10 + 2 * TICK
+        assert server.counters.reaped == {"drain_deadline": 1}
+
+
+async def test_a_handshake_that_a_drain_meets_may_end_and_ask(clock: MockClock, certificate) -> None:
+    trust = ssl.create_default_context(cafile=certificate[0])
+    async with running(certificate=certificate, drain_idle=3, drain=60) as (server, listener):
+        incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        client = trust.wrap_bio(incoming, outgoing, server_hostname="127.0.0.1")
+        with pytest.raises(ssl.SSLWantReadError):
+            client.do_handshake()
+        hello = outgoing.read()
+        async with await dial(listener, hello[:20]) as plain:
+            await until(lambda: server.open == 1)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(server.drain)
+                await trio.sleep(5)
+                await plain.send_all(hello[20:])
+                while True:
+                    incoming.write(await plain.receive_some())
+                    try:
+                        client.do_handshake()
+                        break
+                    except ssl.SSLWantReadError:
+                        continue
+                await plain.send_all(outgoing.read())
+                await trio.sleep(1)
+                client.write(REQUEST)
+                await plain.send_all(outgoing.read())
+                incoming.write(await rest(plain))
+                assert client.read(65536).startswith(b"HTTP/1.1 404 ")
+
+
+async def test_an_age_limit_spares_half_a_head_and_makes_its_request_the_last(clock: MockClock) -> None:
+    async with running(max_age=20, headers=60, first_byte=0) as (server, listener):
+        silent, half = await dial(listener), await dial(listener, REQUEST[:9])
+        assert await rest(silent) == b""
+        assert server.counters.reaped == {"max_age": 1}
+        await trio.sleep(10)
+        await half.send_all(REQUEST[9:])
+        assert b"connection: close" in await rest(half)
+        await silent.aclose()
+        await half.aclose()
