@@ -121,7 +121,7 @@ def main() -> int:
             assert len(listeners) == len(pids)
 
             def dump() -> None:
-                seen = sum(found.snapshot is not None for one in listeners for found in kernel.dump(one, True))
+                seen = sum(found.snapshot is not None for found in kernel.dump(listeners, True))
                 assert seen == options.connections
 
             full_dump = timed(dump, 5)

@@ -101,7 +101,7 @@ class FakeWorld:
             sock.unread, sock.queued, before, self.now,
         )  # fmt: skip
 
-    def dump(self, listener: Listener, info: bool) -> Iterator[Found]:
+    def dump(self, listeners: Sequence[Listener], info: bool) -> Iterator[Found]:
         for sock in list(self.sockets):
             if sock.open:
                 yield Found(sock.ident, sock.inode, sock.queued, self._snapshot(sock) if info else None)
@@ -191,7 +191,7 @@ class RealWorld:
 
     def ident(self, pair: Pair) -> bytes:
         port = pair.client.getsockname()[1]
-        for found in self.dump(self.listener, False):
+        for found in self.dump([self.listener], False):
             if struct.unpack_from("!H", found.ident, 2)[0] == port:
                 return found.ident
         raise LookupError

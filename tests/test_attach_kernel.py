@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import socket
 import struct
 import subprocess
 import sys
 import time
 from contextlib import closing
+from pathlib import Path
 
 import pytest
 from attach_worlds import FakeWorld, RealWorld
@@ -31,7 +34,7 @@ def world(request):
 
 def test_a_dump_shows_each_open_connection_of_the_listener_once(world) -> None:
     ends = [world.connect() for _ in range(5)]
-    found = list(world.dump(world.listener, False))
+    found = list(world.dump([world.listener], False))
     assert sorted(one.ident for one in found) == sorted(map(world.ident, ends))
     assert len({cookie_of(one.ident) for one in found}) == 5
     assert all(addresses_of(one.ident)[0] == world.listener.address for one in found)
@@ -41,7 +44,7 @@ def test_a_dump_shows_each_open_connection_of_the_listener_once(world) -> None:
 def test_a_dump_with_info_says_what_a_look_says(world) -> None:
     one = world.connect()
     world.send(one, 7)
-    (found,) = world.dump(world.listener, True)
+    (found,) = world.dump([world.listener], True)
     (seen,) = world.look([world.ident(one)])
     assert (found.snapshot.received, seen.received) == (7, 7)
     assert seen.before <= seen.after
@@ -129,7 +132,7 @@ def test_a_listener_bound_to_one_address_has_only_its_connections() -> None:
             kernel = Linux()
             listeners = [one for one in kernel.listeners() if one.address.port == port]
             assert sorted(one.address.host for one in listeners) == ["127.0.0.1", "127.0.0.2"]
-            found = [[addresses_of(one.ident)[0].host for one in kernel.dump(each, False)] for each in listeners]
+            found = [[addresses_of(one.ident)[0].host for one in kernel.dump([each], False)] for each in listeners]
             assert sorted(found) == [["127.0.0.1"], ["127.0.0.2"]]
             kernel.close()
             for end in ends:
@@ -143,12 +146,12 @@ def test_ipv6_and_dual_stack_connections_are_found_and_looked_at() -> None:
         accepted = [server.accept()[0] for _ in ends]
         kernel = Linux()
         (listener,) = (one for one in kernel.listeners() if one.address.port == port)
-        found = list(kernel.dump(listener, False))
+        found = list(kernel.dump([listener], False))
         assert sorted(addresses_of(one.ident)[1].host for one in found) == ["127.0.0.1", "::1"]
         assert None not in kernel.look([one.ident for one in found])
         for host in ("127.0.0.1", "::1"):
             one = listener._replace(address=Address(host, port))
-            assert [addresses_of(each.ident)[0].host for each in kernel.dump(one, False)] == [host]
+            assert [addresses_of(each.ident)[0].host for each in kernel.dump([one], False)] == [host]
         kernel.close()
         for end in ends + accepted:
             end.close()
@@ -240,6 +243,32 @@ def test_a_kernel_without_pidfd_getfd_is_refused_in_words(monkeypatch: pytest.Mo
         child.kill()
 
 
+@pytest.mark.parametrize(
+    ("scope", "said"),
+    [
+        ("", r"needs CAP_SYS_PTRACE: run as root"),
+        ("0", r"needs CAP_SYS_PTRACE: run as root"),
+        ("1", r"needs CAP_SYS_PTRACE \(.*ptrace_scope is 1, which allows it of child processes alone\): run as root"),
+        ("2", r"needs CAP_SYS_PTRACE \(.*ptrace_scope is 2, which asks for it even of its own user\): run as root"),
+        ("3", r"ptrace_scope is 3, which forbids it to all until the next boot; --how destroy"),
+    ],
+)
+def test_a_refusal_says_which_rule_of_yamas_is_in_force(
+    scope: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The words alone: the rule itself cannot be set on a kernel without Yama."""
+
+    def forbidden(pidfd: int, fd: int) -> int:
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr("reaper.attach.hands.take", forbidden)
+    monkeypatch.setattr("reaper.attach.hands.YAMA", tmp_path / "ptrace_scope")
+    if scope:
+        (tmp_path / "ptrace_scope").write_text(scope + "\n")
+    with pytest.raises(Refusal, match=said):
+        check_shutdown(os.getpid(), 0)
+
+
 def test_a_descriptor_that_is_not_there_takes_no_right_to_ask_for() -> None:
     with subprocess.Popen(["sleep", "30"]) as child:
         check_shutdown(child.pid, 999)
@@ -284,7 +313,7 @@ def test_the_connections_of_another_network_namespace_are_seen_through_its_proce
             pytest.skip("network namespaces may not be made here")
         with closing(Linux(child.pid)) as kernel:
             (listener,) = (one for one in kernel.listeners() if one.address.port == 7777)
-            assert len(list(kernel.dump(listener, True))) == 1
+            assert len(list(kernel.dump([listener], True))) == 1
         with closing(Linux()) as ours:
             assert listener not in ours.listeners()
         child.communicate()

@@ -6,12 +6,15 @@ import errno
 import os
 import socket
 import struct
+from contextlib import ExitStack, closing
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from reaper.attach import netlink, tcpinfo
+from reaper.attach.kernel import Linux
+from reaper.attach.looks import Looks
 from reaper.attach.netlink import BadAnswer
 from reaper.errors import ReaperError
 
@@ -79,6 +82,91 @@ def test_a_message_cut_off_anywhere_is_refused(cut: int) -> None:
         list(netlink.parse(message()[:-cut]))
 
 
+def at_length(data: bytes) -> list[tuple[int, ...]]:
+    """What the long way makes of *data*, as `Looks` says it."""
+    found = []
+    for one in netlink.parse(data):
+        ago = struct.unpack_from("=" + tcpinfo.FIELDS, one.info)
+        found.append((one.sequence, one.state, one.unread, one.queued, *ago))
+    return found
+
+
+def test_an_answer_of_a_known_form_is_read_as_at_length() -> None:
+    looks, first, second = Looks(), message(), message(state=8, sequence=6, info=INFO[:-8] + b"\7" * 8)
+    assert looks.read(bytearray(first), len(first)) is None
+    looks.learn(bytearray(first), len(first))
+    for data in (first, second):
+        assert [looks.read(bytearray(data), len(data))] == at_length(data)
+
+
+@pytest.mark.parametrize("data", [message(info=b""), message(info=INFO[:100]), message() * 2, message()[:60], b""])
+def test_an_answer_without_all_that_is_read_is_no_form(data: bytes) -> None:
+    looks = Looks()
+    looks.learn(bytearray(data), len(data))
+    assert len(looks) == 0
+
+
+def test_an_answer_of_another_kind_or_family_goes_the_long_way() -> None:
+    looks, known = Looks(), message()
+    looks.learn(bytearray(known), len(known))
+    error = struct.pack("=IHHIIi", len(known), netlink.NLMSG_ERROR, 0, 9, 1, -errno.ENOENT).ljust(len(known), b"\0")
+    for other in (message(family=10), error):
+        assert looks.read(bytearray(other), len(other)) is None
+
+
+@given(data=st.data())
+def test_a_damaged_answer_is_read_as_at_length_or_not_at_all(data: st.DataObject) -> None:
+    looks, good = Looks(), message()
+    looks.learn(bytearray(good), len(good))
+    damaged = bytearray(good)
+    for _ in range(data.draw(st.integers(1, 4))):
+        damaged[data.draw(st.integers(0, len(good) - 1))] = data.draw(st.integers(0, 255))
+    found = looks.read(damaged, len(damaged))
+    if found is not None:
+        assert [found] == at_length(bytes(damaged))
+
+
+@given(data=st.data())
+def test_a_dump_is_read_as_at_length_whatever_was_damaged(data: st.DataObject) -> None:
+    done = struct.pack("=IHHIIi", 20, netlink.NLMSG_DONE, 2, 5, 1, 0)
+    kinds = [message(info=b""), message(info=b"", state=8), message(), message(family=10), message(sequence=4), done]
+    dump = bytearray(b"".join(data.draw(st.lists(st.sampled_from(kinds), max_size=6))))
+    for _ in range(data.draw(st.integers(0, 2)) if dump else 0):
+        dump[data.draw(st.integers(0, len(dump) - 1))] = data.draw(st.integers(0, 255))
+    quick, long = list[object](), list[object]()
+    for found, parse in (
+        (quick, lambda: netlink.parse_dump(memoryview(dump), 5, 2)),
+        (long, lambda: netlink.parse(dump, info=False)),
+    ):
+        try:
+            for one in parse():
+                if isinstance(one, netlink.Answer) and not one.done and (one.sequence, one.family) == (5, 2):
+                    found.append((one.ident, one.inode, one.queued))
+                else:
+                    found.append(tuple(one))
+        except BadAnswer:
+            found.append("refused")
+    assert quick == long
+
+
+def test_one_dump_shows_the_connections_of_several_listeners_and_of_no_other() -> None:
+    with ExitStack() as stack:
+        hosts = ["127.0.0.1", "127.0.0.2", "127.0.0.3", "127.0.0.1"]
+        servers = [stack.enter_context(socket.create_server((host, 0))) for host in hosts]
+        clients = [stack.enter_context(socket.create_connection(one.getsockname())) for one in servers]
+        accepted = [stack.enter_context(one.accept()[0]) for one in servers]
+        kernel = stack.enter_context(closing(Linux()))
+        ports = [one.getsockname()[1] for one in servers]
+        listening = {one.address.port: one for one in kernel.listeners()}
+        for asked in ([0], [0, 1], [0, 1, 3], [3, 0, 1, 2]):
+            wanted = sorted(os.fstat(accepted[number].fileno()).st_ino for number in asked)
+            for info in (False, True):
+                found = list(kernel.dump([listening[ports[number]] for number in asked] * 2, info))
+                assert sorted(one.inode for one in found) == wanted
+        assert list(kernel.dump([], False)) == []
+        assert len(clients) == 4
+
+
 @given(st.binary(max_size=400))
 def test_any_bytes_are_read_or_refused(data: bytes) -> None:
     try:
@@ -129,7 +217,7 @@ def test_the_kernel_answers_a_dump_and_a_look_as_the_requests_ask() -> None:
     ):
         port = listener.getsockname()[1]
         client.sendall(b"hello")
-        kernel.send(netlink.dump_request(7, socket.AF_INET, 1 << tcpinfo.ESTABLISHED, port))
+        kernel.send(netlink.dump_request(7, socket.AF_INET, 1 << tcpinfo.ESTABLISHED, [(port, b"")]))
         answers: list[netlink.Answer] = []
         while not any(answer.done for answer in answers):
             answers += netlink.parse(kernel.recv(65536))

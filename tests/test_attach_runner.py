@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+from collections.abc import Iterator, Sequence
 
 from attach_worlds import FakeWorld
 
 from reaper.attach.judge import Limits
 from reaper.attach.kernel import Found, Listener
+from reaper.attach.output import Output
 from reaper.attach.owners import Owners
 from reaper.attach.runner import Runner
+from reaper.attach.show import Lines
 from reaper.config import Attach
 
 
@@ -30,8 +33,8 @@ class FakeTarget(FakeWorld):
     def pids(self) -> list[int]:
         return [1]
 
-    def dump(self, listener: Listener, info: bool) -> Iterator[Found]:
-        for found in list(super().dump(listener, info)):
+    def dump(self, listeners: Sequence[Listener], info: bool) -> Iterator[Found]:
+        for found in list(super().dump(listeners, info)):
             if self.accepts_during_the_dump:
                 self.held.add(found.inode)
             yield found
@@ -53,7 +56,8 @@ class FakeOwners(Owners):
 
 def runner_of(target: FakeTarget) -> Runner:
     config = Attach(idle=10.0)
-    made = Runner(target, Limits(idle=10.0), config, clock=lambda: target.now)
+    output = Output(os.open(os.devnull, os.O_WRONLY))
+    made = Runner(target, Limits(idle=10.0), config, view=lambda watch: Lines(watch, output), clock=lambda: target.now)
     made._owners = FakeOwners(target)
     return made
 

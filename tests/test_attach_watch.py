@@ -6,13 +6,15 @@ import gc
 import random
 import struct
 import tracemalloc
+from array import array
 
 import pytest
 from attach_worlds import FakeSocket, FakeWorld
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from reaper.attach.index import Index
 from reaper.attach.judge import Limits, Memory
 from reaper.attach.schedule import Schedule
 from reaper.attach.table import Table
@@ -39,7 +41,7 @@ class Harness:
         )
 
     def discover(self, info: bool = False) -> None:
-        for _ in self.watch.discover(self.world.dump(self.world.listener, info), lambda found: True):
+        for _ in self.watch.discover(self.world.dump([self.world.listener], info), lambda found: True):
             pass
 
     def run(self, seconds: float, every: float | None = None) -> None:
@@ -187,7 +189,7 @@ def test_a_connection_that_a_dump_did_not_show_is_asked_for_before_it_counts_as_
 def test_what_is_not_wanted_is_not_watched() -> None:
     it = Harness(Limits(idle=1.0, grain=GRAIN))
     sock = it.world.connect()
-    for _ in it.watch.discover(it.world.dump(it.world.listener, True), lambda found: False):
+    for _ in it.watch.discover(it.world.dump([it.world.listener], True), lambda found: False):
         pass
     it.world.wait(100.0)
     assert it.watch.advance(it.world.now) == 0
@@ -275,7 +277,7 @@ def test_rows_are_reused_and_old_references_mean_nothing() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("connections", [20_000, 90_000, 100_000])
-def test_a_watched_connection_costs_200_bytes(connections: int) -> None:
+def test_a_watched_connection_costs_120_bytes(connections: int) -> None:
     """Just before and just after the index grows, and in between."""
     schedule, memory = Schedule(TICK, 1000.0), Memory(1000.0, 17, 1000.0, 21)
     gc.collect()
@@ -283,11 +285,38 @@ def test_a_watched_connection_costs_200_bytes(connections: int) -> None:
     before = tracemalloc.get_traced_memory()[0]
     table = Table()
     for number in range(connections):
-        row = table.add(struct.pack("=40xQ", (1 << 33) + number), 5000 + number, memory, 0)
+        row = table.add(struct.pack("=40xQ", (1 << 33) + number), 5000 + number, memory, 1)
         schedule.arm(row, table.renew(row), 1000.0 + number % 60)
     used = tracemalloc.get_traced_memory()[0] - before
     tracemalloc.stop()
-    assert used / connections <= 200
+    assert used / connections <= 120
+
+
+@given(st.randoms(use_true_random=False), st.integers(1, 1 << 40))
+@settings(max_examples=30)
+def test_the_index_knows_what_a_dict_knows(chance: random.Random, stride: int) -> None:
+    words: array[int] = array("Q", range(0, 201 * stride, stride))
+    index, model = Index(words, 1), dict[int, int]()
+    for _ in range(500):
+        row = chance.randrange(201)
+        cookie = words[row]
+        if model.pop(cookie, None) is None:
+            index.add(cookie, row)
+            model[cookie] = row
+        else:
+            index.remove(cookie)
+        assert len(index) == len(model)
+    assert [index.find(cookie) for cookie in words] == [model.get(cookie) for cookie in words]
+
+
+@pytest.mark.parametrize("stride", [1, 2, 4096, 1 << 20, 1 << 32])
+def test_cookies_in_any_regular_order_lie_apart_in_the_index(stride: int) -> None:
+    words: array[int] = array("Q", range(stride, 20_001 * stride, stride))
+    index = Index(words, 1)
+    for row, cookie in enumerate(words):
+        index.add(cookie, row)
+    used = bytes(1 if slot else 0 for slot in index._slots)
+    assert max(map(len, used.split(b"\0"))) < 200
 
 
 def test_a_slot_that_comes_due_passes_over_a_connection_that_has_ended() -> None:

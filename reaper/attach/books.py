@@ -83,7 +83,7 @@ class JournalBook:
             self._journal.stall(to_ns(now), to_ns(lag))
 
 
-def families(watch: Watch) -> Iterator[Family]:
+def families(watch: Watch, lines_dropped: int = 0) -> Iterator[Family]:
     """For `reaper.metrics`, under stable names."""
     counts = watch.counts
     yield Family("reaper_attach_connections", "gauge", "Connections watched.", len(watch.table))
@@ -99,4 +99,5 @@ def families(watch: Watch) -> Iterator[Family]:
         yield Family(f"reaper_attach_{kind}", "counter", doc, reasons, "reason")
     yield Family("reaper_attach_looks", "counter", "Looks at single connections.", counts.looks)
     yield Family("reaper_attach_dumps", "counter", "Dumps of the kernel's table.", counts.dumps)
+    yield Family("reaper_attach_lines_dropped", "counter", "Lines that no reader took in time.", lines_dropped)
     yield Family("reaper_attach_lateness_max_seconds", "gauge", "The latest a connection was.", counts.max_lateness)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import ipaddress
+import select
 import sys
 import time
 from contextlib import ExitStack
@@ -20,9 +21,13 @@ from ..config.settings import ReaperConfig
 from ..errors import ConfigError, ReaperError, needs
 from .judge import Limits
 from .kernel import Linux, Refusal, jiffy
+from .output import Output, in_words
+from .show import Json, Lines, Table, View, dropped_record
 from .tcpinfo import JIFFIES_AGAINST_US
+from .watch import Watch
 
 GOOD, UNUSABLE = 0, 2
+STANDARD_OUTPUT = 1
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
@@ -115,28 +120,41 @@ def _watch(parsed: argparse.Namespace, config: Attach, limits: Limits, stack: Ex
         target = ByListen(parse_address(parsed.listen), kernel)
     else:
         target = ByUser(parsed.all_listening_of, kernel)
+    output = Output(STANDARD_OUTPUT, dropped_record if parsed.json else in_words)
+    stack.callback(_end, output)
     runner = Runner(
-        target, limits, config, closes=parsed.close, only=parsed.only_networks, never=parsed.except_networks
+        target,
+        limits,
+        config,
+        view=lambda watch: _view(watch, parsed.json, output),
+        closes=parsed.close,
+        only=parsed.only_networks,
+        never=parsed.except_networks,
     )
     stack.callback(runner.close)
     runner.check_rights()
     if parsed.metrics is not None:
-        _serve_metrics(runner, parsed.metrics, stack)
+        _serve_metrics(runner, output, parsed.metrics, stack)
     if parsed.journal is not None:
         _open_journal(runner, parsed.journal, stack)
-    _choose_view(runner, parsed.json)
     return runner.run()
 
 
-def _choose_view(runner: Any, as_json: bool) -> None:
-    from .show import Json, Lines, Table
-
-    runner.view = Json(runner.watch, time.monotonic) if as_json else Lines(runner.watch)
-    if not as_json and sys.stdout.isatty():
+def _view(watch: Watch, as_json: bool, output: Output) -> View:
+    if as_json:
+        return Json(watch, time.monotonic, output)
+    if output.isatty():
         try:
-            runner.view = Table(runner.watch)
+            return Table(watch, output)
         except ImportError:
-            runner.view.say("no live table: rich is not installed")
+            output.line("no live table: rich is not installed")
+    return Lines(watch, output)
+
+
+def _end(output: Output) -> None:
+    unread = output.close()
+    if unread and select.select([], [sys.stderr], [], 0)[1]:  # it may be the same pipe
+        print(f"attach: the last {unread} lines were not read", file=sys.stderr)
 
 
 def _open_journal(runner: Any, directory: Path, stack: ExitStack) -> None:
@@ -151,7 +169,7 @@ def _open_journal(runner: Any, directory: Path, stack: ExitStack) -> None:
     runner.keep(journal)
 
 
-def _serve_metrics(runner: Any, text: str, stack: ExitStack) -> None:
+def _serve_metrics(runner: Any, output: Output, text: str, stack: ExitStack) -> None:
     from .books import families
     from .targets import parse_address
 
@@ -161,7 +179,7 @@ def _serve_metrics(runner: Any, text: str, stack: ExitStack) -> None:
 
     address = parse_address(text)
     registry = CollectorRegistry()
-    registry.register(ReaperCollector(None, lambda: families(runner.watch)))
+    registry.register(ReaperCollector(None, lambda: families(runner.watch, output.dropped)))
     try:
         server, thread = start_http_server(address.port, address.host, registry)
     except OSError as error:

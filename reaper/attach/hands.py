@@ -26,6 +26,7 @@ from .tcpinfo import Snapshot
 SYS_PIDFD_GETFD = 438  # the same number on every architecture but Alpha
 CAP_NET_ADMIN, CAP_SYS_PTRACE = 12, 19
 
+YAMA = Path("/proc/sys/kernel/yama/ptrace_scope")
 SCAN_EVERY = 1.0
 """Seconds, at least, between two readings of all descriptors."""
 MOST_PIDFDS = 64
@@ -200,7 +201,7 @@ def has_capability(number: int) -> bool:
 def ptrace_scope() -> int:
     """Yama's rule: 0 (or no Yama) same user, 1 descendants only, 2 CAP_SYS_PTRACE only, 3 never."""
     try:
-        return int(Path("/proc/sys/kernel/yama/ptrace_scope").read_text())
+        return int(YAMA.read_text())
     except (OSError, ValueError):
         return 0
 
@@ -216,7 +217,8 @@ def _forbidden(pid: int) -> str:
             f"the sockets of process {pid} cannot be taken: kernel.yama.ptrace_scope is 3, which forbids it to all "
             "until the next boot; --how destroy needs only CAP_NET_ADMIN"
         )
-    rule = f" (kernel.yama.ptrace_scope is {scope})" if scope else ""
+    meaning = {1: ", which allows it of child processes alone", 2: ", which asks for it even of its own user"}
+    rule = f" (kernel.yama.ptrace_scope is {scope}{meaning.get(scope, '')})" if scope else ""
     return (
         f"closing connections of process {pid} {owner} needs CAP_SYS_PTRACE{rule}: run as root, or under systemd with "
         "AmbientCapabilities=CAP_SYS_PTRACE; without --close nothing is needed"

@@ -11,7 +11,8 @@ from __future__ import annotations
 import ipaddress
 import socket
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 from ..errors import ReaperError
@@ -32,6 +33,11 @@ _LOOK = struct.Struct("=IHHII BBBBI 48s")  # header, request and ident in one: t
 _LOOK_BYTES = _LOOK.size
 _MESSAGE = struct.Struct("=BBBB48sIIIII")  # family, state, timer, retrans, ident, expires, rqueue, wqueue, uid, inode
 _ATTRIBUTE = struct.Struct("=HH")
+_STEP = struct.Struct("=BBH")  # of a filter: what to do, and how far to go on if it holds, and if not
+_PLACE = struct.Struct("=BB2xi")  # its operand: family, bits of the address that follows, port
+_BYTECODE, _AT, _JUMP = 1, 7, 1  # the attribute; "the local address is"; "go on there"
+MOST_PLACES = 1024
+"""The kernel counts a program's bytes in sixteen bits."""
 _ERROR = struct.Struct("=i")
 _COOKIE = struct.Struct("=Q")
 _PORTS = struct.Struct("!HH")
@@ -71,15 +77,18 @@ class Answer(NamedTuple):
     """`struct tcp_info`, where it was asked for."""
 
 
-def dump_request(sequence: int, family: int, states: int, port: int = 0, info: bool = False) -> bytes:
+def dump_request(
+    sequence: int, family: int, states: int, places: Sequence[tuple[int, bytes]] = (), info: bool = False
+) -> bytes:
     """Ask for every TCP socket of *family* in one of *states* (a mask, bit n for state n).
 
     Args:
-        port: Only those with this local port: the kernel filters. 0: all.
+        places: Only those with one of these local ports and addresses (of *family*, packed; nothing: any), at most
+            `MOST_PLACES`: the kernel filters, and walks its table once for all of them. Empty: all.
         info: With `tcp_info`, which triples the cost.
     """
-    ident = _PORTS.pack(port, 0) + bytes(IDENT_BYTES - 4)
-    return _request(SOCK_DIAG_BY_FAMILY, NLM_F_REQUEST | NLM_F_DUMP, sequence, family, info, states, ident)
+    flags, ident = NLM_F_REQUEST | NLM_F_DUMP, bytes(IDENT_BYTES)
+    return _request(SOCK_DIAG_BY_FAMILY, flags, sequence, family, info, states, ident, _filter(family, places))
 
 
 def look_request(sequence: int, ident: bytes) -> bytes:
@@ -92,9 +101,23 @@ def destroy_request(sequence: int, ident: bytes) -> bytes:
     return _request(SOCK_DESTROY, NLM_F_REQUEST | NLM_F_ACK, sequence, family_of(ident), False, 0, ident)
 
 
-def _request(kind: int, flags: int, sequence: int, family: int, info: bool, states: int, ident: bytes) -> bytes:
+def _filter(family: int, places: Sequence[tuple[int, bytes]]) -> bytes:
+    """The program, as an attribute, that lets the sockets of *places* pass: a condition for each, joined by "or"."""
+    code = b""
+    for port, host in reversed(places):
+        length = _STEP.size + _PLACE.size + len(host)
+        if code:  # met: on to the jump, which goes to the end; not met: past the jump, to the next condition
+            code = _STEP.pack(_JUMP, _STEP.size, len(code) + _STEP.size) + code
+        place = _PLACE.pack(family if host else socket.AF_UNSPEC, len(host) * 8, port) + host
+        code = _STEP.pack(_AT, length, length + _STEP.size) + place + code
+    return _ATTRIBUTE.pack(_ATTRIBUTE.size + len(code), _BYTECODE) + code if code else b""
+
+
+def _request(
+    kind: int, flags: int, sequence: int, family: int, info: bool, states: int, ident: bytes, attribute: bytes = b""
+) -> bytes:
     wanted = 1 << (INET_DIAG_INFO - 1) if info else 0
-    body = _REQUEST.pack(family, socket.IPPROTO_TCP, wanted, 0, states) + ident
+    body = _REQUEST.pack(family, socket.IPPROTO_TCP, wanted, 0, states) + ident + attribute
     return _HEADER.pack(_HEADER.size + len(body), kind, flags, sequence, 0) + body
 
 
@@ -140,6 +163,34 @@ def _parse_one(body: memoryview, kind: int, sequence: int, wanted: bool) -> Answ
             break
         at += (length + 3) & ~3
     return Answer(sequence, 0, False, family, state, ident, unread, queued, uid, inode, info)
+
+
+@lru_cache(16)
+def _entries(length: int) -> struct.Struct:
+    return struct.Struct(f"=IH2xI4xB3x48s8xI4xI{length - _HEADER.size - _MESSAGE.size}x")
+
+
+def parse_dump(data: memoryview, sequence: int, family: int) -> Iterator[tuple[bytes, int, int] | Answer]:
+    """(ident, inode, queued) of each socket in one datagram of a dump without `tcp_info`; an `Answer` for the rest.
+
+    Entries of a dump are alike, so they are taken apart at once, as far as they are what was asked for.
+
+    Raises:
+        BadAnswer: as `parse`.
+    Cost: about 0.4 us each.
+    """
+    at = 0
+    if len(data) >= _HEADER.size + _MESSAGE.size:
+        length: int = _HEADER.unpack_from(data)[0]
+        if length >= _HEADER.size + _MESSAGE.size and not length & 3:
+            form = _entries(length)
+            alike = form.iter_unpack(data[: len(data) // length * length])
+            for size, kind, number, its, ident, queued, inode in alike:
+                if (size, kind, number, its) != (length, SOCK_DIAG_BY_FAMILY, sequence, family):
+                    break
+                yield ident, inode, queued
+                at += length
+    yield from parse(data[at:], info=False)
 
 
 def cookie_of(ident: bytes | memoryview) -> int:

@@ -10,9 +10,9 @@ import ipaddress
 import select
 import signal
 import socket
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from typing import Any
 
 from ..config.attach import Attach
@@ -23,7 +23,7 @@ from .judge import Limits
 from .kernel import Found, Listener, Refusal
 from .netlink import addresses_of, cookie_of
 from .owners import Owners
-from .show import Lines, View
+from .show import View
 from .targets import Target, socket_of
 from .watch import SLICE, Event, Watch
 
@@ -42,6 +42,7 @@ class Runner:
         config: Tick, jitter, bound and way of the closes.
         closes: Whether anything is closed at all.
         only, never: Networks of clients that are watched alone, and that are never watched.
+        view: Shows it; given the watch.
         clock: Seconds, monotonic.
     """
 
@@ -51,6 +52,7 @@ class Runner:
         limits: Limits,
         config: Attach,
         *,
+        view: Callable[[Watch], View],
         closes: bool = False,
         only: Sequence[Network] = (),
         never: Sequence[Network] = (),
@@ -77,7 +79,7 @@ class Runner:
             reaps_per_second=config.reaps_per_second,
             on=self._note,
         )
-        self.view: View = Lines(self.watch)
+        self.view = view(self.watch)
         self._book: JournalBook | None = None
         self._period = min(max(limits.shortest() / 2, config.tick), LONGEST_PERIOD)
         self._scans = 0
@@ -133,14 +135,14 @@ class Runner:
         except Refusal as gone:
             self.view.say(str(gone))
         except BrokenPipeError:  # `attach | head`: as good as Ctrl-C
-            sys.stdout = None
+            pass
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
             signal.set_wakeup_fd(old)
             waker.close()
             wakes.close()
-            if sys.stdout is not None:
+            with suppress(BrokenPipeError):
                 self.view.end()
         return 0
 
@@ -190,11 +192,7 @@ class Runner:
 
     def _dump(self, listeners: Sequence[Listener]) -> Iterator[Found]:
         first = self.watch.counts.dumps == 1
-        seen: set[tuple[object, int]] = set()
-        for listener in listeners:
-            if (listener.address, listener.family) not in seen:  # several may share an address, by SO_REUSEPORT
-                seen.add((listener.address, listener.family))
-                yield from self.target.kernel.dump(listener, first)
+        yield from self.target.kernel.dump(listeners, first)
         # Accepted after the descriptors were read, and seen before the dump was complete: read them once more.
         if self._doubtful:
             self._scan()

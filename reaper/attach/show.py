@@ -7,15 +7,15 @@ be, by which limit, and for how long the client had been silent.
 from __future__ import annotations
 
 import json
-import sys
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import IO, Any, Protocol
+from typing import IO, Any, Protocol, cast
 
 from ..config.durations import format_duration
 from .judge import NONE
 from .netlink import addresses_of
+from .output import Output
 from .watch import Event, Watch
 
 SCHEMA = "reaper-attach/1"
@@ -63,6 +63,11 @@ def record_of(event: Event, wall: float) -> dict[str, Any]:
     return found
 
 
+def dropped_record(count: int) -> str:
+    """What stands, as JSON, in the place of *count* lines that were dropped."""
+    return json.dumps({"event": "dropped", "lines": count})
+
+
 class View(Protocol):
     """One way to show a watch."""
 
@@ -96,7 +101,7 @@ def summary(watch: Watch) -> str:
 class Lines:
     """A line per event that a user may want to act on."""
 
-    def __init__(self, watch: Watch, out: IO[str] = sys.stdout) -> None:
+    def __init__(self, watch: Watch, out: Output) -> None:
         self._watch = watch
         self._out = out
 
@@ -111,7 +116,7 @@ class Lines:
 
     def say(self, text: str) -> None:
         """See `View`."""
-        print(f"{time.strftime('%H:%M:%S')} {text}", file=self._out, flush=True)
+        self._out.line(f"{time.strftime('%H:%M:%S')} {text}")
 
     def refresh(self, now: float) -> float | None:
         """See `View`."""
@@ -125,7 +130,7 @@ class Lines:
 class Json:
     """A JSON object per line: `start`, every event, `say`, `end`."""
 
-    def __init__(self, watch: Watch, clock: Callable[[], float], out: IO[str] = sys.stdout) -> None:
+    def __init__(self, watch: Watch, clock: Callable[[], float], out: Output) -> None:
         self._watch = watch
         self._wall = time.time() - clock()
         self._out = out
@@ -158,11 +163,12 @@ class Json:
                 "looks": counts.looks,
                 "dumps": counts.dumps,
                 "late_max_s": round(counts.max_lateness, 3),
+                "lines_dropped": self._out.dropped,
             }
         )
 
     def _print(self, record: dict[str, Any]) -> None:
-        print(json.dumps(record), file=self._out, flush=True)
+        self._out.line(json.dumps(record))
 
 
 class Table:
@@ -172,12 +178,14 @@ class Table:
         ImportError: there is no rich.
     """
 
-    def __init__(self, watch: Watch) -> None:
+    def __init__(self, watch: Watch, out: Output) -> None:
+        from rich.console import Console
         from rich.live import Live
 
         self._watch = watch
         self._recent: deque[str] = deque(maxlen=RECENT)
-        self._live = Live(auto_refresh=False)
+        console = Console(file=cast(IO[str], out))
+        self._live = Live(console=console, auto_refresh=False, redirect_stdout=False)
         self._next = 0.0
         self._title = ""
 

@@ -1,4 +1,4 @@
-"""What is remembered of each watched connection, in columns: about 180 bytes each, the index and its slot included.
+"""What is remembered of each watched connection, in columns: about 100 bytes each, the index and its slot included.
 
 One rule: *a row is a number, and a number may be reused*. Whatever refers to a row from outside (a slot of the wheel)
 carries the row's generation too, and a reference whose generation has passed refers to nothing.
@@ -6,15 +6,20 @@ carries the row's generation too, and a reference whose generation has passed re
 
 from __future__ import annotations
 
+import re
 from array import array
 from collections.abc import Iterator
 
+from .index import Index
 from .judge import NONE, Memory
-from .netlink import cookie_of
+from .netlink import IDENT_BYTES, cookie_of
 
 GENERATIONS = 1 << 8
-FAR_BYTES = 26
-"""What differs from one connection of a server to the next: the peer's port and address, and the cookie."""
+MARKS = 255
+"""Marks are 1 to this."""
+_UNUSED = 0
+WORDS = IDENT_BYTES // 8
+"""Of an ident; the last is the cookie."""
 
 
 class Table:
@@ -25,16 +30,13 @@ class Table:
     """
 
     def __init__(self, write: bool = False, rate: bool = False, age: bool = False) -> None:
-        self._rows: dict[int, int] = {}
+        self._idents: array[int] = array("Q")
+        self._index = Index(self._idents, WORDS)
         self._free: array[int] = array("I")
-        self._far = bytearray()
-        self._near: array[int] = array("I")
-        self._nears: list[bytes] = []
-        self._near_ids: dict[bytes, int] = {}
         self.inode: array[int] = array("I")
         self.generation = bytearray()
         self.mark = bytearray()
-        """The serial number of the last dump that showed it."""
+        """The mark of the last dump that showed it; 0: the row is not in use."""
         self.told = bytearray()
         """Flags of the watch."""
         self._opened: array[float] | None = array("d") if age else None
@@ -44,41 +46,40 @@ class Table:
         self._stalled: array[float] | None = array("d") if write else None
         self._slow: array[float] | None = array("d") if rate else None
         self._slow_received: array[int] | None = array("Q") if rate else None
+        self.find = self._index.find
+        """The row of the socket with a cookie; None: not watched. O(1)."""
 
     def __len__(self) -> int:
-        return len(self._rows)
+        return len(self._index)
 
-    def find(self, cookie: int) -> int | None:
-        """The row of the socket with *cookie*; None: not watched. O(1)."""
-        return self._rows.get(cookie)
+    def unmarked(self, mark: int) -> Iterator[int]:
+        """Every row in use whose mark is another one, as of now. Cost: 10 ns per row."""
+        other = re.compile(b"[^\\x00\\x%02x]" % mark)
+        return iter(array("I", [found.start() for found in other.finditer(self.mark)]))
 
     def rows(self) -> Iterator[int]:
-        """Every row in use. The table must not change meanwhile."""
-        return iter(self._rows.values())
+        """Every row in use, as of now."""
+        return self.unmarked(_UNUSED)
 
     def ident(self, row: int) -> bytes:
         """The kernel's name of the connection."""
-        near, far = self._nears[self._near[row]], self._far[row * FAR_BYTES : (row + 1) * FAR_BYTES]
-        return b"".join((near[:2], far[:2], near[2:18], far[2:18], near[18:], far[18:]))
+        return self._idents[row * WORDS : (row + 1) * WORDS].tobytes()
+
+    def cookie(self, row: int) -> int:
+        """Its cookie."""
+        return self._idents[row * WORDS + WORDS - 1]
 
     def add(self, ident: bytes, inode: int, memory: Memory, mark: int) -> int:
         """Watch one more connection; its row. O(1) amortised."""
-        near = ident[:2] + ident[4:20] + ident[36:40]
-        far = ident[2:4] + ident[20:36] + ident[40:]
-        number = self._near_ids.setdefault(near, len(self._nears))
-        if number == len(self._nears):
-            self._nears.append(near)
         if self._free:
             row = self._free.pop()
-            self._far[row * FAR_BYTES : (row + 1) * FAR_BYTES] = far
-            self._near[row] = number
+            self._idents[row * WORDS : (row + 1) * WORDS] = array("Q", ident)
             self.inode[row] = inode
             self.mark[row] = mark
             self.told[row] = 0
         else:
             row = len(self.inode)
-            self._far += far
-            self._near.append(number)
+            self._idents.frombytes(ident)
             self.inode.append(inode)
             self.generation.append(0)
             self.mark.append(mark)
@@ -90,12 +91,13 @@ class Table:
                 if count is not None:
                     count.append(0)
         self.remember(row, memory)
-        self._rows[cookie_of(ident)] = row
+        self._index.add(cookie_of(ident), row)
         return row
 
     def remove(self, row: int) -> None:
         """Forget the connection; references to the row by its generation so far mean nothing any more. O(1)."""
-        del self._rows[cookie_of(self.ident(row))]
+        self._index.remove(self.cookie(row))
+        self.mark[row] = _UNUSED
         self.renew(row)
         self._free.append(row)
 
@@ -118,13 +120,14 @@ class Table:
 
     def remember(self, row: int, memory: Memory) -> None:
         """Keep what this look left."""
+        opened, received, turn, acked, stalled, slow_received, slow = memory
         if self._opened is not None:
-            self._opened[row] = memory.opened
-        self._received[row] = max(memory.received, 0)
-        self._turn[row] = memory.turn
-        self._acked[row] = max(memory.acked, 0)
+            self._opened[row] = opened
+        self._received[row] = max(0, received)
+        self._turn[row] = turn
+        self._acked[row] = max(0, acked)
         if self._stalled is not None:
-            self._stalled[row] = memory.stalled
+            self._stalled[row] = stalled
         if self._slow is not None and self._slow_received is not None:
-            self._slow[row] = memory.slow
-            self._slow_received[row] = memory.slow_received
+            self._slow[row] = slow
+            self._slow_received[row] = slow_received

@@ -20,7 +20,9 @@ ESTABLISHED, CLOSE_WAIT, LISTEN = 1, 8, 10
 JIFFIES_AGAINST_US = 2
 """One, because both stamps are rounded; one more, because a busy processor may count a jiffy late."""
 
-_READ = struct.Struct("=44xI4xI64xQQ")  # milliseconds since the last data out, and in; bytes acknowledged, and received
+FIELDS = "44xI4xI64xQQ"
+"""What is read of `struct tcp_info`: milliseconds since the last data out, and in; bytes acknowledged, and received."""
+_READ = struct.Struct("=" + FIELDS)
 LEAST_BYTES = 136
 """As much of `struct tcp_info` as is read: Linux 4.2 has it."""
 
@@ -76,6 +78,21 @@ def parse(data: bytes | memoryview, state: int, unread: int, queued: int, before
     if len(data) < LEAST_BYTES:
         raise NoCounters(f"tcp_info has {len(data)} bytes, expected at least {LEAST_BYTES}: this needs Linux 4.2")
     sent_ago, received_ago, acked, received = _READ.unpack_from(data)
+    return snapshot(state, unread, queued, sent_ago, received_ago, acked, received, before, after)
+
+
+def snapshot(
+    state: int,
+    unread: int,
+    queued: int,
+    sent_ago: int,
+    received_ago: int,
+    acked: int,
+    received: int,
+    before: float,
+    after: float,
+) -> Snapshot:
+    """The snapshot of these fields, as the kernel counts them: `FIELDS` among them, "ago" in milliseconds."""
     if state == CLOSE_WAIT and received:
         received -= 1
     return Snapshot(state, received_ago / 1e3, sent_ago / 1e3, received, acked, unread, queued, before, after)

@@ -19,7 +19,7 @@ from .judge import NONE, Limits, Memory, Verdict, judge
 from .kernel import Found
 from .netlink import cookie_of
 from .schedule import Schedule
-from .table import Table
+from .table import MARKS, Table
 from .tcpinfo import Snapshot
 
 Look = Callable[[Sequence[bytes]], list[Snapshot | None]]
@@ -103,7 +103,8 @@ class Watch:
     ) -> None:
         check_timeout("tick", tick)
         self._look = look
-        self._limits = [limits.longer(1 + jitter * step / (STEPS - 1)) for step in range(STEPS if jitter else 1)]
+        steps = [limits.longer(1 + jitter * step / (STEPS - 1)) for step in range(STEPS)] if jitter else [limits]
+        self._limits = steps
         self._end = end
         self._closes = closes and end is not None
         self._on = on
@@ -115,7 +116,7 @@ class Watch:
         self._schedule = Schedule(tick, now)
         self._due: deque[tuple[int, int]] = deque()  # (row, generation): come due, to be looked at
         self._held: deque[tuple[int, int]] = deque()  # judged due, waiting for the bound on closes
-        self._serial = 0
+        self._serial = 1
 
     def look_only(self) -> None:
         """Have no hands from now on: what is due by a look is reported, and nothing is closed."""
@@ -129,7 +130,7 @@ class Watch:
         known = self.table.find(cookie_of(ident))
         if known is not None:
             return known
-        verdict, memory = judge(seen, Memory(seen.after), self._limits_of(ident))
+        verdict, memory = judge(seen, Memory(seen.after), self._limits_of(cookie_of(ident)))
         row = self.table.add(ident, inode, memory, self._serial)
         if verdict.due:  # before we were there: no lateness of ours
             self.table.told[row] = OVERDUE
@@ -154,14 +155,15 @@ class Watch:
             dump: Every open connection, once.
             wanted: Whether a connection that is not watched yet is meant.
         """
-        self._serial = serial = (self._serial + 1) % 256
+        self._serial = serial = self._serial % MARKS + 1
         self.counts.dumps += 1
         table, fresh = self.table, list[Found]()
+        find, mark = table.find, table.mark
         for number, found in enumerate(dump, 1):
-            row = table.find(cookie_of(found.ident))
+            row = find(cookie_of(found.ident))
             if row is not None:
-                table.mark[row] = serial
-                if found.queued and self._stalls_matter and table.memory(row).stalled == NONE:
+                mark[row] = serial
+                if self._stalls_matter and found.queued and table.memory(row).stalled == NONE:
                     self._due.append((row, table.renew(row)))
             elif wanted(found):
                 fresh.append(found)
@@ -172,7 +174,7 @@ class Watch:
                 yield
         self._admit(fresh)
         # A dump is not one instant's: what it did not show may only have moved. The kernel is asked for each.
-        unseen = [(row, table.generation[row]) for row in table.rows() if table.mark[row] != serial]
+        unseen = [(row, table.generation[row]) for row in table.unmarked(serial)]
         for start in range(0, len(unseen), SLICE):
             self._check(unseen[start : start + SLICE])
             yield
@@ -238,7 +240,7 @@ class Watch:
         known = table.memory(row)
         if (known.received, known.acked) != (seen.received, seen.acked):
             table.told[row] = 0
-        limits = self._limits_of(table.ident(row))
+        limits = self._limits_of(table.cookie(row))
         verdict, memory = judge(seen, known, limits)
         table.remember(row, memory)
         if not verdict.due:
@@ -294,7 +296,7 @@ class Watch:
         found = []
         for row, ident, seen in zip(rows, idents, self._asked(idents), strict=True):
             if seen is not None:
-                found.append((ident, seen, judge(seen, self.table.memory(row), self._limits_of(ident))[0]))
+                found.append((ident, seen, judge(seen, self.table.memory(row), self._limits_of(cookie_of(ident)))[0]))
         return sorted(found, key=lambda one: one[2].at)
 
     def _report(self, row: int, verdict: Verdict, limits: Limits, at: float) -> None:
@@ -318,9 +320,9 @@ class Watch:
     def _arm(self, row: int, at: float) -> None:
         self._schedule.arm(row, self.table.renew(row), at)
 
-    def _limits_of(self, ident: bytes) -> Limits:
-        # Cookies are handed out in order: neighbours get different lengths.
-        return self._limits[cookie_of(ident) * 7 % len(self._limits)]
+    def _limits_of(self, cookie: int) -> Limits:
+        # Cookies are assigned in order: neighbours get different lengths.
+        return self._limits[cookie * 7 % len(self._limits)]
 
     def _gone(self, row: int) -> None:
         self._event("gone", row, NONE, None)
@@ -332,7 +334,7 @@ class Watch:
         since, reason, limit, due = self.table.memory(row).turn, "", 0.0, NONE
         if verdict is not None:
             since, reason = verdict.since, verdict.reason
-            limit = self._limits_of(ident).of(reason) if reason else 0.0
+            limit = self._limits_of(cookie_of(ident)).of(reason) if reason else 0.0
             due = verdict.at
         if kind in ("due", "closed"):
             self.counts.reasons[reason] += 1

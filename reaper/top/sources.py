@@ -125,17 +125,16 @@ class Kernel:
         self._owners.scan(self._target.pids())
         phases: dict[str, list[int]] = {}
         named: list[dict[str, Any]] = []
-        for listener in {(one.address, one.family): one for one in listeners}.values():
-            for found in self._kernel.dump(listener, True):
-                seen = found.snapshot
-                if seen is None or not found.inode or found.inode not in self._owners:
-                    continue
-                phase = _phase_of(seen)
-                idle = max(0.0, seen.received_ago)
-                row = phases.setdefault(phase, [0] * (len(IDLE_BOUNDS) + 1))
-                row[bisect_right(IDLE_BOUNDS, idle)] += 1
-                peer = addresses_of(found.ident)[1]
-                named.append({"name": str(peer), "phase": phase, "idle_s": idle, "timeout_s": None, "due_in_s": None})
+        for found in self._kernel.dump(listeners, True):
+            seen = found.snapshot
+            if seen is None or not found.inode or found.inode not in self._owners:
+                continue
+            phase = _phase_of(seen)
+            idle = max(0.0, seen.received_ago)
+            row = phases.setdefault(phase, [0] * (len(IDLE_BOUNDS) + 1))
+            row[bisect_right(IDLE_BOUNDS, idle)] += 1
+            peer = addresses_of(found.ident)[1]
+            named.append({"name": str(peer), "phase": phase, "idle_s": idle, "timeout_s": None, "due_in_s": None})
         named.sort(key=lambda row: -row["idle_s"])
         worker = {
             "worker": 0,

@@ -34,7 +34,8 @@ SETTINGS = {
     },
     "REAPER_TIMEOUTS_MAX_AGE": f"{MAX_AGE:g}s",
 }
-EARLIEST = {grows_old: MAX_AGE * 0.9}  # max_age is shortened at random by up to a tenth, so that not all go at once
+# max_age is shortened at random by up to a tenth, so that not all go at once.
+EARLIEST: dict[Attack, float] = {grows_old: MAX_AGE * 0.9}
 
 
 def start(stack: ExitStack, folder: Path, http: str, settings: Mapping[str, str] = MappingProxyType({})) -> Server:

@@ -75,11 +75,11 @@ def requests_per_second(servers: list[Server], rounds: int, seconds: float) -> l
     """The median of each, measured in turns: by wrk if it is there, else by a client in Python (say which)."""
     measured: list[list[float]] = [[] for _ in servers]
     for server in servers:
-        _load(server.port, 0.5)
+        load(server.port, 0.5)
     for number in range(rounds):
         order = range(len(servers)) if number % 2 else reversed(range(len(servers)))
         for index in order:
-            measured[index].append(_load(servers[index].port, seconds))
+            measured[index].append(load(servers[index].port, seconds))
     return [median(one) for one in measured]
 
 
@@ -88,7 +88,8 @@ def loader() -> str:
     return "wrk" if shutil.which("wrk") else "a Python client (install wrk to measure the servers, not the client)"
 
 
-def _load(port: int, seconds: float) -> float:
+def load(port: int, seconds: float) -> float:
+    """Requests per second that `CONNECTIONS` clients had answered."""
     if not shutil.which("wrk"):
         return asyncio.run(_python_load(port, seconds))
     command = ["wrk", "-t1", f"-c{CONNECTIONS}", f"-d{max(1, round(seconds))}s", f"http://127.0.0.1:{port}/"]
