@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
+import functools
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +22,8 @@ pytest.importorskip("pyarrow")
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from reaper import IdleReaper, InvalidArgument
 from reaper.journal import Journal, peer_key
@@ -94,6 +101,35 @@ def test_gaps_mode_writes_only_silences_beyond_the_threshold_and_counts_the_othe
     end = found[-1]
     assert (end["n"], end["idle_sum_ns"]) == (4, 2 * S - 1)
     assert end["t"] - end["idle_ns"] - end["idle_sum_ns"] == S + 6  # the sum of the short ones
+
+
+def test_a_change_of_the_timeout_has_a_row_in_full_mode_and_none_in_gaps_mode(tmp_path: Path) -> None:
+    for mode in ("full", "gaps"):
+        with make(tmp_path / mode, mode=mode, sequence=1) as journal:
+            log = journal.open(0, 5000, "echo")
+            log.touch(2 * S)
+            for timeout in (0, 0, 60_000):
+                log.timeout_ms = timeout
+            log.touch(4 * S)
+            log.timeout_ms = 5000
+            log.reap(9 * S, 9 * S)
+            log.timeout_ms = 7000  # it has ended
+    changes = [row for row in rows(tmp_path / "full") if row["kind"] == "config"]
+    assert [(row["reason"], row["timeout_ms"], row["conn"]) for row in changes] == [
+        ("retime", timeout, log.conn) for timeout in (0, 60_000, 5000)
+    ]
+    times = [row["t"] for row in changes]
+    assert 2 * S < times[0] < times[1] < 4 * S < times[2] < 4 * S + 1000
+    assert [row["timeout_ms"] for row in rows(tmp_path / "full") if row["kind"] == "activity"] == [5000, 60_000]
+    assert [row["kind"] for row in rows(tmp_path / "gaps")] == ["open", "activity", "activity", "reap"]
+
+
+def test_files_name_their_server(tmp_path: Path) -> None:
+    for name in (None, "web-1"):
+        with make(tmp_path, server=name) as journal:
+            journal.open(0, 1)
+    names = {metadata(path)["reaper.server"] for path in tmp_path.iterdir()}
+    assert names == {"web-1", socket.gethostname()}
 
 
 def test_off_writes_nothing_and_starts_nothing(tmp_path: Path) -> None:
@@ -410,6 +446,119 @@ def test_a_stream_that_could_not_be_made_parquet_is_tried_again_at_the_next_turn
     assert sorted(row["t"] for row in rows(tmp_path)) == [0, 1]
 
 
+def test_rows_lost_after_the_last_stream_are_told_by_a_file_of_their_own(tmp_path: Path) -> None:
+    journal = make(tmp_path, queue_rows=2)
+    journal.open(0, 1)
+    journal._writer._guard(journal._writer._take_all)  # type: ignore[union-attr]
+    journal._writer._guard(journal._writer._rotate)  # type: ignore[union-attr]
+    for t in range(5):
+        journal.open(t, 1)  # three find no room
+    journal._rows.clear()  # and what waited goes too
+    assert journal.close().dropped == 3
+    first, last = sorted(tmp_path.glob("*.parquet"))
+    assert (metadata(first)["reaper.dropped"], metadata(last)["reaper.dropped"]) == ("0", "3")
+    (row,) = pq.read_table(last).to_pylist()
+    assert (row["kind"], row["reason"], row["n"]) == ("config", "dropped", 3)
+    assert row["conn"] == journal._self_id
+
+
+def test_rows_lost_while_a_stream_grows_stand_in_its_file_also_after_a_kill(tmp_path: Path) -> None:
+    journal = make(tmp_path, queue_rows=2)
+    for t in range(5):
+        journal.open(t, 1)
+    journal.flush()
+    journal._writer._stream.abandon()  # type: ignore[union-attr]  # as a kill leaves it
+    (path,) = recover(tmp_path)
+    assert (metadata(path)["reaper.dropped_before"], metadata(path)["reaper.dropped"]) == ("3", "3")
+    journal = make(tmp_path / "later", queue_rows=2)
+    journal.open(0, 1)
+    journal.flush()
+    for t in range(5):
+        journal.open(t, 1)
+    journal.close()
+    (path,) = (tmp_path / "later").iterdir()
+    assert (metadata(path)["reaper.dropped_before"], metadata(path)["reaper.dropped"]) == ("0", "3")
+
+
+def test_a_writer_without_rows_says_now_and_then_that_it_lives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    journal = make(tmp_path)
+    writer = journal._writer
+    assert writer is not None
+    writer._speak_up()
+    assert journal.statistics().rows == 0
+    monkeypatch.setattr("reaper.journal.writer.ALIVE_SECONDS", 0.0)
+    writer._speak_up()
+    monkeypatch.undo()
+    writer._speak_up()
+    journal.close()
+    assert [(row["kind"], row["reason"], row["timeout_ms"]) for row in rows(tmp_path)] == [("config", "alive", None)]
+
+
+def test_a_directory_renamed_while_it_is_written_gives_each_row_once(tmp_path: Path) -> None:
+    journal = make(tmp_path / "a")
+    journal.open(0, 1)
+    assert journal.flush()
+    (tmp_path / "a").rename(tmp_path / "b")
+    journal.open(1, 1)
+    assert journal.close().dropped == 0
+    assert recover(tmp_path / "b") == []
+    assert list((tmp_path / "b").iterdir()) == []
+    assert sorted(row["t"] for row in rows(tmp_path / "a")) == [0, 1]
+
+
+def test_a_stream_taken_for_an_orphan_before_it_was_locked_is_begun_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock = fcntl.flock
+    quick: list[Path] = [tmp_path]
+
+    def recovered_first(*arguments: Any) -> None:
+        if quick:
+            recover(quick.pop())
+        lock(*arguments)
+
+    monkeypatch.setattr("reaper.journal.files.fcntl.flock", recovered_first)
+    with make(tmp_path) as journal:
+        journal.open(0, 1)
+        assert journal.flush()
+        assert recover(tmp_path) == []  # it is locked now
+    assert [row["t"] for row in rows(tmp_path)] == [0]
+
+
+@given(data=st.data())
+@settings(max_examples=60, deadline=None)
+def test_a_damaged_stream_gives_back_whole_batches_or_nothing_and_never_an_error(data: st.DataObject) -> None:
+    whole = a_stream()
+    damaged = bytearray(whole[: data.draw(st.integers(0, len(whole)), "cut")])
+    for _ in range(data.draw(st.integers(0, 3), "flips") if damaged else 0):
+        damaged[data.draw(st.integers(0, len(damaged) - 1), "at")] ^= 1 << data.draw(st.integers(0, 7), "bit")
+    with tempfile.TemporaryDirectory() as name:
+        directory = Path(name)
+        (directory / ".reaper-1-w0000007-ab-000001.arrows").write_bytes(damaged)
+        good = directory / ".reaper-1-w0000007-ab-000002.arrows"
+        good.write_bytes(whole)
+        with contextlib.suppress(ExceptionGroup):  # of file and Arrow errors alone; any other comes out as it is
+            recover(directory)
+        assert not good.exists()  # it had no part in it
+        for path in directory.glob("*.parquet"):
+            assert pq.read_table(path).num_rows % 10 == 0
+
+
+@functools.cache
+def a_stream() -> bytes:
+    """Three batches of ten rows."""
+    with tempfile.TemporaryDirectory() as name:
+        journal = make(Path(name))
+        for batch in range(3):
+            for t in range(10):
+                journal.open(batch * 10 + t, 5000, "echo" if t % 2 else None)
+            assert journal.flush()
+        (path,) = Path(name).iterdir()
+        stream = path.read_bytes()
+        journal.close()
+        return stream
+
+
 # ---- leases that log ------------------------------------------------------------------------------------------------
 
 
@@ -433,6 +582,19 @@ def test_a_lease_logs_silences_beyond_the_threshold_and_no_others(tmp_path: Path
     end = found[-1]
     assert (end["kind"], end["reason"], end["idle_ns"]) == ("close_peer", "eof", 9 * S)
     assert end["t"] - end["idle_ns"] - end["idle_sum_ns"] == 4 * S  # 0-1-2-3, then 10-11
+
+
+def test_leases_in_full_mode_leave_a_row_for_every_epoch_with_activity(tmp_path: Path, core: IdleReaper) -> None:
+    with make(tmp_path, mode="full") as journal:
+        keeper = Keeper(core, journal)
+        lease = core.register("a", 30.0, 0.0)
+        keeper.opened(lease, 0.0)
+        advance_touching(core, lease.touch, {1, 2, 3, 7, 8, 11}, 20)
+        keeper.ended(lease, 20.0, by_peer=True)
+    found = rows(tmp_path)
+    end = found[-1]
+    assert [row["t"] // S for row in found] == [0, 1, 2, 3, 7, 8, 11, 20]
+    assert (end["n"], end["t"] - end["idle_ns"] - end["idle_sum_ns"]) == (6, found[0]["t"])  # it telescopes
 
 
 def test_a_keeper_logs_reaps_deadlines_averted_leases_and_stalls(tmp_path: Path, core: IdleReaper) -> None:

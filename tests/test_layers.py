@@ -20,7 +20,7 @@ SERVER = ADAPTER | {"asyncio", "servers"}
 ARROWS: Mapping[str, Collection[str]] = {
     "errors": (),
     "core": {"errors"},
-    "journal": CORE,
+    "journal": CORE | {"config"},
     "config": CORE,
     "metrics": CORE,
     "testing": CORE,

@@ -121,6 +121,28 @@ def retimed_to_five_seconds(ours: Journal) -> ConnectionLog:
     return log
 
 
+def retimed_to_an_hour_and_silent(ours: Journal) -> ConnectionLog:
+    log = opened(ours, LOG_END - 60 * S)
+    log.touch(LOG_END - 58 * S)
+    log.timeout_ms = 0
+    log.timeout_ms = 3_600_000
+    return log
+
+
+def retimed_to_five_seconds_and_silent(ours: Journal) -> ConnectionLog:
+    log = opened(ours, LOG_END - 60 * S, 3_600_000)
+    log.touch(LOG_END - 58 * S)
+    log.timeout_ms = 0
+    log.timeout_ms = 5000
+    return log
+
+
+def switched_off_and_silent(ours: Journal) -> ConnectionLog:
+    log = opened(ours, LATER)
+    log.timeout_ms = 0
+    return log
+
+
 def switched_off(ours: Journal) -> ConnectionLog:
     log = opened(ours, LATER)
     log.timeout_ms = 0
@@ -148,6 +170,9 @@ EXPECTED: dict[Trap, str] = {
     early_beside_a_stall: "early",
     retimed_to_an_hour: "open_at_end",
     retimed_to_five_seconds: "lost",
+    retimed_to_an_hour_and_silent: "open_at_end",
+    retimed_to_five_seconds_and_silent: "lost",
+    switched_off_and_silent: "open_at_end",
     switched_off: "open_at_end",
     reap_that_says_nothing: "unknown",
 }
@@ -174,8 +199,9 @@ def test_each_trap_gets_its_verdict(found: tuple[dict[str, str], dict[str, Any]]
 def test_every_row_that_was_read_is_accounted_for(found: tuple[dict[str, str], dict[str, Any]]) -> None:
     summary = found[1]
     assert sum(summary["verdicts"].values()) == summary["connections"] == len(EXPECTED)
-    assert summary["rows_of_writers"] == 2
-    assert summary["rows_read"] == summary["rows"] + 2
+    changes_of_a_timeout = 8  # one a change, but none for a reap that has none
+    assert summary["rows_of_writers"] == 2 + changes_of_a_timeout
+    assert summary["rows_read"] == summary["rows"] + summary["rows_of_writers"]
     assert f"{summary['rows_read']:,} rows read" in as_text(summary)
     assert set(summary["verdicts"]) == set(VERDICTS)
 

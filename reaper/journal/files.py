@@ -38,7 +38,11 @@ class Stream:
         self.rows = 0
         self._file: IO[bytes] = self.path.open("x+b")
         try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(self._file, fcntl.LOCK_EX)
+            if not self.in_place:  # recovery was quicker than our lock, and took it for an orphan without a row
+                self._file.close()
+                self._file = self.path.open("x+b")
+                fcntl.flock(self._file, fcntl.LOCK_EX)
             schema = arrow_schema({"schema_version": str(SCHEMA_VERSION), **metadata})
             self._writer = pa.ipc.new_stream(self._file, schema)
             self._file.flush()
@@ -51,9 +55,10 @@ class Stream:
         """Bytes written."""
         return self._file.tell()
 
-    def write(self, batch: pa.RecordBatch, anchor: Anchor) -> None:
-        """Append *batch* with the latest *anchor*."""
-        self._writer.write_batch(batch, custom_metadata={PREFIX + "anchor": json.dumps(anchor)})
+    def write(self, batch: pa.RecordBatch, anchor: Anchor, dropped: int = 0) -> None:
+        """Append *batch* with the latest *anchor*, and how many rows the writer has lost so far."""
+        custom = {PREFIX + "anchor": json.dumps(anchor), PREFIX + "dropped": str(dropped)}
+        self._writer.write_batch(batch, custom_metadata=custom)
         self._file.flush()
         self.rows += batch.num_rows
 
@@ -93,6 +98,8 @@ class Stream:
             copy.close()
             self.path.unlink(missing_ok=True)
             raise
+        with suppress(OSError):
+            self._file.truncate(0)  # a directory that was renamed still has it: recovered there, its rows came twice
         self._file.close()
         self._file = copy
 
@@ -117,20 +124,23 @@ def convert(stream: Path, extra: dict[str, str] | None = None) -> Path | None:
     batches: list[pa.RecordBatch] = []
     anchors: list[tuple[int, ...]] = []
     schema: pa.Schema | None = None
-    cut = False
+    cut, dropped = False, 0
     with stream.open("rb") as source:
         try:
             reader = pa.ipc.open_stream(source)
             schema = reader.schema
             while True:
                 batch, custom = reader.read_next_batch_with_custom_metadata()
+                batch.validate(full=True)  # a flipped bit may point anywhere
+                told = custom or {}
+                anchor = tuple(int(value) for value in json.loads(told.get(PREFIX + "anchor", "[]")))
+                dropped = max(dropped, int(told.get(PREFIX + "dropped", 0)))
                 batches.append(batch)
-                anchor = tuple(json.loads((custom or {}).get(PREFIX + "anchor", "[]")))
                 if anchor and (not anchors or anchors[-1] != anchor):
                     anchors.append(anchor)
         except StopIteration:
             pass
-        except (pa.ArrowException, OSError):
+        except (pa.ArrowException, OSError, ValueError, TypeError):
             cut = True  # what a kill or a full disk leaves: a message that ends in the middle
     if schema is None or not batches:
         stream.unlink()
@@ -138,6 +148,7 @@ def convert(stream: Path, extra: dict[str, str] | None = None) -> Path | None:
     metadata: dict[Any, Any] = dict(schema.metadata or {})
     metadata[PREFIX + "anchors"] = json.dumps(anchors)
     metadata[PREFIX + "cut"] = str(int(cut))
+    metadata[PREFIX + "dropped"] = str(dropped)
     metadata.update({PREFIX + key: value for key, value in (extra or {}).items()})
     table = pa.Table.from_batches(batches).unify_dictionaries().replace_schema_metadata(metadata)
     stem = stream.name.removeprefix(".").removesuffix(STREAM_SUFFIX)

@@ -20,6 +20,8 @@ from .schema import peer_key
 NOTABLE_SHARE = 0.05
 """Stalls beyond this share of a tick are logged."""
 
+A_NANOSECOND = 1e-9
+
 
 def nanoseconds(seconds: float) -> int:
     """Seconds of the core's clock as the journal's ns."""
@@ -44,7 +46,10 @@ class Keeper:
         self.journal = journal
         self._real = _same if real is None else real
         self._notable = core.tick * NOTABLE_SHARE
-        core.report_silences(journal.gap_threshold_ns / 1e9, self._silence_ended)
+        # In `full` mode every epoch with activity leaves a row: any silence between two epochs is a long one.
+        beyond = A_NANOSECOND if journal.mode == "full" else journal.gap_threshold_ns / 1e9
+        self._long_ns = 0 if journal.mode == "full" else journal.gap_threshold_ns
+        core.report_silences(beyond, self._silence_ended)
 
     def _silence_ended(self, lease: Lease, since: float, until: float) -> None:
         if (log := self._settled(lease)) is not None:
@@ -71,7 +76,7 @@ class Keeper:
         """The connection of *old*, ended or not, is watched by *new* from now on: its life goes on."""
         if (log := self._settled(old)) is not None:
             began = self._ns(new.active_from)
-            if began - log.last_ns > self.journal.gap_threshold_ns:  # what *new* was registered for ended a silence
+            if began - log.last_ns > self._long_ns:  # what *new* was registered for ended a silence
                 log.gap(log.last_ns, began)
             logged: Any = old
             logged.log = None

@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import os
 import secrets
+import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -25,6 +26,7 @@ from .schema import (
     DRAIN,
     OPEN,
     REAP,
+    RETIME,
     SEQUENCE_BITS,
     STALL,
     connection_id,
@@ -43,13 +45,17 @@ INT32_MAX = 2**31 - 1
 
 
 class ConnectionLog:
-    """The log of one connection. Made by `Journal.open`, never directly. About 200 bytes.
+    """The log of one connection. Made by `Journal.open`, never directly. About 210 bytes.
 
     Call `touch` for every activity *before* changing `timeout_ms`: the row must carry the timeout that was in force.
+    A change leaves a row of its own in `full` mode, where a log without a further row is judged by its latest timeout.
     After an end (`reap`, `close_peer`, `close_app`) call nothing more: the audit would find it.
     """
 
-    __slots__ = ("_append", "_long_ns", "conn", "ended", "idle_sum_ns", "last_ns", "listener", "n", "timeout_ms")
+    __slots__ = (
+        *("_append", "_long_ns", "_retimed", "_timeout_ms"),
+        *("conn", "ended", "idle_sum_ns", "last_ns", "listener", "n"),
+    )
 
     def __init__(
         self, append: Callable[[Row], None], long_ns: int, conn: int, t: int, timeout_ms: int, listener: str | None
@@ -58,8 +64,8 @@ class ConnectionLog:
         self._long_ns = long_ns
         self.conn = conn
         self.listener = listener
-        self.timeout_ms: int | None = timeout_ms
-        """Timeout in force, ms; 0: none (switched off, or suspended while the server works). Assign to change it."""
+        self._timeout_ms: int | None = timeout_ms
+        self._retimed = 0
         self.last_ns = t
         """Latest activity, ns."""
         self.ended = False
@@ -68,6 +74,24 @@ class ConnectionLog:
         """Activities counted so far."""
         self.idle_sum_ns = 0
         """Sum of the silences written so far, ns."""
+
+    @property
+    def timeout_ms(self) -> int | None:
+        """Timeout in force, ms; 0: none (switched off, or suspended while the server works). Assign to change it.
+
+        Cost of a change: a store in `gaps` mode, one row in `full` mode.
+        """
+        return self._timeout_ms
+
+    @timeout_ms.setter
+    def timeout_ms(self, timeout_ms: int | None) -> None:
+        if timeout_ms == self._timeout_ms:
+            return
+        self._timeout_ms = timeout_ms
+        if self._long_ns < 0 and not self.ended and timeout_ms is not None:
+            self._retimed += 1  # ns: each change is later than the one before, and none reads a clock
+            t = self.last_ns + self._retimed
+            self._append((t, self.conn, CONFIG, None, None, timeout_ms, None, self.listener, RETIME, None, None, None))
 
     def touch(self, t: int, nbytes: int | None = None) -> None:
         """Note activity at *t* ns (of *nbytes* bytes, if known). A store, a count and one comparison in `gaps` mode."""
@@ -95,7 +119,7 @@ class ConnectionLog:
                 AVERTED,
                 t - self.last_ns,
                 None,
-                self.timeout_ms,
+                self._timeout_ms,
                 None,
                 self.listener,
                 None,
@@ -108,7 +132,7 @@ class ConnectionLog:
     def reap(self, t: int, due: int, reason: str | None = None, *, deadline: bool = False) -> None:
         """The reaper ended it at *t* ns; allowed from *due* ns. *deadline*: one that activity does not move."""
         if deadline:
-            self.timeout_ms = None  # a reader then judges by due_ns alone
+            self._timeout_ms = None  # a reader then judges by due_ns alone
         self._end(REAP, t, due, reason)
 
     def close_peer(self, t: int, reason: str | None = None) -> None:
@@ -122,7 +146,7 @@ class ConnectionLog:
     def _write_gap(self, t: int, idle: int, nbytes: int | None) -> None:
         self.idle_sum_ns += idle
         self._append(
-            (t, self.conn, ACTIVITY, idle, nbytes, self.timeout_ms, None, self.listener, None, None, None, None)
+            (t, self.conn, ACTIVITY, idle, nbytes, self._timeout_ms, None, self.listener, None, None, None, None)
         )
 
     def _end(self, kind: int, t: int, due: int | None, reason: str | None) -> None:
@@ -134,7 +158,7 @@ class ConnectionLog:
                 kind,
                 t - self.last_ns,
                 None,
-                self.timeout_ms,
+                self._timeout_ms,
                 due,
                 self.listener,
                 reason,
@@ -161,6 +185,8 @@ class Journal:
         rotate_bytes, rotate_seconds: A stream becomes a Parquet file when it reaches either, > 0.
         retain_bytes: The oldest Parquet files are deleted when all together exceed it, > 0; None: never.
         clock_ns: The clock of every time passed in; read by the writer alone, to relate it to the wall clock.
+        server: Name of this machine, as a list of expected servers has it: printable, without a comma. None: the host's
+            name. Processes of one machine share it.
         sequence: First connection number; None: random, so that two processes with one writer id, or one that was
             restarted, use different ones. Those of two that open a million connections each overlap with a probability
             of 1 in 4 million; with random writer ids too, of 1 in 4 * 10**12.
@@ -186,6 +212,7 @@ class Journal:
         retain_bytes: int | None = 10 << 30,
         clock_ns: Callable[[], int] = time.monotonic_ns,
         wall_ns: Callable[[], int] = time.time_ns,
+        server: str | None = None,
         sequence: int | None = None,
         queue_rows: int = QUEUE_ROWS,
         background: bool = True,
@@ -199,6 +226,9 @@ class Journal:
         check_count("rotate_bytes", rotate_bytes, 1)
         if retain_bytes is not None:
             check_count("retain_bytes", retain_bytes, 1)
+        server = (socket.gethostname() or "localhost") if server is None else server
+        if not isinstance(server, str) or not server.strip() or not server.isprintable() or "," in server:
+            raise InvalidArgument(f"server must be a printable name without a comma, got {shown(server)}")
         if sequence is None:
             # No clock tells two processes of one millisecond apart, or a step back; 2**40 numbers stay free above it.
             sequence = 1 + secrets.randbelow((1 << SEQUENCE_BITS) - (1 << 40))
@@ -223,6 +253,7 @@ class Journal:
                 "tick_ns": str(tick_ns),
                 "gap_threshold_ns": str(gap_ns if mode == "gaps" else 0),
                 "first_conn": str(self._self_id),
+                "server": server,
             }
             self._writer = Writer(
                 Path(directory),

@@ -22,10 +22,21 @@ SCHEMA_VERSION = 2
 OPEN, ACTIVITY, REAP, AVERTED, CLOSE_PEER, CLOSE_APP, DRAIN, CONFIG = range(8)
 KINDS = ("open", "activity", "reap", "averted", "close_peer", "close_app", "drain", "config")
 """Kind names by code. `close_peer`: the other side ended it; `close_app`: this side's program; `reap`: the reaper.
-`drain` and `config` belong to the writer, not to a connection: all its connections have ended; settings and stalls."""
+`drain` and `config` belong to the writer, not to a connection: all its connections have ended; settings and stalls.
+A `config` row with a timeout is the exception, see `RETIME`."""
 
 STALL = "stall"
 """Reason of a `config` row that reports how long (`idle_ns`) the event loop was stalled up to `t`."""
+
+RETIME = "retime"
+"""Reason of a `config` row of one connection: from `t` on, `timeout_ms` is in force. No other `config` row has a
+timeout. Without it a connection that leaves no further row would be judged by the timeout before."""
+
+DROPPED = "dropped"
+"""Reason of a `config` row that reports how many rows (`n`) its writer has lost since it began."""
+
+ALIVE = "alive"
+"""Reason of a `config` row that a writer without other rows leaves every few minutes: silence is then no server."""
 
 ENDS = ("reap", "close_peer", "close_app")
 OWN = ("drain", "config")

@@ -18,7 +18,7 @@ from typing import Any
 import pyarrow as pa
 
 from .files import Anchor, Stream, recover, retain
-from .schema import KINDS, arrow_schema
+from .schema import ALIVE, CONFIG, DROPPED, KINDS, arrow_schema
 from .statistics import JournalStatistics, Row
 
 BATCH_ROWS = 2048
@@ -29,6 +29,9 @@ RETRY_LEAST, RETRY_MOST = 1.0, 60.0
 
 ANCHOR_SECONDS = 60.0
 """Seconds after which the relation to the wall clock is measured again."""
+
+ALIVE_SECONDS = 300.0
+"""Seconds without a row after which the writer leaves one of its own: a server without traffic is not a missing one."""
 
 _log = logging.getLogger("reaper.journal")
 
@@ -80,6 +83,8 @@ class Writer:
         self._pause = RETRY_LEAST
         self._written = self._lost = self._files = self._recovered = self._deleted = self._errors = 0
         self._serial = 0
+        self._told = 0  # lost rows that the files know of
+        self._wrote = time.monotonic()
         self._damaged = False  # a stream of ours was left behind
         self._admitted = 0  # rows whose loss was logged at the end
         self._last_error: str | None = None
@@ -119,6 +124,9 @@ class Writer:
                 self._retry_at = float("-inf")
                 self._take_all()
                 self._guard(self._rotate)
+                if self._lost + self._refused() > self._told:
+                    self._guard(self._speak, DROPPED)
+                    self._guard(self._rotate)
             finally:
                 self._lock.release()
         lost = self._lost + self._refused()
@@ -147,7 +155,26 @@ class Writer:
             self._wake.wait(self._flush_seconds)
             with self._lock:
                 self._take_all()
+                self._speak_up()
                 self._rotate_if_due()
+
+    def _speak_up(self) -> None:
+        """Leave a row of the writer's own where it has lost rows, or was silent for long, and no other row says so."""
+        if self._rows or time.monotonic() < self._retry_at:
+            return
+        if self._lost + self._refused() > self._told:
+            reason = DROPPED
+        elif time.monotonic() - self._wrote >= ALIVE_SECONDS:
+            reason = ALIVE
+        else:
+            return
+        if not self._guard(self._speak, reason):
+            self._retry_at = time.monotonic() + RETRY_MOST
+
+    def _speak(self, reason: str) -> None:
+        lost = self._lost + self._refused() if reason == DROPPED else None
+        own = int(self._metadata["first_conn"])
+        self._write([(self._clock_ns(), own, CONFIG, None, None, None, None, None, reason, lost, None, None)])
 
     def _rotate_if_due(self) -> None:
         stream = self._stream
@@ -191,9 +218,11 @@ class Writer:
                 self._directory, stem, {**self._metadata, "serial": str(self._serial), "dropped_before": dropped}
             )
             self._begun = time.monotonic()
+        lost = self._lost + self._refused()
         for batch in batches:
-            self._stream.write(batch, self._anchor)
+            self._stream.write(batch, self._anchor, lost)
             self._written += batch.num_rows
+        self._told, self._wrote = lost, time.monotonic()
 
     def _batches(self, rows: list[Row]) -> list[pa.RecordBatch]:
         """*rows* without those that hold a value of another type or size than their column."""

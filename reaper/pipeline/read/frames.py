@@ -17,7 +17,19 @@ from pyspark.sql import functions as F  # noqa: N812 - every Spark program calls
 from pyspark.sql import types as T  # noqa: N812
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from ...journal.schema import ACTIVITY, AVERTED, CLOSE_PEER, COLUMNS, ENDS, KINDS, OPEN, OWN, REAP, SEQUENCE_BITS
+from ...journal.schema import (
+    ACTIVITY,
+    AVERTED,
+    CLOSE_PEER,
+    COLUMNS,
+    CONFIG,
+    ENDS,
+    KINDS,
+    OPEN,
+    OWN,
+    REAP,
+    SEQUENCE_BITS,
+)
 from .inputs import Inputs, spark_paths
 from .manifest import BUCKETS, ORDER, Table
 from .runs import Run, Timeline, as_rows
@@ -129,14 +141,15 @@ def lifetimes(events: DataFrame) -> DataFrame:
     """One row per connection: everything that a verdict needs. No order among the rows of a connection is assumed.
 
     Key: conn. Times in ns on the writer's clock. Null where no row of that kind was found; activity_idle_ns also where
-    the sum does not fit. last_timeout_ms: of the latest row.
+    the sum does not fit. last_timeout_ms: of the latest row, or of a change of the timeout after it; rows that only
+    report such a change count among their writer's.
 
     Args:
         events: Grain one row per event, see `read_events`.
     """
     is_open, is_activity, is_reap = f"code = {OPEN}", f"code = {ACTIVITY}", f"code = {REAP}"
     columns = {
-        "rows": F.count(F.lit(1)),
+        "rows": filtered("count(1)", f"code <> {CONFIG}"),
         "opens": filtered("count(1)", is_open),
         "ends": filtered("count(1)", IS_END),
         "reaps": filtered("count(1)", is_reap),
@@ -148,7 +161,7 @@ def lifetimes(events: DataFrame) -> DataFrame:
         "listener_hash": F.max(F.xxhash64("listener")),
         "peer": filtered("max(peer)", is_open),
         "last_t": F.max("t"),
-        "last_timeout_ms": F.max_by("timeout_ms", "t"),
+        "last_timeout_ms": F.expr("max_by(timeout_ms, t * 8 + code)"),  # of one instant's rows the change is the last
         "last_activity": filtered("max(t)", is_activity),
         "activity_idle_ns": filtered("try_sum(idle_ns)", is_activity),
         "nbytes": filtered("sum(nbytes)", is_activity),
@@ -162,7 +175,10 @@ def lifetimes(events: DataFrame) -> DataFrame:
         "end_n": filtered("max(n)", IS_END),
         "end_idle_sum_ns": filtered("max(idle_sum_ns)", IS_END),
     }
-    return coded(events).groupBy("conn").agg(*(column.alias(name) for name, column in columns.items()))
+    events = events if "code" in events.columns else with_code(events)
+    own = F.col("code").isin(*(KINDS.index(kind) for kind in OWN))
+    retimed = (F.col("code") == CONFIG) & F.col("timeout_ms").isNotNull()
+    return events.where(~own | retimed).groupBy("conn").agg(*(column.alias(name) for name, column in columns.items()))
 
 
 def recomputed(events: DataFrame) -> DataFrame:

@@ -1,0 +1,140 @@
+"""`python -m reaper.journal ship`: the flags, the signals, and what is said.
+
+Exit status 0: every finished file has arrived. 1: some are still here, and why is said. 2: bad arguments.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import signal
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Event
+from typing import TYPE_CHECKING, Any
+
+from ..config.durations import parse_duration
+from ..config.flags import Parser
+from ..errors import InvalidArgument, ReaperError
+
+if TYPE_CHECKING:
+    from .ship import Shipped
+
+LONGEST_PAUSE = 60.0
+"""Seconds between two tries of a place that fails, at most; more where `--every` is more."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit status."""
+    parser = Parser(prog="python -m reaper.journal", description="What becomes of a journal's files.")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    text = "Bring finished files to where they are read: whole, once, and deleted here after they arrived."
+    ship = commands.add_parser("ship", help=text, description=text)
+    ship.set_defaults(run=_ship, prog=ship.prog)
+    ship.add_argument("--journal", type=Path, required=True, metavar="DIR", help="the journal of this machine")
+    ship.add_argument(
+        "--to", required=True, metavar="URI|DIR", help="a directory here, or file:, s3:, gs:, hdfs:, viewfs: or abfs:"
+    )
+    ship.add_argument("--watch", action="store_true", help="go on until SIGTERM or Ctrl-C; default: once")
+    ship.add_argument(
+        "--every", type=_seconds, default=10.0, metavar="DURATION", help="with --watch: look so often; default 10s"
+    )
+    ship.add_argument("--keep", action="store_true", help="delete nothing here")
+    ship.add_argument("--json", action="store_true", help="print the summary as JSON")
+    ship.add_argument("--quiet", action="store_true", help="no progress on stderr")
+    arguments = parser.parse_args(argv)
+    try:
+        status: int = arguments.run(arguments)
+    except (ReaperError, ImportError) as error:
+        print(f"{arguments.prog}: {error}", file=sys.stderr)
+        return 2
+    return status
+
+
+def _seconds(text: str) -> float:
+    try:
+        value = parse_duration(text)
+    except InvalidArgument as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    if value <= 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not longer than 0s")
+    return value
+
+
+def _ship(arguments: argparse.Namespace) -> int:
+    from .places import Place, one_line
+    from .ship import Shipper, exclusively
+
+    journal: Path = arguments.journal
+    if not journal.is_dir():
+        raise InvalidArgument(f"--journal {str(journal)!r} is not a directory")
+    if "://" not in arguments.to and not arguments.to.startswith("file:"):
+        _apart(journal, Path(arguments.to))
+    try:
+        place = Place(arguments.to)
+    except InvalidArgument as error:
+        raise InvalidArgument(f"--to {error}") from None
+    if place.local is not None:
+        _apart(journal, place.local)
+    began = time.monotonic()
+
+    def progress(text: str) -> None:
+        if not arguments.quiet:
+            print(f"[{time.monotonic() - began:6.1f} s] {text}", file=sys.stderr, flush=True)
+
+    try:
+        with exclusively(journal), _stoppable() as stop:
+            shipper = Shipper(journal, place, keep=arguments.keep, progress=progress)
+            said, pause = shipper.once(stop).failed, arguments.every
+            _complain(said, {})
+            while arguments.watch and not stop.wait(pause):
+                failed = shipper.once(stop).failed
+                _complain(failed, said)
+                said = failed
+                pause = min(2 * pause, max(LONGEST_PAUSE, arguments.every)) if "" in failed else arguments.every
+    except OSError as error:
+        raise InvalidArgument(f"--journal {str(journal)!r} cannot be worked in: {one_line(error)}") from None
+    print(json.dumps(shipper.shipped.as_json(place.uri), indent=2) if arguments.json else as_text(shipper.shipped))
+    return 1 if shipper.shipped.failed else 0
+
+
+def _apart(journal: Path, to: Path) -> None:
+    here, there = journal.resolve(), to.resolve()
+    if here.is_relative_to(there) or there.is_relative_to(here):
+        raise InvalidArgument(f"--to {str(to)!r} and --journal {str(journal)!r} lie within each other: name another")
+
+
+def _complain(failed: dict[str, str], said: dict[str, str]) -> None:
+    for name, reason in failed.items():
+        if said.get(name) != reason:
+            print(f"not shipped: {name}: {reason}" if name else f"stopped: {reason}", file=sys.stderr, flush=True)
+
+
+def as_text(shipped: Shipped) -> str:
+    """The summary to read."""
+    text = f"{shipped.files:,} file(s) arrived, {shipped.bytes / 1e6:,.1f} MB"
+    if shipped.found:
+        text += f"; {shipped.found:,} of them were there already"
+    if shipped.waiting:
+        text += f"; {shipped.waiting:,} wait"
+    return text + (f"; {shipped.growing:,} stream(s) are still being written" if shipped.growing else "")
+
+
+@contextmanager
+def _stoppable() -> Iterator[Event]:
+    """SIGTERM and Ctrl-C end the run after the file under way; a second Ctrl-C ends it at once."""
+    stop = Event()
+
+    def asked(*_: Any) -> None:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        stop.set()
+
+    before = {number: signal.signal(number, asked) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,114 @@
+"""A directory that files are shipped to, wherever it is: this machine, HDFS, an object store. By way of `pyarrow.fs`.
+
+One rule: *what has its name is whole*. Bytes go to a hidden name, are read back and compared, and then get their name:
+by a rename where there is one, by a copy within the store and a deletion where there is none.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from hashlib import blake2b
+from pathlib import Path
+from posixpath import dirname, join
+from typing import IO
+
+import pyarrow as pa
+from pyarrow import fs
+
+from ..errors import InvalidArgument
+
+CHUNK = 1 << 20
+
+FAILURES = (OSError, pa.ArrowException)
+"""What a file system may raise."""
+
+STORES = {"s3", "gcs", "abfs"}
+"""File systems without directories: names are all there is."""
+
+
+class Place:
+    """The directory that *uri* names: a path of this machine, or a URI that `pyarrow.fs` knows (`s3a:` is `s3:`).
+
+    Raises:
+        InvalidArgument: it is no URI of a known kind, or cannot be reached. The message is one line.
+    """
+
+    def __init__(self, uri: str) -> None:
+        self.uri = uri
+        try:
+            if "://" not in uri and not uri.startswith("file:"):
+                self.files, self._root = fs.LocalFileSystem(), str(Path(uri).resolve())
+            else:
+                known = "s3" + uri.removeprefix("s3a") if uri.startswith("s3a:") else uri
+                self.files, self._root = fs.FileSystem.from_uri(known)
+            self._flat = self.files.type_name in STORES
+            bucket = self._root.split("/")[0]
+            if not self._flat:
+                self.files.create_dir(self._root, recursive=True)
+            elif self.files.get_file_info(bucket).type == fs.FileType.NotFound:
+                raise FileNotFoundError(f"there is no {bucket}")
+        except (*FAILURES, ValueError, NotImplementedError) as error:
+            wanted = "a directory, or a URI with file, s3, gs, hdfs, viewfs or abfs that can be reached"
+            raise InvalidArgument(f"{uri!r} is not {wanted}: {one_line(error)}") from None
+
+    @property
+    def local(self) -> Path | None:
+        """The directory, where it is this machine's."""
+        return Path(self._root) if isinstance(self.files, fs.LocalFileSystem) else None
+
+    def size(self, name: str) -> int | None:
+        """Bytes of the file *name*; None: there is none."""
+        info = self.files.get_file_info(self._path(name))
+        return info.size if info.type == fs.FileType.File else None
+
+    def digest(self, name: str) -> bytes:
+        """Of the bytes of *name*, read from where they are."""
+        with self.files.open_input_stream(self._path(name), buffer_size=0) as stream:
+            return digest_of(stream.read)
+
+    def write(self, name: str, source: IO[bytes]) -> None:
+        """Make *name* of what *source* holds, whatever is there; on the disk, where it is this machine's."""
+        path = self._path(name)
+        if not self._flat:
+            self.files.create_dir(dirname(path), recursive=True)
+        stream = self.files.open_output_stream(path)
+        while chunk := source.read(CHUNK):
+            stream.write(chunk)
+        stream.close()  # not in a `finally`: a store would put in place what there is
+        self._sync(path)
+
+    def rename(self, name: str, final: str) -> None:
+        """Give *name* its *final* name."""
+        self.files.move(self._path(name), self._path(final))
+        self._sync(dirname(self._path(final)))
+
+    def remove(self, name: str) -> None:
+        """Delete *name*, if it is there."""
+        with suppress(*FAILURES):
+            self.files.delete_file(self._path(name))
+
+    def _path(self, name: str) -> str:
+        return join(self._root, name)
+
+    def _sync(self, path: str) -> None:
+        if self.local is not None:
+            descriptor = os.open(path, os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+
+
+def digest_of(read: Callable[[int], bytes]) -> bytes:
+    """Of all that *read* gives."""
+    digest = blake2b(digest_size=16)
+    while chunk := read(CHUNK):
+        digest.update(chunk)
+    return digest.digest()
+
+
+def one_line(error: BaseException) -> str:
+    """What *error* says, in one line."""
+    return " ".join(str(error).split())[:300] or type(error).__name__

@@ -1,0 +1,192 @@
+"""Finished files of a journal on their way to where they are read: once, whole, and deleted here after they arrived.
+
+One rule: *at every instant a file is whole in at least one of the two places*. A kill between any two steps leaves a
+hidden name there, which the next try writes over, or a file in both places, which the next try finds equal and deletes
+here. Streams of writers that have died become files first.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+import pyarrow.parquet as pq
+
+from ..errors import InvalidArgument
+from .files import recover
+from .layout import partition
+from .places import FAILURES, Place, digest_of, one_line
+
+SCHEMA = "reaper-ship/1"
+LOCK = ".ship.lock"
+
+
+@dataclass(slots=True)
+class Shipped:
+    """What came of one or more passes."""
+
+    files: int = 0
+    """That have arrived, and were deleted here unless they are kept."""
+    bytes: int = 0
+    found: int = 0
+    """Of `files`: were there already, whole, when their turn came."""
+    waiting: int = 0
+    """Finished files that are still only here."""
+    growing: int = 0
+    """Streams of writers that live."""
+    failed: dict[str, str] = field(default_factory=dict)
+    """Name -> why it is still here. The empty name: why no more was tried."""
+
+    def as_json(self, to: str) -> dict[str, Any]:
+        """For machines."""
+        return {
+            "schema": SCHEMA,
+            "to": to,
+            "files": self.files,
+            "bytes": self.bytes,
+            "already_there": self.found,
+            "waiting": self.waiting,
+            "growing": self.growing,
+            "failed": [{"file": name, "reason": reason} for name, reason in self.failed.items()],
+        }
+
+
+class Shipper:
+    """Ships the journal in *directory* to *place*. Use it within `exclusively`.
+
+    Args:
+        keep: Leave what has arrived; retention deletes it one day.
+        progress: Called with how far it is, one line.
+    """
+
+    def __init__(
+        self, directory: Path, place: Place, *, keep: bool = False, progress: Callable[[str], None] = lambda _: None
+    ) -> None:
+        self._directory = directory
+        self._place = place
+        self._keep = keep
+        self._progress = progress
+        self._arrived: set[str] = set()
+        self.shipped = Shipped()
+
+    def once(self, stop: Event | None = None) -> Shipped:
+        """Ship every finished file, the oldest first; end early when *stop* is set, or the place fails.
+
+        A file that cannot be read is left and named; the others are shipped all the same.
+        """
+        result = self.shipped
+        result.failed = {}
+        try:
+            recover(self._directory)
+        except ExceptionGroup as errors:
+            for number, error in enumerate(errors.exceptions, 1):
+                result.failed[f"stream {number}"] = one_line(error)
+        names = [path.name for path in sorted(self._directory.glob("reaper-*.parquet"))]
+        names = [name for name in names if name not in self._arrived]
+        self._arrived &= {path.name for path in self._directory.glob("reaper-*.parquet")}
+        for number, name in enumerate(names, 1):
+            if stop is not None and stop.is_set():
+                break
+            source = self._directory / name
+            try:
+                where = partition_of(source)
+            except FileNotFoundError:
+                continue  # retention was quicker
+            except FAILURES as error:
+                result.failed[name] = f"no Parquet file: {one_line(error)}"
+                continue
+            try:
+                if reason := self._ship(source, f"{where}/{name}"):
+                    result.failed[name] = reason
+                    continue
+            except FileNotFoundError as error:
+                if source.exists():
+                    result.failed[""] = one_line(error)
+                    break
+                continue
+            except FAILURES as error:
+                result.failed[""] = one_line(error)
+                break
+            self._progress(f"{number} of {len(names)} files, {result.bytes / 1e6:,.1f} MB")
+        left = [path.name for path in self._directory.glob("reaper-*.parquet")]
+        result.waiting = len([name for name in left if name not in self._arrived])
+        result.growing = len(list(self._directory.glob(".reaper-*.arrows")))
+        return result
+
+    def _ship(self, source: Path, final: str) -> str | None:
+        """Bring *source* to *final* and delete it here. Why not, or None.
+
+        Raises:
+            OSError, pyarrow.ArrowException: *source* is still here.
+        """
+        place, result = self._place, self.shipped
+        with source.open("rb") as file:
+            size, digest = os.fstat(file.fileno()).st_size, digest_of(file.read)
+            if (there := place.size(final)) is not None:
+                if there != size or place.digest(final) != digest:
+                    return f"another file of that name is at {place.uri}: {final}"
+                result.found += 1
+            else:
+                hidden = f"{os.path.dirname(final)}/.{source.name}.shipping"
+                file.seek(0)
+                place.write(hidden, file)
+                if place.digest(hidden) != digest:
+                    place.remove(hidden)
+                    return "it arrived damaged"
+                place.rename(hidden, final)
+                if place.size(final) != size:
+                    return "it did not arrive whole"
+        if self._keep:
+            self._arrived.add(source.name)
+        else:
+            source.unlink(missing_ok=True)
+        result.files += 1
+        result.bytes += size
+        return None
+
+
+def partition_of(path: Path) -> str:
+    """The directory of the layout for the file at *path*, from its footer: bounds, so perhaps wider than its rows.
+
+    Raises:
+        OSError, pyarrow.ArrowException: it is no Parquet file.
+    """
+    with pq.ParquetFile(path) as file:
+        meta = file.metadata
+    names = {meta.schema.column(i).path: i for i in range(meta.num_columns)}
+    least, most = [], []
+    try:
+        for group in (meta.row_group(i) for i in range(meta.num_row_groups)):
+            t, offset = (group.column(names[name]).statistics for name in ("t", "wall_offset_ns"))
+            if offset.null_count:
+                return partition(None, None)
+            least.append(t.min + offset.min)
+            most.append(t.max + offset.max)
+    except (KeyError, AttributeError, TypeError):
+        return partition(None, None)
+    return partition(min(least, default=None), max(most, default=None))
+
+
+@contextmanager
+def exclusively(directory: Path) -> Iterator[None]:
+    """One shipper per journal.
+
+    Raises:
+        InvalidArgument: another process ships it.
+    """
+    with (directory / LOCK).open("a+", encoding="ascii") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the kernel drops it with the process
+        except BlockingIOError:
+            file.seek(0)
+            raise InvalidArgument(f"process {file.read().strip() or '?'} ships {directory} already") from None
+        file.truncate(0)
+        file.write(str(os.getpid()))
+        file.flush()
+        yield

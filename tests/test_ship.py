@@ -1,0 +1,364 @@
+"""Shipping a journal: every file arrives once and whole, whatever stops it, and is deleted only after that."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyarrow")
+
+import pyarrow.parquet as pq
+from hypothesis import given
+from hypothesis import strategies as st
+from pipeline_traffic import Clock, S, journal
+
+from reaper.journal import Journal
+from reaper.journal.command import main
+from reaper.journal.layout import ANY, HOUR_NS, may_hold, partition
+from reaper.journal.places import Place
+from reaper.journal.ship import Shipper, exclusively, partition_of
+
+ROOT = Path(__file__).parent.parent
+ENV = {**os.environ, "PYTHONPATH": str(ROOT)}
+HOUR = "day=2026-09-21/hour=14"
+"""Of `WALL`, 2026-09-21 14:13:20 UTC."""
+
+
+def write(directory: Path, *starts: int, apart: int = 1) -> list[str]:
+    """A file per start (seconds after `WALL`), with five rows so many seconds *apart*. Their names."""
+    before = {path.name for path in directory.glob("*.parquet")}
+    for writer, start in enumerate(starts, 1):
+        with journal(directory, writer, Clock(start * S)) as ours:
+            for row in range(5):
+                ours.open((start + row * apart) * S, 5000, "echo")
+    return sorted({path.name for path in directory.glob("*.parquet")} - before)
+
+
+def there(to: Path) -> dict[str, str]:
+    """Path below *to* -> digest of every file, hidden ones too."""
+    files = (path for path in to.rglob("*") if path.is_file())
+    return {str(path.relative_to(to)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+
+def run(*argv: object) -> int:
+    try:
+        return main(["ship", *map(str, argv)])
+    except SystemExit as stopped:
+        return int(stopped.code or 0)
+
+
+# ---- the layout -----------------------------------------------------------------------------------------------------
+
+
+def test_a_file_lies_in_the_hour_of_its_first_row_and_one_that_spans_more_in_none() -> None:
+    nine = 1_763_715_600 * S  # 2025-11-21 09:00 UTC
+    assert partition(nine, nine) == partition(nine + HOUR_NS - 1, nine + 2 * HOUR_NS - 1) == "day=2025-11-21/hour=09"
+    assert partition(nine - 1, nine) == "day=2025-11-21/hour=08"
+    assert partition(nine, nine + 2 * HOUR_NS) == partition(None, None) == partition(5, 4) == partition(-5, 4) == ANY
+
+
+@given(
+    first=st.integers(0, 1 << 61),
+    span=st.integers(0, 3 * HOUR_NS),
+    at=st.floats(0, 1),
+    before=st.integers(0, 30 * HOUR_NS),
+    after=st.integers(1, 30 * HOUR_NS),
+)
+def test_no_row_is_ever_lost_by_pruning(first: int, span: int, at: float, before: int, after: int) -> None:
+    row = first + round(span * at)
+    parts = partition(first, first + span).split("/")
+    for names in (parts, parts[:1], ["lake", *parts, "deeper"]):
+        assert may_hold(names, row - before, row + after)
+        assert may_hold(names, None, row + 1)
+        assert may_hold(names, row, None)
+
+
+@given(first=st.integers(0, 1 << 61), span=st.integers(0, HOUR_NS), away=st.integers(2 * HOUR_NS, 90 * HOUR_NS))
+def test_hours_that_can_hold_no_row_of_the_time_are_pruned(first: int, span: int, away: int) -> None:
+    parts = partition(first, first + span).split("/")
+    assert not may_hold(parts, first + span + away, None)
+    assert not may_hold(parts, None, first - HOUR_NS)
+
+
+@pytest.mark.parametrize("names", [["day=soon", "hour=09"], ["hour=09"], ["day=2025-11-21", "hour=x"], ["2025"], []])
+def test_names_that_are_no_part_of_the_layout_rule_nothing_out(names: list[str]) -> None:
+    assert may_hold(names, 0, 1)
+
+
+# ---- shipping -------------------------------------------------------------------------------------------------------
+
+
+def test_every_file_arrives_in_its_hour_with_the_bytes_it_had_and_is_deleted_here(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    here, to = tmp_path / "journal", tmp_path / "lake"
+    first, second = write(here, 0, 3600)
+    (long,) = write(here, 7200, apart=1800)
+    sent = there(here)
+    growing = Journal(here, background=False)
+    growing.open(0, 1)
+    growing.flush()
+    assert run("--journal", here, "--to", to, "--json") == 0
+    said = capsys.readouterr()
+    assert there(to) == {
+        f"{HOUR}/{first}": sent[first],
+        f"{HOUR[:-2]}15/{second}": sent[second],
+        f"{ANY}/{long}": sent[long],
+    }
+    summary = json.loads(said.out)
+    assert (summary["files"], summary["waiting"], summary["growing"], summary["failed"]) == (3, 0, 1, [])
+    assert summary["bytes"] == sum(path.stat().st_size for path in to.rglob("*.parquet"))
+    assert "3 of 3 files" in said.err
+    assert list(here.glob("*.parquet")) == []
+    growing.close()
+    assert run("--journal", here, "--to", f"file://{to}", "--keep", "--quiet") == 0
+    assert len(list(here.glob("*.parquet"))) == 1
+    assert capsys.readouterr().out.startswith("1 file(s) arrived")
+
+
+def test_the_stream_of_a_writer_that_died_is_shipped_too(tmp_path: Path) -> None:
+    dead = Journal(tmp_path / "journal", background=False)
+    dead.open(0, 1)
+    dead.flush()
+    dead._writer._stream.abandon()  # type: ignore[union-attr]
+    assert run("--journal", tmp_path / "journal", "--to", tmp_path / "lake", "--quiet") == 0
+    (path,) = (tmp_path / "lake").rglob("*.parquet")
+    assert pq.ParquetFile(path).read().num_rows == 1
+
+
+def test_killed_at_any_step_no_file_is_lost_or_half_and_the_next_run_ends_it(tmp_path: Path) -> None:
+    names = write(tmp_path / "journal", 0, 60)
+    sent = there(tmp_path / "journal")
+    subprocess.run([sys.executable, ROOT / "tests" / "ship_killed.py", tmp_path], check=True, env=ENV, timeout=120)
+    worlds = sorted(tmp_path.glob("l*"), key=lambda path: int(path.name[1:]))
+    assert len(worlds) > 12  # it was killed at as many steps
+    for to in worlds:
+        here = tmp_path / f"j{to.name[1:]}"
+        visible = {Path(name).name: digest for name, digest in there(to).items() if "/." not in name}
+        left = {path.name for path in here.glob("*.parquet")}
+        assert all(sent[name] == digest for name, digest in visible.items())
+        assert left | visible.keys() == set(names)
+        assert run("--journal", here, "--to", to, "--quiet") == 0
+        assert there(to) == {f"{HOUR}/{name}": sent[name] for name in names}
+        assert list(here.glob("*.parquet")) == []
+
+
+def test_what_arrived_damaged_is_deleted_there_and_kept_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (name,) = write(tmp_path / "journal", 0)
+    whole = Place.write
+
+    def flips(place: Place, path: str, source: Any) -> None:
+        damaged = bytearray(source.read())
+        damaged[100] ^= 1
+        whole(place, path, io.BytesIO(damaged))
+
+    monkeypatch.setattr(Place, "write", flips)
+    assert run("--journal", tmp_path / "journal", "--to", tmp_path / "lake") == 1
+    assert f"not shipped: {name}: it arrived damaged" in capsys.readouterr().err
+    assert there(tmp_path / "lake") == {}
+    assert (tmp_path / "journal" / name).exists()
+
+
+def test_a_file_that_is_there_already_is_deleted_here_only_if_it_is_the_same(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    here, to = tmp_path / "journal", tmp_path / "lake"
+    same, other, longer = write(here, 0, 60, 120)
+    (to / HOUR).mkdir(parents=True)
+    for name in (same, other, longer):
+        shutil.copy(here / name, to / HOUR / name)
+    damaged = bytearray((to / HOUR / other).read_bytes())
+    damaged[100] ^= 1
+    (to / HOUR / other).write_bytes(damaged)
+    with (to / HOUR / longer).open("ab") as file:
+        file.write(b"more")
+    before = there(to)
+    assert run("--journal", here, "--to", to, "--json") == 1
+    said = capsys.readouterr()
+    assert sorted(path.name for path in here.glob("*.parquet")) == [other, longer]
+    assert there(to) == before
+    assert json.loads(said.out)["already_there"] == 1
+    for name in (other, longer):
+        assert f"not shipped: {name}: another file of that name is at" in said.err
+
+
+def test_a_file_that_is_no_parquet_stays_and_stops_no_other(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(tmp_path / "journal", 0)
+    (tmp_path / "journal" / "reaper-0-half.parquet").write_bytes(b"PAR1")
+    assert run("--journal", tmp_path / "journal", "--to", tmp_path / "lake", "--quiet") == 1
+    assert "not shipped: reaper-0-half.parquet: no Parquet file" in capsys.readouterr().err
+    assert [path.name for path in (tmp_path / "journal").glob("*.parquet")] == ["reaper-0-half.parquet"]
+    assert len(list((tmp_path / "lake").rglob("*.parquet"))) == 1
+
+
+def test_a_place_that_fails_stops_the_pass_and_the_next_one_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = write(tmp_path / "journal", 0, 60, 120)
+    shipper = Shipper(tmp_path / "journal", Place(str(tmp_path / "lake")))
+    move, moves = Place.rename, []
+
+    def fails(*arguments: Any) -> None:
+        moves.append(arguments)
+        if len(moves) == 2:
+            raise OSError("the network\nis down")
+        move(*arguments)
+
+    monkeypatch.setattr(Place, "rename", fails)
+    shipped = shipper.once()
+    assert (shipped.files, shipped.waiting, shipped.failed) == (1, 2, {"": "the network is down"})
+    shipped = shipper.once()
+    assert (shipped.files, shipped.waiting, shipped.failed) == (3, 0, {})
+    assert sorted(Path(name).name for name in there(tmp_path / "lake")) == names
+
+
+def test_a_file_that_retention_deletes_meanwhile_is_no_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path / "journal", 0, 60)
+    monkeypatch.setattr("reaper.journal.ship.partition_of", lambda path: (path.unlink(), HOUR)[1])
+    shipped = Shipper(tmp_path / "journal", Place(str(tmp_path / "lake"))).once()
+    assert (shipped.files, shipped.waiting, shipped.failed) == (0, 0, {})
+
+
+def test_files_without_the_wall_clock_lie_where_any_time_may_be(tmp_path: Path) -> None:
+    (name,) = write(tmp_path, 0)
+    assert partition_of(tmp_path / name) == HOUR
+    table = pq.ParquetFile(tmp_path / name).read()
+    pq.write_table(table.drop_columns(["wall_offset_ns"]), tmp_path / name)
+    assert partition_of(tmp_path / name) == ANY
+    pq.write_table(table, tmp_path / name, write_statistics=False)
+    assert partition_of(tmp_path / name) == ANY
+
+
+def test_watching_ships_what_a_living_server_writes_until_it_is_asked_to_stop(tmp_path: Path) -> None:
+    here, to = tmp_path / "journal", tmp_path / "lake"
+    here.mkdir()
+    argv = [sys.executable, "-m", "reaper.journal", "ship", "--journal", here, "--to", to, "--watch", "--every", "20ms"]
+    process = subprocess.Popen([*argv, "--json"], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        conns = set()
+        with Journal(here, flush=0.02, rotate_seconds=0.1) as ours:
+            deadline = time.monotonic() + 60
+            while len(list(to.rglob("*.parquet"))) < 4:
+                assert time.monotonic() < deadline
+                conns.add(ours.open(time.monotonic_ns(), 5000, "echo").conn)
+                time.sleep(0.01)
+        with pytest.raises(SystemExit), exclusively_or_exit(here):
+            pass
+        while list(here.glob("*.parquet")):
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        process.send_signal(signal.SIGTERM)
+        out, err = process.communicate(timeout=60)
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.communicate()
+    assert process.returncode == 0, err
+    assert json.loads(out)["failed"] == []
+    arrived = [conn for path in to.rglob("*.parquet") for conn in pq.ParquetFile(path).read()["conn"].to_pylist()]
+    assert sorted(arrived) == sorted(conns)
+
+
+def exclusively_or_exit(directory: Path) -> Any:
+    """What a second shipper of *directory* meets."""
+
+    class Second:
+        def __enter__(self) -> None:
+            sys.exit(run("--journal", directory, "--to", directory.parent / "elsewhere"))
+
+        def __exit__(self, *_: object) -> None: ...
+
+    return Second()
+
+
+def test_one_journal_has_one_shipper(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "journal").mkdir()
+    with exclusively(tmp_path / "journal"):
+        assert run("--journal", tmp_path / "journal", "--to", tmp_path / "lake") == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"process {os.getpid()} ships {tmp_path / 'journal'} already" in line
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (["--journal", "{}/none", "--to", "{}/lake"], "is not a directory"),
+        (["--journal", "{}/journal", "--to", "ftp://lake/x"], "--to 'ftp://lake/x' is not a directory, or a URI with"),
+        (["--journal", "{}/journal", "--to", "{}/journal/lake"], "lie within each other"),
+        (["--journal", "{}/journal", "--to", "file://{}"], "lie within each other"),
+        (["--journal", "{}/journal", "--to", "{}/a.file"], "a.file' is not a directory"),
+        (["--journal", "{}/journal", "--to", "{}/lake", "--every", "soon"], "'soon' is not a duration"),
+        (["--journal", "{}/journal", "--to", "{}/lake", "--every", "0s"], "'0s' is not longer than 0s"),
+        (["--journal", "{}/journal"], "the following arguments are required: --to"),
+    ],
+)
+def test_bad_arguments_are_refused_in_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], argv: list[str], said: str
+) -> None:
+    (tmp_path / "journal").mkdir()
+    (tmp_path / "a.file").touch()
+    assert run(*(word.format(tmp_path) for word in argv)) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert said in line
+
+
+# ---- an object store ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """Options of the URIs of an S3 server on loopback, which has a bucket `lake`."""
+    server = pytest.importorskip("moto.server", reason="needs moto, from the extra `dev`")
+    import logging
+
+    from pyarrow import fs
+
+    monkeypatch.setattr(logging.getLogger("werkzeug"), "disabled", True)
+    for name, value in (("ACCESS_KEY_ID", "x"), ("SECRET_ACCESS_KEY", "y"), ("EC2_METADATA_DISABLED", "true")):
+        monkeypatch.setenv(f"AWS_{name}", value)
+    store = server.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    store.start()
+    host, port = store.get_host_and_port()
+    options = {"endpoint_override": f"{host}:{port}", "scheme": "http", "region": "us-east-1"}
+    files = fs.S3FileSystem(**options, allow_bucket_creation=True)
+    try:
+        files.create_dir("lake")
+        yield files, "&".join(f"{name}={value}" for name, value in options.items())
+    finally:
+        store.stop()
+
+
+def test_a_journal_is_shipped_to_an_object_store(
+    tmp_path: Path, bucket: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from pyarrow import fs
+
+    files, options = bucket
+    here = tmp_path / "journal"
+    first, second = write(here, 0, 3600)
+    sent = {name: (here / name).read_bytes() for name in (first, second)}
+    with files.open_output_stream(f"lake/log/{HOUR}/.{first}.shipping") as stream:
+        stream.write(b"what a kill left")
+    assert run("--journal", here, "--to", f"s3a://lake/log?{options}", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["files"] == 2
+    found = [info.path for info in files.get_file_info(fs.FileSelector("lake", recursive=True)) if info.is_file]
+    assert sorted(found) == [f"lake/log/{HOUR}/{first}", f"lake/log/{HOUR[:-2]}15/{second}"]
+    for path in found:
+        assert files.open_input_stream(path).read() == sent[path.rpartition("/")[2]]
+    assert list(here.glob("*.parquet")) == []
+    assert run("--journal", here, "--to", f"s3://none/log?{options}") == 2
+    assert "there is no none" in capsys.readouterr().err
