@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,6 +30,7 @@ from reaper.pipeline import cli
 from reaper.pipeline.arguments import Fault
 from reaper.pipeline.live import feed as live_feed
 from reaper.pipeline.live.feed import Feed
+from reaper.pipeline.live.ledger import Ledger, Unusable
 from reaper.pipeline.live.page import render
 from reaper.pipeline.live.run import Settings, follow
 from reaper.pipeline.live.status import Figures, as_text, status
@@ -109,7 +113,7 @@ def test_a_backlog_makes_no_file_late_that_is_there_already_however_long_the_fil
     assert len(list((tmp_path / "out" / "feed" / "000000001").iterdir())) == 2  # no file of a step is much larger
 
 
-@pytest.mark.parametrize("where", ["write_atomically", "sync", "replace_text", "settle", "after"])
+@pytest.mark.parametrize("where", ["write_atomically", "sync", "commit", "amid the commit", "settle", "after"])
 def test_a_kill_anywhere_in_a_step_loses_and_doubles_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
@@ -127,6 +131,10 @@ def test_a_kill_anywhere_in_a_step_loses_and_doubles_nothing(
     with monkeypatch.context() as patch:
         if where == "settle":
             patch.setattr(Feed, "_settle", killed)
+        elif where == "commit":
+            patch.setattr(Ledger, "commit", killed)
+        elif where == "amid the commit":
+            patch.setattr(one.ledger.late, "save", killed, raising=False)
         elif where != "after":
             patch.setattr(live_feed, where, killed)
         if where == "after":
@@ -141,8 +149,140 @@ def test_a_kill_anywhere_in_a_step_loses_and_doubles_nothing(
     admit_all(again)
     assert [at - WALL // 1000 for at, *_ in fed(tmp_path)] == [500_000_000, 600_000_000, 610_000_000, 620_000_000]
     assert [at - WALL // 1000 for at, *_ in fed(tmp_path, "late")] == [1_000_000]
-    assert (again.ledger.rows, again.ledger.late) == (5, {"echo": 1})
+    assert (again.ledger.rows, again.ledger.late) == (5, {"echo": {"rows": 1}})
     assert sorted(p.name for p in (tmp_path / "out" / "feed").glob(".*")) == []
+
+
+LEDGER = """
+import os, signal, sys
+from pathlib import Path
+from reaper.pipeline.live.ledger import Ledger
+ledger = Ledger(Path(sys.argv[1]), {"--delay": 1})
+for step, amid in ((1, False), (2, True)):
+    ledger.step = step
+    for number in range(30_000):
+        ledger.files.note(f"/server/{number % 20_000 + step * 10_000}", size=step, mtime=step)
+    ledger.runs.note("ab", serials=[[1, step]], dropped=step)
+    if amid:
+        ledger.names.save = lambda database: os.kill(os.getpid(), signal.SIGKILL)
+    ledger.commit()
+"""
+
+
+def test_killed_amid_a_commit_the_ledger_has_the_step_before(tmp_path: Path) -> None:
+    killed = subprocess.run([sys.executable, "-c", LEDGER, tmp_path], cwd=ROOT)
+    assert killed.returncode == -signal.SIGKILL
+    assert (tmp_path / "ledger.sqlite-journal").stat().st_size > 0  # it had begun to write
+    ledger = Ledger(tmp_path, {"--delay": 1})
+    assert (ledger.step, ledger.runs) == (1, {"ab": {"serials": [[1, 1]], "dropped": 1}})
+    assert len(ledger.files) == 20_000
+    assert {row["size"] for row in ledger.files.values()} == {1}
+
+
+def test_a_step_of_a_thousand_servers_writes_what_it_changed_and_no_more(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path, {})
+
+    def step(number: int, servers: int) -> int:
+        for server in range(servers):
+            path = (
+                f"/var/lib/lake/server-{server:04d}/reaper-1790000000-w{server:07d}-0123456789ab-{number:06d}.parquet"
+            )
+            ledger.files.note(path, size=4_000_000, mtime=1_790_000_000 * S)
+            ledger.runs.note(f"{server:012x}", serials=[[1, number]])
+            ledger.servers.note(f"/var/lib/lake/server-{server:04d}", files=number, newest=WALL)
+        before = written()
+        ledger.step = number
+        ledger.commit()
+        return written() - before
+
+    for number in range(1, 21):
+        step(number, 1000)
+    size = (tmp_path / "ledger.sqlite").stat().st_size
+    assert size > 2_000_000
+    assert step(21, 1000) < 500_000
+    assert step(22, 10) < 200_000
+    for path in list(ledger.files)[:1000]:
+        ledger.files.forget(path)
+    ledger.commit()
+    again = Ledger(tmp_path, {})
+    assert (again.files, again.runs, again.servers) == (ledger.files, ledger.runs, ledger.servers)
+    assert len(again.files) == 20_010
+    again.files.note("/another", size=1, mtime=1)
+    again.commit()
+    assert Ledger(tmp_path, {}).files == again.files
+
+
+def written() -> int:
+    """Bytes that this process has passed to the kernel."""
+    (line,) = (line for line in Path("/proc/self/io").read_text().splitlines() if line.startswith("wchar"))
+    return int(line.split()[1])
+
+
+def test_a_ledger_of_an_earlier_release_is_taken_over_once(tmp_path: Path) -> None:
+    old = {
+        "settings": {"--delay": 7},
+        "step": 5,
+        "files": {"/a/b.parquet": [12, 34]},
+        "runs": {"ab": {"serials": [[1, 2], [4, 4]], "dropped": 3}},
+        "servers": {"/a": {"files": 3, "rows": 9, "late": 1, "newest": 77}},
+        "late": {"echo": 1},
+        "newest": 88,
+        "horizon": 99,
+        "longest_ms": 5000,
+        "tick_ns": 10,
+    }
+    (tmp_path / "ledger.json").write_text(json.dumps(old))
+    with pytest.raises(Unusable, match="--delay is 8, but this output was begun with 7: give the same again"):
+        Ledger(tmp_path, {"--delay": 8})
+    for _ in range(2):
+        ledger = Ledger(tmp_path, {"--delay": 7})
+        assert (ledger.step, ledger.newest, ledger.horizon, ledger.longest_ms, ledger.tick_ns) == (5, 88, 99, 5000, 10)
+        assert (ledger.rows, ledger.missing_files, ledger.dropped_rows) == (9, 1, 3)
+        assert (ledger.files, ledger.late) == ({"/a/b.parquet": {"size": 12, "mtime": 34}}, {"echo": {"rows": 1}})
+        assert not (tmp_path / "ledger.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("ledger.sqlite", b"SQLite format 3\x00 and then nothing of the kind" * 100, "is no ledger"),
+        ("ledger.sqlite", b"another program's", "is no ledger"),
+        ("ledger.json", b"{}", "can be taken over"),
+        ("ledger.json", b"{", "can be taken over"),
+        ("ledger.json", b"\xff", "can be taken over"),
+    ],
+)
+def test_a_ledger_that_cannot_be_gone_on_from_is_refused_in_one_line(
+    tmp_path: Path, name: str, content: bytes, said: str
+) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(Fault, match=said) as refused:
+        follow(None, [tmp_path / "server"], tmp_path, Settings())
+    assert "\n" not in str(refused.value)
+    assert (tmp_path / name).read_bytes() == content
+
+
+def test_a_ledger_of_a_later_release_is_refused(tmp_path: Path) -> None:
+    Ledger(tmp_path, {})
+    with closing(sqlite3.connect(tmp_path / "ledger.sqlite")) as database:
+        database.execute("PRAGMA user_version = 2")
+    with pytest.raises(Unusable, match="is of version 2, this release reads 1: name another --out"):
+        Ledger(tmp_path, {})
+
+
+def test_a_full_disk_ends_it_in_one_line_and_loses_no_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened(tmp_path / "server", 1, S)
+    one = feed(tmp_path)
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(live_feed.pq, "write_table", full)
+        with pytest.raises(OSError, match="No space left"):
+            one.admit()
+    again = feed(tmp_path)
+    assert (again.admit(), len(fed(tmp_path)), again.quarantined) == (1, 1, {})
 
 
 def test_servers_that_use_the_same_writer_id_are_told_apart_by_the_names_of_their_runs(tmp_path: Path) -> None:
@@ -269,7 +409,7 @@ def test_rows_written_after_the_drain_are_late(tmp_path: Path) -> None:
     assert again.ledger.step == 2
     opened(tmp_path / "server", 2, 50 * S)
     again.admit()
-    assert again.ledger.late == {"echo": 1}
+    assert again.ledger.late == {"echo": {"rows": 1}}
 
 
 def test_an_output_begun_with_other_settings_is_refused(tmp_path: Path) -> None:
@@ -555,6 +695,13 @@ def begun(out: Path) -> int:
     )
 
 
+def step_of(out: Path) -> int:
+    """Of the ledger, as another process may read it; 0: there is none yet."""
+    with closing(sqlite3.connect(out / "ledger.sqlite", timeout=60)) if out.exists() else nullcontext() as database:
+        tables = database and database.execute("SELECT name FROM sqlite_master WHERE name = 'state'").fetchall()
+        return database.execute("SELECT step FROM state").fetchone()[0] if tables else 0
+
+
 def wait_for(condition: Callable[[], bool], process: subprocess.Popen[bytes]) -> None:
     deadline = time.monotonic() + 280
     while not condition():
@@ -586,18 +733,17 @@ def test_killed_in_the_middle_of_batches_while_servers_write_nothing_is_lost_or_
 
                 def amid(more: int = steps + kill) -> bool:
                     """In a batch, and some steps after the kill before."""
-                    ledger = out / "ledger.json"
-                    return ledger.exists() and json.loads(ledger.read_text())["step"] > more and begun(out) > 0
+                    return step_of(out) > more and begun(out) > 0
 
                 wait_for(amid, live)
             finally:
                 os.killpg(live.pid, signal.SIGKILL)  # Python and its Java
                 live.wait()
             assert begun(out) > 0  # it was in the middle
-            steps = json.loads((out / "ledger.json").read_text())["step"]
+            steps = step_of(out)
         live = start_live(servers, out)  # and once it is asked to stop
         try:
-            wait_for(lambda: json.loads((out / "ledger.json").read_text())["step"] > steps, live)
+            wait_for(lambda: step_of(out) > steps, live)
             with pytest.raises(Fault, match=f"another live .process {live.pid}. is at work"):
                 follow(spark, servers, out, Settings())
             os.killpg(live.pid, signal.SIGINT)  # as a terminal does

@@ -8,15 +8,14 @@ the ledger before the stream sees it. A kill at any instant leaves a step either
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import time
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from hashlib import file_digest
-from itertools import accumulate, pairwise
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -26,62 +25,24 @@ import pyarrow.parquet as pq
 
 from ..read.inputs import check
 from ..read.runs import Facts
+from .ledger import Ledger
 from .rows import FEED, MARKER, Seen, preview, rows_of
 
 STEP_ROWS = 1_000_000
 """Rows of a step, about, and of a file of it: bounds the memory of a catch-up. No step is smaller than one file."""
 
 
-@dataclass(slots=True)
-class Ledger:
-    """What has entered the feed so far. Instants are Unix time in us."""
-
-    settings: dict[str, int] = field(default_factory=dict)
-    step: int = 0
-    files: dict[str, list[int]] = field(default_factory=dict)
-    """path -> size, mtime in ns: not to be opened again. Those that are gone are forgotten."""
-    runs: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """run -> serials: ranges, both ends inclusive, of its files that were read; dropped: rows its writer dropped."""
-    servers: dict[str, dict[str, int]] = field(default_factory=dict)
-    """directory -> files, rows, late, newest."""
-    late: dict[str, int] = field(default_factory=dict)
-    """listener -> rows that came later than the delay allows."""
-    newest: int | None = None
-    """Of all rows."""
-    horizon: int | None = None
-    """What the watermark follows: `newest`, or the marker's instant."""
-    longest_ms: int = 0
-    """Longest timeout in force on any row."""
-    tick_ns: int = 0
-    """Longest of the ticks."""
-
-    @property
-    def rows(self) -> int:
-        """Rows of connections that were read, the late ones included."""
-        return sum(server["rows"] for server in self.servers.values())
-
-    @property
-    def missing_files(self) -> int:
-        """Files that were gone before they were read, or have yet to come: holes among the serials of a run."""
-        return sum(hole for run in self.runs.values() for hole in _holes(run["serials"]))
-
-    @property
-    def dropped_rows(self) -> int:
-        """Rows that the writers say they dropped."""
-        return sum(int(run["dropped"]) for run in self.runs.values())
-
-
 class Feed:
     """The feed of one output directory. One process at a time: the caller holds the lock.
 
     Args:
-        out: Holds `feed/`, `late/` and `ledger.json`; made if missing.
+        out: Holds `feed/`, `late/` and the ledger; made if missing.
         directories: Journals, searched recursively at each step; hidden names and *out* itself are passed over.
         delay_ns: How far behind the newest row of earlier steps a row may be.
         checksums: Verify every page.
         now_ns: This machine's Unix time.
     Raises:
-        ValueError: *out* was begun with other *settings*. Nothing was changed.
+        Unusable: *out* was begun with other *settings*, or cannot be gone on from. Nothing was changed.
     """
 
     def __init__(
@@ -96,7 +57,6 @@ class Feed:
     ) -> None:
         self.directory = out / "feed"
         self.late = out / "late"
-        self._ledger = out / "ledger.json"
         self._out = out
         self._directories = sorted({directory.resolve() for directory in directories})
         self._delay_us = delay_ns // 1000
@@ -108,14 +68,8 @@ class Feed:
         """Streams that were no Parquet yet at the latest check."""
         self.waiting = 0
         """Files that were seen and are not in the feed yet."""
-        self.ledger = Ledger(settings=settings)
-        if self._ledger.exists():
-            found = Ledger(**json.loads(self._ledger.read_text(encoding="utf-8")))
-            for name, value in settings.items():
-                if found.settings.get(name) != value:
-                    raise ValueError(f"{name} is {value}, but this output was begun with {found.settings.get(name)}")
-            self.ledger = found
         self.directory.mkdir(parents=True, exist_ok=True)
+        self.ledger = Ledger(out, settings)
         self.late.mkdir(exist_ok=True)
         self._settle()
 
@@ -151,9 +105,11 @@ class Feed:
         step = self._begin()
         for facts in found.files:
             try:
-                self._take(step, facts)
+                status, table = facts.path.stat(), rows_of(facts, int(_name(facts)[:15], 16))
             except (OSError, pa.ArrowException) as error:
                 self._put_aside(facts.path, f"cannot be read: {error}")  # or gone since the check: its serial tells
+            else:
+                self._take(step, facts, status, table)
         if step.taken:
             self._commit(step)
         return len(chosen)
@@ -188,12 +144,12 @@ class Feed:
                 name = str(path)
                 seen.add(name)
                 aside = self.quarantined.get(name)
-                known = [aside["size"], aside["mtime"]] if aside else self.ledger.files.get(name)
-                if known == [size, mtime] and (aside is None or now < aside["until"]):
+                known = aside or self.ledger.files.get(name, {})
+                if (known.get("size"), known.get("mtime")) == (size, mtime) and now < known.get("until", 1 << 63):
                     continue
                 fresh.append(preview(path, mtime))
         for name in self.ledger.files.keys() - seen:
-            del self.ledger.files[name]
+            self.ledger.files.forget(name)
         for name in self.quarantined.keys() - seen:
             del self.quarantined[name]
         return fresh
@@ -224,15 +180,13 @@ class Feed:
             "until": until,
         }
 
-    def _take(self, step: _Step, facts: Facts) -> None:
-        status = facts.path.stat()
-        run = facts.run or _digest(facts.path)
+    def _take(self, step: _Step, facts: Facts, status: os.stat_result, table: pa.Table | None) -> None:
+        run = _name(facts)
         known = self.ledger.runs.get(run, {"serials": [], "dropped": 0})
         serial = facts.serial if facts.run else 1
         if any(first <= serial <= last for first, last in known["serials"]):
             self._put_aside(facts.path, f"duplicated: file {serial} of run {run} was read before")
             return
-        table = rows_of(facts, int(run[:15], 16))
         if table is None:
             reason = "no wall clock: neither wall_offset_ns nor anchors, so it has no place on the common timeline"
             self._put_aside(facts.path, reason)
@@ -246,11 +200,9 @@ class Feed:
             return
         self.quarantined.pop(str(facts.path), None)
         serials = _merged([*known["serials"], [serial, serial]])
-        self.ledger.runs[run] = {"serials": serials, "dropped": max(known["dropped"], facts.dropped_before)}
-        self.ledger.files[str(facts.path)] = [status.st_size, status.st_mtime_ns]
-        server = self.ledger.servers.setdefault(
-            self._server(facts.path), {"files": 0, "rows": 0, "late": 0, "newest": 0}
-        )
+        self.ledger.runs.note(run, serials=serials, dropped=max(known["dropped"], facts.dropped_before))
+        self.ledger.files.note(str(facts.path), size=status.st_size, mtime=status.st_mtime_ns)
+        server = self.ledger.servers.note(self._server(facts.path))
         server["files"] += 1
         server["rows"] += table.num_rows
         step.taken += 1
@@ -280,11 +232,10 @@ class Feed:
         if late.num_rows:
             write_atomically(late, self.late / f"{step.number:09d}.parquet")
             for count in pc.value_counts(late["listener"]).to_pylist():
-                name = count["values"] or "(none)"
-                self.ledger.late[name] = self.ledger.late.get(name, 0) + count["counts"]
+                self.ledger.late.note(count["values"] or "(none)")["rows"] += count["counts"]
         step.spill(1)
         self.ledger.step = step.number
-        replace_text(self._ledger, json.dumps(asdict(self.ledger)))
+        self.ledger.commit()
         self._settle()
 
     def _begin(self) -> _Step:
@@ -341,13 +292,11 @@ def _merged(ranges: list[list[int]]) -> list[list[int]]:
     return result
 
 
-def _holes(ranges: list[list[int]]) -> Iterator[int]:
-    for before, after in pairwise(ranges):
-        yield after[0] - before[1] - 1
-
-
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
+def _name(facts: Facts) -> str:
+    """Of the run of *facts*; where it has none, its bytes stand for it."""
+    if facts.run:
+        return facts.run
+    with facts.path.open("rb") as file:
         return file_digest(file, "blake2b").hexdigest()[:24]
 
 

@@ -11,6 +11,7 @@ import fcntl
 import json
 import os
 import shutil
+import sqlite3
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -25,6 +26,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from ..arguments import Fault
 from .feed import Feed, replace_text
+from .ledger import Unusable
 from .page import render
 from .status import Figures, status
 from .tables import FEED, idle, keep_sessions, keep_windows, windows
@@ -60,7 +62,7 @@ def follow(
 
     Below *out*: `windows/` and `idle/` (Parquet, plain files: what is visible counts, each row once), `late/` (rows
     that came too late, in the feed's columns), `live.html`, `live.json` (the summary, after each step); and for itself
-    `feed/`, `checkpoint/`, `ledger.json`, `.lock`.
+    `feed/`, `checkpoint/`, `ledger.sqlite`, `.lock`.
 
     Args:
         stop: Set it to end after the step that is being done.
@@ -77,12 +79,12 @@ def follow(
         try:
             fixed = {"--window in ms": settings.window_ns // 10**6, "--delay in ms": settings.delay_ns // 10**6}
             feed = Feed(out, directories, settings.delay_ns, fixed, checksums=settings.checksums)
-        except ValueError as error:
-            raise Fault(f"{error}: give the same again, or another --out") from None
+        except Unusable as error:
+            raise Fault(str(error)) from None
         figures = Figures(out, settings.window_ns // 1000)
         before = feed.ledger.rows
         summary = _publish(out, feed, figures, settings)
-        with _queries(spark, out, settings) as queries:
+        with _queries(spark, out, settings) as queries, _writing(out):
             deadline = None if settings.for_ns is None else time.monotonic() + settings.for_ns / 1e9
             _finish(queries, feed)  # what a kill left half done
             while True:
@@ -108,6 +110,15 @@ def follow(
 
 class StreamFailed(Exception):
     """Spark gave up on a query. The message is one line."""
+
+
+@contextmanager
+def _writing(out: Path) -> Iterator[None]:
+    """An error of the file system ends the run in one line: each step is in the ledger whole, or not begun."""
+    try:
+        yield
+    except (OSError, sqlite3.Error) as error:
+        raise StreamFailed(f"{out} cannot be written, go on when it can: {_line(error)}") from None
 
 
 @contextmanager

@@ -104,7 +104,7 @@ def status(feed: Feed, figures: Figures, window_ns: int, now_ns: Callable[[], in
     """
     ledger = feed.ledger
     totals, sessions = figures.totals(), figures.sessions()
-    late = sum(ledger.late.values())
+    late = sum(row["rows"] for row in ledger.late.values())
     listeners: dict[str, dict[str, int]] = {}
     for name, counts in sorted(totals.items()):
         ended = counts["reaped"] + counts["closed"]
@@ -116,7 +116,7 @@ def status(feed: Feed, figures: Figures, window_ns: int, now_ns: Callable[[], in
         entry["idle"] = sum(gone.values())
         entry["idle_uncertain"] = sum(n for key, n in gone.items() if not key[2])
         entry["taken_back"] = sum(n for key, n in sessions.items() if key[0] == name and key[3])
-        entry["late"] = ledger.late.get(name, 0)
+        entry["late"] = ledger.late.get(name, {"rows": 0})["rows"]
     aside = [{"path": path, "reason": entry["reason"]} for path, entry in sorted(feed.quarantined.items())]
     watermark = feed.watermark
     return {
