@@ -21,10 +21,11 @@ from reaper.trio import journal_clock
 
 from . import echo, http
 from .listening import Listening, beside
+from .planning import CannotFit, descriptors, plan
 from .saying import say, speak
 from .status import Board
 from .tls import tls_context
-from .workers import CannotFit, Serve, Supervisor, Worker, descriptors, plan
+from .workers import Serve, Supervisor, Worker
 
 SERVERS = {"echo": "sends back what comes", "http": "speaks HTTP/1.1 and limits every kind of idleness"}
 

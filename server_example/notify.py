@@ -1,4 +1,4 @@
-"""What a service manager learns of the server's life (sd_notify): ready, stopping, alive.
+"""What a service manager learns of the server's life (sd_notify): ready, reloading, alive, stopping.
 
 One rule: *without a service manager nothing happens*, and nothing that goes wrong with it harms the server.
 """
@@ -13,29 +13,41 @@ from contextlib import suppress
 
 
 class Notify:
-    """The service manager that started this process, if one did (NOTIFY_SOCKET, WATCHDOG_USEC)."""
+    """The service manager that started this process, if one did (NOTIFY_SOCKET, WATCHDOG_USEC).
+
+    Attributes:
+        every: Seconds between two signs of life, half of what the manager allows; 0: it asks for none.
+    """
 
     def __init__(self, environ: Mapping[str, str] = os.environ) -> None:
         address = environ.get("NOTIFY_SOCKET", "")
         self._address = "\0" + address[1:] if address.startswith("@") else address
         allowed = environ.get("WATCHDOG_USEC", "")
         mine = environ.get("WATCHDOG_PID", str(os.getpid())) == str(os.getpid())
-        self._every = int(allowed) / 2e6 if allowed.isdecimal() and mine else 0.0  # half of it, as is asked for
+        self.every = int(allowed) / 2e6 if allowed.isdecimal() and mine else 0.0
         self._next = 0.0
 
     def ready(self) -> None:
-        """All workers listen."""
+        """All workers listen, or have reloaded."""
         self._send("READY=1")
+
+    def reloading(self) -> None:
+        """The configuration is being read anew. `ready` ends that."""
+        self._send(f"RELOADING=1\nMONOTONIC_USEC={time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000}")
 
     def stopping(self) -> None:
         """The drain begins."""
         self._send("STOPPING=1")
 
+    def status(self, line: str) -> None:
+        """One line for `systemctl status`."""
+        self._send(f"STATUS={line}")
+
     def alive(self) -> None:
         """The supervisor and all workers give signs of life. Call it often: most calls send nothing."""
         now = time.monotonic()
-        if self._every and now >= self._next:
-            self._next = now + self._every
+        if self.every and now >= self._next:
+            self._next = now + self.every
             self._send("WATCHDOG=1")
 
     def _send(self, what: str) -> None:

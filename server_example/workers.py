@@ -1,7 +1,6 @@
-"""Worker processes that share one port: planned before the start, replaced while they run, drained at the end.
+"""Worker processes that share one port: replaced while they run, drained at the end.
 
-One rule: *what cannot fit is refused before the first connection, not with EMFILE at the worst moment*. A process has a
-limited number of descriptors, so many connections need several processes.
+One rule: *what was accepted is answered*, whichever worker dies, stalls or is told to end.
 
 A signal takes effect once. Signals go to a whole group of processes more often than not (Ctrl-C, systemd's default, a
 terminal that hangs up), so only the supervisor acts on them, and its word reaches the workers through a pipe:
@@ -23,7 +22,6 @@ import logging
 import math
 import mmap
 import os
-import resource
 import select
 import signal
 import socket
@@ -46,17 +44,14 @@ from .status import Board
 
 log = logging.getLogger("server_example")
 
-RESERVED_DESCRIPTORS = 256
-"""Of each worker's descriptors: the loop's own, the standard streams, imports, log files."""
-
-SPREAD = 0.95
-"""Share of a worker's descriptors to plan with: the kernel's hash fills some workers a little more than others."""
-
 LOOK = 0.05
 """Seconds between two looks of the supervisor at its workers."""
 
 BEAT = 0.25
 """Seconds between two signs of life of a worker."""
+
+GRACE = 5.0
+"""Seconds in which a stalled worker is replaced, before the server as a whole counts as stalled."""
 
 BURST = 1.0
 """Seconds in which repeated Ctrl-C counts as one: a finger, a shell and a wrapper may each send it."""
@@ -73,46 +68,13 @@ DRAIN, RELOAD, END = b"d", b"r", b"e"
 """The supervisor's words."""
 
 
-class CannotFit(Exception):
-    """The connections asked for do not fit in the processes asked for."""
-
-
-def descriptors() -> int:
-    """Raise this process's soft limit of descriptors to the hard one and return it."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    return hard
-
-
-def plan(workers: int | str, connections: int | None, limit: int) -> int:
-    """How many worker processes to start.
-
-    Args:
-        workers: A number, or "auto": as many as there are processors, more if the connections need more.
-        connections: How many must be able to be open at once; None: as many as fit.
-        limit: Descriptors per process.
-    Raises:
-        CannotFit: with one line that says what would be needed.
-    """
-    each = int((limit - RESERVED_DESCRIPTORS) * SPREAD)
-    if each < 1:
-        raise CannotFit(f"{limit} descriptors per process leave none for connections; raise `ulimit -n` above 300")
-    needed = -(-connections // each) if connections else 1
-    if workers == "auto":
-        return max(needed, len(os.sched_getaffinity(0)))
-    count = int(workers)
-    if needed > count:
-        raise CannotFit(
-            f"{connections} connections do not fit in {count} worker(s) of {limit} descriptors each "
-            f"({each} connections per worker); take --workers {needed} or auto"
-        )
-    return count
-
-
 class Counters:
     """Numbers that a worker writes and the supervisor reads, in memory they share."""
 
-    NAMES = ("ready", "beat", "open", "accepted", "reaped", "averted", "lag", "max_lag", "stalls", "reaper_cpu")
+    NAMES = (
+        *("ready", "beat", "reloaded", "open", "accepted", "reaped", "averted"),
+        *("lag", "max_lag", "stalls", "reaper_cpu"),
+    )
     SUMS = ("accepted", "reaped", "averted", "stalls", "reaper_cpu")
     """Those that a worker leaves to its successor when it dies."""
 
@@ -189,7 +151,9 @@ class Worker:
         while True:
             await self._reload.wait()
             self._reload = trio.Event()
+            begun = time.monotonic()
             yield
+            self.counters["reloaded"] = begun
 
     async def _beat(self) -> None:
         while True:
@@ -278,6 +242,7 @@ class Supervisor:
         self._board = Board(workers) if board is None else board
         self._slots = [_Slot(i, Counters(shared[i * length : (i + 1) * length])) for i in range(workers)]
         self._asked: float | None = None  # when the drain was asked for
+        self._reloading: float | None = None  # since when the workers read the configuration anew
         self._reload = self._end = self._draining = False
         self._announced = False
         self._notify = Notify()
@@ -305,7 +270,7 @@ class Supervisor:
             self._end = True
 
     def _start(self, slot: _Slot, serve: Serve) -> None:
-        slot.counters["beat"] = time.monotonic()
+        slot.counters["beat"] = slot.counters["reloaded"] = time.monotonic()
         read_end, write_end = os.pipe()
         sys.stdout.flush()
         pid = os.fork()
@@ -365,9 +330,14 @@ class Supervisor:
                 self._notify.stopping()
                 self._listening.close()  # the workers' copies are the last ones now
                 self._tell(DRAIN)
-            if self._reload:
-                self._reload = False
+            if self._reload and not self._draining:
+                self._reloading = now
+                self._notify.reloading()
                 self._tell(RELOAD)
+            self._reload = False
+            if self._reloading is not None and self._all_reloaded(self._reloading):
+                self._reloading = None
+                self._notify.ready()
             if self._end:
                 self._end = False
                 say("interrupted again: ending at once")
@@ -378,11 +348,23 @@ class Supervisor:
                 where, count = self._listening, len(self._slots)
                 said_where = {"event": "listening", "host": where.host, "port": where.port, "workers": count}
                 say(f"listening on {where.host}:{where.port} with {count} worker(s), pid {os.getpid()}", **said_where)
-            if all(slot.pid for slot in self._slots) or self._draining:
+            if self._all_alive(now):
                 self._notify.alive()
             if self._announced and now >= next_line and (line := self._line()) != said:
                 say(line, event="figures", **self._figures())
+                self._notify.status(line)
                 said, next_line = line, now + 1.0
+
+    def _all_reloaded(self, since: float) -> bool:
+        """Whether every worker has read the configuration since then, or began later."""
+        return all(slot.pid and slot.counters["reloaded"] >= since for slot in self._slots) or self._draining
+
+    def _all_alive(self, now: float) -> bool:
+        """Whether every loop turns, as far as we do not see to that ourselves: a stalled worker is replaced in time."""
+        patience = self._watchdog + GRACE if self._watchdog else self._notify.every
+        running = [slot for slot in self._slots if slot.pid]
+        complete = self._draining or len(running) == len(self._slots)
+        return complete and all(now - slot.counters["beat"] <= patience for slot in running)
 
     def _tell(self, word: bytes) -> None:
         for slot in self._slots:

@@ -267,18 +267,100 @@ def test_metrics_are_those_of_all_workers_whichever_answers() -> None:
             client.close()
 
 
+class Manager:
+    """A service manager, as far as it listens."""
+
+    def __init__(self, path, monkeypatch, watchdog: float = 0.0) -> None:
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._socket.bind(str(path))
+        self._socket.settimeout(PATIENCE)
+        monkeypatch.setenv("NOTIFY_SOCKET", str(path))
+        monkeypatch.delenv("WATCHDOG_PID", raising=False)
+        if watchdog:
+            monkeypatch.setenv("WATCHDOG_USEC", str(int(watchdog * 1e6)))
+
+    def hears(self, wanted: str) -> list[str]:
+        """All messages up to the first that begins with *wanted*."""
+        heard: list[str] = []
+        while not heard or not heard[-1].startswith(wanted):
+            heard.append(self._socket.recv(1000).decode())
+        return heard
+
+    def hears_nothing_of(self, unwanted: str, seconds: float) -> bool:
+        """Whether no message for so long begins with *unwanted*."""
+        until = time.monotonic() + seconds
+        while (left := until - time.monotonic()) > 0:
+            self._socket.settimeout(left)
+            with suppress(TimeoutError):
+                if self._socket.recv(1000).decode().startswith(unwanted):
+                    return False
+        self._socket.settimeout(PATIENCE)
+        return True
+
+    def forget(self) -> None:
+        """Drop what has not been read."""
+        self._socket.setblocking(False)
+        with suppress(BlockingIOError):
+            while self._socket.recv(1000):
+                pass
+        self._socket.settimeout(PATIENCE)
+
+    def __enter__(self) -> Manager:
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        self._socket.close()
+
+
 def test_a_service_manager_is_notified_of_readiness_life_and_stop(tmp_path, monkeypatch) -> None:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
-        manager.bind(str(tmp_path / "notify"))
-        manager.settimeout(PATIENCE)
-        monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
-        monkeypatch.setenv("WATCHDOG_USEC", "200000")
+    with Manager(tmp_path / "notify", monkeypatch, watchdog=0.2) as manager:
         with server("echo", "--drain-idle", "0s"):
-            said = [manager.recv(100) for _ in range(6)]
-            assert said.count(b"READY=1") == 1
-            assert said.count(b"WATCHDOG=1") == 5
-        while manager.recv(100) != b"STOPPING=1":
-            pass
+            first = manager.hears("READY=1")
+            assert set(first[:-1]) <= {"WATCHDOG=1"}
+            assert manager.hears("STATUS=")[-1].startswith("STATUS=open 0, accepted 0")
+            for _ in range(3):
+                manager.hears("WATCHDOG=1")
+        assert manager.hears("STOPPING=1")
+
+
+def test_a_reload_is_over_when_every_worker_has_read_the_configuration(tmp_path, monkeypatch) -> None:
+    path = tmp_path / "reaper.toml"
+    path.write_text('[timeouts]\nkeep_alive = "1h"\n')
+    with (
+        Manager(tmp_path / "notify", monkeypatch) as manager,
+        server("http", "--config", str(path), "--workers", "2", "--drain-idle", "0s") as process,
+    ):
+        manager.hears("READY=1")
+        for text in ('[timeouts]\nkeep_alive = "2h"\n', '[timeouts]\nkeep_alive = "soon"\n'):
+            path.write_text(text)
+            before = time.monotonic()
+            process.running.send_signal(signal.SIGHUP)
+            name, at = manager.hears("RELOADING=1")[-1].splitlines()[1].split("=")
+            assert name == "MONOTONIC_USEC"
+            assert before <= int(at) / 1e6 + 1e-6 <= time.monotonic()
+            manager.hears("READY=1")
+        stopped = process.workers()[0]
+        os.kill(stopped, signal.SIGSTOP)
+        process.running.send_signal(signal.SIGHUP)
+        manager.hears("RELOADING=1")
+        assert manager.hears_nothing_of("READY=1", 0.7)
+        os.kill(stopped, signal.SIGCONT)
+        manager.hears("READY=1")
+
+
+def test_a_stalled_loop_silences_the_watchdog_of_the_service_manager(tmp_path, monkeypatch) -> None:
+    with (
+        Manager(tmp_path / "notify", monkeypatch, watchdog=1.2) as manager,
+        server("echo", "--workers", "2", "--watchdog", "0s", "--drain-idle", "0s") as process,
+    ):
+        manager.hears("WATCHDOG=1")
+        stalled = process.workers()[1]
+        os.kill(stalled, signal.SIGSTOP)
+        time.sleep(1.0)
+        manager.forget()
+        assert manager.hears_nothing_of("WATCHDOG=1", 1.5)
+        os.kill(stalled, signal.SIGCONT)
+        manager.hears("WATCHDOG=1")
 
 
 def test_a_text_is_read_whole_or_not_at_all() -> None:

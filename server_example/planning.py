@@ -1,0 +1,52 @@
+"""How many worker processes: planned before the start.
+
+One rule: *what cannot fit is refused before the first connection, not with EMFILE at the worst moment*. A process has a
+limited number of descriptors, so many connections need several processes.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+
+RESERVED_DESCRIPTORS = 256
+"""Of each worker's descriptors: the loop's own, the standard streams, imports, log files."""
+
+SPREAD = 0.95
+"""Share of a worker's descriptors to plan with: the kernel's hash fills some workers a little more than others."""
+
+
+class CannotFit(Exception):
+    """The connections asked for do not fit in the processes asked for."""
+
+
+def descriptors() -> int:
+    """Raise this process's soft limit of descriptors to the hard one and return it."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return hard
+
+
+def plan(workers: int | str, connections: int | None, limit: int) -> int:
+    """How many worker processes to start.
+
+    Args:
+        workers: A number, or "auto": as many as there are processors, more if the connections need more.
+        connections: How many must be able to be open at once; None: as many as fit.
+        limit: Descriptors per process.
+    Raises:
+        CannotFit: with one line that says what would be needed.
+    """
+    each = int((limit - RESERVED_DESCRIPTORS) * SPREAD)
+    if each < 1:
+        raise CannotFit(f"{limit} descriptors per process leave none for connections; raise `ulimit -n` above 300")
+    needed = -(-connections // each) if connections else 1
+    if workers == "auto":
+        return max(needed, len(os.sched_getaffinity(0)))
+    count = int(workers)
+    if needed > count:
+        raise CannotFit(
+            f"{connections} connections do not fit in {count} worker(s) of {limit} descriptors each "
+            f"({each} connections per worker); take --workers {needed} or auto"
+        )
+    return count

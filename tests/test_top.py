@@ -1,0 +1,224 @@
+"""`reaper top`: what is reckoned from a status, what is drawn on which terminal, what is said when there is none."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+import pytest
+from server_process import PATIENCE, ROOT, server
+
+from reaper.metrics import BOUNDS
+from reaper.status import IDLE_BOUNDS, SCHEMA
+from reaper.top.picture import picture_of, quantile, rates
+from reaper.top.sources import Http, Unreachable, _phase_of
+from reaper.top.view import Frame, brief, draw, number, seconds
+
+COLUMNS = len(IDLE_BOUNDS) + 1
+
+
+def worker(index: int = 0, at: float = 100.0, **others) -> dict:
+    """What a worker says of 700 connections."""
+    lower, upper = [0] * (len(BOUNDS) + 1), [0] * (len(BOUNDS) + 1)
+    lower[0], upper[BOUNDS.index(0.5)] = 10, 10
+    return {
+        "worker": index,
+        "pid": 7,
+        "at": at,
+        "tick_s": 1.0,
+        "wheel_size": 64,
+        "connections": 700,
+        "parked": 600,
+        "idle_bounds_s": list(IDLE_BOUNDS),
+        "phases": [
+            {"phase": "keep_alive", "timeout_s": 95.0, "connections": 600, "idle": [100, 0, 0, 0, 500, 0, 0, 0]},
+            {"phase": "in_flight", "timeout_s": 300.0, "connections": 100, "idle": [100, 0, 0, 0, 0, 0, 0, 0]},
+        ],
+        "due_next": [
+            {"name": f"[2001:db8::{index}]:4000", "phase": "keep_alive", "idle_s": 90.0 - index, "timeout_s": 95.0,
+             "due_in_s": 5.0 + index},
+        ],
+        "ring": [[5, 500], [60, 100]],
+        "wheel": [[1, 100]],
+        "leases": 700,
+        "closed": {"keep_alive": 8, "headers": 2},
+        "averted": 3,
+        "moved": 9,
+        "late": 0,
+        "lateness": {"bounds_s": list(BOUNDS), "lower": lower, "upper": upper},
+        "loop": {"lag_s": 0.001, "max_lag_s": 0.02, "stalls": 0, "stalled_s": 0.0, "cpu_s": 1.0},
+        "pressure": None,
+        "journal": None,
+        **others,
+    }  # fmt: skip
+
+
+def status(*workers: dict, **others) -> dict:
+    return {"schema": SCHEMA, "server": "http", "workers": list(workers), "missing": [], **others}
+
+
+def test_the_workers_are_added_up_and_what_is_due_first_stands_first():
+    both = picture_of(status(worker(1), worker(0), missing=[2]))
+    assert (both.connections, both.parked, both.closes, both.missing) == (1400, 1200, 20, (2,))
+    assert [(row.phase, row.connections) for row in both.phases] == [("keep_alive", 1200), ("in_flight", 200)]
+    assert both.phases[0].idle == (200, 0, 0, 0, 1000, 0, 0, 0)
+    assert [row["due_in_s"] for row in both.due_next] == [5.0, 6.0]
+    assert both.ring == {5: 1000, 60: 200}
+    assert both.lateness is not None
+    assert quantile(both.lateness[0], both.lateness[2], 0.99) == 0.5
+    assert quantile(BOUNDS, [0] * len(BOUNDS) + [1], 0.5) == float("inf")
+    assert quantile(BOUNDS, [0] * (len(BOUNDS) + 1), 0.5) is None
+
+
+def test_rates_are_per_second_and_unknown_after_a_worker_was_replaced():
+    before = picture_of(status(worker()))
+    later = worker(at=102.0, closed={"keep_alive": 28}, loop={**worker()["loop"], "cpu_s": 1.1})
+    found = rates(before, picture_of(status(later)))
+    assert found["keep_alive"] == 10
+    assert found["cpu"] == pytest.approx(0.05)
+    assert rates(before, picture_of(status(worker(at=102.0, closed={})))) == {}
+    assert rates(None, before) == {}
+
+
+@pytest.mark.parametrize("width", [10, 33, 60, 80, 120, 300])
+@pytest.mark.parametrize("height", [1, 5, 24, 40])
+def test_no_line_is_wider_and_no_picture_higher_than_the_terminal(width, height):
+    many = [{"name": f"client {n}", "phase": "keep_alive", "idle_s": 1.0, "timeout_s": 95.0, "due_in_s": 9.0}
+            for n in range(40)]  # fmt: skip
+    rows = [{"phase": f"phase {n}", "timeout_s": None, "connections": 1, "idle": [0] * COLUMNS} for n in range(20)]
+    pressure = {"load": 0.9, "of": "memory", "scale": 0.4, "accepting": False, "evicted": 10**9}
+    picture = picture_of(
+        status(worker(due_next=many, phases=rows, pressure=pressure, closed={"idle": 10**12}, late=5), missing=[1, 2])
+    )
+    for trouble in ("", "no answer for 12 s"):
+        lines = draw(picture, {}, Frame(width, height), "12:00:00", trouble)
+        assert len(lines) <= height
+        assert max(line.cell_len for line in lines) <= width
+        assert not trouble or lines[0].plain.startswith("no answer"[: width - 1])
+
+
+def test_the_picture_says_what_matters_at_80_columns():
+    text = "\n".join(line.plain for line in draw(picture_of(status(worker())), {}, Frame(80, 24), "12:00:00"))
+    for said in (
+        "http", "open 700", "parked 600", "12:00:00", "closed  10", "keep_alive 8", "headers 2", "averted 3",
+        "99 % <= 500ms", "beyond one tick (1s): 0", "stalls 0", "<15m", ">15m", "due next", "[2001:db8::0]:4000",
+        "wheel level 1: 100",
+    ):  # fmt: skip
+        assert said in text, said
+    head = next(line for line in text.splitlines() if line.startswith("phase"))
+    row = next(line for line in text.splitlines() if line.startswith("keep_alive"))
+    assert row.split() == ["keep_alive", "95.0s", "600", "100", "0", "0", "0", "500", "0", "0", "0"]
+    assert [head.index(">15m") + 4, head.index("<1m") + 3] == [len(row), row.index("500") + 3]
+
+
+def test_a_terminal_without_unicode_gets_ascii():
+    lines = draw(picture_of(status(worker())), {}, Frame(30, 24, ascii=True))
+    assert all(line.plain.isascii() for line in lines)
+
+
+def test_numbers_are_short():
+    assert [number(each) for each in (0, 99_999, 1_500_000, 2e9)] == ["0", "99,999", "1.5M", "2.0G"]
+    assert [brief(each) for each in (0, 9_999, 123_456, 12_000_000)] == ["0", "9999", "123k", "12M"]
+    assert [seconds(each) for each in (None, -1, 0.25, 90, 600, 7200, float("inf"))] == [
+        "-", "now", "0.2s", "90.0s", "10m", "2h", "ever",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("url", ["ftp://a", "http://", "http://a:port", "http://[::1"])
+def test_what_is_no_url_is_refused(url):
+    done = top("--connect", url)
+    assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (2, "", 1)
+    assert url in done.stderr
+
+
+def top(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "reaper", "top", *arguments]
+    return subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE, env={**os.environ, **environ}
+    )
+
+
+def test_without_a_server_it_says_so_in_one_line():
+    with socket.create_server(("127.0.0.1", 0)) as unused:
+        port = unused.getsockname()[1]
+    with pytest.raises(Unreachable, match="connection refused"):
+        Http(f"127.0.0.1:{port}").ask()
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (b"<html>", "expected JSON"),
+        (b"[]", "schema None"),
+        (json.dumps({"schema": "reaper-status/9"}).encode(), "schema 'reaper-status/9'"),
+        (None, "answered 404 Not Found; is there a status?"),
+    ],
+)
+def test_another_servers_answer_is_recognised(answer, said):
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            if self.path != "/status" or answer is None:
+                self.send_error(404)
+                return
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(answer)
+
+        def log_message(self, *arguments) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as another:
+        thread = threading.Thread(target=another.handle_request)
+        thread.start()
+        with pytest.raises(Unreachable) as raised:
+            Http(f"http://127.0.0.1:{another.server_port}/").ask()
+        thread.join()
+    assert said in str(raised.value)
+
+
+@pytest.mark.slow
+def test_in_a_pipe_it_prints_one_picture_of_a_real_server_and_ends() -> None:
+    with server("http", "--workers", "2", "--drain-idle", "0s") as process:
+        clients = [socket.create_connection(process.address, timeout=PATIENCE) for _ in range(20)]
+        url = "http://{}:{}".format(*process.address)
+        done = top("--connect", url, COLUMNS="80")
+        assert (done.returncode, done.stderr) == (0, "")
+        assert "http, 2 workers" in done.stdout
+        assert "first_byte" in done.stdout
+        assert max(map(len, done.stdout.splitlines())) <= 80
+        document = json.loads(top("--connect", url, "--json").stdout)
+        assert sum(each["connections"] for each in document["workers"]) in (20, 21)  # its own may be one of them
+        from_outside = top("--pid", str(process.pid), "--json")
+        if "Operation not permitted" not in from_outside.stderr:
+            (seen,) = json.loads(from_outside.stdout)["workers"]
+            assert seen["connections"] == 20
+            assert seen["phases"][0]["phase"] == "client's first byte"
+            shown = top("--pid", str(process.pid)).stdout
+            assert "silent longest" in shown
+        for client in clients:
+            client.close()
+    gone = top("--connect", url)
+    assert (gone.returncode, gone.stdout, len(gone.stderr.splitlines())) == (2, "", 1)
+    assert "connection refused" in gone.stderr
+
+
+def test_what_a_connection_waits_for_is_told_from_the_kernels_stamps():
+    class Seen:
+        queued = unread = 0
+        received, received_ago, sent_ago = 10, 5.0, 4.0
+
+    seen = Seen()
+    assert _phase_of(seen) == "client"
+    seen.received_ago = 3.0
+    assert _phase_of(seen) == "server's answer"
+    seen.received = 0
+    assert _phase_of(seen) == "client's first byte"
+    seen.unread = 1
+    assert _phase_of(seen) == "server to read"
+    seen.queued = 1
+    assert _phase_of(seen) == "client to take data"
