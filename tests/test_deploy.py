@@ -1,0 +1,255 @@
+"""What is in `deploy/`: rules, dashboard, units and containers name what exists, and are accepted by their tools."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import tomllib
+import urllib.parse
+import urllib.request
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+import yaml
+from server_process import PATIENCE, ROOT, server, wait_until
+from test_status import fetch
+
+from reaper.config.settings import OPTIONS
+from server_example.__main__ import main as server_main
+
+DEPLOY = ROOT / "deploy"
+PROMETHEUS = DEPLOY / "prometheus"
+DASHBOARD = DEPLOY / "grafana" / "dashboard.json"
+NAME = re.compile(r"\b(?:reaper|http)_[a-z_]+\b")
+
+
+def tool(name: str, package: str) -> str:
+    found = shutil.which(name)
+    if found is None:
+        pytest.skip(f"needs {name} (Debian: apt-get install {package})")
+    return found
+
+
+def expressions() -> list[str]:
+    """Every query of the dashboard, as Prometheus is asked it by Grafana for an hour, all instances."""
+    found = [target["expr"] for panel in json.loads(DASHBOARD.read_text())["panels"] for target in panel["targets"]]
+    for variable, value in {"$__rate_interval": "1m", "$__range": "1h", "$job": ".*", "$instance": ".*"}.items():
+        found = [expression.replace(variable, value) for expression in found]
+    return found
+
+
+def rules() -> list[dict]:
+    (group,) = yaml.safe_load((PROMETHEUS / "alerts.yml").read_text())["groups"]
+    return group["rules"]
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
+    """Names of all metrics that a real server exports, with everything switched on."""
+    pytest.importorskip("psutil")
+    pytest.importorskip("pyarrow")
+    flags = ("--pressure", "--journal", str(tmp_path_factory.mktemp("journal")), "--drain-idle", "0s")
+    with server("http", *flags) as process:
+        text = fetch(process.address, "/metrics").decode()
+    return set(re.findall(r"^# TYPE (\S+)", text, re.MULTILINE)) | {
+        line.split("{")[0].split(" ")[0] for line in text.splitlines() if not line.startswith("#")
+    }
+
+
+@pytest.mark.slow
+def test_every_metric_that_the_rules_the_dashboard_and_the_page_name_is_exported(exported) -> None:
+    page = (ROOT / "docs" / "production.md").read_text()
+    listed = {
+        name
+        for row in re.findall(r"^\| (`(?:reaper|http)_.*?) \|", page, re.MULTILINE)
+        for name in re.findall(r"`([a-z_]+)", row)
+    }
+    families = {name for name in exported if not name.endswith(("_bucket", "_sum", "_count"))}
+    assert listed == families
+    for expression in [*expressions(), *(rule["expr"] for rule in rules())]:
+        names = set(NAME.findall(expression))
+        assert names
+        assert names <= exported, expression
+
+
+def test_promtool_accepts_the_rules_and_the_configuration() -> None:
+    promtool = tool("promtool", "prometheus")
+    for command in (["check", "rules", "alerts.yml"], ["check", "config", "prometheus.yml"]):
+        done = subprocess.run([promtool, *command], cwd=PROMETHEUS, capture_output=True, text=True, timeout=PATIENCE)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_every_rule_fires_when_it_should_and_is_silent_when_it_should_be() -> None:
+    promtool = tool("promtool", "prometheus")
+    done = subprocess.run(
+        [promtool, "test", "rules", "alerts.test.yml"], cwd=PROMETHEUS, capture_output=True, text=True, timeout=PATIENCE
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    told = [
+        (case["alertname"], bool(case["exp_alerts"]))
+        for test in yaml.safe_load((PROMETHEUS / "alerts.test.yml").read_text())["tests"]
+        for case in test["alert_rule_test"]
+    ]
+    for rule in rules():
+        assert {(rule["alert"], True), (rule["alert"], False)} <= set(told), rule["alert"]
+
+
+@pytest.mark.slow
+def test_a_real_prometheus_scrapes_a_real_server_and_answers_every_query(tmp_path: Path) -> None:
+    prometheus = tool("prometheus", "prometheus")
+    with socket.create_server(("127.0.0.1", 0)) as unused:
+        port = unused.getsockname()[1]
+    flags = ("--pressure", "--journal", str(tmp_path / "journal"), "--idle", "100ms", "--keep-alive", "100ms")
+    quick = ("--first-byte", "100ms", "--tick", "50ms", "--drain-idle", "0s", "--status", "127.0.0.1:0")
+    with server("http", "--workers", "2", *flags, *quick) as process:
+        (said,) = [line for line in process.said if line.startswith("status on ")]
+        target = said.split("/")[2]
+        config = yaml.safe_load((PROMETHEUS / "prometheus.yml").read_text())
+        config["global"] = {"scrape_interval": "500ms", "evaluation_interval": "500ms"}
+        config["scrape_configs"][0]["static_configs"] = [{"targets": [target]}]
+        (tmp_path / "prometheus.yml").write_text(yaml.safe_dump(config))
+        shutil.copy(PROMETHEUS / "alerts.yml", tmp_path)
+        log = tmp_path / "log"
+        with log.open("wb") as out, subprocess.Popen(
+            [
+                prometheus, f"--config.file={tmp_path / 'prometheus.yml'}", f"--storage.tsdb.path={tmp_path / 'data'}",
+                f"--web.listen-address=127.0.0.1:{port}",
+            ],
+            stdout=subprocess.DEVNULL, stderr=out,
+        ) as running:  # fmt: skip
+            try:
+                clients = [socket.create_connection(process.address, timeout=PATIENCE) for _ in range(20)]
+                missing = set(expressions())
+                until = time.monotonic() + PATIENCE
+                while missing and time.monotonic() < until:
+                    fetch(process.address, "/")
+                    time.sleep(0.5)
+                    with suppress(OSError):
+                        missing = {query for query in missing if not asked(port, query)}
+                for client in clients:
+                    client.close()
+                assert not missing, log.read_text()
+                loaded = api(port, "rules")["groups"][0]["rules"]
+                assert {rule["name"] for rule in loaded} == {rule["alert"] for rule in rules()}
+                wait_until(lambda: {rule["health"] for rule in api(port, "rules")["groups"][0]["rules"]} == {"ok"})
+            finally:
+                running.terminate()
+
+
+def api(port: int, path: str, **query: str) -> dict:
+    url = f"http://127.0.0.1:{port}/api/v1/{path}?{urllib.parse.urlencode(query)}"
+    with urllib.request.urlopen(url, timeout=PATIENCE) as answer:
+        return json.load(answer)["data"]
+
+
+def asked(port: int, query: str) -> list:
+    return api(port, "query", query=query)["result"]
+
+
+def test_the_dashboard_can_be_imported_and_each_panel_says_what_it_shows() -> None:
+    found = json.loads(DASHBOARD.read_text())
+    assert {variable["name"] for variable in found["templating"]["list"]} == {"datasource", "job", "instance"}
+    panels = found["panels"]
+    assert len({panel["id"] for panel in panels}) == len(panels)
+    cells: set[tuple[int, int]] = set()
+    for panel in panels:
+        assert panel["title"]
+        assert panel["description"]
+        assert {target["datasource"]["uid"] for target in panel["targets"]} == {"${datasource}"}
+        at = panel["gridPos"]
+        own = {(x, y) for x in range(at["x"], at["x"] + at["w"]) for y in range(at["y"], at["y"] + at["h"])}
+        assert not own & cells
+        assert max(x for x, _ in own) < 24
+        cells |= own
+
+
+def unit(name: str) -> str:
+    return (DEPLOY / "systemd" / name).read_text()
+
+
+def value(text: str, key: str) -> str:
+    (found,) = re.findall(rf"^{key}=(.*)$", text, re.MULTILINE)
+    return found
+
+
+def verified(directory: Path, text: str) -> subprocess.CompletedProcess[str]:
+    here = text.replace("/opt/reaper/.venv/bin/python", sys.executable).replace("/opt/reaper", str(ROOT))
+    (directory / "reaper-server.service").write_text(here)
+    (directory / "reaper-server.socket").write_text(unit("reaper-server.socket"))
+    units = [str(directory / name) for name in ("reaper-server.service", "reaper-server.socket")]
+    return subprocess.run(
+        [tool("systemd-analyze", "systemd"), "verify", *units], capture_output=True, text=True, timeout=PATIENCE
+    )
+
+
+def test_systemd_accepts_the_units(tmp_path: Path) -> None:
+    text = unit("reaper-server.service")
+    good = verified(tmp_path, text)
+    assert (good.returncode, good.stderr) == (0, "")
+    assert verified(tmp_path, text.replace("WatchdogSec=60", "WatchdogSec=soon")).stderr
+    assert verified(tmp_path, text.replace("ExecStart=/opt", "ExecStart=/nowhere")).returncode
+
+
+def test_the_unit_outlasts_the_drain_and_the_servers_own_watchdog() -> None:
+    text = unit("reaper-server.service")
+    assert float(value(text, "TimeoutStopSec")) > OPTIONS["timeouts.drain"].default
+    assert float(value(text, "WatchdogSec")) / 2 > OPTIONS["server.watchdog"].default / 2 + 5
+    assert float(value(text, "WatchdogSec")) > OPTIONS["server.watchdog"].default
+
+
+def accepts(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> bool:
+    """Whether the server's command line knows all of *arguments*: with one too many it names that one only."""
+    with pytest.raises(SystemExit):
+        server_main([*arguments, "--one-too-many"])
+    return capsys.readouterr().err.strip().endswith("unrecognized arguments: --one-too-many")
+
+
+def test_every_command_that_the_files_name_is_one_that_the_server_accepts(capsys) -> None:
+    line = value(unit("reaper-server.service"), "ExecStart")
+    assert accepts(line.partition("server_example ")[2].split(), capsys)
+    lines = (DEPLOY / "docker" / "Dockerfile").read_text().splitlines()
+    entry, command = (json.loads(line.split(" ", 1)[1]) for line in lines if line.startswith(("ENTRYPOINT", "CMD")))
+    assert entry == ["python", "-m", "server_example"]
+    assert accepts(command, capsys)
+
+
+def test_the_container_copies_what_exists_and_installs_extras_that_exist() -> None:
+    text = (DEPLOY / "docker" / "Dockerfile").read_text()
+    for line in re.findall(r"^COPY (.*) \S+$", text, re.MULTILINE):
+        for name in line.split():
+            assert (ROOT / name).exists(), name
+    (extras,) = re.findall(r"'\.\[(.*)\]'", text)
+    known = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert set(extras.split(",")) <= set(known)
+
+
+def test_compose_mounts_what_exists_and_its_services_find_each_other() -> None:
+    where = DEPLOY / "docker"
+    services = yaml.safe_load((where / "compose.yml").read_text())["services"]
+    build = services["server"]["build"]
+    assert (where / build["context"] / build["dockerfile"]).resolve() == where / "Dockerfile"
+    mounted = {}
+    for service in services.values():
+        assert set(service.get("depends_on", ())) <= set(services)
+        for mount in service.get("volumes", ()):
+            source, inside, _ = mount.split(":")
+            assert (where / source).exists(), mount
+            mounted[inside] = (where / source).resolve()
+        for port in service.get("ports", ()):
+            assert port.startswith("127.0.0.1:")
+    assert mounted["/etc/prometheus/prometheus.yml"] == PROMETHEUS / "prometheus.yml"
+    (job,) = yaml.safe_load((PROMETHEUS / "prometheus.yml").read_text())["scrape_configs"]
+    assert job["static_configs"] == [{"targets": ["server:9180"]}]
+    provisioning = DEPLOY / "grafana" / "provisioning"
+    (source,) = yaml.safe_load((provisioning / "datasources" / "prometheus.yml").read_text())["datasources"]
+    assert source["url"] == "http://prometheus:9090"
+    (provider,) = yaml.safe_load((provisioning / "dashboards" / "reaper.yml").read_text())["providers"]
+    assert any(inside.startswith(provider["options"]["path"]) for inside in mounted)
+    names = set(services["server"]["environment"])
+    assert names <= {name for found in OPTIONS.values() for name in found.environment}
