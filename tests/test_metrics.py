@@ -237,7 +237,7 @@ async def test_a_timeout_that_is_shortened_fakes_no_lateness(autojump_clock):
             ours, theirs = socket.socketpair()
             with theirs, r.watch(None, 1000) as connection:
                 await trio.sleep(100)
-                lot.park(ours, 5, None, connection.lease, "keep_alive")
+                lot.park(ours, 5, lot.kind(), connection.lease, "keep_alive")
                 await trio.sleep(2)
         assert lot.reaped == {"keep_alive": 1}
         assert r.statistics().lateness.total < 2

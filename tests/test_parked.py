@@ -17,7 +17,7 @@ from clocks import autojump
 
 import reaper.trio
 from reaper.trio import ParkableStream, open_reaper
-from reaper.trio.lingering import LINGERERS
+from reaper.trio.lingering import FEWEST, LINGERERS
 from reaper.trio.parking import WAKES_PER_PASS
 
 pytestmark = pytest.mark.trio
@@ -324,13 +324,39 @@ async def test_a_burst_of_clients_never_has_more_tasks_than_work_and_wait_at_onc
             assert await heard(theirs) == b"all at once"
         await settle()
         # A handler lives for four passes: it starts, answers, waits, and is sent away.
-        assert most <= LINGERERS + 4 * WAKES_PER_PASS < count
-        assert count - lot.parked == LINGERERS
+        assert most <= FEWEST + 4 * WAKES_PER_PASS < count
+        assert count - lot.parked == FEWEST
         await settle()
         oldest, newest = pairs[0], pairs[-1]
         for _, theirs in (oldest, newest):
             theirs.send(b"again")
             assert await heard(theirs) == b"again"
+
+
+async def test_as_many_tasks_linger_as_are_asked_again_and_only_for_so_long(autojump_clock):
+    async with open_reaper() as r, r.parking_lot(echo, 60, linger=2) as lot:
+        pairs = [pair() for _ in range(LINGERERS + 20)]
+        for ours, _ in pairs:
+            lot.add(ours)
+        awake = []
+        for _ in range(12):  # in turn, so that the longest silent is always the next
+            for _, theirs in pairs:
+                theirs.send(b"again")
+                assert await heard(theirs) == b"again"
+                await trio.sleep(0.001)
+            awake.append(len(lot) - lot.parked)
+        assert awake[0] == FEWEST
+        assert sorted(awake) == awake
+        assert awake[-1] == LINGERERS
+        await trio.sleep(10)
+        assert lot.parked == len(lot)
+        for _, theirs in pairs:
+            theirs.send(b"once more")
+            assert await heard(theirs) == b"once more"
+            await trio.sleep(0.001)
+        assert len(lot) - lot.parked == FEWEST
+        for _, theirs in pairs:
+            theirs.close()
 
 
 async def test_draining_ends_the_silent_and_lets_the_others_finish(autojump_clock):

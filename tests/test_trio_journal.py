@@ -10,7 +10,7 @@ import trio
 import trio.testing
 
 from reaper.journal import Journal
-from reaper.trio import journal_clock, open_reaper
+from reaper.trio import Resting, journal_clock, open_reaper
 
 pytestmark = [pytest.mark.trio]
 
@@ -85,18 +85,17 @@ async def test_the_life_of_a_connection_goes_on_while_it_is_parked(tmp_path, aut
     with Journal(tmp_path, writer=1, tick=1.0, clock_ns=journal_clock(), background=False) as journal:
         async with open_reaper(tick=1.0, journal=journal, listener="test") as r:
             ours, theirs = socket.socketpair()
-            kept = []
 
-            async def woken(connected: socket.socket, remembered: str) -> None:
-                with connected, r.watch(connected, 5, continues=kept.pop().lease):
+            async def woken(connected: socket.socket, resting: Resting) -> None:
+                with connected, r.watch(connected, 5, continues=resting.lease):
                     assert connected.recv(10) == b"again"
                     await trio.sleep_forever()
 
-            async with r.waking_lot(woken, lambda remembered, reason: None) as lot:
+            async with r.waking_lot(woken, lambda resting, reason: None) as lot:
                 with r.watch(ours, 5) as connection:
                     await trio.sleep(3)
                     connection.touch()
-                    kept.append(lot.park(ours, 8, "remembered", connection.lease, "keep_alive"))
+                    lot.park(ours, 8, lot.kind(), connection.lease, "keep_alive")
                 await trio.sleep(4)
                 if end == "hung up":
                     theirs.close()

@@ -18,7 +18,7 @@ with needs("reaper.trio", "idle-reaper[trio]"):
     from .connection import Connection
     from .lingering import Silent
     from .loop import let_the_loop_read
-    from .parked import ParkableStream, Parked
+    from .parked import ParkableStream, Parked, Resting
     from .parking import ParkingLot
     from .pressure import relieve
     from .reaper import TrioReaper, journal_clock, open_reaper
@@ -44,6 +44,7 @@ __all__ = [
     "WakingLot",
     "ParkableStream",
     "Parked",
+    "Resting",
     "Silent",
     "serve_status",
     "serve_pages",

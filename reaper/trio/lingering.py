@@ -2,8 +2,9 @@
 
 The rule of this module: *a busy connection keeps its task as long as few do*. Lingering spares a client that asks again
 soon the making of a new task. But tasks that only wait must stay few: when many clients come at once, each of them
-would have a task for a moment, and the memory of all those tasks is not given back. So at most `LINGERERS` wait at a
-time, and one more sends away the one that has waited longest.
+would have a task for a moment, and the memory of all those tasks is not given back. So at most `FEWEST` wait at a time,
+and one more for each whose wait was worth it, up to `LINGERERS`. Those that wait already are not sent away for another:
+of many clients that ask in turn, the longest waiting is the very one that asks next.
 """
 
 from __future__ import annotations
@@ -13,8 +14,11 @@ from typing import NoReturn, Protocol
 import trio
 
 LINGERERS = 64
-"""Tasks of one parking lot that may wait for more at the same time: about half a MB. Where no more clients than that
-ask again and again, none of them is parked."""
+"""Tasks of one parking lot that may wait for more at the same time: less than a MB. Where no more clients than that ask
+again and again, none of them is parked after a while."""
+
+FEWEST = 8
+"""Tasks that may wait although none has been found worth it lately."""
 
 
 class Silent(BaseException):
@@ -61,14 +65,18 @@ class Lingering:
         seconds: How long each waits at least; at most twice as long. 0: not at all.
         parks: False: each waits for ever.
         most: How many may wait at the same time, >= 1.
+        fewest: How many may although none of them was asked again for a whole round, >= 1.
     Attributes:
         parks: False: each waits for ever.
         stopped: Whether none may begin to.
     """
 
-    def __init__(self, seconds: float, *, parks: bool, most: int = LINGERERS) -> None:
+    def __init__(self, seconds: float, *, parks: bool, most: int = LINGERERS, fewest: int = FEWEST) -> None:
         self._seconds = seconds
         self._most = most
+        self._fewest = min(fewest, most)
+        self._allowed = self._fewest
+        self._worth_it = False  # whether one was asked again in this round
         self.parks = parks
         self.stopped = False
         self._waiting: dict[Waiter, int] = {}  # -> the round in which it began; the longest waiting first
@@ -79,7 +87,7 @@ class Lingering:
         """Wait until *one*'s descriptor can be read.
 
         Raises:
-            Silent: it was not, for long enough.
+            Silent: it was not, for long enough; or enough others wait.
             trio.ClosedResourceError: it was closed.
         """
         if not self.parks:
@@ -88,13 +96,11 @@ class Lingering:
         waiting = self._waiting
         if one.silenced:
             await trio.lowlevel.checkpoint()  # its handler swallowed the last one, and must not spin
-        if self.stopped or not self._seconds:
+        if self.stopped or not self._seconds or len(waiting) >= self._allowed:
             one.silenced = True
             raise Silent
         if not waiting:
             self._begun.set()
-        elif len(waiting) >= self._most:
-            self._disturb(next(iter(waiting)))
         waiting[one] = self._round
         try:
             await trio.lowlevel.wait_readable(one.fileno())
@@ -106,6 +112,9 @@ class Lingering:
         finally:
             one.disturbed = False
             waiting.pop(one, None)
+        self._worth_it = True
+        if self._allowed < self._most:
+            self._allowed += 1
 
     async def run(self) -> NoReturn:
         """Send away each that has waited for a whole round, until cancelled."""
@@ -116,6 +125,9 @@ class Lingering:
             await trio.sleep(self._seconds)
             long = [one for one, since in self._waiting.items() if since < self._round]
             self._round += 1
+            if not self._worth_it:
+                self._allowed = self._fewest
+            self._worth_it = False
             for one in long:
                 self._disturb(one)
 

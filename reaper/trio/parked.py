@@ -33,25 +33,23 @@ class Lot(Protocol):
         """Close its descriptor."""
 
 
-class Parked(Ward):
-    """One connection of a parking lot, and the reaper's uid for it.
+class Resting(Ward):
+    """What is left of a connection while it has no task, and the reaper's uid for it.
 
     Attributes:
-        fd: Its descriptor; -1 once it is closed.
-        lease: The lease in force.
-        stream: What its handler was given; None while it is parked, unless TLS keeps it.
-        transport: The stream on its descriptor, while a handler runs, or None.
+        fd: Its descriptor; -1 while it is not parked.
+        lease: The lease in force, or the last that was.
     """
 
-    __slots__ = ("fd", "lease", "stream", "transport")
+    __slots__ = ("fd", "lease")
 
     probe: ClassVar[None] = None  # type: ignore[misc]
     lot: ClassVar[Lot]
+    stream: ParkableStream | None = None
+    transport: ParkableStream | None = None
 
-    def __init__(self, fd: int) -> None:
+    def __init__(self, fd: int = -1) -> None:
         self.fd = fd
-        self.stream: ParkableStream | None = None
-        self.transport: ParkableStream | None = None
 
     @property
     def descriptor(self) -> int:
@@ -79,6 +77,24 @@ class Parked(Ward):
 
     def __repr__(self) -> str:
         return f"fd {self.fd}"
+
+
+class Parked(Resting):
+    """One connection of a parking lot.
+
+    Attributes:
+        fd: Its descriptor; -1 once it is closed.
+        lease: The lease in force.
+        stream: What its handler was given; None while it is parked, unless TLS keeps it.
+        transport: The stream on its descriptor, while a handler runs, or None.
+    """
+
+    __slots__ = ("stream", "transport")
+
+    def __init__(self, fd: int) -> None:
+        super().__init__(fd)
+        self.stream = None
+        self.transport = None
 
 
 class ParkableStream(SocketStream):

@@ -31,6 +31,7 @@ from ..journal import Journal
 from ..metrics import LoopStatistics
 from .connection import Connection, socket_of
 from .loop import let_the_loop_read
+from .parked import Resting
 from .parking import ParkingLot
 from .streams import WatchedStream
 from .waking import WakingLot
@@ -281,10 +282,11 @@ class TrioReaper:
         *,
         heard: Callable[[Any], bool] | None = None,
         begun: Callable[[Any], bool] | None = None,
+        kind: type[Resting] = Resting,
         linger: float = 1.0,
     ) -> AsyncIterator[WakingLot]:
         """A running `WakingLot` for the length of an `async with` block. Arguments as there."""
-        lot = WakingLot(self, woken, ended, heard=heard, begun=begun, linger=linger)
+        lot = WakingLot(self, woken, ended, heard=heard, begun=begun, kind=kind, linger=linger)
         async with self._lot_open(lot):
             yield lot
 

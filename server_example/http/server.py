@@ -126,7 +126,7 @@ class HttpServer:
             full = self.open >= self.config.limits.max_connections
             if self.lot is not None and not full and not self.draining:
                 self.counters.opened += 1
-                kept = Kept(trio.current_time())
+                kept: Kept = self.lot.kind(trio.current_time())
                 self._waiting.admit(connected, kept)
                 self._limit_age(kept)
                 return
@@ -171,7 +171,7 @@ class HttpServer:
         """Within the block, connections of which no whole request has come are parked."""
         waiting = self._waiting
         async with self.watcher.waking_lot(
-            self._woken, waiting.ended, heard=waiting.heard, begun=lambda kept: kept.begun, linger=LINGER
+            self._woken, waiting.ended, heard=waiting.heard, begun=lambda kept: kept.begun, kind=Kept, linger=LINGER
         ) as lot:
             waiting.lot = lot
             self.lot = lot if lot.parks else None
@@ -181,18 +181,16 @@ class HttpServer:
                 self.lot = None
 
     async def _woken(self, connected: socket.socket, kept: Kept) -> None:
-        parked, kept.parked = kept.parked, None
-        assert parked is not None
         try:
             transport = self._transport(connected, kept.tls)
         except OSError:
             connected.close()
-            with self.watcher.watch(continues=parked.lease) as gone:  # its journal has to end
+            with self.watcher.watch(continues=kept.lease) as gone:  # its journal has to end
                 gone.hung_up = True
             self._waiting.ended(kept, None)
             return
         transport.received, transport.sent = kept.received, kept.sent
-        await self._handle(transport, kept, self._waiting.phase(kept), parked.lease)
+        await self._handle(transport, kept, self._waiting.phase(kept), kept.lease)
 
     async def _handle(self, transport: Transport, kept: Kept, phase: Phase, lease: Lease | None = None) -> None:
         parked = False
@@ -211,8 +209,8 @@ class HttpServer:
                 self.connections[connection] = kept
                 life = trio.CancelScope()
                 self._hangups.watch(transport.fileno(), partial(self._hung_up, connection, life))
-                if self.draining or kept.retired is not None:
-                    policy.retire("drain" if self.draining else kept.retired or "", now)
+                if self.draining or kept.too_old:
+                    policy.retire("drain" if self.draining else TOO_OLD, now)
                 try:
                     with life:
                         if isinstance(transport, TlsTransport):
@@ -316,11 +314,10 @@ class HttpServer:
         )
 
     def _too_old(self, kept: Kept) -> None:
-        kept.retired = TOO_OLD
         if kept.policy is not None:
             kept.policy.retire(TOO_OLD, trio.current_time())
-        elif kept.parked is not None and self.lot is not None and not kept.begun:
-            self.lot.end(kept.parked, TOO_OLD)
+        elif self.lot is not None and not kept.begun:
+            self.lot.end(kept, TOO_OLD)
 
     def _schedule(self, seconds: float, call: Callable[[float], None]) -> None:
         self.watcher.register(("sweep", next(self._numbers)), seconds, lambda expiry: call(trio.current_time()))
@@ -341,9 +338,9 @@ class HttpServer:
         if any(change.path in ("timeouts.max_age", "limits.max_age_jitter") for change in changed):
             open_now = list(self.connections.values())
             if self.lot is not None:
-                open_now += [parked.remembered for parked in self.lot]  # type: ignore[attr-defined]
+                open_now += self.lot
             for index, kept in enumerate(open_now, start=1):
-                if kept.policy is not None or kept.parked is not None:
+                if kept.policy is not None or kept.fd >= 0:
                     self._limit_age(kept)
                 if index % RELOADS_PER_SLICE == 0:
                     await trio.lowlevel.checkpoint()

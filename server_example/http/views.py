@@ -57,13 +57,12 @@ def connection_rows(server: Host, limit: int) -> Row:
             }
         )
     dozing: Iterable[Any] = () if server.lot is None else server.lot
-    for parked in islice(dozing, limit - len(rows)):
-        explained = core.explain(parked)
-        kept = parked.remembered
+    for kept in islice(dozing, limit - len(rows)):
+        explained = core.explain(kept)
         idle_since = explained.active_from if explained.active_until is None else explained.active_until
         rows.append(
             {
-                "peer": parked.peer,
+                "peer": kept.peer,
                 "phase": PARKED,
                 "age": round(now - kept.opened, 3),
                 "idle_for": round(max(0.0, now - idle_since), 3),

@@ -13,13 +13,12 @@ from collections.abc import Callable
 from contextlib import suppress
 from http import HTTPStatus
 from ssl import SSLContext
-from typing import Any
 
 import h11
 
 from reaper.core.lease import Lease
 from reaper.policy import ANSWERS, INSTANT, IdlePolicy, Phase
-from reaper.trio import Parked, TlsSession, WakingLot
+from reaper.trio import Resting, TlsSession, WakingLot
 
 from .connection import HEAD, SERVER, Host, HttpConnection, HttpError
 
@@ -32,36 +31,38 @@ FIRST_OF_A_LINE = 0x21
 _END = re.compile(rb"\n\r?\n")  # of a head, as h11 sees it
 
 
-class Kept:
+class Kept(Resting):
     """What is remembered of a connection beyond its task.
 
     Attributes:
         opened: Seconds on trio's clock.
         requests, received, sent: Of the time until it was parked.
         head: What has come of the next request; never begins with an empty line.
-        retired: Why no further request may follow; None: they may.
-        age: The lease of its age limit, or None.
+        age: The lease of its age limit, over or not; None: it has none.
         policy: While it has a task.
-        parked: While it has none.
         tls: Its session, from the first byte on; None without TLS.
     """
 
-    __slots__ = ("age", "head", "opened", "parked", "policy", "received", "requests", "retired", "sent", "tls")
+    __slots__ = ("age", "head", "opened", "policy", "received", "requests", "sent", "tls")
 
     def __init__(self, opened: float) -> None:
+        super().__init__()
         self.opened = opened
         self.age: Lease | None = None
         self.requests = self.received = self.sent = 0
         self.head = b""
-        self.retired: str | None = None
         self.policy: IdlePolicy | None = None
-        self.parked: Parked | None = None
         self.tls: TlsSession | None = None
 
     @property
     def begun(self) -> bool:
         """Whether its peer has begun to ask for something, and we wait for the rest."""
         return bool(self.head) or (self.tls is not None and not self.tls.established)
+
+    @property
+    def too_old(self) -> bool:
+        """Whether its age limit is over, so that no further request may follow."""
+        return self.age is not None and not self.age.alive
 
 
 class Waiting:
@@ -95,7 +96,7 @@ class Waiting:
         self._park(transport.socket, kept, activity, policy.phase)
 
     def _park(self, connected: socket.socket, kept: Kept, activity: Lease | None, phase: Phase) -> None:
-        kept.parked = self.lot.park(connected, self._limit(phase), kept, activity, phase.value)
+        self.lot.park(connected, self._limit(phase), kept, activity, phase.value)
 
     def _limit(self, phase: Phase) -> float:
         seconds: float = getattr(self._server.config.timeouts, phase.value)
@@ -107,46 +108,45 @@ class Waiting:
             return Phase.HANDSHAKE
         return Phase.HEADERS if kept.head else Phase.KEEP_ALIVE if kept.requests else Phase.FIRST_BYTE
 
-    def reload(self, parked: Any) -> None:
+    def reload(self, kept: Kept) -> None:
         """Put the timeout in force that its phase has now, counted from the last activity."""
-        reason = parked.lease.reason
+        reason = kept.lease.reason
         if hasattr(self._server.config.timeouts, reason or ""):
-            self.lot.retime_one(parked, self._limit(Phase(reason)))
+            self.lot.retime_one(kept, self._limit(Phase(reason)))
 
     # ---- what is heard of them ---------------------------------------------------------------------------------------
 
-    def heard(self, parked: Any) -> bool:
+    def heard(self, kept: Kept) -> bool:
         """Read what has come. True: its task may begin."""
-        kept: Kept = parked.remembered
         try:
-            if self._tls is not None and not self._is_established(parked, kept, self._tls):
+            if self._tls is not None and not self._is_established(kept, self._tls):
                 assert kept.tls is not None
                 return kept.tls.wants_other
-            while (data := self._read(parked.fd, kept)) is not None:
+            while (data := self._read(kept)) is not None:
                 if not data:
                     if kept.head:
                         return True  # it is told that this is no request
-                    self.lot.gone(parked)
+                    self.lot.gone(kept)
                     return False
-                if self._is_whole(parked, kept, data):
+                if self._is_whole(kept, data):
                     return True
                 if kept.tls is None and len(data) < HEAD_BYTES:
                     return False
         except OSError:
             self._server.counters.lost += 1
-            self.lot.gone(parked)
+            self.lot.gone(kept)
             return False
         return kept.tls is not None and kept.tls.wants_other
 
-    def _read(self, fd: int, kept: Kept) -> bytes | None:
+    def _read(self, kept: Kept) -> bytes | None:
         try:
-            data = os.read(fd, HEAD_BYTES) if kept.tls is None else kept.tls.read(HEAD_BYTES)
+            data = os.read(kept.fd, HEAD_BYTES) if kept.tls is None else kept.tls.read(HEAD_BYTES)
         except BlockingIOError:
             return None
         kept.received += len(data)
         return data
 
-    def _is_whole(self, parked: Parked, kept: Kept, data: bytes) -> bool:
+    def _is_whole(self, kept: Kept, data: bytes) -> bool:
         """Whether a task can do something with the head of *kept* and *data*: serve it, or refuse it."""
         before = len(kept.head)
         if not before:
@@ -161,25 +161,25 @@ class Waiting:
         ):
             return True
         if not before:
-            self._enter(parked, Phase.HEADERS.value, self._limit(Phase.HEADERS))
+            self._enter(kept, Phase.HEADERS.value, self._limit(Phase.HEADERS))
         return False
 
-    def _is_established(self, parked: Parked, kept: Kept, context: SSLContext) -> bool:
+    def _is_established(self, kept: Kept, context: SSLContext) -> bool:
         if kept.tls is None:
-            kept.tls = TlsSession(parked.fd, context)
+            kept.tls = TlsSession(kept.fd, context)
             kept.tls.detach()
         if kept.tls.established:
             return True
         if kept.tls.shake_hands():
             if self._server.draining:
-                self._enter(parked, "drain", self._server.config.timeouts.drain_idle or INSTANT)
+                self._enter(kept, "drain", self._server.config.timeouts.drain_idle or INSTANT)
             else:
-                self._enter(parked, Phase.FIRST_BYTE.value, self._limit(Phase.FIRST_BYTE))
+                self._enter(kept, Phase.FIRST_BYTE.value, self._limit(Phase.FIRST_BYTE))
         return kept.tls.established
 
-    def _enter(self, parked: Parked, reason: str, seconds: float) -> None:
-        parked.lease.touch()
-        self.lot.retime_one(parked, seconds, reason)
+    def _enter(self, kept: Kept, reason: str, seconds: float) -> None:
+        kept.lease.touch()
+        self.lot.retime_one(kept, seconds, reason)
 
     # ---- ends ------------------------------------------------------------------------------------------------------
 
@@ -190,11 +190,11 @@ class Waiting:
         if reason is not None:
             self._server.counters.reaped[reason] += 1
             status = ANSWERS.get(reason)
-            if status is not None and kept.parked is not None:
+            if status is not None:
                 words = last_words(self._server, HttpError(status, f"{reason} timed out"), kept.head)
                 with suppress(OSError):
                     if kept.tls is None:
-                        os.write(kept.parked.fd, words)
+                        os.write(kept.fd, words)
                     else:
                         kept.tls.write(memoryview(words))
         self._server.counters.closed += 1
