@@ -1,8 +1,6 @@
 # The commands a newcomer types. Each does all the set-up it needs, on a machine that has CPython 3.11+ and make.
 #
-#   make demo [CONNECTIONS=10000] [PARKED=1]
-#                                   start the server, drive it with real connections, print the verdict;
-#                                   PARKED: the server keeps no task for a silent connection
+#   make demo [CONNECTIONS=10000]   start the server, drive it with real connections, print the verdict
 #   make test [JOBS=2]              run every test, in two processes: about ten minutes on two cores
 #   make test-quick                 the tests that need no Java and no crowd of connections: under a minute
 #   make uvicorn-demo               a FastAPI application under uvicorn twice, stock and guarded; both attacked and measured
@@ -29,7 +27,7 @@ PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint const
 .DEFAULT_GOAL := demo
 
 demo: .venv/.demo
-	@$(BIN)/python -m scripts.demo --connections $(CONNECTIONS) $(if $(PARKED),--parked)
+	@$(BIN)/python -m scripts.demo --connections $(CONNECTIONS)
 
 uvicorn-demo: .venv/.dev
 	@$(BIN)/python -m scripts.uvicorn_demo

@@ -12,19 +12,22 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-from .limits import Machine, Plan, gib, make_plan, shortages
+from .limits import CLIENTS_BYTES, WORKER_BYTES, Machine, Plan, gib, make_plan, shortages
 from .serving import ROOT, DidNotStart, example, serving
 
 TICK = "1s"
-PARK_FROM = 20_001
-"""Connections from which on the server keeps no task for a silent one."""
 
 
 def main() -> int:
     """Run the demo. Exit status: 0 the law held, 1 it did not or something broke, 2 it cannot be run here."""
     parser = argparse.ArgumentParser(prog="make demo", description=__doc__)
     parser.add_argument("--connections", default="10000", help="how many real TCP connections (default 10000)")
-    parser.add_argument("--parked", action="store_true", help="the server keeps no task for a silent connection")
+    parser.add_argument(
+        "--parked",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="the server keeps no task for a silent connection, as it does by default",
+    )
     parser.add_argument("--plan", action="store_true", help="say what would be run and what it takes, and stop")
     parser.add_argument("--out", type=Path, default=ROOT / "out" / "demo")
     options = parser.parse_args()
@@ -33,18 +36,17 @@ def main() -> int:
         return 2
     machine = Machine.here()
     plan = make_plan(int(options.connections), machine.descriptors)
-    parked = options.parked or plan.connections >= PARK_FROM
-    lacking = shortages(plan, machine, parked)
+    lacking = shortages(plan, machine, options.parked)
     if lacking:
         print(f"CONNECTIONS={plan.connections}: this machine is too small for it:", file=sys.stderr)
         print("\n".join(f"  {line}" for line in lacking), file=sys.stderr)
         return 2
-    print("\n".join(described(plan, parked)), flush=True)
+    print("\n".join(described(plan, options.parked)), flush=True)
     if options.plan:
         return 0
     options.out.mkdir(parents=True, exist_ok=True)
     try:
-        return run(plan, parked, options.out)
+        return run(plan, options.parked, options.out)
     except DidNotStart as error:
         print(error, file=sys.stderr)
         return 1
@@ -60,6 +62,7 @@ def described(plan: Plan, parked: bool) -> list[str]:
         f"{plan.connections:,} connections, about {minutes}, {gib(plan.memory(parked))} of memory (kernel included)",
         f"server: {plan.workers} workers, {kind}; timeout {plan.timeout} s, tick {TICK}",
         f"clients: {plan.generators} processes or more, {plan.mix}",
+        f"one more worker takes {WORKER_BYTES >> 20} MiB, one more process of clients {CLIENTS_BYTES >> 20} MiB",
     ]
 
 
@@ -95,4 +98,9 @@ def call(command: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except BrokenPipeError:
+        # The reader has gone; what the interpreter flushes at its end must not meet the pipe again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)

@@ -15,6 +15,9 @@ from pathlib import Path
 
 RATE = 4000
 """Connections per second that such a run opens, at least: what two cores keep up for minutes."""
+LEISURE = 1.9
+"""The timeout, in times that opening all takes. With 1.0 the first would be closed as the last is opened; the rest is
+room for a busy machine to open them more slowly, and for packets per second that two cores carry with some to spare."""
 GRAIN = 60
 """Timeouts are whole minutes as soon as they are not a few seconds."""
 MANY = 20_000
@@ -32,10 +35,16 @@ PARKED_BYTES, TASK_BYTES = 400, 6_000
 """Of a connection in the server: parked, and with a task of its own."""
 CLIENT_BYTES = 900
 """Of a connection in the generator, and of its records when the run is judged."""
-PROCESS_BYTES = 14 << 20
+WORKER_BYTES, CLIENTS_BYTES = 6 << 20, 4 << 20
+"""Of one more process of the server, or of the generator, before its first connection: what it does not share with the
+one it was forked from. Measured 5.2 and 3.1 MiB; every run measures it anew."""
+COMMON_BYTES = 100 << 20
+"""What all of them share, and the two that they were forked from."""
 IN_FLIGHT = 1024
 """Connections that hold bytes in the kernel at the same time: those just being opened and answered."""
 PAGES_EACH = 2
+PORTS = 1_000
+"""Ephemeral ports that a source address has to have: with fewer the generator needs addresses by the ten thousand."""
 TRACKED = 64
 """Connections opened to see whether the kernel tracks those on the loopback."""
 
@@ -60,7 +69,7 @@ class Plan:
     def memory(self, parked: bool) -> int:
         """Bytes, kernel included."""
         each = KERNEL_BYTES + CLIENT_BYTES + (PARKED_BYTES if parked else TASK_BYTES)
-        return self.connections * each + (self.workers + self.generators) * PROCESS_BYTES
+        return self.connections * each + self.workers * WORKER_BYTES + self.generators * CLIENTS_BYTES + COMMON_BYTES
 
 
 @dataclass(frozen=True)
@@ -73,6 +82,8 @@ class Machine:
     conntrack: int | None = None  # entries still free
     memory: int | None = None  # bytes available, of the machine or of our control group
     processes: int | None = None  # that may still be started
+    watches: int | None = None  # descriptors in epolls, per user
+    ports: int | None = None  # per source address
 
     @classmethod
     def here(cls) -> Machine:
@@ -85,6 +96,8 @@ class Machine:
             _conntrack(),
             _available(),
             _difference(_group("pids", "pids.max", "pids.max"), _group("pids", "pids.current", "pids.current")),
+            _number("/proc/sys/fs/epoll/max_user_watches"),
+            _ports(),
         )
 
 
@@ -99,7 +112,7 @@ def make_plan(connections: int, descriptors: int) -> Plan:
         timeout, duration, mix, rate = 5, 20, MIX, RATE
     else:
         opening = connections / RATE
-        timeout = GRAIN * -(-int(1.44 * opening) // GRAIN) or GRAIN
+        timeout = GRAIN * -(-int(LEISURE * opening) // GRAIN) or GRAIN
         duration, mix = max(timeout * 5 // 4, timeout + 30), MIX_OF_MANY
         rate = 3 * RATE if connections <= 5 * MANY else RATE
     each = max(int((descriptors - SERVER_SPARE) * SERVER_SPREAD), 1)
@@ -125,6 +138,16 @@ def shortages(plan: Plan, machine: Machine, parked: bool) -> list[str]:
     sockets = 2 * plan.connections + 100 * together
     if machine.files is not None and machine.files < sockets:
         found.append(f"open files: {machine.files:,} are free, {sockets:,} are needed: sysctl -w fs.file-max=...")
+    if machine.watches is not None and machine.watches < sockets:
+        found.append(
+            f"epoll: {machine.watches:,} descriptors may be watched, {sockets:,} are needed: "
+            "sysctl -w fs.epoll.max_user_watches=..."
+        )
+    if machine.ports is not None and machine.ports < PORTS:
+        found.append(
+            f"ports: {machine.ports:,} per source address, {PORTS:,} are needed: "
+            'sysctl -w net.ipv4.ip_local_port_range="32768 60999"'
+        )
     pages = IN_FLIGHT * PAGES_EACH * 2
     if machine.tcp_pages is not None and machine.tcp_pages < pages:
         found.append(f"tcp_mem: {machine.tcp_pages:,} pages, {pages:,} are needed: sysctl -w net.ipv4.tcp_mem=...")
@@ -148,6 +171,12 @@ def _number(path: str, column: int = 0) -> int | None:
     with suppress(OSError, ValueError, IndexError):
         return int(Path(path).read_text().split()[column])
     return None
+
+
+def _ports() -> int | None:
+    path = "/proc/sys/net/ipv4/ip_local_port_range"
+    low, high = _number(path), _number(path, 1)
+    return None if low is None or high is None else high - low + 1
 
 
 def _difference(limit: int | None, used: int | None) -> int | None:

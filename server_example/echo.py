@@ -116,6 +116,7 @@ async def serve(
         trio.open_nursery() as helpers,
         AsyncExitStack() as stack,
     ):
+        r.driver.phase = worker.rhythm.phase
         lot = None
         if parked:
             lot = await stack.enter_async_context(r.parking_lot(echo, config.timeouts.idle, tls=tls_context(config)))
@@ -154,7 +155,7 @@ async def _reloads(worker: Worker, server: EchoServer, load: Callable[[], Reaper
 async def _count(worker: Worker, r: reaper.trio.TrioReaper) -> None:
     while True:
         _publish(worker, r)
-        await trio.sleep(0.5)
+        await trio.sleep(2 * worker.rhythm.beat)
 
 
 def _publish(worker: Worker, r: reaper.trio.TrioReaper) -> None:

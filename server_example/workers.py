@@ -39,6 +39,7 @@ import reaper.trio
 
 from .listening import Listening, empty
 from .notify import Notify
+from .planning import Rhythm, rhythm_of
 from .saying import say
 from .status import Board
 
@@ -46,9 +47,6 @@ log = logging.getLogger("server_example")
 
 LOOK = 0.05
 """Seconds between two looks of the supervisor at its workers."""
-
-BEAT = 0.25
-"""Seconds between two signs of life of a worker."""
 
 GRACE = 5.0
 """Seconds in which a stalled worker is replaced, before the server as a whole counts as stalled."""
@@ -102,15 +100,23 @@ class Worker:
 
     Attributes:
         index: Which of the workers it is; its successor is the same.
+        rhythm: Which instants it wakes at by itself.
         listening: Accept from all of them.
         counters: Read by the supervisor.
         board: Where it says how it is, and every worker can read that.
     """
 
     def __init__(
-        self, index: int, listening: list[socket.socket], counters: Counters, board: Board, orders: int
+        self,
+        index: int,
+        rhythm: Rhythm,
+        listening: list[socket.socket],
+        counters: Counters,
+        board: Board,
+        orders: int,
     ) -> None:
         self.index = index
+        self.rhythm = rhythm
         self.board = board
         self.listening = listening
         self.counters = counters
@@ -158,7 +164,7 @@ class Worker:
     async def _beat(self) -> None:
         while True:
             self.counters["beat"] = time.monotonic()
-            await trio.sleep(BEAT)
+            await trio.sleep(self.rhythm.beat)
 
     async def _obey(self, life: trio.CancelScope) -> None:
         while True:
@@ -300,7 +306,8 @@ class Supervisor:
             # again and again while connections come; so it leaves alone what was there before, and looks less often.
             gc.freeze()
             gc.set_threshold(50_000, 20, 100)
-            trio.run(Worker(slot.index, mine, slot.counters, self._board, orders).run, serve)
+            rhythm = rhythm_of(slot.index, len(self._slots), self._watchdog or self._notify.every)
+            trio.run(Worker(slot.index, rhythm, mine, slot.counters, self._board, orders).run, serve)
         except BaseException:
             log.critical("worker %d failed", slot.index, exc_info=True)
             return 1

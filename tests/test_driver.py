@@ -57,6 +57,42 @@ class Loop:
         self.time += seconds
 
 
+def wakes(loop: Loop, until: float) -> list[float]:
+    """The instants at which the loop wakes."""
+    found = []
+    while (rest := loop.driver.rest()) <= until:
+        loop.time = max(loop.time, rest)
+        found.append(loop.time)
+        loop.wake()
+    loop.time = until
+    return found
+
+
+def test_processes_with_phases_of_their_own_that_begin_together_never_wake_in_one_instant():
+    together = []
+    for phase in (0.0, 0.25, 0.5, 0.75):
+        loop = Loop()
+        loop.driver.phase = phase
+        loop.time = 100.0
+        first = loop.watch(5.0)
+        assert not first.cuts
+        together += wakes(loop, 104.0)
+        assert loop.driver.core.statistics().epochs >= 8
+        wakes(loop, 106.0)
+        assert first.cuts == ["idle"]
+    assert len(together) == len(set(together)) == 32
+
+
+def test_a_phase_counts_anew_after_a_time_without_connections():
+    loop = Loop()
+    loop.driver.phase = 0.5
+    loop.watch(2.0)
+    assert wakes(loop, 50.0)[:2] == [0.25, 0.75]
+    assert loop.driver.rest() == float("inf")
+    loop.watch(2.0)
+    assert wakes(loop, 51.0) == [50.25, 50.75]
+
+
 def test_a_silent_connection_is_cut_within_a_tick_and_never_early():
     loop = Loop()
     connection = loop.watch(5)
@@ -253,3 +289,14 @@ def test_the_kernel_says_what_the_peer_has_taken():
             assert queued(served.fileno()) == 0
         assert queued(served.fileno()) == 0
         assert acknowledged(served) is None
+
+
+@pytest.mark.parametrize(
+    ("workers", "watchdog", "expected"),
+    [(1, 30.0, 0.25), (8, 30.0, 0.25), (64, 30.0, 2.0), (64, 4.0, 0.5), (64, 0, 2.0)],
+)
+def test_many_workers_together_wake_no_oftener_to_give_signs_of_life(workers, watchdog, expected):
+    from server_example.planning import rhythm_of
+
+    assert rhythm_of(0, workers, watchdog).beat == expected
+    assert len({rhythm_of(index, workers, watchdog).phase for index in range(workers)}) == workers

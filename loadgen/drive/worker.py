@@ -22,10 +22,11 @@ from typing import Any
 from ..judge.histogram import Histogram
 from ..judge.observation import Counters, Outcome
 from ..judge.records import How, Record, RecordTable
-from ..judge.stalls import Stalls
+from ..judge.stalls import AtMost, Stalls
 from ..judge.verdict import judge
 from ..plan.behaviours import Act
 from ..plan.capacity import raise_descriptor_limit
+from .arrival import waited
 from .client import Client, rss_bytes
 from .connecting import Connector
 from .journal import ClientJournal, to_ns
@@ -61,6 +62,7 @@ class Worker:
         self.records = RecordTable()
         self.stalls = Stalls()
         self.server_stalls = Stalls()
+        self.excuses = AtMost(self.stalls), AtMost(self.server_stalls)
         self.lag = Histogram()
         self.latency = Histogram()
         self.failures: dict[str, int] = {}
@@ -381,13 +383,15 @@ class Worker:
         """The server has closed this connection: judge it for the dashboard, keep the record for the verdict."""
         record = self.record(client, how, self.looked, by)
         behaviour = client.behaviour
-        finding = judge(record, behaviour, self.law, self.stalls, self.server_stalls)
+        finding = judge(record, behaviour, self.law, *self.excuses)
         if client.answered < client.asked:
             self.counters.lost[behaviour.name] = self.counters.lost.get(behaviour.name, 0) + 1
         categories = self.counters.categories
         categories[finding.category] = categories.get(finding.category, 0) + 1
         if finding.lateness is not None:
             self.counters.lateness.append(finding.lateness)
+            if finding.lateness > self.law.tick and finding.lateness - waited(client.fd) <= self.law.tick:
+                self.counters.read_late += 1
         self.forget(client)
 
     def record(self, client: Client, how: How, after: float, by: float) -> Record:

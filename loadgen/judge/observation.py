@@ -21,6 +21,7 @@ class Counters:
         asked, answered: units of answer owed, and requests whose answer was complete.
         unanswered: connections that asked and never got an answer, although there was time for it.
         foreign: the beginning of the first answer that is none in the protocol spoken; empty: there was none.
+        read_late: closes that were read beyond one tick, and had come to this machine within it.
         categories, lateness: provisional findings about closes; lateness only since the heartbeat before.
         ramped: every connection is up (or failed), since the instant `ramped_at`.
         held: seconds from then to the end of the run. overdue: actions not done by then.
@@ -36,6 +37,7 @@ class Counters:
     asked: int = 0
     answered: int = 0
     unanswered: int = 0
+    read_late: int = 0
     refusal: int = 0
     foreign: bytes = b""
     categories: dict[str, int] = field(default_factory=dict)

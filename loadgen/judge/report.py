@@ -81,6 +81,7 @@ def build_report(
             "missed": count["missed"],
             "false": count["false"],
             "late_raw": verdict.beyond_tick,
+            "late_raw_own": sum(outcome.counters.read_late for outcome in outcomes),
             "late_but_server_stuck": verdict.excused,
             "own_lag": count["own_lag"],
             "undecided": count["undecided"],

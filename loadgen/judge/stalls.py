@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from itertools import islice
+from typing import Protocol
 
 BUCKET = 0.1
 """Seconds per bucket."""
@@ -17,33 +18,43 @@ LONG_WINDOW = 100.0
 """Seconds beyond which a window is not searched: all that was ever seen counts."""
 
 
+class Lag(Protocol):
+    """What is known of lag. `Stalls`, or a bound on it."""
+
+    def between(self, start: float, end: float) -> float:
+        """The worst seen in that window, seconds."""
+
+    def total(self, start: float, end: float) -> float:
+        """Seconds of that window in which something was overdue."""
+
+
 class Stalls:
     """Bucket number -> the worst seconds seen in it. Buckets count from 0 of the monotonic clock."""
 
-    __slots__ = ("long", "worst")
+    __slots__ = ("long", "longest", "together", "worst")
 
     def __init__(self) -> None:
         self.worst: dict[int, float] = {}
         self.long: list[tuple[float, float]] | None = None  # `stretches`, until something is added
-
-    @property
-    def longest(self) -> float:
-        """The worst of all, seconds; 0 when nothing was ever late."""
-        return max(self.worst.values(), default=0.0)
+        self.longest = 0.0  # the worst of all, seconds; 0 when nothing was ever late
+        self.together = 0.0  # the sum of the worst of each bucket: no window can hold more
 
     def add(self, instant: float, lag: float) -> None:
         """Something that was due *lag* seconds ago came at *instant*."""
-        bucket = int(instant / BUCKET)
-        if lag > self.worst.get(bucket, 0.0):
-            self.worst[bucket] = lag
-            self.long = None
+        self._note(int(instant / BUCKET), lag)
 
     def merge(self, other: Stalls) -> None:
         """Take over the worst of *other*, bucket by bucket."""
         for bucket, lag in other.worst.items():
-            if lag > self.worst.get(bucket, 0.0):
-                self.worst[bucket] = lag
-                self.long = None
+            self._note(bucket, lag)
+
+    def _note(self, bucket: int, lag: float) -> None:
+        before = self.worst.get(bucket, 0.0)
+        if lag > before:
+            self.worst[bucket] = lag
+            self.together += lag - before
+            self.longest = max(self.longest, lag)
+            self.long = None
 
     def between(self, start: float, end: float) -> float:
         """The worst lag seen from *start* to one bucket after *end*: what was late at the end shows just after it.
@@ -81,3 +92,23 @@ class Stalls:
             else:
                 merged.append((begin, over))
         return merged
+
+
+class AtMost:
+    """The most that any window of *stalls* can hold, for figures that are provisional.
+
+    Cost: O(1), where `Stalls` searches: a process that is late as it is must not be made later by judging why.
+    """
+
+    __slots__ = ("stalls",)
+
+    def __init__(self, stalls: Stalls) -> None:
+        self.stalls = stalls
+
+    def between(self, start: float, end: float) -> float:
+        """At least `Stalls.between`."""
+        return self.stalls.longest
+
+    def total(self, start: float, end: float) -> float:
+        """At least `Stalls.total`."""
+        return self.stalls.together

@@ -12,6 +12,7 @@ from ..units import seconds, size
 from .verdict import BAD
 
 WIDTH = 79
+KINDS_OF_PROCESS = {"server": "worker of the server", "generator": "process of the generator"}
 INDENT = 13
 """Columns of the names; a longer one gets a line of its own."""
 
@@ -35,7 +36,7 @@ def verdict_lines(report: dict[str, Any]) -> list[str]:
         *row("reaps", counts),
         *(row("", bad) if bad else ()),
         *row("lateness", f"{figures} (law: 0 .. {tick})"),
-        *row("", f"{reaps['late_raw']:,} beyond one tick before any allowance"),
+        *row("", beyond(reaps)),
         *row("own lag", f"p99 {known(generator['lag_s']['p99'])}, max {known(generator['lag_s']['max'])}"),
     ]
     if reaps["late_but_server_stuck"]:
@@ -57,6 +58,14 @@ def verdict_lines(report: dict[str, Any]) -> list[str]:
     return lines
 
 
+def beyond(reaps: dict[str, Any]) -> str:
+    """How many closes were beyond one tick, and how many of those this program only read too late."""
+    raw, own = reaps["late_raw"], reaps["late_raw_own"]
+    share = f" ({raw / reaps['observed']:.2%})" if raw else ""
+    read = f", {own:,} of them read late by this program" if own else ""
+    return f"{raw:,} beyond one tick before any allowance{share}{read}"
+
+
 def parts(machine: dict[str, Any] | None) -> list[str]:
     """Memory and CPU by part: kernel, server, generator."""
     lines: list[str] = []
@@ -67,6 +76,10 @@ def parts(machine: dict[str, Any] | None) -> list[str]:
         told = [f"{part} {shown(value)}" for part, value in figures.items() if value is not None and part != "others"]
         if told:
             lines += row(name, ", ".join(told).replace("most_used", "most in use beyond the start"))
+    each = {name: value for name, value in (machine or {}).get("process_bytes", {}).items() if value is not None}
+    if each:
+        told = [f"{KINDS_OF_PROCESS[name]} {size(value)}" for name, value in each.items()]
+        lines += row("one more", f"{', '.join(told)}, before its first connection")
     return lines
 
 

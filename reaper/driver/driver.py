@@ -59,6 +59,9 @@ class Driver:
         clock: The `AwakeClock`.
         books: Of the ends.
         idle: Seconds of silence allowed where nothing else is said; 0 is off.
+        phase: 0..1: the share of an epoch after which the first one ends, if there was nothing to watch before; 0: all
+            of it. Give each of several processes that the same clients meet its own; otherwise their epochs end in the
+            same instant, later the silences do, and all of them want the processors at once.
         on_empty: Called when the last of `connections` has ended.
         connections: Watched now, by uid. Parked ones are not among them.
         cpu: CPU seconds that `look` and `act` have used.
@@ -101,6 +104,8 @@ class Driver:
             self._bucket = Bucket(check_timeout("reaps_per_second", reaps_per_second))
         self.idle = self.config.timeouts.idle if idle is None else idle
         self.in_force(self.idle)
+        self.phase = 0.0
+        self._cut = math.inf  # when the open epoch ends, if that is before its time
         self.on_empty: Callable[[], None] = _nothing
         self.clock = AwakeClock(clock, self.core.tick)
         self.books = Books(self.core, self.clock, journal, listener)
@@ -132,6 +137,8 @@ class Driver:
 
     def poke(self) -> None:
         """Something was armed: if it is due before the adapter would wake by itself, wake it."""
+        if self.phase and self.clock.expected == math.inf:
+            self._cut = self.core.epoch_ends - (1.0 - self.phase) * self.core.epoch_length
         due = self._next_wakeup() + self.clock.stalled
         if due < self.clock.expected:
             self.clock.expect(max(due - self.clock.stalled, self.clock.now()))
@@ -144,6 +151,8 @@ class Driver:
             now = self.now()
             if wake <= now:
                 wake = min(self.core.epoch_ends, self._bucket.ready(now))
+        if wake is not None and self._cut < wake:
+            wake = self._cut
         operations = self._purgatory.next_expiry()
         return min(math.inf if wake is None else wake, math.inf if operations is None else ms_to_seconds(operations))
 
@@ -153,7 +162,11 @@ class Driver:
         self.books.woke(self.clock.woke())
         now = self._looked_at = self.now()
         self._looked_when = self.clock.read()
-        self.core.close_epoch(now, at_least=self.core.epoch_length / 2)
+        if now >= self._cut:
+            self._cut = math.inf
+            self.core.close_epoch(now)
+        else:
+            self.core.close_epoch(now, at_least=self.core.epoch_length / 2)
         wake = self._next_wakeup()
         self.clock.expect(max(now, wake))
         if wake > now:

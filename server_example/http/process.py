@@ -52,6 +52,7 @@ async def serve(
         trio.open_nursery() as helpers,
         AsyncExitStack() as stack,
     ):
+        watcher.driver.phase = worker.rhythm.phase
         server = HttpServer(config, watcher)
         pressure = Pressure(limits_here()) if pressed else None
         server.desk = Desk(worker.board, worker.index, "http", watcher, lambda: metrics(server, pressure), pressure)

@@ -1,0 +1,161 @@
+"""The load generator's own lag: told apart from the server's by the kernel's stamps, and not made worse by judging."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from loadgen.drive import worker as module
+from loadgen.drive.arrival import GRAIN, waited
+from loadgen.drive.client import Client
+from loadgen.drive.connecting import SLOW, Window
+from loadgen.drive.machine import MachineWatch
+from loadgen.drive.order import Order
+from loadgen.judge.records import How
+from loadgen.judge.stalls import AtMost, Stalls
+from loadgen.judge.words import beyond
+from loadgen.plan.capacity import Share
+from loadgen.plan.plan import Law, make_plan
+from loadgen.plan.scenario import from_mix
+from loadgen.units import parse_target
+
+TICK = 0.1
+LAW = Law(timeout=10.0, tick=TICK)
+
+
+@contextmanager
+def connected() -> Iterator[tuple[socket.socket, socket.socket]]:
+    """A client's socket and the server's."""
+    with (
+        socket.create_server(("127.0.0.1", 0)) as listener,
+        socket.create_connection(listener.getsockname()) as near,
+        listener.accept()[0] as far,
+    ):
+        yield near, far
+
+
+def test_the_kernel_says_for_how_long_the_end_of_a_stream_was_not_read() -> None:
+    with connected() as (near, far):
+        far.sendall(b"x")
+        near.recv(1)
+        time.sleep(4 * GRAIN)  # that this byte came is older than that the stream has ended
+        before = time.monotonic()
+        far.close()
+        time.sleep(4 * GRAIN)
+        assert near.recv(1) == b""
+        assert 0 < waited(near.fileno()) <= time.monotonic() - before
+
+
+def test_what_is_no_tcp_connection_has_waited_for_no_known_time() -> None:
+    near, far = socket.socketpair()
+    with near, far:
+        assert waited(near.fileno()) == 0.0
+    assert waited(10**6) == 0.0
+
+
+@contextmanager
+def one_worker() -> Iterator[module.Worker]:
+    plan = make_plan(from_mix("silent"), 1, LAW, 30.0, 1, 1)
+    ours, theirs = multiprocessing.Pipe()
+    worker = module.Worker(Order(plan, parse_target("127.0.0.1:9"), "echo", Share(0, 1), 1, 1.0), theirs)
+    with ours, theirs, closing(worker.poller):
+        yield worker
+
+
+def close_seen(worker: module.Worker, near: socket.socket, lateness: float) -> None:
+    """The worker reads now that *near* is closed, *lateness* seconds after it was due."""
+    client = Client(0, 0, worker.plan.key(0), worker.plan.behaviour(0))
+    client.fd = os.dup(near.fileno())
+    client.final = True
+    now = time.monotonic()
+    client.established = client.sent = client.seen = now - LAW.timeout - lateness
+    worker.clients[client.fd] = client
+    worker.looked = now
+    worker.closed(client, How.FIN, now)
+
+
+def test_a_close_that_came_in_time_and_was_read_late_is_counted_as_our_own() -> None:
+    with one_worker() as worker, connected() as (near, far):
+        far.close()
+        close_seen(worker, near, lateness=TICK + 0.05)  # the server's: it has come just now
+        assert worker.counters.read_late == 0
+        time.sleep(0.1 + 2 * GRAIN)
+        close_seen(worker, near, lateness=TICK + 0.05)
+        assert worker.counters.read_late == 1
+        close_seen(worker, near, lateness=TICK / 2)
+        assert worker.counters.read_late == 1
+        assert len(worker.records) == 3
+
+
+@given(
+    lags=st.lists(st.tuples(st.floats(0, 50), st.floats(0, 20)), max_size=20),
+    start=st.floats(0, 50),
+    length=st.floats(0, 50),
+)
+def test_what_a_process_takes_its_stalls_for_is_never_less_than_they_were(
+    lags: list[tuple[float, float]], start: float, length: float
+) -> None:
+    stalls = Stalls()
+    for instant, lag in lags:
+        stalls.add(instant, lag)
+    both = Stalls()
+    both.merge(stalls)
+    both.merge(stalls)
+    assert (both.longest, both.together) == (stalls.longest, pytest.approx(stalls.together))
+    bound = AtMost(stalls)
+    assert bound.between(start, start + length) >= stalls.between(start, start + length)
+    assert bound.total(start, start + length) >= stalls.total(start, start + length) - 1e-6
+
+
+def test_a_close_that_is_late_costs_no_search_through_all_that_was_ever_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    def search(*arguments: Any) -> float:
+        raise AssertionError("a search for each late close makes a late process later, until it counts as lost")
+
+    monkeypatch.setattr(Stalls, "between", search)
+    monkeypatch.setattr(Stalls, "total", search)
+    with one_worker() as worker, connected() as (near, far):
+        far.close()
+        close_seen(worker, near, lateness=5.0)
+        assert worker.counters.categories == {"late": 1}
+
+
+def test_fewer_connections_wait_for_a_server_that_answers_slowly_and_never_none() -> None:
+    window = Window(10)
+    assert window.full(10)
+    assert not window.full(9)
+    for _ in range(7):
+        window.answered(2 * SLOW)
+    assert window.full(5)
+    for _ in range(1000):
+        window.answered(2 * SLOW)
+    assert window.full(1)
+    assert not window.full(0)
+    for _ in range(1000):
+        window.answered(SLOW / 2)
+    assert not window.full(9)
+    assert window.full(10)
+
+
+def test_the_words_say_whose_the_late_closes_are() -> None:
+    reaps = {"observed": 5_000, "late_raw": 40, "late_raw_own": 12}
+    assert beyond(reaps) == "40 beyond one tick before any allowance (0.80%), 12 of them read late by this program"
+    assert beyond({"observed": 5, "late_raw": 0, "late_raw_own": 0}) == "0 beyond one tick before any allowance"
+
+
+def test_memory_in_use_counts_what_the_kernel_holds_of_sockets() -> None:
+    watch = MachineWatch([])
+    watch.sample("before")
+    watch.sample("open")
+    watch.most_used = watch.samples["before"].used + 5_000_000
+    found = watch.result(0.0)
+    assert found["memory_bytes"]["most_used"] >= 5_000_000
+    assert found["process_bytes"] == {"server": None, "generator": None}
