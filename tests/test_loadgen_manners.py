@@ -27,7 +27,7 @@ from loadgen.drive.fleet import drive
 from loadgen.drive.recognise import recognise
 from loadgen.judge.observation import Counters, Observation
 from loadgen.judge.report import UNKNOWN_SERVER, build_report, report_schema
-from loadgen.judge.words import verdict_lines
+from loadgen.judge.words import headline, verdict_lines
 from loadgen.plan.plan import Law, Plan, make_plan
 from loadgen.plan.scenario import from_mix, load_scenario, parse_scenario
 from loadgen.units import BadArgument, parse_address, parse_target
@@ -171,23 +171,29 @@ def test_a_lost_process_costs_its_own_connections_only(blow: signal.Signals, mon
 
 
 @pytest.mark.slow
-def test_an_interrupted_run_is_inconclusive_with_status_130() -> None:
+@pytest.mark.parametrize("whole_group", [False, True])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_run_is_inconclusive_with_status_130(number: signal.Signals, whole_group: bool) -> None:
     with faulty_server("correct") as server:
         process = subprocess.Popen(
             [
                 sys.executable, "-m", "loadgen", "run", "--target", f"127.0.0.1:{server.port}", "--timeout", "1s",
                 "--duration", "50s", "--connections", "10", "--json",
             ],
-            cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
         )  # fmt: skip
         assert process.stderr is not None
         while "hold" not in process.stderr.readline():
             pass
-        process.send_signal(signal.SIGINT)
+        if whole_group:
+            os.killpg(process.pid, number)
+        else:
+            process.send_signal(number)
         out, _ = process.communicate(timeout=20)
     report = json.loads(out)
     assert (process.returncode, report["verdict"]) == (130, "inconclusive")
-    assert report["reasons"][0].startswith("interrupted after")
+    (reason,) = report["reasons"]
+    assert reason.startswith("interrupted after")
 
 
 def simulated(plan: Plan) -> Observation:
@@ -221,10 +227,15 @@ def test_the_headline_of_a_failed_run_says_what_failed_and_no_line_is_wider_than
         final = int(plan.behaviour(connection).kind == "silent")
         seen.records.append(Record(connection, 7, How.FIN, final, 0, 0, 1, 0.0, 0.0, 1.0, 1.0, 1.1, 1.1))
     lines = verdict_lines(report_of(plan, seen))
-    (headline,) = [line for line in lines if line.startswith("verdict")]
-    assert headline.startswith("verdict      FAIL: ")
-    assert {word.strip(",") for word in headline.split()[2:]} >= {"early", "false"}
+    (line,) = [line for line in lines if line.startswith("verdict")]
+    assert line.startswith("verdict      FAIL: ")
+    assert {word.strip(",") for word in line.split()[2:]} >= {"early", "false"}
     assert max(map(len, lines)) < 80
+
+
+def test_the_headline_of_a_run_that_was_ended_early_says_why() -> None:
+    seen = Observation(0.0, 1.0, 2.0, [processes.nothing(Counters(failed=8))], because="no route to there: is it?")
+    assert headline(report_of(plan_of(), seen)) == "FAIL: no route to there"
 
 
 @pytest.mark.parametrize(

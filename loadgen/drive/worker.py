@@ -426,8 +426,9 @@ class Worker:
 
 
 def main(order: Order, control: Connection) -> None:
-    """Entry point of a child process. Ctrl-C reaches the parent alone, which decides when all stop."""
+    """Entry point of a child process. Signals to the whole group are the parent's, which decides when all stop."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     raise_descriptor_limit()
     with suppress(EOFError, BrokenPipeError, ConnectionResetError):  # the parent is gone, and nothing left to do
         Worker(order, control).run()

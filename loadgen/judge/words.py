@@ -88,6 +88,13 @@ def headline(report: dict[str, Any]) -> str:
     verdict, reaps = report["verdict"], report["reaps"]
     if verdict == "pass":
         return f"PASS: {reaps['observed']:,} of {reaps['expected']:,} reaps, each within the law"
+    if (
+        verdict == "fail"
+        and report["partial"]
+        and not report["interrupted"]
+        and not report["loadgen"]["processes_lost"]
+    ):
+        return f"FAIL: {report['reasons'][0].partition(': ')[0]}"  # it was ended early, and this is why
     bad = [f"{reaps[name]:,} {name}" for name in BAD if reaps[name]]
     failed = report["connections"]["failed"]
     if failed:
