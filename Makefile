@@ -12,6 +12,7 @@
 #   make bench-pipeline             Spark, DuckDB and Polars at 50M events, and growth to 100M: hours; 15 GB below out/
 #   make campaign [MINUTES=60]      trials that last: lifetimes, signals, restarts, killed workers, full disks, attackers
 #   make interop                    attack tools, a reverse proxy and other servers against the HTTP server
+#   make docs                       the documentation as a site, into out/site/; a warning is an error
 #   make lint                       ruff and mypy
 #   make clean                      forget .venv and out/
 
@@ -23,7 +24,7 @@ BIN := .venv/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
 .PHONY: demo uvicorn-demo attach-demo pipeline-demo interop campaign bench bench-quick bench-pipeline test test-quick \
-        lint clean
+        docs lint clean
 .DEFAULT_GOAL := demo
 
 demo: .venv/.demo
@@ -63,6 +64,10 @@ test: .venv/.dev
 
 test-quick: .venv/.dev
 	@$(BIN)/python -m pytest -q -n $(JOBS) -m "not slow and not spark" $(PYTEST)
+
+docs: .venv/.dev
+	@$(BIN)/python -m sphinx -q -W --keep-going -b html -c docs -d out/site-doctrees . out/site
+	@echo "out/site/index.html"
 
 lint: .venv/.dev
 	$(BIN)/ruff check .

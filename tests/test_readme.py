@@ -9,25 +9,40 @@ import socket
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from pyarrow.parquet import read_table
+from websockets.sync.client import connect
 
 from reaper.config import OPTIONS
+from reaper.config.balancers import BALANCERS
 
 ROOT = Path(__file__).parent.parent
-PAGES = {path: (ROOT / path).read_text() for path in ("README.md", "docs/guide.md", "docs/scale.md")}
+PROGRAMS = {  # page -> how many servers it shows
+    "README.md": 1,
+    "docs/guide.md": 5,
+    "docs/scale.md": 2,
+    "docs/tutorial.md": 3,
+    "docs/howto/drain.md": 1,
+    "docs/howto/websockets.md": 1,
+}
+MARKDOWN = (*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), ROOT / "examples" / "README.md")
+PAGES = {path: (ROOT / path).read_text() for path in PROGRAMS}
 SNIPPETS = [(page, text) for page in PAGES for text in re.findall(r"```python\n(.*?)```", PAGES[page], re.DOTALL)]
 SERVERS = [(page, text) for page, text in SNIPPETS if "8080" in text]
+# The tutorial's first server closes no client, and a WebSocket is no echo: these have tests of their own.
+ECHOES = [(page, text) for page, text in SERVERS if "import reaper" in text and "wsproto" not in text]
 SOON = 20.0
 
 
 class Server:
     """A program of the documentation, with a timeout of one second, on an address where nothing else listens."""
 
-    def __init__(self, text: str, directory: Path) -> None:
+    def __init__(self, text: str, directory: Path, *, idle: int = 1) -> None:
         host = "127." + ".".join(
             str(byte) for byte in (directory.stat().st_ino % (1 << 22) + (1 << 23)).to_bytes(3, "big")
         )
@@ -35,7 +50,7 @@ class Server:
             self.address = free.getsockname()
         assert text.count('"127.0.0.1"') == 1
         text = text.replace('"127.0.0.1"', repr(host)).replace("8080", str(self.address[1]))
-        text = text.replace("idle=30", "idle=1").replace("grace=5", "grace=1")
+        text = re.sub(r"idle=(30|2)\b", f"idle={idle}", text).replace("grace=5", "grace=1")
         (directory / "reaper.toml").write_text('[timeouts]\nidle = "1s"\n')
         (directory / "server.py").write_text(text)
         self.process = subprocess.Popen(
@@ -105,7 +120,8 @@ def rest(client: socket.socket) -> bytes:
 
 
 def test_each_page_has_the_programs_that_it_promises() -> None:
-    assert [page for page, _ in SERVERS] == ["README.md"] + ["docs/guide.md"] * 6 + ["docs/scale.md"] * 2
+    assert Counter(page for page, _ in SERVERS) == PROGRAMS
+    assert len(SERVERS) - len(ECHOES) == 2
 
 
 def trial(text: str, directory: Path) -> None:
@@ -136,12 +152,12 @@ def trial(text: str, directory: Path) -> None:
 @pytest.fixture(scope="module")
 def trials(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Future[None]]]:
     """All programs at once, for they spend their time waiting."""
-    with ThreadPoolExecutor(len(SERVERS)) as pool:
-        yield [pool.submit(trial, text, tmp_path_factory.mktemp(f"program-{n}")) for n, (_, text) in enumerate(SERVERS)]
+    with ThreadPoolExecutor(len(ECHOES)) as pool:
+        yield [pool.submit(trial, text, tmp_path_factory.mktemp(f"program-{n}")) for n, (_, text) in enumerate(ECHOES)]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", range(len(SERVERS)), ids=[f"{page}-{n}" for n, (page, _) in enumerate(SERVERS)])
+@pytest.mark.parametrize("number", range(len(ECHOES)), ids=[f"{page}-{n}" for n, (page, _) in enumerate(ECHOES)])
 def test_a_program_of_the_documentation_survives_its_clients_and_closes_the_silent(
     trials: list[Future[None]], number: int
 ) -> None:
@@ -183,6 +199,60 @@ def test_the_uvicorn_line_of_the_readme_closes_a_silent_client_and_answers_anoth
         server.communicate()
 
 
+@pytest.mark.slow
+def test_the_websocket_server_keeps_a_client_that_answers_pings_and_closes_one_that_does_not(tmp_path: Path) -> None:
+    (text,) = (text for _, text in SERVERS if "wsproto" in text)
+    server = Server(text, tmp_path)
+    try:
+        server.connect().close()  # it listens
+        host, port = server.address
+        with connect(f"ws://{host}:{port}/") as answers, server.connect() as mute:
+            mute.sendall(
+                b"GET / HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+                b"Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\nSec-WebSocket-Version: 13\r\n\r\n"
+            )
+            assert rest(mute).endswith(b"\x89\x00")  # a ping, and after its grace the end
+            time.sleep(1.5)  # longer than timeout and grace together; the client's own thread answers the pings
+            answers.send("still here")
+            assert answers.recv(timeout=SOON) == "still here"
+    finally:
+        server.process.kill()
+        server.process.communicate()
+
+
+@pytest.mark.slow
+def test_the_tutorial_leaks_then_holds_then_leaves_a_journal(tmp_path: Path) -> None:
+    """Its servers and its load generator, as its reader starts them; only the port is another."""
+    page = (ROOT / "docs" / "tutorial.md").read_text()
+    (line,) = set(re.findall(r"^    reaper-loadgen (run .*)$", page, re.MULTILINE))
+    verdicts = []
+    for name, text in zip(
+        ["leaky", "guarded", "logged"], re.findall(r"```python\n(.*?)```", page, re.DOTALL), strict=True
+    ):
+        assert f"`{name}.py`" in page
+        (tmp_path / name).mkdir()
+        server = Server(text, tmp_path / name, idle=2)
+        try:
+            server.connect().close()
+            host, port = server.address
+            command = [sys.executable, "-m", "loadgen", *line.replace("127.0.0.1:8080", f"{host}:{port}").split()]
+            done = subprocess.run([*command, "--quiet"], cwd=ROOT, capture_output=True, text=True, timeout=60)
+            verdicts.append((name, done.returncode, re.findall(r"verdict +(\w+)", done.stdout)))
+            server.stop(signal.SIGINT)
+        finally:
+            server.process.kill()
+            server.process.communicate()
+    assert verdicts == [("leaky", 1, ["FAIL"]), ("guarded", 0, ["PASS"]), ("logged", 0, ["PASS"])]
+    (file,) = (tmp_path / "logged" / "journal").glob("*.parquet")
+    assert read_table(file, columns=["kind"]).to_pydict()["kind"].count("reap") == 150
+
+
+def test_the_page_about_proxies_knows_what_check_knows() -> None:
+    page = (ROOT / "docs" / "howto" / "proxies.md").read_text()
+    rows = dict(re.findall(r"^\| [^|]* \| `(\w+)` \| (\d+) s", page, re.MULTILINE))
+    assert rows == {name: f"{balancer.idle:.0f}" for name, balancer in BALANCERS.items()}
+
+
 def cpu(pid: int) -> float:
     """CPU seconds that the process has used."""
     fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
@@ -201,9 +271,7 @@ def test_readme_fits_two_screens() -> None:
     assert len(PAGES["README.md"].splitlines()) <= 90
 
 
-@pytest.mark.parametrize(
-    "path", sorted(str(p.relative_to(ROOT)) for p in (*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")))
-)
+@pytest.mark.parametrize("path", sorted(str(p.relative_to(ROOT)) for p in MARKDOWN))
 def test_links_point_to_what_exists(path: str) -> None:
     page = ROOT / path
     for link in re.findall(r"\]\(([^)]+)\)", page.read_text()):
@@ -219,7 +287,7 @@ def test_links_point_to_what_exists(path: str) -> None:
 
 @pytest.mark.parametrize(
     "path",
-    sorted(str(p.relative_to(ROOT)) for p in (*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")) if p.stem != "CHANGELOG"),
+    sorted(str(p.relative_to(ROOT)) for p in MARKDOWN if p.stem != "CHANGELOG"),
 )
 def test_names_and_files_that_pages_mention_exist(path: str) -> None:
     text = (ROOT / path).read_text()
@@ -259,11 +327,13 @@ def test_what_the_makefile_runs_exists() -> None:
 def commands() -> dict[tuple[str, ...], set[str]]:
     """`python -m` commands of all pages, without their arguments -> the flags that the pages give them."""
     found: dict[tuple[str, ...], set[str]] = {}
-    for page in (*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), ROOT / "examples" / "README.md"):
+    for page in MARKDOWN:
         if page.stem == "CHANGELOG":
             continue
         used = r"python -m ((?:reaper|loadgen|server_example|benchmarks|scripts)[\w.]*)([^\n`#]*)"
-        for module, rest in re.findall(used, page.read_text()):
+        text = page.read_text().replace("\n    reaper-loadgen ", "\n    python -m loadgen ")
+        text = text.replace("\n    reaper pipeline ", "\n    python -m reaper.pipeline ")
+        for module, rest in re.findall(used, text):
             flags = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", rest))
             first = next(iter(rest.split()), "")
             for command in first.split("|") if re.fullmatch(r"[a-z][a-z|-]*", first) else [""]:

@@ -31,7 +31,7 @@ log = logging.getLogger("reaper")
 
 
 class AsyncioReaper:
-    """Watches the connections of one asyncio loop. Made by `open_reaper`, or by hand within a coroutine and `start`ed.
+    """Watches the connections of one asyncio loop. Made by `open_reaper`, or by hand in a coroutine: then `start()` it.
 
     Args:
         config: Tick, wheel size and the default idle timeout; None for the defaults.

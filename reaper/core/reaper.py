@@ -30,7 +30,9 @@ class IdleReaper(Law):
     All times are float seconds on one monotonic clock of the caller's. Not thread-safe: one event loop, one core.
 
     Args:
-        tick, epochs_per_tick, on_error: As in `Law`.
+        tick: Precision, seconds, > 0: how late a reap may be.
+        epochs_per_tick: Epochs per tick, 1 to 1,000,000: with 2, half a tick stays in hand for a loop that wakes late.
+        on_error: Called with (error, expiry) when a hook raises. None: see `expire`.
         wheel_size: Ticks in the ring's span and slots per wheel level, >= 2. What is due later waits in the wheel.
     Raises:
         InvalidArgument: by name and value.

@@ -54,7 +54,6 @@ class TrioReaper:
             config's. It counts every lease that comes due, also those of `register` and `deadline`.
         seed: For the same jitter every time.
     Attributes:
-        config: In force.
         driver: Decides. Its `core` is the `IdleReaper`.
         idle: Seconds of silence allowed where nothing else is said; 0 is off.
     Raises:
