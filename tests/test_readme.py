@@ -314,7 +314,7 @@ def test_commands_of_the_makefile_exist() -> None:
 
 def test_what_the_makefile_runs_exists() -> None:
     makefile = (ROOT / "Makefile").read_text()
-    modules = {name for name in re.findall(r"python -m ([a-z_.]+)", makefile) if name not in ("venv", "pytest", "sphinx")}
+    modules = set(re.findall(r"python -m ([a-z_.]+)", makefile)) - {"venv", "pytest", "sphinx"}
     assert {"benchmarks", "benchmarks.pipeline.run"} <= modules
     for name in modules:
         path = ROOT / name.replace(".", "/")
