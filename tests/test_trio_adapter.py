@@ -229,6 +229,24 @@ async def test_an_answered_probe_spares_and_an_unanswered_one_reaps(autojump_clo
     assert r.driver._purgatory.watched == 0
 
 
+async def test_a_probe_with_more_time_than_the_timeout_is_sent_again_after_each_answer(autojump_clock):
+    pings = []
+
+    async def ping(connection):
+        pings.append(trio.current_time())
+        if len(pings) < 4:
+            await trio.sleep(0.5)
+            connection.touch()
+
+    async with open_reaper(tick=1.0) as r:
+        with r.watch(None, idle=5, probe=ping, grace=20) as connection:
+            await trio.sleep_forever()
+    assert len(pings) == 4
+    assert all(later - earlier < 8 for earlier, later in itertools.pairwise(pings))
+    assert trio.current_time() >= pings[-1] + 19.99
+    assert connection.reason == "unanswered"
+
+
 async def test_a_probe_that_raises_is_no_answer_and_is_logged(autojump_clock, caplog):
     async def ping(connection):
         raise OSError("no ping today")

@@ -24,13 +24,14 @@ class Connection(Watched):
     that cancellation and no other, and `reaped` and `reason` tell about it afterwards. Its attributes are `Watched`'s.
     """
 
-    __slots__ = ("_before", "_ended", "_given", "_soon", "_task", "_transport")
+    __slots__ = ("_before", "_ended", "_entered", "_given", "_soon", "_task", "_transport")
 
     def __init__(self, driver: Steers, uid: int, transport: Any, ended: Callable[[], object]) -> None:
         super().__init__(driver, uid)
         self._transport = transport
         self._ended = ended
         self._task: asyncio.Task[Any] | None = None
+        self._entered = False
         self._before = 0  # cancellations of the task that were under way when it entered
         self._given = False  # whether the task has been cancelled by us
         self._soon: asyncio.Handle | None = None  # what will cancel it when it waits
@@ -44,6 +45,9 @@ class Connection(Watched):
         task = asyncio.current_task()
         if task is None:
             raise RuntimeError("a watch is entered in a task; for a protocol use reaper.asyncio.guard or .Protocol")
+        if self._entered:
+            raise RuntimeError(f"{self!r} was entered before; watch again for another block")
+        self._entered = True
         self._task = task
         self._before = task.cancelling()
         if self.reaped:

@@ -10,6 +10,8 @@ from collections.abc import Callable
 from typing import Any
 
 from ..config.settings import ReaperConfig
+from ..driver.slices import PROBE_GRACE
+from ..driver.watched import check_watch
 from .protocols import guard
 
 Options = dict[str, Any]
@@ -29,8 +31,11 @@ def loop_factory(
         handshake: Seconds for a TLS handshake, which asyncio gives 60; None: `timeouts.handshake`, 10 s by default.
         base: The class of loop; None: uvloop's if it is installed, else asyncio's.
         wrap: Instead of `guard` with *idle*: given a protocol factory, returns the one to use.
+    Raises:
+        InvalidArgument: idle is NaN, negative or infinite.
     """
     kind: Any = default_loop() if base is None else base
+    check_watch(idle, "idle", None, PROBE_GRACE)
     seconds = ReaperConfig().timeouts.handshake if handshake is None else handshake
 
     class Loop(kind):  # type: ignore[misc]

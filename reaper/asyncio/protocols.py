@@ -16,10 +16,10 @@ from ..core.lease import Expiry, Lease
 from ..core.ticks import check_timeout, seconds_to_tick
 from ..driver import sockets
 from ..driver.driver import Driver
-from ..driver.watched import Ward, Watched
+from ..driver.watched import OR_OFF, Ward, Watched, check_handler, is_off
 from ..errors import NotInstalled
 from . import transports
-from .reaper import AsyncioReaper, reaper_of
+from .reaper import AsyncioReaper, check_reaper, reaper_of
 
 Busy = Callable[[Any], bool]
 """Whether the server works on something for the connection of this transport, which is then not idle."""
@@ -51,7 +51,7 @@ class Protocol(asyncio.Protocol):
     being worked on: `with self.connection.in_use(): ...`, or `suspend()` and `resume()` of it.
 
     Attributes:
-        idle: Seconds of silence allowed; 0 switches the timeout off; None takes the config's `timeouts.idle`.
+        idle: Seconds of silence allowed; 0 switches the timeout off; None takes the reaper's own `idle`.
         reaper: Watches; None: the loop's own.
         connection: What it watches, from `connection_made` on.
     """
@@ -102,7 +102,7 @@ class Guard(Ward):
             self._transport = weakref.ref(transport, self._gone)
         except TypeError:  # uvloop's with TLS: it is let go when it is due
             self._transport = lambda: transport
-        self._idle = driver.later(driver.config.timeouts.idle if idle is None else idle)  # until it is next asked
+        self._idle = driver.later(driver.idle if idle is None else idle)  # until it is next asked
         self._for_writing = (self._idle, "idle")
         self.lease = driver.register(self, self._idle)
         driver.books.opened(self.lease, transports.socket_of(transport))
@@ -246,18 +246,22 @@ def guard(
     Args:
         protocol_factory: The server's own; its protocols know nothing of it.
         idle: Seconds in which no byte came, and the peer took none; 0 switches the timeout off; None takes the
-            config's `timeouts.idle`.
+            reaper's own `idle`.
         busy: Called with the transport when it is due: whether the server works on something for it. Without it a
             response that takes longer than *idle* to begin is cut: the kernel does not know who is slow.
         reaper: Watches; None: the loop's own.
     Raises:
-        InvalidArgument: idle is NaN, negative or infinite.
+        InvalidArgument: by name and value.
         NotInstalled: the kernel is not Linux's, and does not say when bytes last moved.
     Cost: nothing per packet; a question to the kernel (0.7 us) per connection and *idle* seconds.
     Timing: as everywhere, and at most two hundredths of a second later.
     """
-    if idle is not None and idle != 0:
-        check_timeout("idle", idle)
+    check_handler("protocol_factory", protocol_factory, "callable that makes a protocol")
+    if idle is not None and not is_off(idle):
+        check_timeout("idle", idle, OR_OFF)
+    if busy is not None:
+        check_handler("busy", busy, "function of a transport, or None")
+    check_reaper(reaper)
     _kernel_must_tell()
 
     def watch(transport: Any) -> None:

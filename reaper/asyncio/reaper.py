@@ -18,10 +18,12 @@ from ..core.ticks import check_timeout
 from ..driver.driver import Driver
 from ..driver.slices import PROBE_GRACE
 from ..driver.watched import Probe, Ward
+from ..errors import InvalidArgument, shown
 from ..journal import Journal
 from ..metrics import LoopStatistics
 from ..policy.rates import Sweep
 from .connection import Connection
+from .transports import socket_of
 from .waking import Alarm, after_two_passes, clock_of, let_the_loop_read
 
 LOOKS_PER_TICK = 4
@@ -35,6 +37,7 @@ class AsyncioReaper:
 
     Args:
         config: Tick, wheel size and the default idle timeout; None for the defaults.
+        idle: Seconds of silence allowed where nothing else is said; 0 is off; None: the config's `timeouts.idle`.
         tick, wheel_size: Instead of those of *config*.
         journal: Where the life of every connection is written, on the clock of `journal_clock`; closing it is yours.
         listener: What the journal calls them.
@@ -52,6 +55,7 @@ class AsyncioReaper:
         self,
         config: ReaperConfig | None = None,
         *,
+        idle: float | None = None,
         tick: float | None = None,
         wheel_size: int | None = None,
         journal: Journal | None = None,
@@ -68,6 +72,7 @@ class AsyncioReaper:
             self._rest,
             self._run_probe,
             config,
+            idle=idle,
             tick=tick,
             wheel_size=wheel_size,
             journal=journal,
@@ -81,7 +86,7 @@ class AsyncioReaper:
         self._alarm = Alarm(self.loop, clock, self._wake)
         self.accepting = True  # `start_server` turns newcomers away while it is not; set by `relieve`
         self.sweep = Sweep(self._schedule, self.core.tick / LOOKS_PER_TICK)
-        self._running = False
+        self._state = "not started"
         self._passing = False  # whether a wake is between its two steps
         self._probes: set[asyncio.Task[None]] = set()
         self._empty: asyncio.Future[None] | None = None
@@ -89,6 +94,14 @@ class AsyncioReaper:
     def __len__(self) -> int:
         """How many connections are watched now."""
         return len(self.driver.connections)
+
+    def __repr__(self) -> str:
+        return f"<AsyncioReaper tick={self.core.tick:g} s, {self._state}, {len(self)} connections>"
+
+    @property
+    def running(self) -> bool:
+        """Whether it reaps."""
+        return self._state == "running"
 
     # ---- waking --------------------------------------------------------------------------------------------------
 
@@ -98,20 +111,20 @@ class AsyncioReaper:
         Raises:
             RuntimeError: it runs already.
         """
-        if self._running:
+        if self.running:
             raise RuntimeError("this reaper runs already")
-        self._running = True
+        self._state = "running"
         self._rest()
 
     def stop(self) -> None:
         """Reap no longer. What is watched stays open."""
-        self._running = False
+        self._state = "stopped"
         self._alarm.cancel()
         for probe in self._probes:
             probe.cancel()
 
     def _rest(self) -> None:
-        if self._running and not self._passing:
+        if self.running and not self._passing:
             self._alarm.set(self.driver.rest())
 
     def _wake(self) -> None:
@@ -123,7 +136,7 @@ class AsyncioReaper:
 
     def _act(self) -> None:
         self._passing = False
-        if not self._running:
+        if not self.running:
             return
         try:
             self.driver.act()
@@ -151,7 +164,12 @@ class AsyncioReaper:
         """`IdleReaper.register` as of now: a lease of your own, for what is not a `with` block.
 
         *on* is called by the loop and must not block; when it raises, that is logged.
+
+        Raises:
+            InvalidArgument, DuplicateUid: as there.
+            RuntimeError: the reaper does not run.
         """
+        self._must_run()
         return self.driver.register(uid, timeout, on, reason=reason)
 
     def watch(
@@ -166,8 +184,8 @@ class AsyncioReaper:
         """Watch a connection for the length of a `with` block in a task.
 
         Args:
-            transport: Its transport or `StreamWriter`; bytes that are unread in its socket are a sign of life.
-            idle: Seconds of silence allowed; 0 switches the timeout off; None takes the config's `timeouts.idle`.
+            transport: Its transport or `StreamWriter`, or None; bytes that are unread in its socket are a sign of life.
+            idle: Seconds of silence allowed; 0 switches the timeout off; None takes the reaper's own `idle`.
             reason: What `connection.reason` says after a reap.
             probe: Called, as a task, with the connection when it has been silent for *idle*: it sends something that
                 the peer must answer. Any touch is an answer. What it raises is logged.
@@ -175,20 +193,29 @@ class AsyncioReaper:
         Returns:
             The `Connection`, watched from now on. Enter it at once.
         Raises:
-            InvalidArgument: idle is NaN, negative or infinite, or grace is, or grace is 0.
+            InvalidArgument: by name and value. Nothing is left behind.
+            RuntimeError: the reaper does not run.
         Timing: the body is cancelled no earlier than *idle* seconds after the last `touch()`, and no later than that
             plus one tick plus what the loop stalled for.
         Cost: one lease. No task, no timer.
         """
+        self._must_run()
+        if transport is not None and not hasattr(transport, "get_extra_info"):
+            raise InvalidArgument(f"transport must be a transport, a StreamWriter or None, got {shown(transport)}")
         connection: Connection = self.driver.watch(
             lambda uid: Connection(self.driver, uid, transport, self._ended),
-            None if transport is None else transport.get_extra_info("socket"),
+            socket_of(transport),
             idle,
             reason=reason,
             probe=probe,
             grace=grace,
         )
         return connection
+
+    def _must_run(self) -> None:
+        if not self.running:
+            hint = "start() it first" if self._state == "not started" else "it was stopped"
+            raise RuntimeError(f"this reaper does not run, so it would never close anything: {hint}")
 
     def _ended(self) -> None:
         if self._empty is not None and not self.driver.connections and not self._empty.done():
@@ -229,6 +256,12 @@ class AsyncioReaper:
         return self.driver.statistics()
 
 
+def check_reaper(reaper: object) -> None:
+    """Make sure that *reaper* is one, or None. Raises InvalidArgument: it is anything else."""
+    if not isinstance(reaper, AsyncioReaper | None):
+        raise InvalidArgument(f"reaper must be an AsyncioReaper or None, got {shown(reaper)}")
+
+
 _OF_LOOPS: dict[asyncio.AbstractEventLoop, AsyncioReaper] = {}
 
 
@@ -251,6 +284,7 @@ def reaper_of(loop: asyncio.AbstractEventLoop | None = None, config: ReaperConfi
 async def open_reaper(
     config: ReaperConfig | None = None,
     *,
+    idle: float | None = None,
     tick: float | None = None,
     wheel_size: int | None = None,
     journal: Journal | None = None,
@@ -262,6 +296,7 @@ async def open_reaper(
     """A running `AsyncioReaper` for the length of an `async with` block. Arguments as there."""
     reaper = AsyncioReaper(
         config,
+        idle=idle,
         tick=tick,
         wheel_size=wheel_size,
         journal=journal,

@@ -11,9 +11,10 @@ import ssl as ssl_module
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from ..core.ticks import check_timeout
+from ..driver.slices import PROBE_GRACE
+from ..driver.watched import Probe, check_handler, check_watch
 from .connection import Connection
-from .reaper import AsyncioReaper, reaper_of
+from .reaper import AsyncioReaper, check_reaper, reaper_of
 from .transports import close
 
 LIMIT = 65536
@@ -78,6 +79,8 @@ async def start_server(
     port: Any = None,
     *,
     idle: float | None = None,
+    probe: Probe | None = None,
+    grace: float = PROBE_GRACE,
     reaper: AsyncioReaper | None = None,
     limit: int = LIMIT,
     **options: Any,
@@ -90,15 +93,17 @@ async def start_server(
         client_connected_cb: A coroutine function, as in `asyncio.start_server`; a plain one is called at once and the
             connection then lives until its writer is closed.
         host, port, limit, options: As in `asyncio.start_server`.
-        idle: Seconds of silence allowed: no byte received. 0 switches the timeout off; None takes the config's
-            `timeouts.idle`. Sending does not count: it says nothing about the peer.
+        idle: Seconds of silence allowed: no byte received. 0 switches the timeout off; None takes the
+            reaper's own `idle`. Sending does not count: it says nothing about the peer.
+        probe, grace: As in `AsyncioReaper.watch`.
         reaper: Watches; None: the loop's own.
     With TLS the handshake has 10 s (`timeouts.handshake`), unless *options* say otherwise.
     Raises:
         InvalidArgument: by name and value; and whatever `asyncio.start_server` raises.
     """
-    if idle is not None and idle != 0:
-        check_timeout("idle", idle)
+    check_handler("client_connected_cb", client_connected_cb)
+    check_watch(idle, "idle", probe, grace)
+    check_reaper(reaper)
     loop = asyncio.get_running_loop()
     watcher = reaper_of(loop) if reaper is None else reaper
     if isinstance(options.get("ssl"), ssl_module.SSLContext):
@@ -108,7 +113,7 @@ async def start_server(
         if not watcher.accepting:
             close(writer.transport)
             return
-        connection = watcher.watch(writer, idle)
+        connection = watcher.watch(writer, idle, probe=probe, grace=grace)
         assert isinstance(reader, WatchedReader)
         reader.connection = connection
         connection.waits_for_bytes(False)

@@ -112,6 +112,9 @@ class Guard:
     def __len__(self) -> int:
         return len(self._watch.table)
 
+    def __repr__(self) -> str:
+        return f"<Guard of {len(self)} sockets, {self.closed} closed so far>"
+
     @property
     def closed(self) -> int:
         """Connections shut down so far."""

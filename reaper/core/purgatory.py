@@ -116,6 +116,9 @@ class Purgatory:
         self._expiring: deque[TimerEntry[DelayedOperation]] = deque()  # handed out by the timer queue, not yet expired
         self._now: int | None = None
 
+    def __repr__(self) -> str:
+        return f"<Purgatory delayed={self._delayed} watched={self._watched}>"
+
     @property
     def watched(self) -> int:
         """Entries in all watch lists: the keys of every waiting operation. Exact. O(1)."""

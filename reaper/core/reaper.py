@@ -60,6 +60,9 @@ class IdleReaper(Law):
     def __len__(self) -> int:
         return len(self._leases)
 
+    def __repr__(self) -> str:
+        return f"<IdleReaper tick={self.tick:g} s, {len(self)} registered>"
+
     def __contains__(self, uid: Hashable) -> bool:
         return uid in self._leases
 

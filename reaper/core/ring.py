@@ -54,6 +54,9 @@ class IdleRing:
     def __len__(self) -> int:
         return self._len
 
+    def __repr__(self) -> str:
+        return f"<IdleRing timeout_ticks={self.timeout_ticks} tick={self.tick} uids={self._len}>"
+
     def __contains__(self, uid: Hashable) -> bool:
         return self._index.get(uid, _GONE) is not _GONE
 

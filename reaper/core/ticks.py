@@ -82,15 +82,16 @@ def check_instant(name: str, value: float) -> float:
     return _finite(name, value, "a finite number of seconds")
 
 
-def check_timeout(name: str, value: float) -> float:
+def check_timeout(name: str, value: float, also: str = "") -> float:
     """Return *value* as a float when it is a duration: finite and greater than zero seconds.
 
     Raises:
-        InvalidArgument: it is anything else; the message carries *name* and the value.
+        InvalidArgument: it is anything else; the message carries *name*, what is accepted *also*, and the value.
     """
-    number = _finite(name, value, "a finite number of seconds > 0")
+    wanted = f"a finite number of seconds > 0{also}" if also else "a finite number of seconds > 0"
+    number = _finite(name, value, wanted)
     if number <= 0:
-        raise InvalidArgument(f"{name} must be a finite number of seconds > 0, got {shown(value)}")
+        raise InvalidArgument(f"{name} must be {wanted}, got {shown(value)}")
     return number
 
 

@@ -26,16 +26,16 @@ from ..core.purgatory import DelayedOperation, Purgatory
 from ..core.reaper import IdleReaper
 from ..core.ticks import check_timeout, ms_to_seconds, seconds_to_ms_deadline, seconds_to_ms_now
 from ..core.wheel import TimingWheel
-from ..errors import InvalidArgument
+from ..errors import InvalidArgument, shown
 from ..journal import Journal
 from ..metrics import LoopStatistics
-from ..policy.herd import Bucket, Jitter, check_share
+from ..policy.herd import Bucket, Jitter, check_rate, check_share
 from .awake import AwakeClock
 from .books import Books, log_hook_error
 from .operations import Answer, Leave
 from .slices import PROBE_GRACE, REAPS_PER_SLICE, fair_slice
 from .sockets import unread
-from .watched import DeadlineKey, Probe, Ward, Watched, check_probe
+from .watched import OR_OFF, DeadlineKey, Probe, Ward, Watched, check_watch, is_off
 
 
 class Driver:
@@ -86,7 +86,11 @@ class Driver:
         seed: int | None = None,
     ) -> None:
         if not isinstance(config, ReaperConfig | None):
-            raise InvalidArgument(f"config must be a ReaperConfig or None, got {config!r}")
+            raise InvalidArgument(f"config must be a ReaperConfig or None, got {shown(config)}")
+        if not isinstance(journal, Journal | None):
+            raise InvalidArgument(f"journal must be a Journal or None, got {shown(journal)}")
+        if not isinstance(listener, str | None):
+            raise InvalidArgument(f"listener must be a str or None, got {shown(listener)}")
         self.config = ReaperConfig() if config is None else config
         # Two epochs a tick: half of the promised tick stays in hand for a loop that wakes late.
         self.core = IdleReaper(
@@ -101,7 +105,7 @@ class Driver:
         self._jitter = Jitter(share, self.core.tick, seed)
         self._bucket: Bucket | None = None
         if not is_off(reaps_per_second):
-            self._bucket = Bucket(check_timeout("reaps_per_second", reaps_per_second))
+            self._bucket = Bucket(check_rate("reaps_per_second", reaps_per_second))
         self.idle = self.config.timeouts.idle if idle is None else idle
         self.in_force(self.idle)
         self.phase = 0.0
@@ -234,6 +238,8 @@ class Driver:
                 pardoned.append(lease)
                 continue
             if ward.probe is not None and ward.lease is lease:
+                # Asked before it is spared, which looks like activity: was the probe before this one answered?
+                self._purgatory.check_and_complete((Answer, uid))
                 quiet[lease] = ward  # type: ignore[assignment]
             descriptor = ward.descriptor
             if descriptor >= 0:
@@ -299,11 +305,11 @@ class Driver:
 
     def in_force(self, idle: float) -> float | None:
         """The core's timeout for *idle* seconds; None, which is off, for 0."""
-        return None if is_off(idle) else check_timeout("idle", idle)
+        return None if is_off(idle) else check_timeout("idle", idle, OR_OFF)
 
     def later(self, idle: float) -> float | None:
         """The core's timeout for a new connection, *idle* and its jitter; None, which is off, for 0."""
-        return None if is_off(idle) else self._jitter.later(check_timeout("idle", idle))
+        return None if is_off(idle) else self._jitter.later(check_timeout("idle", idle, OR_OFF))
 
     def check(self, idle: float | None, reason: str, probe: Probe | None, grace: float) -> None:
         """Refuse what `watch` would refuse.
@@ -311,11 +317,7 @@ class Driver:
         Raises:
             InvalidArgument: by name and value.
         """
-        self.in_force(self.idle if idle is None else idle)
-        check_timeout("grace", grace)
-        check_probe(probe)
-        if not isinstance(reason, str):
-            raise InvalidArgument(f"reason must be a str, got {reason!r}")
+        check_watch(idle, reason, probe, grace)
 
     def watch(
         self,
@@ -344,7 +346,11 @@ class Driver:
         """
         self.check(idle, reason, probe, grace)
         timeout = self.later(self.idle if idle is None else idle)
-        connection: Watched = make(self.next_number())
+        if not isinstance(continues, Lease | None):
+            raise InvalidArgument(f"continues must be a Lease or None, got {shown(continues)}")
+        while (uid := self.next_number()) in self.core:
+            pass  # a lease of the caller's own has that number for its uid
+        connection: Watched = make(uid)
         connection.probe = probe
         connection.grace = grace
         connection.begin(self.register(connection.uid, timeout, reason=reason))
@@ -432,11 +438,6 @@ class Driver:
 def _connection(uid: Any) -> Any:
     """The uid of the connection that a lease of *uid* is about."""
     return uid.uid if type(uid) is DeadlineKey else uid
-
-
-def is_off(value: object) -> bool:
-    """Whether *value*, where None or a number of seconds is expected, says "off": None or 0."""
-    return value is None or (type(value) in (int, float) and value == 0)
 
 
 def _nothing() -> None:

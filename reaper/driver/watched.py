@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from ..core.lease import Expiry, Hook, Lease
 from ..core.ticks import check_timeout
-from ..errors import InvalidArgument
+from ..errors import InvalidArgument, shown
 from .operations import Answer
 from .sockets import unread
 
@@ -22,6 +22,10 @@ if TYPE_CHECKING:
 
 Probe = Callable[[Any], Awaitable[object]]
 """Called with the connection: sends something that the peer must answer, a WebSocket ping for instance."""
+
+
+OR_OFF = ", or 0 for none"
+"""What a timeout that may be switched off also accepts."""
 
 
 class DeadlineKey(NamedTuple):
@@ -232,9 +236,10 @@ class Watched(Ward):
         met; the end of the connection releases it too.
 
         Raises:
-            InvalidArgument: seconds is NaN, infinite, or <= 0.
+            InvalidArgument: seconds is NaN, infinite, or <= 0, or reason is no text.
         """
         check_timeout("seconds", seconds)
+        check_reason(reason)
         driver = self._driver
         key = DeadlineKey(self.uid, driver.next_number())
         lease = driver.register(key, seconds, lambda expiry: self.reap(expiry.reason, expiry), reason=reason)
@@ -270,6 +275,36 @@ class Watched(Ward):
         self.touch = _nothing
         self.answer = None
         self._driver.ended(self)
+
+
+def check_watch(idle: float | None, reason: str, probe: Probe | None, grace: float) -> None:
+    """Refuse what no `watch` takes.
+
+    Raises:
+        InvalidArgument: by name and value.
+    """
+    if idle is not None and not is_off(idle):
+        check_timeout("idle", idle, OR_OFF)
+    check_timeout("grace", grace)
+    check_probe(probe)
+    check_reason(reason)
+
+
+def check_reason(reason: object) -> None:
+    """Make sure that *reason* is a text. Raises InvalidArgument: it is none."""
+    if not isinstance(reason, str):
+        raise InvalidArgument(f"reason must be a str, got {shown(reason)}")
+
+
+def check_handler(name: str, handler: object, kind: str = "async function") -> None:
+    """Make sure that *handler* can be called. Raises InvalidArgument: it cannot, by *name*, *kind* and value."""
+    if not callable(handler):
+        raise InvalidArgument(f"{name} must be {'an' if kind[0] in 'aeiou' else 'a'} {kind}, got {shown(handler)}")
+
+
+def is_off(value: object) -> bool:
+    """Whether *value*, where None or a number of seconds is expected, says "off": None or 0."""
+    return value is None or (type(value) in (int, float) and value == 0)
 
 
 def check_probe(probe: object) -> None:

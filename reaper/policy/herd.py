@@ -6,6 +6,7 @@ cut short the silence a connection was promised. Pure: no clock, and the same se
 
 from __future__ import annotations
 
+import math
 import random
 
 from ..core.ticks import check_timeout
@@ -46,6 +47,18 @@ class Jitter:
             return timeout
         step = -(-(ticks + 1) // STEPS)  # wide enough for STEPS of them to reach the end
         return timeout + self._tick * step * self._random.randrange(ticks // step + 1)
+
+
+def check_rate(name: str, value: float) -> float:
+    """Return *value* when it is a finite number > 0, per second.
+
+    Raises:
+        InvalidArgument: it is anything else; the message carries *name* and the value, and that 0 is no bound.
+    """
+    good = isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < math.inf
+    if not good:
+        raise InvalidArgument(f"{name} must be a finite number >= 0 (0: no bound), got {shown(value)}")
+    return value
 
 
 def check_share(name: str, value: float) -> float:

@@ -13,6 +13,7 @@ import trio
 
 from ..driver.driver import Driver
 from ..driver.watched import Watched
+from ..errors import InvalidArgument, shown
 
 
 class Connection(Watched):
@@ -50,10 +51,17 @@ class Connection(Watched):
 
 
 def socket_of(stream: object | None) -> Any:
-    """The socket at the bottom of *stream*, through any TLS around it; itself if it is one; None if there is none."""
-    while stream is not None and not isinstance(stream, stdlib_socket):
-        socket = getattr(stream, "socket", None)
+    """The socket at the bottom of *stream*, through any TLS around it; itself if it is one; None if there is none.
+
+    Raises:
+        InvalidArgument: *stream* is neither None, a stream nor a socket.
+    """
+    found: Any = stream
+    while found is not None and not isinstance(found, stdlib_socket | trio.socket.SocketType):
+        socket = getattr(found, "socket", None)
         if socket is not None:
             return socket
-        stream = getattr(stream, "transport_stream", None)
-    return stream
+        found = getattr(found, "transport_stream", None)
+    if found is None and not isinstance(stream, trio.abc.AsyncResource | None):
+        raise InvalidArgument(f"stream must be a trio stream, a socket or None, got {shown(stream)}")
+    return found

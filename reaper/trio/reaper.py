@@ -25,7 +25,7 @@ from ..core.ticks import check_timeout
 from ..driver.collecting import tamed_collector
 from ..driver.driver import Driver
 from ..driver.slices import PROBE_GRACE
-from ..driver.watched import Probe, Ward
+from ..driver.watched import Probe, Ward, check_handler, check_watch
 from ..errors import InvalidArgument
 from ..journal import Journal
 from ..metrics import LoopStatistics
@@ -167,7 +167,12 @@ class TrioReaper:
         """`IdleReaper.register` as of now: a lease of your own, for what is not a `with` block.
 
         *on* is called in the reaper's task and must not block; when it raises, that is logged.
+
+        Raises:
+            InvalidArgument, DuplicateUid: as there.
+            RuntimeError: the reaper does not run.
         """
+        self._must_run()
         return self.driver.register(uid, timeout, on, reason=reason)
 
     def watch(
@@ -186,8 +191,8 @@ class TrioReaper:
         `receiving`, or by a `WatchedStream`.
 
         Args:
-            stream: Its stream or socket; if there is a socket in it, the kernel is asked for unread bytes before any
-                reap.
+            stream: Its stream or socket, or None. If there is a socket in it, the kernel is asked for unread bytes
+                before any reap; streams in memory have none.
             idle: Seconds of silence allowed; 0 switches the timeout off; None takes the reaper's own `idle`.
             reason: What `connection.reason` says after a reap.
             probe: An async function, run as a task of the reaper's with the connection when that has been silent for
@@ -232,7 +237,8 @@ class TrioReaper:
         The result goes wherever trio takes a handler: `trio.serve_listeners`, `trio.serve_ssl_over_tcp`, ...
         Arguments and errors as in `watch`.
         """
-        self.driver.check(idle, "idle", probe, grace)
+        check_handler("handler", handler)
+        check_watch(idle, "idle", probe, grace)
 
         async def handle(stream: trio.abc.Stream) -> None:
             with self.watch(stream, idle, probe=probe, grace=grace) as connection:

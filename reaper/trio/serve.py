@@ -15,8 +15,9 @@ from typing import Any, NoReturn
 import trio
 
 from ..config.settings import ReaperConfig
+from ..core.ticks import check_timeout
 from ..driver.slices import PROBE_GRACE
-from ..driver.watched import Probe
+from ..driver.watched import OR_OFF, Probe, check_handler, check_watch
 from .accepting import accept
 from .reaper import open_reaper
 from .streams import WatchedSocket
@@ -50,29 +51,32 @@ async def serve_tcp(
         InvalidArgument: by name and value.
         OSError: the port cannot be had; and whatever the handler raises, as in `trio.serve_tcp`.
     """
-    async with open_reaper(config, tick=tick, wheel_size=wheel_size) as reaper:
-        reaper.driver.check(idle, "idle", probe, grace)
-        listeners = await trio.open_tcp_listeners(port, host=host, backlog=backlog)
+    check_handler("handler", handler)
+    check_watch(idle, "idle", probe, grace)
+    listeners = await trio.open_tcp_listeners(port, host=host, backlog=backlog)
+    with _listening(listeners) as sockets:
+        async with open_reaper(config, tick=tick, wheel_size=wheel_size) as reaper:
 
-        async def handle(connected: socket.socket) -> None:
-            if not reaper.running:  # this server was cancelled in the moment of the accept, the caller's nursery not
-                connected.close()
-                return
-            with suppress(OSError):
-                connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            try:
-                with reaper.watch(connected, idle, probe=probe, grace=grace) as connection:
-                    stream = WatchedSocket(connected, connection)
-                    try:
-                        await handler(stream)
-                    finally:
-                        connection.hung_up = stream.hung_up
-            finally:
-                if connected.fileno() >= 0:
-                    trio.lowlevel.notify_closing(connected)
-                connected.close()
+            async def handle(connected: socket.socket) -> None:
+                if (
+                    not reaper.running
+                ):  # this server was cancelled in the moment of the accept, the caller's nursery not
+                    connected.close()
+                    return
+                with suppress(OSError):
+                    connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                try:
+                    with reaper.watch(connected, idle, probe=probe, grace=grace) as connection:
+                        stream = WatchedSocket(connected, connection)
+                        try:
+                            await handler(stream)
+                        finally:
+                            connection.hung_up = stream.hung_up
+                finally:
+                    if connected.fileno() >= 0:
+                        trio.lowlevel.notify_closing(connected)
+                    connected.close()
 
-        with _listening(listeners) as sockets:
             async with trio.open_nursery() as nursery:
                 handlers = nursery if handler_nursery is None else handler_nursery
                 for listening in sockets:
@@ -109,13 +113,20 @@ async def serve_parked(
         InvalidArgument: by name and value.
         OSError: the port cannot be had; and whatever the handler raises.
     """
-    async with open_reaper(config) as reaper, reaper.parking_lot(handler, idle, linger=linger, tls=tls) as lot:
-        listeners = await trio.open_tcp_listeners(port, host=host, backlog=backlog)
-        with _listening(listeners) as sockets:
-            async with trio.open_nursery() as nursery:
-                for listening in sockets:
-                    nursery.start_soon(lot.accept, listening)
-                task_status.started(listeners)
+    check_handler("handler", handler)
+    check_watch(idle, "idle", None, PROBE_GRACE)
+    if linger != 0:
+        check_timeout("linger", linger, OR_OFF)
+    listeners = await trio.open_tcp_listeners(port, host=host, backlog=backlog)
+    with _listening(listeners) as sockets:
+        async with (
+            open_reaper(config) as reaper,
+            reaper.parking_lot(handler, idle, linger=linger, tls=tls) as lot,
+            trio.open_nursery() as nursery,
+        ):
+            for listening in sockets:
+                nursery.start_soon(lot.accept, listening)
+            task_status.started(listeners)
     raise AssertionError("unreachable")
 
 

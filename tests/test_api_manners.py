@@ -1,0 +1,266 @@
+"""What is wrong with a call is said at once, by name and value; and what an object is, its repr says."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import socket
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+
+import reaper
+import reaper.asyncio
+import reaper.trio
+from reaper.attach import Guard
+from reaper.driver import Driver
+from reaper.metrics import Histogram
+
+
+async def handler(stream: Any) -> None:
+    """Ends at once."""
+
+
+def sync(connection: object) -> None:
+    """No async function."""
+
+
+def refused(name: str, call: Callable[[], object]) -> None:
+    """*call* raises InvalidArgument itself, in no group, and its message begins with *name*."""
+    with pytest.raises(reaper.InvalidArgument, match=rf"^{name} must be .*, got "):
+        call()
+
+
+async def refuses(name: str, call: Callable[[], Awaitable[object]]) -> None:
+    with pytest.raises(reaper.InvalidArgument, match=rf"^{name} must be .*, got "):
+        await call()
+
+
+WATCH: list[tuple[str, dict[str, Any]]] = [
+    ("idle", {"idle": -1}),
+    ("idle", {"idle": "30s"}),
+    ("probe", {"probe": 3}),
+    ("probe", {"probe": sync}),
+    ("grace", {"probe": handler, "grace": 0}),
+    ("reason", {"reason": 3}),
+]
+MADE: list[tuple[str, dict[str, Any]]] = [
+    ("config", {"config": "reaper.toml"}),
+    ("idle", {"idle": -1}),
+    ("tick", {"tick": 0}),
+    ("wheel_size", {"wheel_size": "64"}),
+    ("journal", {"journal": "directory"}),
+    ("listener", {"listener": 8080}),
+    ("jitter", {"jitter": 2}),
+    ("reaps_per_second", {"reaps_per_second": -1}),
+    ("seed", {"seed": []}),
+]
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize(("name", "wrong"), MADE, ids=[name for name, _ in MADE])
+async def test_a_reaper_refuses_a_wrong_argument(name: str, wrong: dict[str, Any]) -> None:
+    refused(name, lambda: reaper.trio.TrioReaper(**wrong))
+    loop = asyncio.new_event_loop()
+    refused(name, lambda: reaper.asyncio.AsyncioReaper(loop=loop, **wrong))
+    loop.close()
+
+
+def test_the_reapers_and_their_doors_take_the_same_arguments() -> None:
+    def taken(door: Callable[..., object], but: set[str]) -> dict[str, tuple[object, object]]:
+        found = inspect.signature(door).parameters.items()
+        return {name: (each.default, each.annotation) for name, each in found if name not in but}
+
+    wanted = taken(Driver, {"clock", "wake", "probe"})
+    assert taken(reaper.trio.TrioReaper, set()) == wanted
+    assert taken(reaper.trio.open_reaper, {"tame_gc"}) == wanted
+    assert taken(reaper.asyncio.AsyncioReaper, {"loop"}) == wanted
+    assert taken(reaper.asyncio.open_reaper, set()) == wanted
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize(("name", "wrong"), [*WATCH, ("continues", {"continues": 3}), ("stream", {"stream": "x"})])
+async def test_a_watch_refuses_a_wrong_argument(name: str, wrong: dict[str, Any]) -> None:
+    async with reaper.trio.open_reaper() as r:
+        refused(name, lambda: r.watch(**{"stream": None, **wrong}))
+        assert len(r) == 0
+
+
+@pytest.mark.parametrize(("name", "wrong"), [*WATCH, ("transport", {"transport": "x"})])
+def test_a_watch_of_asyncio_refuses_a_wrong_argument(name: str, wrong: dict[str, Any]) -> None:
+    async def main() -> None:
+        async with reaper.asyncio.open_reaper() as r:
+            refused(name, lambda: r.watch(**{"transport": None, **wrong}))
+            assert len(r) == 0
+
+    asyncio.run(main())
+
+
+@pytest.mark.trio
+async def test_a_watch_takes_every_kind_of_socket_and_finds_its_descriptor() -> None:
+    async with reaper.trio.open_reaper() as r:
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            trios = trio.socket.from_stdlib_socket(ours.dup())
+            with r.watch(ours) as one, r.watch(trios) as two, r.watch(trio.SocketStream(trios)) as three:
+                assert [one.descriptor, two.descriptor, three.descriptor] == [
+                    ours.fileno(),
+                    trios.fileno(),
+                    trios.fileno(),
+                ]
+            trios.close()
+        stream, _ = trio.testing.memory_stream_pair()
+        with r.watch(stream) as memory:
+            assert memory.descriptor == -1
+
+
+@pytest.mark.trio
+async def test_a_reaper_that_does_not_run_refuses_what_it_would_never_close() -> None:
+    async with reaper.trio.open_reaper() as ended:
+        pass
+    for r, hint in ((reaper.trio.TrioReaper(), r"start its run\(\) first"), (ended, "its block is over")):
+        with pytest.raises(RuntimeError, match=hint):
+            r.watch(None, 5)
+        with pytest.raises(RuntimeError, match=hint):
+            r.register("uid", 5.0)
+
+
+def test_a_reaper_of_asyncio_that_does_not_run_refuses_what_it_would_never_close() -> None:
+    async def main() -> None:
+        r = reaper.asyncio.AsyncioReaper()
+        calls = (lambda: r.watch(None, 5), lambda: r.register("uid", 5.0))
+        for call in calls:
+            with pytest.raises(RuntimeError, match=r"start\(\) it first"):
+                call()
+        r.start()
+        with r.watch(None, 5) as connection:
+            pass
+        with pytest.raises(RuntimeError, match="was entered before"), connection:
+            pass
+        r.stop()
+        for call in calls:
+            with pytest.raises(RuntimeError, match="it was stopped"):
+                call()
+
+    asyncio.run(main())
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize(("name", "wrong"), [*WATCH[:-1], ("handler", {"handler": None}), ("tick", {"tick": 0})])
+async def test_serve_tcp_refuses_a_wrong_argument_before_it_listens(name: str, wrong: dict[str, Any]) -> None:
+    arguments: dict[str, Any] = {"handler": handler, "port": 0, "host": "127.0.0.1", **wrong}
+    await refuses(name, lambda: reaper.trio.serve_tcp(**arguments))
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize("serve", [reaper.trio.serve_tcp, reaper.trio.serve_parked])
+async def test_a_port_that_cannot_be_had_is_an_os_error_in_no_group(serve: Any) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(OSError, match="in use"):
+        await serve(handler, taken.getsockname()[1], host="127.0.0.1")
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize(
+    ("name", "wrong"), [("idle", {"idle": -1}), ("linger", {"linger": -1}), ("handler", {"handler": 3})]
+)
+async def test_serve_parked_refuses_a_wrong_argument_before_it_listens(name: str, wrong: dict[str, Any]) -> None:
+    arguments: dict[str, Any] = {"handler": handler, "port": 0, "host": "127.0.0.1", **wrong}
+    await refuses(name, lambda: reaper.trio.serve_parked(**arguments))
+
+
+@pytest.mark.trio
+async def test_watched_refuses_at_once_and_not_at_the_first_connection() -> None:
+    async with reaper.trio.open_reaper() as r:
+        refused("handler", lambda: r.watched(None, 5))  # type: ignore[arg-type]
+        refused("probe", lambda: r.watched(handler, 5, probe=sync))  # type: ignore[arg-type]
+        refused("grace", lambda: r.watched(handler, 5, probe=handler, grace=-1))
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong"), [*WATCH[:-1], ("client_connected_cb", {"client_connected_cb": 3}), ("reaper", {"reaper": 3})]
+)
+def test_start_server_refuses_a_wrong_argument_before_it_listens(name: str, wrong: dict[str, Any]) -> None:
+    arguments: dict[str, Any] = {"client_connected_cb": handler, "host": "127.0.0.1", "port": 0, **wrong}
+    asyncio.run(refuses(name, lambda: reaper.asyncio.start_server(**arguments)))
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("protocol_factory", (None, 5)),
+        ("idle", (asyncio.Protocol, -5)),
+        ("busy", (asyncio.Protocol, 5, {"busy": 3})),
+        ("reaper", (asyncio.Protocol, 5, {"reaper": 3})),
+    ],
+)
+def test_a_guard_refuses_a_wrong_argument_before_a_connection_comes(name: str, arguments: tuple[Any, ...]) -> None:
+    factory, idle, options = (*arguments, {})[:3]
+    refused(name, lambda: reaper.asyncio.guard(factory, idle, **options))
+
+
+def test_a_loop_factory_refuses_a_wrong_timeout() -> None:
+    refused("idle", lambda: reaper.asyncio.loop_factory(idle=-1))
+
+
+def test_a_server_of_asyncio_pings_before_it_closes() -> None:
+    async def main() -> None:
+        async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            writers.append(writer)
+            while data := await reader.read(100):
+                writer.write(data)
+            writer.close()
+
+        async def ping(connection: object) -> None:
+            writers[0].write(b"?")
+
+        writers: list[asyncio.StreamWriter] = []
+        async with reaper.asyncio.open_reaper(idle=0.2, tick=0.05) as r:
+            server = await reaper.asyncio.start_server(echo, "127.0.0.1", 0, probe=ping, grace=0.3, reaper=r)
+            async with server:
+                reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+                assert await reader.readexactly(1) == b"?"
+                writer.write(b"!")  # an answer keeps it
+                assert await reader.readexactly(1) == b"!"
+                assert await reader.read() == b"?"  # none: closed
+                writer.close()
+                await writer.wait_closed()
+
+    asyncio.run(main())
+
+
+@pytest.mark.trio
+async def test_a_lease_with_a_small_number_for_its_uid_is_in_no_connections_way() -> None:
+    async with reaper.trio.open_reaper() as r:
+        leases = [r.register(uid, 60.0) for uid in range(1, 9)]
+        with r.watch(None, 5) as one, r.watch(None, 5) as two:
+            assert one.uid != two.uid
+            assert {one.uid, two.uid}.isdisjoint(range(1, 9))
+        assert all(lease.alive for lease in leases)
+
+
+@pytest.mark.trio
+async def test_a_repr_says_what_it_is_and_how_it_is() -> None:
+    core = reaper.IdleReaper(tick=0.5)
+    core.register("uid", 3.0, now=0.0)
+    assert repr(core) == "<IdleReaper tick=0.5 s, 1 registered>"
+    ring = reaper.IdleRing(timeout_ticks=3)
+    ring.add("uid")
+    assert repr(ring) == "<IdleRing timeout_ticks=3 tick=0 uids=1>"
+    assert repr(reaper.Purgatory(reaper.TimingWheel(tick=1, wheel_size=20))) == "<Purgatory delayed=0 watched=0>"
+    counted = Histogram()
+    counted.add(0.5, times=3)
+    assert repr(counted) == "<Histogram of 3, 1.5 s together>"
+    with Guard(idle=60) as guard:
+        assert repr(guard) == "<Guard of 0 sockets, 0 closed so far>"
+    async with reaper.trio.open_reaper(tick=0.25) as r:
+        with r.watch(None, 5) as connection:
+            assert repr(r) == "<TrioReaper tick=0.25 s, running, 1 connections>"
+            assert repr(connection) == "<Connection 1 armed, idle=5.0 s, reason 'idle'>"
+        assert repr(connection).startswith("<Connection 1 ended")
+    assert "ended, 0 connections" in repr(r)
+    loop = asyncio.new_event_loop()
+    assert repr(reaper.asyncio.AsyncioReaper(loop=loop)) == "<AsyncioReaper tick=1 s, not started, 0 connections>"
+    loop.close()
