@@ -39,17 +39,21 @@ ARROWS: Mapping[str, Collection[str]] = {
 }
 """The rooms of `reaper/`, and the rooms each may import."""
 
+PLACES = {"places", "hadoop"}
+COMMON = PLACES | {"arguments", "session"}
 PIPELINE = {
     "session": (),
-    "arguments": (),
+    "hadoop": (),
+    "places": {"hadoop"},
+    "arguments": PLACES,
     "html": (),
-    "read": {"arguments", "session"},
-    "audit": {"arguments", "session", "read"},
-    "advise": {"arguments", "session", "read"},
-    "live": {"arguments", "session", "read", "html"},
-    "report": {"arguments", "session", "read", "audit", "advise", "html"},
-    "whatif": {"arguments", "session", "read", "audit", "advise", "html", "report"},
-    "cli": {"arguments", "session", "html", "read", "audit", "advise", "live", "report", "whatif"},
+    "read": COMMON,
+    "audit": COMMON | {"read"},
+    "advise": COMMON | {"read"},
+    "live": COMMON | {"read", "html"},
+    "report": COMMON | {"read", "audit", "advise", "html"},
+    "whatif": COMMON | {"read", "audit", "advise", "html", "report"},
+    "cli": COMMON | {"html", "read", "audit", "advise", "live", "report", "whatif"},
     "__main__": {"cli"},
 }
 """The rooms of `reaper/pipeline/` likewise."""

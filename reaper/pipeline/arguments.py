@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ..config.durations import parse_duration
 from ..config.flags import Parser
 from ..errors import InvalidArgument
+from . import hadoop, places
+from .hadoop import Remote
+from .places import Place, write_text
 
 DAY_NS = 86_400 * 10**9
 
@@ -41,13 +43,23 @@ def positive_ns(text: str) -> int:
     return value
 
 
-def place(text: str) -> Path:
-    """A path, or `file://` and a path; for argparse. Object stores are refused: files are looked at from here."""
-    if re.match(r"[a-z][a-z0-9+.-]*://", path := text.removeprefix("file://"), re.IGNORECASE):
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is not a path that this machine can read: mount it at the same path here and on every executor"
-        )
-    return Path(path)
+def place(text: str) -> Place:
+    """A path of this machine or a URI, see `places.place`; for argparse."""
+    try:
+        return places.place(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def here(where: Place, command: str) -> Path:
+    """*where* as a path of this machine, for a *command* that knows nothing else.
+
+    Raises:
+        Fault: it is not.
+    """
+    if isinstance(where, Remote):
+        raise Fault(f"{where} is not a path of this machine: {command} works on nothing else; mount it")
+    return where
 
 
 Run = Callable[[argparse.Namespace, Progress], int]
@@ -57,9 +69,9 @@ AddCommand = Callable[[str, Run, str], Parser]
 """Declares a command (name, what runs it, summary); returns its parser, which has --out, --master, --json, --quiet."""
 
 
-def write_json(path: Path, value: object) -> None:
-    """*value* as indented JSON at *path*."""
-    path.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
+def write_json(where: Place, value: object) -> None:
+    """*value* as indented JSON in place of what is at *where*."""
+    write_text(where, json.dumps(value, indent=2) + "\n")
 
 
 def show(arguments: argparse.Namespace, summary: object, text: str) -> None:
@@ -67,12 +79,25 @@ def show(arguments: argparse.Namespace, summary: object, text: str) -> None:
     print(json.dumps(summary, indent=2) if arguments.json else text)
 
 
-def require(paths: Sequence[Path]) -> None:
-    """Make sure that each of *paths* exists.
+def require(wanted: Sequence[Place]) -> None:
+    """Make sure that each of *wanted* that lies on this machine exists: before Spark is started.
 
     Raises:
         Fault: one does not.
     """
-    for path in paths:
-        if not path.exists():
-            raise Fault(f"no such file or directory: {path}")
+    for where in wanted:
+        if not isinstance(where, Remote) and not where.exists():
+            raise Fault(f"no such file or directory: {where}")
+
+
+def reach(arguments: argparse.Namespace) -> None:
+    """Make sure that every file system answers that *arguments* name. Asked once Spark has started.
+
+    Raises:
+        Fault: one does not, or nothing is where input is to be.
+    """
+    given = [*arguments.events, *getattr(arguments, "client", []), *getattr(arguments, "logs", [])]
+    hadoop.reach(where for where in [*given, arguments.out] if isinstance(where, Remote))
+    for where in given:
+        if isinstance(where, Remote) and not where.exists():
+            raise Fault(f"no such file or directory: {where}")

@@ -7,11 +7,13 @@ progress goes to stderr.
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 import time
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
+from urllib.parse import unquote
 
 from ..config.flags import Parser, add_version
 from ..errors import NotInstalled, needs
@@ -23,7 +25,7 @@ with needs("reaper.pipeline", "idle-reaper[pipeline]"):
     from .live import command as live
     from .read import command as compact
     from .report import command as report
-    from .session import NoSpark
+    from .session import NoSpark, line_of
     from .whatif import command as whatif
 
 COMMANDS = (audit, advise, report, live, whatif, compact)
@@ -69,9 +71,24 @@ def _run(run: Run, arguments: argparse.Namespace) -> int:
     try:
         with needs(arguments.prog, "idle-reaper[pipeline]"):
             return run(arguments, progress)
-    except (Fault, NoSpark, NotInstalled, FileNotFoundError) as error:
+    except (Fault, NoSpark, NotInstalled, OSError) as error:
         print(f"{arguments.prog}: {error}", file=sys.stderr)
+        return 2
+    except Exception as error:
+        if type(error).__module__.partition(".")[0] not in ("pyspark", "py4j"):
+            raise
+        print(f"{arguments.prog}: {_why(error)}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print(f"{arguments.prog}: stopped", file=sys.stderr)
         return 130
+
+
+def _why(error: Exception) -> str:
+    """Why Spark gave up, in one line."""
+    if unreadable := re.search(r"while reading file (\S+?)\.?\s", str(error)):
+        return (
+            f"{unquote(unreadable[1])} cannot be read: a page fails its checksum, or the file changed since it was "
+            "checked. Ask again; of a compacted table: compact the journals again"
+        )
+    return f"Spark gave up: {line_of(error)}"

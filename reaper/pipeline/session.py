@@ -107,14 +107,14 @@ def check_reachable(url: str) -> None:
 
 @contextmanager
 def open_session(
-    name: str, master: str | None = None, *, rows: int = 0, connect: bool = True
+    name: str, master: str | None = None, *, rows: int | None = 0, connect: bool = True
 ) -> Iterator[SparkSession]:
     """The session of one command; stopped on the way out.
 
     Args:
         name: Shown by Spark.
         master: A Spark master URL, or `sc://...` for Spark Connect; None: whatever the environment says, else embedded.
-        rows: About how many will be read; settles the number of shuffle partitions, which AQE can only make smaller.
+        rows: About how many will be read, see `expect`; None: the caller will say.
         connect: Whether Spark Connect will do: not where Spark calls Python back, for it would do so at the server.
     Raises:
         NoSpark: Spark cannot start here, or does not see the files that this program sees.
@@ -151,32 +151,40 @@ def open_session(
         try:
             session = builder.getOrCreate()
         except PySparkImportError as error:
-            raise NoSpark(f"{_line(error)}: pip install 'idle-reaper[connect]'") from error
+            raise NoSpark(f"{line_of(error)}: pip install 'idle-reaper[connect]'") from error
         except Exception as error:
-            raise NoSpark(f"Spark does not start{f' at {master}' if master else ''}: {_line(error)}") from error
+            raise NoSpark(f"Spark does not start{f' at {master}' if master else ''}: {line_of(error)}") from error
         try:
             _settle(session, rows)
             yield session
         except Exception as error:
             if any(word in str(error) for word in _UNSEEN):
                 raise NoSpark(
-                    f"Spark does not see what this program sees: {_line(error)}: --events, --client, --logs and --out "
-                    "must be the same directories for the driver and every executor"
+                    f"Spark does not see what this program sees: {line_of(error)}: --events, --client, --logs and "
+                    "--out must be the same directories for the driver and every executor"
                 ) from error
             raise
         finally:
             session.stop()
 
 
-def _settle(session: SparkSession, rows: int) -> None:
+def _settle(session: SparkSession, rows: int | None) -> None:
     """What queries run under, where the user set nothing. UTC is not for choice: it decides what a log line means."""
     session.conf.set("spark.sql.session.timeZone", "UTC")
-    partitions = min(max(LEAST_PARTITIONS, rows // ROWS_PER_PARTITION), 2000)
-    wanted = {"spark.sql.adaptive.enabled": "true", "spark.sql.shuffle.partitions": str(partitions)}
-    known = session.conf.getAll
-    for key, value in wanted.items():
-        if key not in known:
-            session.conf.set(key, value)
+    if "spark.sql.adaptive.enabled" not in session.conf.getAll:
+        session.conf.set("spark.sql.adaptive.enabled", "true")
+    if rows is not None:
+        expect(session, rows)
+
+
+def expect(session: SparkSession, rows: int) -> None:
+    """About *rows* rows will be read: settles the number of shuffle partitions, which AQE can only make smaller.
+
+    Asked once per session; what the user has set stays.
+    """
+    if "spark.sql.shuffle.partitions" not in session.conf.getAll:
+        partitions = min(max(LEAST_PARTITIONS, rows // ROWS_PER_PARTITION), 2000)
+        session.conf.set("spark.sql.shuffle.partitions", str(partitions))
 
 
 def _of_driver(scratch: Path, master: str | None) -> dict[str, str]:
@@ -186,7 +194,7 @@ def _of_driver(scratch: Path, master: str | None) -> dict[str, str]:
     lines = defaults.read_text(encoding="utf-8").splitlines() if defaults.is_file() else []
     theirs = " ".join(line for line in lines if not line.lstrip().startswith("#"))
     theirs += " " + os.environ.get("PYSPARK_SUBMIT_ARGS", "")
-    wanted = {"spark.sql.warehouse.dir": str(scratch / "warehouse"), "spark.ui.showConsoleProgress": "false"}
+    wanted = {"spark.sql.warehouse.dir": (scratch / "warehouse").as_uri(), "spark.ui.showConsoleProgress": "false"}
     if not any(conf_dir.glob("log4j2.*")):
         layout = scratch / "log4j2.properties"
         layout.write_text(_LOGGING, encoding="ascii")
@@ -217,7 +225,7 @@ def _memory_mb() -> int:
     return min(memory, int(allowed) if allowed.isdecimal() else memory) >> 20
 
 
-def _line(error: Exception) -> str:
+def line_of(error: Exception) -> str:
     """The one line of *error* that says what happened: a Java exception's own, if there is one."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
     return next((line.removeprefix(": ") for line in lines if line.startswith(": ")), lines[0])[:300]

@@ -11,11 +11,11 @@ from __future__ import annotations
 import gzip
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812
 
+from ..places import Place, open_file, pattern
 from .formats import FORMATS, SHOWN, SHOWN_CHARACTERS
 
 Parser = Callable[[Column, Callable[[int], Column]], dict[str, Column]]
@@ -85,6 +85,10 @@ def _combined(_: Column, part: Callable[[int], Column]) -> dict[str, Column]:
 PARSERS: dict[str, Parser] = {"nginx": _nginx, "haproxy": _haproxy, "envoy": _envoy, "combined": _combined}
 
 
+_SEARCHED = 64 << 20
+"""Bytes that are read here to find where bad lines stand."""
+
+
 @dataclass(slots=True)
 class Requests:
     """What access logs hold."""
@@ -101,7 +105,7 @@ class Requests:
     """Some of the bad ones: where, and how they begin."""
 
 
-def read_requests(spark: SparkSession, name: str, paths: list[Path]) -> Requests:
+def read_requests(spark: SparkSession, name: str, paths: list[Place]) -> Requests:
     """The requests of access logs in format *name*.
 
     Cost: three looks at the files; a further one, in the driver, where lines are bad.
@@ -112,7 +116,7 @@ def read_requests(spark: SparkSession, name: str, paths: list[Path]) -> Requests
     def part(group: int) -> Column:
         return F.nullif(F.regexp_extract(line, known.request, group), F.lit(""))
 
-    lines = spark.read.text([str(path.resolve()) for path in paths]).where(F.trim("value") != "")
+    lines = spark.read.text([pattern(path) for path in paths]).where(F.trim("value") != "")
     columns = [column.alias(label) for label, column in PARSERS[name](line, part).items()]
     parsed = lines.select("value", *columns)
     good = F.col("key").isNotNull() & F.coalesce(F.col("start_ns").between(0, F.col("end_ns")), F.lit(False))
@@ -131,14 +135,16 @@ def read_requests(spark: SparkSession, name: str, paths: list[Path]) -> Requests
     return found
 
 
-def examples(paths: Iterable[Path], lines: list[str]) -> list[str]:
-    """Where each of *lines* first stands in *paths*, and how it begins."""
-    left, found = list(dict.fromkeys(lines)), []
+def examples(paths: Iterable[Place], lines: list[str]) -> list[str]:
+    """Where each of *lines* first stands in *paths*, and how it begins. Beyond `_SEARCHED` bytes: how it begins."""
+    left, found, searched = list(dict.fromkeys(lines)), [], 0
     for path in paths:
         if not left:
             break
-        with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
+        with open_file(path) as stored, gzip.open(stored) if path.suffix == ".gz" else stored as file:
             for number, raw in enumerate(file, 1):
+                if (searched := searched + len(raw)) > _SEARCHED:
+                    break
                 text = raw.rstrip(b"\r\n").decode(errors="replace")
                 if text in left:
                     left.remove(text)

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 from ...config.balancers import BALANCERS
 from ...config.flags import Parser
 from ..arguments import AddCommand, Fault, Progress, duration_ns, place, positive_ns, require, show, write_json
-from ..read.command import add_inputs, read_inputs, rows_of
+from ..places import write_text
+from ..read.command import add_inputs, read_inputs
 from ..read.inputs import Inputs
 from ..session import open_session
 from .formats import FORMATS
@@ -89,8 +90,8 @@ def run_advise(
     except NotFull as error:
         raise Fault(str(error)) from None
     write_json(arguments.out / "advice.json", result.summary)
-    (arguments.out / "advice.txt").write_text(as_text(result.summary) + "\n", encoding="utf-8")
-    (arguments.out / "reaper.toml").write_text(as_toml(result.summary), encoding="utf-8")
+    write_text(arguments.out / "advice.txt", as_text(result.summary) + "\n")
+    write_text(arguments.out / "reaper.toml", as_toml(result.summary))
     return result
 
 
@@ -103,13 +104,13 @@ def _advise(arguments: argparse.Namespace, progress: Progress) -> int:
         raise Fault("--logs needs --format, one of: see --help")
     if arguments.timeout and not arguments.logs:
         raise Fault("--timeout is for --logs: a journal's rows say which timeout was in force")
-    require(arguments.logs)
-    arguments.out.mkdir(parents=True, exist_ok=True)
-    server, _ = read_inputs(arguments, progress)
+    require(arguments.events + arguments.logs)
     progress("starting Spark")
-    with open_session("advise", arguments.master, rows=rows_of(server)) as spark:
+    with open_session("advise", arguments.master, rows=None) as spark:
         from .run import as_text
 
+        server, _ = read_inputs(spark, arguments, progress)
+        arguments.out.mkdir(parents=True, exist_ok=True)
         result = run_advise(spark, arguments, server, progress, logs=bool(arguments.logs))
     show(arguments, result.summary, as_text(result.summary))
     return 0 if result.complete else 1

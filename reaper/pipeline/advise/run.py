@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -16,6 +15,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from ...config.balancers import BALANCERS
 from ...journal.schema import AVERTED
+from ..places import Place
 from ..read.frames import listener_names, read_events, recomputed
 from ..read.inputs import Inputs
 from .access_logs import read_requests, silences
@@ -92,7 +92,7 @@ def cost(timeout: float, tick: float, connections: float, reaps_per_s: float) ->
 def advise(
     spark: SparkSession,
     inputs: Inputs,
-    logs: tuple[str, list[Path], int] | None,
+    logs: tuple[str, list[Place], int] | None,
     policy: Policy,
     progress: Callable[[str], None] = lambda _: None,
     *,

@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from ..arguments import AddCommand, Progress, duration_ns, show, write_json
-from ..read.command import add_inputs, read_inputs, rows_of
+from ..arguments import AddCommand, Progress, duration_ns, require, show, write_json
+from ..places import write_text
+from ..read.command import add_inputs, read_inputs
 from ..read.inputs import Inputs
 from ..session import open_session
 
@@ -48,16 +49,17 @@ def run_audit(
     arguments.out.mkdir(parents=True, exist_ok=True)
     result = audit(spark, server, client, arguments.out, settings, progress)
     write_json(arguments.out / "audit.json", result.summary)
-    (arguments.out / "audit.txt").write_text(as_text(result.summary) + "\n", encoding="utf-8")
+    write_text(arguments.out / "audit.txt", as_text(result.summary) + "\n")
     return result
 
 
 def _audit(arguments: argparse.Namespace, progress: Progress) -> int:
-    server, client = read_inputs(arguments, progress)
+    require(arguments.events + arguments.client)
     progress("starting Spark")
-    with open_session("audit", arguments.master, rows=rows_of(server, client)) as spark:
+    with open_session("audit", arguments.master, rows=None) as spark:
         from .run import as_text
 
+        server, client = read_inputs(spark, arguments, progress)
         result = run_audit(spark, arguments, server, client, progress)
     show(arguments, result.summary, as_text(result.summary))
     return 0 if result.passed else 1

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
+from ..places import Place, pattern, uri
 from ..read.frames import lifetimes, listener_names, read_events, runs_frame, with_run
 from ..read.inputs import Inputs
 from ..read.runs import Timeline
@@ -60,7 +60,7 @@ def audit(
     spark: SparkSession,
     server: Inputs,
     client: Inputs | None,
-    out: Path,
+    out: Place,
     settings: Settings,
     progress: Callable[[str], None] = lambda _: None,
 ) -> Audit:
@@ -78,7 +78,7 @@ def audit(
     lives = with_silences(spark, with_run(lifetimes(events), runs), rare, runs, settings.grace_ns)
     prepared = prepare(lives, settings.grace_ns)
     c_stalls: Stalls = {}
-    target = str(out.resolve() / "connections")
+    target = out / "connections"
     skew: Skew | None = None
     unmatched = 0
     if client is None:
@@ -130,7 +130,7 @@ def audit(
     return Audit(summary, connections)
 
 
-def _written(judged: DataFrame, target: str) -> DataFrame:
+def _written(judged: DataFrame, target: Place) -> DataFrame:
     """*judged* as it reads back from *target*: the plan before it runs once, however often it is asked.
 
     Raises:
@@ -138,8 +138,8 @@ def _written(judged: DataFrame, target: str) -> DataFrame:
     """
     kept = judged.drop("writer", "first_conn", "last_conn", "run_stalled_ns", "from", "to")
     sent = Observation()
-    kept.observe(sent, F.count(F.lit(1)).alias("rows")).write.mode("overwrite").parquet(target)
-    back = judged.sparkSession.read.schema(kept.schema).parquet(target)
+    kept.observe(sent, F.count(F.lit(1)).alias("rows")).write.mode("overwrite").parquet(uri(target))
+    back = judged.sparkSession.read.schema(kept.schema).parquet(pattern(target))
     if (found := back.count()) != sent.get["rows"]:
         raise NoSpark(
             f"of {sent.get['rows']} connections written to {target} {found} are there: executors wrote the rest to "

@@ -6,11 +6,10 @@ import argparse
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from threading import Event
 from typing import Any
 
-from ..arguments import AddCommand, Fault, Progress, duration_ns, require, show
+from ..arguments import AddCommand, Fault, Progress, duration_ns, here, place, require, show
 from ..session import open_session
 
 
@@ -18,7 +17,7 @@ def add(command: AddCommand) -> None:
     """Declare `live`."""
     sub = command("live", _live, "Follow growing journals: windowed figures and idle connections across servers.")
     sub.add_argument(
-        "--events", type=Path, nargs="+", required=True, metavar="DIR", help="journals, still written to: one a server"
+        "--events", type=place, nargs="+", required=True, metavar="DIR", help="journals, still written to: one a server"
     )
     sub.add_argument(
         "--for", type=_how_long, default=0, dest="for_ns", metavar="DURATION",
@@ -56,8 +55,10 @@ def _milliseconds(text: str) -> int:
 
 
 def _live(arguments: argparse.Namespace, progress: Progress) -> int:
-    require(arguments.events)
-    for directory in arguments.events:
+    out = here(arguments.out, "live")
+    directories = [here(directory, "live") for directory in arguments.events]
+    require(directories)
+    for directory in directories:
         if not directory.is_dir():
             raise Fault(f"--events {directory} is a file; live follows directories")
     progress("starting Spark")
@@ -73,9 +74,9 @@ def _live(arguments: argparse.Namespace, progress: Progress) -> int:
             drain=arguments.drain,
             checksums=not arguments.no_checksums,
         )
-        progress(f"the page is {arguments.out / 'live.html'}")
+        progress(f"the page is {out / 'live.html'}")
         try:
-            summary = follow(spark, arguments.events, arguments.out, settings, stop, progress)
+            summary = follow(spark, directories, out, settings, stop, progress)
         except StreamFailed as failed:
             progress(str(failed))
             return 1

@@ -105,9 +105,9 @@ class Feed:
         step = self._begin()
         for facts in found.files:
             try:
-                status, table = facts.path.stat(), rows_of(facts, int(_name(facts)[:15], 16))
+                status, table = facts.here.stat(), rows_of(facts, int(_name(facts)[:15], 16))
             except (OSError, pa.ArrowException) as error:
-                self._put_aside(facts.path, f"cannot be read: {error}")  # or gone since the check: its serial tells
+                self._put_aside(facts.here, f"cannot be read: {error}")  # or gone since the check: its serial tells
             else:
                 self._take(step, facts, status, table)
         if step.taken:
@@ -185,24 +185,24 @@ class Feed:
         known = self.ledger.runs.get(run, {"serials": [], "dropped": 0})
         serial = facts.serial if facts.run else 1
         if any(first <= serial <= last for first, last in known["serials"]):
-            self._put_aside(facts.path, f"duplicated: file {serial} of run {run} was read before")
+            self._put_aside(facts.here, f"duplicated: file {serial} of run {run} was read before")
             return
         if table is None:
             reason = "no wall clock: neither wall_offset_ns nor anchors, so it has no place on the common timeline"
-            self._put_aside(facts.path, reason)
+            self._put_aside(facts.here, reason)
             return
         newest = _us(pc.max(table["at"]))
         ahead_us = (newest or 0) - self._now_ns() // 1000 - self._delay_us
         if ahead_us > 0:
             text = f"future: its last row is more than the delay ({self._delay_us / 1e6:g} s) ahead of this machine's"
             reason = f"{text} clock, and would make the rows of all others late; looked at again when it no longer is"
-            self._put_aside(facts.path, reason, self._now_ns() + ahead_us * 1000)
+            self._put_aside(facts.here, reason, self._now_ns() + ahead_us * 1000)
             return
-        self.quarantined.pop(str(facts.path), None)
+        self.quarantined.pop(str(facts.here), None)
         serials = _merged([*known["serials"], [serial, serial]])
         self.ledger.runs.note(run, serials=serials, dropped=max(known["dropped"], facts.dropped_before))
-        self.ledger.files.note(str(facts.path), size=status.st_size, mtime=status.st_mtime_ns)
-        server = self.ledger.servers.note(self._server(facts.path))
+        self.ledger.files.note(str(facts.here), size=status.st_size, mtime=status.st_mtime_ns)
+        server = self.ledger.servers.note(self._server(facts.here))
         server["files"] += 1
         server["rows"] += table.num_rows
         step.taken += 1
@@ -296,7 +296,7 @@ def _name(facts: Facts) -> str:
     """Of the run of *facts*; where it has none, its bytes stand for it."""
     if facts.run:
         return facts.run
-    with facts.path.open("rb") as file:
+    with facts.here.open("rb") as file:
         return file_digest(file, "blake2b").hexdigest()[:24]
 
 

@@ -63,7 +63,7 @@ def preview(path: Path, mtime: int) -> Seen:
 
 def rows_of(facts: Facts, run: int) -> pa.Table | None:
     """The rows of connections in one good file, as `FEED` has them; None: they have no wall-clock time."""
-    with pq.ParquetFile(facts.path) as file:
+    with pq.ParquetFile(facts.here) as file:
         table = file.read(columns=[name for name in _READ if name in file.schema_arrow.names])
     offset: Any = round(median(anchor[1] - anchor[0] for anchor in facts.anchors)) if facts.anchors else None
     if "wall_offset_ns" in table.schema.names and (offset is None or table["wall_offset_ns"].null_count == 0):

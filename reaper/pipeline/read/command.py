@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...config.flags import Parser
-from ..arguments import DAY_NS, AddCommand, Fault, Progress, duration_ns, place, require, show
-from ..session import open_session
+from ..arguments import DAY_NS, AddCommand, Fault, Progress, duration_ns, place, reach, require, show
+from ..hadoop import Remote
+from ..session import expect, open_session
 from .inputs import Inputs, check
 from .manifest import Unsound
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 def add(command: AddCommand) -> None:
@@ -44,18 +48,22 @@ def add_inputs(parser: Parser, *, required: bool = True, client: bool = True) ->
     )  # fmt: skip
 
 
-def read_inputs(arguments: argparse.Namespace, progress: Progress) -> tuple[Inputs, Inputs | None]:
-    """The files that `--events` and `--client` name, checked; None without `--client`.
+def read_inputs(spark: SparkSession, arguments: argparse.Namespace, progress: Progress) -> tuple[Inputs, Inputs | None]:
+    """The files that `--events` and `--client` name, checked; None without `--client`. *spark* is told how many rows.
 
     Raises:
         Fault: a directory is missing, or a compacted table is not what its manifest says.
     """
+    from .look import verify
+
+    reach(arguments)
+    verify(spark, not arguments.no_checksums)
     options: dict[str, Any] = {
+        "spark": spark,
         "checksums": not arguments.no_checksums,
         "max_age_ns": arguments.max_age,
         "progress": progress,
     }
-    require(arguments.events + arguments.client)
     try:
         server = check(arguments.events, **options)
         client = check(arguments.client, **options) if arguments.client else None
@@ -66,6 +74,7 @@ def read_inputs(arguments: argparse.Namespace, progress: Progress) -> tuple[Inpu
             progress(f"put aside: {entry['path']}: {entry['reason']}")
         if found and found.growing:
             progress(f"{found.growing} stream(s) are no Parquet yet and are not read")
+    expect(spark, rows_of(server, client))
     return server, client
 
 
@@ -83,14 +92,15 @@ def _buckets(text: str) -> int:
 def _compact(arguments: argparse.Namespace, progress: Progress) -> int:
     from .compact import Occupied, as_text, buckets_for, compact, vacant
 
+    require(arguments.events)
     try:
-        vacant(arguments.out)
-        server, _ = read_inputs(arguments, progress)
-        rows = rows_of(server)
-        if not rows:
-            raise Fault(f"nothing to compact: no good file below {', '.join(map(str, arguments.events))}")
+        if not isinstance(arguments.out, Remote):
+            vacant(arguments.out)
         progress("starting Spark")
-        with open_session("compact", arguments.master, rows=rows) as spark:
+        with open_session("compact", arguments.master, rows=None) as spark:
+            server, _ = read_inputs(spark, arguments, progress)
+            if not (rows := rows_of(server)):
+                raise Fault(f"nothing to compact: no good file below {', '.join(map(str, arguments.events))}")
             summary = compact(spark, server, arguments.out, arguments.buckets or buckets_for(rows), progress)
     except Occupied as error:
         raise Fault(str(error)) from None

@@ -5,20 +5,19 @@ It appears under its name whole or not at all: written beside it under a hidden 
 
 from __future__ import annotations
 
-import shutil
 import uuid
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
+from ..hadoop import Remote
+from ..places import Place, is_pattern, pattern, remove_tree, uri
 from .frames import read_events
 from .inputs import Inputs
-from .manifest import BUCKETS, ORDER, is_pattern, write_manifest
+from .manifest import BUCKETS, ORDER, write_manifest
 from .runs import Facts
 
 ROWS_PER_BUCKET = 2_000_000
@@ -36,7 +35,7 @@ def buckets_for(rows: int) -> int:
     return min(max(LEAST_BUCKETS, -(-rows // ROWS_PER_BUCKET)), MOST_BUCKETS)
 
 
-def vacant(out: Path) -> None:
+def vacant(out: Place) -> None:
     """Make sure that a table may be put at *out*.
 
     Raises:
@@ -52,7 +51,7 @@ def vacant(out: Path) -> None:
 
 
 def compact(
-    spark: SparkSession, inputs: Inputs, out: Path, buckets: int, progress: Callable[[str], None] = lambda _: None
+    spark: SparkSession, inputs: Inputs, out: Place, buckets: int, progress: Callable[[str], None] = lambda _: None
 ) -> dict[str, Any]:
     """Write the rows of *inputs* (journals and compacted tables) as one compacted table at *out*.
 
@@ -81,21 +80,23 @@ def compact(
         progress(f"sorting {known['rows']:,} rows into {buckets} buckets")
         # By hash of conn into as many partitions as buckets: Spark's buckets are that very hash, so each is one file.
         writer = read_events(spark, inputs).repartition(buckets, "conn").write.format("parquet")
-        writer = writer.option("compression", "zstd").option("path", str(hidden / BUCKETS))
+        writer = writer.option("compression", "zstd").option("path", uri(hidden / BUCKETS))
         writer.bucketBy(buckets, "conn").sortBy(*ORDER).saveAsTable(name)
         spark.sql(f"DROP TABLE {name}")  # the catalogue's entry: the files are where we put them
-        for mark in (hidden / BUCKETS).glob("_*"):
-            mark.unlink()
+        made: list[Place] = list((hidden / BUCKETS).iterdir())
+        for mark in made:
+            if mark.name.startswith("_"):
+                mark.unlink()
         progress("describing it")
         manifest = write_manifest(hidden, known)
-        found = sum(pq.read_metadata(hidden / BUCKETS / entry["name"]).num_rows for entry in manifest["files"])
+        found = spark.read.parquet(pattern(hidden / BUCKETS)).count()
         if found != known["rows"]:
             raise RuntimeError(f"{found} rows arrived in {hidden}, {known['rows']} were read")
-        hidden.rename(out)  # takes the place of an empty directory, fails on any other
+        _move(hidden, out)
     except BaseException:
         with suppress(Exception):
             spark.sql(f"DROP TABLE IF EXISTS {name}")
-        shutil.rmtree(hidden, ignore_errors=True)
+        remove_tree(hidden)
         raise
     return {
         "schema": manifest["schema"],
@@ -107,6 +108,14 @@ def compact(
         "quarantined": inputs.quarantined,
         "growing": inputs.growing,
     }
+
+
+def _move(hidden: Place, out: Place) -> None:
+    """Takes the place of an empty directory, fails on any other."""
+    if isinstance(hidden, Remote):
+        hidden.rename(out)
+    else:
+        hidden.rename(str(out))
 
 
 def _as_json(facts: Facts) -> dict[str, Any]:

@@ -21,7 +21,6 @@ from ...journal.schema import (
     ACTIVITY,
     AVERTED,
     CLOSE_PEER,
-    COLUMNS,
     CONFIG,
     ENDS,
     KINDS,
@@ -30,14 +29,11 @@ from ...journal.schema import (
     REAP,
     SEQUENCE_BITS,
 )
+from ..places import uri
 from .inputs import Inputs, spark_paths
 from .manifest import BUCKETS, ORDER, Table
 from .runs import Run, Timeline, as_rows
-
-_TYPES: dict[str, T.DataType] = {"int64": T.LongType(), "int32": T.IntegerType(), "dictionary": T.StringType()}
-
-EVENTS = T.StructType([T.StructField(column.name, _TYPES[column.type], not column.required) for column in COLUMNS])
-"""Grain: one row per event. Columns that an older file lacks are null."""
+from .schema import EVENTS
 
 CODE = T.StructField("code", T.ByteType())
 """`kind` as its place in `KINDS`: stored in compacted tables, whose rows it puts in order; computed elsewhere."""
@@ -211,8 +207,9 @@ def _bucketed(spark: SparkSession, table: Table) -> DataFrame:
     """A compacted table, declared in the session's catalogue: read by its path, Spark would not know of its order."""
     spark.conf.set("spark.sql.legacy.bucketedTableScan.outputOrdering", "true")
     columns = ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in [*EVENTS, CODE])
-    name = f"reaper_{hashlib.blake2b(f'{table.path.resolve()} {table.digest}'.encode(), digest_size=8).hexdigest()}"
-    location = str(table.path.resolve() / BUCKETS).replace("\\", "\\\\").replace("'", "\\'")
+    where = uri(table.path / BUCKETS)
+    name = f"reaper_{hashlib.blake2b(f'{where} {table.digest}'.encode(), digest_size=8).hexdigest()}"
+    location = where.replace("\\", "\\\\").replace("'", "\\'")
     spark.sql(
         f"CREATE TABLE IF NOT EXISTS {name} ({columns}) USING parquet CLUSTERED BY (conn) "
         f"SORTED BY ({', '.join(ORDER)}) INTO {table.buckets} BUCKETS LOCATION '{location}'"

@@ -8,14 +8,28 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from .file import Refused, check_file
+from ..hadoop import Remote
+from ..places import Place, files_below, pattern, place, size_of
+from .file import Shape, count_here, facts_of, shape_of
 from .manifest import BUCKETS, Table, Unsound, is_table, open_table
+from .rows import Refused
 from .runs import Facts, Run, runs_of, strangers
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+T = TypeVar("T")
+
+SMALL_BYTES = 8 << 20
+"""Files of this machine that are no more than this together are counted here: starting a job of Spark takes longer."""
+
+_FETCHED = 32
+"""Footers of another file system that are fetched at once."""
 
 
 @dataclass(slots=True)
@@ -34,8 +48,9 @@ class Inputs:
 
 
 def check(
-    directories: Iterable[Path],
+    directories: Iterable[Place],
     *,
+    spark: SparkSession | None = None,
     checksums: bool = True,
     max_age_ns: int | None = None,
     now_ns: int | None = None,
@@ -48,7 +63,9 @@ def check(
 
     Args:
         directories: Searched recursively; a file may be named too.
-        checksums: Verify every page. Reads the files once: some 100 MB/s a core.
+        spark: Its executors count the rows where they lie, and this process reads footers alone. None, or with
+            `SMALL_BYTES` or less: the rows are counted here.
+        checksums: Verify every page.
         max_age_ns: Files that ended longer ago are put aside as late. None: none is. A compacted file is not asked
             again.
         now_ns: Unix time; None: this machine's.
@@ -58,10 +75,11 @@ def check(
     Raises:
         FileNotFoundError: a directory is missing.
         Unsound: a compacted table is not what its manifest says.
-    Cost: memory: a row group (a million rows) per core.
+        OSError: a file system does not answer.
+    Cost: memory: a row group (a million rows) per core where rows are counted here.
     """
     found = Inputs()
-    paths: list[Path] = []
+    paths: list[tuple[Place, int]] = []
     for directory in directories:
         if not directory.exists():
             raise FileNotFoundError(f"no such directory: {directory}")
@@ -72,26 +90,34 @@ def check(
             found.quarantined += manifest["quarantined"]
             found.growing += manifest["growing"]
             for facts in manifest["facts"]:
-                found.files.append(Facts(**{**facts, "path": Path(facts["path"]), "within": directory}))
+                found.files.append(Facts(**{**facts, "path": place(facts["path"]), "within": directory}))
         else:
-            paths += [directory] if directory.is_file() else sorted(_visible(directory, found))
+            paths += [(directory, size_of(directory))] if directory.is_file() else sorted(_visible(directory, found))
     now = time.time_ns() if now_ns is None else now_ns
-
-    def one(path: Path) -> Facts | dict[str, str]:
-        try:
-            return check_file(path, checksums, max_age_ns, now)
-        except Refused as refused:
-            return {"path": str(path), "reason": str(refused)}
-
     progress(f"checking {len(paths)} files")
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        outcomes = list(pool.map(one, paths))
+    shapes, refused = _each(shape_of, paths, _FETCHED if any(isinstance(p, Remote) for p, _ in paths) else None)
+    large = sum(shape.size for shape in shapes) > SMALL_BYTES or any(isinstance(s.path, Remote) for s in shapes)
+    if spark is not None and large:
+        from . import look
+
+        counted = look.tallies(spark, {shape.path: shape.rows for shape in shapes}, checksums=checksums)
+    else:
+        tallies, more = _each(lambda shape: (shape, count_here(shape, checksums)), [(shape,) for shape in shapes])
+        refused |= more
+        counted = {shape.path: rows for shape, rows in tallies}
+        shapes = [shape for shape, _ in tallies]
+    outcomes: list[Facts] = []
+    for shape in shapes:
+        try:
+            facts = facts_of(shape, counted[shape.path], max_age_ns, now)
+        except Refused as wrong:
+            refused[shape.path] = str(wrong)
+        else:
+            outcomes.append(facts)
+    found.quarantined += [{"path": str(path), "reason": refused[path]} for path, _ in paths if path in refused]
     compacted, found.files = found.files, []
     seen: dict[object, Facts] = {}
     for outcome in [*compacted, *outcomes]:
-        if isinstance(outcome, dict):
-            found.quarantined.append(outcome)
-            continue
         first = seen.setdefault((outcome.run, outcome.serial) if outcome.run else outcome.digest, outcome)
         if first is outcome:
             found.files.append(outcome)
@@ -103,6 +129,7 @@ def check(
     for path, reason in ({} if by_name else strangers(found.files)).items():
         found.quarantined.append({"path": str(path), "reason": reason})
         found.files = [facts for facts in found.files if facts.path != path]
+    found.quarantined.sort(key=lambda entry: entry["path"])
     found.runs = runs_of(found.files)
     latest: dict[str, int] = {}
     for facts in found.files:
@@ -111,18 +138,38 @@ def check(
     return found
 
 
-def _visible(directory: Path, found: Inputs) -> Iterator[Path]:
-    for path in directory.rglob("*"):
-        parts = path.relative_to(directory).parts
+def _each(
+    work: Callable[..., T], items: Sequence[tuple[Any, ...]], threads: int | None = None
+) -> tuple[list[T], dict[Place, str]]:
+    """What *work* makes of each of *items*, in their order; and which it refused, and why."""
+    done: list[T] = []
+    refused: dict[Place, str] = {}
+
+    def one(item: tuple[Any, ...]) -> T | Refused:
+        try:
+            return work(*item)
+        except Refused as reason:
+            return reason
+
+    with ThreadPoolExecutor(threads or os.cpu_count()) as pool:
+        for item, outcome in zip(items, pool.map(one, items), strict=True):
+            if isinstance(outcome, Refused):
+                refused[item[0].path if isinstance(item[0], Shape) else item[0]] = str(outcome)
+            else:
+                done.append(outcome)
+    return done, refused
+
+
+def _visible(directory: Place, found: Inputs) -> Iterator[tuple[Place, int]]:
+    for path, parts, size in files_below(directory):
         if any(part.startswith((".", "_")) for part in parts):
             found.growing += path.suffix == ".arrows"
-        elif BUCKETS in parts:
+        elif BUCKETS in parts[:-1]:
             raise Unsound(f"{path.parent} is part of a compacted table: name that itself, not a directory above it")
-        elif path.suffix == ".parquet" and path.is_file():
-            yield path
+        elif path.suffix == ".parquet":
+            yield path, size
 
 
 def spark_paths(files: Iterable[Facts]) -> list[str]:
-    """The paths as Spark wants them: absolute, what it would take for a pattern escaped."""
-    special = str.maketrans({char: f"\\{char}" for char in "\\{}[]*?"})
-    return [f"{facts.path.resolve()}".translate(special) for facts in files]
+    """The paths as Spark wants them: with their scheme, what it would take for a pattern escaped."""
+    return [pattern(facts.path) for facts in files]

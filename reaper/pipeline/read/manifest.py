@@ -1,20 +1,22 @@
-"""A compacted table on disk: its buckets, and the manifest that alone makes them believed.
+"""A compacted table where it lies: its buckets, and the manifest that alone makes them believed.
 
-The manifest names every bucket with its digest and is itself signed with one: what is missing, added or edited is
-refused as a whole, because a verdict on part of the rows would be wrong without a sign of it.
+The manifest names every bucket with the digest of its footer and is itself signed with one: what is missing, added or
+replaced is refused as a whole, because a verdict on part of the rows would be wrong without a sign of it. The pages
+carry checksums of their own, which are compared as they are read. So no more than footers is read here.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import os
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-SCHEMA = "reaper-compacted/2"
+from ..places import Place, files_below, is_pattern, write_text
+from .footer import fingerprint
+
+SCHEMA = "reaper-compacted/3"
 
 MANIFEST = "compacted.json"
 """What makes a directory a compacted table."""
@@ -34,49 +36,45 @@ class Unsound(Exception):
 class Table:
     """A compacted table that passed the check."""
 
-    path: Path
+    path: Place
     buckets: int
     digest: str
     """Of its manifest, and through it of every bucket."""
 
 
-def is_pattern(directory: Path) -> bool:
-    """Whether Spark would take the path of *directory* for a pattern, which a table's cannot escape."""
-    return any(char in str(directory.resolve()) for char in "{}[]*?\\")
+_THREADS = 16
+"""Footers that are fetched at once."""
 
 
-def is_table(directory: Path) -> bool:
+def is_table(directory: Place) -> bool:
     """Whether *directory* is a compacted table, or what is left of one."""
     return directory.name == BUCKETS or any((directory / name).exists() for name in (MANIFEST, BUCKETS))
 
 
-def write_manifest(directory: Path, known: dict[str, Any]) -> dict[str, Any]:
+def write_manifest(directory: Place, known: dict[str, Any]) -> dict[str, Any]:
     """Describe the buckets below *directory*, and *known* with them; returns the manifest.
 
     Args:
         known: At least buckets (how many), facts, quarantined and growing: see `inputs.check`.
     """
     paths = _files(directory)
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        digests = list(pool.map(sha256, paths.values()))
+    with ThreadPoolExecutor(_THREADS) as pool:
+        footers = list(pool.map(fingerprint, *zip(*paths.values(), strict=True))) if paths else []
     files = [
-        {"name": name, "bytes": path.stat().st_size, "sha256": digest}
-        for (name, path), digest in zip(paths.items(), digests, strict=True)
+        {"name": name, "bytes": size, "footer": digest}
+        for (name, (_, size)), digest in zip(paths.items(), footers, strict=True)
     ]
     manifest = {"schema": SCHEMA, **known, "files": files}
     signed = {**manifest, "digest": _digest(manifest)}
-    with (directory / MANIFEST).open("w", encoding="utf-8") as file:
-        json.dump(signed, file, indent=1)
-        file.flush()
-        os.fsync(file.fileno())
+    write_text(directory / MANIFEST, json.dumps(signed, indent=1))
     return signed
 
 
-def open_table(directory: Path, *, checksums: bool = True) -> tuple[Table, dict[str, Any]]:
+def open_table(directory: Place, *, checksums: bool = True) -> tuple[Table, dict[str, Any]]:
     """The compacted table at *directory* and its manifest.
 
     Args:
-        checksums: Read every bucket and compare its digest: some 500 MB/s a core. False: its size alone.
+        checksums: Compare the footer of every bucket with its digest. False: its size alone.
     Raises:
         Unsound: it is not what its manifest says.
     """
@@ -91,7 +89,7 @@ def open_table(directory: Path, *, checksums: bool = True) -> tuple[Table, dict[
         if manifest["schema"] != SCHEMA:
             raise Unsound(f"{directory / MANIFEST} is {manifest['schema']}, expected {SCHEMA}: {again}")
     except OSError as error:
-        raise Unsound(f"{directory} is no whole compacted table: {MANIFEST}: {error.strerror}") from None
+        raise Unsound(f"{directory} is no whole compacted table: {MANIFEST}: {error.strerror or error}") from None
     except (ValueError, KeyError, TypeError, AttributeError):
         raise Unsound(f"{directory / MANIFEST} is no manifest: {again}") from None
     there = _files(directory)
@@ -101,26 +99,22 @@ def open_table(directory: Path, *, checksums: bool = True) -> tuple[Table, dict[
         raise Unsound(f"{directory / BUCKETS / different[0]} is {said}: {again}")
 
     def whole(name: str) -> bool:
-        path, entry = there[name], wanted[name]
-        return path.stat().st_size == entry["bytes"] and (not checksums or sha256(path) == entry["sha256"])
+        (path, size), entry = there[name], wanted[name]
+        return size == entry["bytes"] and (not checksums or fingerprint(path, size) == entry["footer"])
 
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
+    with ThreadPoolExecutor(_THREADS) as pool:
         for name, good in zip(wanted, pool.map(whole, wanted), strict=True):
             if not good:
                 raise Unsound(f"{directory / BUCKETS / name} was edited or damaged: {again}")
     return Table(directory, manifest["buckets"], digest), manifest
 
 
-def sha256(path: Path) -> str:
-    """Of the bytes of *path*, in hexadecimal digits."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _files(directory: Path) -> dict[str, Path]:
-    """Name -> path of every bucket file below *directory*, by name. Hidden files and Spark's own marks are none."""
-    found = sorted((directory / BUCKETS).glob("*"))
-    return {path.name: path for path in found if not path.name.startswith((".", "_"))}
+def _files(directory: Place) -> dict[str, tuple[Place, int]]:
+    """Name -> path and size of every bucket file below *directory*, by name. Hidden files and marks are none."""
+    if not (directory / BUCKETS).is_dir():
+        return {}
+    found = {parts[-1]: (path, size) for path, parts, size in files_below(directory / BUCKETS)}
+    return {name: found[name] for name in sorted(found) if not name.startswith((".", "_"))}
 
 
 def _digest(manifest: dict[str, Any]) -> str:

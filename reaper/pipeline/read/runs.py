@@ -15,6 +15,8 @@ from statistics import median
 from typing import Any
 
 from ...journal.schema import SEQUENCE_BITS
+from ..hadoop import Remote
+from ..places import Place
 
 SPARE_IDS = 1_000_000
 """By how much the numbers of connections may run ahead of the rows of a whole run: numbers whose rows were lost."""
@@ -27,7 +29,7 @@ STEP_NS = 20_000_000
 class Facts:
     """What one good file says about itself. Times are ns on its writer's clock unless they say otherwise."""
 
-    path: Path
+    path: Place
     rows: int
     run: str
     writer: int
@@ -45,13 +47,20 @@ class Facts:
     writers: list[int] = field(default_factory=list)
     """Of a file that does not name its run: all that wrote into it."""
     digest: str = ""
-    """Of a file that does not name its run: of its bytes."""
+    """Of a file that does not name its run: of its footer and its counts."""
     own_rows: int = 0
     """Rows that the writer logged of itself, not of a connection."""
     last_conn: int = 0
     """The highest connection id in it."""
-    within: Path | None = None
+    within: Place | None = None
     """The compacted table that its rows are in now; None: they are in the file itself."""
+
+    @property
+    def here(self) -> Path:
+        """Its path on this machine, for what follows this machine's files alone."""
+        if isinstance(self.path, Remote):
+            raise TypeError(f"{self.path} is not on this machine")
+        return self.path
 
 
 @dataclass(slots=True)
@@ -146,13 +155,13 @@ def runs_of(files: list[Facts]) -> list[Run]:
     return runs
 
 
-def strangers(files: Iterable[Facts]) -> dict[Path, str]:
+def strangers(files: Iterable[Facts]) -> dict[Place, str]:
     """Good files that cannot be believed beside the others: path -> reason.
 
     Two runs of one writer id whose connection numbers overlap are two writers: their rows cannot be told apart, so
     the files of the later run are named. In a run of which every file is here no number can lie far beyond the rows.
     """
-    found: dict[Path, str] = {}
+    found: dict[Place, str] = {}
     runs: dict[tuple[int, str], list[Facts]] = {}
     for facts in files:
         if facts.run:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import argparse
 
 from ..advise.command import add_policy, run_advise
-from ..arguments import AddCommand, Progress, show
+from ..arguments import AddCommand, Progress, require, show
 from ..audit.command import add_law, run_audit
-from ..read.command import add_inputs, read_inputs, rows_of
+from ..places import write_text
+from ..read.command import add_inputs, read_inputs
 from ..session import open_session
 
 
@@ -20,18 +21,19 @@ def add(command: AddCommand) -> None:
 
 
 def _report(arguments: argparse.Namespace, progress: Progress) -> int:
-    server, client = read_inputs(arguments, progress)
+    require(arguments.events + arguments.client)
     progress("starting Spark")
-    with open_session("report", arguments.master, rows=rows_of(server, client)) as spark:
+    with open_session("report", arguments.master, rows=None) as spark:
         from .page import render
         from .run import gather
 
+        server, client = read_inputs(spark, arguments, progress)
         audited = run_audit(spark, arguments, server, client, progress)
         advice = run_advise(spark, arguments, server, progress)
         progress("gathering the charts")
         charts = gather(audited, server)
-    page = arguments.out / "report.html"
-    page.write_text(render(audited.summary, advice.summary, charts), encoding="utf-8")
+        page = arguments.out / "report.html"
+        write_text(page, render(audited.summary, advice.summary, charts))
     outcome = {"result": audited.summary["result"], "page": str(page), "reasons": audited.summary["reasons"]}
     show(arguments, outcome, f"{page}: audit {audited.summary['result'].upper()}")
     return 0 if audited.passed else 1

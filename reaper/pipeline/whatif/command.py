@@ -6,8 +6,9 @@ import argparse
 from dataclasses import replace
 
 from ...config.flags import Parser
-from ..arguments import AddCommand, Fault, Progress, positive_ns, show, write_json
-from ..read.command import add_inputs, read_inputs, rows_of
+from ..arguments import AddCommand, Fault, Progress, positive_ns, require, show, write_json
+from ..places import write_text
+from ..read.command import add_inputs, read_inputs
 from ..session import open_session
 from .settings import CannotTell, Rule, Setting, duration, parse, share, whole
 
@@ -41,20 +42,21 @@ def _what_if(arguments: argparse.Namespace, progress: Progress) -> int:
 
     try:
         base, variants = _settings(arguments)
-        server, _ = read_inputs(arguments, progress)
-        arguments.out.mkdir(parents=True, exist_ok=True)
+        require(arguments.events)
         progress("starting Spark")
-        with open_session("what-if", arguments.master, rows=rows_of(server)) as spark:
+        with open_session("what-if", arguments.master, rows=None) as spark:
             from .run import what_if
 
+            server, _ = read_inputs(spark, arguments, progress)
             seed = whole(arguments.seed, "--seed", 0)
             result = what_if(spark, server, base, variants, arguments.sets, seed=seed, progress=progress)
+            text = as_text(result.summary)
+            arguments.out.mkdir(parents=True, exist_ok=True)
+            write_json(arguments.out / "what-if.json", result.summary)
+            write_text(arguments.out / "what-if.txt", text + "\n")
+            write_text(arguments.out / "what-if.html", render(result.summary, result.curves))
     except CannotTell as error:
         raise Fault(str(error)) from None
-    text = as_text(result.summary)
-    write_json(arguments.out / "what-if.json", result.summary)
-    (arguments.out / "what-if.txt").write_text(text + "\n", encoding="utf-8")
-    (arguments.out / "what-if.html").write_text(render(result.summary, result.curves), encoding="utf-8")
     show(arguments, result.summary, text)
     asked = result.summary["rows"][1:]
     if asked and all(row["refused"] for row in asked):

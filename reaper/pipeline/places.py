@@ -1,0 +1,109 @@
+"""Where an argument points: a path of this machine, or a URI of any file system that Spark can reach.
+
+The rule of this module: *a path without a scheme is this machine's*, whatever `fs.defaultFS` says: Spark is given every
+path with its scheme. No Spark here.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+from .hadoop import Remote
+
+Place = Path | Remote
+"""What both have in common: `/`, name, parent, suffix, exists, is_dir, is_file, iterdir, mkdir, unlink, rename,
+read_text, resolve."""
+
+_SCHEME = re.compile(r"([a-z][a-z0-9+.-]+):/", re.IGNORECASE)
+_SPECIAL = "\\{}[]*?"
+"""What Spark and Hadoop would take for a pattern."""
+_ESCAPED = str.maketrans(dict(zip(_SPECIAL, (f"\\{char}" for char in _SPECIAL), strict=True)))
+
+
+def place(text: str) -> Place:
+    """What *text* points at: `hdfs://...` and its like elsewhere; `file:` and anything without a scheme here.
+
+    Raises:
+        ValueError: `file://` with a host. The message is one line.
+    """
+    found = _SCHEME.match(text)
+    if found is None:
+        return Path(text)
+    if found[1].lower() != "file":
+        return Remote(text)
+    path = text[len("file:") :]
+    if path.startswith("//"):
+        host, slash, rest = path[2:].partition("/")
+        if host not in ("", "localhost") or not slash:
+            raise ValueError(f"{text!r} names a host; expected file:///path")
+        path = slash + rest
+    return Path(path)
+
+
+def uri(where: Place) -> str:
+    """*where* as Spark writes to it, or declares a table at it."""
+    return where.uri if isinstance(where, Remote) else f"file://{where.resolve()}"
+
+
+def pattern(where: Place) -> str:
+    """*where* as Spark reads it: no character of its name means anything else."""
+    return uri(where).translate(_ESCAPED)
+
+
+def is_pattern(where: Place) -> bool:
+    """Whether Spark would take *where* for a pattern where it cannot be escaped, as in the declaration of a table."""
+    return any(char in uri(where) for char in _SPECIAL)
+
+
+def files_below(directory: Place) -> Iterator[tuple[Place, tuple[str, ...], int]]:
+    """Every file below *directory*, hidden ones too: where, the names that lead to it, its size. In no order."""
+    if isinstance(directory, Remote):
+        yield from directory.files()
+        return
+    for path in directory.rglob("*"):
+        if path.is_file():
+            yield path, path.relative_to(directory).parts, path.stat().st_size
+
+
+def size_of(where: Place) -> int:
+    """Bytes of the file at *where*."""
+    return where.size() if isinstance(where, Remote) else where.stat().st_size
+
+
+def open_file(where: Place) -> BinaryIO:
+    """The file at *where*, to be read from any position."""
+    return where.open() if isinstance(where, Remote) else where.open("rb")
+
+
+def write_text(where: Place, text: str) -> None:
+    """Put *text* in place of what is at *where*. A reader sees the old file or the new one, never a part."""
+    hidden = where.with_name(f".{where.name}.tmp")
+    if isinstance(hidden, Remote):
+        hidden.write_bytes(text.encode())
+    else:
+        with hidden.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+    replace(hidden, where)
+
+
+def replace(source: Place, target: Place) -> None:
+    """Give the file *source* the name *target*, whatever has it."""
+    if isinstance(source, Remote):
+        source.replace(target)
+    else:
+        os.replace(source, str(target))
+
+
+def remove_tree(directory: Place) -> None:
+    """Delete *directory* with all that is in it, as far as that goes."""
+    if isinstance(directory, Remote):
+        directory.remove_tree()
+    else:
+        shutil.rmtree(directory, ignore_errors=True)

@@ -1,0 +1,109 @@
+"""The rows of many files counted by Spark, where they lie. Nothing but the counts comes to this process.
+
+The rule of this module: *what cannot be read is counted as missing, never left out in silence*: a look is told to go on
+past a bad page, and says per file how many rows it could read. `rows.judge` compares that with the footer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from urllib.parse import unquote
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+
+from ...journal.schema import SEQUENCE_BITS, STALL
+from ..places import Place, pattern, uri
+from .rows import COUNTED, Tally
+from .schema import EVENTS
+
+_PARTITIONS = "spark.sql.shuffle.partitions"
+_CHECKSUMS = "parquet.page.verify-checksum.enabled"
+
+
+def verify(spark: SparkSession, checksums: bool) -> None:
+    """Whether every page that this session reads from now on is compared with its checksum."""
+    spark.conf.set(_CHECKSUMS, str(checksums).lower())
+
+
+def tallies(spark: SparkSession, rows: Mapping[Place, int], *, checksums: bool) -> dict[Place, list[Tally]]:
+    """The counts of each file in *rows*, which says how many rows its footer promises. See `rows.Tally`.
+
+    A file of which less can be read is looked at a second time: what was a failure of the network is not held against
+    the file.
+    """
+    known = {_name(uri(where)): where for where in rows}
+    found = _count(spark, known, checksums)
+    short = {
+        name: where for name, where in known.items() if sum(tally.rows for tally in found.get(where, ())) != rows[where]
+    }
+    return {where: [] for where in rows} | found | (_count(spark, short, checksums) if short else {})
+
+
+def _read(spark: SparkSession, files: Sequence[Place]) -> DataFrame:
+    return spark.read.schema(EVENTS).option("ignoreCorruptFiles", "true").parquet(*map(pattern, files))
+
+
+def _count(spark: SparkSession, known: Mapping[str, Place], checksums: bool) -> dict[Place, list[Tally]]:
+    def least_and_most(name: str) -> list[Column]:
+        column = F.col(name)
+        return [
+            F.count(column).alias(f"{name}_count"),
+            F.min(column).alias(f"{name}_min"),
+            F.max(column).alias(f"{name}_max"),
+        ]
+
+    stall = (F.col("kind") == "config") & (F.col("reason") == STALL) & (F.coalesce("idle_ns", F.lit(-1)) < 0)
+    also = [F.count(name).alias(f"{name}_read") for name in ("nbytes", "peer")] if checksums else []
+    counted = (
+        _read(spark, list(known.values()))
+        .groupBy(
+            F.col("_metadata.file_path").alias("path"),
+            "kind",
+            "listener",
+            F.shiftright("conn", SEQUENCE_BITS).alias("writer"),
+        )
+        .agg(
+            F.count(F.lit(1)).alias("rows"),
+            *(column for name in COUNTED for column in least_and_most(name)),
+            F.max(F.try_add("t", "wall_offset_ns")).alias("ended"),
+            F.count(F.when(stall, 1)).alias("endless"),
+            *also,
+        )
+    )
+    found: dict[Place, list[Tally]] = {}
+    with _few_partitions(spark):
+        rows = counted.toArrow().to_pylist()
+    for row in rows:
+        found.setdefault(known[_name(unquote(row["path"]))], []).append(
+            Tally(
+                kind=row["kind"],
+                listener=row["listener"],
+                writer=row["writer"],
+                rows=row["rows"],
+                values={name: (row[f"{name}_count"], row[f"{name}_min"], row[f"{name}_max"]) for name in COUNTED},
+                ended=row["ended"],
+                endless=row["endless"],
+            )
+        )
+    return found
+
+
+def _name(path: str) -> str:
+    """One name for one file, whether its URI has an empty host or none."""
+    scheme, _, rest = path.partition(":")
+    host, slash, below = rest[2:].partition("/") if rest.startswith("//") else ("", "/", rest.lstrip("/"))
+    return f"{scheme}://{host}{slash}{below}"
+
+
+@contextmanager
+def _few_partitions(spark: SparkSession) -> Iterator[None]:
+    """For sums of a few rows per file. What the user has set is not touched."""
+    if ours := _PARTITIONS not in spark.conf.getAll:
+        spark.conf.set(_PARTITIONS, "4")
+    try:
+        yield
+    finally:
+        if ours:
+            spark.conf.unset(_PARTITIONS)

@@ -1,0 +1,316 @@
+"""Paths are URIs, and files are checked where they lie: through Hadoop's own layer, on mounts of `viewfs:`."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark")
+pytest.importorskip("pyarrow")
+
+import pyarrow.parquet as pq
+from pipeline_traffic import WALL, S, journal, write
+from test_pipeline_inputs import HOSTILE, only
+
+from reaper.pipeline import cli, hadoop
+from reaper.pipeline.hadoop import Remote, Unreachable
+from reaper.pipeline.places import files_below, pattern, place, uri, write_text
+from reaper.pipeline.read import inputs as inputs_module
+from reaper.pipeline.read import look
+from reaper.pipeline.read.inputs import Inputs, check
+
+NAME = "reaper-tests"
+
+
+# ---- without Spark ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("text", ["/a/b", "file:/a/b", "file:///a/b", "file://localhost/a/b", "FILE:///a/b"])
+def test_a_path_without_a_scheme_and_one_of_file_are_this_machines(text: str) -> None:
+    assert place(text) == Path("/a/b")
+    assert uri(place(text)) == "file:///a/b"
+
+
+@pytest.mark.parametrize(
+    "text", ["hdfs://h:8020/a", "s3a://bucket/a", "abfs://c@a/b", "gs://b/a", "viewfs:/a", "hdfs:/a"]
+)
+def test_any_other_scheme_is_left_to_hadoop(text: str) -> None:
+    found = place(f"{text}/")
+    assert isinstance(found, Remote)
+    assert uri(found) == text
+    assert (uri(found / "x.parquet"), (found / "x.parquet").name) == (f"{text}/x.parquet", "x.parquet")
+    assert (found / "x.parquet").parent == found
+    assert (found / "x.parquet").suffix == ".parquet"
+
+
+def test_a_name_with_a_colon_is_no_uri_and_a_host_of_file_is_refused() -> None:
+    assert place("10:00.parquet") == Path("10:00.parquet")
+    with pytest.raises(ValueError, match="names a host; expected file:///path"):
+        place("file://elsewhere/a")
+
+
+def test_what_spark_takes_for_a_pattern_is_escaped() -> None:
+    assert pattern(Path("/a{b}*")) == r"file:///a\{b\}\*"
+    assert pattern(Remote("s3a://b/[x]?")) == r"s3a://b/\[x\]\?"
+
+
+def test_text_replaces_what_was_there_and_leaves_nothing_hidden(tmp_path: Path) -> None:
+    for text in ("one", "two"):
+        write_text(tmp_path / "a.json", text)
+    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("a.json", "two")]
+
+
+def test_without_a_driver_here_a_uri_is_one_line() -> None:
+    from pyspark import SparkContext
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(SparkContext, "_active_spark_context", None)
+        with pytest.raises(Unreachable, match="URIs need a driver here: Spark Connect has none"):
+            Remote("hdfs://h/a").exists()
+
+
+@pytest.mark.parametrize("command", ["live"])
+def test_live_says_that_it_follows_this_machines_files(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    assert cli.main([command, "--events", "hdfs://h/a", "--out", str(tmp_path)]) == 2
+    assert "is not a path of this machine" in capsys.readouterr().err
+
+
+# ---- through Hadoop --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def mounted(spark: Any, tmp_path: Path) -> Iterator[str]:
+    """`viewfs://reaper-tests/data`, a mount of the test's directory; and the default file system is that `viewfs:`."""
+    settings = spark.sparkContext._jsc.hadoopConfiguration()
+    root = f"fs.viewfs.mounttable.{NAME}.link./data"
+    before = settings.get("fs.defaultFS")
+    settings.set(root, f"file://{tmp_path}")
+    settings.set("fs.defaultFS", f"viewfs://{NAME}/")
+    settings.set("fs.viewfs.impl.disable.cache", "true")  # the mount is another in each test
+    try:
+        yield f"viewfs://{NAME}/data"
+    finally:
+        settings.set("fs.defaultFS", before)
+        settings.unset(root)
+
+
+@pytest.fixture
+def run(spark: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Any]:
+    """Run a command in the session of all tests: status, what went to stdout, what went to stderr."""
+    for room in ("audit", "advise", "report", "whatif", "read"):
+        monkeypatch.setattr(f"reaper.pipeline.{room}.command.open_session", lambda *_, **__: nullcontext(spark))
+
+    def command(*words: Any) -> tuple[int, str, str]:
+        status = cli.main([*map(str, words), "--quiet"])
+        said = capsys.readouterr()
+        return status, said.out, said.err
+
+    return command
+
+
+def outcome(path: Path) -> Any:
+    return json.loads(path.read_text())
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_audit_advice_and_page_are_the_same_through_a_mount(mounted: str, run: Any, tmp_path: Path) -> None:
+    write(tmp_path / "raw" / "a b%20{c}", connections=60, faults={"early": 2})
+    for out, events in (("here", tmp_path / "raw"), (f"{mounted}/there", f"{mounted}/raw")):
+        target = out if "://" in out else tmp_path / out
+        status, said, _ = run("report", "--events", events, "--out", target)
+        assert status == 1, said
+        assert f"{target}/report.html" in said
+    for name in ("audit.json", "advice.json"):
+        assert outcome(tmp_path / "there" / name) == outcome(tmp_path / "here" / name)
+    for name in ("reaper.toml", "audit.txt", "report.html"):
+        assert (tmp_path / "there" / name).read_text() == (tmp_path / "here" / name).read_text()
+    assert outcome(tmp_path / "here" / "audit.json")["verdicts"]["early"] == 2
+    rows = [pq.read_table(tmp_path / out / "connections").sort_by("conn") for out in ("here", "there")]
+    assert rows[0].equals(rows[1])
+    left = [path for path in (tmp_path / "there").iterdir() if path.name.endswith(".tmp")]
+    assert left == []
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_a_table_is_compacted_and_asked_through_a_mount(mounted: str, run: Any, tmp_path: Path) -> None:
+    write(tmp_path / "raw", connections=30)
+    assert run("compact", "--events", f"{mounted}/raw", "--out", f"{mounted}/table", "--buckets", "2")[0] == 0
+    assert run("compact", "--events", f"{mounted}/raw", "--out", f"{mounted}/table")[0] == 2
+    status, said, _ = run("what-if", "--events", f"{mounted}/table", "--timeouts", "4s", "--out", f"{mounted}/what-if")
+    assert status == 0, said
+    assert (tmp_path / "what-if" / "what-if.html").read_text().startswith("<!doctype html>")
+    assert run("audit", "--events", f"{mounted}/table", "--out", f"{mounted}/out")[0] == 0
+    (bucket, *_) = sorted((tmp_path / "table" / "buckets").glob("part-*"))
+    bucket.rename(tmp_path / "gone.parquet")
+    status, _, err = run("audit", "--events", f"{mounted}/table", "--out", f"{mounted}/out")
+    assert (status, err.count("\n")) == (2, 1)
+    assert f"{mounted}/table/buckets/{bucket.name} is missing: compact the journals again" in err
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_access_logs_are_read_through_a_mount_and_bad_lines_are_shown(mounted: str, run: Any, tmp_path: Path) -> None:
+    lines = [f"{1_700_000_000 + 3 * i}.000 1 {i + 1} 0.001" for i in range(20)]
+    (tmp_path / "access.log").write_text("\n".join([*lines, "no request", ""]))
+    words = ("advise", "--logs", f"{mounted}/access.log", "--format", "nginx", "--out", f"{mounted}/out")
+    status, said, _ = run(*words)
+    assert status == 1
+    assert "access.log line 21: 'no request'" in said
+    assert (tmp_path / "out" / "reaper.toml").exists()
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+@pytest.mark.parametrize("where", ["hdfs://127.0.0.1:{port}/journals", "nosuch://host/journals", "viewfs://none/x"])
+def test_a_file_system_that_cannot_be_reached_is_one_line_and_status_2(run: Any, tmp_path: Path, where: str) -> None:
+    with socket.socket() as closed:  # bound but not listening: refused
+        closed.bind(("127.0.0.1", 0))
+        given = where.format(port=closed.getsockname()[1])
+        status, _, err = run("audit", "--events", given, "--out", tmp_path)
+    assert (status, err.count("\n")) == (2, 1), err
+    assert f"{given} cannot be reached: " in err
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_a_name_node_that_does_not_answer_is_given_up(
+    run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hadoop, "PATIENCE_S", 1.0)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        where = f"hdfs://127.0.0.1:{silent.getsockname()[1]}/journals"
+        status, _, err = run("audit", "--events", where, "--out", tmp_path)
+    assert (status, err.count("\n")) == (2, 1), err
+    assert f"no answer from {where.removesuffix('/journals')} within 1 s" in err
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_nothing_at_a_uri_is_one_line(mounted: str, run: Any, tmp_path: Path) -> None:
+    status, _, err = run("audit", "--events", f"{mounted}/none", "--out", tmp_path / "out")
+    assert (status, err.splitlines()) == (
+        2,
+        [f"python -m reaper.pipeline audit: no such file or directory: {mounted}/none"],
+    )
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_files_below_a_mount_are_those_below_the_directory(mounted: str, tmp_path: Path) -> None:
+    for name in ("a/b/c.parquet", "a/.hidden", "x%20y.parquet"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(name)
+    here = {(parts, size) for _, parts, size in files_below(tmp_path)}
+    there = list(files_below(Remote(mounted)))
+    assert {(parts, size) for _, parts, size in there} == here
+    for where, parts, _ in there:
+        with where.open() as file:
+            assert file.read().decode() == "/".join(parts)
+
+
+# ---- counted by Spark ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def looking(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No file is small: Spark counts the rows of all, and nothing here does."""
+    monkeypatch.setattr(inputs_module, "SMALL_BYTES", 0)
+
+    def never(*_: Any) -> None:
+        raise AssertionError("a file was read in the driver")
+
+    monkeypatch.setattr("reaper.pipeline.read.file.count", never)
+
+
+def facts_of(inputs: Inputs) -> Any:
+    return sorted(inputs.files, key=lambda facts: str(facts.path)), inputs.runs, inputs.quarantined
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_spark_finds_in_every_hostile_file_what_is_found_here(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number, harm in enumerate(HOSTILE.values()):
+        directory = tmp_path / f"{number:02d} hostile%20"
+        with journal(directory, 0, sequence=100) as ours:
+            ours.stall(S, S)
+            log = ours.open(S, 5000, "echo")
+            log.touch(2 * S)
+            log.reap(8 * S, 8 * S)
+        harm(only(directory))
+    write(tmp_path / "good", connections=20, listeners=("echo", "http"))
+    here = check([tmp_path], now_ns=WALL)
+    monkeypatch.setattr(inputs_module, "SMALL_BYTES", 0)
+    there = check([tmp_path], spark=spark, now_ns=WALL)
+    assert len(here.quarantined) == len(HOSTILE)
+    assert facts_of(there) == facts_of(here)
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+@pytest.mark.usefixtures("looking")
+def test_pages_that_fail_their_checksum_are_put_aside_by_name_and_the_rest_is_asked(
+    run: Any, tmp_path: Path, mounted: str
+) -> None:
+    for writer, name in enumerate(("good", "bad", "worse")):
+        with journal(tmp_path / "raw" / name, writer) as ours:
+            for _ in range(40):
+                ours.open(S, 5000, "echo").reap(7 * S, 6 * S)
+    for name in ("bad", "worse"):
+        path = only(tmp_path / "raw" / name)
+        content = bytearray(path.read_bytes())
+        column = pq.read_metadata(path).row_group(0).column(2 if name == "bad" else 4)  # kind, nbytes
+        content[column.data_page_offset + column.total_compressed_size // 2] ^= 0xFF
+        path.write_bytes(content)
+    for events in (tmp_path / "raw", f"{mounted}/raw"):
+        status, _, _ = run("audit", "--events", events, "--out", tmp_path / "out")
+        summary = outcome(tmp_path / "out" / "audit.json")
+        aside = [(Path(entry["path"]).parent.name, entry["reason"]) for entry in summary["files"]["quarantined"]]
+        assert status == 1
+        assert [name for name, _ in aside] == ["bad", "worse"]
+        assert all(reason.startswith("corrupted: 0 of ") for _, reason in aside)
+        assert summary["rows_read"] == summary["rows"] + summary["rows_of_writers"]
+        assert summary["connections"] == 40
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+@pytest.mark.usefixtures("looking")
+def test_a_failure_that_passes_is_not_held_against_the_file(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path, connections=5)
+    count, asked = look._count, []
+
+    def once(session: Any, known: Any, checksums: bool) -> Any:
+        asked.append(len(known))
+        return count(session, known, checksums) if len(asked) > 1 else {}
+
+    monkeypatch.setattr(look, "_count", once)
+    found = check([tmp_path], spark=spark, now_ns=WALL)
+    assert (asked, found.quarantined, len(found.files)) == ([1, 1], [], 1)
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_a_page_damaged_after_the_check_is_one_line_and_status_2(run: Any, tmp_path: Path) -> None:
+    write(tmp_path / "raw", connections=40)
+    assert run("compact", "--events", tmp_path / "raw", "--out", tmp_path / "table", "--buckets", "1")[0] == 0
+    (bucket,) = (tmp_path / "table" / "buckets").glob("*.parquet")
+    content = bytearray(bucket.read_bytes())
+    content[len(content) // 2] ^= 1
+    bucket.write_bytes(content)
+    status, _, err = run("audit", "--events", tmp_path / "table", "--out", tmp_path / "out")
+    assert (status, err.count("\n")) == (2, 1), err
+    assert bucket.name in err
