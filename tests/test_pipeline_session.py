@@ -85,16 +85,6 @@ def test_two_contradicting_answers_to_where_are_refused(monkeypatch: pytest.Monk
         pass
 
 
-def test_object_stores_are_refused_with_what_to_do(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    for arguments in (["--events", "s3a://bucket/a", "--out", str(tmp_path)], ["--events", ".", "--out", "gs://b/a"]):
-        with pytest.raises(SystemExit) as left:
-            cli.main(["audit", *arguments])
-        said = capsys.readouterr().err
-        assert left.value.code == 2
-        assert said.count("\n") == 1
-        assert "mount it at the same path here and on every executor" in said
-
-
 def test_a_file_url_is_a_path_and_a_missing_master_is_one_line(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

@@ -293,4 +293,7 @@ def _answers(where: Remote, system: str) -> None:
     except TooLate:
         raise Unreachable(f"no answer from {system} within {PATIENCE_S:g} s ({where})") from None
     except Exception as error:
-        raise Unreachable(f"{where} cannot be reached: {_line(error)}") from None
+        said = _line(error)
+        if "ClassNotFoundException" in said or "No FileSystem for scheme" in said:
+            said = f"Spark has no jar for {system.partition('//')[0]} ({said}); docs/cluster.md says which, for --packages"
+        raise Unreachable(f"{where} cannot be reached: {said}") from None
