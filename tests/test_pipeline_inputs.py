@@ -140,6 +140,12 @@ def test_a_file_that_is_there_twice_counts_once_whatever_it_is_called(good: Path
     assert found.files[0].path.name in found.quarantined[0]["reason"]
 
 
+def test_rows_that_were_lost_after_the_last_stream_was_begun_count(good: Path) -> None:
+    rewrite(only(good), lambda table: with_metadata(table, dropped_before="2", dropped="7"))
+    found = check([good], now_ns=WALL)
+    assert (found.dropped_rows, [run.whole for run in found.runs]) == (7, [False])
+
+
 def test_files_of_version_1_without_metadata_read_on(good: Path) -> None:
     old = [column.name for column in COLUMNS if column.since == 1]
     rewrite(only(good), lambda table: table.select(old).replace_schema_metadata({}))

@@ -295,5 +295,7 @@ def _answers(where: Remote, system: str) -> None:
     except Exception as error:
         said = _line(error)
         if "ClassNotFoundException" in said or "No FileSystem for scheme" in said:
-            said = f"Spark has no jar for {system.partition('//')[0]} ({said}); docs/cluster.md says which, for --packages"
+            said = (
+                f"Spark has no jar for {system.partition('//')[0]} ({said}); docs/cluster.md says which, for --packages"
+            )
         raise Unreachable(f"{where} cannot be reached: {said}") from None

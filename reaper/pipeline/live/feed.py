@@ -200,7 +200,7 @@ class Feed:
             return
         self.quarantined.pop(str(facts.here), None)
         serials = _merged([*known["serials"], [serial, serial]])
-        self.ledger.runs.note(run, serials=serials, dropped=max(known["dropped"], facts.dropped_before))
+        self.ledger.runs.note(run, serials=serials, dropped=max(known["dropped"], facts.dropped))
         self.ledger.files.note(str(facts.here), size=status.st_size, mtime=status.st_mtime_ns)
         server = self.ledger.servers.note(self._server(facts.here))
         server["files"] += 1

@@ -85,7 +85,7 @@ def shape_of(path: Place, size: int) -> Shape:
     if not shape.rows:
         raise Refused("empty: the file has no rows")
     shape.anchors = _anchors(metadata)
-    for key in ("writer", "serial", "tick_ns", "gap_threshold_ns", "first_conn", "dropped_before"):
+    for key in ("writer", "serial", "tick_ns", "gap_threshold_ns", "first_conn", "dropped_before", "dropped"):
         shape.number(key, 0)
     return shape
 
@@ -144,7 +144,7 @@ def facts_of(shape: Shape, tallies: Sequence[Tally], max_age_ns: int | None, now
         t_max=seen.t_max,
         boot=metadata.get("boot", ""),
         anchors=shape.anchors,
-        dropped_before=shape.number("dropped_before", 0),
+        dropped=max(shape.number("dropped_before", 0), shape.number("dropped", 0)),
         cut=metadata.get("cut") == "1",
         listeners=sorted(seen.listeners),
         writers=sorted(seen.writers),

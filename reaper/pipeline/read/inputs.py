@@ -133,7 +133,7 @@ def check(
     found.runs = runs_of(found.files)
     latest: dict[str, int] = {}
     for facts in found.files:
-        latest[facts.run] = max(latest.get(facts.run, 0), facts.dropped_before)
+        latest[facts.run] = max(latest.get(facts.run, 0), facts.dropped)
     found.dropped_rows = sum(latest.values())
     return found
 

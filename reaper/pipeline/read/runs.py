@@ -41,7 +41,8 @@ class Facts:
     t_max: int
     boot: str
     anchors: list[list[int]]
-    dropped_before: int
+    dropped: int
+    """Rows of its run that were lost by the time its last row was written."""
     cut: bool
     listeners: list[str] = field(default_factory=list)
     writers: list[int] = field(default_factory=list)
@@ -141,7 +142,7 @@ def runs_of(files: list[Facts]) -> list[Run]:
                 log_end_ns=max(facts.t_max for facts in members),
                 whole=bool(name)
                 and serials == list(range(1, len(serials) + 1))
-                and not any(facts.dropped_before for facts in members),
+                and not any(facts.dropped for facts in members),
                 boot=members[0].boot,
                 anchors=sorted(anchor for facts in members for anchor in facts.anchors),
             )
@@ -169,7 +170,7 @@ def strangers(files: Iterable[Facts]) -> dict[Place, str]:
     for (writer, name), members in runs.items():
         first = members[0].first_conn
         serials = sorted(facts.serial for facts in members)
-        if first is None or serials != list(range(1, len(serials) + 1)) or any(f.dropped_before for f in members):
+        if first is None or serials != list(range(1, len(serials) + 1)) or any(f.dropped for f in members):
             continue
         most = first + sum(facts.rows for facts in members) + SPARE_IDS
         for facts in members:
