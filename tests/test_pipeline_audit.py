@@ -21,6 +21,8 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 STALL = (7 * S, 20 * S)
 """The loop of the judged server stood still from here to there."""
+SHORT = 500 * S
+"""From here on it lagged in every fourth second, by less than a tick: 2 to 2.9, 6 to 6.9, 10 to 10.9, ... 22.9."""
 LATER = 1000 * S
 """From here on it never did."""
 LOG_END = 3000 * S
@@ -98,6 +100,24 @@ def stall_early_and_yet_late(ours: Journal) -> ConnectionLog:
     return log
 
 
+def short_stalls_in_the_middle_excuse_nothing(ours: Journal) -> ConnectionLog:
+    log = opened(ours, SHORT, 30_000)
+    log.reap(SHORT + 34 * S, SHORT + 30 * S)  # 4 s late; the lags of 0.9 s within its silence were made up for
+    return log
+
+
+def short_stall_at_the_end(ours: Journal) -> ConnectionLog:
+    log = opened(ours, SHORT + 7 * S + 500 * MS, 2500)
+    log.reap(SHORT + 11 * S + 900 * MS, SHORT + 10 * S)  # the loop came back 0.9 s late
+    return log
+
+
+def short_stall_that_held_the_epoch_open(ours: Journal) -> ConnectionLog:
+    log = opened(ours, SHORT + 9 * S + 500 * MS, 30_000)
+    log.reap(SHORT + 41 * S + 600 * MS, SHORT + 40 * S + 900 * MS)
+    return log
+
+
 def early_beside_a_stall(ours: Journal) -> ConnectionLog:
     log = opened(ours, 6 * S, 30_000)
     log.reap(35 * S + 900 * MS, 35 * S + 900 * MS)
@@ -167,6 +187,9 @@ EXPECTED: dict[Trap, str] = {
     stall_excuses_all: "ok_closed",
     stall_early_in_the_silence: "ok_reaped",
     stall_early_and_yet_late: "late",
+    short_stalls_in_the_middle_excuse_nothing: "late",
+    short_stall_at_the_end: "ok_reaped",
+    short_stall_that_held_the_epoch_open: "ok_reaped",
     early_beside_a_stall: "early",
     retimed_to_an_hour: "open_at_end",
     retimed_to_five_seconds: "lost",
@@ -184,6 +207,8 @@ def found(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[st
     directory = tmp_path_factory.mktemp("traps")
     with journal(directory / "server", 1) as ours:
         ours.stall(STALL[1], STALL[1] - STALL[0])
+        for second in range(2, 24, 4):
+            ours.stall(SHORT + second * S + 900 * MS, 900 * MS)
         named = {trap(ours).conn: trap.__name__ for trap in EXPECTED}
         ours.config(LOG_END, "still here")
     result = audit(spark, check([directory / "server"], now_ns=WALL), None, directory / "out", Settings())
@@ -200,7 +225,7 @@ def test_every_row_that_was_read_is_accounted_for(found: tuple[dict[str, str], d
     summary = found[1]
     assert sum(summary["verdicts"].values()) == summary["connections"] == len(EXPECTED)
     changes_of_a_timeout = 8  # one a change, but none for a reap that has none
-    assert summary["rows_of_writers"] == 2 + changes_of_a_timeout
+    assert summary["rows_of_writers"] == 2 + 6 + changes_of_a_timeout
     assert summary["rows_read"] == summary["rows"] + summary["rows_of_writers"]
     assert f"{summary['rows_read']:,} rows read" in as_text(summary)
     assert set(summary["verdicts"]) == set(VERDICTS)

@@ -114,8 +114,13 @@ _SILENT = """
 SELECT conn, count(*) FILTER (WHERE wrong AND k <> 2) AS missed,
   count(*) FILTER (WHERE wrong AND k = 2) AS reaped_late, max(over) FILTER (WHERE spared) AS spared_lateness_ns
 FROM (
-  SELECT *, over > tick_ns + {grace} + coalesce((SELECT sum(greatest(0, least(till, s_to) - greatest(since, s_from)))
-      FROM stalls WHERE s_run = run AND s_to > since AND s_from < till), 0) AS wrong
+  SELECT *, over > tick_ns + {grace} + whole + coalesce((
+      SELECT sum(greatest(0, least(till, s_to) - greatest(since, till - greatest(over - whole, 0), s_from)))
+      FROM stalls WHERE s_run = run AND s_to > since AND s_from < till
+        AND s_to - s_from <= tick_ns AND s_from > since + tick_ns), 0) AS wrong
+  FROM (SELECT *, coalesce((SELECT sum(greatest(0, least(till, s_to) - greatest(since, s_from)))
+      FROM stalls WHERE s_run = run AND s_to > since AND s_from < till
+        AND (s_to - s_from > tick_ns OR s_from <= since + tick_ns)), 0) AS whole
   FROM (
     SELECT conn, k, run, tick_ns, k = 2 AND last IS NOT NULL AS spared,
       least(begun, CASE WHEN k = 2 THEN due_ns END) + offset_ns AS since, over_at + offset_ns AS till,
@@ -477,21 +482,23 @@ class Bear:
                 to=c("until") + c("offset_ns"),
             )
         )
-        excused = (
-            silent.join(stalls, left_on="run", right_on="s_run")
-            .with_columns(both=pl.min_horizontal("to", "s_to") - pl.max_horizontal("since", "s_from"))
-            .group_by("row")
-            .agg(stalled_ns=c("both").clip(0).sum())
-        )
-        wrong = c("over") > c("tick_ns") + GRACE_NS + c("stalled_ns").fill_null(0)
-        return (
-            silent.join(excused, on="row", how="left")
-            .group_by("conn")
-            .agg(
-                missed=(wrong & ~reaped).sum(),
-                reaped_late=(wrong & reaped).sum(),
-                spared_lateness_ns=pl.when(reaped & c("last").is_not_null()).then(c("over")).max(),
-            )
+        long = (c("s_to") - c("s_from") > c("tick_ns")) | (c("s_from") <= c("since") + c("tick_ns"))
+
+        def shared(frame: Any, since: Any, name: str) -> Any:
+            both = pl.min_horizontal("to", "s_to") - pl.max_horizontal(since, "s_from")
+            found = frame.with_columns(both=both).group_by("row").agg(c("both").clip(0).sum().alias(name))
+            return silent.join(found, on="row", how="left").with_columns(c(name).fill_null(0))
+
+        stalled = silent.join(stalls, left_on="run", right_on="s_run")
+        silent = shared(stalled.filter(long), c("since"), "whole_ns")
+        due = pl.max_horizontal("since", c("to") - (c("over") - c("whole_ns")).clip(0))
+        stalled = silent.join(stalls, left_on="run", right_on="s_run")
+        silent = shared(stalled.filter(~long), due, "rest_ns")
+        wrong = c("over") > c("tick_ns") + GRACE_NS + c("whole_ns") + c("rest_ns")
+        return silent.group_by("conn").agg(
+            missed=(wrong & ~reaped).sum(),
+            reaped_late=(wrong & reaped).sum(),
+            spared_lateness_ns=pl.when(reaped & c("last").is_not_null()).then(c("over")).max(),
         )
 
     def advise(self) -> Counted:

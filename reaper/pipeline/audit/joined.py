@@ -99,8 +99,8 @@ def measure_skew(paired: DataFrame) -> Skew:
 
 
 def seen(frame: DataFrame, skew_ns: int) -> DataFrame:
-    """*frame* (prepared, paired) with `seen_lateness_ns`, an idle reap's as the client saw it, and `from` and `to`, its
-    silence as the client saw it (shared timeline; null without a client).
+    """*frame* (prepared, paired) with `seen_lateness_ns`, an idle reap's as the client saw it, and its silence as the
+    client saw it: `from` and `to` (shared timeline; null without a client), `over`, how long it was overdue.
 
     Args:
         frame: One row per server connection.
@@ -112,6 +112,7 @@ def seen(frame: DataFrame, skew_ns: int) -> DataFrame:
         frame.withColumn("seen_lateness_ns", F.when(idle_reap, F.col("c_ended") - since - F.col("idle_timeout_ns")))
         .withColumn("from", since + F.lit(skew_ns))
         .withColumn("to", F.col("c_ended") + F.lit(skew_ns))
+        .withColumn("over", F.col("c_ended") - since - F.col("idle_timeout_ns"))
     )
 
 

@@ -136,7 +136,7 @@ def _written(judged: DataFrame, target: Place) -> DataFrame:
     Raises:
         NoSpark: some of it did not come back: executors wrote it where the driver does not look.
     """
-    kept = judged.drop("writer", "first_conn", "last_conn", "run_stalled_ns", "from", "to")
+    kept = judged.drop("writer", "first_conn", "last_conn", "run_stalled_ns", "from", "to", "over")
     sent = Observation()
     kept.observe(sent, F.count(F.lit(1)).alias("rows")).write.mode("overwrite").parquet(uri(target))
     back = judged.sparkSession.read.schema(kept.schema).parquet(pattern(target))

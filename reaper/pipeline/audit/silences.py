@@ -189,11 +189,15 @@ def with_silences(spark: SparkSession, lives: DataFrame, rare: RareRows, runs: D
 
 
 def excuse(spark: SparkSession, frame: DataFrame, server: Stalls, client: Stalls) -> DataFrame:
-    """*frame* with `stalled_ns`: for how much of `from`..`to` a loop stood still, the server's or its client's.
+    """*frame* with `stalled_ns`: how much of the lateness stalls explain, of the server's loop or its client's.
+
+    A stall longer than a tick explains all that it shares with the silence: the clock of silence stood still as well.
+    A shorter one is made up for at once. It explains what it shares with the silence if it began within a tick of the
+    last activity, whose epoch it may have held open; else what it shares with the time in which the reap was overdue.
 
     Args:
-        frame: Has run, from and to (ns on the shared timeline; null: nothing to excuse), with *client* also c_run
-            (null: no client). Cardinality: every row once.
+        frame: Has run, tick_ns, from and to (ns on the shared timeline; null: nothing to excuse), over (ns, how long
+            before `to` it was due), with *client* also c_run (null: no client). Cardinality: every row once.
         client: What stood still at both sides at once counts once.
     """
     rows = [
@@ -207,10 +211,23 @@ def excuse(spark: SparkSession, frame: DataFrame, server: Stalls, client: Stalls
         return frame.withColumn("stalled_ns", nothing)
     small = F.broadcast(small_frame(spark, rows, _STALLS))
 
-    def add(sum_ns: Column, stall: Column) -> Column:
-        return sum_ns + F.greatest(F.least(F.col("to"), stall["s_to"]) - F.greatest("from", stall["s_from"]), nothing)
+    def shared(stalls: Column, since: Column) -> Column:
+        def add(sum_ns: Column, stall: Column) -> Column:
+            return sum_ns + F.greatest(
+                F.least(F.col("to"), stall["s_to"]) - F.greatest(since, stall["s_from"]), nothing
+            )
+
+        return F.aggregate(stalls, nothing, add)
+
+    def whole(stall: Column) -> Column:
+        tick = F.col("tick_ns")
+        return (stall["s_to"] - stall["s_from"] > tick) | (stall["s_from"] <= F.col("from") + tick)
 
     c_run = F.coalesce("c_run", F.lit(NO_RUN)) if client else F.lit(NO_RUN)
     same = (F.col("run") == F.col("s_run")) & (c_run == F.col("s_c_run"))
-    stalled = F.when(F.col("to").isNotNull(), F.aggregate("s_stalls", nothing, add))
-    return frame.join(small, same, "left").withColumn("stalled_ns", F.coalesce(stalled, nothing)).drop(*_STALLS.names)
+    stalls = F.col("s_stalls")
+    joined = frame.join(small, same, "left").withColumn("_whole_ns", shared(F.filter(stalls, whole), F.col("from")))
+    since_due = F.greatest(F.col("from"), F.col("to") - F.greatest(F.col("over") - F.col("_whole_ns"), nothing))
+    stalled = F.col("_whole_ns") + shared(F.filter(stalls, lambda stall: ~whole(stall)), since_due)
+    stalled = F.when(F.col("to").isNotNull(), F.coalesce(stalled, F.col("_whole_ns")))
+    return joined.withColumn("stalled_ns", F.coalesce(stalled, nothing)).drop("_whole_ns", *_STALLS.names)
