@@ -134,7 +134,7 @@ FROM (
           min(a.t) AS first, max(a.t) AS last
         FROM rare s JOIN runs r ON (s.conn >> 43) = r.writer AND s.conn BETWEEN r.first_conn AND r.last_conn
           LEFT JOIN rare a ON a.k = 3 AND a.conn = s.conn AND a.t > s.t - s.idle_ns AND a.t <= s.t
-        WHERE s.k IN (1, 2, 4, 5) GROUP BY ALL))))
+        WHERE s.k IN (1, 2, 4, 5) GROUP BY ALL)))))
 GROUP BY conn
 """
 

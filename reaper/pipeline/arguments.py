@@ -90,14 +90,21 @@ def require(wanted: Sequence[Place]) -> None:
             raise Fault(f"no such file or directory: {where}")
 
 
+def remotes(arguments: argparse.Namespace) -> list[Remote]:
+    """What *arguments* name that is not on this machine, the output last. Spark has to run in a driver here for it."""
+    given = [*arguments.events, *getattr(arguments, "client", []), *getattr(arguments, "logs", []), arguments.out]
+    return [where for where in given if isinstance(where, Remote)]
+
+
 def reach(arguments: argparse.Namespace) -> None:
     """Make sure that every file system answers that *arguments* name. Asked once Spark has started.
 
     Raises:
-        Fault: one does not, or nothing is where input is to be.
+        Fault: nothing is where input is to be.
+        OSError: a file system does not answer.
     """
-    given = [*arguments.events, *getattr(arguments, "client", []), *getattr(arguments, "logs", [])]
-    hadoop.reach(where for where in [*given, arguments.out] if isinstance(where, Remote))
-    for where in given:
-        if isinstance(where, Remote) and not where.exists():
+    found = remotes(arguments)
+    hadoop.reach(found)
+    for where in found:
+        if where is not arguments.out and not where.exists():
             raise Fault(f"no such file or directory: {where}")

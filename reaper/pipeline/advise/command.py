@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...config.balancers import BALANCERS
 from ...config.flags import Parser
-from ..arguments import AddCommand, Fault, Progress, duration_ns, place, positive_ns, require, show, write_json
+from ..arguments import AddCommand, Fault, Progress, duration_ns, place, positive_ns, remotes, require, show, write_json
 from ..places import write_text
 from ..read.command import add_inputs, read_inputs
 from ..read.inputs import Inputs
@@ -106,7 +106,7 @@ def _advise(arguments: argparse.Namespace, progress: Progress) -> int:
         raise Fault("--timeout is for --logs: a journal's rows say which timeout was in force")
     require(arguments.events + arguments.logs)
     progress("starting Spark")
-    with open_session("advise", arguments.master, rows=None) as spark:
+    with open_session("advise", arguments.master, rows=None, connect=not remotes(arguments)) as spark:
         from .run import as_text
 
         server, _ = read_inputs(spark, arguments, progress)

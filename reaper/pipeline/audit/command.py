@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from ..arguments import AddCommand, Progress, duration_ns, require, show, write_json
+from ..arguments import AddCommand, Progress, duration_ns, remotes, require, show, write_json
 from ..places import write_text
 from ..read.command import add_inputs, read_inputs
 from ..read.inputs import Inputs
@@ -56,7 +56,7 @@ def run_audit(
 def _audit(arguments: argparse.Namespace, progress: Progress) -> int:
     require(arguments.events + arguments.client)
     progress("starting Spark")
-    with open_session("audit", arguments.master, rows=None) as spark:
+    with open_session("audit", arguments.master, rows=None, connect=not remotes(arguments)) as spark:
         from .run import as_text
 
         server, client = read_inputs(spark, arguments, progress)

@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from ...config.flags import Parser
-from ..arguments import DAY_NS, AddCommand, Fault, Progress, duration_ns, place, reach, require, show
+from ..arguments import DAY_NS, AddCommand, Fault, Progress, duration_ns, place, reach, remotes, require, show
 from ..hadoop import Remote
 from ..session import expect, open_session
 from .inputs import Inputs, check
@@ -97,7 +97,7 @@ def _compact(arguments: argparse.Namespace, progress: Progress) -> int:
         if not isinstance(arguments.out, Remote):
             vacant(arguments.out)
         progress("starting Spark")
-        with open_session("compact", arguments.master, rows=None) as spark:
+        with open_session("compact", arguments.master, rows=None, connect=not remotes(arguments)) as spark:
             server, _ = read_inputs(spark, arguments, progress)
             if not (rows := rows_of(server)):
                 raise Fault(f"nothing to compact: no good file below {', '.join(map(str, arguments.events))}")

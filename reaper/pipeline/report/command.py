@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from ..advise.command import add_policy, run_advise
-from ..arguments import AddCommand, Progress, require, show
+from ..arguments import AddCommand, Progress, remotes, require, show
 from ..audit.command import add_law, run_audit
 from ..places import write_text
 from ..read.command import add_inputs, read_inputs
@@ -23,7 +23,7 @@ def add(command: AddCommand) -> None:
 def _report(arguments: argparse.Namespace, progress: Progress) -> int:
     require(arguments.events + arguments.client)
     progress("starting Spark")
-    with open_session("report", arguments.master, rows=None) as spark:
+    with open_session("report", arguments.master, rows=None, connect=not remotes(arguments)) as spark:
         from .page import render
         from .run import gather
 
