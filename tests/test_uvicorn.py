@@ -18,6 +18,7 @@ import time
 from pathlib import Path
 
 import pytest
+import uvicorn
 import websockets.asyncio.client
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
@@ -322,6 +323,10 @@ def test_a_setting_that_cannot_be_used_is_one_line_and_status_2(tmp_path):
 
 def test_every_name_of_uvicorns_that_is_used_is_there():
     assert names.missing() == []
+
+
+def test_the_version_that_is_named_as_the_latest_is_the_one_that_runs_unless_another_is_meant():
+    assert uvicorn.__version__ == os.environ.get("UVICORN_VERSION", names.TESTED[1])
 
 
 def test_a_version_that_lacks_a_name_is_refused_in_one_line(monkeypatch, capsys):

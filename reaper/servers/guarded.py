@@ -13,7 +13,7 @@ from ..asyncio import transports
 from ..core.lease import Expiry, Lease
 from ..driver.watched import Ward
 from ..policy import Phase
-from .waiting import Shared, Waiting
+from .waiting import Age, Shared, Waiting
 
 DRAIN = "drain"
 """The reason of a connection that ended because the server stops."""
@@ -58,17 +58,21 @@ class Guarded(Ward):
     probe = None
     waiting: Waiting | Fresh | None
 
-    def _begin(self, timeout: float | None, reason: str) -> None:
-        """Watch it from now on."""
+    def _begin(self, timeout: float | None, reason: str, before: Guarded | None = None) -> None:
+        """Watch it from now on; in the place of *before*, whose silence goes on, and which has to `hand_over` then."""
         shared = self.shared
         self._over = False
         self._leaving: str | None = None
         self._last: Lease | None = None  # what ends it although its last bytes do not go out
         self.waiting = None
-        self.lease = shared.driver.register(self, timeout, reason=reason)
+        since = None if before is None else before.lease
+        self.lease = shared.driver.register(self, timeout, reason=reason, since=since)
         if shared.driver.books.journaled:
-            shared.driver.books.opened(self.lease, transports.socket_of(self.transport))
-        self._age: Lease | None = None
+            if since is None:
+                shared.driver.books.opened(self.lease, transports.socket_of(self.transport))
+            else:
+                shared.driver.books.moved(since, self.lease)
+        self._age: Age | None = None
 
     @property
     def descriptor(self) -> int:
@@ -154,9 +158,16 @@ class Guarded(Ward):
         client = getattr(self, "client", None)
         return f"{client[0]}:{client[1]}" if client else "a client"
 
-    def hand_over(self) -> None:
-        """Another protocol watches the connection from now on."""
+    def hand_over(self, to: Guarded) -> None:
+        """*to* watches the connection from now on. What is counted from its opening goes on there."""
+        to._age, self._age = self._age, None
+        if to._age is not None:
+            to._age.whose = to
         self._let_go()
+
+    def grew_old(self) -> None:
+        """It has reached its maximum age."""
+        raise NotImplementedError
 
     def _left(self, *, by_peer: bool) -> None:
         """It has ended by itself, or is lost."""

@@ -11,6 +11,7 @@ import sys
 
 from uvicorn.config import Config
 from uvicorn.protocols.http.flow_control import FlowControl
+from uvicorn.server import ServerState
 
 from .uvicorn import H11, Auto
 
@@ -21,6 +22,8 @@ NAMES: dict[str, tuple[str, ...]] = {
     "Config": ("timeout_keep_alive", "ws_protocol_class"),
     "FlowControl": ("read_paused", "write_paused"),
     "H11Protocol": ("conn",),
+    "HttpToolsProtocol": ("parser", "pipeline"),
+    "ServerState": ("connections",),
     "protocol": (
         *("client", "config", "connection_lost", "connection_made", "cycle", "data_received", "eof_received", "flow"),
         *(
@@ -44,7 +47,8 @@ NAMES: dict[str, tuple[str, ...]] = {
 
 def missing() -> list[str]:
     """The `NAMES` that the installed uvicorn does not have, as `Class.name`; empty if all is well."""
-    made: list[tuple[type, str]] = [(Config, "Config"), (FlowControl, "FlowControl"), (H11.__bases__[1], "H11Protocol")]
+    made: list[tuple[type, str]] = [(Config, "Config"), (FlowControl, "FlowControl"), (ServerState, "ServerState")]
+    made += [(protocol, protocol.__name__) for protocol in {H11.__bases__[1], Auto.__bases__[1]}]
     for protocol in {H11.__bases__[1], Auto.__bases__[1]}:
         made += [(protocol, "protocol"), (vars(sys.modules[protocol.__module__])["RequestResponseCycle"], "cycle")]
     return [f"{kind.__name__}.{name}" for kind, group in made for name in NAMES[group] if name not in _names_of(kind)]

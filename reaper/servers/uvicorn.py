@@ -8,11 +8,9 @@ its connection is told instead that it is idle, which is one store.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import functools
 import logging
 import os
-import socket
 import weakref
 from collections.abc import Callable
 from typing import Any, ClassVar
@@ -25,16 +23,13 @@ from uvicorn.server import ServerState
 from ..asyncio import transports
 from ..asyncio.loops import loop_factory
 from ..config.settings import ReaperConfig
-from ..driver.sockets import TCP_NOTSENT_LOWAT
 from ..journal import Journal
 from ..policy import ANSWERS, NOT_TAKEN, TOO_OLD, Phase
 from .guarded import DRAIN, FRESH, Guarded
 from .metrics import application
+from .quiet import Origin, Quiet
 from .waiting import QUEUED_BYTES, Shared, Waiting
 from .websocket import tunnel
-
-UNSENT_BYTES = 131072
-"""What the kernel may hold that is not even on its way; the rest waits in the transport, where it is seen."""
 
 REQUEST_TIMEOUT = b"408 Request Timeout\n"
 ANSWER = (
@@ -75,6 +70,27 @@ class UvicornShared(Shared):
         settings = ReaperConfig.load(os.environ.get("REAPER_CONFIG")) if settings is None else settings
         super().__init__(settings, config.timeout_keep_alive, journal, loop)
         self.loop = Timerless(loop)
+        self._origin: Origin | None = None
+        self._idlers: list[GuardedHttp] = []
+
+    def origin(self, *given: Any) -> Origin:
+        """`Origin` of these; the same as the last if they are."""
+        known = self._origin
+        if known is None or any(new is not old for new, old in zip(given, known, strict=True)):
+            known = self._origin = Origin(*given)
+        return known
+
+    def note_idle(self, connection: GuardedHttp) -> None:
+        """Have *connection* looked at in `REST_AFTER` seconds: whether it rests."""
+        if not self._idlers:
+            self.reaper.loop.call_later(REST_AFTER, self._rest_idlers)
+        self._idlers.append(connection)
+
+    def _rest_idlers(self) -> None:
+        idlers, self._idlers = self._idlers, []
+        for connection in idlers:
+            if not connection.rests():
+                self.note_idle(connection)
 
 
 _SHARED: weakref.WeakKeyDictionary[Config, UvicornShared] = weakref.WeakKeyDictionary()
@@ -88,6 +104,10 @@ def shared_by(config: Config, settings: ReaperConfig | None = None, journal: Jou
     return found
 
 
+REST_AFTER = 1.0
+"""Seconds of silence between two requests after which uvicorn's protocol is dropped; at most twice that."""
+
+
 class GuardedHttp(Guarded):
     """What both HTTP protocols add to uvicorn's.
 
@@ -96,7 +116,7 @@ class GuardedHttp(Guarded):
         journal: Where the life of every connection is written; None: nowhere.
     """
 
-    __slots__ = ("_half_closed",)
+    __slots__ = ("_half_closed", "_noted", "_origin")
 
     RESTS = Phase.KEEP_ALIVE
 
@@ -110,6 +130,17 @@ class GuardedHttp(Guarded):
     config: Config
     ws_protocol_class: Any
 
+    def __new__(  # type: ignore[misc]
+        cls,
+        config: Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+    ) -> Quiet:
+        """What the loop is given for a new connection; one of this class takes its place at the first byte."""
+        shared = shared_by(config, cls.settings, cls.journal)
+        return Quiet(shared, shared.origin(cls, config, server_state, app_state, _loop))
+
     def __init__(
         self,
         config: Config,
@@ -120,7 +151,7 @@ class GuardedHttp(Guarded):
         super().__init__(config=config, server_state=server_state, app_state=app_state, _loop=_loop)  # type: ignore[call-arg]
         self.shared: UvicornShared = shared_by(config, self.settings, self.journal)
         self.loop = self.shared.loop
-        self._half_closed = False
+        self._noted = False
         self._over = True  # until there is a connection
 
     @classmethod
@@ -130,16 +161,46 @@ class GuardedHttp(Guarded):
 
     # ---- what uvicorn and the loop call --------------------------------------------------------------------------
 
-    def connection_made(self, transport: Any) -> None:
-        """Begin to watch."""
-        super().connection_made(transport)  # type: ignore[misc]
-        found = transports.socket_of(transport)
-        if found is not None and found.family != socket.AF_UNIX:
-            with contextlib.suppress(OSError):  # the peer is gone already
-                found.setsockopt(socket.IPPROTO_TCP, TCP_NOTSENT_LOWAT, UNSENT_BYTES)
-        self._begin(self.shared.first_byte, Phase.FIRST_BYTE.value)
-        self.waiting = FRESH
-        self._age = self.shared.age(self._too_old)
+    def take_over(self, before: Quiet) -> None:
+        """Go on with the connection of *before*."""
+        shared, fresh = self.shared, before.waiting is FRESH
+        self._half_closed = before.half_closed
+        self._origin = before.origin
+        super().connection_made(before.transport)  # type: ignore[misc]
+        phase = Phase.FIRST_BYTE if fresh else Phase.KEEP_ALIVE
+        self._begin(shared.first_byte if fresh else shared.keep_alive, phase.value, before)
+        self.waiting = FRESH if fresh else None
+        before.hand_over(self)
+        before.transport.set_protocol(self)
+
+    def rests(self) -> bool:
+        """Have a `Quiet` in its place if it has been silent for `REST_AFTER`. False: ask again later."""
+        self._noted = False
+        if self._over or self.waiting is not None or self._leaving is not None or not self._is_between():
+            return True  # it is looked at again when it has become idle again
+        until = self.lease.active_until
+        now = self.shared.driver.now()
+        if until is None or now - until < REST_AFTER / 2 or self._much_is_queued() or self.transport.is_closing():
+            self._noted = True
+            return False
+        quiet = Quiet(self.shared, self._origin)
+        quiet.half_closed = self._half_closed
+        quiet.rest(self)
+        self._drop()
+        return True
+
+    def _is_idle(self) -> None:
+        self.cycle = self.scope = None  # what they hold is freed at once; the rest, when it has been idle for a while
+        if not self._noted:
+            self._noted = True
+            self.shared.note_idle(self)
+
+    def _is_between(self) -> bool:
+        """Whether nothing of uvicorn's has to be kept: no request, no part of one, no reading that is paused."""
+        raise NotImplementedError
+
+    def _drop(self) -> None:
+        """Break the circles that would have it wait for the collector."""
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Watch no longer."""
@@ -230,7 +291,8 @@ class GuardedHttp(Guarded):
 
     # ---- the end -------------------------------------------------------------------------------------------------
 
-    def _too_old(self) -> None:
+    def grew_old(self) -> None:
+        """It has reached its maximum age."""
         self.leave(TOO_OLD)
         self._announce()
 
@@ -284,7 +346,7 @@ class H11(GuardedHttp, H11Protocol):
         """A response is complete. uvicorn may go on with the next request at once."""
         self.lease.touch()
         if self.waiting is None and self.conn.their_state is h11.DONE and not self.transport.get_write_buffer_size():
-            self.cycle = self.scope = None  # what they hold is freed while it is idle
+            self._is_idle()
         else:
             self.shared.reaper.loop.call_soon(self.look)  # when it has
 
@@ -299,6 +361,11 @@ class H11(GuardedHttp, H11Protocol):
 
     def _whole(self) -> bool:
         return self.conn.their_state is not h11.SEND_BODY
+
+    def _is_between(self) -> bool:
+        conn = self.conn
+        between = conn.their_state is h11.IDLE and conn.our_state is h11.IDLE and not conn.trailing_data[0]
+        return between and self.cycle is None and not self.flow.read_paused
 
 
 try:
@@ -344,7 +411,7 @@ else:
                 and cycle.scope is self.scope
                 and not self.transport.get_write_buffer_size()
             ):
-                self.cycle = self.scope = None  # what they hold is freed while it is idle
+                self._is_idle()
             else:
                 self.look()
 
@@ -362,6 +429,12 @@ else:
         def _whole(self) -> bool:
             cycle = self.cycle
             return cycle is not None and cycle.scope is self.scope and not cycle.more_body
+
+        def _is_between(self) -> bool:
+            return self.cycle is None and self.scope is None and not self.pipeline and not self.flow.read_paused
+
+        def _drop(self) -> None:
+            del self.parser
 
     Auto = HttpTools
 

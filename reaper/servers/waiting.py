@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Protocol
 
 from ..asyncio import transports
 from ..asyncio.reaper import AsyncioReaper
 from ..config.settings import DEFAULT, ReaperConfig
-from ..core.lease import Lease
+from ..core.lease import Expiry, Lease
 from ..driver.watched import DeadlineKey
 from ..journal import Journal
 from ..policy import TOO_OLD, IdlePolicy, Phase, lifespan
@@ -61,8 +60,8 @@ class Shared:
         self.sweep = self.reaper.sweep
         self._random = random.Random()
 
-    def age(self, too_old: Callable[[], object]) -> Lease | None:
-        """Have *too_old* called when a connection made now has reached its `max_age`; None: there is none."""
+    def age(self, connection: Ages) -> Age | None:
+        """Have *connection*, made now, told when it has reached its `max_age`; None: there is none."""
         seconds = lifespan(
             self.config.timeouts.max_age,
             self.config.limits.max_age_jitter,
@@ -71,8 +70,39 @@ class Shared:
         )
         if not seconds:
             return None
-        driver = self.driver
-        return driver.register(("age", driver.next_number()), seconds, lambda expiry: too_old(), reason=TOO_OLD)
+        age, driver = Age(connection), self.driver
+        age.lease = driver.register(("age", driver.next_number()), seconds, age.reached, reason=TOO_OLD)
+        return age
+
+
+class Ages(Protocol):
+    """A connection as far as it grows old."""
+
+    def grew_old(self) -> None:
+        """It has reached its maximum age."""
+
+
+class Age:
+    """The time until a connection has reached its maximum age; one for all protocols that are in its place.
+
+    Attributes:
+        whose: The one that is there now.
+    """
+
+    __slots__ = ("lease", "whose")
+
+    lease: Lease
+
+    def __init__(self, whose: Ages) -> None:
+        self.whose = whose
+
+    def reached(self, expiry: Expiry) -> None:
+        """It has."""
+        self.whose.grew_old()
+
+    def release(self) -> None:
+        """The connection has ended before."""
+        self.lease.release()
 
 
 class Waits(Protocol):

@@ -44,9 +44,9 @@ class GuardedTunnel(Guarded):
         before, self._before = self._before, None
         assert before is not None
         self.transport = transport
-        before.hand_over()
-        self._begin(self.shared.tunnel, Phase.TUNNEL.value)
-        self._age = self.shared.age(lambda: self.reap(TOO_OLD))
+        self._begin(self.shared.tunnel, Phase.TUNNEL.value, before)
+        self.lease.touch()
+        before.hand_over(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Watch no longer."""
@@ -83,6 +83,10 @@ class GuardedTunnel(Guarded):
         info, limit = transports.tcp_info(self.transport), self.shared.tunnel
         taken = info is not None and (limit is None or info.sent_ago < limit)
         return taken and not transports.queued(self.transport)
+
+    def grew_old(self) -> None:
+        """It has reached its maximum age."""
+        self.reap(TOO_OLD)
 
     def _rests_in(self, phase: Phase) -> bool:
         return phase is Phase.TUNNEL

@@ -48,7 +48,7 @@ def start(stack: ExitStack, folder: Path, loop: str, http: str, number: int) -> 
 
 
 def processor_seconds(pid: int) -> float:
-    """That *pid* has used, to the nanosecond."""
+    """That the one thread of *pid* has used, to the nanosecond."""
     return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) / 1e9
 
 

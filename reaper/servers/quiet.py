@@ -1,0 +1,150 @@
+"""A connection of uvicorn's while it is silent: before its first byte, and when it has rested between two requests.
+
+The rule of this module: *silence costs a transport, a lease, and nothing of uvicorn's*. Its protocol, parser and flow
+control are made when bytes come, and dropped when none have come for a while.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+from typing import Any, NamedTuple, Protocol
+
+from ..asyncio import transports
+from ..driver.sockets import TCP_NOTSENT_LOWAT
+from ..policy import Phase
+from .guarded import FRESH, Guarded
+from .waiting import Shared
+
+UNSENT_BYTES = 131072
+"""What the kernel may hold that is not even on its way; the rest waits in the transport, where it is seen."""
+
+log = logging.getLogger("uvicorn.error")
+
+
+class Awake(Protocol):
+    """The protocol of uvicorn's that takes the place of a quiet one."""
+
+    def take_over(self, before: Quiet) -> None:
+        """It goes on with the connection of *before*."""
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes came."""
+
+    def shutdown(self) -> None:
+        """The server stops."""
+
+    def grew_old(self) -> None:
+        """It has reached its maximum age."""
+
+
+class Origin(NamedTuple):
+    """What uvicorn gives to each of its protocols; one for all connections of a server."""
+
+    kind: type[Any]
+    config: Any
+    server_state: Any
+    app_state: dict[str, Any]
+    loop: asyncio.AbstractEventLoop | None
+
+
+class Quiet(Guarded, asyncio.Protocol):
+    """In the place of uvicorn's protocol while nothing moves.
+
+    Args:
+        shared: Of its server.
+        origin: What to make the other of.
+    Attributes:
+        half_closed: Whether the peer sends no more.
+    """
+
+    __slots__ = ("half_closed", "origin", "transport")
+
+    RESTS = Phase.KEEP_ALIVE
+
+    def __init__(self, shared: Shared, origin: Origin) -> None:
+        self.shared = shared
+        self.origin = origin
+        self.half_closed = False
+        self._over = True  # until there is a connection
+
+    def connection_made(self, transport: Any) -> None:
+        """Begin to watch."""
+        self.transport = transport
+        self.origin.server_state.connections.add(self)
+        found = transports.socket_of(transport)
+        if found is not None and found.family != socket.AF_UNIX:
+            with contextlib.suppress(OSError):  # the peer is gone already
+                found.setsockopt(socket.IPPROTO_TCP, TCP_NOTSENT_LOWAT, UNSENT_BYTES)
+        self._begin(self.shared.first_byte, Phase.FIRST_BYTE.value)
+        self.waiting = FRESH
+        self._age = self.shared.age(self)
+
+    def rest(self, before: Guarded) -> None:
+        """Take the place of *before*, a protocol of uvicorn's between two requests. Its peer's silence goes on."""
+        self.transport = before.transport
+        self._begin(self.shared.keep_alive, Phase.KEEP_ALIVE.value, before)
+        before.hand_over(self)
+        connections = self.origin.server_state.connections
+        connections.discard(before)
+        connections.add(self)
+        self.transport.set_protocol(self)
+
+    def wake(self) -> Any:
+        """Have uvicorn's protocol in its place from now on; that one."""
+        kind, config, server_state, app_state, loop = self.origin
+        made = object.__new__(kind)
+        made.__init__(config, server_state, app_state, loop)
+        made.take_over(self)
+        server_state.connections.discard(self)
+        return made
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes came."""
+        awake: Awake = self.wake()
+        awake.data_received(data)
+
+    def eof_received(self) -> None:
+        """The peer sends no more; the loop closes."""
+        self.half_closed = True
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Watch no longer."""
+        self.origin.server_state.connections.discard(self)
+        self._left(by_peer=exc is not None or self.half_closed)
+
+    def shutdown(self) -> None:
+        """The server stops."""
+        if not self._over:
+            awake: Awake = self.wake()
+            awake.shutdown()
+
+    def grew_old(self) -> None:
+        """It has reached its maximum age."""
+        awake: Awake = self.wake()
+        awake.grew_old()
+
+    def phase(self) -> Phase:
+        """What it waits for."""
+        return Phase.FIRST_BYTE if self.waiting is FRESH else Phase.KEEP_ALIVE
+
+    def _rests_in(self, phase: Phase) -> bool:
+        return True
+
+    def _rest(self) -> None:
+        raise AssertionError("unreachable")
+
+    def _cut(self, reason: str) -> None:
+        log.info("%s - closed: %s", self._name(), reason)
+        transports.close(self.transport)
+        self._insist()
+
+    @property
+    def client(self) -> Any:
+        """The peer's address, as uvicorn knows it."""
+        found = transports.socket_of(self.transport)
+        return (
+            self.transport.get_extra_info("peername") if found is not None and found.family != socket.AF_UNIX else None
+        )

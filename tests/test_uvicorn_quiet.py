@@ -1,0 +1,223 @@
+"""A silent connection of a guarded uvicorn costs nothing of uvicorn's: its protocol comes with the first byte, goes
+when the connection has rested between two requests, and comes back with the next."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import struct
+
+import pytest
+import uvicorn
+import uvloop
+
+import reaper.uvicorn
+from reaper.config import ReaperConfig
+from reaper.journal import Journal
+from reaper.servers import uvicorn as guarded
+from reaper.servers.quiet import Quiet
+
+PATIENCE = 30.0
+REQUEST = b"GET / HTTP/1.1\r\nhost: h\r\n\r\n"
+PROTOCOLS = ["HttpTools", "H11"]
+
+
+async def hello(scope, receive, send):
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"5")]})
+    await send({"type": "http.response.body", "body": b"hello"})
+
+
+class Served:
+    """A server in this process, and what it knows."""
+
+    def __init__(self, server, kind):
+        self.server, self.kind = server, kind
+
+    @property
+    def connections(self):
+        return list(self.server.server_state.connections)
+
+    async def connect(self):
+        before = len(self.connections)
+        host, port = self.server.servers[0].sockets[0].getsockname()
+        made = await asyncio.open_connection(host, port)
+        await until(lambda: len(self.connections) > before)
+        return made
+
+    @property
+    def shared(self):
+        return guarded.shared_by(self.server.config)
+
+
+async def until(condition):
+    async with asyncio.timeout(PATIENCE):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+async def ask(reader, writer):
+    writer.write(REQUEST)
+    async with asyncio.timeout(PATIENCE):
+        return await reader.readuntil(b"hello")
+
+
+@contextlib.asynccontextmanager
+async def serving(protocol, journal=None, **timeouts):
+    given = {f"timeouts.{name}": value for name, value in timeouts.items()}
+    settings = ReaperConfig.load(environ={}, overrides={"reaper.tick": "100ms", **given})
+    kind = getattr(reaper.uvicorn, protocol).configured(settings, journal)
+    config = uvicorn.Config(hello, port=0, http=kind, lifespan="off", log_level="error", ws="none")
+    server = uvicorn.Server(config)
+    task = asyncio.create_task(server.serve())
+    await until(lambda: server.started)
+    try:
+        yield Served(server, kind)
+    finally:
+        server.should_exit = True
+        await task
+
+
+def run(main, loop="asyncio"):
+    asyncio.run(main()) if loop == "asyncio" else uvloop.run(main())
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch):
+    monkeypatch.setattr(guarded, "REST_AFTER", 0.2)
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_uvicorns_protocol_is_there_while_something_moves_and_at_no_other_time(protocol, loop):
+    async def main():
+        async with serving(protocol) as served:
+            reader, writer = await served.connect()
+            assert [type(one) for one in served.connections] == [Quiet]
+            for _ in range(3):
+                assert b"200 OK" in await ask(reader, writer)
+                assert [type(one) for one in served.connections] == [served.kind]
+                await until(lambda: [type(one) for one in served.connections] == [Quiet])
+            assert len(served.shared.driver.core) == 1
+            writer.close()
+            await until(lambda: not served.connections)
+            assert len(served.shared.driver.core) == 0
+
+    run(main, loop)
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_rest_is_no_activity(protocol):
+    async def main():
+        async with serving(protocol, keep_alive="20s", max_age="1h") as served:
+            reader, writer = await served.connect()
+            explain = served.shared.driver.core.explain
+            (quiet,) = served.connections
+            age = quiet._age
+            await ask(reader, writer)
+            (awake,) = served.connections
+            assert (awake._age, age.whose) == (age, awake)
+            await until(lambda: explain(awake.lease.uid).active_until is not None)
+            before = explain(awake)
+            await until(lambda: [type(one) for one in served.connections] == [Quiet])
+            (quiet,) = served.connections
+            after = explain(quiet)
+            assert (after.active_until, after.due) == (before.active_until, before.due)
+            assert (after.timeout, after.reason) == (20.0, "keep_alive")
+            assert (quiet._age, age.whose, age.lease.alive) == (age, quiet, True)
+            writer.close()
+
+    run(main)
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_half_a_request_never_rests(protocol):
+    async def main():
+        async with serving(protocol) as served:
+            reader, writer = await served.connect()
+            await ask(reader, writer)
+            writer.write(REQUEST[:10])
+            (awake,) = served.connections
+            await until(lambda: awake.waiting is not None)
+            await asyncio.sleep(0.6)
+            assert served.connections == [awake]
+            writer.write(REQUEST[10:])
+            async with asyncio.timeout(PATIENCE):
+                assert b"200 OK" in await reader.readuntil(b"hello")
+            await until(lambda: [type(one) for one in served.connections] == [Quiet])
+            writer.close()
+
+    run(main)
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("rested", [False, True])
+def test_a_quiet_connection_is_closed_by_its_timeout_and_says_why(protocol, rested):
+    async def main():
+        async with serving(protocol, first_byte="500ms", keep_alive="900ms") as served:
+            reader, writer = await served.connect()
+            if rested:
+                await ask(reader, writer)
+            async with asyncio.timeout(PATIENCE):
+                assert await reader.read() == b""
+            assert dict(served.shared.reaper.statistics().reasons) == {"keep_alive" if rested else "first_byte": 1}
+            assert not served.connections
+            writer.close()
+
+    run(main)
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("end", ["FIN", "RST"])
+@pytest.mark.parametrize("rested", [False, True])
+def test_a_quiet_connection_whose_peer_goes_is_forgotten(protocol, rested, end):
+    async def main():
+        async with serving(protocol) as served:
+            reader, writer = await served.connect()
+            if rested:
+                await ask(reader, writer)
+                await until(lambda: [type(one) for one in served.connections] == [Quiet])
+            if end == "RST":
+                linger = struct.pack("ii", 1, 0)
+                writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+            writer.close()
+            await until(lambda: not served.connections)
+            assert len(served.shared.driver.core) == 0
+
+    run(main)
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_stop_answers_the_request_that_is_on_its_way_to_a_quiet_connection(protocol):
+    async def main():
+        async with serving(protocol, drain_idle="10s") as served:
+            reader, writer = await served.connect()
+            await ask(reader, writer)
+            await until(lambda: [type(one) for one in served.connections] == [Quiet])
+            served.server.should_exit = True
+            await until(lambda: [type(one) for one in served.connections] == [served.kind])
+            said = await ask(reader, writer)
+            assert b"connection: close" in said.lower()
+            writer.close()
+
+    run(main)
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_in_the_journal_a_connection_is_one_life_however_often_it_rested(protocol, tmp_path):
+    async def main():
+        with Journal(tmp_path, tick=0.1) as journal:
+            async with serving(protocol, journal) as served:
+                reader, writer = await served.connect()
+                for _ in range(2):
+                    await ask(reader, writer)
+                    await until(lambda: [type(one) for one in served.connections] == [Quiet])
+                writer.close()
+                await until(lambda: not served.connections)
+
+    run(main)
+    from pyarrow import parquet
+
+    rows = [row for file in tmp_path.glob("**/*.parquet") for row in parquet.read_table(file).to_pylist()]
+    kinds = [row["kind"] for row in rows if row["conn"] is not None and row["kind"] in ("open", "close_peer", "reap")]
+    assert sorted(kinds) == ["close_peer", "open"]
