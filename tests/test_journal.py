@@ -168,6 +168,13 @@ def test_a_bad_argument_is_refused_by_name_and_value(tmp_path: Path, option: str
     assert not (tmp_path / "none").exists()
 
 
+@pytest.mark.parametrize(("clock", "shown"), [(lambda: 1.5, "1.5"), (lambda: len, "function")])
+def test_a_clock_that_returns_no_nanoseconds_is_refused_at_once(tmp_path: Path, clock: Any, shown: str) -> None:
+    with pytest.raises(InvalidArgument, match=f"clock_ns must return integer nanoseconds.*{shown}"):
+        make(tmp_path / "none", clock_ns=clock)
+    assert not (tmp_path / "none").exists()
+
+
 def test_connection_ids_carry_their_writer_and_differ_between_starts(tmp_path: Path) -> None:
     first, second = make(tmp_path), make(tmp_path, wall_ns=lambda: 2_000_000_000 * S)
     one, two = first.open(0, 1), second.open(0, 1)

@@ -226,6 +226,8 @@ class Journal:
         check_count("rotate_bytes", rotate_bytes, 1)
         if retain_bytes is not None:
             check_count("retain_bytes", retain_bytes, 1)
+        if type(instant := clock_ns()) is not int:  # such as that of a function that makes clocks
+            raise InvalidArgument(f"clock_ns must return integer nanoseconds, it returned {shown(instant)}")
         server = (socket.gethostname() or "localhost") if server is None else server
         if not isinstance(server, str) or not server.strip() or not server.isprintable() or "," in server:
             raise InvalidArgument(f"server must be a printable name without a comma, got {shown(server)}")
