@@ -26,6 +26,7 @@ PROGRAMS = {  # page -> how many servers it shows
     "README.md": 1,
     "docs/guide.md": 5,
     "docs/scale.md": 2,
+    "docs/production.md": 1,
     "docs/tutorial.md": 3,
     "docs/howto/drain.md": 1,
     "docs/howto/websockets.md": 1,
@@ -50,7 +51,7 @@ class Server:
             self.address = free.getsockname()
         assert text.count('"127.0.0.1"') == 1
         text = text.replace('"127.0.0.1"', repr(host)).replace("8080", str(self.address[1]))
-        text = re.sub(r"idle=(30|2)\b", f"idle={idle}", text).replace("grace=5", "grace=1")
+        text = re.sub(r"idle=(30|2)\b", f"idle={idle}", text).replace("grace=5", "grace=1").replace("9180", "0")
         (directory / "reaper.toml").write_text('[timeouts]\nidle = "1s"\n')
         (directory / "server.py").write_text(text)
         self.process = subprocess.Popen(

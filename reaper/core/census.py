@@ -33,8 +33,8 @@ def count(
         bounds: Seconds, rising: a lease is counted under the first of them that exceeds its silence; what has been
             silent for longer than all of them, last.
     Returns:
-        By (label, timeout in seconds or None), one count per bound and one more. Activity is known to its epoch: the
-        silence counted is the least that it can be.
+        By (label, timeout in seconds; None: none, or suspended), one count per bound and one more. Activity is known to
+        its epoch: the silence counted is the least that it can be.
     Other calls may come between the steps.
     """
     found: Counter[tuple[str, float | None, Epoch]] = Counter()
@@ -44,7 +44,7 @@ def count(
             yield
         for lease in islice(leases, start, start + STEP):
             if lease.alive and (name := label(lease)) is not None:
-                found[name, lease.timeout, lease._epoch] += 1
+                found[name, None if lease.suspended else lease.timeout, lease._epoch] += 1
     counts: dict[tuple[str, float | None], list[int]] = {}
     for (name, timeout, epoch), number in found.items():
         row = counts.setdefault((name, timeout), [0] * (len(bounds) + 1))

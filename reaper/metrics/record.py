@@ -12,9 +12,13 @@ from typing import Literal, Protocol
 
 from ..core.lease import Statistics
 
-BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+BOUNDS = (
+    *(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15),
+    *(0.25, 0.3, 0.5, 0.6, 0.75, 1.0, 1.5, 2.5, 5.0, 10.0, 30.0),
+)
 """Upper bounds, seconds, inclusive, of a histogram's buckets; what is larger lies in one more. From a tenth of the
-shortest sensible tick to a loop that is badly stalled."""
+shortest sensible tick to a loop that is badly stalled; closest above a quarter and a half of usual ticks, where the
+bounds of lateness lie."""
 
 
 class Histogram:

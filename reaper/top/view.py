@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from rich.text import Text
 
@@ -50,7 +51,8 @@ def draw(picture: Picture, rate: Mapping[str, float], frame: Frame, clock: str =
         lines.insert(0, Text(trouble, style="bold red"))
     if picture.loop is not None:
         lines += [_lateness(picture), _loop(picture, rate)]
-    lines += [_pressure(pressure, len(picture.workers) > 1) for pressure in picture.pressures]
+    if picture.pressures:
+        lines.append(_pressure(max(picture.pressures, key=_load), len(picture.workers) > 1))
     if picture.missing:
         lines.append(Text(f"no answer from worker {', '.join(map(str, picture.missing))}", style="bold red"))
     lines += [Text(), *_phases(picture, frame)]
@@ -150,11 +152,13 @@ def _loop(picture: Picture, rate: Mapping[str, float]) -> Text:
     return line
 
 
-def _pressure(pressure: Mapping[str, object], several: bool) -> Text:
+def _load(pressure: Mapping[str, Any]) -> tuple[bool, float]:
+    return not pressure["accepting"], pressure["load"]
+
+
+def _pressure(pressure: Mapping[str, Any], several: bool) -> Text:
     load, scale = pressure["load"], pressure["scale"]
-    assert isinstance(load, float | int)
-    assert isinstance(scale, float | int)
-    line = Text("press   " + (f"worker {pressure['worker']}: " if several else ""))
+    line = Text("press   " + (f"worker {pressure['worker']} is fullest: " if several else ""))
     line.append(f"{100 * load:.0f} % of {pressure['of'] or 'nothing limited'}", style="bold red" if scale < 1 else "")
     line.append(f", timeouts at {100 * scale:.0f} %, {pressure['evicted']} let go, ")
     accepting = bool(pressure["accepting"])
