@@ -28,6 +28,9 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+os.environ["REAPER_SESSION"] = os.devnull
+"""No test asks the session that a developer keeps."""
+
 QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """For a Java that lives for seconds: compiling well takes longer than it saves."""
 

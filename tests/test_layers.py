@@ -42,7 +42,7 @@ ARROWS: Mapping[str, Collection[str]] = {
 PLACES = {"places", "hadoop"}
 COMMON = PLACES | {"arguments", "session"}
 PIPELINE = {
-    "session": (),
+    "session": {"arguments"},
     "hadoop": (),
     "places": {"hadoop"},
     "arguments": PLACES,

@@ -66,6 +66,31 @@ def test_the_pages_are_the_same_bytes_from_the_same_samples(tmp_path: Path, monk
     assert not [name for name, text in once.items() if name.endswith(".md") and ("{" in text or "nan" in text)]
 
 
+def test_what_a_small_journal_costs_is_told_with_its_goals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told = json.loads(Path(results(tmp_path)[0]).read_text())
+    ways = {"plain": 20.0, "flags": 14.0, "archive": 8.0, "session": 2.0}
+    samples = [{"way": way, "round": 0, "s": s, "cpu_s": 2 * s} for way, s in ways.items()]
+    start = {"schema": pipeline_document.START_SCHEMA, "machine": told["machine"], "events": 20_000, "load_before": 0.1}
+    path = tmp_path / "pipeline-start.json"
+    path.write_text(json.dumps({**start, "samples": samples}))
+    speed = write([*results(tmp_path), str(path)], tmp_path / "docs", monkeypatch)["pipeline-speed.md"]
+    assert "| the quick compiler, the simple collector | 14 | 28 | 12 | **missed** by 17% |" in speed
+    assert "| with the archive of classes | 8 | 16 | 12 | met |" in speed
+    assert "| `session start` | not measured |" in speed
+
+
+def test_a_smaller_comparison_has_goals_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = results(tmp_path, audit=25.0)
+    told = json.loads(Path(names[0]).read_text())
+    told["sizes"][0]["events"] = 10_000_000
+    told["samples"] = [{**found, "events": 10_000_000} for found in told["samples"]]
+    Path(names[0]).with_name("pipeline-10M.json").write_text(json.dumps(told))
+    speed = write([*names, str(tmp_path / "pipeline-10M.json")], tmp_path / "docs", monkeypatch)["pipeline-speed.md"]
+    full, smaller = (speed.split(f"## {size} events")[1].split("## ")[0] for size in ("50M", "10M"))
+    assert "| 2 | **missed**" in full
+    assert "| 3 | met |" in smaller
+
+
 def test_what_met_its_goal_and_what_missed_it_is_said_in_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     names = results(tmp_path, audit=31.0, advise=12.0, table_recompute=10.0)
     speed = write(names, tmp_path / "docs", monkeypatch)["pipeline-speed.md"]

@@ -11,7 +11,7 @@ from ..arguments import AddCommand, Fault, Progress, duration_ns, place, positiv
 from ..places import write_text
 from ..read.command import add_inputs, read_inputs
 from ..read.inputs import Inputs
-from ..session import open_session
+from ..session import little, open_session
 from .formats import FORMATS
 
 if TYPE_CHECKING:
@@ -106,7 +106,14 @@ def _advise(arguments: argparse.Namespace, progress: Progress) -> int:
         raise Fault("--timeout is for --logs: a journal's rows say which timeout was in force")
     require(arguments.events + arguments.logs)
     progress("starting Spark")
-    with open_session("advise", arguments.master, rows=None, connect=not remotes(arguments)) as spark:
+    with open_session(
+        "advise",
+        arguments.master,
+        rows=None,
+        connect=not remotes(arguments),
+        brief=little(arguments.events + arguments.logs),
+        note=progress,
+    ) as spark:
         from .run import as_text
 
         server, _ = read_inputs(spark, arguments, progress)

@@ -9,7 +9,7 @@ from ..arguments import AddCommand, Progress, duration_ns, remotes, require, sho
 from ..places import write_text
 from ..read.command import add_inputs, read_inputs
 from ..read.inputs import Inputs
-from ..session import open_session
+from ..session import little, open_session
 
 if TYPE_CHECKING:
     from .run import Audit
@@ -56,7 +56,14 @@ def run_audit(
 def _audit(arguments: argparse.Namespace, progress: Progress) -> int:
     require(arguments.events + arguments.client)
     progress("starting Spark")
-    with open_session("audit", arguments.master, rows=None, connect=not remotes(arguments)) as spark:
+    with open_session(
+        "audit",
+        arguments.master,
+        rows=None,
+        connect=not remotes(arguments),
+        brief=little(arguments.events + arguments.client),
+        note=progress,
+    ) as spark:
         from .run import as_text
 
         server, client = read_inputs(spark, arguments, progress)

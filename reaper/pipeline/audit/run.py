@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 from pyspark.sql import DataFrame, Observation, SparkSession
@@ -17,7 +18,7 @@ from ..places import Place, pattern, uri
 from ..read.frames import lifetimes, listener_names, read_events, runs_frame, with_run
 from ..read.inputs import Inputs
 from ..read.runs import Timeline
-from ..session import NoSpark
+from ..session import NoSpark, together
 from .joined import Skew, client_view, judge_pairs, measure_skew, pair, seen
 from .silences import Stalls, excuse, rare_rows, with_silences, with_totals
 from .verdicts import VERDICTS, VIOLATIONS, judge, prepare
@@ -73,7 +74,12 @@ def audit(
     events = read_events(spark, server)
     ticks = [run.tick_ns or settings.tick_ns for run in server.runs]
     progress("looking for stalls, and for silences beyond their timeout")
-    rare = rare_rows(spark, events, server.runs, timeline, min(ticks, default=settings.tick_ns) + settings.grace_ns)
+    least = min(ticks, default=settings.tick_ns) + settings.grace_ns
+    looks = [partial(rare_rows, spark, events, server.runs, timeline, least)]
+    if client is not None:
+        c_events = read_events(spark, client)
+        looks.append(partial(rare_rows, spark, c_events, client.runs, timeline, MOST_NS))
+    rare, *c_rare = together(*looks)
     runs = with_totals(spark, runs_frame(spark, server.runs, timeline, settings.tick_ns), rare.stalls)
     lives = with_silences(spark, with_run(lifetimes(events), runs), rare, runs, settings.grace_ns)
     prepared = prepare(lives, settings.grace_ns)
@@ -85,8 +91,7 @@ def audit(
         progress("judging every connection")
         connections = _written(judge(prepared, rare.drained), target)
     else:
-        c_events = read_events(spark, client)
-        c_stalls = rare_rows(spark, c_events, client.runs, timeline, MOST_NS).stalls
+        c_stalls = c_rare[0].stalls
         c_runs = runs_frame(spark, client.runs, timeline, settings.tick_ns)
         view = client_view(with_run(lifetimes(c_events), c_runs))
         paired = pair(prepared, view)
@@ -100,13 +105,13 @@ def audit(
             return _written(both, target)
 
         progress("joining both sides, judging every connection")
-        connections = judge_by_both(0)
+        connections, seen_by_client = together(partial(judge_by_both, 0), view.count)
         skew = measure_skew(connections)
         if not one_clock and skew.estimate is not None and abs(skew.estimate) > NEGLIGIBLE_SKEW_S:
             progress(f"judging again with the clocks' skew of {skew.estimate * 1e3:+.1f} ms taken off")
             connections = judge_by_both(round(skew.estimate * 1e9))
         matched = connections.where(F.col("c_conn").isNotNull()).select("c_conn")
-        unmatched = view.count() - matched.distinct().count()
+        unmatched = seen_by_client - matched.distinct().count()
     progress("summing up")
     summary = _summarise(connections, server, client, settings, rare.own)
     summary["clock"] = {
@@ -151,7 +156,6 @@ def _written(judged: DataFrame, target: Place) -> DataFrame:
 def _summarise(
     connections: DataFrame, server: Inputs, client: Inputs | None, settings: Settings, own: int
 ) -> dict[str, Any]:
-    listeners = listener_names(connections.sparkSession, server)
     joined = client is not None
     aggregates = [
         F.count(F.lit(1)).alias("count"),
@@ -162,7 +166,10 @@ def _summarise(
     ]
     if joined:
         aggregates.append(F.count(F.when(F.col("crossed"), 1)).alias("crossed"))
-    cells = connections.groupBy("run", "verdict").agg(*aggregates).collect()
+    cells, (listeners, lateness) = together(
+        connections.groupBy("run", "verdict").agg(*aggregates).collect,
+        lambda: _lateness(connections, listener_names(connections.sparkSession, server), joined),
+    )
     verdicts = dict.fromkeys(VERDICTS, 0)
     for cell in cells:
         verdicts[cell.verdict] += cell["count"]
@@ -178,7 +185,7 @@ def _summarise(
         "verdicts": verdicts,
         "lost_without_a_row": holes,
         "averted": sum(cell.averts for cell in cells),
-        "listeners": _lateness(connections, listeners, joined),
+        "listeners": lateness,
         "files": {
             "read": len(server.files) + (len(client.files) if client else 0),
             "growing": server.growing + (client.growing if client else 0),
@@ -198,8 +205,10 @@ def _summarise(
     return summary
 
 
-def _lateness(connections: DataFrame, listeners: dict[int, str], joined: bool) -> dict[str, Any]:
-    """Per listener: connections, reaps, and lateness in seconds as the server logged it and as the client saw it."""
+def _lateness(connections: DataFrame, listeners: dict[int, str], joined: bool) -> tuple[dict[int, str], dict[str, Any]]:
+    """*listeners*, and per listener: connections, reaps, and lateness in seconds as the server logged it and as the
+    client saw it.
+    """
     columns = ["lateness_ns", *(["seen_lateness_ns"] if joined else [])]
     quantiles = [F.percentile_approx(column, list(QUANTILES), 10_000).alias(column) for column in columns]
     exact = [f(column).alias(f"{column}_{f.__name__}") for column in columns for f in (F.min, F.max)]
@@ -221,7 +230,7 @@ def _lateness(connections: DataFrame, listeners: dict[int, str], joined: bool) -
         if joined:
             entry["seen_lateness_s"] = shown(row, "seen_lateness_ns")
         result[listeners.get(row.listener_hash, "(none)")] = entry
-    return result
+    return listeners, result
 
 
 def _holes(cells: Sequence[Any], server: Inputs) -> int:

@@ -97,7 +97,8 @@ def _compact(arguments: argparse.Namespace, progress: Progress) -> int:
         if not isinstance(arguments.out, Remote):
             vacant(arguments.out)
         progress("starting Spark")
-        with open_session("compact", arguments.master, rows=None, connect=not remotes(arguments)) as spark:
+        connect = not remotes(arguments)
+        with open_session("compact", arguments.master, rows=None, connect=connect, note=progress) as spark:
             server, _ = read_inputs(spark, arguments, progress)
             if not (rows := rows_of(server)):
                 raise Fault(f"nothing to compact: no good file below {', '.join(map(str, arguments.events))}")

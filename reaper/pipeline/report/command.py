@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 from ..advise.command import add_policy, run_advise
 from ..arguments import AddCommand, Progress, remotes, require, show
 from ..audit.command import add_law, run_audit
 from ..places import write_text
 from ..read.command import add_inputs, read_inputs
-from ..session import open_session
+from ..session import little, open_session, together
 
 
 def add(command: AddCommand) -> None:
@@ -23,13 +26,19 @@ def add(command: AddCommand) -> None:
 def _report(arguments: argparse.Namespace, progress: Progress) -> int:
     require(arguments.events + arguments.client)
     progress("starting Spark")
-    with open_session("report", arguments.master, rows=None, connect=not remotes(arguments)) as spark:
+    brief, connect = little(arguments.events + arguments.client), not remotes(arguments)
+    with open_session("report", arguments.master, rows=None, connect=connect, brief=brief, note=progress) as spark:
         from .page import render
         from .run import gather
 
         server, client = read_inputs(spark, arguments, progress)
-        audited = run_audit(spark, arguments, server, client, progress)
-        advice = run_advise(spark, arguments, server, progress)
+        arguments.out.mkdir(parents=True, exist_ok=True)
+        questions: list[Callable[[], Any]] = [
+            partial(run_audit, spark, arguments, server, client, progress),
+            partial(run_advise, spark, arguments, server, progress),
+        ]
+        # Of much, each would take memory from the other.
+        audited, advice = together(*questions) if brief else [question() for question in questions]
         progress("gathering the charts")
         charts = gather(audited, server)
         page = arguments.out / "report.html"

@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from ..audit.run import Audit
 from ..read.frames import listener_names
 from ..read.inputs import Inputs
+from ..session import together
 
 BINS = 240
 LATENESS_BINS = 40
@@ -40,32 +42,56 @@ def gather(audited: Audit, server: Inputs) -> Charted:
     ticks = audited.summary["settings_s"]["tick"]
     tick = max(ticks) if ticks else 1.0
     begun, over = F.col("opened") + F.col("offset_ns"), F.col("ended") + F.col("offset_ns")
-    span = frame.agg(F.min(F.coalesce(begun, over)), F.max(F.greatest(begun, F.coalesce(over, begun)))).first()
-    start, end = (span[0] or 0, span[1] or 1) if span is not None else (0, 1)
+    joined = "joined" in audited.summary
+    first, last = F.min(F.coalesce(begun, over)), F.max(F.greatest(begun, F.coalesce(over, begun)))
+    span = frame.agg(first, last, *([F.count("seen_lateness_ns")] if joined else [])).collect()[0]
+    start, end, observed = span[0] or 0, span[1] or 1, span[2] if joined else 0
     width = max((end - start) // BINS, 1)
-    seen = "joined" in audited.summary and frame.where(F.col("seen_lateness_ns").isNotNull()).limit(1).count() > 0
-    lateness = F.col("seen_lateness_ns" if seen else "lateness_ns")
+    lateness = F.col("seen_lateness_ns" if observed else "lateness_ns")
     slice_ns = round(tick * 2 / LATENESS_BINS * 1e9)
-    buckets = F.greatest(F.least(F.floor(lateness / slice_ns), F.lit(LATENESS_BINS - 1)), F.lit(-2))
-
-    def per(at: Any, size: int, condition: Any = None) -> dict[int, int]:
-        chosen = frame.where(at.isNotNull() & (F.lit(True) if condition is None else condition))
-        return {row[0]: row[1] for row in chosen.groupBy(F.floor((at - start) / size)).count().collect()}
-
-    reaps = F.col("reaps") > 0
     tick_ns = round(tick * 1e9)
-    late = frame.where(lateness.isNotNull()).groupBy(buckets.alias("bucket")).count().collect()
+    reaps = F.col("reaps") > 0
+
+    def bins(at: Column, size: int) -> Column:
+        return F.floor((at - start) / size)
+
+    series = [
+        bins(begun, width),
+        F.when(reaps, bins(over, width)),
+        F.when(~reaps, bins(over, width)),
+        bins(begun, tick_ns),
+        F.when(reaps, bins(over, tick_ns)),
+        F.greatest(F.least(F.floor(lateness / slice_ns), F.lit(LATENESS_BINS - 1)), F.lit(-2)),
+    ]
+    # A null of `lateness` would be no null among the greatest and the least.
+    series[-1] = F.when(lateness.isNotNull(), series[-1])
+    counted, suspects = together(
+        lambda: _counts(frame, series), lambda: _suspects(frame, listener_names(frame.sparkSession, server))
+    )
+    opened, reaped, closed, opened_by_tick, reaped_by_tick, late = counted
     return Charted(
         tick=tick,
-        lateness=sorted((row.bucket * slice_ns / 1e9, row["count"]) for row in late),
-        seen=seen,
+        lateness=sorted((bucket * slice_ns / 1e9, count) for bucket, count in late.items()),
+        seen=observed > 0,
         width=width / 1e9,
-        opened=per(begun, width),
-        reaped=per(over, width, reaps),
-        closed=per(over, width, ~reaps),
-        mass=mass_reaps(per(over, tick_ns, reaps), per(begun, tick_ns), tick),
-        suspects=_suspects(frame, listener_names(frame.sparkSession, server)),
+        opened=opened,
+        reaped=reaped,
+        closed=closed,
+        mass=mass_reaps(reaped_by_tick, opened_by_tick, tick),
+        suspects=suspects,
     )
+
+
+def _counts(frame: DataFrame, series: list[Column]) -> list[dict[int, int]]:
+    """Per column of *series*: value -> rows that have it; nulls are left out. All in one look at *frame*."""
+    many = len(series)
+    keys = F.array(*(column * F.lit(many) + F.lit(i) for i, column in enumerate(series)))
+    rows = frame.select(F.explode(keys).alias("key")).where(F.col("key").isNotNull()).groupBy("key").count().collect()
+    found: list[dict[int, int]] = [{} for _ in series]
+    for row in rows:
+        value, i = divmod(row.key, many)
+        found[i][value] = row["count"]
+    return found
 
 
 def mass_reaps(reaps: dict[int, int], openings: dict[int, int], tick: float) -> list[tuple[float, int, int]]:

@@ -9,7 +9,7 @@ from ...config.flags import Parser
 from ..arguments import AddCommand, Fault, Progress, positive_ns, remotes, require, show, write_json
 from ..places import write_text
 from ..read.command import add_inputs, read_inputs
-from ..session import open_session
+from ..session import little, open_session
 from .settings import CannotTell, Rule, Setting, duration, parse, share, whole
 
 
@@ -44,7 +44,14 @@ def _what_if(arguments: argparse.Namespace, progress: Progress) -> int:
         base, variants = _settings(arguments)
         require(arguments.events)
         progress("starting Spark")
-        with open_session("what-if", arguments.master, rows=None, connect=not remotes(arguments)) as spark:
+        with open_session(
+            "what-if",
+            arguments.master,
+            rows=None,
+            connect=not remotes(arguments),
+            brief=little(arguments.events),
+            note=progress,
+        ) as spark:
             from .run import what_if
 
             server, _ = read_inputs(spark, arguments, progress)

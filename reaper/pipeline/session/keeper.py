@@ -1,0 +1,135 @@
+"""The process of a session that stays: it starts Spark, keeps it while it is used, and ends it.
+
+One rule: *no session outlives its use, or its process*. Spark's Java is a child that ends when its standard input
+does, so it goes with this process, however that ends. An idle session ends by itself, while it holds the lock that
+every command takes first.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from types import FrameType
+
+from .java import NoSpark
+from .spark import serving
+from .standing import Standing, born, forget, locked, release, save
+from .warm import write_journals
+
+LOOK_S = 0.5
+"""How often it looks whether it is idle, or has to end."""
+
+LEISURE_S = 2.0
+"""How long a session waits for its first command before it warms itself."""
+
+PULSE_S = 10.0
+"""How often it makes sure that Spark still listens."""
+
+
+def keep(where: Path, idle_s: float) -> None:
+    """Keep a session in *where* until it has been idle for *idle_s* seconds, or SIGTERM.
+
+    Raises:
+        NoSpark: Spark does not start.
+        BlockingIOError: another session is starting there, or is used.
+    """
+    over = threading.Event()
+
+    def end(_number: int, _frame: FrameType | None) -> None:
+        over.set()
+
+    signal.signal(signal.SIGTERM, end)
+    signal.signal(signal.SIGINT, end)
+    port, token = _free_port(), secrets.token_urlsafe(32)
+    os.environ |= {"SPARK_CONNECT_AUTHENTICATE_TOKEN": token, "SPARK_LOCAL_IP": "127.0.0.1"}
+    with locked(where, fcntl.LOCK_EX | fcntl.LOCK_NB) as starting, serving(port):
+        mine = Standing(os.getpid(), born(os.getpid()) or 0, port, token, release(), time.time(), idle_s)
+        save(where, mine)
+        fcntl.flock(starting, fcntl.LOCK_UN)
+        try:
+            _warm(where)
+            _stay(where, mine, over)
+        finally:
+            forget(where)
+
+
+def _stay(where: Path, mine: Standing, over: threading.Event) -> None:
+    """Return when it is time to end; no command finds the session any more then."""
+    began = used = pulse = time.time()
+    warm = False
+    while not over.wait(LOOK_S):
+        now = time.time()
+        try:
+            with locked(where, fcntl.LOCK_EX | fcntl.LOCK_NB) as lock:
+                used = max(used, os.fstat(lock.fileno()).st_mtime)
+                if not warm and now - began > LEISURE_S:
+                    warm = True
+                    if used == began:  # else a command has warmed it
+                        _warm(where)
+                if now - used > mine.idle_s:
+                    print(f"idle for {mine.idle_s:g} s: it ends", flush=True)
+                    return forget(where)
+        except BlockingIOError:
+            used = now
+        if now - pulse > PULSE_S:
+            pulse = now
+            if not mine.listens:
+                print("Spark has ended", flush=True)
+                return None
+    return None
+
+
+def _warm(where: Path) -> None:
+    """Have a command ask the session about a journal of a few rows, so that no user waits for what it then has loaded.
+
+    In the background, and gently: it is no command's business whether that works.
+    """
+
+    def ask() -> None:
+        with tempfile.TemporaryDirectory(prefix="reaper-warm-") as scratch:
+            server, client = Path(scratch, "server"), Path(scratch, "client")
+            write_journals(server, client)
+            command = [sys.executable, "-m", "reaper.pipeline", "report", "--quiet", "--events", str(server)]
+            command += ["--client", str(client), "--out", str(Path(scratch, "out"))]
+            environment = {**os.environ, "REAPER_SESSION": str(where)}
+            subprocess.run(["nice", *command], env=environment, stdout=subprocess.DEVNULL, check=False)
+
+    threading.Thread(target=ask, name="warm", daemon=True).start()
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def main() -> int:
+    """What `session start` starts; it says on stdout how it went. Exit status: 0 ended, 1 there already, 2 no Spark."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("where", type=Path)
+    parser.add_argument("idle_s", type=float)
+    arguments = parser.parse_args()
+    try:
+        keep(arguments.where, arguments.idle_s)
+    except BlockingIOError:
+        print("another session is starting, or is used", flush=True)
+        return 1
+    except NoSpark as error:
+        print(error, flush=True)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
