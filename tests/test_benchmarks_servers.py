@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.servers import burst
+from benchmarks.servers import burst, pauses, resting
 from benchmarks.servers import process as servers_process
 from benchmarks.servers import run as servers
 from scripts import serving
@@ -167,5 +167,45 @@ def test_a_burst_too_small_or_of_no_server_is_refused(capsys: pytest.CaptureFixt
     for arguments, said in ((["--clients", "10"], "must be a whole number >= 50"), (["--only", "x"], "--only x")):
         with pytest.raises(SystemExit) as ended:
             burst.main(arguments)
+        assert ended.value.code == 2
+        assert said in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_clients_that_rest_are_counted_plain_and_behind_tls_and_must_all_be_kept(tmp_path: Path) -> None:
+    report = resting.run(60, 20, lambda _: None, only=["ours-parked", "sessions"], silence=0.2)
+    assert set(report["results"]["ours-parked"]) == set(resting.MEASURES)
+    assert set(report["results"]["sessions"]) == {"tls idle"}
+    report["results"] = {"ours-parked": {"tls idle": 3.0}, "sessions": {"tls idle": 4.0}, "ours": {"silent": 2.0}}
+    assert resting.table(report).splitlines()[-1] == "tls idle, ours-parked / sessions: 0.75"
+    with (
+        servers_process.running(["asyncio"], 100, tmp_path) as started,
+        pytest.raises(RuntimeError, match="closed 2 of 2 clients"),
+    ):
+
+        def end(server: servers_process.Server) -> socket.socket:
+            client = server.dial()
+            client.shutdown(socket.SHUT_WR)
+            return client
+
+        resting._bytes_of(started["asyncio"], 2, 0.2, end)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", pauses.NAMES)
+def test_the_passes_of_each_event_are_counted(name: str) -> None:
+    report = pauses.run(40, 50, lambda _: None, only=[name], idle=1.0)
+    events = {"all due"} if name == "tasks" else {"connect", "all speak", "all due"}
+    assert set(report["results"][name]) == events
+    assert all(found["passes"] > 0 < found["worst_ms"] for found in report["results"][name].values())
+    assert pauses.table(report).splitlines()[-1].startswith("longest pass ")
+
+
+@pytest.mark.parametrize("module", [resting, pauses])
+def test_nothing_to_measure_is_refused(module: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    number = {resting: "--clients", pauses: "--tasks"}[module]
+    for arguments, said in ((["--only", "x"], "--only x: must be of"), ([number, "0"], f"{number} 0: must be an")):
+        with pytest.raises(SystemExit) as ended:
+            module.main(arguments)
         assert ended.value.code == 2
         assert said in capsys.readouterr().err

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from ..common import machine, ratios, spread
-from .process import KINDS, REQUEST, Server, installed, running
+from .process import KINDS, REQUEST, Certificate, Server, installed, running
 from .run import BUSY, DESCRIPTORS_BESIDE, WARM_UP, Size, busy_rounds
 
 BURSTS = (4000, 12_000)
@@ -87,9 +87,9 @@ def run(
 
 
 @contextmanager
-def one(name: str, clients: int, folder: str) -> Iterator[Server]:
+def one(name: str, clients: int, folder: str, tls: Certificate | None = None) -> Iterator[Server]:
     """That server alone, warm: what it needs once is no connection's share."""
-    with running([name], clients + 2 * BUSY, Path(folder)) as servers:
+    with running([name], clients + 2 * BUSY, Path(folder), tls) as servers:
         server = servers[name]
         warm = [server.dial() for _ in range(BUSY)]
         for _ in range(WARM_UP):

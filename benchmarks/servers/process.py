@@ -8,6 +8,8 @@ from __future__ import annotations
 import re
 import shutil
 import socket
+import ssl
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -61,7 +63,8 @@ def _ours(*words: str) -> Callable[[int, int, Path], Sequence[str]]:
     def command(port: int, most: int, folder: Path) -> Sequence[str]:
         return [
             *(sys.executable, "-m", APPS, "ours", *words, "--port", str(port), "--workers", "1"),
-            *("--keep-alive", f"{KEPT}s", "--idle", f"{KEPT}s", "--max-requests", "0", "--max-connections", str(most)),
+            *("--keep-alive", f"{KEPT}s", "--idle", f"{KEPT}s", "--first-byte", f"{KEPT}s", "--headers", f"{KEPT}s"),
+            *("--max-requests", "0", "--max-connections", str(most)),
         ]
 
     return command
@@ -108,6 +111,60 @@ KINDS = {
 }
 
 
+SESSIONS = "sessions"
+ALL_KINDS = {
+    **KINDS,
+    SESSIONS: Kind("an epoll and an `ssl.SSLSocket` each, with TLS only: what OpenSSL keeps", _app(SESSIONS)),
+}
+"""Also those that speak TLS only."""
+
+TLS_FLAGS = {
+    "ours": ("--tls-cert", "--tls-key"),
+    "ours-parked": ("--tls-cert", "--tls-key"),
+    "hypercorn": ("--certfile", "--keyfile"),
+    "uvicorn": ("--ssl-certfile", "--ssl-keyfile"),
+    SESSIONS: ("--certificate", "--key"),
+}
+"""How the servers that speak TLS are told of certificate and key. nginx's are in its configuration."""
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """A self-signed one for 127.0.0.1."""
+
+    cert: str
+    key: str
+
+    @classmethod
+    def made(cls, folder: Path) -> Certificate:
+        """Files in *folder*. Raises RuntimeError where there is no openssl command."""
+        made = cls(str(folder / "cert.pem"), str(folder / "key.pem"))
+        command = [
+            *(installed("openssl") or "openssl", "req", "-x509", "-newkey", "ec"),
+            *("-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2", "-subj", "/CN=127.0.0.1"),
+            *("-addext", "subjectAltName=IP:127.0.0.1", "-out", made.cert, "-keyout", made.key),
+        ]
+        try:
+            subprocess.run(command, check=True, capture_output=True)
+        except (OSError, subprocess.CalledProcessError) as error:
+            raise RuntimeError(f"no certificate can be made: {error}") from error
+        return made
+
+    def trusted(self) -> ssl.SSLContext:
+        """For clients."""
+        return ssl.create_default_context(cafile=self.cert)
+
+    def given_to(self, name: str, command: Sequence[str], folder: Path) -> Sequence[str]:
+        """The command of the server called *name*, with TLS."""
+        if name == "nginx":
+            config = folder / "nginx.conf"
+            wrapped = f"backlog=1000 ssl; ssl_certificate {self.cert}; ssl_certificate_key {self.key};"
+            config.write_text(config.read_text().replace("backlog=1000;", wrapped))
+            return command
+        cert_flag, key_flag = TLS_FLAGS[name]
+        return [*command, cert_flag, self.cert, key_flag, self.key]
+
+
 def installed(tool: str) -> str | None:
     """Where a command is; daemons are not on every PATH."""
     return shutil.which(tool) or shutil.which(tool, path="/usr/sbin:/usr/bin")
@@ -116,8 +173,9 @@ def installed(tool: str) -> str | None:
 class Server:
     """One that runs."""
 
-    def __init__(self, name: str, kind: Kind, started: serving.Server) -> None:
+    def __init__(self, name: str, kind: Kind, started: serving.Server, tls: ssl.SSLContext | None = None) -> None:
         self.name = name
+        self._tls = tls
         self.echo = kind.echo
         self.port = started.port
         self._end = REQUEST if kind.echo else b"\r\n\r\n" + BODY
@@ -125,8 +183,9 @@ class Server:
         self._members: list[int] = []
 
     def dial(self) -> socket.socket:
-        """A new connection to it."""
-        return socket.create_connection(("127.0.0.1", self.port), PATIENCE)
+        """A new connection to it, after the handshake if it speaks TLS."""
+        dialled = socket.create_connection(("127.0.0.1", self.port), PATIENCE)
+        return dialled if self._tls is None else self._tls.wrap_socket(dialled, server_hostname="127.0.0.1")
 
     def ask(self, clients: Sequence[socket.socket]) -> None:
         """One request on each, all at once; returns when all are answered. ConnectionError if one is not."""
@@ -186,13 +245,16 @@ class Server:
 
 
 @contextmanager
-def running(names: Sequence[str], most: int, folder: Path) -> Iterator[dict[str, Server]]:
+def running(
+    names: Sequence[str], most: int, folder: Path, tls: Certificate | None = None
+) -> Iterator[dict[str, Server]]:
     """All of *names* at once, each in a process of its own and checked; all ended after the block.
 
     Args:
-        names: Of `KINDS`; a server that needs a tool needs it installed.
+        names: Of `ALL_KINDS`; a server that needs a tool needs it installed.
         most: Connections that each has to take.
         folder: For their files and what they say on stderr.
+        tls: What they show; None: they speak plainly.
     Raises:
         RuntimeError: One does not serve, or does not answer as it should.
     """
@@ -200,12 +262,15 @@ def running(names: Sequence[str], most: int, folder: Path) -> Iterator[dict[str,
         servers = {}
         every = []
         for name in names:
-            kind, port = KINDS[name], serving.free_port()
-            started = serving.Server(kind.command(port, most, folder), folder / f"{name}.log", port=port)
+            kind, port = ALL_KINDS[name], serving.free_port()
+            command = kind.command(port, most, folder)
+            if tls is not None:
+                command = tls.given_to(name, command, folder)
+            started = serving.Server(command, folder / f"{name}.log", port=port)
             stack.callback(started.end)
             stack.callback(started.stop)
             every.append(started)
-            servers[name] = Server(name, kind, started)
+            servers[name] = Server(name, kind, started, None if tls is None else tls.trusted())
         for server in servers.values():
             server.wait_until_it_serves()
         try:
