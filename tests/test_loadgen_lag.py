@@ -128,7 +128,7 @@ def test_a_close_that_is_late_costs_no_search_through_all_that_was_ever_late(mon
         assert worker.counters.categories == {"late": 1}
 
 
-def test_fewer_connections_wait_for_a_server_that_answers_slowly_and_never_none() -> None:
+def test_fewer_connections_wait_for_a_server_that_answers_slowly_but_never_none() -> None:
     window = Window(10)
     assert window.full(10)
     assert not window.full(9)
@@ -137,12 +137,15 @@ def test_fewer_connections_wait_for_a_server_that_answers_slowly_and_never_none(
     assert window.full(5)
     for _ in range(1000):
         window.answered(2 * SLOW)
-    assert window.full(1)
-    assert not window.full(0)
+    assert window.full(2)
+    assert not window.full(1)
     for _ in range(1000):
         window.answered(SLOW / 2)
     assert not window.full(9)
     assert window.full(10)
+    single = Window(1)
+    single.answered(2 * SLOW)
+    assert not single.full(0)
 
 
 def test_the_words_say_whose_the_late_closes_are() -> None:

@@ -21,11 +21,12 @@ UNANSWERED = 512
 """Connections of all processes together that may wait for the kernel or for their first answer."""
 LEAST_UNANSWERED = 8
 """Of one process, as long as answers are not slow."""
-SLOW = 0.1
+SLOW = 0.25
 """Seconds that a first answer may take. Beyond that a server, or the machine, has more to do than it can, and what else
 is due there would be late because of newcomers."""
-NARROWER = 0.9
-"""What a slow answer leaves of how many may wait."""
+NARROWER, NARROWEST = 0.9, 0.25
+"""What a slow answer leaves of how many may wait; and any number of them: a machine that is busy with something else
+stays slow however few wait."""
 RETRIES = 5
 RETRY_DELAY = 0.2
 
@@ -42,7 +43,7 @@ class Owner(Protocol):
 
 class Window:
     """How many connections of one process may wait for their first answer: one more per round of answers that are not
-    slow, a share less per slow one."""
+    slow, a share less per slow one. At most *most*, >= 1."""
 
     def __init__(self, most: int) -> None:
         self.most = most
@@ -51,7 +52,7 @@ class Window:
     def answered(self, latency: float) -> None:
         """A first answer took *latency* seconds."""
         if latency > SLOW:
-            self.width = max(self.width * NARROWER, 1.0)
+            self.width = max(self.width * NARROWER, self.most * NARROWEST, 1.0)
         elif self.width < self.most:
             self.width = min(self.width + 1.0 / self.width, self.most)
 
