@@ -46,6 +46,8 @@ NAVIGATION = {
         "docs/loadgen",
         "docs/journal",
         "docs/pipeline",
+        "docs/pipeline-live",
+        "docs/what-if",
         "docs/reference/index",
     ],
     "Background": [
