@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parent.parent
 # What CPython has on Linux and not on macOS, among what anything here might use.
 MACOS = """
 import errno, os, select, socket, sys
-import asyncio, trio  # these know macOS by themselves
+import asyncio, trio, urllib.request  # these know macOS by themselves
 kept = dict(vars(select))
 for module, names in (
     (select, [name for name in dir(select) if name.startswith(("EPOLL", "epoll"))]),
