@@ -73,6 +73,10 @@ lint: .venv/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy reaper loadgen server_example
+	@echo "every public name has a type, also for pyright"
+	@PYTHONPATH="$(CURDIR):$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')" \
+	  $(BIN)/basedpyright --pythonpath $(BIN)/python --verifytypes reaper --ignoreexternal >.venv/types.txt \
+	  || { grep -B1 -A1 -E 'missing type|Ambiguous|Type unknown' .venv/types.txt || cat .venv/types.txt; exit 1; }
 
 # A stamp a level of set-up, so that a second run starts at once; what is installed for the demo is not installed again.
 .venv/.python:

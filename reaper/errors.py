@@ -61,7 +61,8 @@ class InvariantViolated(ReaperError):
 class UnknownUid(ReaperError, KeyError):
     """The caller asked about a uid that is not registered. State unchanged."""
 
-    __str__ = Exception.__str__  # KeyError would print the message in quotes
+    def __str__(self) -> str:
+        return Exception.__str__(self)  # KeyError would print the message in quotes
 
 
 class HookErrors(ReaperError, ExceptionGroup[Exception]):

@@ -84,6 +84,7 @@ MAY: Mapping[str, Collection[str]] = {
     "asyncio": ASYNCIO,
     "servers": FRAMEWORKS - {"trio", "pyspark", "psutil", "pyarrow", "pandas", "numpy", "matplotlib", "rich"},
     **{name: {*ASYNCIO, name} for name in ("uvicorn", "gunicorn", "aiohttp", "websockets", "hypercorn")},
+    "gunicorn": {*ASYNCIO, "gunicorn", "uvicorn"},  # its worker is uvicorn's
     "journal": {"pyarrow"},
     "policy": {"psutil"},
     "attach": {"psutil", "rich"},

@@ -70,7 +70,7 @@ class Connection(Watched):
 
     def waits_for_bytes(self, waiting: bool) -> None:
         """Whether nothing but more bytes can wake the handler: by this a drain tells the idle from the busy."""
-        self.receiving = waiting
+        self.receiving: bool | None = waiting
         if waiting and self.awaited:
             self._driver.went_idle(self)
 

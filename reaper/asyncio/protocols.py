@@ -16,7 +16,7 @@ from ..core.lease import Expiry, Lease
 from ..core.ticks import check_timeout, seconds_to_tick
 from ..driver import sockets
 from ..driver.driver import Driver
-from ..driver.watched import OR_OFF, Ward, Watched, check_handler, is_off
+from ..driver.watched import OR_OFF, Probe, Ward, Watched, check_handler, is_off
 from ..errors import NotInstalled
 from . import transports
 from .reaper import AsyncioReaper, check_reaper, reaper_of
@@ -32,8 +32,8 @@ class TransportConnection(Watched):
 
     def __init__(self, driver: Driver, uid: int, transport: Any) -> None:
         super().__init__(driver, uid)
-        self.transport = transport
-        self.receiving = True  # until it says `in_use`
+        self.transport: Any = transport
+        self.receiving: bool | None = True  # until it says `in_use`
 
     @property
     def descriptor(self) -> int:
@@ -87,7 +87,7 @@ class Guard(Ward):
 
     __slots__ = ("_busy", "_driver", "_for_writing", "_idle", "_progress", "_reaper", "_transport", "_why", "lease")
 
-    probe = None
+    probe: Probe | None = None
 
     def __init__(self, reaper: AsyncioReaper, transport: Any, idle: float | None, busy: Busy | None) -> None:
         _kernel_must_tell()
@@ -104,7 +104,7 @@ class Guard(Ward):
             self._transport = lambda: transport
         self._idle = driver.later(driver.idle if idle is None else idle)  # until it is next asked
         self._for_writing = (self._idle, "idle")
-        self.lease = driver.register(self, self._idle)
+        self.lease: Lease = driver.register(self, self._idle)
         driver.books.opened(self.lease, transports.socket_of(transport))
 
     def _open(self) -> Any:

@@ -14,6 +14,7 @@ from typing import Any
 
 from ..config.settings import ReaperConfig
 from ..core.lease import Hook, Lease
+from ..core.reaper import IdleReaper
 from ..core.ticks import check_timeout
 from ..driver.driver import Driver
 from ..driver.slices import PROBE_GRACE
@@ -29,7 +30,7 @@ from .waking import Alarm, after_two_passes, clock_of, let_the_loop_read
 LOOKS_PER_TICK = 4
 """Looks at peers that have not taken all of what was sent to them: when they take some, no event says so."""
 
-log = logging.getLogger("reaper")
+log: logging.Logger = logging.getLogger("reaper")
 
 
 class AsyncioReaper:
@@ -65,9 +66,9 @@ class AsyncioReaper:
         seed: int | None = None,
         loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
-        self.loop = asyncio.get_running_loop() if loop is None else loop
+        self.loop: asyncio.AbstractEventLoop = asyncio.get_running_loop() if loop is None else loop
         clock = clock_of(self.loop)
-        self.driver = Driver(
+        self.driver: Driver = Driver(
             clock,
             self._rest,
             self._run_probe,
@@ -81,11 +82,11 @@ class AsyncioReaper:
             reaps_per_second=reaps_per_second,
             seed=seed,
         )
-        self.config = self.driver.config
-        self.core = self.driver.core
+        self.config: ReaperConfig = self.driver.config
+        self.core: IdleReaper = self.driver.core
         self._alarm = Alarm(self.loop, clock, self._wake)
         self.accepting = True  # `start_server` turns newcomers away while it is not; set by `relieve`
-        self.sweep = Sweep(self._schedule, self.core.tick / LOOKS_PER_TICK)
+        self.sweep: Sweep = Sweep(self._schedule, self.core.tick / LOOKS_PER_TICK)
         self._state = "not started"
         self._passing = False  # whether a wake is between its two steps
         self._probes: set[asyncio.Task[None]] = set()

@@ -48,7 +48,7 @@ class Alarm:
         self._wake = wake
         self._extra = 0.0 if isinstance(loop, asyncio.BaseEventLoop) else COARSE
         self._handle: asyncio.TimerHandle | None = None
-        self.at = float("inf")
+        self.at: float = float("inf")
 
     def set(self, at: float) -> None:
         """Ring at *at* and at no other time. Cost: nothing if it is set to that already."""

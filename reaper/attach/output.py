@@ -40,7 +40,7 @@ class Output:
         self._waiting: deque[bytes] = deque()
         self._bytes = 0
         self._unsaid = 0
-        self.dropped = 0
+        self.dropped: int = 0
         self._broken = False
         self._closing = False
         self._changed = threading.Condition()

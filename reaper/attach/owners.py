@@ -43,7 +43,7 @@ class Owners:
     def __init__(self) -> None:
         self._pids: list[int] = []
         self._packed: array[int] = array("Q")
-        self.scans = 0
+        self.scans: int = 0
 
     def scan(self, pids: Iterable[int]) -> None:
         """Read the descriptors of *pids* anew. Those that may not be read are passed over.

@@ -60,7 +60,7 @@ class Runner:
     ) -> None:
         self.target = target
         self.closes = closes
-        self.tick = config.tick
+        self.tick: float = config.tick
         self._config = config
         self._clock = clock
         self._only, self._never = only, never
@@ -68,7 +68,7 @@ class Runner:
         self._hands: Hands = (
             Destroy(target.kernel) if config.how == "destroy" else Shutdown(target.pids, self._owners, clock)
         )
-        self.watch = Watch(
+        self.watch: Watch = Watch(
             target.kernel.look,
             limits,
             tick=config.tick,
@@ -79,7 +79,7 @@ class Runner:
             reaps_per_second=config.reaps_per_second,
             on=self._note,
         )
-        self.view = view(self.watch)
+        self.view: View = view(self.watch)
         self._book: JournalBook | None = None
         self._period = min(max(limits.shortest() / 2, config.tick), LONGEST_PERIOD)
         self._scans = 0

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from array import array
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from .index import Index
 from .judge import NONE, Memory
@@ -34,10 +34,10 @@ class Table:
         self._index = Index(self._idents, WORDS)
         self._free: array[int] = array("I")
         self.inode: array[int] = array("I")
-        self.generation = bytearray()
-        self.mark = bytearray()
+        self.generation: bytearray = bytearray()
+        self.mark: bytearray = bytearray()
         """The mark of the last dump that showed it; 0: the row is not in use."""
-        self.told = bytearray()
+        self.told: bytearray = bytearray()
         """Flags of the watch."""
         self._opened: array[float] | None = array("d") if age else None
         self._received: array[int] = array("Q")
@@ -46,7 +46,7 @@ class Table:
         self._stalled: array[float] | None = array("d") if write else None
         self._slow: array[float] | None = array("d") if rate else None
         self._slow_received: array[int] | None = array("Q") if rate else None
-        self.find = self._index.find
+        self.find: Callable[[int], int | None] = self._index.find
         """The row of the socket with a cookie; None: not watched. O(1)."""
 
     def __len__(self) -> int:

@@ -169,7 +169,7 @@ class ByUser:
 
     def __init__(self, user: str, kernel: Kernel) -> None:
         try:
-            self.uid = int(user) if user.isdecimal() else pwd.getpwnam(user).pw_uid
+            self.uid: int = int(user) if user.isdecimal() else pwd.getpwnam(user).pw_uid
         except KeyError:
             raise Refusal(f"--all-listening-of {user}: there is no such user") from None
         self.user = user

@@ -67,7 +67,7 @@ class Counts:
         self.events: Counter[str] = Counter()
         self.reasons: Counter[str] = Counter()
         """Of what was closed, or reported as due."""
-        self.max_lateness = 0.0
+        self.max_lateness: float = 0.0
         """The longest time between due and closed (or reported), seconds."""
 
 
@@ -111,8 +111,8 @@ class Watch:
         self._bucket = Bucket(reaps_per_second) if reaps_per_second else None
         self._stalls_matter = limits.write > 0
         self.limits = limits
-        self.table = Table(limits.write > 0, limits.min_in_rate > 0, limits.max_age > 0)
-        self.counts = Counts()
+        self.table: Table = Table(limits.write > 0, limits.min_in_rate > 0, limits.max_age > 0)
+        self.counts: Counts = Counts()
         self._schedule = Schedule(tick, now)
         self._due: deque[tuple[int, int]] = deque()  # (row, generation): come due, to be looked at
         self._held: deque[tuple[int, int]] = deque()  # judged due, waiting for the bound on closes

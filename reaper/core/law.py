@@ -77,7 +77,7 @@ class Law(ABC):
     """
 
     def __init__(self, tick: float, epochs_per_tick: int, on_error: ErrorHook | None) -> None:
-        self.tick = check_timeout("tick", tick)
+        self.tick: float = check_timeout("tick", tick)
         self._epoch_length = self.tick / check_count("epochs_per_tick", epochs_per_tick, 1, 1_000_000)
         if self._epoch_length == 0:
             raise InvalidArgument(f"tick must be a duration that can be divided into epochs, got {shown(tick)}")

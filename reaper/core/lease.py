@@ -34,9 +34,9 @@ class Epoch:
     __slots__ = ("closed", "opened", "serial", "slots")
 
     def __init__(self, opened: float, serial: int) -> None:
-        self.opened = opened
-        self.closed = OPEN
-        self.serial = serial
+        self.opened: float = opened
+        self.closed: float = OPEN
+        self.serial: int = serial
         self.slots: dict[Key, IdleSlot] = {}
 
     @property
@@ -52,8 +52,8 @@ class IdleSlot(Slot):
 
     def __init__(self, epoch: Epoch, key: Key) -> None:
         super().__init__()
-        self.epoch = epoch
-        self.key = key
+        self.epoch: Epoch = epoch
+        self.key: Key = key
         self.timer: Timer[IdleSlot] | None = None  # while it waits in the wheel
 
     @property

@@ -42,7 +42,7 @@ class IdleReaper(Law):
         self, tick: float = 1.0, wheel_size: int = 64, *, epochs_per_tick: int = 1, on_error: ErrorHook | None = None
     ) -> None:
         super().__init__(tick, epochs_per_tick, on_error)
-        self.wheel_size = check_count("wheel_size", wheel_size, 2)
+        self.wheel_size: int = check_count("wheel_size", wheel_size, 2)
         self._leases: dict[Any, Lease] = {}
         self._never = Epoch(OPEN, -1)  # the epoch that never closes: suspended leases lie in its slots
         self._postponed = Epoch(OPEN, -1)  # so do, until the open epoch is closed, those that the final check spared

@@ -45,8 +45,8 @@ class IdleRing:
     __slots__ = ("_index", "_len", "_slots", "tick", "timeout_ticks")
 
     def __init__(self, timeout_ticks: int = 30, start: int = 0) -> None:
-        self.timeout_ticks = check_count("timeout_ticks", timeout_ticks, 1, MOST_TICKS)
-        self.tick = _check_tick("start", start)
+        self.timeout_ticks: int = check_count("timeout_ticks", timeout_ticks, 1, MOST_TICKS)
+        self.tick: int = _check_tick("start", start)
         self._slots: list[list[Any]] = [[] for _ in range(timeout_ticks + 1)]
         self._index: dict[Any, int | None] = {}
         self._len = 0

@@ -34,8 +34,8 @@ class Chunk:
 
     def __init__(self, slot: Slot) -> None:
         self.items: list[Any] = []
-        self.dead = 0
-        self.slot = slot
+        self.dead: int = 0
+        self.slot: Slot = slot
 
 
 class Slot:
@@ -45,8 +45,8 @@ class Slot:
 
     def __init__(self) -> None:
         self.chunks: list[Chunk] = []
-        self.emptied = 0  # chunks that removals have emptied since they were last swept out
-        self.live = 0
+        self.emptied: int = 0  # chunks that removals have emptied since they were last swept out
+        self.live: int = 0
 
     def __len__(self) -> int:
         return self.live

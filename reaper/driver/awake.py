@@ -40,11 +40,11 @@ class AwakeClock:
         self._expected = math.inf  # on the loop's clock
         self._instants: list[float] = []  # awake instants at which the clock stood still...
         self._offsets: list[float] = []  # ...and how far behind the loop's clock it was afterwards
-        self.lag = 0.0
-        self.max_lag = 0.0
-        self.lags = Histogram()
-        self.stalls = 0
-        self.stalled = 0.0
+        self.lag: float = 0.0
+        self.max_lag: float = 0.0
+        self.lags: Histogram = Histogram()
+        self.stalls: int = 0
+        self.stalled: float = 0.0
 
     def now(self) -> float:
         """Seconds, never decreasing; stands still while the loop is late. Equal to `read()` until the first stall."""

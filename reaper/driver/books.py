@@ -18,7 +18,7 @@ from ..journal.leases import Keeper, peer_of
 from ..metrics import Histogram
 from .awake import AwakeClock
 
-log = logging.getLogger("reaper")
+log: logging.Logger = logging.getLogger("reaper")
 
 
 class Books:
@@ -38,6 +38,10 @@ class Books:
         journaled: Whether there is a journal.
     """
 
+    lateness: Histogram
+    lateness_lower: Histogram
+    lateness_upper: Histogram
+
     def __init__(self, core: IdleReaper, clock: AwakeClock, journal: Journal | None, listener: str | None) -> None:
         self._core = core
         self._clock = clock
@@ -45,7 +49,7 @@ class Books:
         self._listener = listener
         self.reasons: Counter[str] = Counter()
         self.lateness, self.lateness_lower, self.lateness_upper = Histogram(), Histogram(), Histogram()
-        self.late = 0
+        self.late: int = 0
         self._judged = float("-inf")
 
     @property

@@ -91,9 +91,9 @@ class Driver:
             raise InvalidArgument(f"journal must be a Journal or None, got {shown(journal)}")
         if not isinstance(listener, str | None):
             raise InvalidArgument(f"listener must be a str or None, got {shown(listener)}")
-        self.config = ReaperConfig() if config is None else config
+        self.config: ReaperConfig = ReaperConfig() if config is None else config
         # Two epochs a tick: half of the promised tick stays in hand for a loop that wakes late.
-        self.core = IdleReaper(
+        self.core: IdleReaper = IdleReaper(
             self.config.reaper.tick if tick is None else tick,
             self.config.reaper.wheel_size if wheel_size is None else wheel_size,
             epochs_per_tick=2,
@@ -106,15 +106,15 @@ class Driver:
         self._bucket: Bucket | None = None
         if not is_off(reaps_per_second):
             self._bucket = Bucket(check_rate("reaps_per_second", reaps_per_second))
-        self.idle = self.config.timeouts.idle if idle is None else idle
+        self.idle: float = self.config.timeouts.idle if idle is None else idle
         self.in_force(self.idle)
-        self.phase = 0.0
+        self.phase: float = 0.0
         self._cut = math.inf  # when the open epoch ends, if that is before its time
         self.on_empty: Callable[[], None] = _nothing
-        self.clock = AwakeClock(clock, self.core.tick)
-        self.books = Books(self.core, self.clock, journal, listener)
+        self.clock: AwakeClock = AwakeClock(clock, self.core.tick)
+        self.books: Books = Books(self.core, self.clock, journal, listener)
         self.connections: dict[int, Watched] = {}
-        self.cpu = 0.0
+        self.cpu: float = 0.0
         self._wake = wake
         self._probe = probe
         self._numbers = itertools.count(1)

@@ -40,7 +40,7 @@ class Answer(DelayedOperation):
 
     def __init__(self, connection: Drainable, deadline: int) -> None:
         super().__init__(deadline=deadline)
-        self.connection = connection
+        self.connection: Drainable = connection
         self.mark()
 
     def mark(self) -> None:
@@ -70,8 +70,8 @@ class Leave(DelayedOperation):
 
     def __init__(self, connection: Drainable, deadline: int, spoken: bool) -> None:
         super().__init__(deadline=deadline)
-        self.connection = connection
-        self.spoken = spoken
+        self.connection: Drainable = connection
+        self.spoken: bool = spoken
 
     def try_complete(self) -> bool:
         """Complete if the connection is idle; not on the first call if bytes of it were still unread."""

@@ -140,23 +140,23 @@ class Watched(Ward):
 
     def __init__(self, driver: Steers, uid: int) -> None:
         self._driver = driver
-        self.uid = uid
+        self.uid: int = uid
         self._touched = False
         self._born = 0
         self._deadlines: list[Lease] | None = None
-        self.awaited = False  # whether an operation waits for it to go idle
+        self.awaited: bool = False  # whether an operation waits for it to go idle
         self.probe: Probe | None = None
-        self.grace = 0.0
+        self.grace: float = 0.0
         self.answer: Answer | None = None  # what waits for the peer's
-        self.reaped = False
+        self.reaped: bool = False
         self.reason: str | None = None
         self.expiry: Expiry | None = None
         self.receiving: bool | None = None
-        self.hung_up = False
+        self.hung_up: bool = False
 
     def begin(self, lease: Lease) -> None:
         """It is watched by *lease* from now on."""
-        self.lease = lease
+        self.lease: Lease = lease
         self._born = lease._epoch.serial
         self.touch = self._first_touch
 

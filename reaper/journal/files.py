@@ -34,8 +34,8 @@ class Stream:
     """One growing stream, locked. Every `write` is on the file system (not necessarily on the disk) when it returns."""
 
     def __init__(self, directory: Path, stem: str, metadata: dict[str, str]) -> None:
-        self.path = directory / f".{stem}{STREAM_SUFFIX}"
-        self.rows = 0
+        self.path: Path = directory / f".{stem}{STREAM_SUFFIX}"
+        self.rows: int = 0
         self._file: IO[bytes] = self.path.open("x+b")
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX)

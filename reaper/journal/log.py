@@ -66,13 +66,13 @@ class ConnectionLog:
         self.listener = listener
         self._timeout_ms: int | None = timeout_ms
         self._retimed = 0
-        self.last_ns = t
+        self.last_ns: int = t
         """Latest activity, ns."""
-        self.ended = False
+        self.ended: bool = False
         """Whether its end row was written."""
-        self.n = 0
+        self.n: int = 0
         """Activities counted so far."""
-        self.idle_sum_ns = 0
+        self.idle_sum_ns: int = 0
         """Sum of the silences written so far, ns."""
 
     @property
@@ -236,7 +236,7 @@ class Journal:
             sequence = 1 + secrets.randbelow((1 << SEQUENCE_BITS) - (1 << 40))
         self.mode = mode
         self.gap_threshold_ns = gap_ns
-        self.writer = secrets.randbits(20) if writer is None else check_count("writer", writer, 0)
+        self.writer: int = secrets.randbits(20) if writer is None else check_count("writer", writer, 0)
         self._ids = itertools.count(connection_id(self.writer, check_count("sequence", sequence, 1)))
         self._self_id = next(self._ids)
         self._long_ns = gap_ns if mode == "gaps" else -(1 << 63)

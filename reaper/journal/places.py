@@ -12,7 +12,7 @@ from contextlib import suppress
 from hashlib import blake2b
 from pathlib import Path
 from posixpath import dirname, join
-from typing import IO
+from typing import IO, Any
 
 import pyarrow as pa
 from pyarrow import fs
@@ -39,7 +39,8 @@ class Place:
         self.uri = uri
         try:
             if "://" not in uri and not uri.startswith("file:"):
-                self.files, self._root = fs.LocalFileSystem(), str(Path(uri).resolve())
+                self.files: Any = fs.LocalFileSystem()
+                self._root: str = str(Path(uri).resolve())
             else:
                 known = "s3" + uri.removeprefix("s3a") if uri.startswith("s3a:") else uri
                 self.files, self._root = fs.FileSystem.from_uri(known)

@@ -73,7 +73,7 @@ class Shipper:
         self._keep = keep
         self._progress = progress
         self._arrived: set[str] = set()
-        self.shipped = Shipped()
+        self.shipped: Shipped = Shipped()
 
     def once(self, stop: Event | None = None) -> Shipped:
         """Ship every finished file, the oldest first; end early when *stop* is set, or the place fails.

@@ -32,8 +32,8 @@ class Histogram:
     __slots__ = ("counts", "total")
 
     def __init__(self) -> None:
-        self.counts = [0] * (len(BOUNDS) + 1)
-        self.total = 0.0
+        self.counts: list[int] = [0] * (len(BOUNDS) + 1)
+        self.total: float = 0.0
 
     def __repr__(self) -> str:
         return f"<Histogram of {sum(self.counts)}, {self.total:g} s together>"

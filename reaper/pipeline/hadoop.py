@@ -72,7 +72,7 @@ class Remote:
     def __init__(self, uri: str) -> None:
         scheme, _, path = uri.partition(":")
         stripped = path.rstrip("/")
-        self.uri = f"{scheme}:{stripped or '/'}" if stripped.strip("/") else f"{scheme}:{path}"
+        self.uri: str = f"{scheme}:{stripped or '/'}" if stripped.strip("/") else f"{scheme}:{path}"
 
     def __str__(self) -> str:
         return self.uri

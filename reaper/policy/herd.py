@@ -29,7 +29,7 @@ class Jitter:
     """
 
     def __init__(self, share: float, tick: float, seed: int | None = None) -> None:
-        self.share = check_share("share", share)
+        self.share: float = check_share("share", share)
         self._tick = check_timeout("tick", tick)
         try:
             self._random = random.Random(seed)
@@ -85,7 +85,7 @@ class Bucket:
     """Seconds' worth of tokens; never less than one token."""
 
     def __init__(self, rate: float) -> None:
-        self.rate = check_timeout("rate", rate)
+        self.rate: float = check_timeout("rate", rate)
         self._most = max(1.0, rate * self.HOLDS)
         self._tokens = self._most
         self._filled = float("-inf")

@@ -207,10 +207,10 @@ class IdlePolicy:
         self._doomed: str | None = None  # why a least rate ends it, unless it catches up
         self._ending: Deadline | None = None  # what ends it then, or in an idle phase when it is retired
         self._suspended = False
-        self.requests = 0
+        self.requests: int = 0
         self.retired: str | None = None
-        self.phase = phase
-        self.active = now
+        self.phase: Phase = phase
+        self.active: float = now
         self._begin(now)
 
     def enter(self, phase: Phase, now: float) -> None:

@@ -85,6 +85,11 @@ class Pressure:
         InvalidArgument: by name and value.
     """
 
+    low: float
+    high: float
+    floor: float
+    margin: float
+
     def __init__(
         self,
         limits: Limits,
@@ -103,7 +108,7 @@ class Pressure:
             raise InvalidArgument(f"margin must be >= 0 and less than low, got {margin!r}")
         self.limits = limits
         self.low, self.high, self.floor, self.margin = low, high, floor, margin
-        self.min_age = check_timeout("min_age", min_age)
+        self.min_age: float = check_timeout("min_age", min_age)
         self.verdict: Verdict | None = None
         self.evicted = 0
 

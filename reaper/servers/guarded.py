@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 from ..asyncio import transports
 from ..core.lease import Expiry, Lease
-from ..driver.watched import Ward
+from ..driver.watched import Probe, Ward
 from ..policy import Phase
 from .waiting import Age, Shared, Waiting
 
@@ -55,7 +55,7 @@ class Guarded(Ward):
     shared: Shared
     lease: Lease
     transport: Any
-    probe = None
+    probe: Probe | None = None
     waiting: Waiting | Fresh | None
 
     def _begin(self, timeout: float | None, reason: str, before: Guarded | None = None) -> None:

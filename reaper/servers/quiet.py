@@ -10,18 +10,18 @@ import asyncio
 import contextlib
 import logging
 import socket
-from typing import Any, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 from ..asyncio import transports
 from ..driver.sockets import TCP_NOTSENT_LOWAT
 from ..policy import Phase
-from .guarded import FRESH, Guarded
-from .waiting import Shared
+from .guarded import FRESH, Fresh, Guarded
+from .waiting import Shared, Waiting
 
 UNSENT_BYTES = 131072
 """What the kernel may hold that is not even on its way; the rest waits in the transport, where it is seen."""
 
-log = logging.getLogger("uvicorn.error")
+log: logging.Logger = logging.getLogger("uvicorn.error")
 
 
 class Awake(Protocol):
@@ -62,12 +62,12 @@ class Quiet(Guarded, asyncio.Protocol):
 
     __slots__ = ("half_closed", "origin", "transport")
 
-    RESTS = Phase.KEEP_ALIVE
+    RESTS: ClassVar[Phase] = Phase.KEEP_ALIVE
 
     def __init__(self, shared: Shared, origin: Origin) -> None:
         self.shared = shared
-        self.origin = origin
-        self.half_closed = False
+        self.origin: Origin = origin
+        self.half_closed: bool = False
         self._over = True  # until there is a connection
 
     def connection_made(self, transport: Any) -> None:
@@ -79,12 +79,12 @@ class Quiet(Guarded, asyncio.Protocol):
             with contextlib.suppress(OSError):  # the peer is gone already
                 found.setsockopt(socket.IPPROTO_TCP, TCP_NOTSENT_LOWAT, UNSENT_BYTES)
         self._begin(self.shared.first_byte, Phase.FIRST_BYTE.value)
-        self.waiting = FRESH
+        self.waiting: Waiting | Fresh | None = FRESH
         self._age = self.shared.age(self)
 
     def rest(self, before: Guarded) -> None:
         """Take the place of *before*, a protocol of uvicorn's between two requests. Its peer's silence goes on."""
-        self.transport = before.transport
+        self.transport: Any = before.transport
         self._begin(self.shared.keep_alive, Phase.KEEP_ALIVE.value, before)
         before.hand_over(self)
         connections = self.origin.server_state.connections

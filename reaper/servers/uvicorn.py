@@ -12,7 +12,7 @@ import functools
 import logging
 import os
 import weakref
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, ClassVar
 
 import h11
@@ -25,7 +25,7 @@ from ..asyncio.loops import loop_factory
 from ..config.settings import ReaperConfig
 from ..journal import Journal
 from ..policy import ANSWERS, NOT_TAKEN, TOO_OLD, Phase
-from .guarded import DRAIN, FRESH, Guarded
+from .guarded import DRAIN, FRESH, Fresh, Guarded
 from .metrics import application
 from .quiet import Origin, Quiet
 from .waiting import QUEUED_BYTES, Shared, Waiting
@@ -40,7 +40,7 @@ ANSWER = (
 
 CLOSE = (b"connection", b"close")
 
-log = logging.getLogger("uvicorn.error")
+log: logging.Logger = logging.getLogger("uvicorn.error")
 
 
 class Timerless:
@@ -52,7 +52,7 @@ class Timerless:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self.create_task = loop.create_task
+        self.create_task: Callable[..., asyncio.Task[Any]] = loop.create_task
 
     def call_later(self, delay: float, callback: Callable[[], object]) -> None:
         """*callback* is the protocol's `timeout_keep_alive_handler`: its connection is idle from now on."""
@@ -69,7 +69,7 @@ class UvicornShared(Shared):
         loop = asyncio.get_running_loop()
         settings = ReaperConfig.load(os.environ.get("REAPER_CONFIG")) if settings is None else settings
         super().__init__(settings, config.timeout_keep_alive, journal, loop)
-        self.loop = Timerless(loop)
+        self.loop: Timerless = Timerless(loop)
         self._origin: Origin | None = None
         self._idlers: list[GuardedHttp] = []
 
@@ -118,7 +118,7 @@ class GuardedHttp(Guarded):
 
     __slots__ = ("_half_closed", "_noted", "_origin")
 
-    RESTS = Phase.KEEP_ALIVE
+    RESTS: ClassVar[Phase] = Phase.KEEP_ALIVE
 
     settings: ClassVar[ReaperConfig | None] = None
     journal: ClassVar[Journal | None] = None
@@ -169,7 +169,7 @@ class GuardedHttp(Guarded):
         super().connection_made(before.transport)  # type: ignore[misc]
         phase = Phase.FIRST_BYTE if fresh else Phase.KEEP_ALIVE
         self._begin(shared.first_byte if fresh else shared.keep_alive, phase.value, before)
-        self.waiting = FRESH if fresh else None
+        self.waiting: Waiting | Fresh | None = FRESH if fresh else None
         before.hand_over(self)
         before.transport.set_protocol(self)
 
@@ -444,5 +444,7 @@ def loop() -> asyncio.AbstractEventLoop:
     return loop_factory(handshake=ReaperConfig.load(os.environ.get("REAPER_CONFIG")).timeouts.handshake)()
 
 
-metrics = application(lambda: [shared.reaper.statistics() for shared in _SHARED.values()])
+metrics: Callable[[Any, Any, Any], Awaitable[None]] = application(
+    lambda: [shared.reaper.statistics() for shared in _SHARED.values()]
+)
 """An ASGI application to mount, `app.mount("/metrics", reaper.uvicorn.metrics)`: what this process knows."""

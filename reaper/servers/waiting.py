@@ -16,10 +16,11 @@ from ..asyncio import transports
 from ..asyncio.reaper import AsyncioReaper
 from ..config.settings import DEFAULT, ReaperConfig
 from ..core.lease import Expiry, Lease
+from ..driver.driver import Driver
 from ..driver.watched import DeadlineKey
 from ..journal import Journal
 from ..policy import TOO_OLD, IdlePolicy, Phase, lifespan
-from ..policy.rates import Charged
+from ..policy.rates import Charged, Sweep
 
 QUEUED_BYTES = 65536
 """With more than this unacknowledged a response still counts as being written when the next request is waited for."""
@@ -51,13 +52,13 @@ class Shared:
         if keep_alive is not None and config.origin("timeouts.keep_alive") == DEFAULT:
             config = replace(config, timeouts=replace(config.timeouts, keep_alive=float(keep_alive) or AT_ONCE))
         self.config = config
-        self.reaper = AsyncioReaper(config, journal=journal, listener="http", loop=loop)
+        self.reaper: AsyncioReaper = AsyncioReaper(config, journal=journal, listener="http", loop=loop)
         self.reaper.start()
-        self.driver = self.reaper.driver
-        self.first_byte = self.driver.in_force(config.timeouts.first_byte)
-        self.keep_alive = self.driver.in_force(config.timeouts.keep_alive)
-        self.tunnel = self.driver.in_force(config.timeouts.tunnel)
-        self.sweep = self.reaper.sweep
+        self.driver: Driver = self.reaper.driver
+        self.first_byte: float | None = self.driver.in_force(config.timeouts.first_byte)
+        self.keep_alive: float | None = self.driver.in_force(config.timeouts.keep_alive)
+        self.tunnel: float | None = self.driver.in_force(config.timeouts.tunnel)
+        self.sweep: Sweep = self.reaper.sweep
         self._random = random.Random()
 
     def age(self, connection: Ages) -> Age | None:
@@ -94,7 +95,7 @@ class Age:
     lease: Lease
 
     def __init__(self, whose: Ages) -> None:
-        self.whose = whose
+        self.whose: Ages = whose
 
     def reached(self, expiry: Expiry) -> None:
         """It has."""
@@ -149,7 +150,7 @@ class Waiting:
         self._connection = connection
         self._deadlines: list[Lease] = []
         self._progress: transports.Progress | None = None
-        self.policy = IdlePolicy(shared.config, self, shared.driver.now(), _UNSWEPT, self._taken, phase)
+        self.policy: IdlePolicy = IdlePolicy(shared.config, self, shared.driver.now(), _UNSWEPT, self._taken, phase)
         shared.sweep.add(self)
 
     def enter(self, phase: Phase) -> None:

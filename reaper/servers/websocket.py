@@ -9,14 +9,14 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
-from typing import Any
+from typing import Any, ClassVar
 
 from ..asyncio import transports
 from ..policy import NOT_TAKEN, TOO_OLD, Phase
 from .guarded import Guarded
 from .waiting import Shared, Waiting
 
-log = logging.getLogger("uvicorn.error")
+log: logging.Logger = logging.getLogger("uvicorn.error")
 
 
 @functools.cache
@@ -30,7 +30,7 @@ class GuardedTunnel(Guarded):
 
     __slots__ = ("_before", "_paused")
 
-    RESTS = Phase.TUNNEL
+    RESTS: ClassVar[Phase] = Phase.TUNNEL
 
     def __init__(self, *arguments: Any, shared: Shared, before: Guarded, **options: Any) -> None:
         super().__init__(*arguments, **options)

@@ -17,7 +17,7 @@ from ..asyncio.protocols import TransportConnection
 from ..asyncio.reaper import AsyncioReaper, reaper_of
 from ..core.ticks import check_timeout
 
-MESSAGES = frozenset({Opcode.TEXT, Opcode.BINARY, Opcode.CONT})
+MESSAGES: frozenset[Opcode] = frozenset({Opcode.TEXT, Opcode.BINARY, Opcode.CONT})
 
 
 class _Silent(TransportConnection):

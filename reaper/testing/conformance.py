@@ -72,9 +72,14 @@ def _accepts(make: Callable[..., Any], **arguments: int) -> bool:
 class Books:
     """Drives one queue, keeps the books in a dict, and compares the two after every step."""
 
+    make: Callable[..., TimerQueue[Any]]
+    tick: int
+    now: int
+    title: str
+
     def __init__(self, make: Callable[..., TimerQueue[Any]], tick: int, start: int, title: str) -> None:
         self.make, self.tick, self.now, self.title = make, tick, start, title
-        self.queue = make(tick=tick, start=start)
+        self.queue: TimerQueue[Any] = make(tick=tick, start=start)
         self.steps: list[str] = []
         self.handles: list[TimerEntry[Any]] = []
         self.latest: dict[int, int] = {}  # of each waiting timer, by number: when it must be handed out

@@ -71,9 +71,9 @@ class HeapTimer(Generic[T]):
     def __init__(self, queue: HeapTimerQueue[T], deadline: int, item: T) -> None:
         self._queue = queue
         self._order = 0  # that of its valid heap entry; 0 once dead
-        self.deadline = deadline
-        self.item = item
-        self.cancelled = False
+        self.deadline: int = deadline
+        self.item: T = item
+        self.cancelled: bool = False
 
     def cancel(self) -> bool:
         """As `Timer.cancel`."""

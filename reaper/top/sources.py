@@ -103,7 +103,7 @@ class Kernel:
         from ..attach.owners import Owners
         from ..attach.targets import ByPid
 
-        self.name = f"process {pid}"
+        self.name: str = f"process {pid}"
         self._pid = pid
         self._kernel = Linux(pid)
         try:

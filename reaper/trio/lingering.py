@@ -40,8 +40,8 @@ class Lingerer:
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
-        self.disturbed = False
-        self.silenced = False
+        self.disturbed: bool = False
+        self.silenced: bool = False
 
     def fileno(self) -> int:
         """What it waits for."""
@@ -78,7 +78,7 @@ class Lingering:
         self._allowed = self._fewest
         self._worth_it = False  # whether one was asked again in this round
         self.parks = parks
-        self.stopped = False
+        self.stopped: bool = False
         self._waiting: dict[Waiter, int] = {}  # -> the round in which it began; the longest waiting first
         self._round = 0
         self._begun = trio.Event()

@@ -49,7 +49,7 @@ class Resting(Ward):
     transport: ParkableStream | None = None
 
     def __init__(self, fd: int = -1) -> None:
-        self.fd = fd
+        self.fd: int = fd
 
     @property
     def descriptor(self) -> int:
@@ -93,8 +93,8 @@ class Parked(Resting):
 
     def __init__(self, fd: int) -> None:
         super().__init__(fd)
-        self.stream = None
-        self.transport = None
+        self.stream: ParkableStream | None = None
+        self.transport: ParkableStream | None = None
 
 
 class ParkableStream(SocketStream):
@@ -115,11 +115,13 @@ class ParkableStream(SocketStream):
     scope: trio.CancelScope
     reaped: bool
     reason: str | None
+    disturbed: bool
+    silenced: bool
 
     def __init__(self, parked: Parked) -> None:
         super().__init__(fresh=True)
-        self.parked = parked
-        self.may_park = True
+        self.parked: Parked = parked
+        self.may_park: bool = True
 
     def begin(self) -> None:
         """A handler is about to run."""

@@ -87,15 +87,15 @@ class ParkingLot:
         parks: bool | None = None,
     ) -> None:
         self._watcher = watcher
-        self.driver = watcher.driver
+        self.driver: Driver = watcher.driver
         self._handler = handler
         self.driver.in_force(idle)  # refuses what is no timeout
         self._idle = idle
         self._reason = reason
         self._tls = tls
-        self.parks = hasattr(select, "epoll") if parks is None else parks
+        self.parks: bool = hasattr(select, "epoll") if parks is None else parks
         self._epoll = select.epoll() if self.parks else None
-        self.lingering = Lingering(0.0 if linger == 0 else check_timeout("linger", linger), parks=self.parks)
+        self.lingering: Lingering = Lingering(0.0 if linger == 0 else check_timeout("linger", linger), parks=self.parks)
         # Each lot has its own class, so that no connection needs a reference to its lot.
         self._type: type[Any] = type("Parked", (Parked,), {"__slots__": (), "lot": self})
         self._by_fd: list[Any] = []  # descriptors are small and dense: 8 bytes each where a dict takes 100

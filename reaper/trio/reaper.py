@@ -36,7 +36,7 @@ from .parking import ParkingLot
 from .streams import WatchedStream
 from .waking import WakingLot
 
-log = logging.getLogger("reaper")
+log: logging.Logger = logging.getLogger("reaper")
 
 
 class TrioReaper:
@@ -73,7 +73,7 @@ class TrioReaper:
         reaps_per_second: float | None = None,
         seed: int | None = None,
     ) -> None:
-        self.driver = Driver(
+        self.driver: Driver = Driver(
             trio.current_time,
             self._wake,
             self._send_probe,

@@ -20,7 +20,7 @@ from ..metrics import CONTENT_TYPE, exposition, families
 from ..policy.pressure import Pressure
 from .reaper import TrioReaper
 
-log = logging.getLogger("reaper")
+log: logging.Logger = logging.getLogger("reaper")
 
 
 async def survey_of(reaper: TrioReaper, pressure: Pressure | None = None, worker: int = 0) -> dict[str, Any]:

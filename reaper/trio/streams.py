@@ -43,10 +43,10 @@ class SocketStream(trio.abc.HalfCloseableStream):
     __slots__ = ("_ends", "_fresh", "_sending", "hung_up", "received", "sent", "shut")
 
     def __init__(self, *, fresh: bool = False) -> None:
-        self.received = 0
-        self.sent = 0
-        self.hung_up = False
-        self.shut = False
+        self.received: int = 0
+        self.sent: int = 0
+        self.hung_up: bool = False
+        self.shut: bool = False
         self._ends = 0
         self._fresh = fresh
         self._sending = False
@@ -270,7 +270,7 @@ class WatchedSocket(SocketStream):
         super().__init__()
         self._connected = connected
         self._socket: trio.socket.SocketType | None = None
-        self.connection = connection
+        self.connection: Connection = connection
         connection.handled()
 
     @property

@@ -43,10 +43,10 @@ class TlsSession:
         with borrowed(fd) as connected:
             connected.setblocking(False)
             # It takes the descriptor over; `detach` gives it back.
-            self.socket = context.wrap_socket(connected, server_side=True, do_handshake_on_connect=False)
+            self.socket: ssl.SSLSocket = context.wrap_socket(connected, server_side=True, do_handshake_on_connect=False)
         self._early = b""  # what the last step of the handshake has read beyond it
-        self.established = False
-        self.wants_other = False
+        self.established: bool = False
+        self.wants_other: bool = False
 
     def shake_hands(self) -> bool:
         """A step of the handshake; True: it is over. A read or a write takes such steps by itself.

@@ -28,7 +28,7 @@ MOST_ROWS = 200_000
 
 NO_RUN = -1
 
-RARE = T.StructType(
+RARE: T.StructType = T.StructType(
     [
         T.StructField("conn", T.LongType(), False),
         T.StructField("code", T.ByteType(), False),
@@ -53,7 +53,7 @@ _STALLS = T.StructType(
 
 _TOTALS = T.StructType([T.StructField("run", T.IntegerType()), T.StructField("run_stalled_ns", T.LongType())])
 
-SILENCES = T.StructType(
+SILENCES: T.StructType = T.StructType(
     [
         T.StructField("conn", T.LongType(), False),
         T.StructField("missed", T.LongType(), False),

@@ -55,8 +55,8 @@ class Feed:
         checksums: bool = True,
         now_ns: Callable[[], int] = time.time_ns,
     ) -> None:
-        self.directory = out / "feed"
-        self.late = out / "late"
+        self.directory: Path = out / "feed"
+        self.late: Path = out / "late"
         self._out = out
         self._directories = sorted({directory.resolve() for directory in directories})
         self._delay_us = delay_ns // 1000
@@ -64,12 +64,12 @@ class Feed:
         self._now_ns = now_ns
         self.quarantined: dict[str, dict[str, Any]] = {}
         """path -> reason, size, mtime, until (Unix ns; not looked at before). Looked at again when the file changes."""
-        self.growing = 0
+        self.growing: int = 0
         """Streams that were no Parquet yet at the latest check."""
-        self.waiting = 0
+        self.waiting: int = 0
         """Files that were seen and are not in the feed yet."""
         self.directory.mkdir(parents=True, exist_ok=True)
-        self.ledger = Ledger(out, settings)
+        self.ledger: Ledger = Ledger(out, settings)
         self.late.mkdir(exist_ok=True)
         self._settle()
 

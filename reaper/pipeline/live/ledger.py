@@ -106,24 +106,24 @@ class Ledger:
 
     def __init__(self, out: Path, settings: dict[str, int]) -> None:
         self.settings = settings
-        self.step = 0
+        self.step: int = 0
         self.newest: int | None = None
         """Of all rows."""
         self.horizon: int | None = None
         """What the watermark follows: `newest`, or the marker's instant."""
-        self.longest_ms = 0
+        self.longest_ms: int = 0
         """Longest timeout in force on any row."""
-        self.tick_ns = 0
+        self.tick_ns: int = 0
         """Longest of the ticks."""
-        self.files = Table("files", "path", ("size", "mtime"))
+        self.files: Table = Table("files", "path", ("size", "mtime"))
         """path -> size, mtime in ns: not to be opened again. Those that are gone are forgotten."""
-        self.runs = Table("runs", "run", ("serials", "dropped"))
+        self.runs: Table = Table("runs", "run", ("serials", "dropped"))
         """run -> serials: ranges, both ends inclusive, of its files that were read; dropped: rows its writer lost."""
-        self.servers = Table("servers", "directory", ("files", "rows", "late", "newest"))
+        self.servers: Table = Table("servers", "directory", ("files", "rows", "late", "newest"))
         """directory -> files, rows, late, newest."""
-        self.late = Table("late", "listener", ("rows",))
+        self.late: Table = Table("late", "listener", ("rows",))
         """listener -> rows that came later than the delay allows."""
-        self.names = Table("names", "name", ("newest",))
+        self.names: Table = Table("names", "name", ("newest",))
         """name of a server, as its files have it -> newest."""
         self._tables = (self.files, self.runs, self.servers, self.late, self.names)
         self._path = out / NAME

@@ -25,7 +25,7 @@ PART_ROWS = 250_000
 
 BATCH = b"reaper.batch"
 
-FEED = T.StructType(
+FEED: T.StructType = T.StructType(
     [
         T.StructField("at", T.TimestampType(), False),
         T.StructField("run", T.LongType(), False),

@@ -35,10 +35,10 @@ from .manifest import BUCKETS, ORDER, Table
 from .runs import Run, Timeline, as_rows
 from .schema import EVENTS
 
-CODE = T.StructField("code", T.ByteType())
+CODE: T.StructField = T.StructField("code", T.ByteType())
 """`kind` as its place in `KINDS`: stored in compacted tables, whose rows it puts in order; computed elsewhere."""
 
-RUNS = T.StructType(
+RUNS: T.StructType = T.StructType(
     [
         T.StructField("run", T.IntegerType(), False),
         T.StructField("writer", T.LongType(), False),

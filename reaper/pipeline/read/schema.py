@@ -8,5 +8,7 @@ from ...journal.schema import COLUMNS
 
 _TYPES: dict[str, T.DataType] = {"int64": T.LongType(), "int32": T.IntegerType(), "dictionary": T.StringType()}
 
-EVENTS = T.StructType([T.StructField(column.name, _TYPES[column.type], not column.required) for column in COLUMNS])
+EVENTS: T.StructType = T.StructType(
+    [T.StructField(column.name, _TYPES[column.type], not column.required) for column in COLUMNS]
+)
 """Grain: one row per event. Columns that an older file lacks are null."""

@@ -37,9 +37,9 @@ AS_LOGGED = -1
 TELLING = 20
 """Reaps from which on their distances tell how activity was logged."""
 
-ASKED = T.StructType([T.StructField("setting", T.IntegerType()), T.StructField("bin", T.IntegerType())])
+ASKED: T.StructType = T.StructType([T.StructField("setting", T.IntegerType()), T.StructField("bin", T.IntegerType())])
 
-PLAN = T.StructType(
+PLAN: T.StructType = T.StructType(
     [
         T.StructField("setting", T.IntegerType(), False),
         T.StructField("run", T.IntegerType(), False),
