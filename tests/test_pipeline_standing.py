@@ -123,6 +123,19 @@ def test_the_token_is_for_this_user_alone(where: Path, mine: Standing) -> None:
     assert load(where) == mine
 
 
+def test_a_link_is_no_place_for_a_session(
+    where: Path, mine: Standing, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    save(where, mine)
+    link = tmp_path / "link"
+    link.symlink_to(where)
+    monkeypatch.setenv("REAPER_SESSION", str(link))
+    monkeypatch.setattr("reaper.pipeline.session.command.check_java", lambda: "17")
+    assert asked() == (None, [])
+    assert cli.main(["session", "start"]) == 2
+    assert "is no directory of yours: set REAPER_SESSION to one" in capsys.readouterr().err
+
+
 def test_a_session_does_not_end_while_a_command_uses_it(where: Path, mine: Standing, capsys: Any) -> None:
     save(where, mine)
     over = threading.Event()

@@ -8,12 +8,13 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 
 from ..arguments import AddCommand, Fault, Progress, positive_ns, show
 from .java import NoSpark, check_java
-from .standing import Standing, born, forget, load, place, release
+from .standing import Standing, born, forget, load, ours, place, release
 
 START_S = 90.0
 """How long Spark may take to start."""
@@ -62,9 +63,10 @@ def _start(arguments: argparse.Namespace, progress: Progress, where: Path, there
     check_java()
     if find_spec("grpc") is None:
         raise NoSpark("Spark Connect needs grpc: pip install 'idle-reaper[connect]'")
-    where.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if where.stat().st_uid != os.getuid():
-        raise Fault(f"{where} belongs to another user: set REAPER_SESSION to a directory of yours")
+    with suppress(FileExistsError):
+        where.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if not ours(where):
+        raise Fault(f"{where} is no directory of yours: set REAPER_SESSION to one")
     where.chmod(0o700)
     progress("starting Spark")
     log = where / "session.log"

@@ -16,6 +16,7 @@ import fcntl
 import json
 import os
 import socket
+import stat
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -90,18 +91,27 @@ def born(pid: int) -> int | None:
         if not Path("/proc/self/stat").exists():  # no Linux: a number is then all that is known
             os.kill(pid, 0)
             return 0
-        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+        told = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return None
-    state, *others = stat.rpartition(")")[2].split()
+    state, *others = told.rpartition(")")[2].split()
     return None if state == "Z" else int(others[18])
+
+
+def ours(where: Path) -> bool:
+    """Whether *where* is a directory of this user's: no link, which its owner could turn elsewhere."""
+    try:
+        found = where.lstat()
+    except OSError:
+        return False
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
 
 
 def load(where: Path) -> Standing | None:
     """What `session.json` in *where* says; None: there is none, or it is none of ours."""
     file = where / "session.json"
     try:
-        if where.stat().st_uid != os.getuid() or file.stat().st_uid != os.getuid():
+        if not ours(where) or file.stat().st_uid != os.getuid():
             return None  # another user could have put a server of theirs there
         found = json.loads(file.read_text(encoding="utf-8"))
         kinds = {"pid": int, "born": int, "port": int, "token": str, "release": str, "started": float, "idle_s": float}
