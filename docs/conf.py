@@ -48,6 +48,8 @@ NAVIGATION = {
         "docs/pipeline",
         "docs/pipeline-live",
         "docs/what-if",
+        "docs/pipeline-live",
+        "docs/what-if",
         "docs/reference/index",
     ],
     "Background": [

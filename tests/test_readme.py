@@ -306,6 +306,16 @@ def test_tests_that_pages_name_exist() -> None:
             assert list((ROOT / "tests").glob(f"{name}.py")), f"{page}: {name}"
 
 
+def test_every_page_has_its_place_in_the_sidebar() -> None:
+    """Building the site finds it too, in half a minute."""
+    listed = set(re.findall(r'^        "([\w/-]+)",$', (ROOT / "docs" / "conf.py").read_text(), re.MULTILINE))
+    listed |= set(
+        re.findall(r'"(docs/[\w/-]+|examples/README|[A-Z]+)"(?=[,\]])', (ROOT / "docs" / "conf.py").read_text())
+    )
+    pages = {str(path.relative_to(ROOT).with_suffix("")) for path in MARKDOWN} - {"README"}
+    assert {page for page in pages - listed if "/reference/" not in page} == set()
+
+
 def test_commands_of_the_makefile_exist() -> None:
     makefile = (ROOT / "Makefile").read_text()
     for page in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "docs/reliability.md"):
