@@ -35,7 +35,7 @@ NAVIGATION = {
         "docs/howto/websockets",
         "docs/howto/drain",
         "docs/howto/proxies",
-        "docs/howto/many-connections",
+        "docs/scale",
         "docs/production",
         "docs/tick",
         "docs/uvicorn",
@@ -54,7 +54,6 @@ NAVIGATION = {
     ],
     "Background": [
         "docs/how-it-works",
-        "docs/scale",
         "docs/performance",
         "docs/performance-full",
         "docs/pipeline-speed",
