@@ -14,6 +14,7 @@
 #   make interop                    attack tools, a reverse proxy and other servers against the HTTP server
 #   make docs                       the documentation as a site, into out/site/; a warning is an error
 #   make lint                       ruff and mypy
+#   make dist                       the source distribution and the wheel, into dist/
 #   make clean                      forget .venv and out/
 
 PYTHON ?= python3
@@ -24,7 +25,7 @@ BIN := .venv/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
 .PHONY: demo uvicorn-demo attach-demo pipeline-demo interop campaign bench bench-quick bench-pipeline test test-quick \
-        docs lint clean
+        docs lint dist clean
 .DEFAULT_GOAL := demo
 
 demo: .venv/.demo
@@ -78,6 +79,10 @@ lint: .venv/.dev
 	  $(BIN)/basedpyright --pythonpath $(BIN)/python --verifytypes reaper --ignoreexternal >.venv/types.txt \
 	  || { grep -B1 -A1 -E 'missing type|Ambiguous|Type unknown' .venv/types.txt || cat .venv/types.txt; exit 1; }
 
+dist: .venv/.dev
+	@$(BIN)/python -m build --no-isolation --outdir dist . >.venv/build.txt 2>&1 || { cat .venv/build.txt; exit 1; }
+	@ls dist
+
 # A stamp a level of set-up, so that a second run starts at once; what is installed for the demo is not installed again.
 .venv/.python:
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "reaper needs Python 3.11 or newer; $(PYTHON) is " + sys.version.split()[0] + ". Try: make PYTHON=python3.11")'
@@ -96,4 +101,4 @@ lint: .venv/.dev
 	@touch $@
 
 clean:
-	rm -rf .venv out
+	rm -rf .venv out dist build *.egg-info

@@ -29,7 +29,7 @@ exclude_patterns = ["out", ".venv", ".*"]
 
 # What the sidebar shows, in its order. A page that is missing here is a warning, and so an error.
 NAVIGATION = {
-    "Begin": ["docs/tutorial", "docs/guide", "examples/README"],
+    "Begin": ["docs/install", "docs/tutorial", "docs/guide", "examples/README"],
     "Tasks": [
         "docs/howto/why-closed",
         "docs/howto/websockets",

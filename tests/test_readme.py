@@ -12,6 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
@@ -316,6 +317,12 @@ def test_every_page_has_its_place_in_the_sidebar() -> None:
     assert {page for page in pages - listed if "/reference/" not in page} == set()
 
 
+def test_every_test_file_is_on_the_map_of_contributing() -> None:
+    named = re.findall(r"`(?:tests/)?(test_[a-z_]+\*?)(?:\.py)?`", (ROOT / "CONTRIBUTING.md").read_text())
+    files = [path.stem for path in (ROOT / "tests").glob("test_*.py")]
+    assert [file for file in files if not any(fnmatch(file, name) for name in named)] == []
+
+
 def test_commands_of_the_makefile_exist() -> None:
     makefile = (ROOT / "Makefile").read_text()
     for page in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "docs/reliability.md"):
@@ -325,7 +332,7 @@ def test_commands_of_the_makefile_exist() -> None:
 
 def test_what_the_makefile_runs_exists() -> None:
     makefile = (ROOT / "Makefile").read_text()
-    modules = set(re.findall(r"python -m ([a-z_.]+)", makefile)) - {"venv", "pytest", "sphinx"}
+    modules = set(re.findall(r"python -m ([a-z_.]+)", makefile)) - {"venv", "pytest", "sphinx", "build"}
     assert {"benchmarks", "benchmarks.pipeline.run"} <= modules
     for name in modules:
         path = ROOT / name.replace(".", "/")
