@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import subprocess
 import sys
 from contextlib import suppress
@@ -16,6 +17,8 @@ from .limits import CLIENTS_BYTES, WORKER_BYTES, Machine, Plan, gib, make_plan, 
 from .serving import ROOT, DidNotStart, example, serving
 
 TICK = "1s"
+INTERRUPTED = 130
+"""Exit status after Ctrl-C, as shells have it."""
 
 
 def main() -> int:
@@ -51,7 +54,7 @@ def main() -> int:
         print(error, file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        return 130
+        return INTERRUPTED
 
 
 def described(plan: Plan, parked: bool) -> list[str]:
@@ -68,6 +71,8 @@ def described(plan: Plan, parked: bool) -> list[str]:
 
 def run(plan: Plan, parked: bool, out: Path) -> int:
     """Server, load, verdict. Returns the exit status."""
+    for name in ("report.json", "lateness.png"):
+        (out / name).unlink(missing_ok=True)  # of a run before: this one may end without any
     flags = f"--idle {plan.timeout}s --tick {TICK} --connections {plan.connections} --workers {plan.workers}"
     command = example("echo", *flags.split(), "--parked" if parked else "--no-parked")
     # A session of its own: Ctrl-C reaches the generator alone, and the server is stopped when it has ended.
@@ -83,7 +88,7 @@ def run(plan: Plan, parked: bool, out: Path) -> int:
     print(f"3. {server.said().splitlines()[-1]}")
     if server.status:
         print(f"the server ended with status {server.status}", file=sys.stderr)
-    if status in (0, 1, 130):
+    if status in (0, 1, INTERRUPTED) and (out / "report.json").exists():
         print(f"report: {os.path.relpath(out / 'report.json')}")
         print(f"picture: {os.path.relpath(out / 'lateness.png')}")
     return status or (1 if server.status else 0)
@@ -94,7 +99,8 @@ def call(command: list[str]) -> int:
     with subprocess.Popen(command, cwd=ROOT) as process:
         while True:
             with suppress(KeyboardInterrupt):
-                return process.wait()
+                status = process.wait()
+                return INTERRUPTED if status == -signal.SIGINT else status  # it had not begun to listen for it
 
 
 if __name__ == "__main__":

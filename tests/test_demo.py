@@ -8,8 +8,11 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -135,3 +138,24 @@ def test_ctrl_c_ends_a_demo_with_what_was_seen(tmp_path: Path) -> None:
     assert "INCONCLUSIVE: interrupted after" in log.read_text()
     assert "Traceback" not in log.read_text()
     assert json.loads((tmp_path / "report.json").read_text())["interrupted"] is True
+
+
+def test_ctrl_c_before_the_clients_have_begun_is_an_interruption_too() -> None:
+    words = "import os, signal; signal.signal(2, signal.SIG_DFL); os.kill(os.getpid(), signal.SIGINT)"
+    assert demo.call([sys.executable, "-c", words]) == 130
+    assert demo.call([sys.executable, "-c", "raise SystemExit(3)"]) == 3
+
+
+def test_a_run_without_a_report_does_not_show_that_of_the_run_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    @contextmanager
+    def stands(command: list[str], log: Path, *, session: bool) -> Iterator[SimpleNamespace]:
+        yield SimpleNamespace(target="127.0.0.1:9", pid=1, status=0, said=lambda: "stopped: open 0\n")
+
+    monkeypatch.setattr(demo, "serving", stands)
+    monkeypatch.setattr(demo, "call", lambda command: 130)
+    (tmp_path / "report.json").write_text("{}")
+    assert demo.run(make_plan(10, 1024), True, tmp_path) == 130
+    assert not (tmp_path / "report.json").exists()
+    assert "report:" not in capsys.readouterr().out
