@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,10 +22,14 @@ import pytest
 pytest.importorskip("pyspark")
 pytest.importorskip("pyarrow")
 
+pytest.importorskip("grpc")
+
+import grpc
 from pipeline_traffic import write
+from pyspark.sql.connect.proto import base_pb2, base_pb2_grpc
 
 from reaper.pipeline import cli
-from reaper.pipeline.session import java, keeper, standing
+from reaper.pipeline.session import NoSpark, java, keeper, standing
 from reaper.pipeline.session.standing import ELSEWHERE, Standing, born, found, load, locked, release, save
 
 
@@ -154,6 +159,16 @@ def test_a_session_does_not_end_while_a_command_uses_it(where: Path, mine: Stand
     assert "it ends" in capsys.readouterr().out
 
 
+def test_a_session_is_idle_from_its_latest_use_on(where: Path, mine: Standing) -> None:
+    over = threading.Event()
+    save(where, mine)
+    with locked(where, fcntl.LOCK_SH) as lock:
+        os.utime(lock.fileno(), (time.time() + 60, time.time() + 60))
+    threading.Timer(3 * keeper.LOOK_S, over.set).start()
+    keeper._stay(where, replace(mine, idle_s=0.0), over)
+    assert load(where) == mine
+
+
 @pytest.mark.parametrize("used", [False, True])
 def test_a_session_warms_itself_unless_a_command_came_first(
     where: Path, mine: Standing, monkeypatch: pytest.MonkeyPatch, used: bool
@@ -167,6 +182,34 @@ def test_a_session_warms_itself_unless_a_command_came_first(
     threading.Timer(4 * keeper.LOOK_S, over.set).start()
     keeper._stay(where, mine, over)
     assert warmed == ([] if used else [where])
+
+
+class Answers(base_pb2_grpc.SparkConnectServiceServicer):
+    """A Spark that answers *code*; None: that it knows its version."""
+
+    def __init__(self, code: grpc.StatusCode | None) -> None:
+        self.code = code
+
+    def AnalyzePlan(self, _request: Any, context: Any) -> Any:  # noqa: N802 - gRPC's name
+        if self.code is not None:
+            context.abort(self.code, "no")
+        return base_pb2.AnalyzePlanResponse()
+
+
+@pytest.mark.parametrize("code", [None, grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.INTERNAL])
+def test_a_spark_that_asks_no_stranger_for_the_token_is_not_kept(code: grpc.StatusCode | None) -> None:
+    server = grpc.server(ThreadPoolExecutor(1))
+    base_pb2_grpc.add_SparkConnectServiceServicer_to_server(Answers(code), server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    try:
+        if code is grpc.StatusCode.UNAUTHENTICATED:
+            keeper.refuse_strangers(port)
+        else:
+            with pytest.raises(NoSpark, match="does not ask for its token"):
+                keeper.refuse_strangers(port)
+    finally:
+        server.stop(0).wait()
 
 
 def test_a_session_is_told_to_end(where: Path, mine: Standing) -> None:

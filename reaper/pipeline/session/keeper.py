@@ -20,10 +20,12 @@ import threading
 import time
 from pathlib import Path
 from types import FrameType
+from typing import Any
+from uuid import uuid4
 
 from .java import NoSpark
 from .spark import serving
-from .standing import Standing, born, forget, locked, release, save
+from .standing import PATIENCE_S, Standing, born, forget, locked, release, save
 from .warm import write_journals
 
 LOOK_S = 0.5
@@ -53,14 +55,36 @@ def keep(where: Path, idle_s: float) -> None:
     port, token = _free_port(), secrets.token_urlsafe(32)
     os.environ |= {"SPARK_CONNECT_AUTHENTICATE_TOKEN": token, "SPARK_LOCAL_IP": "127.0.0.1"}
     with locked(where, fcntl.LOCK_EX | fcntl.LOCK_NB) as starting, serving(port):
+        refuse_strangers(port)
         mine = Standing(os.getpid(), born(os.getpid()) or 0, port, token, release(), time.time(), idle_s)
         save(where, mine)
         fcntl.flock(starting, fcntl.LOCK_UN)
         try:
-            _warm(where)
             _stay(where, mine, over)
         finally:
             forget(where)
+
+
+def refuse_strangers(port: int) -> None:
+    """Make sure that Spark on *port* answers nothing to a caller without the token: any user of this machine may call.
+
+    Raises:
+        NoSpark: it does, as those before Spark 4.0 would.
+    """
+    import grpc
+    from pyspark.sql.connect.proto import base_pb2, base_pb2_grpc
+
+    stub: Any = base_pb2_grpc.SparkConnectServiceStub
+    version = base_pb2.AnalyzePlanRequest.SparkVersion()
+    request = base_pb2.AnalyzePlanRequest(session_id=str(uuid4()), spark_version=version)
+    with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+        try:
+            stub(channel).AnalyzePlan(request, timeout=PATIENCE_S)
+        except grpc.RpcError as error:
+            if error.code() is grpc.StatusCode.UNAUTHENTICATED:
+                return
+            raise NoSpark(f"Spark Connect does not ask for its token: {error.code().name}") from error
+    raise NoSpark("Spark Connect does not ask for its token: this Spark serves every user of this machine")
 
 
 def _stay(where: Path, mine: Standing, over: threading.Event) -> None:
