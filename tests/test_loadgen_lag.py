@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 from loadgen.drive import worker as module
 from loadgen.drive.arrival import GRAIN, waited
 from loadgen.drive.client import Client
-from loadgen.drive.connecting import SLOW, Window
 from loadgen.drive.machine import MachineWatch
 from loadgen.drive.order import Order
 from loadgen.judge.records import How
@@ -128,26 +127,6 @@ def test_a_close_that_is_late_costs_no_search_through_all_that_was_ever_late(mon
         assert worker.counters.categories == {"late": 1}
 
 
-def test_fewer_connections_wait_for_a_server_that_answers_slowly_but_never_none() -> None:
-    window = Window(10)
-    assert window.full(10)
-    assert not window.full(9)
-    for _ in range(7):
-        window.answered(2 * SLOW)
-    assert window.full(5)
-    for _ in range(1000):
-        window.answered(2 * SLOW)
-    assert window.full(2)
-    assert not window.full(1)
-    for _ in range(1000):
-        window.answered(SLOW / 2)
-    assert not window.full(9)
-    assert window.full(10)
-    single = Window(1)
-    single.answered(2 * SLOW)
-    assert not single.full(0)
-
-
 def test_the_words_say_whose_the_late_closes_are() -> None:
     reaps = {"observed": 5_000, "late_raw": 40, "late_raw_own": 12}
     assert beyond(reaps) == "40 beyond one tick before any allowance (0.80%), 12 of them read late by this program"
@@ -162,3 +141,17 @@ def test_memory_in_use_counts_what_the_kernel_holds_of_sockets() -> None:
     found = watch.result(0.0)
     assert found["memory_bytes"]["most_used"] >= 5_000_000
     assert found["process_bytes"] == {"server": None, "generator": None}
+
+
+def test_a_process_that_leaves_many_connections_gives_signs_of_life_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "LEFT_PER_BEAT", 3)
+    beats: list[int] = []
+    with one_worker() as worker, connected() as (near, _):
+        for _ in range(10):
+            client = Client(0, 0, worker.plan.key(0), worker.plan.behaviour(0))
+            client.fd = os.dup(near.fileno())
+            worker.clients[client.fd] = client
+        monkeypatch.setattr(worker, "beat", lambda: beats.append(len(worker.clients)))
+        worker.stop_acting(float("-inf"))
+        assert beats == [7, 4, 1]
+        assert not worker.clients

@@ -1,8 +1,7 @@
 """How the connections of one process come to be: at the plan's pace, from the addresses of its share, with retries.
 
 One rule: connecting gives way. While many connections wait for the kernel or for their first answer no further one is
-begun, or the server's backlog would be measured, and overflow into the kernel's retransmission timer. How many is many
-the answers say: when they are slow, fewer.
+begun, or the server's backlog would be measured, and overflow into the kernel's retransmission timer.
 """
 
 from __future__ import annotations
@@ -20,13 +19,6 @@ IP_BIND_ADDRESS_NO_PORT = 24  # linux/in.h; the socket module of Python 3.11 lac
 UNANSWERED = 512
 """Connections of all processes together that may wait for the kernel or for their first answer."""
 LEAST_UNANSWERED = 8
-"""Of one process, as long as answers are not slow."""
-SLOW = 0.25
-"""Seconds that a first answer may take. Beyond that a server, or the machine, has more to do than it can, and what else
-is due there would be late because of newcomers."""
-NARROWER, NARROWEST = 0.9, 0.25
-"""What a slow answer leaves of how many may wait; and any number of them: a machine that is busy with something else
-stays slow however few wait."""
 RETRIES = 5
 RETRY_DELAY = 0.2
 
@@ -39,26 +31,6 @@ class Owner(Protocol):
 
     def on_refused(self, client: Client, code: int, again: float | None) -> None:
         """It was refused with errno *code*; it is to be begun again at *again*, or has failed (None)."""
-
-
-class Window:
-    """How many connections of one process may wait for their first answer: one more per round of answers that are not
-    slow, a share less per slow one. At most *most*, >= 1."""
-
-    def __init__(self, most: int) -> None:
-        self.most = most
-        self.width = float(most)
-
-    def answered(self, latency: float) -> None:
-        """A first answer took *latency* seconds."""
-        if latency > SLOW:
-            self.width = max(self.width * NARROWER, self.most * NARROWEST, 1.0)
-        elif self.width < self.most:
-            self.width = min(self.width + 1.0 / self.width, self.most)
-
-    def full(self, waiting: int) -> bool:
-        """Whether *waiting* are as many as may wait."""
-        return waiting >= int(self.width)
 
 
 class Connector:
@@ -76,7 +48,7 @@ class Connector:
         self.begun = 0  # of the indices
         self.connecting = 0  # begun and neither established nor failed, those that wait for a retry included
         self.unanswered = 0
-        self.window = Window(max(UNANSWERED // order.processes, LEAST_UNANSWERED))
+        self.most_unanswered = max(UNANSWERED // order.processes, LEAST_UNANSWERED)
         self.started = 0.0
         self.closing = False
         self.tells_addresses = order.journal is not None
@@ -88,7 +60,7 @@ class Connector:
 
     def next_instant(self) -> float:
         """When the next connection is due to be begun; infinite when there is none, or when connecting gives way."""
-        if self.begun == len(self.indices) or self.window.full(self.unanswered):
+        if self.begun == len(self.indices) or self.unanswered >= self.most_unanswered:
             return float("inf")
         return self.started + self.plan.connect_offset(self.indices[self.begun])
 
@@ -157,7 +129,6 @@ class Connector:
         if client.waiting:
             client.waiting = False
             self.unanswered -= 1
-            self.window.answered(monotonic() - client.began)
 
     def retry(self, client: Client) -> None:
         """Begin a connection again that was refused."""

@@ -13,6 +13,7 @@ import os
 import select
 import signal
 import socket
+from collections.abc import Iterable
 from contextlib import suppress
 from heapq import heappop, heappush
 from multiprocessing.connection import Connection
@@ -42,6 +43,8 @@ HEARTBEAT = 0.25
 FEW = 8
 """... up to so many; more of them report less often, so that the parent hears as much in all."""
 MOST_EVENTS = 4096
+LEFT_PER_BEAT = 500
+"""Connections left at the end of a run between two heartbeats."""
 
 
 class Worker:
@@ -125,8 +128,7 @@ class Worker:
             if self.counters.ramped and not self.clients and all(client.established for _, _, client in self.due):
                 self.stop_acting(now)  # every client is gone and none comes back: nothing more can happen
                 break
-        for client in list(self.clients.values()):
-            self.leave(client)
+        self.leave_all(self.clients.values())
 
     def next_wake(self) -> float:
         """When the next action or connection is due."""
@@ -168,12 +170,20 @@ class Worker:
         self.connector.give_up()
         for client in refused:
             self.fail(client, client.refusal)
-        for client in list(self.clients.values()):
-            behaviour = client.behaviour
-            overdue = client.sock is None and client.final and now >= client.sent + behaviour.timeout
-            if at_once or not overdue or not behaviour.judged:
-                self.leave(client)
+        self.leave_all(client for client in self.clients.values() if at_once or not self.overdue(client, now))
         self.end = now if at_once else now + self.law.tick + self.order.patience
+
+    def overdue(self, client: Client, now: float) -> bool:
+        """Whether the server should have closed it by *now*."""
+        silent = client.sock is None and client.final and client.behaviour.judged
+        return silent and now >= client.sent + client.behaviour.timeout
+
+    def leave_all(self, clients: Iterable[Client]) -> None:
+        """Leave *clients*, with a sign of life now and then: ten thousand closes may take half a minute."""
+        for number, client in enumerate(list(clients), 1):
+            self.leave(client)
+            if number % LEFT_PER_BEAT == 0:
+                self.beat()
 
     def leave(self, client: Client) -> None:
         """Stop watching a connection that is still open (or was never established)."""
