@@ -9,6 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyarrow.parquet import FileMetaData
 
 HOUR_NS = 3600 * 10**9
 REACH_NS = 2 * HOUR_NS
@@ -28,6 +32,25 @@ def partition(first_ns: int | None, last_ns: int | None) -> str:
     if last_ns >= hour * HOUR_NS + REACH_NS:
         return ANY
     return datetime.fromtimestamp(hour * 3600, UTC).strftime("day=%Y-%m-%d/hour=%H")
+
+
+def bounds(footer: FileMetaData) -> tuple[int, int] | None:
+    """Between which instants the rows of a file lie, Unix ns, both inclusive and perhaps wider than its rows.
+
+    None: the footer does not say, or some row does not know the wall clock.
+    """
+    names = {footer.schema.column(i).path: i for i in range(footer.num_columns)}
+    least, most = [], []
+    try:
+        for group in (footer.row_group(i) for i in range(footer.num_row_groups)):
+            t, offset = (group.column(names[name]).statistics for name in ("t", "wall_offset_ns"))
+            if offset.null_count:
+                return None
+            least.append(t.min + offset.min)
+            most.append(t.max + offset.max)
+    except (KeyError, AttributeError, TypeError):
+        return None
+    return (min(least), max(most)) if least else None
 
 
 def may_hold(parts: Iterable[str], since_ns: int | None, until_ns: int | None) -> bool:

@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 
 from ..errors import InvalidArgument
 from .files import recover
-from .layout import partition
+from .layout import bounds, partition
 from .places import FAILURES, Place, digest_of, one_line
 
 SCHEMA = "reaper-ship/1"
@@ -98,7 +98,7 @@ class Shipper:
                 where = partition_of(source)
             except FileNotFoundError:
                 continue  # retention was quicker
-            except FAILURES as error:
+            except (*FAILURES, ValueError) as error:  # names of columns that are no text are a ValueError
                 result.failed[name] = f"no Parquet file: {one_line(error)}"
                 continue
             try:
@@ -158,19 +158,8 @@ def partition_of(path: Path) -> str:
         OSError, pyarrow.ArrowException: it is no Parquet file.
     """
     with pq.ParquetFile(path) as file:
-        meta = file.metadata
-    names = {meta.schema.column(i).path: i for i in range(meta.num_columns)}
-    least, most = [], []
-    try:
-        for group in (meta.row_group(i) for i in range(meta.num_row_groups)):
-            t, offset = (group.column(names[name]).statistics for name in ("t", "wall_offset_ns"))
-            if offset.null_count:
-                return partition(None, None)
-            least.append(t.min + offset.min)
-            most.append(t.max + offset.max)
-    except (KeyError, AttributeError, TypeError):
-        return partition(None, None)
-    return partition(min(least, default=None), max(most, default=None))
+        span = bounds(file.metadata)
+    return partition(*(span or (None, None)))
 
 
 @contextmanager

@@ -214,9 +214,8 @@ class Writer:
             run, writer = self._metadata["run"], int(self._metadata["writer"])
             stem = f"reaper-{self._wall_ns() // 10**9:010d}-w{writer:07d}-{run}-{self._serial:06d}"
             dropped = str(self._lost + self._refused())
-            self._stream = Stream(
-                self._directory, stem, {**self._metadata, "serial": str(self._serial), "dropped_before": dropped}
-            )
+            known = {"serial": str(self._serial), "dropped_before": dropped, "dropped_earlier": str(self._told)}
+            self._stream = Stream(self._directory, stem, {**self._metadata, **known})
             self._begun = time.monotonic()
         lost = self._lost + self._refused()
         for batch in batches:

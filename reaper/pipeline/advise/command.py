@@ -104,6 +104,8 @@ def _advise(arguments: argparse.Namespace, progress: Progress) -> int:
         raise Fault("--logs needs --format, one of: see --help")
     if arguments.timeout and not arguments.logs:
         raise Fault("--timeout is for --logs: a journal's rows say which timeout was in force")
+    if arguments.logs and (arguments.since or arguments.until or arguments.expect):
+        raise Fault("--from, --to and --expect are for --events: access logs are read as they are")
     require(arguments.events + arguments.logs)
     progress("starting Spark")
     with open_session(

@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from ..places import Place, pattern, uri
+from ..read.expected import as_list, line
 from ..read.frames import lifetimes, listener_names, read_events, runs_frame, with_run
 from ..read.inputs import Inputs
 from ..read.runs import Timeline
@@ -192,6 +193,7 @@ def _summarise(
             "quarantined": quarantined,
         },
         "dropped_rows": server.dropped_rows,
+        "silent_servers": as_list(server.silent),
         "settings_s": {
             "tick": sorted({(run.tick_ns or settings.tick_ns) / 1e9 for run in server.runs}),
             "grace": settings.grace_ns / 1e9,
@@ -295,6 +297,7 @@ def _reasons(summary: dict[str, Any]) -> list[str]:
         reasons.append(f"{unjudged} row(s) were judged by no rule: they belong to no run of a writer that is known")
     if dropped := summary["dropped_rows"]:
         reasons.append(f"{dropped} row(s) that the writers dropped: the journal is not whole")
+    reasons += map(line, summary["silent_servers"])
     skew = summary["clock"]["skew_s"]
     if skew is not None and not skew["consistent"] and not summary["clock"]["one_clock"]:
         reasons.append("the two sides' clocks cannot be reconciled: a clock was stepped")

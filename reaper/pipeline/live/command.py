@@ -10,6 +10,7 @@ from threading import Event
 from typing import Any
 
 from ..arguments import AddCommand, Fault, Progress, duration_ns, here, place, require, show
+from ..read.expected import add_expected
 from ..session import open_session
 
 
@@ -40,6 +41,7 @@ def add(command: AddCommand) -> None:
     sub.add_argument(
         "--drain", action="store_true", help="no server writes any more: let the last connections come out"
     )
+    add_expected(sub)
     sub.add_argument("--no-checksums", action="store_true", help="do not verify every page before reading")
 
 
@@ -73,6 +75,8 @@ def _live(arguments: argparse.Namespace, progress: Progress) -> int:
             for_ns=arguments.for_ns,
             drain=arguments.drain,
             checksums=not arguments.no_checksums,
+            expected=arguments.expect,
+            within_ns=arguments.expect_within,
         )
         progress(f"the page is {out / 'live.html'}")
         try:

@@ -106,7 +106,7 @@ class Feed:
         for facts in found.files:
             try:
                 status, table = facts.here.stat(), rows_of(facts, int(_name(facts)[:15], 16))
-            except (OSError, pa.ArrowException) as error:
+            except (OSError, pa.ArrowException, ValueError) as error:
                 self._put_aside(facts.here, f"cannot be read: {error}")  # or gone since the check: its serial tells
             else:
                 self._take(step, facts, status, table)
@@ -202,6 +202,9 @@ class Feed:
         serials = _merged([*known["serials"], [serial, serial]])
         self.ledger.runs.note(run, serials=serials, dropped=max(known["dropped"], facts.dropped))
         self.ledger.files.note(str(facts.here), size=status.st_size, mtime=status.st_mtime_ns)
+        if facts.server:
+            name = self.ledger.names.note(facts.server)
+            name["newest"] = max(name["newest"], facts.ended or 0)
         server = self.ledger.servers.note(self._server(facts.here))
         server["files"] += 1
         server["rows"] += table.num_rows

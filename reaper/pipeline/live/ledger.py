@@ -124,7 +124,7 @@ class Ledger:
         self.late: Table = Table("late", "listener", ("rows",))
         """listener -> rows that came later than the delay allows."""
         self.names: Table = Table("names", "name", ("newest",))
-        """name of a server, as its files have it -> newest."""
+        """name of a server, as its files have it -> newest, Unix ns: of its own rows too."""
         self._tables = (self.files, self.runs, self.servers, self.late, self.names)
         self._path = out / NAME
         try:

@@ -12,6 +12,7 @@ from typing import Any
 
 from ..html.charts import Axis, Chart, count, seconds
 from ..html.parts import STYLES, card, document, footer, grid, header, table, tiles, warning
+from ..read.expected import line
 from .status import SHOWN, Figures
 
 REFRESH_LEAST = 2
@@ -94,6 +95,7 @@ def _kept_apart(summary: dict[str, Any]) -> str:
         reasons.append(f"{summary['missing_files']:,} file(s) were gone before they were read, or have yet to come.")
     if summary["dropped_rows"]:
         reasons.append(f"{summary['dropped_rows']:,} row(s) were dropped by their writers.")
+    reasons += [f"{line(entry)}." for entry in summary["silent_servers"]]
     if summary["quarantined_files"]:
         reasons.append(
             f"{summary['quarantined_files']:,} file(s) are put aside; each is looked at again when it changes."

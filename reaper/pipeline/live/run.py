@@ -25,6 +25,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from ..arguments import Fault
+from ..read.expected import WITHIN_NS, behind
 from .feed import Feed, replace_text
 from .ledger import Unusable
 from .page import render
@@ -48,6 +49,10 @@ class Settings:
     drain: bool = False
     """At the end: no server writes any more, so let the last windows and sessions out."""
     checksums: bool = True
+    expected: tuple[str, ...] = ()
+    """Names of servers that ought to write."""
+    within_ns: int = WITHIN_NS
+    """How long one of them may be silent: behind this machine's clock, or, once through, behind the newest of all."""
 
 
 def follow(
@@ -191,7 +196,10 @@ def _dropped(query: StreamingQuery) -> int:
 
 def _publish(out: Path, feed: Feed, figures: Figures, settings: Settings) -> dict[str, Any]:
     """The summary and the page, each put in place in one step."""
-    summary = status(feed, figures, settings.window_ns)
+    newest = {name: row["newest"] for name, row in feed.ledger.names.items()}
+    until = max(newest.values(), default=0) if settings.for_ns == 0 else time.time_ns()
+    silent = behind(settings.expected, newest, settings.within_ns, until)
+    summary = status(feed, figures, settings.window_ns, silent=silent)
     replace_text(out / "live.html", render(summary, figures, settings.every_ns))
     replace_text(out / "live.json", json.dumps(summary, indent=2) + "\n")
     return summary

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from ..read.expected import as_list, line
 from .feed import Feed
 from .tables import IDLE
 
@@ -95,12 +97,19 @@ def _day(path: Path) -> tuple[list[dict[str, Any]], dict[str, Counter[str]]]:
     return rows, totals
 
 
-def status(feed: Feed, figures: Figures, window_ns: int, now_ns: Callable[[], int] = time.time_ns) -> dict[str, Any]:
+def status(
+    feed: Feed,
+    figures: Figures,
+    window_ns: int,
+    now_ns: Callable[[], int] = time.time_ns,
+    silent: Mapping[str, str] = MappingProxyType({}),
+) -> dict[str, Any]:
     """The summary: what was read, what was kept apart, what came of it.
 
-    `complete` is false where rows are missing from the tables: they came too late, their file was put aside or gone, or
-    their writer dropped them. Instants are Unix seconds, null before the first row. Windows that end at or before
-    `final_until` do not change any more; sessions are written once they cannot change.
+    `complete` is false where rows are missing from the tables: they came too late, their file was put aside or gone,
+    their writer dropped them, or an expected server is *silent* (name -> why). Instants are Unix seconds, null before
+    the first row. Windows that end at or before `final_until` do not change any more; sessions are written once they
+    cannot change.
     """
     ledger = feed.ledger
     totals, sessions = figures.totals(), figures.sessions()
@@ -122,7 +131,7 @@ def status(feed: Feed, figures: Figures, window_ns: int, now_ns: Callable[[], in
     return {
         "schema": SCHEMA,
         "as_of": now_ns() / 1e9,
-        "complete": not (late or aside or ledger.missing_files or ledger.dropped_rows),
+        "complete": not (late or aside or ledger.missing_files or ledger.dropped_rows or silent),
         "rows": ledger.rows,
         "steps": ledger.step,
         "windows": sum(counts["windows"] for counts in totals.values()),
@@ -133,6 +142,7 @@ def status(feed: Feed, figures: Figures, window_ns: int, now_ns: Callable[[], in
         "quarantined": aside[:LISTED],
         "missing_files": ledger.missing_files,
         "dropped_rows": ledger.dropped_rows,
+        "silent_servers": as_list(silent),
         "growing": feed.growing,
         "waiting_files": feed.waiting,
         "drained": ledger.horizon != ledger.newest,
@@ -163,6 +173,7 @@ def as_text(summary: dict[str, Any]) -> str:
         if summary[key]:
             lines.append(f"{summary[key]:,} {text}")
     lines += [f"put aside: {entry['path']}: {entry['reason']}" for entry in summary["quarantined"]]
+    lines += map(line, summary["silent_servers"])
     if summary["growing"]:
         lines.append(f"{summary['growing']} stream(s) are no Parquet yet: their rows come when the writer rotates")
     return "\n".join(lines)

@@ -6,11 +6,14 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from ...config.flags import Parser
+from ...errors import InvalidArgument
 from ..arguments import DAY_NS, AddCommand, Fault, Progress, duration_ns, place, reach, remotes, require, show
 from ..hadoop import Remote
 from ..session import expect, open_session
+from .expected import add_expected, as_list, line, silent
 from .inputs import Inputs, check
 from .manifest import Unsound
+from .span import add_span, span_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -41,6 +44,8 @@ def add_inputs(parser: Parser, *, required: bool = True, client: bool = True) ->
             "--client", type=place, nargs="+", default=[], metavar="DIR", help="journals of the load generator"
         )
     parser.set_defaults(client=[])
+    add_span(parser)
+    add_expected(parser)
     parser.add_argument("--no-checksums", action="store_true", help="do not verify every page before reading")
     parser.add_argument(
         "--max-age", type=duration_ns, default=3650 * DAY_NS, metavar="DURATION",
@@ -58,10 +63,15 @@ def read_inputs(spark: SparkSession, arguments: argparse.Namespace, progress: Pr
 
     reach(arguments)
     verify(spark, not arguments.no_checksums)
+    try:
+        span = span_of(arguments)
+    except InvalidArgument as error:
+        raise Fault(str(error)) from None
     options: dict[str, Any] = {
         "spark": spark,
         "checksums": not arguments.no_checksums,
         "max_age_ns": arguments.max_age,
+        "span": span,
         "progress": progress,
     }
     try:
@@ -69,9 +79,14 @@ def read_inputs(spark: SparkSession, arguments: argparse.Namespace, progress: Pr
         client = check(arguments.client, **options) if arguments.client else None
     except Unsound as error:
         raise Fault(str(error)) from None
+    server.silent = silent(arguments.expect, server.files, arguments.expect_within, span)
+    for entry in as_list(server.silent):
+        progress(line(entry))
     for found in (server, client):
         for entry in found.quarantined if found else ():
             progress(f"put aside: {entry['path']}: {entry['reason']}")
+        if found and found.outside:
+            progress(f"{found.outside} file(s) hold no row of the time asked about")
         if found and found.growing:
             progress(f"{found.growing} stream(s) are no Parquet yet and are not read")
     expect(spark, rows_of(server, client))

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from ...journal.layout import bounds
 from ...journal.schema import COLUMNS, PREFIX, SCHEMA_VERSION, writer_of
 from ..hadoop import Remote
 from ..places import Place
@@ -38,6 +39,8 @@ class Shape:
     mode: str
     metadata: dict[str, str]
     anchors: list[list[int]]
+    bounds: tuple[int, int] | None
+    """Between which instants its rows lie, Unix ns, both inclusive; None: it does not say."""
 
     def number(self, key: str, default: int) -> int:
         """The metadata's *key* as an integer; *default* where it is missing.
@@ -71,7 +74,9 @@ def shape_of(path: Place, size: int) -> Shape:
             for key, value in (schema.metadata or {}).items()
             if key.decode(errors="replace").startswith(PREFIX)
         }
-        shape = Shape(path, size, file.metadata.num_rows, metadata.get("run", ""), "gaps", metadata, [])
+        shape = Shape(
+            path, size, file.metadata.num_rows, metadata.get("run", ""), "gaps", metadata, [], bounds(file.metadata)
+        )
     version = shape.number("schema_version", 1)
     shape.mode = metadata.get("mode", "gaps")
     if shape.mode not in ("gaps", "full"):
@@ -85,7 +90,16 @@ def shape_of(path: Place, size: int) -> Shape:
     if not shape.rows:
         raise Refused("empty: the file has no rows")
     shape.anchors = _anchors(metadata)
-    for key in ("writer", "serial", "tick_ns", "gap_threshold_ns", "first_conn", "dropped_before", "dropped"):
+    for key in (
+        "writer",
+        "serial",
+        "tick_ns",
+        "gap_threshold_ns",
+        "first_conn",
+        "dropped_before",
+        "dropped",
+        "dropped_earlier",
+    ):
         shape.number(key, 0)
     return shape
 
@@ -99,7 +113,7 @@ def count_here(shape: Shape, checksums: bool) -> list[Tally]:
     with _opened(shape.path, shape.size, checksums) as file:
         try:
             return count(file, checksums)
-        except (pa.ArrowException, OSError) as error:
+        except (pa.ArrowException, OSError, ValueError) as error:
             raise Refused(f"corrupted: {_line(error)}") from None
 
 
@@ -151,6 +165,10 @@ def facts_of(shape: Shape, tallies: Sequence[Tally], max_age_ns: int | None, now
         digest="" if run else _digest(shape, tallies),
         own_rows=seen.own_rows,
         last_conn=seen.last_conn,
+        dropped_earlier=shape.number("dropped_earlier", 0),
+        server=metadata.get("server", ""),
+        began=None if shape.bounds is None else shape.bounds[0],
+        ended=None if shape.bounds is None else shape.bounds[1],
     )
 
 
@@ -164,7 +182,7 @@ def _opened(path: Place, size: int, checksums: bool = False) -> Iterator[pq.Parq
             file = stack.enter_context(pq.ParquetFile(source, page_checksum_verification=checksums))
         except FileNotFoundError:
             raise  # it was there a moment ago
-        except (pa.ArrowException, OSError) as error:
+        except (pa.ArrowException, OSError, ValueError) as error:
             raise Refused(f"truncated or not Parquet: {_line(error)}") from None
         yield file
 

@@ -19,6 +19,7 @@ from .file import Shape, count_here, facts_of, shape_of
 from .manifest import BUCKETS, Table, Unsound, is_table, open_table
 from .rows import Refused
 from .runs import Facts, Run, runs_of, strangers
+from .span import ALWAYS, Span
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -45,6 +46,11 @@ class Inputs:
     dropped_rows: int = 0
     """Rows that writers say they dropped."""
     tables: list[Table] = field(default_factory=list)
+    outside: int = 0
+    """Files that were left out because no row of theirs lies in the time that is asked about; hours left out as a whole
+    are not counted."""
+    silent: dict[str, str] = field(default_factory=dict)
+    """Expected servers that are missing, or were silent: name -> what is missing."""
 
 
 def check(
@@ -55,6 +61,7 @@ def check(
     max_age_ns: int | None = None,
     now_ns: int | None = None,
     by_name: bool = False,
+    span: Span = ALWAYS,
     progress: Callable[[str], None] = lambda _: None,
 ) -> Inputs:
     """Check every `*.parquet` below *directories* whose name is not hidden.
@@ -71,6 +78,7 @@ def check(
         now_ns: Unix time; None: this machine's.
         by_name: Runs will be told apart by their names and not by the numbers of connections: two servers may then use
             the same ones.
+        span: The time that is asked about: what has no row in it is left out. A compacted table counts as one file.
         progress: Called with what is being done.
     Raises:
         FileNotFoundError: a directory is missing.
@@ -86,16 +94,25 @@ def check(
         if is_table(directory):
             progress(f"checking the compacted table {directory}")
             table, manifest = open_table(directory, checksums=checksums)
+            kept = manifest["facts"]
+            members = [Facts(**{**facts, "path": place(facts["path"]), "within": directory}) for facts in kept]
+            if not any(span.meets(facts.bounds) for facts in members):
+                found.outside += 1
+                continue
             found.tables.append(table)
             found.quarantined += manifest["quarantined"]
             found.growing += manifest["growing"]
-            for facts in manifest["facts"]:
-                found.files.append(Facts(**{**facts, "path": place(facts["path"]), "within": directory}))
+            found.files += members
         else:
-            paths += [(directory, size_of(directory))] if directory.is_file() else sorted(_visible(directory, found))
+            paths += (
+                [(directory, size_of(directory))] if directory.is_file() else sorted(_visible(directory, found, span))
+            )
     now = time.time_ns() if now_ns is None else now_ns
     progress(f"checking {len(paths)} files")
     shapes, refused = _each(shape_of, paths, _FETCHED if any(isinstance(p, Remote) for p, _ in paths) else None)
+    found.outside += len(shapes)
+    shapes = [shape for shape in shapes if span.meets(shape.bounds)]
+    found.outside -= len(shapes)
     large = sum(shape.size for shape in shapes) > SMALL_BYTES or any(isinstance(s.path, Remote) for s in shapes)
     if spark is not None and large:
         from . import look
@@ -132,9 +149,12 @@ def check(
     found.quarantined.sort(key=lambda entry: entry["path"])
     found.runs = runs_of(found.files)
     latest: dict[str, int] = {}
+    before: dict[str, int] = {}
     for facts in found.files:
         latest[facts.run] = max(latest.get(facts.run, 0), facts.dropped)
-    found.dropped_rows = sum(latest.values())
+        earlier = facts.dropped_earlier if span else 0  # lost before the time that is asked about
+        before[facts.run] = min(before.get(facts.run, earlier), earlier)
+    found.dropped_rows = sum(latest.values()) - sum(before.values())
     return found
 
 
@@ -160,13 +180,13 @@ def _each(
     return done, refused
 
 
-def _visible(directory: Place, found: Inputs) -> Iterator[tuple[Place, int]]:
+def _visible(directory: Place, found: Inputs, span: Span) -> Iterator[tuple[Place, int]]:
     for path, parts, size in files_below(directory):
         if any(part.startswith((".", "_")) for part in parts):
             found.growing += path.suffix == ".arrows"
         elif BUCKETS in parts[:-1]:
             raise Unsound(f"{path.parent} is part of a compacted table: name that itself, not a directory above it")
-        elif path.suffix == ".parquet":
+        elif path.suffix == ".parquet" and span.below(parts[:-1]):
             yield path, size
 
 

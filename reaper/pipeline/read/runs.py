@@ -53,8 +53,21 @@ class Facts:
     """Rows that the writer logged of itself, not of a connection."""
     last_conn: int = 0
     """The highest connection id in it."""
+    dropped_earlier: int = 0
+    """Rows lost that the files before it tell of."""
+    server: str = ""
+    """The machine of its writer; empty where the file does not say."""
+    began: int | None = None
+    """Unix time in ns before which it has no row; None: it does not say."""
+    ended: int | None = None
+    """Unix time in ns after which it has none."""
     within: Place | None = None
     """The compacted table that its rows are in now; None: they are in the file itself."""
+
+    @property
+    def bounds(self) -> tuple[int, int] | None:
+        """`began` and `ended`; None: it does not say."""
+        return None if self.began is None or self.ended is None else (self.began, self.ended)
 
     @property
     def here(self) -> Path:

@@ -1,0 +1,133 @@
+"""Servers that ought to be there: a journal that never arrived has no file that could be put aside.
+
+One rule: *what is expected is missed by name*. A server with nothing to say leaves a row every five minutes all the
+same, so a long silence of all its files is none of its connections'.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+from ...config.durations import format_duration
+from ...config.flags import Parser
+from ..arguments import duration_ns
+from .runs import Facts
+from .span import ALWAYS, Span
+
+WITHIN_NS = 900 * 10**9
+"""How long a server may be silent: three times what its writer lets pass, and what rotation adds."""
+
+
+def add_expected(parser: Parser) -> None:
+    """Give *parser* the flags `--expect` and `--expect-within`."""
+    parser.add_argument(
+        "--expect",
+        type=server_names,
+        default=(),
+        metavar="FILE|NAMES",
+        help="servers that ought to be there: a file with a name per line, or names between commas",
+    )
+    parser.add_argument(
+        "--expect-within", type=duration_ns, default=WITHIN_NS, metavar="DURATION",
+        help="how long one of them may leave no row; default 15m",
+    )  # fmt: skip
+
+
+def server_names(text: str) -> tuple[str, ...]:
+    """The names in the file *text*, one per line, `#` begins a remark; or in *text* itself, between commas.
+
+    For argparse.
+
+    Returns:
+        Each name once, in order.
+    """
+    path = Path(text)
+    if path.is_file():
+        try:
+            lines = path.read_text(encoding="utf-8").splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            raise argparse.ArgumentTypeError(f"{text!r} cannot be read: {error}") from None
+        found = [line.partition("#")[0].strip() for line in lines]
+    elif "/" in text:
+        raise argparse.ArgumentTypeError(f"{text!r} is no file: name one, or servers between commas")
+    else:
+        found = [name.strip() for name in text.split(",")]
+    names = tuple(dict.fromkeys(filter(None, found)))
+    if not names:
+        raise argparse.ArgumentTypeError(f"{text!r} names no server")
+    return names
+
+
+def silent(expected: Sequence[str], files: Iterable[Facts], within_ns: int, span: Span = ALWAYS) -> dict[str, str]:
+    """Which of the *expected* servers are missing, or were silent for more than *within_ns*: name -> what is missing.
+
+    Args:
+        files: Of all servers. One whose instants are not known speaks for its server at any time.
+        span: The time that is asked about; without bounds, from each server's first row up to the newest row of all.
+    """
+    spans: dict[str, list[tuple[int, int]]] = {}
+    timeless = set()
+    for facts in files:
+        if facts.began is None or facts.ended is None:
+            timeless.add(facts.server)
+        spans.setdefault(facts.server, []).append((facts.began or 0, facts.ended or 0))
+    newest = max((last for found in spans.values() for _, last in found), default=0)
+    until = newest if span.until is None else min(span.until, max(newest, time.time_ns()))  # not the time to come
+    result = {}
+    for name in expected:
+        if name not in spans:
+            result[name] = "no file of it"
+        elif name not in timeless and (why := _hole(sorted(spans[name]), within_ns, span.since, until)):
+            result[name] = why
+    return result
+
+
+def behind(expected: Sequence[str], newest_ns: Mapping[str, int], within_ns: int, until_ns: int) -> dict[str, str]:
+    """The same of servers that are followed.
+
+    Args:
+        newest_ns: name -> its newest row so far, Unix ns.
+        until_ns: Where they should be.
+    """
+    result = {}
+    for name in expected:
+        if name not in newest_ns:
+            result[name] = "no file of it yet"
+        elif (silence := until_ns - newest_ns[name]) > within_ns:
+            result[name] = f"no row since {instant(newest_ns[name])}, {lasting(silence)}"
+    return result
+
+
+def as_list(missing: Mapping[str, str]) -> list[dict[str, str]]:
+    """For a summary."""
+    return [{"server": name, "reason": reason} for name, reason in missing.items()]
+
+
+def line(entry: Mapping[str, str]) -> str:
+    """One of them in words."""
+    return f"server {entry['server']} was expected: {entry['reason']}"
+
+
+def _hole(spans: list[tuple[int, int]], within_ns: int, since_ns: int | None, until_ns: int) -> str | None:
+    """The first silence in *spans* beyond *within_ns*, in words."""
+    at = spans[0][0] if since_ns is None else since_ns
+    for first, last in [*spans, (until_ns, until_ns)]:
+        first = min(first, until_ns)
+        if first - at > within_ns:
+            return f"no row from {instant(at)} to {instant(first)}, {lasting(first - at)}"
+        at = max(at, last)
+    return None
+
+
+def instant(unix_ns: int) -> str:
+    """`2026-11-21 09:30:00 UTC`."""
+    return datetime.fromtimestamp(unix_ns // 10**9, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def lasting(span_ns: int) -> str:
+    """A long span in words, to the second."""
+    return format_duration(float(span_ns // 10**9))

@@ -1,0 +1,138 @@
+"""Files of a journal that were cut, damaged, or never ours: each is taken whole or put aside with a reason."""
+
+from __future__ import annotations
+
+import functools
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyarrow")
+pytest.importorskip("pyspark")
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pipeline_traffic import WALL, S, write
+
+from reaper.journal.places import Place
+from reaper.journal.schema import COLUMNS, KINDS, PREFIX
+from reaper.journal.ship import Shipper
+from reaper.pipeline.live.feed import Feed
+from reaper.pipeline.read.inputs import check
+
+LATER = WALL + 100_000 * S
+
+
+@functools.cache
+def journal_file() -> bytes:
+    with tempfile.TemporaryDirectory() as name:
+        write(Path(name), connections=20)
+        (path,) = Path(name).glob("*.parquet")
+        return path.read_bytes()
+
+
+@functools.cache
+def its_rows() -> pa.Table:
+    return pq.read_table(pa.BufferReader(journal_file()))
+
+
+def outcome(content: bytes, asked: Path) -> bool:
+    """Whether a file with *content* is taken; else there is one line that says why not."""
+    path = asked / "a.parquet"
+    path.write_bytes(content)
+    found = check([asked], now_ns=LATER)
+    reasons = [entry["reason"] for entry in found.quarantined]
+    assert len(found.files) + len(reasons) == 1
+    assert all(reason and "\n" not in reason and "Traceback" not in reason for reason in reasons)
+    return bool(found.files)
+
+
+@given(data=st.data())
+@settings(max_examples=120, deadline=None)
+def test_a_cut_or_damaged_file_is_taken_with_the_rows_it_had_or_put_aside(data: st.DataObject) -> None:
+    damaged = bytearray(journal_file())
+    if data.draw(st.booleans(), "cut"):
+        del damaged[data.draw(st.integers(0, len(damaged) - 1), "at") :]
+    else:
+        footer = len(damaged) - int.from_bytes(damaged[-8:-4], "little") - 8
+        where = st.integers(0, len(damaged) - 1) | st.integers(footer, len(damaged) - 1)
+        for _ in range(data.draw(st.integers(1, 3), "flips")):
+            damaged[data.draw(where, "at")] ^= 1 << data.draw(st.integers(0, 7), "bit")
+    with tempfile.TemporaryDirectory() as name:
+        directory = Path(name) / "journal"
+        directory.mkdir()
+        if outcome(bytes(damaged), directory):
+            rows = pq.ParquetFile(directory / "a.parquet").read()
+            assert rows.select(["t", "conn"]).equals(its_rows().select(["t", "conn"]))
+        everything_else(directory)
+
+
+def everything_else(directory: Path) -> None:
+    """Whatever else opens files of a journal: none raises because of what is in them."""
+    feed = Feed(directory.parent / "out", [directory], 3600 * S, {}, now_ns=lambda: LATER)
+    assert feed.admit() in (0, 1)
+    assert all("\n" not in entry["reason"] for entry in feed.quarantined.values())
+    (directory / "a.parquet").rename(directory / "reaper-a.parquet")
+    shipped = Shipper(directory, Place(str(directory.parent / "lake"))).once()
+    assert shipped.files + len(shipped.failed) == 1
+    assert all("\n" not in reason for reason in shipped.failed.values())
+
+
+LEAST, MOST = -(1 << 63), (1 << 63) - 1
+NUMBERS = (
+    st.none() | st.integers(LEAST, MOST) | st.sampled_from([0, -1, S, LEAST, MOST, 1 << 60, 7 << 43, (7 << 43) + 1])
+)
+VALUES: dict[str, st.SearchStrategy[Any]] = {
+    "int64": NUMBERS,
+    "int32": st.none() | st.integers(-(1 << 31), (1 << 31) - 1) | st.just(5000),
+    "dictionary": st.none() | st.sampled_from([*KINDS, "stall", "retime", "echo", "\x00\n", ""]),
+}
+LIKELY = {
+    **{column.name: st.integers(0, 10 * S) for column in COLUMNS if column.type == "int64"},
+    **{column.name: VALUES["dictionary"] for column in COLUMNS if column.type == "dictionary"},
+    "conn": st.integers(7 << 43, (7 << 43) + 3),
+    "kind": st.sampled_from(KINDS),
+    "timeout_ms": st.none() | st.integers(0, 60_000),
+    "nbytes": st.none() | st.integers(0, 9),
+}
+"""What a writer might have written."""
+TYPES = {"int64": pa.int64(), "int32": pa.int32(), "dictionary": pa.string()}
+OTHER_TYPES = [pa.int8(), pa.float64(), pa.string(), pa.binary(), pa.bool_(), pa.list_(pa.int64()), pa.timestamp("us")]
+METADATA = st.dictionaries(
+    st.sampled_from(
+        [*("schema_version", "run", "writer", "serial", "mode", "tick_ns", "gap_threshold_ns", "first_conn", "server")]
+        + ["dropped_before", "dropped", "boot", "anchors", "cut"]
+    ),
+    st.sampled_from(
+        ["", "0", "1", "2", "7", "-1", "full", "gaps", "ab", "9" * 40, "[[1,2,3]]", "[[1]]", "{}", "[[[", "\n"]
+    )
+    | st.text(max_size=5),
+)
+
+
+@given(data=st.data())
+@settings(max_examples=120, deadline=None)
+def test_a_foreign_file_is_taken_only_if_it_could_be_ours(data: st.DataObject) -> None:
+    count = data.draw(st.integers(0, 4), "rows")
+    arrays = {}
+    for column in COLUMNS:
+        if column.required or data.draw(st.integers(0, 19), f"has {column.name}"):
+            if data.draw(st.integers(0, 29), f"type of {column.name}"):
+                likely = data.draw(st.integers(0, 9), f"likely {column.name}")
+                one = LIKELY[column.name] if likely else VALUES[column.type]
+                values = data.draw(st.lists(one, min_size=count, max_size=count), column.name)
+                arrays[column.name] = pa.array(values, TYPES[column.type])
+            else:
+                arrays[column.name] = pa.nulls(count, data.draw(st.sampled_from(OTHER_TYPES)))
+    metadata = {PREFIX + key: value for key, value in data.draw(METADATA, "metadata").items()}
+    with tempfile.TemporaryDirectory() as name:
+        directory = Path(name) / "journal"
+        directory.mkdir()
+        sink = pa.BufferOutputStream()
+        pq.write_table(pa.table(arrays).replace_schema_metadata(metadata), sink, write_page_checksum=True)
+        outcome(sink.getvalue().to_pybytes(), directory)
+        everything_else(directory)

@@ -1,0 +1,252 @@
+"""The time that is asked about, and the servers that ought to be there."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark")
+pytest.importorskip("pyarrow")
+
+from pipeline_traffic import WALL, Clock, S, journal
+
+from reaper.journal.layout import ANY
+from reaper.journal.places import Place
+from reaper.journal.ship import Shipper
+from reaper.pipeline import cli
+from reaper.pipeline.live.feed import Feed
+from reaper.pipeline.live.page import render
+from reaper.pipeline.live.status import Figures, as_text, status
+from reaper.pipeline.read.expected import behind, server_names, silent
+from reaper.pipeline.read.inputs import Inputs, check
+from reaper.pipeline.read.span import Span, instant_ns
+
+LATER = WALL + 100 * 3600 * S
+MINUTE = 60 * S
+HOUR = 3600 * S
+
+
+def opened(directory: Path, server: str, *minutes: int, apart: int = 1, **options: Any) -> None:
+    """Of *server*: for each of *minutes* a file of its own run, with three connections that end, a minute *apart*."""
+    for minute in minutes:
+        at = minute * MINUTE
+        writer = hash((server, minute)) % (1 << 20)
+        with journal(directory, writer, Clock(at), server=server, **options) as ours:
+            for connection in range(3):
+                t = at + connection * apart * MINUTE
+                ours.open(t, 5000, "echo").close_peer(t + S)
+            ours.drain(t + S)
+
+
+def found(directory: Path, since: int | None = None, until: int | None = None) -> Inputs:
+    """What a check takes of *directory*; bounds in minutes."""
+    span = Span(*(None if minute is None else WALL + minute * MINUTE for minute in (since, until)))
+    return check([directory], now_ns=LATER, span=span)
+
+
+def starts(inputs: Inputs) -> list[int]:
+    """In minutes."""
+    return sorted((facts.began - WALL) // MINUTE for facts in inputs.files if facts.began is not None)
+
+
+# ---- the time that is asked about -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shipped", [False, True])
+def test_only_files_that_may_hold_a_row_of_the_time_are_taken(tmp_path: Path, shipped: bool) -> None:
+    opened(tmp_path / "journal", "web-1", 0, 100, 200, 300)
+    asked = tmp_path / "journal"
+    if shipped:
+        Shipper(asked, Place(str(tmp_path / "lake"))).once()
+        asked = tmp_path / "lake"
+    assert starts(found(asked)) == [0, 100, 200, 300]
+    assert starts(found(asked, 100, 101)) == starts(found(asked, 102, 103)) == [100]
+    assert starts(found(asked, 103, 200)) == []
+    assert starts(found(asked, 103, 201)) == [200]
+    assert starts(found(asked, 200, None)) == [200, 300]
+    assert starts(found(asked, None, 100)) == [0]
+    assert found(asked, 103, 200).quarantined == []
+
+
+def test_hours_that_are_ruled_out_are_not_even_opened(tmp_path: Path) -> None:
+    opened(tmp_path / "journal", "web-1", 0, 300)
+    Shipper(tmp_path / "journal", Place(str(tmp_path / "lake"))).once()
+    first, last = sorted((tmp_path / "lake").rglob("*.parquet"))
+    first.write_bytes(b"damaged")
+    (last.parent / "lost.parquet").write_bytes(b"")
+    inputs = found(tmp_path / "lake", 290, None)
+    assert (starts(inputs), inputs.outside) == ([300], 0)
+    assert [entry["path"] for entry in inputs.quarantined] == [str(last.parent / "lost.parquet")]
+
+
+def test_a_file_of_many_hours_is_read_for_each_of_them(tmp_path: Path) -> None:
+    opened(tmp_path / "journal", "web-1", 0, apart=200)
+    Shipper(tmp_path / "journal", Place(str(tmp_path / "lake"))).once()
+    (path,) = (tmp_path / "lake").rglob("*.parquet")
+    assert path.parent == tmp_path / "lake" / ANY
+    for minute in (0, 100, 200, 400):
+        assert starts(found(tmp_path / "lake", minute, minute + 1)) == [0]
+    assert starts(found(tmp_path / "lake", 402, None)) == []
+
+
+def test_rows_that_were_lost_before_the_time_are_not_missing_from_it(tmp_path: Path) -> None:
+    clock = Clock()
+    with journal(tmp_path, 1, clock, queue_rows=3) as ours:
+        for hour in range(3):
+            clock.now = hour * HOUR
+            for connection in range(3 + 2 * (hour < 2)):
+                ours.open(clock.now + connection * S, 5000, "echo")
+            ours._writer._guard(ours._writer._take_all)  # type: ignore[union-attr]
+            ours._writer._guard(ours._writer._rotate)  # type: ignore[union-attr]
+    assert found(tmp_path).dropped_rows == 4
+    assert [found(tmp_path, hour * 60, hour * 60 + 60).dropped_rows for hour in range(3)] == [2, 2, 0]
+
+
+@pytest.mark.parametrize(
+    ("text", "unix_s"),
+    [
+        ("2026-11-21", 1795219200),
+        ("2026-11-21T09:30", 1795253400),
+        ("2026-11-21T09:30Z", 1795253400),
+        ("2026-11-21 10:30+01:00", 1795253400),
+    ],
+)
+def test_an_instant_is_utc_unless_it_says_otherwise(text: str, unix_s: int) -> None:
+    assert instant_ns(text) == unix_s * S
+
+
+def test_an_instant_may_be_so_long_ago(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("reaper.pipeline.read.span.time.time_ns", lambda: LATER)
+    assert instant_ns("90m") == LATER - 90 * MINUTE
+
+
+# ---- servers that are expected --------------------------------------------------------------------------------------
+
+
+def missing(directory: Path, *expected: str, since: int | None = None, until: int | None = None) -> dict[str, str]:
+    span = Span(*(None if minute is None else WALL + minute * MINUTE for minute in (since, until)))
+    return silent(expected, check([directory], now_ns=LATER).files, 15 * MINUTE, span)
+
+
+def test_a_server_without_a_file_is_missed_by_name(tmp_path: Path) -> None:
+    opened(tmp_path, "web-1", 0)
+    assert missing(tmp_path, "web-1") == {}
+    assert missing(tmp_path, "web-3", "web-1", "web-2") == {"web-3": "no file of it", "web-2": "no file of it"}
+
+
+def test_a_server_that_fell_silent_or_was_silent_between_is_missed(tmp_path: Path) -> None:
+    opened(tmp_path, "steady", *range(0, 200, 10))
+    opened(tmp_path, "ended", 0, 10, 20)
+    opened(tmp_path, "paused", 0, 10, *range(80, 200, 10))
+    opened(tmp_path, "new", *range(150, 200, 10))
+    assert missing(tmp_path, "steady", "ended", "paused", "new") == {
+        "ended": "no row from 2026-09-21 14:35:21 UTC to 2026-09-21 17:25:21 UTC, 170m",
+        "paused": "no row from 2026-09-21 14:25:21 UTC to 2026-09-21 15:33:20 UTC, 4079s",
+    }
+    assert list(missing(tmp_path, "ended", "paused", until=25)) == []
+    assert list(missing(tmp_path, "paused", "new", since=100)) == ["new"]
+    assert list(missing(tmp_path, "steady", until=300)) == ["steady"]
+
+
+def test_a_file_without_the_wall_clock_speaks_for_its_server_at_any_time(tmp_path: Path) -> None:
+    opened(tmp_path, "web-1", 0, 100)
+    files = check([tmp_path], now_ns=LATER).files
+    files[0].began = files[0].ended = None
+    assert silent(["web-1"], files, 15 * MINUTE, Span()) == {}
+
+
+def test_servers_that_are_followed_are_missed_when_they_fall_behind() -> None:
+    newest = {"a": WALL, "b": WALL - 15 * MINUTE, "c": WALL - 16 * MINUTE}
+    assert behind(["a", "b", "c", "d"], newest, 15 * MINUTE, WALL) == {
+        "c": "no row since 2026-09-21 13:57:20 UTC, 16m",
+        "d": "no file of it yet",
+    }
+
+
+def test_names_come_from_a_file_or_from_the_argument(tmp_path: Path) -> None:
+    path = tmp_path / "servers"
+    path.write_text("web-1\n\n# the old ones\nweb-2  # soon to go\nweb-1\n")
+    assert server_names(str(path)) == server_names("web-1, web-2,") == ("web-1", "web-2")
+    path.write_bytes(b"\xff")
+    for wrong in (str(path), "", " , ", str(tmp_path / "none")):
+        with pytest.raises(argparse.ArgumentTypeError):
+            server_names(wrong)
+
+
+def test_live_names_the_servers_it_misses_on_its_page_and_in_its_summary(tmp_path: Path) -> None:
+    opened(tmp_path / "lake", "web-1", 0)
+    opened(tmp_path / "lake", "web-2", 30)
+    with journal(tmp_path / "lake", 9, Clock(30 * MINUTE), server="idle") as ours:
+        ours.config(30 * MINUTE, "alive")
+    feed = Feed(tmp_path / "out", [tmp_path / "lake"], HOUR, {}, now_ns=lambda: LATER)
+    while feed.admit():
+        pass
+    feed = Feed(tmp_path / "out", [tmp_path / "lake"], HOUR, {}, now_ns=lambda: LATER)  # started anew
+    newest = {name: row["newest"] for name, row in feed.ledger.names.items()}
+    assert newest.keys() == {"web-1", "web-2", "idle"}
+    lost = behind(["web-1", "web-2", "idle", "<web-3>"], newest, 15 * MINUTE, max(newest.values()))
+    assert list(lost) == ["web-1", "<web-3>"]
+    figures = Figures(tmp_path / "out", 10_000_000)
+    summary = status(feed, figures, 10 * S, lambda: LATER, lost)
+    assert not summary["complete"]
+    assert [entry["server"] for entry in summary["silent_servers"]] == ["web-1", "<web-3>"]
+    text = as_text({**summary, "new_rows": 0, "dropped_by_watermark": 0})
+    assert "server <web-3> was expected: no file of it yet" in text.splitlines()
+    page = render(summary, figures, 5 * S)
+    assert "server &lt;web-3&gt; was expected: no file of it yet" in page
+    assert status(feed, figures, 10 * S, lambda: LATER)["complete"]
+
+
+# ---- the commands ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (["--from", "soon"], "'soon' is no instant"),
+        (["--to", "2026-13-01"], "'2026-13-01' is no instant"),
+        (["--from", "2026-11-21", "--to", "2026-11-21"], "--from must be before --to"),
+        (["--expect", "a/b"], "'a/b' is no file"),
+        (["--expect", ","], "',' names no server"),
+        (["--expect", "a", "--expect-within", "soon"], "'soon' is not a duration"),
+    ],
+)
+def test_bad_arguments_are_refused_in_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], argv: list[str], said: str
+) -> None:
+    try:
+        ended = cli.main(["audit", "--events", str(tmp_path), "--out", str(tmp_path / "out"), "--quiet", *argv])
+    except SystemExit as stopped:
+        ended = int(stopped.code or 0)
+    assert ended == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert said in line
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+@pytest.mark.skipif(
+    shutil.which("java") is None, reason="Spark needs Java 17 (Debian: apt-get install openjdk-17-jre-headless)"
+)
+def test_an_audit_of_an_hour_of_the_lake_misses_a_server_and_does_not_pass(
+    spark: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for server, minutes in (("web-1", (0, 10, 20, 180)), ("web-2", (0, 10, 180))):
+        opened(tmp_path / server, server, *minutes)
+        Shipper(tmp_path / server, Place(str(tmp_path / "lake"))).once()
+    argv = ["audit", "--events", str(tmp_path / "lake"), "--out", str(tmp_path / "out"), "--quiet", "--json"]
+    argv += ["--from", "2026-09-21T14:00", "--to", "2026-09-21T14:38"]
+    assert cli.main([*argv, "--expect", "web-1,web-2"]) == 0
+    passed = json.loads(capsys.readouterr().out)
+    assert (passed["connections"], passed["files"]["read"], passed["silent_servers"]) == (15, 5, [])
+    assert cli.main([*argv, "--expect", "web-1,web-2,web-3", "--expect-within", "12m"]) == 1
+    failed = json.loads(capsys.readouterr().out)
+    assert failed["reasons"] == [
+        "server web-2 was expected: no row from 2026-09-21 14:25:21 UTC to 2026-09-21 14:38:00 UTC, 759s",
+        "server web-3 was expected: no file of it",
+    ]
