@@ -101,7 +101,10 @@ LIKELY = {
 }
 """What a writer might have written."""
 TYPES = {"int64": pa.int64(), "int32": pa.int32(), "dictionary": pa.string()}
-OTHER_TYPES = [pa.int8(), pa.float64(), pa.string(), pa.binary(), pa.bool_(), pa.list_(pa.int64()), pa.timestamp("us")]
+OTHERS = [
+    *((1, pa.int8()), (1.5, pa.float64()), ("text", pa.string()), (b"bytes", pa.binary()), (True, pa.bool_())),
+    *(([1], pa.list_(pa.int64())), (10**15, pa.timestamp("us")), (None, pa.int64()), (None, pa.null())),
+]
 METADATA = st.dictionaries(
     st.sampled_from(
         [*("schema_version", "run", "writer", "serial", "mode", "tick_ns", "gap_threshold_ns", "first_conn", "server")]
@@ -127,7 +130,8 @@ def test_a_foreign_file_is_taken_only_if_it_could_be_ours(data: st.DataObject) -
                 values = data.draw(st.lists(one, min_size=count, max_size=count), column.name)
                 arrays[column.name] = pa.array(values, TYPES[column.type])
             else:
-                arrays[column.name] = pa.nulls(count, data.draw(st.sampled_from(OTHER_TYPES)))
+                value, kind = data.draw(st.sampled_from(OTHERS))
+                arrays[column.name] = pa.array([value] * count, kind)
     metadata = {PREFIX + key: value for key, value in data.draw(METADATA, "metadata").items()}
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name) / "journal"

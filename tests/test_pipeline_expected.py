@@ -22,8 +22,10 @@ from reaper.pipeline import cli
 from reaper.pipeline.live.feed import Feed
 from reaper.pipeline.live.page import render
 from reaper.pipeline.live.status import Figures, as_text, status
+from reaper.pipeline.read.days import by_day
 from reaper.pipeline.read.expected import behind, server_names, silent
 from reaper.pipeline.read.inputs import Inputs, check
+from reaper.pipeline.read.manifest import Unsound, tables_in
 from reaper.pipeline.read.span import Span, instant_ns
 
 LATER = WALL + 100 * 3600 * S
@@ -228,25 +230,86 @@ def test_bad_arguments_are_refused_in_one_line(
     assert said in line
 
 
-@pytest.mark.spark
-@pytest.mark.slow
-@pytest.mark.skipif(
-    shutil.which("java") is None, reason="Spark needs Java 17 (Debian: apt-get install openjdk-17-jre-headless)"
-)
+on_spark = [
+    pytest.mark.spark,
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        shutil.which("java") is None, reason="Spark needs Java 17 (Debian: apt-get install openjdk-17-jre-headless)"
+    ),
+]
+DAY, NEXT = "day=2026-09-21", "day=2026-09-22"
+
+
+def spark_test(test: Any) -> Any:
+    for mark in on_spark:
+        test = mark(test)
+    return test
+
+
+@pytest.fixture(scope="module")
+def lake(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two servers, on the day of `WALL` and on the next."""
+    root = tmp_path_factory.mktemp("lake")
+    for server, minutes in (("web-1", (0, 10, 20, 180, 700)), ("web-2", (0, 10, 180))):
+        opened(root / server, server, *minutes)
+        Shipper(root / server, Place(str(root / "lake"))).once()
+    return root / "lake"
+
+
+def test_files_go_to_the_table_of_the_day_of_their_first_row(lake: Path) -> None:
+    inputs = check([lake], now_ns=LATER)
+    inputs.files[0].began = None
+    days = by_day(inputs)
+    assert list(days) == [DAY, NEXT, "day=any"]
+    assert [len(day.files) for day in days.values()] == [6, 1, 1]
+
+
+def test_days_that_are_tables_and_days_that_are_not_are_refused_together(tmp_path: Path) -> None:
+    (tmp_path / DAY / "hour=10").mkdir(parents=True)
+    assert tables_in(tmp_path) == []
+    (tmp_path / NEXT / "buckets").mkdir(parents=True)
+    with pytest.raises(Unsound, match=f"{NEXT} is a compacted table and .*{DAY} is none"):
+        check([tmp_path])
+
+
+def audited(capsys: pytest.CaptureFixture[str], events: Path, out: Path, *argv: str) -> tuple[int, dict[str, Any]]:
+    capsys.readouterr()
+    ended = cli.main(["audit", "--events", str(events), "--out", str(out), "--quiet", "--json", *argv])
+    return ended, json.loads(capsys.readouterr().out)
+
+
+@spark_test
 def test_an_audit_of_an_hour_of_the_lake_misses_a_server_and_does_not_pass(
-    spark: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    spark: Any, lake: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for server, minutes in (("web-1", (0, 10, 20, 180)), ("web-2", (0, 10, 180))):
-        opened(tmp_path / server, server, *minutes)
-        Shipper(tmp_path / server, Place(str(tmp_path / "lake"))).once()
-    argv = ["audit", "--events", str(tmp_path / "lake"), "--out", str(tmp_path / "out"), "--quiet", "--json"]
-    argv += ["--from", "2026-09-21T14:00", "--to", "2026-09-21T14:38"]
-    assert cli.main([*argv, "--expect", "web-1,web-2"]) == 0
-    passed = json.loads(capsys.readouterr().out)
-    assert (passed["connections"], passed["files"]["read"], passed["silent_servers"]) == (15, 5, [])
-    assert cli.main([*argv, "--expect", "web-1,web-2,web-3", "--expect-within", "12m"]) == 1
-    failed = json.loads(capsys.readouterr().out)
+    time = ["--from", "2026-09-21T14:00", "--to", "2026-09-21T14:38"]
+    ended, passed = audited(capsys, lake, tmp_path, *time, "--expect", "web-1,web-2")
+    assert (ended, passed["connections"], passed["files"]["read"], passed["silent_servers"]) == (0, 15, 5, [])
+    expected = ["--expect", "web-1,web-2,web-3", "--expect-within", "12m"]
+    ended, failed = audited(capsys, lake, tmp_path, *time, *expected)
+    assert ended == 1
     assert failed["reasons"] == [
         "server web-2 was expected: no row from 2026-09-21 14:25:21 UTC to 2026-09-21 14:38:00 UTC, 759s",
         "server web-3 was expected: no file of it",
     ]
+
+
+@spark_test
+def test_a_lake_compacted_by_day_is_asked_day_by_day(
+    spark: Any, lake: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = tmp_path / "table"
+    argv = ["compact", "--events", str(lake), "--out", str(table), "--by", "day", "--buckets", "1", "--quiet", "--json"]
+    assert cli.main(argv) == 0
+    made = json.loads(capsys.readouterr().out)
+    assert (made["rows"], made["files_read"]) == (56, 8)
+    assert [Path(entry["table"]).name for entry in made["tables"]] == [DAY, NEXT]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["table"]
+    whole = audited(capsys, table, tmp_path / "out")[1]
+    assert (whole["connections"], whole["result"]) == (24, "pass")
+    assert whole["verdicts"] == audited(capsys, lake, tmp_path / "out")[1]["verdicts"]
+    (table / NEXT / "compacted.json").write_text("damaged")  # not even opened
+    ended, first = audited(capsys, table, tmp_path / "out", "--to", "2026-09-21T23:00", "--expect", "web-1,web-2")
+    assert (first["connections"], ended) == (21, 1)  # the day before was whole, and its servers silent for hours
+    assert len(first["silent_servers"]) == 2
+    assert cli.main([*argv]) == 2

@@ -46,9 +46,9 @@ def bounds(footer: FileMetaData) -> tuple[int, int] | None:
             t, offset = (group.column(names[name]).statistics for name in ("t", "wall_offset_ns"))
             if offset.null_count:
                 return None
-            least.append(t.min + offset.min)
-            most.append(t.max + offset.max)
-    except (KeyError, AttributeError, TypeError):
+            least.append(int(t.min) + int(offset.min))
+            most.append(int(t.max) + int(offset.max))
+    except (KeyError, AttributeError, TypeError, ValueError):
         return None
     return (min(least), max(most)) if least else None
 

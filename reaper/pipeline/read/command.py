@@ -24,6 +24,9 @@ def add(command: AddCommand) -> None:
     sub = command("compact", _compact, "Journals as one table, bucketed and sorted by connection: faster to ask again.")
     add_inputs(sub, client=False)
     sub.add_argument(
+        "--by", choices=["day"], help="a table per day, for --from and --to; connections that cross midnight are in two"
+    )
+    sub.add_argument(
         "--buckets", type=_buckets, metavar="N", help="how many; default: one for every two million rows, at least 4"
     )
 
@@ -106,6 +109,7 @@ def _buckets(text: str) -> int:
 
 def _compact(arguments: argparse.Namespace, progress: Progress) -> int:
     from .compact import Occupied, as_text, buckets_for, compact, vacant
+    from .days import compact_by_day
 
     require(arguments.events)
     try:
@@ -117,7 +121,10 @@ def _compact(arguments: argparse.Namespace, progress: Progress) -> int:
             server, _ = read_inputs(spark, arguments, progress)
             if not (rows := rows_of(server)):
                 raise Fault(f"nothing to compact: no good file below {', '.join(map(str, arguments.events))}")
-            summary = compact(spark, server, arguments.out, arguments.buckets or buckets_for(rows), progress)
+            if arguments.by == "day":
+                summary = compact_by_day(spark, server, arguments.out, arguments.buckets, progress)
+            else:
+                summary = compact(spark, server, arguments.out, arguments.buckets or buckets_for(rows), progress)
     except Occupied as error:
         raise Fault(str(error)) from None
     show(arguments, summary, as_text(summary))

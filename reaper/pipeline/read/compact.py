@@ -92,7 +92,7 @@ def compact(
         found = spark.read.parquet(pattern(hidden / BUCKETS)).count()
         if found != known["rows"]:
             raise RuntimeError(f"{found} rows arrived in {hidden}, {known['rows']} were read")
-        _move(hidden, out)
+        move(hidden, out)
     except BaseException:
         with suppress(Exception):
             spark.sql(f"DROP TABLE IF EXISTS {name}")
@@ -110,8 +110,8 @@ def compact(
     }
 
 
-def _move(hidden: Place, out: Place) -> None:
-    """Takes the place of an empty directory, fails on any other."""
+def move(hidden: Place, out: Place) -> None:
+    """Give the directory *hidden* the name *out*. Takes the place of an empty directory, fails on any other."""
     if isinstance(hidden, Remote):
         hidden.rename(out)
     else:

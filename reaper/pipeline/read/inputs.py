@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from ..hadoop import Remote
 from ..places import Place, files_below, pattern, place, size_of
 from .file import Shape, count_here, facts_of, shape_of
-from .manifest import BUCKETS, Table, Unsound, is_table, open_table
+from .manifest import BUCKETS, Table, Unsound, open_table, tables_in
 from .rows import Refused
 from .runs import Facts, Run, runs_of, strangers
 from .span import ALWAYS, Span
@@ -91,19 +91,11 @@ def check(
     for directory in directories:
         if not directory.exists():
             raise FileNotFoundError(f"no such directory: {directory}")
-        if is_table(directory):
-            progress(f"checking the compacted table {directory}")
-            table, manifest = open_table(directory, checksums=checksums)
-            kept = manifest["facts"]
-            members = [Facts(**{**facts, "path": place(facts["path"]), "within": directory}) for facts in kept]
-            if not any(span.meets(facts.bounds) for facts in members):
-                found.outside += 1
-                continue
-            found.tables.append(table)
-            found.quarantined += manifest["quarantined"]
-            found.growing += manifest["growing"]
-            found.files += members
-        else:
+        tables = tables_in(directory)
+        for table_at in tables:
+            if span.below([table_at.name]):
+                _take_table(found, table_at, span, checksums, progress)
+        if not tables:
             paths += (
                 [(directory, size_of(directory))] if directory.is_file() else sorted(_visible(directory, found, span))
             )
@@ -156,6 +148,19 @@ def check(
         before[facts.run] = min(before.get(facts.run, earlier), earlier)
     found.dropped_rows = sum(latest.values()) - sum(before.values())
     return found
+
+
+def _take_table(found: Inputs, directory: Place, span: Span, checksums: bool, progress: Callable[[str], None]) -> None:
+    progress(f"checking the compacted table {directory}")
+    table, manifest = open_table(directory, checksums=checksums)
+    facts = [Facts(**{**each, "path": place(each["path"]), "within": directory}) for each in manifest["facts"]]
+    if not any(span.meets(each.bounds) for each in facts):
+        found.outside += 1
+        return
+    found.tables.append(table)
+    found.files += facts
+    found.growing += manifest["growing"]
+    found.quarantined += [entry for entry in manifest["quarantined"] if entry not in found.quarantined]
 
 
 def _each(

@@ -51,6 +51,24 @@ def is_table(directory: Place) -> bool:
     return directory.name == BUCKETS or any((directory / name).exists() for name in (MANIFEST, BUCKETS))
 
 
+def tables_in(directory: Place) -> list[Place]:
+    """*directory*, if it is a compacted table; or the tables in it, one per day; or none: it holds journals.
+
+    Raises:
+        Unsound: some of its days are tables, and others are not.
+    """
+    if is_table(directory):
+        return [directory]
+    if not directory.is_dir():
+        return []
+    days = sorted((path for path in directory.iterdir() if path.name.startswith("day=")), key=str)
+    tables = [day for day in days if is_table(day)]
+    if tables and len(tables) < len(days):
+        other = next(day for day in days if day not in tables)
+        raise Unsound(f"{tables[0]} is a compacted table and {other} is none: keep tables and journals apart")
+    return tables
+
+
 def write_manifest(directory: Place, known: dict[str, Any]) -> dict[str, Any]:
     """Describe the buckets below *directory*, and *known* with them; returns the manifest.
 
