@@ -19,8 +19,9 @@ import pytest
 
 pytest.importorskip("pyarrow")
 
+import pyarrow as pa
 import pyarrow.parquet as pq
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from pipeline_traffic import Clock, S, journal
 
@@ -76,6 +77,8 @@ def test_a_file_lies_in_the_hour_of_its_first_row_and_one_that_spans_more_in_non
     before=st.integers(0, 30 * HOUR_NS),
     after=st.integers(1, 30 * HOUR_NS),
 )
+@example(first=0, span=2 * HOUR_NS - 1, at=1.0, before=0, after=1)
+@example(first=24 * HOUR_NS - 1, span=HOUR_NS, at=1.0, before=0, after=1)
 def test_no_row_is_ever_lost_by_pruning(first: int, span: int, at: float, before: int, after: int) -> None:
     row = first + round(span * at)
     parts = partition(first, first + span).split("/")
@@ -238,6 +241,10 @@ def test_files_without_the_wall_clock_lie_where_any_time_may_be(tmp_path: Path) 
     assert partition_of(tmp_path / name) == HOUR
     table = pq.ParquetFile(tmp_path / name).read()
     pq.write_table(table.drop_columns(["wall_offset_ns"]), tmp_path / name)
+    assert partition_of(tmp_path / name) == ANY
+    offsets = [None, *table["wall_offset_ns"].to_pylist()[1:]]
+    at = table.schema.get_field_index("wall_offset_ns")
+    pq.write_table(table.set_column(at, "wall_offset_ns", pa.array(offsets, pa.int64())), tmp_path / name)
     assert partition_of(tmp_path / name) == ANY
     pq.write_table(table, tmp_path / name, write_statistics=False)
     assert partition_of(tmp_path / name) == ANY
