@@ -6,6 +6,8 @@ import contextlib
 import fcntl
 import functools
 import os
+import random
+import re
 import shutil
 import signal
 import socket
@@ -528,6 +530,7 @@ def test_a_stream_taken_for_an_orphan_before_it_was_locked_is_begun_anew(
     with make(tmp_path) as journal:
         journal.open(0, 1)
         assert journal.flush()
+        assert len(list(tmp_path.glob(".*.arrows"))) == 1  # what was flushed would survive a kill
         assert recover(tmp_path) == []  # it is locked now
     assert [row["t"] for row in rows(tmp_path)] == [0]
 
@@ -549,6 +552,15 @@ def test_a_damaged_stream_gives_back_whole_batches_or_nothing_and_never_an_error
         assert not good.exists()  # it had no part in it
         for path in directory.glob("*.parquet"):
             assert pq.read_table(path).num_rows % 10 == 0
+
+
+def test_a_batch_whose_anchor_is_damaged_ends_what_is_recovered(tmp_path: Path) -> None:
+    whole = a_stream()
+    first, second, _ = (found.start() for found in re.finditer(rb"\[\d+, \d+, \d+\]", whole))
+    assert first < second
+    (tmp_path / ".reaper-1.arrows").write_bytes(whole[:second] + b"x" + whole[second + 1 :])
+    (path,) = recover(tmp_path)
+    assert (pq.read_table(path).num_rows, metadata(path)["reaper.cut"]) == (10, "1")
 
 
 @functools.cache
@@ -602,6 +614,68 @@ def test_leases_in_full_mode_leave_a_row_for_every_epoch_with_activity(tmp_path:
     end = found[-1]
     assert [row["t"] // S for row in found] == [0, 1, 2, 3, 7, 8, 11, 20]
     assert (end["n"], end["t"] - end["idle_ns"] - end["idle_sum_ns"]) == (6, found[0]["t"])  # it telescopes
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_whatever_happens_to_leases_a_full_log_adds_up_and_ends_with_the_timeout_in_force(
+    tmp_path: Path, seed: int
+) -> None:
+    chance, core, now = random.Random(seed), IdleReaper(tick=1.0), 0.0
+    with make(tmp_path, mode="full") as journal:
+        keeper = Keeper(core, journal)
+        leases: list[Any] = []
+
+        def spare(due: list[Any]) -> dict[Any, float | None]:
+            spared = {lease: chance.choice([now, now - 0.3]) for lease in due if chance.random() < 0.5}
+            for lease in spared:
+                keeper.averted(lease, now)
+            return spared
+
+        for number in range(600):
+            now += chance.choice([0.0, 0.1, 0.4, 1.1])
+            core.close_epoch(now)
+            for expiry in core.expire(now, spare=spare):
+                keeper.reaped(expiry.lease, expiry)
+            leases = [lease for lease in leases if lease.alive]
+            if len(leases) < 10:
+                leases.append(core.register(number, chance.choice([2.0, 5.0]), now))
+                keeper.opened(leases[-1], now)
+            lease = chance.choice(leases)
+            match chance.randrange(8):
+                case 0:
+                    lease.suspend()
+                case 1:
+                    lease.resume(now)
+                case 2:
+                    lease.retime(chance.choice([None, 2.0, 5.0, 9.0]), now)
+                case 3 if number < 550:
+                    keeper.ended(lease, now, by_peer=True)
+                    lease.release()
+                    leases.remove(lease)
+                case 4:
+                    new = core.register(("moved", number), chance.choice([2.0, 5.0]), now)
+                    keeper.moved(lease, new)
+                    lease.release()
+                    leases[leases.index(lease)] = new
+                case _:
+                    lease.touch()
+        in_force = {lease.log.conn: 0 if lease.suspended else round((lease.timeout or 0) * 1000) for lease in leases}
+    connections: dict[int, list[dict[str, Any]]] = {}
+    for row in rows(tmp_path):
+        connections.setdefault(row["conn"], []).append(row)
+    assert len(connections) > 20
+    for conn, mine in connections.items():
+        active = [row for row in mine if row["kind"] == "activity"]
+        end = mine[-1]
+        if end["n"] is None:
+            assert max(mine, key=lambda row: (row["t"], row["kind"] == "config"))["timeout_ms"] == in_force.pop(conn)
+            continue
+        if end["kind"] == "reap":
+            assert mine[-2]["timeout_ms"] != 0  # what has ended is no change of a timeout
+        assert end["n"] == len(active)
+        assert end["idle_sum_ns"] == sum(row["idle_ns"] for row in active)
+        assert end["t"] - end["idle_ns"] - end["idle_sum_ns"] == mine[0]["t"]
+    assert in_force == {}
 
 
 def test_a_keeper_logs_reaps_deadlines_averted_leases_and_stalls(tmp_path: Path, core: IdleReaper) -> None:

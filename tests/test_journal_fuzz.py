@@ -71,6 +71,18 @@ def test_a_cut_or_damaged_file_is_taken_with_the_rows_it_had_or_put_aside(data: 
         everything_else(directory)
 
 
+@pytest.mark.parametrize("name", ["t", "kind", "listener", "wall_offset_ns"])
+def test_a_name_of_a_column_that_is_no_text_puts_its_file_aside(tmp_path: Path, name: str) -> None:
+    content = journal_file()
+    footer = len(content) - int.from_bytes(content[-8:-4], "little") - 8
+    size = bytes([len(name)])
+    damaged = content[:footer] + content[footer:].replace(size + name.encode(), size + b"\xff" * len(name))
+    assert damaged != content
+    (tmp_path / "journal").mkdir()
+    assert not outcome(damaged, tmp_path / "journal")
+    everything_else(tmp_path / "journal")
+
+
 def everything_else(directory: Path) -> None:
     """Whatever else opens files of a journal: none raises because of what is in them."""
     feed = Feed(directory.parent / "out", [directory], 3600 * S, {}, now_ns=lambda: LATER)

@@ -109,6 +109,14 @@ def test_rows_that_were_lost_before_the_time_are_not_missing_from_it(tmp_path: P
     assert [found(tmp_path, hour * 60, hour * 60 + 60).dropped_rows for hour in range(3)] == [2, 2, 0]
 
 
+def test_a_time_begins_with_its_first_instant_and_ends_before_its_last() -> None:
+    span = Span(5, 9)
+    assert [span.meets(bounds) for bounds in ((1, 4), (1, 5), (6, 7), (8, 20), (9, 20), (1, 20))] == [
+        *(False, True, True, True, False, True)
+    ]
+    assert span.meets(None)
+
+
 @pytest.mark.parametrize(
     ("text", "unix_s"),
     [

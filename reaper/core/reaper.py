@@ -17,7 +17,7 @@ from typing import Any
 from ..errors import DuplicateUid, UnknownUid, shown
 from .inside import check, explain, oldest
 from .law import MOVES_PER_CALL, Due, ErrorHook, Law, Spare
-from .lease import OPEN, Epoch, Explanation, Hook, IdleSlot, Key, Lease, Statistics, bind
+from .lease import OPEN, Changed, Epoch, Explanation, Hook, IdleSlot, Key, Lease, Statistics, bind
 from .slots import remove
 from .sweep import sweep
 from .ticks import check_count, check_now, check_timeout, seconds_to_tick
@@ -119,7 +119,9 @@ class IdleReaper(Law):
         opened = self._open.opened
         return self._open if since >= opened else self._make_up(since, opened)
 
-    def report_silences(self, beyond: float, report: Callable[[Lease, float, float], object]) -> None:
+    def report_silences(
+        self, beyond: float, report: Callable[[Lease, float, float], object], changed: Changed | None = None
+    ) -> None:
         """Make the touch of every lease registered from now on compare, and report the silences that it ends.
 
         Such a lease has one more attribute, `log`, which is the caller's and not set at first.
@@ -129,6 +131,7 @@ class IdleReaper(Law):
                 than this by an epoch, and never when it was shorter by an epoch.
             report: Called with (lease, since, until) before the touch counts: the instants at which the epochs of the
                 last activity and of this one were opened. What it raises comes out of the touch.
+            changed: Called with a lease after its timeout was changed, or it was suspended or resumed. None: not.
         Raises:
             InvalidArgument: beyond is no duration. State unchanged.
         Cost: a comparison per touch.
@@ -141,7 +144,7 @@ class IdleReaper(Law):
 
         self._namespace["silence_ended"] = silence_ended
         self._namespace["edge"] = self._open.opened - self._edge
-        self._lease_type = bind(self._lease_base, self._namespace, reports=True)
+        self._lease_type = bind(self._lease_base, self._namespace, reports=True, changed=changed)
         self.touch = self._touch_by_lease  # type: ignore[method-assign]
 
     def touch(self, uid: Hashable) -> bool:

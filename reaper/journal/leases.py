@@ -46,10 +46,11 @@ class Keeper:
         self.journal = journal
         self._real = _same if real is None else real
         self._notable = core.tick * NOTABLE_SHARE
-        # In `full` mode every epoch with activity leaves a row: any silence between two epochs is a long one.
-        beyond = A_NANOSECOND if journal.mode == "full" else journal.gap_threshold_ns / 1e9
-        self._long_ns = 0 if journal.mode == "full" else journal.gap_threshold_ns
-        core.report_silences(beyond, self._silence_ended)
+        self._full = journal.mode == "full"
+        if self._full:  # every epoch with activity leaves a row, and every change of a timeout
+            core.report_silences(A_NANOSECOND, self._silence_ended, self._settled)
+        else:
+            core.report_silences(journal.gap_threshold_ns / 1e9, self._silence_ended)
 
     def _silence_ended(self, lease: Lease, since: float, until: float) -> None:
         if (log := self._settled(lease)) is not None:
@@ -63,8 +64,12 @@ class Keeper:
         log: ConnectionLog | None = getattr(lease, "log", None)
         if log is None or log.ended:
             return None
-        log.last_ns = max(log.last_ns, self._ns(lease.active_from))
-        log.timeout_ms = timeout_ms(lease)
+        active = self._ns(lease.active_from)
+        if self._full and active > log.last_ns:  # it was resumed, or spared: no touch has reported that
+            log.gap(log.last_ns, active)
+        log.last_ns = max(log.last_ns, active)
+        if lease.alive or not self._full:  # one that has ended no longer knows its timeout
+            log.timeout_ms = timeout_ms(lease)
         return log
 
     def opened(self, lease: Lease, now: float, listener: str | None = None, peer: int | None = None) -> None:
@@ -76,12 +81,15 @@ class Keeper:
         """The connection of *old*, ended or not, is watched by *new* from now on: its life goes on."""
         if (log := self._settled(old)) is not None:
             began = self._ns(new.active_from)
-            if began - log.last_ns > self._long_ns:  # what *new* was registered for ended a silence
+            if (
+                not self._full and began - log.last_ns > self.journal.gap_threshold_ns
+            ):  # what *new* was registered for ended a silence
                 log.gap(log.last_ns, began)
             logged: Any = old
             logged.log = None
             logged = new
             logged.log = log
+            self._settled(new)
 
     def averted(self, lease: Lease, now: float) -> None:
         """*lease* was due, and spared at the final check."""
