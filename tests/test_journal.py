@@ -616,6 +616,16 @@ def test_leases_in_full_mode_leave_a_row_for_every_epoch_with_activity(tmp_path:
     assert (end["n"], end["t"] - end["idle_ns"] - end["idle_sum_ns"]) == (6, found[0]["t"])  # it telescopes
 
 
+def test_a_reap_is_no_change_of_a_timeout(tmp_path: Path, core: IdleReaper) -> None:
+    with make(tmp_path, mode="full") as journal:
+        keeper = Keeper(core, journal)
+        lease = core.register("a", 5.0, 0.0)
+        keeper.opened(lease, 0.0)
+        for expiry in core.advance(7.0):
+            keeper.reaped(lease, expiry)
+    assert [(row["kind"], row["timeout_ms"]) for row in rows(tmp_path)] == [("open", 5000), ("reap", 5000)]
+
+
 @pytest.mark.parametrize("seed", range(8))
 def test_whatever_happens_to_leases_a_full_log_adds_up_and_ends_with_the_timeout_in_force(
     tmp_path: Path, seed: int
