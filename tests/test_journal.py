@@ -621,6 +621,7 @@ def test_a_reap_is_no_change_of_a_timeout(tmp_path: Path, core: IdleReaper) -> N
         keeper = Keeper(core, journal)
         lease = core.register("a", 5.0, 0.0)
         keeper.opened(lease, 0.0)
+        core.close_epoch(1.0)
         for expiry in core.advance(7.0):
             keeper.reaped(lease, expiry)
     assert [(row["kind"], row["timeout_ms"]) for row in rows(tmp_path)] == [("open", 5000), ("reap", 5000)]
