@@ -290,7 +290,7 @@ def audited(capsys: pytest.CaptureFixture[str], events: Path, out: Path, *argv: 
 def test_an_audit_of_an_hour_of_the_lake_misses_a_server_and_does_not_pass(
     spark: Any, lake: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    time = ["--from", "2026-09-21T14:00", "--to", "2026-09-21T14:38"]
+    time = ["--from", "2026-09-21T14:10", "--to", "2026-09-21T14:38"]
     ended, passed = audited(capsys, lake, tmp_path, *time, "--expect", "web-1,web-2")
     assert (ended, passed["connections"], passed["files"]["read"], passed["silent_servers"]) == (0, 15, 5, [])
     expected = ["--expect", "web-1,web-2,web-3", "--expect-within", "12m"]
