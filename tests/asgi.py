@@ -19,6 +19,8 @@ async def application(scope, receive, send):
         await websocket(receive, send)
     elif scope["path"] == "/metrics":
         await reaper.uvicorn.metrics(scope, receive, send)
+    elif scope["path"] == "/status":
+        await reaper.uvicorn.status(scope, receive, send)
     elif scope["path"] == "/events":
         await events(receive, send)
     else:

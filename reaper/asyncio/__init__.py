@@ -13,6 +13,7 @@ with needs("reaper.asyncio", "idle-reaper"):
     from .pressure import relieve
     from .protocols import Protocol, guard
     from .reaper import AsyncioReaper, journal_clock, open_reaper, reaper_of
+    from .status import serve_status, survey_of
     from .streams import WatchedReader, start_server
 
 __all__ = [
@@ -27,6 +28,8 @@ __all__ = [
     "Probe",
     "LoopStatistics",
     "relieve",
+    "serve_status",
+    "survey_of",
     "reaper_of",
     "journal_clock",
     "REAPS_PER_SLICE",

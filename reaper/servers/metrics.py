@@ -1,14 +1,23 @@
-"""What a guarded server reports about itself, as an ASGI application to mount: Prometheus' text format.
+"""What a guarded server reports, as ASGI applications to mount: Prometheus' text, and JSON for `reaper top`.
 
-The rule of this module: *text is made on demand*. It needs no other package.
+The rule of this module: *whichever worker is asked answers for all*, and nothing is made before that.
 """
 
 from __future__ import annotations
 
+import asyncio
+import json
+import os
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
-from ..metrics import CONTENT_TYPE, LoopStatistics, exposition, families
+from ..asyncio.reaper import AsyncioReaper
+from ..asyncio.status import survey_of
+from ..metrics import CONTENT_TYPE, LoopStatistics, exposition, families, merged
+from ..status import JSON, Page, document
+from .siblings import Siblings
+
+Application = Callable[[Any, Any, Any], Awaitable[None]]
 
 
 def text(servers: Iterable[LoopStatistics]) -> str:
@@ -18,20 +27,62 @@ def text(servers: Iterable[LoopStatistics]) -> str:
     return exposition(({"server": str(n)} if several else {}, families(each)) for n, each in enumerate(known))
 
 
-def application(servers: Callable[[], Iterable[LoopStatistics]]) -> Callable[[Any, Any, Any], Awaitable[None]]:
-    """An ASGI application that answers every GET with the metrics of *servers*.
+class Reports:
+    """The metrics and the status of the servers of this process, and of those that other workers of theirs run.
 
-    It says what this process knows: with several workers each answers for itself.
+    Args:
+        reapers: Those of this process, asked at each request.
+    Attributes:
+        metrics, status: ASGI applications that answer every GET. With several workers each sample has the label
+            `worker`, the process id. A worker that has had no connection yet has nothing to report.
     """
 
-    async def metrics(scope: Any, receive: Any, send: Any) -> None:
-        """The metrics of this process."""
+    def __init__(self, reapers: Callable[[], Iterable[AsyncioReaper]]) -> None:
+        self._reapers = reapers
+        self._siblings: Siblings | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self.metrics = _application(self._metrics_of_all)
+        self.status = _application(self._status_of_all)
+
+    def join(self) -> None:
+        """This process has a connection: let the other workers ask it. Within the running loop; again is nothing."""
+        loop = asyncio.get_running_loop()
+        if self._loop is not loop:
+            self._loop = loop
+            self._siblings = Siblings({"/metrics": self._metrics, "/status": self._status})
+
+    async def _metrics(self) -> tuple[str, bytes]:
+        return CONTENT_TYPE, text(reaper.statistics() for reaper in self._reapers()).encode()
+
+    async def _status(self) -> tuple[str, bytes]:
+        surveys = [await survey_of(reaper, worker=os.getpid()) for reaper in self._reapers()]
+        return JSON, json.dumps(surveys).encode()
+
+    async def _metrics_of_all(self) -> tuple[str, bytes]:
+        kind, own = await self._metrics()
+        others = {} if self._siblings is None else await self._siblings.ask("/metrics")
+        if not others:
+            return kind, own
+        said = {str(pid): found.decode() for pid, found in sorted({**others, os.getpid(): own}.items())}
+        return kind, merged(said, "worker").encode()
+
+    async def _status_of_all(self) -> tuple[str, bytes]:
+        _, own = await self._status()
+        others = {} if self._siblings is None else await self._siblings.ask("/status")
+        surveys = [survey for found in (own, *others.values()) if found for survey in json.loads(found)]
+        missing = [pid for pid, found in others.items() if not found]
+        return JSON, document("asgi", sorted(surveys, key=lambda survey: survey["worker"]), missing)
+
+
+def _application(page: Page) -> Application:
+    async def answer(scope: Any, receive: Any, send: Any) -> None:
+        """What the workers of this server report."""
         if scope["type"] != "http":
-            raise RuntimeError(f"metrics are asked for by HTTP, not by {scope['type']}")
+            raise RuntimeError(f"this is asked for by HTTP, not by {scope['type']}")
         found = scope["method"] in ("GET", "HEAD")
-        body = text(servers()).encode() if found else b"405 Method Not Allowed\n"
-        headers = [(b"content-type", CONTENT_TYPE.encode()), (b"content-length", str(len(body)).encode())]
+        kind, body = await page() if found else ("text/plain; charset=utf-8", b"405 Method Not Allowed\n")
+        headers = [(b"content-type", kind.encode()), (b"content-length", str(len(body)).encode())]
         await send({"type": "http.response.start", "status": 200 if found else 405, "headers": headers})
         await send({"type": "http.response.body", "body": body})
 
-    return metrics
+    return answer

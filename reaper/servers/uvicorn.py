@@ -12,7 +12,7 @@ import functools
 import logging
 import os
 import weakref
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import h11
@@ -26,7 +26,7 @@ from ..config.settings import ReaperConfig
 from ..journal import Journal
 from ..policy import ANSWERS, NOT_TAKEN, TOO_OLD, Phase
 from .guarded import DRAIN, FRESH, Fresh, Guarded
-from .metrics import application
+from .metrics import Application, Reports
 from .quiet import Origin, Quiet
 from .waiting import QUEUED_BYTES, Shared, Waiting
 from .websocket import tunnel
@@ -101,6 +101,7 @@ def shared_by(config: Config, settings: ReaperConfig | None = None, journal: Jou
     found = _SHARED.get(config)
     if found is None:
         found = _SHARED[config] = UvicornShared(config, settings, journal)
+        REPORTS.join()
     return found
 
 
@@ -444,7 +445,8 @@ def loop() -> asyncio.AbstractEventLoop:
     return loop_factory(handshake=ReaperConfig.load(os.environ.get("REAPER_CONFIG")).timeouts.handshake)()
 
 
-metrics: Callable[[Any, Any, Any], Awaitable[None]] = application(
-    lambda: [shared.reaper.statistics() for shared in _SHARED.values()]
-)
-"""An ASGI application to mount, `app.mount("/metrics", reaper.uvicorn.metrics)`: what this process knows."""
+REPORTS = Reports(lambda: [shared.reaper for shared in _SHARED.values()])
+metrics: Application = REPORTS.metrics
+"""An ASGI application to mount, `app.mount("/metrics", reaper.uvicorn.metrics)`: what all workers of the server know."""
+status: Application = REPORTS.status
+"""The same for `reaper top`."""

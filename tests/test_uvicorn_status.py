@@ -1,0 +1,130 @@
+"""Guarded uvicorn servers with several workers: whichever is asked answers for all."""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import json
+import os
+import signal
+import socket
+import sys
+import time
+
+import pytest
+from server_process import PATIENCE, wait_until
+from test_uvicorn import connect, get, serving, until
+
+from reaper.asyncio import open_reaper, serve_status
+from reaper.servers.siblings import Siblings, inherited
+from reaper.status import SCHEMA
+from reaper.top.picture import picture_of
+
+
+def fetch(port: int, path: str) -> str:
+    client = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
+    try:
+        client.request("GET", path)
+        return client.getresponse().read().decode()
+    finally:
+        client.close()
+
+
+@pytest.mark.slow
+def test_the_workers_of_one_server_answer_for_each_other_and_not_for_another_server(tmp_path) -> None:
+    slow = {"REAPER_TIMEOUTS_KEEP_ALIVE": "60s"}
+    (tmp_path / "other").mkdir()
+    with (
+        serving(tmp_path, "HttpTools", "asyncio", "--workers", "2", **slow) as server,
+        serving(tmp_path / "other", **slow) as other,
+    ):
+        clients = [connect(server) for _ in range(12)]
+        clients.append(connect(other))
+        for client in clients:
+            client.sendall(get())
+            until(client)
+
+        def both() -> bool:
+            fetch(server.port, "/")
+            status = json.loads(fetch(server.port, "/status"))
+            return len(status["workers"]) == 2 and picture_of(status).connections in (12, 13)
+
+        wait_until(both)
+        status = json.loads(fetch(server.port, "/status"))
+        assert (status["schema"], status["missing"]) == (SCHEMA, [])
+        pids = {worker["pid"] for worker in status["workers"]}
+        assert "keep_alive" in {row["phase"] for worker in status["workers"] for row in worker["phases"]}
+        lines = [line for line in fetch(server.port, "/metrics").splitlines() if line.startswith("reaper_leases{")]
+        assert {int(line.split('"')[1]) for line in lines} == pids
+        assert sum(int(line.split()[1]) for line in lines) in (12, 13)  # the one that asks may be among them
+        alone = fetch(other.port, "/metrics")
+        assert "worker=" not in alone
+        stopped = min(pids)
+        os.kill(stopped, signal.SIGSTOP)
+        try:
+            until_left_out = time.monotonic() + PATIENCE
+            while time.monotonic() < until_left_out:
+                try:
+                    half = json.loads(_impatient(server.port))
+                except OSError:
+                    continue  # the kernel gave this one to the worker that is stopped
+                assert half["missing"] == [stopped]
+                break
+        finally:
+            os.kill(stopped, signal.SIGCONT)
+        for client in clients:
+            client.close()
+
+
+def _impatient(port: int) -> str:
+    client = http.client.HTTPConnection("127.0.0.1", port, timeout=4)
+    try:
+        client.request("GET", "/status")
+        return client.getresponse().read().decode()
+    finally:
+        client.close()
+
+
+ASKING = """
+import asyncio, os
+from reaper.servers.siblings import Siblings
+async def ask():
+    print(await Siblings({}).ask("/metrics") == {os.getppid(): b"hello"})
+asyncio.run(ask())
+"""
+
+
+def test_workers_find_each_other_by_the_socket_they_have_inherited() -> None:
+    async def page() -> tuple[str, bytes]:
+        return "text/plain", b"hello"
+
+    async def asked(listening: socket.socket) -> None:
+        assert inherited() == os.fstat(listening.fileno()).st_ino
+        siblings = Siblings({"/metrics": page})
+        for descriptors, knows in (((listening.fileno(),), b"True\n"), ((), b"False\n")):
+            child = await asyncio.create_subprocess_exec(
+                sys.executable, "-c", ASKING, stdout=asyncio.subprocess.PIPE, pass_fds=descriptors
+            )
+            said, _ = await asyncio.wait_for(child.communicate(), PATIENCE)
+            assert said == knows
+        assert siblings.others() == []
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        asyncio.run(asked(listening))
+
+
+def test_an_asyncio_program_serves_its_status_and_its_metrics_in_one_line() -> None:
+    async def program() -> None:
+        async with open_reaper() as r:
+            server = await serve_status(r, 0)
+            port = server.sockets[0].getsockname()[1]
+            loop = asyncio.get_running_loop()
+            lost = socket.create_connection(("127.0.0.1", port))
+            lost.close()
+            status = json.loads(await loop.run_in_executor(None, fetch, port, "/status"))
+            assert (status["schema"], status["workers"][0]["connections"]) == (SCHEMA, 0)
+            assert "\nreaper_leases 0\n" in await loop.run_in_executor(None, fetch, port, "/metrics")
+            server.close()
+            await server.wait_closed()
+
+    asyncio.run(program())
