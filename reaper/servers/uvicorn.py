@@ -100,8 +100,7 @@ def shared_by(config: Config, settings: ReaperConfig | None = None, journal: Jou
     """What the connections of the server of *config* share; made when its first connection is."""
     found = _SHARED.get(config)
     if found is None:
-        found = _SHARED[config] = UvicornShared(config, settings, journal)
-        REPORTS.join()
+        found = _SHARED[config] = REPORTS.joined(UvicornShared(config, settings, journal))
     return found
 
 
@@ -447,6 +446,5 @@ def loop() -> asyncio.AbstractEventLoop:
 
 REPORTS = Reports(lambda: [shared.reaper for shared in _SHARED.values()])
 metrics: Application = REPORTS.metrics
-"""An ASGI application to mount, `app.mount("/metrics", reaper.uvicorn.metrics)`: what all workers of the server know."""
 status: Application = REPORTS.status
-"""The same for `reaper top`."""
+"""ASGI applications to mount, `app.mount("/metrics", reaper.uvicorn.metrics)`: what all workers of the server know."""
