@@ -19,7 +19,7 @@ from ..metrics import CONTENT_TYPE, exposition, families
 from ..policy.pressure import Pressure
 from .reaper import AsyncioReaper
 
-log = logging.getLogger("reaper")
+log: logging.Logger = logging.getLogger("reaper")
 
 
 async def survey_of(reaper: AsyncioReaper, pressure: Pressure | None = None, worker: int = 0) -> dict[str, Any]:

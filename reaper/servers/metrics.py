@@ -42,8 +42,8 @@ class Reports:
         self._reapers = reapers
         self._siblings: Siblings | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self.metrics = _application(self._metrics_of_all)
-        self.status = _application(self._status_of_all)
+        self.metrics: Application = _application(self._metrics_of_all)
+        self.status: Application = _application(self._status_of_all)
 
     def joined(self, server: Server) -> Server:
         """*server*, which has a connection now: let the other workers ask this process. Within the running loop."""
