@@ -233,6 +233,17 @@ def test_the_headline_of_a_failed_run_says_what_failed_and_no_line_is_wider_than
     assert max(map(len, lines)) < 80
 
 
+def test_many_lost_processes_are_one_headline_and_a_few_lines() -> None:
+    lost = [f"process {number} of 9 ended by itself: its 4 connections were not judged" for number in range(1, 9)]
+    seen = Observation(0.0, 1.0, 2.0, [processes.nothing(Counters()) for _ in range(9)], lost=lost)
+    report = report_of(plan_of(), seen)
+    assert headline(report) == "INCONCLUSIVE: 8 of 9 processes were lost"
+    lines = verdict_lines(report)
+    assert sum("ended by itself" in line for line in lines) == 5
+    assert lines[-1].strip() == "and 3 more reasons, in the report"
+    assert len(report["reasons"]) == 8
+
+
 def test_the_headline_of_a_run_that_was_ended_early_says_why() -> None:
     seen = Observation(0.0, 1.0, 2.0, [processes.nothing(Counters(failed=8))], because="no route to there: is it?")
     assert headline(report_of(plan_of(), seen)) == "FAIL: no route to there"

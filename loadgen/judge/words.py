@@ -13,6 +13,8 @@ from .verdict import BAD
 
 WIDTH = 79
 KINDS_OF_PROCESS = {"server": "worker of the server", "generator": "process of the generator"}
+REASONS = 5
+"""Reasons that are printed; all of them are in the report."""
 INDENT = 13
 """Columns of the names; a longer one gets a line of its own."""
 
@@ -53,8 +55,10 @@ def verdict_lines(report: dict[str, Any]) -> list[str]:
         lines += row("generator", f"{each}, {generator['cpu_fraction']:.0%} CPU, {generator['processes']} processes")
     lines += parts(report.get("machine"))
     lines += row("verdict", headline(report))
-    for reason in report["reasons"]:
+    for reason in report["reasons"][:REASONS]:
         lines += row("", reason)
+    if len(report["reasons"]) > REASONS:
+        lines += row("", f"and {len(report['reasons']) - REASONS} more reasons, in the report")
     return lines
 
 
@@ -101,6 +105,9 @@ def headline(report: dict[str, Any]) -> str:
         bad.append(f"{failed:,} not established")
     if verdict == "fail" and bad:
         return f"FAIL: {', '.join(bad)}"
+    lost = report["loadgen"]["processes_lost"]
+    if lost > 1:
+        return f"{verdict.upper()}: {lost} of {report['loadgen']['processes']} processes were lost"
     return f"{verdict.upper()}: {report['reasons'][0].partition(': ')[0]}" if report["reasons"] else verdict.upper()
 
 

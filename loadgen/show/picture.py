@@ -78,7 +78,7 @@ def draw_lateness(report: dict[str, Any], path: Path) -> None:
     scale = f"{report['connections']['established']:,} connections, timeout {seconds(report['config']['timeout_s'])}"
     figure.text(
         0.08, 0.865, f"{counts}   |   {figures}   |   {scale}",
-        color=MUTED, fontsize=10, va="center",
+        color=MUTED, fontsize=9.5, va="center",
     )  # fmt: skip
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path)
