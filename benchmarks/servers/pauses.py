@@ -142,6 +142,7 @@ async def sockets(name: str, count: int, idle: float) -> dict[str, dict[str, flo
     ours, theirs = multiprocessing.Pipe()
     client = multiprocessing.get_context("spawn").Process(target=clients, args=(theirs,), daemon=True)
     client.start()
+    theirs.close()  # so that a client that dies is noticed
     told = {}
     try:
         async with SERVERS[name](idle) as (port, open_now):

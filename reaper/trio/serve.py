@@ -6,6 +6,7 @@ The rule of this module: *the handler need know nothing of the reaper*.
 from __future__ import annotations
 
 import os
+import select
 import socket
 import ssl
 from collections.abc import Awaitable, Callable, Iterable, Iterator
@@ -19,6 +20,7 @@ from ..core.ticks import check_timeout
 from ..driver.slices import PROBE_GRACE
 from ..driver.watched import OR_OFF, Probe, check_handler, check_watch
 from .accepting import accept
+from .readiness import Readiness
 from .reaper import open_reaper
 from .streams import WatchedSocket
 
@@ -56,29 +58,32 @@ async def serve_tcp(
     listeners = await trio.open_tcp_listeners(port, host=host, backlog=backlog)
     with _listening(listeners) as sockets:
         async with open_reaper(config, tick=tick, wheel_size=wheel_size) as reaper:
+            # A nursery of the caller's may outlive ours, and with it the task that wakes the receives.
+            ours = handler_nursery is None and hasattr(select, "epoll")
+            readiness = Readiness(reaper.driver.connections) if ours else None
 
             async def handle(connected: socket.socket) -> None:
-                if (
-                    not reaper.running
-                ):  # this server was cancelled in the moment of the accept, the caller's nursery not
+                # This server may have been cancelled in the moment of the accept, and the caller's nursery not.
+                if not reaper.running:
                     connected.close()
                     return
                 with suppress(OSError):
                     connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 try:
                     with reaper.watch(connected, idle, probe=probe, grace=grace) as connection:
-                        stream = WatchedSocket(connected, connection)
+                        stream = WatchedSocket(connected, connection, readiness)
                         try:
                             await handler(stream)
                         finally:
                             connection.hung_up = stream.hung_up
+                            stream.close()
                 finally:
-                    if connected.fileno() >= 0:
-                        trio.lowlevel.notify_closing(connected)
                     connected.close()
 
             async with trio.open_nursery() as nursery:
                 handlers = nursery if handler_nursery is None else handler_nursery
+                if readiness is not None:
+                    nursery.start_soon(readiness.run)
                 for listening in sockets:
                     nursery.start_soon(_accept, listening, handlers, handle)
                 task_status.started(listeners)

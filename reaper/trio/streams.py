@@ -15,6 +15,7 @@ from typing import Any
 import trio
 
 from .connection import Connection
+from .readiness import Readiness
 
 ENDS = 2
 """Ends of file in a row that a receive returns at once. What asks on and on, because it takes them for a pause, would
@@ -260,14 +261,16 @@ class WatchedSocket(SocketStream):
     Args:
         connected: Non-blocking, of the standard library; the stream's to close.
         connection: Watches it.
+        readiness: Where its receives wait, running for as long as they do; None: at trio's own.
     Attributes:
         connection: The `Connection`.
     """
 
-    __slots__ = ("_connected", "_socket", "connection")
+    __slots__ = ("_connected", "_readiness", "_socket", "connection")
 
-    def __init__(self, connected: socket.socket, connection: Connection) -> None:
+    def __init__(self, connected: socket.socket, connection: Connection, readiness: Readiness | None = None) -> None:
         super().__init__()
+        self._readiness = readiness
         self._connected = connected
         self._socket: trio.socket.SocketType | None = None
         self.connection: Connection = connection
@@ -294,15 +297,22 @@ class WatchedSocket(SocketStream):
         connection.receiving = True
         if connection.awaited:
             connection.went_idle()
+        readiness = self._readiness
         try:
-            await trio.lowlevel.wait_readable(self._open())
+            if readiness is None:
+                await trio.lowlevel.wait_readable(self._open())
+            else:
+                await readiness.wait(self._open())
         finally:
             connection.receiving = False
 
     def close(self) -> None:
         """Close at once; any number of times."""
-        if self._connected.fileno() >= 0:
+        fd = self._connected.fileno()
+        if fd >= 0:
             trio.lowlevel.notify_closing(self._connected)
+            if self._readiness is not None:
+                self._readiness.closing(fd)
             self._connected.close()
 
     def setsockopt(self, *arguments: Any) -> None:

@@ -1,0 +1,202 @@
+"""Claims about tasks that wait for bytes by the thousand: few are woken per pass, and nothing else differs."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from functools import partial
+
+import pytest
+import trio
+import trio.testing
+
+import reaper.trio
+from reaper.trio import WatchedSocket, open_reaper
+from reaper.trio import readiness as module
+from reaper.trio.readiness import READS_PER_PASS, Readiness
+
+pytestmark = pytest.mark.trio
+
+
+@pytest.fixture(autouse=True)
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """None are left to trio's own waiting."""
+    monkeypatch.setattr(module, "FEW", -1)
+
+
+@asynccontextmanager
+async def ends() -> AsyncIterator[object]:
+    """A function that makes two connected streams, whose receives wait together with all others of the block."""
+    async with open_reaper(tick=1.0) as r, trio.open_nursery() as nursery:
+        readiness = Readiness(())
+        nursery.start_soon(readiness.run)
+
+        def pair(idle: float = 1000) -> tuple[WatchedSocket, WatchedSocket]:
+            both = socket.socketpair()
+            for end in both:
+                end.setblocking(False)
+            left, right = (WatchedSocket(end, r.watch(end, idle=idle), readiness) for end in both)
+            return left, right
+
+        yield pair
+        nursery.cancel_scope.cancel()
+
+
+async def test_it_is_a_stream_like_any_other() -> None:
+    async with ends() as pair:
+
+        async def make():
+            return pair()
+
+        async def make_clogged():
+            left, right = pair()
+            for stream in (left, right):
+                with suppress(BlockingIOError):
+                    while True:
+                        os.write(stream.fileno(), b"x" * 65536)
+            return left, right
+
+        await trio.testing.check_half_closeable_stream(make, make_clogged)
+
+
+async def test_a_receive_that_waits_ends_with_its_bytes_its_close_and_its_cancellation() -> None:
+    async with ends() as pair:
+        for turn in range(3):  # the descriptors are the same each time
+            left, right = pair()
+            for text in (b"one", b"two"):
+                async with trio.open_nursery() as nursery:
+                    got: list[bytes] = []
+
+                    async def receive(left=left, got=got) -> None:
+                        got.append(await left.receive_some(2))
+                        got.append(await left.receive_some(2))
+
+                    nursery.start_soon(receive)
+                    await trio.testing.wait_all_tasks_blocked()
+                    with pytest.raises(trio.BusyResourceError):
+                        await left.receive_some()
+                    await right.send_all(text)
+                assert b"".join(got) == text
+            with trio.move_on_after(0.01) as scope:
+                await left.receive_some()
+            assert scope.cancelled_caught
+            await right.send_all(b"three")
+            assert await left.receive_some() == b"three"
+            async with trio.open_nursery() as nursery:
+
+                async def closed(left=left) -> None:
+                    with pytest.raises(trio.ClosedResourceError):
+                        await left.receive_some()
+
+                nursery.start_soon(closed)
+                await trio.testing.wait_all_tasks_blocked()
+                (left if turn else right).close()
+                if not turn:
+                    nursery.cancel_scope.cancel()
+            left.close()
+            right.close()
+
+
+async def test_a_receive_that_outlives_the_task_that_wakes_it_still_gets_its_bytes() -> None:
+    hub = trio.CancelScope()
+    readiness = Readiness(())
+
+    async def run() -> None:
+        with hub:
+            await readiness.run()
+
+    async with open_reaper(tick=1.0) as r, trio.open_nursery() as nursery:
+        nursery.start_soon(run)
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        stream = WatchedSocket(ours, r.watch(ours, idle=1000), readiness)
+
+        async def hear() -> None:
+            for text in (b"before", b"goodbye"):
+                assert await stream.receive_some() == text
+            stream.close()
+
+        nursery.start_soon(hear)
+        await trio.testing.wait_all_tasks_blocked()
+        theirs.send(b"before")
+        await trio.testing.wait_all_tasks_blocked(0.01)
+        hub.cancel()
+        await trio.testing.wait_all_tasks_blocked()
+        theirs.send(b"goodbye")
+    theirs.close()
+
+
+async def test_an_end_of_file_wakes_it() -> None:
+    async with ends() as pair:
+        left, right = pair()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(left.receive_some)
+            await trio.testing.wait_all_tasks_blocked()
+            right.close()
+        assert left.hung_up
+        left.close()
+
+
+async def test_however_many_speak_at_once_few_are_woken_per_pass_and_all_are_answered() -> None:
+    count = 3 * READS_PER_PASS
+    steps: list[int] = []
+
+    class Count(trio.abc.Instrument):
+        def after_io_wait(self, timeout: float) -> None:
+            steps.append(0)
+
+        def before_task_step(self, task: trio.lowlevel.Task) -> None:
+            if "handle" in task.name:
+                steps[-1] += 1
+
+    async def echo(stream: trio.abc.Stream) -> None:
+        async for data in stream:
+            await stream.send_all(data)
+
+    async with trio.open_nursery() as nursery:
+        serve = partial(reaper.trio.serve_tcp, echo, 0, host="127.0.0.1", idle=30, backlog=count)
+        (listener,) = await nursery.start(serve)
+        clients = [socket.create_connection(listener.socket.getsockname()) for _ in range(count)]
+        await trio.testing.wait_all_tasks_blocked(0.05)
+        trio.lowlevel.add_instrument(counting := Count())
+        for turn in range(3):
+            steps[:] = [0]
+            for client in clients:
+                client.send(b"%d" % turn)
+            await trio.testing.wait_all_tasks_blocked(0.05)
+            assert sum(steps) >= count
+            # A task that was woken takes another step after it has sent.
+            assert max(steps) <= 2 * READS_PER_PASS
+            for client in clients:
+                assert client.recv(10) == b"%d" % turn
+        trio.lowlevel.remove_instrument(counting)
+        for client in clients:
+            client.close()
+        nursery.cancel_scope.cancel()
+
+
+async def test_the_silent_are_reaped_and_those_with_unread_bytes_are_not(autojump_clock) -> None:
+    ended: list[str | None] = []
+
+    async def echo(stream: trio.abc.Stream) -> None:
+        try:
+            async for data in stream:
+                await stream.send_all(data)
+        finally:
+            ended.append(stream.connection.reason)
+
+    async with trio.open_nursery() as nursery:
+        serve = partial(reaper.trio.serve_tcp, echo, 0, host="127.0.0.1", idle=5)
+        (listener,) = await nursery.start(serve)
+        silent, busy = (socket.create_connection(listener.socket.getsockname()) for _ in range(2))
+        for _ in range(6):
+            await trio.sleep(3)
+            busy.send(b"x")
+        assert ended == ["idle"]
+        await trio.sleep(10)
+        assert ended == ["idle", "idle"]
+        silent.close()
+        busy.close()
+        nursery.cancel_scope.cancel()
