@@ -31,11 +31,12 @@ def fetch(port: int, path: str) -> str:
 
 
 @pytest.mark.slow
-def test_the_workers_of_one_server_answer_for_each_other_and_not_for_another_server(tmp_path) -> None:
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+def test_the_workers_of_one_server_answer_for_each_other_and_not_for_another_server(tmp_path, loop) -> None:
     slow = {"REAPER_TIMEOUTS_KEEP_ALIVE": "60s"}
     (tmp_path / "other").mkdir()
     with (
-        serving(tmp_path, "HttpTools", "asyncio", "--workers", "2", **slow) as server,
+        serving(tmp_path, "HttpTools", loop, "--workers", "2", **slow) as server,
         serving(tmp_path / "other", **slow) as other,
     ):
         clients = [connect(server) for _ in range(12)]

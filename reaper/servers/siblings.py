@@ -80,7 +80,15 @@ class Siblings:
     async def _ask(self, pid: int, path: str) -> bytes:
         with suppress(OSError, TimeoutError):
             async with asyncio.timeout(WAIT):
-                reader, writer = await asyncio.open_unix_connection(f"\0{self._family}{pid}")
+                asked = socket.socket(socket.AF_UNIX)
+                asked.setblocking(False)
+                try:
+                    # By hand: uvloop's own connect takes no abstract names.
+                    await self._loop.sock_connect(asked, f"\0{self._family}{pid}")
+                except BaseException:
+                    asked.close()
+                    raise
+                reader, writer = await asyncio.open_unix_connection(sock=asked)
                 try:
                     if _user_of(writer.get_extra_info("socket")) != os.getuid():
                         return b""  # any process may take a name of this kind
