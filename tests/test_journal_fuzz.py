@@ -52,7 +52,7 @@ def outcome(content: bytes, asked: Path) -> bool:
 
 
 @given(data=st.data())
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_a_cut_or_damaged_file_is_taken_with_the_rows_it_had_or_put_aside(data: st.DataObject) -> None:
     damaged = bytearray(journal_file())
     if data.draw(st.booleans(), "cut"):
@@ -130,7 +130,7 @@ METADATA = st.dictionaries(
 
 
 @given(data=st.data())
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_a_foreign_file_is_taken_only_if_it_could_be_ours(data: st.DataObject) -> None:
     count = data.draw(st.integers(0, 4), "rows")
     arrays = {}

@@ -6,7 +6,6 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from ...config.flags import Parser
-from ...errors import InvalidArgument
 from ..arguments import DAY_NS, AddCommand, Fault, Progress, duration_ns, place, reach, remotes, require, show
 from ..hadoop import Remote
 from ..session import expect, open_session
@@ -66,10 +65,7 @@ def read_inputs(spark: SparkSession, arguments: argparse.Namespace, progress: Pr
 
     reach(arguments)
     verify(spark, not arguments.no_checksums)
-    try:
-        span = span_of(arguments)
-    except InvalidArgument as error:
-        raise Fault(str(error)) from None
+    span = span_of(arguments)
     options: dict[str, Any] = {
         "spark": spark,
         "checksums": not arguments.no_checksums,
