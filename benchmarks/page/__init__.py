@@ -2,5 +2,6 @@
 
 One rule: every figure on the pages is read from a file of results; none is typed.
 
-Read: `results` (what was measured), `goals`, `tables`, `tables_more`, `plots`, `short`, `document` (templates filled).
+Read: `results` (what was measured), `words`, `readings`, `goals`, `tables`, `tables_more`, `plots`, `short`, `document`
+(templates filled).
 """

@@ -1,7 +1,7 @@
 """docs/performance.md and docs/performance-full.md: the templates with their placeholders filled from the results.
 
-One rule: *no figure is typed by hand*. Words stand in the templates, `goals.py`, `short.py` and `tables.py`, numbers in
-the files.
+One rule: *no figure is typed by hand*. Words stand in the templates, `goals.py`, `readings.py`, `short.py` and
+`tables.py`, numbers in the files.
 """
 
 from __future__ import annotations

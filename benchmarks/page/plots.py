@@ -16,8 +16,8 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter
 
 from ..peers import table as peers
-from .goals import people, quantity
 from .results import CONTROL, LEASE, UID, Results, middle
+from .words import people, quantity
 
 INK, SOFT, RULE, CARD = "#1c2430", "#64707f", "#e3e7ec", "#ffffff"
 OURS = {LEASE: "#2563c9", UID: "#0f8f6f", "IdleRing.touch(uid)": "#6ea8fe"}

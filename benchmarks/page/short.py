@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from .goals import judge, people, quantity
+from .goals import judge
 from .results import LEASE, STORE, UID, Results, middle
 from .tables import table, times
+from .words import people, quantity
 
 ASYNCIO, TRIO = "asyncio call_later + cancel", "trio scope, deadline set anew"
 SCAN, ARRAY = "dict, scanned every tick", "numpy array, scanned every tick"

@@ -12,8 +12,8 @@ from typing import Any
 from ..heart.touch import COLD, HOT
 from ..peers import table as peers
 from ..suite import PARTS, present
-from .goals import people, quantity
 from .results import LEASE, UID, Comparison, Results, comparisons, middle
+from .words import people, quantity
 
 MISSING = "*Not measured in this run.*"
 MET, MISSED = "met", "missed"

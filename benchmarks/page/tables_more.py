@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import contextlib
 
-from .goals import people, quantity
 from .results import Results
 from .tables import MET, MISSED, MISSING, cell, table, times
+from .words import people, quantity
 
 
 def mass_table(results: Results) -> str:
