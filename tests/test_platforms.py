@@ -78,7 +78,7 @@ assert "Linux" in said.getvalue() and said.getvalue().count("\\n") == 1, said.ge
 """
 
 WINDOWS = """
-import sys
+import asyncio, http.server, logging.handlers, sys, urllib.request  # these know Windows by themselves
 for name in ("fcntl", "resource", "termios"):
     sys.modules[name] = None
 sys.platform = "win32"
