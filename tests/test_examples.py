@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
+import contextlib
 import http.client
 import json
 import os
+import select
+import signal
 import socket
+import ssl
 import struct
+import subprocess
 import sys
 import time
+import urllib.request
+from pathlib import Path
 
 import pytest
 import websockets.asyncio.client
 
-from scripts.serving import free_port, serving
+from scripts.serving import free_port, serving, tree
 
 pytestmark = pytest.mark.slow
 
@@ -117,3 +125,235 @@ def test_a_server_of_threads_ends_each_client_that_goes_or_is_silent_and_none_th
             assert time.monotonic() - asked >= 2
         if end == "FIN":
             assert client.recv(1) == b""
+
+
+# -- servers of one's own: clients that close, reset, fall silent and go on talking, at the same time
+
+
+@contextlib.contextmanager
+def started(tmp_path, name, *arguments):
+    port = free_port()
+    command = [sys.executable, "-m", f"examples.{name}", str(port), *arguments]
+    environment = os.environ | {"PYTHONPATH": os.getcwd()}
+    with serving(command, tmp_path / "log", port=port, environment=environment, patience=PATIENCE) as server:
+        yield server
+
+
+def connections(server):
+    """Sockets that the server's processes hold."""
+    count = 0
+    for pid in tree(server.pid):
+        for name in os.listdir(f"/proc/{pid}/fd"):
+            with contextlib.suppress(FileNotFoundError):
+                count += os.readlink(f"/proc/{pid}/fd/{name}").startswith("socket:")
+    return count
+
+
+def until(condition):
+    end = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def connect(server):
+    return socket.create_connection(server.address, timeout=PATIENCE)
+
+
+def reset(client):
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    client.close()
+
+
+def heard(client, end):
+    said = b""
+    while not said.endswith(end):
+        data = client.recv(1000)
+        assert data, f"closed after {said!r}"
+        said += data
+    return said
+
+
+def test_the_chat_asks_a_silent_client_and_closes_one_that_does_not_answer(tmp_path):
+    with started(tmp_path, "chat") as server:
+        alone = connections(server)
+        talker, listener, deaf, closes, resets = (connect(server) for _ in range(5))
+        until(lambda: connections(server) == alone + 5)
+        closes.close()
+        reset(resets)
+        until(lambda: connections(server) == alone + 3)
+        silent = time.monotonic()
+        talker.sendall(b"hello\n")
+        for client in (listener, deaf):
+            assert heard(client, b"hello\n") == b"hello\n"
+        for _ in range(2):
+            assert heard(listener, b"are you there?\n")
+            listener.sendall(b"yes\n")
+            assert heard(talker, b"yes\n")
+            talker.sendall(b"good\n")
+            heard(listener, b"good\n")
+        until(lambda: connections(server) == alone + 2)  # the deaf one has gone
+        assert time.monotonic() - silent >= 3
+        for client in (talker, listener, deaf):
+            client.close()
+        until(lambda: connections(server) == alone)
+
+
+def test_a_tls_handshake_that_drips_is_ended_and_a_whole_one_is_served(tmp_path):
+    certificate, key = tmp_path / "certificate", tmp_path / "key"
+    command = [
+        "openssl",
+        "req",
+        "-x509",
+        "-newkey",
+        "ec",
+        "-pkeyopt",
+        "ec_paramgen_curve:P-256",
+        "-nodes",
+        "-days",
+        "2",
+    ]
+    files = ["-keyout", str(key), "-out", str(certificate), "-subj", "/CN=localhost"]
+    subprocess.run([*command, *files, "-addext", "subjectAltName=IP:127.0.0.1"], check=True, capture_output=True)
+    context = ssl.create_default_context(cafile=str(certificate))
+    with started(tmp_path, "tls_echo", str(certificate), str(key)) as server:
+        alone = connections(server)
+        dripping, begun = connect(server), time.monotonic()
+        others = [context.wrap_socket(connect(server), server_hostname="127.0.0.1") for _ in range(3)]
+        for client in others:
+            client.sendall(b"hello")
+            assert client.recv(10) == b"hello"
+        silent, spoke = others[2], time.monotonic()
+        others[0].close()
+        reset(others[1])
+        for byte in b"\x16\x03\x01\x02\x00" * 100:
+            dripping.settimeout(0.1)
+            try:
+                dripping.sendall(bytes([byte]))
+                if dripping.recv(1) == b"":
+                    break
+            except TimeoutError:
+                continue
+            except ConnectionError:
+                break
+        assert time.monotonic() - begun >= 2
+        until(lambda: "closed: handshake" in server.said())
+        with contextlib.suppress(ConnectionError, ssl.SSLError):
+            assert silent.recv(1) == b""
+        assert time.monotonic() - spoke >= 3
+        until(lambda: connections(server) == alone)
+        for client in (dripping, silent):
+            client.close()
+
+
+def test_a_websocket_lives_while_pings_are_answered(tmp_path):
+    with started(tmp_path, "websocket_trio") as server:
+        alone = connections(server)
+        key = b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n"
+        shake = b"GET / HTTP/1.1\r\nHost: h\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n" + key + b"\r\n"
+        mute, deaf, closes, resets = (connect(server) for _ in range(4))
+        begun = time.monotonic()
+        for client in (deaf, closes, resets):
+            client.sendall(shake)
+            assert heard(client, b"\r\n\r\n").startswith(b"HTTP/1.1 101")
+        closes.close()
+        reset(resets)
+
+        async def talk():
+            async with websockets.asyncio.client.connect(f"ws://{server.target}/", ping_interval=None) as websocket:
+                await websocket.send("hello")
+                assert await websocket.recv() == "hello"
+                await asyncio.to_thread(
+                    until, lambda: connections(server) == alone + 1
+                )  # the mute and the deaf have gone
+                assert time.monotonic() - begun >= 2
+                await asyncio.sleep(2)
+                await websocket.send("still here")
+                assert await websocket.recv() == "still here"
+
+        asyncio.run(talk())
+        until(lambda: connections(server) == alone)
+        for client in (mute, deaf):
+            client.close()
+
+
+def test_at_sigterm_the_idle_go_the_busy_are_answered_and_the_server_ends(tmp_path):
+    with started(tmp_path, "graceful_shutdown") as server:
+        alone = connections(server)
+        idle, busy, closes, resets = (connect(server) for _ in range(4))
+        until(lambda: connections(server) == alone + 4)
+        closes.close()
+        reset(resets)
+        until(lambda: connections(server) == alone + 2)
+        busy.sendall(b"question")
+        time.sleep(0.2)
+        os.kill(server.pid, signal.SIGTERM)
+        assert idle.recv(1) == b""
+        assert busy.recv(100) == b"QUESTION"
+        assert busy.recv(1) == b""
+        until(lambda: server.status is not None)
+        assert server.status == 0
+        assert "all have gone" in server.said()
+        for client in (idle, busy):
+            client.close()
+
+
+def test_prometheus_is_told_of_every_close(tmp_path):
+    metrics = free_port()
+    with started(tmp_path, "prometheus_metrics", str(metrics)) as server:
+        talker, silent, closes, resets = (connect(server) for _ in range(4))
+        closes.close()
+        reset(resets)
+        begun = time.monotonic()
+        while not select.select([silent], [], [], 0.5)[0]:
+            talker.sendall(b"x")
+            assert talker.recv(1) == b"x"
+        assert silent.recv(1) == b""
+        assert time.monotonic() - begun >= 1.9
+        with urllib.request.urlopen(f"http://127.0.0.1:{metrics}/metrics", timeout=PATIENCE) as page:
+            assert 'reaper_reaped_total{reason="idle"} 1.0' in page.read().decode().splitlines()
+        talker.close()
+        silent.close()
+
+
+def test_a_leaky_server_is_guarded_from_outside(tmp_path):
+    with started(tmp_path, "attach_leaky") as server:
+        talker, silent, closes, resets = (connect(server) for _ in range(4))
+        closes.close()
+        reset(resets)
+        silent.sendall(b"hello\n")
+        assert heard(silent, b"\n") == b"HELLO\n"
+        begun = time.monotonic()
+        while not select.select([silent], [], [], 0.5)[0]:
+            talker.sendall(b"x\n")
+            assert heard(talker, b"\n") == b"X\n"
+            assert time.monotonic() - begun < PATIENCE
+        assert silent.recv(1) == b""
+        assert time.monotonic() - begun >= 1.9
+        os.kill(server.pid, signal.SIGTERM)
+        until(lambda: server.status is not None)
+        assert server.status == 0
+        assert "closed" in server.said()
+        talker.close()
+        silent.close()
+
+
+def test_the_example_of_a_test_passes_and_fails_where_it_should(monkeypatch):
+    from examples import testing_my_server as example
+
+    example.test_a_silent_client_is_closed_after_its_timeout_and_at_most_a_tick_later()
+    example.test_a_client_that_speaks_every_20_seconds_stays()
+    monkeypatch.setattr(example, "IDLE", 15.0)
+    with pytest.raises(ExceptionGroup):
+        example.test_a_client_that_speaks_every_20_seconds_stays()
+
+
+def test_an_example_needs_nothing_of_this_checkout_but_reaper_and_is_short():
+    ours = {"scripts", "tests", "examples", "benchmarks", "loadgen", "server_example"}
+    for file in Path("examples").glob("*.py"):
+        text = file.read_text()
+        found = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Import | ast.ImportFrom)]
+        names = {name.name for node in found if isinstance(node, ast.Import) for name in node.names}
+        names |= {str(node.module) for node in found if isinstance(node, ast.ImportFrom)}
+        assert not {name.partition(".")[0] for name in names} & ours, file
+        assert len(text.splitlines()) <= 60, file
