@@ -323,6 +323,15 @@ def test_bad_arguments_are_refused_in_one_line(
     assert said in line
 
 
+def test_no_secret_of_a_uri_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "journal").mkdir()
+    for uri in ("what://key:secret@lake/log?token=secret", "hdfs://key:secret@lake:1/log?token=secret"):
+        assert run("--journal", tmp_path / "journal", "--to", uri) == 2
+        said = capsys.readouterr().err
+        assert "//lake" in said
+        assert "secret" not in said
+
+
 # ---- an object store ------------------------------------------------------------------------------------------------
 
 

@@ -7,6 +7,7 @@ by a rename where there is one, by a copy within the store and a deletion where 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable
 from contextlib import suppress
 from hashlib import blake2b
@@ -36,7 +37,7 @@ class Place:
     """
 
     def __init__(self, uri: str) -> None:
-        self.uri = uri
+        self.uri: str = without_secrets(uri)
         try:
             if "://" not in uri and not uri.startswith("file:"):
                 self.files: Any = fs.LocalFileSystem()
@@ -52,7 +53,8 @@ class Place:
                 raise FileNotFoundError(f"there is no {bucket}")
         except (*FAILURES, ValueError, NotImplementedError) as error:
             wanted = "a directory, or a URI with file, s3, gs, hdfs, viewfs or abfs that can be reached"
-            raise InvalidArgument(f"{uri!r} is not {wanted}: {one_line(error)}") from None
+            known = one_line(error).replace(uri, self.uri)
+            raise InvalidArgument(f"{self.uri!r} is not {wanted}: {known}") from None
 
     @property
     def local(self) -> Path | None:
@@ -108,6 +110,11 @@ def digest_of(read: Callable[[int], bytes]) -> bytes:
     while chunk := read(CHUNK):
         digest.update(chunk)
     return digest.digest()
+
+
+def without_secrets(uri: str) -> str:
+    """*uri* as it may be shown: without the name and password before its host, and without its options."""
+    return re.sub(r"(?<=//)[^/@]*@", "", uri).partition("?")[0]
 
 
 def one_line(error: BaseException) -> str:
