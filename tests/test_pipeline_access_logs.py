@@ -173,6 +173,17 @@ HOSTILE = {
 }
 
 
+def test_bad_lines_of_a_directory_of_logs_are_found_and_the_search_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs" / "a.log").write_text("good\nbad\n")
+    (tmp_path / "logs" / ".hidden").write_text("bad\n")
+    assert examples([tmp_path / "logs"], ["bad"]) == ["a.log line 2: 'bad'"]
+    monkeypatch.setattr("reaper.pipeline.advise.access_logs._SEARCHED", 5)
+    assert examples([tmp_path / "logs"], ["bad"]) == ["'bad'"]
+
+
 @pytest.mark.spark
 @pytest.mark.slow
 @pytest.mark.parametrize("name", LOGS)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -144,6 +146,45 @@ def test_rows_that_were_lost_after_the_last_stream_was_begun_count(good: Path) -
     rewrite(only(good), lambda table: with_metadata(table, dropped_before="2", dropped="7"))
     found = check([good], now_ns=WALL)
     assert (found.dropped_rows, [run.whole for run in found.runs]) == (7, [False])
+
+
+def test_a_directory_that_is_linked_into_a_journal_is_read_once(good: Path, tmp_path: Path) -> None:
+    with journal(tmp_path / "elsewhere", 4) as other:
+        other.open(S, 5000, "echo")
+    for name in ("linked", "again"):
+        (good / name).symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "elsewhere" / "back").symlink_to(good)
+    found = check([good], now_ns=WALL)
+    assert ([run.writer for run in found.runs], found.quarantined) == ([3, 4], [])
+
+
+def test_a_directory_that_cannot_be_read_is_no_empty_one(good: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (good / "closed").mkdir()
+    scan = os.scandir
+
+    def denied(path: str) -> Any:
+        if str(path).endswith("closed"):
+            raise PermissionError(13, "Permission denied", path)
+        return scan(path)
+
+    monkeypatch.setattr(os, "scandir", denied)
+    with pytest.raises(PermissionError, match="closed"):
+        check([good], now_ns=WALL)
+
+
+def test_a_file_that_gets_its_name_while_the_directory_is_listed_stops_nothing(
+    good: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (good / ".growing.arrows").write_bytes(b"")
+    status = Path.stat
+
+    def gone(self: Path, **options: Any) -> Any:
+        if self.name == ".growing.arrows":
+            raise FileNotFoundError(2, "No such file or directory", str(self))
+        return status(self, **options)
+
+    monkeypatch.setattr(Path, "stat", gone)
+    assert len(check([good], now_ns=WALL).files) == 1
 
 
 def test_files_of_version_1_without_metadata_read_on(good: Path) -> None:

@@ -10,6 +10,7 @@ import os
 import re
 import shutil
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -61,13 +62,29 @@ def is_pattern(where: Place) -> bool:
 
 
 def files_below(directory: Place) -> Iterator[tuple[Place, tuple[str, ...], int]]:
-    """Every file below *directory*, hidden ones too: where, the names that lead to it, its size. In no order."""
+    """Every file below *directory*, hidden ones too: where, the names that lead to it, its size. In no order.
+
+    Links to directories are followed, into each directory once.
+
+    Raises:
+        OSError: a directory cannot be read: what is in it would be missing without a sign.
+    """
     if isinstance(directory, Remote):
         yield from directory.files()
         return
-    for path in directory.rglob("*"):
-        if path.is_file():
-            yield path, path.relative_to(directory).parts, path.stat().st_size
+    entered = {os.path.realpath(directory)}
+    for root, below, names in os.walk(directory, onerror=_fail, followlinks=True):
+        real = {os.path.realpath(os.path.join(root, name)): name for name in sorted(below, reverse=True)}
+        below[:] = [name for path, name in real.items() if path not in entered]
+        entered |= real.keys()
+        for name in names:
+            path = Path(root, name)
+            with suppress(FileNotFoundError):  # it got another name, or was deleted, since it was listed
+                yield path, path.relative_to(directory).parts, path.stat().st_size
+
+
+def _fail(error: OSError) -> None:
+    raise error
 
 
 def size_of(where: Place) -> int:

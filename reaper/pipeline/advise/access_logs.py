@@ -9,7 +9,7 @@ next; one beyond the timeout in force cannot have been on one connection, so the
 from __future__ import annotations
 
 import gzip
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from pyspark.sql import Column, DataFrame, SparkSession, Window
@@ -138,7 +138,8 @@ def read_requests(spark: SparkSession, name: str, paths: list[Place]) -> Request
 def examples(paths: Iterable[Place], lines: list[str]) -> list[str]:
     """Where each of *lines* first stands in *paths*, and how it begins. Beyond `_SEARCHED` bytes: how it begins."""
     left, found, searched = list(dict.fromkeys(lines)), [], 0
-    for path in paths:
+    files = (below for path in paths for below in (_logs_in(path) if path.is_dir() else [path]))
+    for path in files:
         if not left:
             break
         with open_file(path) as stored, gzip.open(stored) if path.suffix == ".gz" else stored as file:
@@ -152,6 +153,12 @@ def examples(paths: Iterable[Place], lines: list[str]) -> list[str]:
                     if not left:
                         break
     return found + [repr(text[:SHOWN_CHARACTERS]) for text in left]
+
+
+def _logs_in(directory: Place) -> Iterator[Place]:
+    """The files in *directory* that Spark reads when it is named."""
+    found: list[Place] = list(directory.iterdir())
+    return (path for path in sorted(found, key=str) if not path.name.startswith((".", "_")) and path.is_file())
 
 
 def silences(requests: DataFrame, timeout_ns: int) -> DataFrame:
