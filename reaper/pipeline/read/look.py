@@ -65,10 +65,10 @@ def _count(spark: SparkSession, known: Mapping[str, Place], checksums: bool) -> 
             F.shiftright("conn", SEQUENCE_BITS).alias("writer"),
         )
         .agg(
-            F.count(F.lit(1)).alias("rows"),
+            F.count(F.lit(1)).alias("count_all"),
             *(column for name in COUNTED for column in least_and_most(name)),
-            F.max(F.try_add("t", "wall_offset_ns")).alias("ended"),
-            F.count(F.when(stall, 1)).alias("endless"),
+            F.max(F.try_add("t", "wall_offset_ns")).alias("ended_max"),
+            F.count(F.when(stall, 1)).alias("endless_sum"),
             *also,
         )
     )
@@ -76,17 +76,7 @@ def _count(spark: SparkSession, known: Mapping[str, Place], checksums: bool) -> 
     with _few_partitions(spark):
         rows = counted.toArrow().to_pylist()
     for row in rows:
-        found.setdefault(known[_name(unquote(row["path"]))], []).append(
-            Tally(
-                kind=row["kind"],
-                listener=row["listener"],
-                writer=row["writer"],
-                rows=row["rows"],
-                values={name: (row[f"{name}_count"], row[f"{name}_min"], row[f"{name}_max"]) for name in COUNTED},
-                ended=row["ended"],
-                endless=row["endless"],
-            )
-        )
+        found.setdefault(known[_name(unquote(row["path"]))], []).append(Tally.of(row))
     return found
 
 

@@ -7,8 +7,9 @@ here once, whoever counted.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -45,6 +46,19 @@ class Tally:
     """Unix time in ns of the latest row; None: no row knows it."""
     endless: int
     """Stalls without their length."""
+
+    @classmethod
+    def of(cls, row: Mapping[str, Any]) -> Tally:
+        """From a row of counts, named as pyarrow names them."""
+        return cls(
+            kind=row["kind"],
+            listener=row["listener"],
+            writer=row["writer"],
+            rows=row["count_all"],
+            values={name: (row[f"{name}_count"], row[f"{name}_min"], row[f"{name}_max"]) for name in COUNTED},
+            ended=row["ended_max"],
+            endless=row["endless_sum"] or 0,
+        )
 
 
 @dataclass(slots=True)
@@ -155,15 +169,4 @@ def _count(table: pa.Table) -> list[Tally]:
     groups = counted.group_by(["kind", "listener", "writer"], use_threads=False).aggregate(
         [*asked, ("ended", "max"), ("endless", "sum"), ([], "count_all")]
     )
-    return [
-        Tally(
-            kind=row["kind"],
-            listener=row["listener"],
-            writer=row["writer"],
-            rows=row["count_all"],
-            values={name: (row[f"{name}_count"], row[f"{name}_min"], row[f"{name}_max"]) for name in COUNTED},
-            ended=row["ended_max"],
-            endless=row["endless_sum"] or 0,
-        )
-        for row in groups.to_pylist()
-    ]
+    return [Tally.of(row) for row in groups.to_pylist()]
