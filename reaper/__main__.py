@@ -18,6 +18,8 @@ from typing import Any
 from .config.command import add_commands
 from .config.flags import Parser, add_completion, add_version
 from .errors import NotInstalled
+from .journal.command import ABOUT as ABOUT_JOURNAL
+from .journal.command import add_commands as add_journal
 from .top.command import add_commands as add_top
 
 
@@ -62,6 +64,10 @@ def make_parser(name: str, *, pipeline: bool) -> Parser:
     except NotInstalled as error:  # another system than Linux
         _refuse(commands, "attach", error)
     add_top(commands)
+    journal = commands.add_parser(
+        "journal", help=ABOUT_JOURNAL[0].lower() + ABOUT_JOURNAL[1:-1], description=ABOUT_JOURNAL
+    )
+    add_journal(journal.add_subparsers(required=True, metavar="COMMAND"))
     summary = "questions to journals and access logs, answered with Spark"
     inner = commands.add_parser("pipeline", help=summary, description=summary)
     if pipeline:

@@ -72,7 +72,7 @@ def test_a_shell_completes_every_command(capsys: pytest.CaptureFixture[str]) -> 
     pytest.importorskip("shtab")
     assert main(["completion", "bash"]) == 0
     script = capsys.readouterr().out
-    assert {"check", "attach", "pipeline", "completion"} <= set(re.findall(r"[a-z]+", script))
+    assert {"check", "attach", "top", "journal", "pipeline", "completion"} <= set(re.findall(r"[a-z]+", script))
     assert "--min-in-rate" in script
     assert "--client" in script  # of `pipeline audit`
     assert subprocess.run(["bash", "-n"], input=script, text=True).returncode == 0
@@ -179,6 +179,7 @@ def test_without_any_other_package_it_does(installed: Installed, command: list[s
 @pytest.mark.parametrize(
     ("command", "said"),
     [
+        (["reaper", "journal", "ship", "--journal", ".", "--to", "x"], "pip install 'idle-reaper[journal]'"),
         (["reaper", "pipeline", "audit"], "pip install 'idle-reaper[pipeline]'"),
         (["python", "-m", "reaper.pipeline", "audit"], "pip install 'idle-reaper[pipeline]'"),
         (["reaper", "attach", "--pid", "1", "--idle", "5m"], "pip install 'idle-reaper[attach]'"),

@@ -17,23 +17,32 @@ from threading import Event
 from typing import TYPE_CHECKING, Any
 
 from ..config.durations import parse_duration
-from ..config.flags import Parser
-from ..errors import InvalidArgument, ReaperError
+from ..config.flags import Parser, add_version
+from ..errors import InvalidArgument, ReaperError, needs
 
 if TYPE_CHECKING:
     from .ship import Shipped
 
+ABOUT = "What becomes of a journal's files."
 LONGEST_PAUSE = 60.0
 """Seconds between two tries of a place that fails, at most; more where `--every` is more."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status."""
-    parser = Parser(prog="python -m reaper.journal", description="What becomes of a journal's files.")
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    parser = Parser(prog="python -m reaper.journal", description=ABOUT)
+    add_version(parser)
+    add_commands(parser.add_subparsers(required=True, metavar="COMMAND"))
+    arguments = parser.parse_args(argv)
+    status: int = arguments.run(arguments)
+    return status
+
+
+def add_commands(commands: Any) -> None:
+    """Add `ship` to *commands*, argparse's subparsers; it sets `run` to what runs it."""
     text = "Bring finished files to where they are read: whole, once, and deleted here after they arrived."
     ship = commands.add_parser("ship", help=text, description=text)
-    ship.set_defaults(run=_ship, prog=ship.prog)
+    ship.set_defaults(run=_run, prog=ship.prog)
     ship.add_argument("--journal", type=Path, required=True, metavar="DIR", help="the journal of this machine")
     ship.add_argument(
         "--to", required=True, metavar="URI|DIR", help="a directory here, or file:, s3:, gs:, hdfs:, viewfs: or abfs:"
@@ -45,13 +54,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     ship.add_argument("--keep", action="store_true", help="delete nothing here")
     ship.add_argument("--json", action="store_true", help="print the summary as JSON")
     ship.add_argument("--quiet", action="store_true", help="no progress on stderr")
-    arguments = parser.parse_args(argv)
+
+
+def _run(arguments: argparse.Namespace) -> int:
     try:
-        status: int = arguments.run(arguments)
+        return _ship(arguments)
     except (ReaperError, ImportError) as error:
         print(f"{arguments.prog}: {error}", file=sys.stderr)
         return 2
-    return status
 
 
 def _seconds(text: str) -> float:
@@ -65,8 +75,9 @@ def _seconds(text: str) -> float:
 
 
 def _ship(arguments: argparse.Namespace) -> int:
-    from .places import Place, one_line
-    from .ship import Shipper, exclusively
+    with needs("this", "idle-reaper[journal]"):
+        from .places import Place, one_line
+        from .ship import Shipper, exclusively
 
     journal: Path = arguments.journal
     if not journal.is_dir():
