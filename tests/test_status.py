@@ -5,11 +5,13 @@ from __future__ import annotations
 import http.client
 import json
 import socket
+import subprocess
+import sys
 
 import pytest
 import trio
 import trio.testing
-from server_process import PATIENCE, server, wait_until
+from server_process import PATIENCE, ROOT, server, wait_until
 
 from reaper.core.census import STEP, count, places, upcoming
 from reaper.core.reaper import IdleReaper
@@ -103,6 +105,20 @@ async def test_a_survey_says_who_is_connected_in_which_phase_and_what_is_due(aut
 
 
 @pytest.mark.trio
+async def test_every_key_of_the_document_is_on_the_page(autojump_clock):
+    page = (ROOT / "docs" / "production.md").read_text().partition("## The status document")[2]
+    pressure = Pressure(Limits(connections=4))
+    pressure.judge(Reading(connections=3))
+    async with open_reaper() as r:
+        with r.watch(None, 30):
+            await trio.sleep(3)
+            found = await survey_of(r, pressure)
+    inner = [found["loop"], found["lateness"], found["pressure"], found["phases"][0], found["due_next"][0]]
+    keys = set().union({"schema", "server", "workers", "missing"}, found, *inner) - {"connections"}
+    assert not [key for key in keys if f"`{key}`" not in page]
+
+
+@pytest.mark.trio
 async def test_bad_requests_get_an_error_and_a_slow_or_lost_client_ends_nothing():
     async def page() -> tuple[str, bytes]:
         return "text/plain", b"hello"
@@ -182,11 +198,6 @@ def _leases(address: tuple[str, int]) -> dict[str, int]:
 
 @pytest.mark.slow
 def test_an_address_that_cannot_be_had_for_the_status_is_one_line_and_status_2() -> None:
-    import subprocess
-    import sys
-
-    from server_process import ROOT
-
     for address in ("nonsense", "127.0.0.1:70000", "192.0.2.1:1"):
         command = [sys.executable, "-m", "server_example", "echo", "--port", "0", "--status", address]
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE)

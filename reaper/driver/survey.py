@@ -18,6 +18,7 @@ from ..metrics import BOUNDS, LoopStatistics
 from ..policy.pressure import Pressure
 from ..status import IDLE_BOUNDS
 from .driver import Driver
+from .watched import Ward
 
 IN_FLIGHT = "in_flight"
 """The phase of a connection that cannot expire now."""
@@ -31,15 +32,18 @@ def survey(
 ) -> Generator[None, None, dict[str, Any]]:
     """The report of this process, as JSON knows it. Let the loop run between the steps."""
     now = driver.now()
+    never = driver.core._never
 
     def phase(lease: Lease) -> str | None:
-        ward = driver.ward_of(lease.uid)
+        uid, slot = lease.uid, lease._chunk.slot
+        ward = uid if isinstance(uid, Ward) else driver.ward_of(uid)
         if ward is None:
             return None  # a limit, or a timer of the server's
-        if lease.suspended:
+        if slot.epoch is never:
             return IN_FLIGHT
         exact = getattr(ward, "phase", None)  # a guarded connection knows better than its lease
-        return lease.reason if exact is None else str(exact().value)
+        reason: str = slot.key[1] if exact is None else exact().value
+        return reason
 
     counts = yield from count(driver.core, now, phase, IDLE_BOUNDS)
     yield
