@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import functools
 import os
@@ -469,6 +470,22 @@ def test_rows_lost_after_the_last_stream_are_told_by_a_file_of_their_own(tmp_pat
     (row,) = pq.read_table(last).to_pylist()
     assert (row["kind"], row["reason"], row["n"]) == ("config", "dropped", 3)
     assert row["conn"] == journal._self_id
+
+
+def test_rows_lost_on_a_disk_that_stays_full_are_told_by_the_name_of_a_file_without_a_byte(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal = make(tmp_path, queue_rows=2)
+    for t in range(5):
+        journal.open(t, 1)
+
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("reaper.journal.files.pa.ipc.new_stream", full)
+    assert journal.close().dropped == 5
+    marks = list(tmp_path.glob("*.parquet"))
+    assert [(path.name.rpartition("-lost-")[2], path.stat().st_size) for path in marks] == [("5.parquet", 0)]
 
 
 def test_rows_lost_while_a_stream_grows_stand_in_its_file_also_after_a_kill(tmp_path: Path) -> None:

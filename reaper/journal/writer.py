@@ -12,6 +12,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -127,6 +128,8 @@ class Writer:
                 if self._lost + self._refused() > self._told:
                     self._guard(self._speak, DROPPED)
                     self._guard(self._rotate)
+                if (lost := self._lost + self._refused()) > self._told:
+                    self._mark(lost)
             finally:
                 self._lock.release()
         lost = self._lost + self._refused()
@@ -171,6 +174,18 @@ class Writer:
         if not self._guard(self._speak, reason):
             self._retry_at = time.monotonic() + RETRY_MOST
 
+    def _mark(self, lost: int) -> None:
+        """Leave a file without a byte, whose name says how much was *lost*: on a full disk there is room for a name.
+
+        It is no Parquet file, so a reader puts it aside by that name.
+        """
+        with suppress(OSError):
+            (self._directory / f"{self._stem(self._serial + 1)}-lost-{lost}.parquet").touch()
+
+    def _stem(self, serial: int) -> str:
+        run, writer = self._metadata["run"], int(self._metadata["writer"])
+        return f"reaper-{self._wall_ns() // 10**9:010d}-w{writer:07d}-{run}-{serial:06d}"
+
     def _speak(self, reason: str) -> None:
         lost = self._lost + self._refused() if reason == DROPPED else None
         own = int(self._metadata["first_conn"])
@@ -211,8 +226,7 @@ class Writer:
         if self._stream is None:
             self._directory.mkdir(parents=True, exist_ok=True)
             self._serial += 1
-            run, writer = self._metadata["run"], int(self._metadata["writer"])
-            stem = f"reaper-{self._wall_ns() // 10**9:010d}-w{writer:07d}-{run}-{self._serial:06d}"
+            stem = self._stem(self._serial)
             dropped = str(self._lost + self._refused())
             known = {"serial": str(self._serial), "dropped_before": dropped, "dropped_earlier": str(self._told)}
             self._stream = Stream(self._directory, stem, {**self._metadata, **known})
