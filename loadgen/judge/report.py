@@ -126,7 +126,7 @@ def build_report(
         "journal_dropped": sum(outcome.counters.journal_dropped for outcome in outcomes),
         "elapsed_s": elapsed,
     }
-    broken = [*verdict.reasons(law), *_unanswered(outcomes)]
+    broken = [*verdict.reasons(law), *_unanswered(outcomes, config.get("protocol", ""))]
     if observation.because is not None:
         broken.insert(0, observation.because)
     if not observation.partial:
@@ -142,13 +142,17 @@ def build_report(
     return report
 
 
-def _unanswered(outcomes: Sequence[Outcome]) -> list[str]:
+def _unanswered(outcomes: Sequence[Outcome], protocol: str) -> list[str]:
     """The reason to fail a server that does not answer; an answer that never came proves that nothing was read."""
     counters = [outcome.counters for outcome in outcomes]
     unanswered = sum(each.unanswered for each in counters)
     if unanswered <= OWN_LAG_SHARE * sum(each.established + each.reconnected for each in counters):
         return []
-    return [f"{unanswered:,} connections unanswered: they asked and never got an answer"]
+    what = f"{unanswered:,} connections unanswered: they asked and never got an answer"
+    if any(each.answered for each in counters):
+        return [what]
+    others = "raw, or echo" if protocol == "http" else "raw, or http"
+    return [f"{what}; if the server speaks another protocol, give --protocol {others}"]
 
 
 def held_rates(plan: Plan, observation: Observation) -> dict[str, float | None]:

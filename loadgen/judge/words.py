@@ -99,6 +99,9 @@ def headline(report: dict[str, Any]) -> str:
         and not report["loadgen"]["processes_lost"]
     ):
         return f"FAIL: {report['reasons'][0].partition(': ')[0]}"  # it was ended early, and this is why
+    unanswered = report["connections"]["unanswered"]
+    if verdict == "fail" and unanswered and not report["actions"]["answered"]:
+        return f"FAIL: {unanswered:,} connections unanswered, and none was answered"
     bad = [f"{reaps[name]:,} {name}" for name in BAD if reaps[name]]
     failed = report["connections"]["failed"]
     if failed:
