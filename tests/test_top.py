@@ -193,11 +193,15 @@ def test_in_a_pipe_it_prints_one_picture_of_a_real_server_and_ends() -> None:
         assert max(map(len, done.stdout.splitlines())) <= 80
         document = json.loads(top("--connect", url, "--json").stdout)
         assert sum(each["connections"] for each in document["workers"]) in (20, 21)  # its own may be one of them
+        for path in ("/sleep?s=100", "/"):
+            clients.append(socket.create_connection(process.address, timeout=PATIENCE))
+            clients[-1].sendall(f"GET {path} HTTP/1.1\r\nHost: a\r\n\r\n".encode())
+        assert clients[-1].recv(1000)
         from_outside = top("--pid", str(process.pid), "--json")
         if "Operation not permitted" not in from_outside.stderr:
             (seen,) = json.loads(from_outside.stdout)["workers"]
-            assert seen["connections"] == 20
-            assert seen["phases"][0]["phase"] == "client's first byte"
+            found = {row["phase"]: row["connections"] for row in seen["phases"]}
+            assert found == {"first byte": 20, "server": 1, "client": 1}
             shown = top("--pid", str(process.pid)).stdout
             assert "silent longest" in shown
         for client in clients:
@@ -210,15 +214,17 @@ def test_in_a_pipe_it_prints_one_picture_of_a_real_server_and_ends() -> None:
 def test_what_a_connection_waits_for_is_told_from_the_kernels_stamps():
     class Seen:
         queued = unread = 0
-        received, received_ago, sent_ago = 10, 5.0, 4.0
+        received, acked, received_ago, sent_ago = 10, 10, 5.0, 4.0
 
     seen = Seen()
     assert _phase_of(seen) == "client"
     seen.received_ago = 3.0
-    assert _phase_of(seen) == "server's answer"
+    assert _phase_of(seen) == "server"
+    seen.received_ago, seen.acked = 5.0, 0
+    assert _phase_of(seen) == "server"
     seen.received = 0
-    assert _phase_of(seen) == "client's first byte"
+    assert _phase_of(seen) == "first byte"
     seen.unread = 1
-    assert _phase_of(seen) == "server to read"
+    assert _phase_of(seen) == "not read"
     seen.queued = 1
-    assert _phase_of(seen) == "client to take data"
+    assert _phase_of(seen) == "not taken"
