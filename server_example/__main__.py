@@ -12,20 +12,26 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from reaper.config import ReaperConfig
-from reaper.config.flags import Parser, add_settings, settings
+from reaper.config.flags import Parser, add_settings, add_version, settings
 from reaper.config.reload import applied
-from reaper.errors import ConfigError
+from reaper.errors import ConfigError, NotInstalled, needs
 from reaper.journal import Journal
 from reaper.logs import configure
-from reaper.trio import journal_clock
 
-from . import echo, http
-from .listening import Listening, beside
-from .planning import CannotFit, descriptors, plan
-from .saying import say, speak
-from .status import Board
-from .tls import tls_context
-from .workers import Serve, Supervisor, Worker
+try:
+    with needs("server_example", "idle-reaper[http]"):
+        from reaper.trio import journal_clock
+
+        from . import echo, http
+        from .listening import Listening, beside
+        from .planning import CannotFit, descriptors, plan
+        from .saying import say, speak
+        from .status import Board
+        from .tls import tls_context
+        from .workers import Serve, Supervisor, Worker
+except NotInstalled as error:
+    print(error, file=sys.stderr)
+    raise SystemExit(2) from None
 
 SERVERS = {"echo": "sends back what comes", "http": "speaks HTTP/1.1 and limits every kind of idleness"}
 
@@ -33,6 +39,7 @@ SERVERS = {"echo": "sends back what comes", "http": "speaks HTTP/1.1 and limits 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit status: 0 good, 1 a worker failed, 2 bad arguments."""
     parser = Parser(prog="python -m server_example", description="Example servers with the idle reaper embedded.")
+    add_version(parser)
     commands = parser.add_subparsers(required=True, metavar="echo|http", dest="kind")
     for name, does in SERVERS.items():
         command = commands.add_parser(name, help=f"a server that {does}", description=f"A TCP server that {does}.")

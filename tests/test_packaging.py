@@ -204,6 +204,16 @@ def test_a_command_that_lacks_a_package_says_so_in_one_line(
 
 
 @pytest.mark.slow
+def test_the_example_server_of_a_checkout_says_in_one_line_what_it_lacks(installed: Installed) -> None:
+    command = [installed.bin / "python", "-m", "server_example", "echo"]
+    done = subprocess.run(
+        command, cwd=installed.unpacked, env=installed.environment(lent=False), capture_output=True, text=True
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "reaper.trio needs trio: pip install 'idle-reaper[trio]'\n"
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("door", "package"),
     [
