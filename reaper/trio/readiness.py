@@ -7,7 +7,7 @@ sockets are readable in one pass: 4,800 of them that echo take 80 ms, in which n
 from __future__ import annotations
 
 import select
-from collections.abc import Sized
+from collections.abc import Awaitable, Sized
 from typing import NoReturn
 
 import trio
@@ -37,15 +37,17 @@ class Readiness:
         self._registered: set[int] = set()
         self._ended = False
 
-    async def wait(self, fd: int) -> None:
+    def wait(self, fd: int) -> Awaitable[None]:
         """Return when there is something to read on *fd*, or perhaps is, or it is `closing`.
 
         Raises:
             trio.BusyResourceError: another task waits for it.
         """
         if self._ended or len(self._connections) <= FEW:
-            await trio.lowlevel.wait_readable(fd)
-            return
+            return trio.lowlevel.wait_readable(fd)
+        return self._wait(fd)
+
+    async def _wait(self, fd: int) -> None:
         waiting = self._waiting
         if fd in waiting:
             raise trio.BusyResourceError("another task is receiving on this stream")
