@@ -129,8 +129,8 @@ def test_a_server_that_does_not_start_is_an_error_and_the_others_are_ended(tmp_p
         pytest.MonkeyPatch.context() as patch,
         pytest.raises(RuntimeError, match="broken does not serve"),
     ):
-        patch.setitem(kinds, "broken", broken)
-        patch.setitem(kinds, "good", good)
+        patch.setitem(servers_process.ALL_KINDS, "broken", broken)
+        patch.setitem(servers_process.ALL_KINDS, "good", good)
         with servers_process.running(["good"], 10, tmp_path) as servers_up:
             started.append(servers_up["good"].dial())
             with servers_process.running(["broken"], 10, tmp_path):
