@@ -10,6 +10,7 @@ import os
 import signal
 import subprocess
 import sys
+import textwrap
 from contextlib import suppress
 from pathlib import Path
 
@@ -64,7 +65,7 @@ def described(plan: Plan, parked: bool) -> list[str]:
     return [
         f"{plan.connections:,} connections, about {minutes}, {gib(plan.memory(parked))} of memory (kernel included)",
         f"server: {plan.workers} workers, {kind}; timeout {plan.timeout} s, tick {TICK}",
-        f"clients: {plan.generators} processes or more, {plan.mix}",
+        f"clients: at least {plan.generators} process{'es' if plan.generators > 1 else ''}, {plan.mix}",
         f"one more worker takes {WORKER_BYTES >> 20} MiB, one more process of clients {CLIENTS_BYTES >> 20} MiB",
     ]
 
@@ -85,7 +86,7 @@ def run(plan: Plan, parked: bool, out: Path) -> int:
             + f"--tick {TICK} --duration {plan.duration}s --mix {plan.mix}".split()
             + ["--report", str(out / "report.json"), "--png", str(out / "lateness.png")]
         )
-    print(f"3. {server.said().splitlines()[-1]}")
+    print(textwrap.fill(f"3. {server.said().splitlines()[-1]}", 79, subsequent_indent="   "))
     if server.status:
         print(f"the server ended with status {server.status}", file=sys.stderr)
     if status in (0, 1, INTERRUPTED) and (out / "report.json").exists():
