@@ -29,7 +29,8 @@ class Guard:
         idle, first_byte, max_age, write, min_in_rate, min_in_grace, even_unanswered: See `Limits`. Seconds.
         tick: Seconds, > 0: a silent connection is shut down at most one tick late.
         jitter, reaps_per_second: See `Watch`.
-        on: Told every event; called within `advance`, or by the thread; must not raise.
+        on: Told every event; called within `advance`, `add` or by the thread, while the guard's lock is held, which
+            is not reentrant: it must not call this guard (that would wait for ever), and must not raise.
         clock: Seconds, monotonic.
     Raises:
         InvalidArgument: by name and value; no limit is on.
