@@ -19,9 +19,12 @@ import time
 import tomllib
 import zipfile
 from collections.abc import Iterator
+from importlib import metadata
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 import reaper
 from reaper.__main__ import main
@@ -65,6 +68,23 @@ def test_what_is_installed_for_everything_is_what_the_single_extras_install() ->
         return found
 
     assert packages("all") == set().union(*(packages(extra) for extra in extras if extra not in ("all", "dev", "docs")))
+
+
+def test_the_pinned_versions_agree_with_each_other() -> None:
+    """pip refuses all of them otherwise: on a fresh machine `make` would install nothing."""
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    pins = {
+        canonicalize_name(name): version for name, _, version in (line.partition("==") for line in lines) if version
+    }
+    wrong = []
+    for found in metadata.distributions():
+        if canonicalize_name(found.metadata["Name"]) in pins:
+            for needed in map(Requirement, found.requires or ()):
+                pin = pins.get(canonicalize_name(needed.name))
+                applies = needed.marker is None or needed.marker.evaluate({"extra": ""})
+                if pin and applies and not needed.specifier.contains(pin, prereleases=True):
+                    wrong.append(f"{found.metadata['Name']} needs {needed}, pinned is {pin}")
+    assert wrong == []
 
 
 @pytest.mark.slow
