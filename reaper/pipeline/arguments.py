@@ -80,13 +80,16 @@ def show(arguments: argparse.Namespace, summary: object, text: str) -> None:
 
 
 def require(wanted: Sequence[Place]) -> None:
-    """Make sure that each of *wanted* that lies on this machine exists: before Spark is started.
+    """Before Spark is started: each of *wanted* that lies on this machine exists, each name node that is named listens.
 
     Raises:
-        Fault: one does not.
+        Fault: one does not exist.
+        OSError: one does not listen.
     """
     for where in wanted:
-        if not isinstance(where, Remote) and not where.exists():
+        if isinstance(where, Remote):
+            hadoop.knock(where)
+        elif not where.exists():
             raise Fault(f"no such file or directory: {where}")
 
 

@@ -7,6 +7,8 @@ OSError of one line. They are reached once a session has started; not through Sp
 from __future__ import annotations
 
 import io
+import re
+import socket
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as TooLate
@@ -19,6 +21,9 @@ T = TypeVar("T")
 
 PATIENCE_S = 20.0
 """How long a file system may take to answer for the first time. Hadoop itself tries a dead name node for 15 minutes."""
+
+KNOCK_S = 10.0
+"""How long a name node may take to accept a connection."""
 
 _IMPATIENT = {
     "ipc.client.connect.timeout": "5000",
@@ -251,6 +256,21 @@ class _Reader(io.RawIOBase):
             with suppress(Exception):
                 self._stream.close()
         super().close()
+
+
+def knock(where: Remote) -> None:
+    """Make sure that the name node listens which *where* names by its port: before Spark is started, in no time.
+
+    Raises:
+        Unreachable: it does not. One that is named without a port is left to `reach`.
+    """
+    found = re.match(r"hdfs://(?:[^/@]*@)?(\[[^\]]+\]|[^/:]+):(\d{1,5})(?:/|$)", where.uri, re.IGNORECASE)
+    if found is None:
+        return
+    try:
+        socket.create_connection((found[1].strip("[]"), int(found[2])), KNOCK_S).close()
+    except (OSError, OverflowError) as error:
+        raise Unreachable(f"{where} cannot be reached: {error}") from None
 
 
 def reach(wanted: Iterable[Remote]) -> None:
