@@ -48,8 +48,6 @@ NAVIGATION = {
         "docs/pipeline",
         "docs/pipeline-live",
         "docs/what-if",
-        "docs/pipeline-live",
-        "docs/what-if",
         "docs/reference/index",
     ],
     "Background": [
