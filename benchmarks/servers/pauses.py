@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import multiprocessing
 import resource
 import select
@@ -215,7 +216,7 @@ async def tasks(count: int, idle: float) -> dict[str, dict[str, float]]:
             with r.watch(None, idle=600) as connection:
                 watched.append(connection)
                 living += 1
-                await trio.sleep(10**6)  # not sleep_forever: what follows is reached, for a reap is swallowed
+                await trio.sleep(math.inf)  # not sleep_forever: a reap is swallowed
             living -= 1
 
         for index in range(count):
