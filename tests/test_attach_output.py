@@ -79,6 +79,24 @@ def test_an_output_that_is_never_read_is_given_up_and_says_how_much_is_lost(pipe
     assert lost >= 3000 - 4096 / 12 - 2
 
 
+def test_what_was_dropped_is_lost_when_the_line_that_says_so_is_lost(pipe) -> None:
+    output = Output(pipe[1], most=10_000)
+    for number in range(1500):
+        output.line(f"line {number:06d}")
+    assert os.read(pipe[0], 4096)
+    until(lambda: _accepts(output), "room")
+    dropped = output.dropped
+    assert dropped > 0
+    lost = output.close(patience=0.1)
+    assert lost > dropped
+
+
+def _accepts(output: Output) -> bool:
+    before = output.dropped
+    output.line("line again.")
+    return output.dropped == before
+
+
 def test_an_output_whose_reader_has_gone_is_a_broken_pipe(pipe) -> None:
     output = Output(pipe[1])
     os.close(pipe[0])

@@ -37,7 +37,7 @@ class Output:
         self._descriptor = descriptor
         self._said = said
         self._most = most
-        self._waiting: deque[bytes] = deque()
+        self._waiting: deque[tuple[bytes, int]] = deque()  # a line, or what stands for so many that were dropped
         self._bytes = 0
         self._unsaid = 0
         self.dropped: int = 0
@@ -65,9 +65,8 @@ class Output:
                 self._unsaid += 1
                 return len(text)
             if self._unsaid:
-                self._put((self._said(self._unsaid) + "\n").encode())
-                self._unsaid = 0
-            self._put(data)
+                self._say()
+            self._put(data, 1)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="reaper.attach.output", daemon=True)
                 self._thread.start()
@@ -93,16 +92,20 @@ class Output:
         """
         with self._changed:
             if self._unsaid and not self._broken:
-                self._put((self._said(self._unsaid) + "\n").encode())
+                self._say()
             self._closing = True
             self._changed.notify()
         if self._thread is not None:
             self._thread.join(patience)
         with self._changed:
-            return 0 if self._broken else len(self._waiting) + (self._unsaid if self._waiting else 0)
+            return 0 if self._broken else sum(lines for _, lines in self._waiting)
 
-    def _put(self, data: bytes) -> None:
-        self._waiting.append(data)
+    def _say(self) -> None:
+        self._put((self._said(self._unsaid) + "\n").encode(), self._unsaid)
+        self._unsaid = 0
+
+    def _put(self, data: bytes, lines: int) -> None:
+        self._waiting.append((data, lines))
         self._bytes += len(data)
 
     def _run(self) -> None:
@@ -112,7 +115,7 @@ class Output:
                     if self._closing:
                         return
                     self._changed.wait()
-                data = self._waiting[0]
+                data = self._waiting[0][0]
             try:
                 while data:
                     data = data[os.write(self._descriptor, data) :]
@@ -122,4 +125,4 @@ class Output:
                     self._waiting.clear()
                 return
             with self._changed:
-                self._bytes -= len(self._waiting.popleft())
+                self._bytes -= len(self._waiting.popleft()[0])
