@@ -162,10 +162,10 @@ def test_what_is_no_duration_is_refused(text: str) -> None:
 
 
 @given(st.floats(1e-6, 1e6))
-def test_a_printed_duration_is_within_half_a_percent(value: float) -> None:
+def test_a_printed_duration_is_within_half_a_percent_or_half_a_second(value: float) -> None:
     printed = units.seconds(value)
     total = sum(units.parse_duration(part) for part in _parts(printed))
-    assert total == pytest.approx(value, rel=0.0051)
+    assert total == pytest.approx(value, rel=0.0051, abs=0.5 if value > 60 else 0)
 
 
 def _parts(text: str) -> list[str]:
