@@ -27,6 +27,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from loadgen.drive.connecting import IP_BIND_ADDRESS_NO_PORT
+
 from ..common import machine, ratios, spread
 from .process import KINDS, REQUEST, Certificate, Server, installed, running
 from .run import BUSY, DESCRIPTORS_BESIDE, WARM_UP, Size, busy_rounds
@@ -132,6 +134,8 @@ def connect(server: Server, clients: int, source: str) -> tuple[list[socket.sock
     while len(done) < clients:
         while begun < clients and len(waiting) < IN_FLIGHT:
             client = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+            # The port is chosen at connect, where those that linger in TIME_WAIT to another server do not count.
+            client.setsockopt(socket.IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, 1)
             client.bind((source, 0))
             client.connect(("127.0.0.1", server.port))  # the kernel accepts into the backlog: this does not wait
             client.sendall(REQUEST)
