@@ -326,7 +326,7 @@ def test_every_name_of_uvicorns_that_is_used_is_there():
 
 
 def test_the_version_that_is_named_as_the_latest_is_the_one_that_runs_unless_another_is_meant():
-    assert uvicorn.__version__ == os.environ.get("UVICORN_VERSION", names.TESTED[1])
+    assert uvicorn.__version__ == os.environ.get("LOWEST_UVICORN", names.TESTED[1])
 
 
 def test_a_version_that_lacks_a_name_is_refused_in_one_line(monkeypatch, capsys):
