@@ -238,6 +238,15 @@ def without_paths(arguments: list[str]) -> str:
     return " ".join(["-m", "benchmarks.pipeline.run", *kept])
 
 
+def engines_machine() -> dict[str, Any]:
+    """`common.machine()`, with the versions of the engines and of Java."""
+    found = machine()
+    found["packages"] |= {name: version(name) for name in ("duckdb", "polars")}
+    java = subprocess.run(["java", "-version"], capture_output=True, text=True, check=True).stderr
+    found["java"] = java.splitlines()[0] if java else ""
+    return found
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--events", type=count, default=50_000_000, metavar="N", help="default 50M")
@@ -260,10 +269,7 @@ def main() -> None:
     def note(text: str) -> None:
         print(f"[{time.monotonic() - began:7.1f} s] {text}", file=sys.stderr, flush=True)
 
-    found = machine()
-    found["packages"] |= {name: version(name) for name in ("duckdb", "polars")}
-    java = subprocess.run(["java", "-version"], capture_output=True, text=True, check=True).stderr
-    found["java"] = java.splitlines()[0] if java else ""
+    found = engines_machine()
     result: dict[str, Any] = {
         "schema": SCHEMA,
         "kind": "growth" if arguments.growth else "comparison",

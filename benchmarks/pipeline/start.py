@@ -20,8 +20,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common import ROOT, machine
+from benchmarks.common import ROOT
 from benchmarks.pipeline.generate.run import Plan, generate
+from benchmarks.pipeline.run import engines_machine
 
 SCHEMA = "reaper-pipeline-start/1"
 EVENTS = 20_000
@@ -110,7 +111,8 @@ def main() -> None:
     load = os.getloadavg()[0]
     samples = measure(arguments.rounds, lambda text: print(text, file=sys.stderr, flush=True))
     text = json.dumps(
-        {"schema": SCHEMA, "machine": machine(), "events": EVENTS, "load_before": load, "samples": samples}, indent=1
+        {"schema": SCHEMA, "machine": engines_machine(), "events": EVENTS, "load_before": load, "samples": samples},
+        indent=1,
     )
     if arguments.json is None:
         print(text)
