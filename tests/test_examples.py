@@ -149,6 +149,12 @@ def connections(server):
     return count
 
 
+def at_rest(server):
+    """Sockets that it holds without a client: the connection that asked whether it listens has to end first."""
+    time.sleep(0.5)
+    return connections(server)
+
+
 def until(condition):
     end = time.monotonic() + PATIENCE
     while not condition():
@@ -184,7 +190,7 @@ def rest(client):
 
 def test_the_chat_asks_a_silent_client_and_closes_one_that_does_not_answer(tmp_path):
     with started(tmp_path, "chat") as server:
-        alone = connections(server)
+        alone = at_rest(server)
         talker, listener, deaf, closes, resets = (connect(server) for _ in range(5))
         until(lambda: connections(server) == alone + 5)
         closes.close()
@@ -225,7 +231,7 @@ def test_a_tls_handshake_that_drips_is_ended_and_a_whole_one_is_served(tmp_path)
     subprocess.run([*command, *files, "-addext", "subjectAltName=IP:127.0.0.1"], check=True, capture_output=True)
     context = ssl.create_default_context(cafile=str(certificate))
     with started(tmp_path, "tls_echo", str(certificate), str(key)) as server:
-        alone = connections(server)
+        alone = at_rest(server)
         dripping, begun = connect(server), time.monotonic()
         others = [context.wrap_socket(connect(server), server_hostname="127.0.0.1") for _ in range(3)]
         for client in others:
@@ -286,7 +292,7 @@ def test_a_websocket_lives_while_pings_are_answered(tmp_path):
 
 def test_at_sigterm_the_idle_go_the_busy_are_answered_and_the_server_ends(tmp_path):
     with started(tmp_path, "graceful_shutdown") as server:
-        alone = connections(server)
+        alone = at_rest(server)
         idle, busy, closes, resets = (connect(server) for _ in range(4))
         until(lambda: connections(server) == alone + 4)
         closes.close()
