@@ -14,6 +14,8 @@ from typing import NamedTuple
 DURATION_FORMS = "250ms, 30s, 5m or 1h"
 LONGEST = 3650 * 86400.0
 """Seconds; the longest duration that is understood."""
+_WHOLE_FROM = 100.0
+"""Seconds from which on half a second is at most half a percent, and whole ones are printed."""
 _UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?|\.\d+)\s*(us|ms|s|m|h|d)")
 
@@ -127,7 +129,7 @@ def parse_target(text: str) -> Target:
 
 
 def seconds(value: float) -> str:
-    """A duration for people: `250ms`, `1.5s`, `5m`, `1h30m`; three significant digits below a minute."""
+    """A duration for people: `250ms`, `1.5s`, `1m0.5s`, `5m`, `1h30m`; at most half a percent off."""
     size = abs(value)
     if not math.isfinite(value):
         return str(value)
@@ -139,10 +141,11 @@ def seconds(value: float) -> str:
         return f"{value * 1e3:.3g}ms"
     if size < 60:
         return f"{value:.3g}s"
-    minutes, rest = divmod(round(size), 60)
+    tenths = round(size * 10) if size < _WHOLE_FROM else round(size) * 10
+    minutes, rest = divmod(tenths, 600)
     hours, minutes = divmod(minutes, 60)
-    parts = ((hours, "h"), (minutes, "m"), (rest, "s"))
-    return ("-" if value < 0 else "") + "".join(f"{number}{unit}" for number, unit in parts if number)
+    parts = ((hours, "h"), (minutes, "m"), (rest / 10, "s"))
+    return ("-" if value < 0 else "") + "".join(f"{number:g}{unit}" for number, unit in parts if number)
 
 
 def size(nbytes: float) -> str:
