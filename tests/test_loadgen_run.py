@@ -74,8 +74,9 @@ def run(port: int, *arguments: str, connections: int = 1000) -> tuple[int, dict[
 @pytest.mark.parametrize("mode", ["early", "late", "never", "random", "wrong"])
 def test_a_faulty_server_is_caught_with_the_right_counts(mode: str) -> None:
     with faulty_server(mode) as server:
-        # No drip: a server that looks 0.3 T early would take it for silent.
-        status, report = run(server.port, "--mix", "silent=50,chatty=50")
+        # No drip: a server that looks 0.3 T early would take it for silent. The patience: what is missed has to be
+        # missing for longer than all stalls of a busy machine together, or nothing is decided.
+        status, report = run(server.port, "--mix", "silent=50,chatty=50", "--patience", "5s")
         sins = server.sins()
     reaps = report["reaps"]
     assert status == 1
