@@ -26,6 +26,7 @@ from loadgen.drive import processes, watchdog
 from loadgen.drive.fleet import drive
 from loadgen.drive.recognise import recognise
 from loadgen.judge.observation import Counters, Observation
+from loadgen.judge.records import How, Record, RecordTable
 from loadgen.judge.report import UNKNOWN_SERVER, build_report, report_schema
 from loadgen.judge.words import headline, verdict_lines
 from loadgen.plan.plan import Law, Plan, make_plan
@@ -206,8 +207,6 @@ def simulated(plan: Plan) -> Observation:
 
 
 def test_an_early_close_within_a_millisecond_suggests_the_tolerance() -> None:
-    from loadgen.judge.records import How, Record
-
     plan = plan_of()
     seen = simulated(plan)
     silent = next(index for index in range(40) if plan.behaviour(index).kind == "silent")
@@ -222,8 +221,6 @@ def test_an_early_close_within_a_millisecond_suggests_the_tolerance() -> None:
 
 
 def test_the_headline_of_a_failed_run_says_what_failed_and_no_line_is_wider_than_a_terminal() -> None:
-    from loadgen.judge.records import How, Record
-
     plan = plan_of()
     seen = simulated(plan)
     for connection in range(3):
@@ -234,6 +231,27 @@ def test_the_headline_of_a_failed_run_says_what_failed_and_no_line_is_wider_than
     assert line.startswith("verdict      FAIL: ")
     assert {word.strip(",") for word in line.split()[2:]} >= {"early", "false"}
     assert max(map(len, lines)) < 80
+
+
+def test_a_run_whose_stalls_may_explain_every_missing_close_does_not_pass() -> None:
+    plan = plan_of()
+    seen = simulated(plan)
+    silent = [index for index in range(40) if plan.behaviour(index).kind == "silent"]
+
+    def judged(missing: int) -> tuple[str, list[str]]:
+        seen.records = RecordTable()
+        for number, index in enumerate(100 * silent):
+            how = How.OPEN if number < missing else How.FIN
+            seen.records.append(Record(index, 7, how, 1, 0, 0, 1, 100.0, 100.0, 100.0, 100.0, 100.6, 100.6))
+        report = report_of(plan, seen)
+        assert report["reaps"]["undecided"] == missing
+        return report["verdict"], report["reasons"]
+
+    assert judged(len(silent)) == ("pass", [])
+    verdict, (reason,) = judged(len(silent) + 1)
+    assert verdict == "inconclusive"
+    assert reason.startswith(f"{len(silent) + 1:,} connections undecided: ")
+    assert "more --patience" in reason
 
 
 def test_many_lost_processes_are_one_headline_and_a_few_lines() -> None:

@@ -133,12 +133,12 @@ def build_report(
         broken += [why for threshold in thresholds if (why := threshold.broken(report))]
         if not verdict.shown:
             broken.append("no connection came to a good end: nothing was shown")
-    cut_short = list(observation.lost)
+    doubts = list(observation.lost) if observation.partial else verdict.doubts()
     if observation.interrupted:
         open_ends = f"{count['undecided'] + count['alive']:,} of {established:,} connections"
-        cut_short.append(f"interrupted after {seconds(elapsed)}: {open_ends} were still to be judged")
-    report["verdict"] = "fail" if broken else "inconclusive" if cut_short else "pass"
-    report["reasons"] = broken + cut_short
+        doubts.append(f"interrupted after {seconds(elapsed)}: {open_ends} were still to be judged")
+    report["verdict"] = "fail" if broken else "inconclusive" if doubts else "pass"
+    report["reasons"] = broken + doubts
     return report
 
 

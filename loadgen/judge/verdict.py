@@ -27,6 +27,8 @@ VIOLATIONS_KEPT = 1000
 MILLISECOND = 0.001
 OWN_LAG_SHARE = 0.01
 """Share of the connections that the generator's own lag may spoil before the run proves nothing."""
+UNDECIDED_SHARE = 0.01
+"""Share of the reaps that may stay open for what stalls may be the reason, before the run proves nothing."""
 
 OK = frozenset({"reaped", "alive", "closed_itself", "announced", "unjudged"})
 BAD = ("early", "late", "missed", "false")
@@ -38,7 +40,7 @@ class Finding(NamedTuple):
     Attributes:
         category: reaped, alive, closed_itself, announced (the server had said so), unjudged: all good; early, late,
             missed, false: each a broken promise; own_lag: the client itself broke the plan, which proves nothing;
-            undecided: the run was cut short; failed: never established.
+            undecided: still open, and a stall or the end of the run may be why; failed: never established.
         lateness: closed_by minus (sent + timeout), seconds; None unless the server closed an expected reap.
         excused: within the law only because the server itself was seen to be stalled.
     """
@@ -155,6 +157,14 @@ class Verdict:
         if self.categories["failed"]:
             found.append(f"{self.categories['failed']:,} connections could not be established")
         return found
+
+    def doubts(self) -> list[str]:
+        """Why a run that saw its planned end shows too little, one line each; empty when it shows enough."""
+        undecided = self.categories["undecided"]
+        if undecided <= UNDECIDED_SHARE * (undecided + self.expected):
+            return []
+        what = f"{undecided:,} connections undecided: silent for too long and still open"
+        return [f"{what}, but this machine was stalled for as long: give more --patience, or a calmer machine"]
 
 
 _MEANING = {
