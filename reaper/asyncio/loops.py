@@ -10,8 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..config.settings import ReaperConfig
-from ..driver.slices import PROBE_GRACE
-from ..driver.watched import check_watch
+from ..driver.watched import check_idle
 from .protocols import guard
 
 Options = dict[str, Any]
@@ -35,7 +34,7 @@ def loop_factory(
         InvalidArgument: idle is NaN, negative or infinite.
     """
     kind: Any = default_loop() if base is None else base
-    check_watch(idle, "idle", None, PROBE_GRACE)
+    check_idle(idle)
     seconds = ReaperConfig().timeouts.handshake if handshake is None else handshake
 
     class Loop(kind):  # type: ignore[misc]

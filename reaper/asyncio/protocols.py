@@ -13,10 +13,10 @@ from collections.abc import Callable
 from typing import Any
 
 from ..core.lease import Expiry, Lease
-from ..core.ticks import check_timeout, seconds_to_tick
+from ..core.ticks import seconds_to_tick
 from ..driver import sockets
 from ..driver.driver import Driver
-from ..driver.watched import OR_OFF, Probe, Ward, Watched, check_handler, is_off
+from ..driver.watched import Probe, Ward, Watched, check_handler, check_idle
 from ..errors import NotInstalled
 from . import transports
 from .reaper import AsyncioReaper, check_reaper, reaper_of
@@ -257,8 +257,7 @@ def guard(
     Timing: as everywhere, and at most two hundredths of a second later.
     """
     check_handler("protocol_factory", protocol_factory, "callable that makes a protocol")
-    if idle is not None and not is_off(idle):
-        check_timeout("idle", idle, OR_OFF)
+    check_idle(idle)
     if busy is not None:
         check_handler("busy", busy, "function of a transport, or None")
     check_reaper(reaper)

@@ -35,7 +35,7 @@ from .books import Books, log_hook_error
 from .operations import Answer, Leave
 from .slices import PROBE_GRACE, REAPS_PER_SLICE, fair_slice
 from .sockets import unread
-from .watched import OR_OFF, DeadlineKey, Probe, Ward, Watched, check_watch, is_off
+from .watched import DeadlineKey, Probe, Ward, Watched, check_idle, check_watch, is_off
 
 
 class Driver:
@@ -305,19 +305,12 @@ class Driver:
 
     def in_force(self, idle: float) -> float | None:
         """The core's timeout for *idle* seconds; None, which is off, for 0."""
-        return None if is_off(idle) else check_timeout("idle", idle, OR_OFF)
+        return check_idle(idle)
 
     def later(self, idle: float) -> float | None:
         """The core's timeout for a new connection, *idle* and its jitter; None, which is off, for 0."""
-        return None if is_off(idle) else self._jitter.later(check_timeout("idle", idle, OR_OFF))
-
-    def check(self, idle: float | None, reason: str, probe: Probe | None, grace: float) -> None:
-        """Refuse what `watch` would refuse.
-
-        Raises:
-            InvalidArgument: by name and value.
-        """
-        check_watch(idle, reason, probe, grace)
+        timeout = check_idle(idle)
+        return None if timeout is None else self._jitter.later(timeout)
 
     def watch(
         self,
@@ -344,7 +337,7 @@ class Driver:
         Raises:
             InvalidArgument: by name and value. Nothing is left behind.
         """
-        self.check(idle, reason, probe, grace)
+        check_watch(idle, reason, probe, grace)
         timeout = self.later(self.idle if idle is None else idle)
         if not isinstance(continues, Lease | None):
             raise InvalidArgument(f"continues must be a Lease or None, got {shown(continues)}")

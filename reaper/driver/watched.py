@@ -283,11 +283,19 @@ def check_watch(idle: float | None, reason: str, probe: Probe | None, grace: flo
     Raises:
         InvalidArgument: by name and value.
     """
-    if idle is not None and not is_off(idle):
-        check_timeout("idle", idle, OR_OFF)
+    check_idle(idle)
     check_timeout("grace", grace)
     check_probe(probe)
     check_reason(reason)
+
+
+def check_idle(idle: float | None) -> float | None:
+    """Return *idle*, seconds of silence allowed, as the core takes it: None, which is off, for 0 and for None.
+
+    Raises:
+        InvalidArgument: it is anything else, by name and value.
+    """
+    return None if idle is None or is_off(idle) else check_timeout("idle", idle, OR_OFF)
 
 
 def check_reason(reason: object) -> None:

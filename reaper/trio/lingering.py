@@ -13,6 +13,9 @@ from typing import NoReturn, Protocol
 
 import trio
 
+from ..core.ticks import check_timeout
+from ..driver.watched import OR_OFF
+
 LINGERERS = 64
 """Tasks of one parking lot that may wait for more at the same time: less than a MB. Where no more clients than that ask
 again and again, none of them is parked after a while."""
@@ -141,3 +144,8 @@ class Lingering:
         if self._waiting.pop(one, None) is not None and one.fileno() >= 0:
             one.disturbed = True
             trio.lowlevel.notify_closing(one.fileno())
+
+
+def check_linger(linger: float) -> float:
+    """Return *linger* when it is 0 or a duration in seconds. Raises InvalidArgument: it is neither."""
+    return 0.0 if linger == 0 else check_timeout("linger", linger, OR_OFF)

@@ -27,7 +27,7 @@ from ..core.ticks import check_timeout
 from ..driver.driver import Driver, unread_of
 from ..driver.sockets import waiting
 from .accepting import accept
-from .lingering import Lingerer, Lingering, Silent
+from .lingering import Lingerer, Lingering, Silent, check_linger
 from .loop import let_the_loop_read
 from .parked import ParkableStream, Parked, Resting
 from .tls import TlsStream
@@ -95,7 +95,7 @@ class ParkingLot:
         self._tls = tls
         self.parks: bool = hasattr(select, "epoll") if parks is None else parks
         self._epoll = select.epoll() if self.parks else None
-        self.lingering: Lingering = Lingering(0.0 if linger == 0 else check_timeout("linger", linger), parks=self.parks)
+        self.lingering: Lingering = Lingering(check_linger(linger), parks=self.parks)
         # Each lot has its own class, so that no connection needs a reference to its lot.
         self._type: type[Any] = type("Parked", (Parked,), {"__slots__": (), "lot": self})
         self._by_fd: list[Any] = []  # descriptors are small and dense: 8 bytes each where a dict takes 100

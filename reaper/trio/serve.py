@@ -16,10 +16,10 @@ from typing import Any, NoReturn
 import trio
 
 from ..config.settings import ReaperConfig
-from ..core.ticks import check_timeout
 from ..driver.slices import PROBE_GRACE
-from ..driver.watched import OR_OFF, Probe, check_handler, check_watch
+from ..driver.watched import Probe, check_handler, check_idle, check_watch
 from .accepting import accept
+from .lingering import check_linger
 from .readiness import Readiness
 from .reaper import open_reaper
 from .streams import WatchedSocket
@@ -119,9 +119,8 @@ async def serve_parked(
         OSError: the port cannot be had; and whatever the handler raises.
     """
     check_handler("handler", handler)
-    check_watch(idle, "idle", None, PROBE_GRACE)
-    if linger != 0:
-        check_timeout("linger", linger, OR_OFF)
+    check_idle(idle)
+    check_linger(linger)
     listeners = await trio.open_tcp_listeners(port, host=host, backlog=backlog)
     with _listening(listeners) as sockets:
         async with (
