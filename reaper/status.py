@@ -7,6 +7,7 @@ from where, is for the operator alone, so the adapters listen on loopback unless
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from http import HTTPStatus
 from typing import Any
@@ -24,6 +25,8 @@ PATIENCE = 5.0
 
 JSON = "application/json"
 
+log: logging.Logger = logging.getLogger("reaper")
+
 Page = Callable[[], Awaitable[tuple[str, bytes]]]
 """Makes an answer when it is asked for: content type and body."""
 
@@ -40,7 +43,7 @@ def complete(received: bytes) -> bool:
 
 
 async def answer(received: bytes, pages: Mapping[str, Page]) -> bytes:
-    """What to send back for the request *received*, before the connection is closed."""
+    """What to send back for the request *received*, before the connection is closed. A page that raises is logged."""
     method, _, rest = received.partition(b"\r\n")[0].decode("latin-1").partition(" ")
     target = rest.rpartition(" ")[0]
     if len(received) > LONGEST_REQUEST:
@@ -52,7 +55,11 @@ async def answer(received: bytes, pages: Mapping[str, Page]) -> bytes:
         return _response(404, f"here are {', '.join(pages)}\n".encode())
     if method not in ("GET", "HEAD"):
         return _response(405)
-    content_type, body = await page()
+    try:
+        content_type, body = await page()
+    except Exception:
+        log.exception("a status page failed")  # looking must not end the server
+        return _response(500)
     return _response(200, body, content_type, head_only=method == "HEAD")
 
 
@@ -66,7 +73,3 @@ def _response(
         "cache-control: no-store\r\nconnection: close\r\n\r\n"
     ).encode()
     return head if head_only else head + body
-
-
-FAILED = _response(500)
-"""What to send when a page raised."""

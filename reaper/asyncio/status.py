@@ -7,31 +7,22 @@ listens on loopback unless it is told otherwise.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
 from typing import Any
 
 from .. import status
-from ..driver.survey import survey
-from ..metrics import CONTENT_TYPE, exposition, families
+from ..driver.survey import pages_of, survey
 from ..policy.pressure import Pressure
 from .reaper import AsyncioReaper
 
-log: logging.Logger = logging.getLogger("reaper")
+_pause = partial(asyncio.sleep, 0)
 
 
 async def survey_of(reaper: AsyncioReaper, pressure: Pressure | None = None, worker: int = 0) -> dict[str, Any]:
     """What this process reports of itself now; the loop runs in between."""
-    steps = survey(reaper.driver, reaper.statistics(), pressure, worker)
-    while True:
-        try:
-            next(steps)
-        except StopIteration as done:
-            found: dict[str, Any] = done.value
-            return found
-        await asyncio.sleep(0)
+    return await survey(reaper, _pause, pressure, worker)
 
 
 async def serve_status(
@@ -52,16 +43,7 @@ async def serve_status(
     Raises:
         OSError: the port cannot be had.
     """
-
-    async def show_status() -> tuple[str, bytes]:
-        return status.JSON, status.document(name, [await survey_of(reaper, pressure)])
-
-    async def show_metrics() -> tuple[str, bytes]:
-        more = () if pressure is None else pressure.families()
-        return CONTENT_TYPE, exposition([({}, (*families(reaper.statistics()), *more))]).encode()
-
-    pages = {"/status": show_status, "/metrics": show_metrics}
-    return await asyncio.start_server(partial(answer, pages), host, port)
+    return await asyncio.start_server(partial(answer, pages_of(reaper, name, _pause, pressure)), host, port)
 
 
 async def answer(pages: Mapping[str, status.Page], reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -72,12 +54,7 @@ async def answer(pages: Mapping[str, status.Page], reader: asyncio.StreamReader,
             while not status.complete(received) and (data := await reader.read(4096)):
                 received += data
             if received:
-                try:
-                    response = await status.answer(received, pages)
-                except Exception:
-                    log.exception("a status page failed")  # looking must not end the server
-                    response = status.FAILED
-                writer.write(response)
+                writer.write(await status.answer(received, pages))
                 await writer.drain()
     writer.close()
     with suppress(OSError):

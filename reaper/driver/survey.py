@@ -9,14 +9,14 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Generator
-from typing import Any
+from collections.abc import Awaitable, Callable, Generator, Mapping
+from typing import Any, Protocol, TypeVar
 
 from ..core.census import count, places, silence, upcoming
 from ..core.lease import Lease
-from ..metrics import BOUNDS, LoopStatistics
+from ..metrics import BOUNDS, CONTENT_TYPE, LoopStatistics, exposition, families
 from ..policy.pressure import Pressure
-from ..status import IDLE_BOUNDS
+from ..status import IDLE_BOUNDS, JSON, Page, document
 from .driver import Driver
 from .watched import Ward
 
@@ -27,10 +27,45 @@ NEXT = 40
 """Connections named, of those that are due first."""
 
 
-def survey(
-    driver: Driver, statistics: LoopStatistics, pressure: Pressure | None = None, worker: int = 0
-) -> Generator[None, None, dict[str, Any]]:
-    """The report of this process, as JSON knows it. Let the loop run between the steps."""
+Found = TypeVar("Found")
+Pause = Callable[[], Awaitable[object]]
+"""Lets the loop run."""
+
+
+class Surveyed(Protocol):
+    """The reaper of an adapter, as far as it is needed here."""
+
+    @property
+    def driver(self) -> Driver:
+        """What drives it."""
+
+    def statistics(self) -> LoopStatistics:
+        """A snapshot."""
+
+
+def pages_of(reaper: Surveyed, name: str, pause: Pause, pressure: Pressure | None = None) -> Mapping[str, Page]:
+    """`/status` and `/metrics` of a program that is one process and calls itself *name*; the rest as in `survey`."""
+
+    async def show_status() -> tuple[str, bytes]:
+        return JSON, document(name, [await survey(reaper, pause, pressure)])
+
+    async def show_metrics() -> tuple[str, bytes]:
+        more = () if pressure is None else pressure.families()
+        return CONTENT_TYPE, exposition([({}, (*families(reaper.statistics()), *more))]).encode()
+
+    return {"/status": show_status, "/metrics": show_metrics}
+
+
+async def survey(reaper: Surveyed, pause: Pause, pressure: Pressure | None = None, worker: int = 0) -> dict[str, Any]:
+    """The report of this process, as JSON knows it.
+
+    Args:
+        reaper: Whose connections.
+        pause: Called and awaited between the steps.
+        pressure: What its pressure is judged by.
+        worker: The number of this process.
+    """
+    driver, statistics = reaper.driver, reaper.statistics()
     now = driver.now()
     never = driver.core._never
 
@@ -45,8 +80,8 @@ def survey(
         reason: str = slot.key[1] if exact is None else exact().value
         return reason
 
-    counts = yield from count(driver.core, now, phase, IDLE_BOUNDS)
-    yield
+    counts = await _returned(count(driver.core, now, phase, IDLE_BOUNDS), pause)
+    await pause()
     now = driver.now()
     coming = [
         {
@@ -108,6 +143,16 @@ def survey(
         if journal is None
         else {"rows": journal.rows, "dropped": journal.dropped, "errors": journal.errors},
     }
+
+
+async def _returned(steps: Generator[None, None, Found], pause: Pause) -> Found:
+    while True:
+        try:
+            next(steps)
+        except StopIteration as done:
+            found: Found = done.value
+            return found
+        await pause()
 
 
 def _peer_of(driver: Driver, lease: Lease) -> str:

@@ -7,7 +7,6 @@ listens on loopback unless it is told otherwise.
 from __future__ import annotations
 
 import functools
-import logging
 import socket
 from collections.abc import Mapping
 from typing import Any, NoReturn
@@ -15,24 +14,14 @@ from typing import Any, NoReturn
 import trio
 
 from .. import status
-from ..driver.survey import survey
-from ..metrics import CONTENT_TYPE, exposition, families
+from ..driver.survey import pages_of, survey
 from ..policy.pressure import Pressure
 from .reaper import TrioReaper
-
-log: logging.Logger = logging.getLogger("reaper")
 
 
 async def survey_of(reaper: TrioReaper, pressure: Pressure | None = None, worker: int = 0) -> dict[str, Any]:
     """What this process reports of itself now; the loop runs in between."""
-    steps = survey(reaper.driver, reaper.statistics(), pressure, worker)
-    while True:
-        try:
-            next(steps)
-        except StopIteration as done:
-            found: dict[str, Any] = done.value
-            return found
-        await trio.lowlevel.checkpoint()
+    return await survey(reaper, trio.lowlevel.checkpoint, pressure, worker)
 
 
 async def serve_status(
@@ -55,17 +44,9 @@ async def serve_status(
     Raises:
         OSError: the port cannot be had.
     """
-
-    async def show_status() -> tuple[str, bytes]:
-        return status.JSON, status.document(name, [await survey_of(reaper, pressure)])
-
-    async def show_metrics() -> tuple[str, bytes]:
-        more = () if pressure is None else pressure.families()
-        return CONTENT_TYPE, exposition([({}, (*families(reaper.statistics()), *more))]).encode()
-
-    pages = {"/status": show_status, "/metrics": show_metrics}
+    handler = functools.partial(answer, pages=pages_of(reaper, name, trio.lowlevel.checkpoint, pressure))
     listeners = await trio.open_tcp_listeners(port, host=host)
-    await trio.serve_listeners(functools.partial(answer, pages=pages), listeners, task_status=task_status)
+    await trio.serve_listeners(handler, listeners, task_status=task_status)
 
 
 async def serve_pages(listening: socket.socket, pages: Mapping[str, status.Page]) -> NoReturn:
@@ -85,12 +66,7 @@ async def answer(stream: trio.abc.Stream, pages: Mapping[str, status.Page]) -> N
                 if not data:
                     return
                 received += data
-            try:
-                response = await status.answer(received, pages)
-            except Exception:
-                log.exception("a status page failed")  # looking must not end the server
-                response = status.FAILED
-            await stream.send_all(response)
+            await stream.send_all(await status.answer(received, pages))
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             pass
         finally:
