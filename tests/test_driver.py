@@ -8,6 +8,7 @@ import socket
 import pytest
 
 from reaper.driver import ACCEPT_PAUSE, AwakeClock, Driver, Watched, accept_burst, acknowledged, after, queued
+from reaper.driver.sockets import peer_name
 
 
 class Connection(Watched):
@@ -275,6 +276,28 @@ def test_a_burst_passes_over_broken_connections_pauses_without_descriptors_and_n
         with pytest.raises(OSError, match="as listed"):
             accept_burst(Faulty(ours, errno.EBADF))
         assert ours.fileno() == -1
+
+
+def test_a_peer_is_named_by_its_address_whatever_that_is_and_one_that_is_gone_is_not(tmp_path):
+    for host, shown in (("127.0.0.1", "127.0.0.1"), ("::1", "[::1]")):
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        with socket.create_server((host, 0), family=family) as listening:
+            client = socket.create_connection(listening.getsockname()[:2])
+            served, _ = listening.accept()
+            with served, client:
+                assert peer_name(served.fileno()) == f"{shown}:{client.getsockname()[1]}"
+                assert served.getpeername()  # it is open still
+    path = str(tmp_path / "server")
+    with socket.socket(socket.AF_UNIX) as listening, socket.socket(socket.AF_UNIX) as client:
+        listening.bind(path)
+        listening.listen()
+        client.connect(path)
+        served, _ = listening.accept()
+        with served:
+            assert (peer_name(client.fileno()), peer_name(served.fileno())) == (path, "")
+    with socket.socket() as alone:
+        assert peer_name(alone.fileno()) == ""
+    assert peer_name(-1) == ""
 
 
 def test_the_kernel_says_what_the_peer_has_taken():

@@ -12,7 +12,7 @@ import socket
 import struct
 import sys
 import termios
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Protocol
 
 TCP_NOTSENT_LOWAT = 25
@@ -75,6 +75,29 @@ def peer_has_shut(connected: HasOptions) -> bool:
         return connected.getsockopt(socket.IPPROTO_TCP, TCP_INFO, 1)[0] == _CLOSE_WAIT
     except OSError:
         return False
+
+
+def peer_name(descriptor: int) -> str:
+    """The peer's address of the socket *descriptor* as text; empty if the connection is gone, or its peer has none."""
+    try:
+        with borrowed(descriptor) as connected:
+            address = connected.getpeername()
+    except (OSError, ValueError):
+        return ""
+    if not isinstance(address, tuple):
+        return str(address)
+    host, port = address[:2]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+@contextlib.contextmanager
+def borrowed(descriptor: int) -> Iterator[socket.socket]:
+    """A socket object for *descriptor* that does not close it."""
+    connected = socket.socket(fileno=descriptor)
+    try:
+        yield connected
+    finally:
+        connected.detach()
 
 
 def reset_on_close(connected: socket.socket) -> None:

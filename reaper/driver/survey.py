@@ -7,7 +7,6 @@ docs/production.md; `reaper.status` sends it, `python -m reaper top` shows it.
 from __future__ import annotations
 
 import os
-import socket
 import time
 from collections.abc import Awaitable, Callable, Generator, Mapping
 from typing import Any, Protocol, TypeVar
@@ -18,6 +17,7 @@ from ..metrics import BOUNDS, CONTENT_TYPE, LoopStatistics, exposition, families
 from ..policy.pressure import Pressure
 from ..status import IDLE_BOUNDS, JSON, Page, document
 from .driver import Driver
+from .sockets import peer_name
 from .watched import Ward
 
 IN_FLIGHT = "in_flight"
@@ -85,7 +85,7 @@ async def survey(reaper: Surveyed, pause: Pause, pressure: Pressure | None = Non
     now = driver.now()
     coming = [
         {
-            "name": _peer_of(driver, lease),
+            "name": _name_of(driver, lease),
             "phase": phase(lease),
             "idle_s": round(silence(lease, now), 3),
             "timeout_s": lease.timeout,
@@ -155,21 +155,6 @@ async def _returned(steps: Generator[None, None, Found], pause: Pause) -> Found:
         await pause()
 
 
-def _peer_of(driver: Driver, lease: Lease) -> str:
+def _name_of(driver: Driver, lease: Lease) -> str:
     ward = driver.ward_of(lease.uid)
-    descriptor = -1 if ward is None else ward.descriptor
-    if descriptor < 0:
-        return str(lease.uid)
-    seen = None
-    try:
-        seen = socket.socket(fileno=descriptor)
-        address = seen.getpeername()
-    except OSError:
-        return str(lease.uid)  # it has gone
-    finally:
-        if seen is not None:
-            seen.detach()
-    if not isinstance(address, tuple):
-        return str(address or lease.uid)
-    host, port = address[:2]
-    return f"[{host}]:{port}" if ":" in str(host) else f"{host}:{port}"
+    return ("" if ward is None else peer_name(ward.descriptor)) or str(lease.uid)

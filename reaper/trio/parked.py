@@ -15,9 +15,10 @@ import trio
 
 from ..core.lease import Expiry
 from ..driver.driver import Driver
+from ..driver.sockets import peer_name
 from ..driver.watched import Ward
 from .lingering import Lingering
-from .streams import SocketStream, borrowed
+from .streams import SocketStream
 
 
 class Lot(Protocol):
@@ -68,12 +69,7 @@ class Resting(Ward):
     @property
     def peer(self) -> str:
         """The peer's address as text; empty if the connection is gone."""
-        try:
-            with borrowed(self.fd) as connected:
-                host, port = connected.getpeername()[:2]
-        except (OSError, ValueError):
-            return ""
-        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        return peer_name(self.fd)
 
     def __repr__(self) -> str:
         return f"fd {self.fd}"

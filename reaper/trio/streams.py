@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Awaitable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Awaitable
+from contextlib import suppress
 from typing import Any
 
 import trio
 
+from ..driver.sockets import borrowed
 from .connection import Connection
 from .readiness import Readiness
 
@@ -325,13 +326,3 @@ class WatchedSocket(SocketStream):
 
     def __repr__(self) -> str:
         return f"<WatchedSocket {self.connection!r}>"
-
-
-@contextmanager
-def borrowed(fd: int) -> Iterator[socket.socket]:
-    """A socket object for *fd* that does not close it."""
-    connected = socket.socket(fileno=fd)
-    try:
-        yield connected
-    finally:
-        connected.detach()

@@ -13,8 +13,8 @@ from typing import Any
 
 import trio
 
+from ..driver.sockets import borrowed
 from .parked import ParkableStream, Parked
-from .streams import borrowed
 
 EARLY_BYTES = 16384
 """What a step of the handshake reads at the most, should there be more than the handshake: one record."""
