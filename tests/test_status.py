@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import functools
 import http.client
 import json
 import socket
@@ -13,10 +15,14 @@ import trio
 import trio.testing
 from server_process import PATIENCE, ROOT, server, wait_until
 
+import reaper.asyncio
+import reaper.status
+import reaper.trio
 from reaper.core.census import STEP, count, places, upcoming
 from reaper.core.reaper import IdleReaper
 from reaper.policy.pressure import Limits, Pressure, Reading
 from reaper.status import IDLE_BOUNDS, SCHEMA, answer, complete, document
+from reaper.status import PATIENCE as REQUEST_PATIENCE
 from reaper.trio import open_reaper, serve_status, survey_of
 
 
@@ -53,12 +59,12 @@ def test_connections_are_counted_by_phase_timeout_and_silence():
 def test_a_census_of_many_lets_the_loop_run_and_misses_none_that_stays():
     core = IdleReaper()
     leases = [core.register(n, 100.0, 0.0) for n in range(2 * STEP + 1)]
-    steps = count(core, 0.0, label, (1.0,))
+    steps = count(core, 0.0, lambda lease: "any", (1.0,))
     next(steps)
     leases[-1].release()
     core.register("came meanwhile", 100.0, 0.0)
     found, taken = finished(steps)
-    assert found == {("idle", 100.0): [2 * STEP, 0]}
+    assert found == {("any", 100.0): [2 * STEP, 0]}
     assert taken == 1
 
 
@@ -77,21 +83,29 @@ def test_what_is_due_next_is_named_in_order_and_what_spoke_since_is_not():
     assert sum(wheel.values()) == 1
 
 
+def test_what_is_due_next_is_named_in_order_however_the_slots_lie():
+    core = IdleReaper(tick=1.0)
+    for timeout in (1.0, 4.0, 2.0, 5.0, 6.0, 3.0):
+        core.register(timeout, timeout, 0.0)
+    core.close_epoch(1.0)
+    assert [lease.uid for _, lease in upcoming(core, 9, label)] == [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]
+
+
 @pytest.mark.trio
 async def test_a_survey_says_who_is_connected_in_which_phase_and_what_is_due(autojump_clock):
     pressure = Pressure(Limits(connections=4))
     pressure.judge(Reading(connections=3))
     async with open_reaper(tick=1.0) as r:
         ours, theirs = socket.socketpair()
-        r.register("a timer of the server's", 7)
+        r.register("a timer of the server's", 70)
         with theirs, ours, r.watch(ours, 30), r.watch(None, 5, reason="headers") as busy, busy.in_use():
             await trio.sleep(12)
             found = await survey_of(r, pressure, worker=3)
     phases = {row["phase"]: row for row in found["phases"]}
-    assert (found["worker"], found["connections"], found["leases"]) == (3, 2, 2)
+    assert (found["worker"], found["connections"], found["leases"]) == (3, 2, 3)
     assert phases["idle"]["timeout_s"] == 30
     assert phases["idle"]["idle"][IDLE_BOUNDS.index(15.0)] == 1
-    assert phases["in_flight"]["connections"] == 1
+    assert (phases["in_flight"]["connections"], phases["in_flight"]["timeout_s"]) == (1, None)
     (due,) = found["due_next"]
     assert 17 <= due["due_in_s"] <= 19
     assert due["due_in_s"] + due["idle_s"] == 30
@@ -119,7 +133,7 @@ async def test_every_key_of_the_document_is_on_the_page(autojump_clock):
 
 
 @pytest.mark.trio
-async def test_bad_requests_get_an_error_and_a_slow_or_lost_client_ends_nothing():
+async def test_bad_requests_get_an_error():
     async def page() -> tuple[str, bytes]:
         return "text/plain", b"hello"
 
@@ -133,13 +147,51 @@ async def test_bad_requests_get_an_error_and_a_slow_or_lost_client_ends_nothing(
     assert (await asked(b"GET /" + b"x" * 9000)).endswith(b"Request Header Fields Too Large")
     assert (await answer(b"HEAD /status HTTP/1.1\r\n\r\n", {"/status": page})).endswith(b"\r\n\r\n")
     assert complete(b"GET / HTTP/1.0\n\n")
+    assert complete(b"GET /" + b"x" * 9000)
     assert not complete(b"GET / HTTP/1.0\r\n")
 
 
 @pytest.mark.trio
+async def test_a_page_that_fails_is_answered_500_and_logged(caplog):
+    async def page() -> tuple[str, bytes]:
+        raise ValueError("no such worker")
+
+    assert (await answer(b"GET /status HTTP/1.1\r\n\r\n", {"/status": page})).startswith(b"HTTP/1.1 500 Internal")
+    (record,) = caplog.records
+    assert (record.name, record.exc_info[0]) == ("reaper", ValueError)
+
+
+@pytest.mark.trio
+async def test_a_client_that_is_slow_with_its_request_is_let_go(autojump_clock):
+    ours, theirs = trio.testing.memory_stream_pair()
+    await theirs.send_all(b"GET /status HTTP/1.1\r\n")
+    with trio.fail_after(2 * REQUEST_PATIENCE):
+        await reaper.trio.status.answer(ours, {})
+        assert trio.current_time() == REQUEST_PATIENCE
+        assert await theirs.receive_some() == b""
+
+
+def test_a_client_of_asyncio_that_is_slow_with_its_request_is_let_go(monkeypatch):
+    monkeypatch.setattr(reaper.status, "PATIENCE", 0.05)
+
+    async def program() -> None:
+        async with reaper.asyncio.open_reaper() as r:
+            server = await reaper.asyncio.serve_status(r, 0)
+            async with server, asyncio.timeout(PATIENCE):
+                reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+                writer.write(b"GET /status HTTP/1.1\r\n")
+                assert await reader.read() == b""
+                writer.close()
+
+    asyncio.run(program())
+
+
+@pytest.mark.trio
 async def test_a_trio_program_serves_its_status_and_its_metrics_in_one_line():
+    pressure = Pressure(Limits(connections=4))
+    pressure.judge(Reading(connections=3))
     async with open_reaper() as r, trio.open_nursery() as nursery:
-        (listener,) = await nursery.start(serve_status, r, 0)
+        (listener,) = await nursery.start(functools.partial(serve_status, r, 0, name="ours", pressure=pressure))
         address = listener.socket.getsockname()
 
         def get(path: str) -> bytes:
@@ -155,7 +207,9 @@ async def test_a_trio_program_serves_its_status_and_its_metrics_in_one_line():
             status = json.loads(await trio.to_thread.run_sync(get, "/status"))
             metrics = await trio.to_thread.run_sync(get, "/metrics")
         assert (status["schema"], status["workers"][0]["connections"]) == (SCHEMA, 1)
+        assert (status["server"], status["workers"][0]["pressure"]["load"]) == ("ours", 0.75)
         assert b"\nreaper_leases 1\n" in metrics
+        assert b"\nreaper_pressure 0.75\n" in metrics
         nursery.cancel_scope.cancel()
 
 
