@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -116,6 +117,33 @@ def test_a_server_that_does_not_start_is_an_error_with_its_last_words(tmp_path: 
     command = ["sh", "-c", "echo no such thing; exit 3"]
     with pytest.raises(DidNotStart, match="ended with status 3: no such thing"), serving(command, tmp_path / "log"):
         pass
+
+
+def test_a_server_is_found_listening_without_a_connection_of_which_it_would_hear(tmp_path: Path) -> None:
+    accepts = """
+import signal, socket, sys, time
+listening = socket.create_server(("127.0.0.1", int(sys.argv[1])))
+listening.setblocking(False)
+signal.sigwait([signal.SIGTERM])
+try:
+    listening.accept()
+except BlockingIOError:
+    print("no connection")
+"""
+    port = free_port()
+    command = [sys.executable, "-c", f"import signal; signal.pthread_sigmask(0, [15]){accepts}", str(port)]
+    with serving(command, tmp_path / "log", port=port) as server:
+        assert len(server.sockets()) == 1
+    assert (server.status, server.said()) == (0, "no connection\n")
+
+
+def test_a_server_whose_port_another_has_does_not_pass_for_it(tmp_path: Path) -> None:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as other,
+        pytest.raises(DidNotStart, match=r"did not listen within 0.1 s"),
+        serving(["sleep", "60"], tmp_path / "log", port=other.getsockname()[1], patience=0.1) as server,
+    ):
+        pytest.fail(f"{server.pid} does not listen")
 
 
 def test_a_server_that_never_listens_is_ended(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from pathlib import Path
 import pytest
 import websockets.asyncio.client
 
-from scripts.serving import free_port, serving, tree
+from scripts.serving import free_port, serving
 
 pytestmark = pytest.mark.slow
 
@@ -141,18 +141,7 @@ def started(tmp_path, name, *arguments):
 
 def connections(server):
     """Sockets that the server's processes hold."""
-    count = 0
-    for pid in tree(server.pid):
-        for name in os.listdir(f"/proc/{pid}/fd"):
-            with contextlib.suppress(FileNotFoundError):
-                count += os.readlink(f"/proc/{pid}/fd/{name}").startswith("socket:")
-    return count
-
-
-def at_rest(server):
-    """Sockets that it holds without a client: the connection that asked whether it listens has to end first."""
-    time.sleep(0.5)
-    return connections(server)
+    return len(server.sockets())
 
 
 def until(condition):
@@ -190,7 +179,7 @@ def rest(client):
 
 def test_the_chat_asks_a_silent_client_and_closes_one_that_does_not_answer(tmp_path):
     with started(tmp_path, "chat") as server:
-        alone = at_rest(server)
+        alone = connections(server)
         talker, listener, deaf, closes, resets = (connect(server) for _ in range(5))
         until(lambda: connections(server) == alone + 5)
         closes.close()
@@ -231,7 +220,7 @@ def test_a_tls_handshake_that_drips_is_ended_and_a_whole_one_is_served(tmp_path)
     subprocess.run([*command, *files, "-addext", "subjectAltName=IP:127.0.0.1"], check=True, capture_output=True)
     context = ssl.create_default_context(cafile=str(certificate))
     with started(tmp_path, "tls_echo", str(certificate), str(key)) as server:
-        alone = at_rest(server)
+        alone = connections(server)
         dripping, begun = connect(server), time.monotonic()
         others = [context.wrap_socket(connect(server), server_hostname="127.0.0.1") for _ in range(3)]
         for client in others:
@@ -262,7 +251,7 @@ def test_a_tls_handshake_that_drips_is_ended_and_a_whole_one_is_served(tmp_path)
 
 def test_a_websocket_lives_while_pings_are_answered(tmp_path):
     with started(tmp_path, "websocket_trio") as server:
-        at_first = connections(server)  # the one that asked whether it listens may still be among them
+        alone = connections(server)
         key = b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n"
         shake = b"GET / HTTP/1.1\r\nHost: h\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n" + key + b"\r\n"
         mute, deaf, closes, resets = (connect(server) for _ in range(4))
@@ -279,20 +268,21 @@ def test_a_websocket_lives_while_pings_are_answered(tmp_path):
                 assert await websocket.recv() == "hello"
                 for client in (mute, deaf):
                     await asyncio.to_thread(rest, client)
+                await asyncio.to_thread(until, lambda: connections(server) == alone + 1)
                 assert time.monotonic() - begun >= 2
                 await asyncio.sleep(2)
                 await websocket.send("still here")
                 assert await websocket.recv() == "still here"
 
         asyncio.run(talk())
-        until(lambda: connections(server) <= at_first)
+        until(lambda: connections(server) == alone)
         for client in (mute, deaf):
             client.close()
 
 
 def test_at_sigterm_the_idle_go_the_busy_are_answered_and_the_server_ends(tmp_path):
     with started(tmp_path, "graceful_shutdown") as server:
-        alone = at_rest(server)
+        alone = connections(server)
         idle, busy, closes, resets = (connect(server) for _ in range(4))
         until(lambda: connections(server) == alone + 4)
         closes.close()
