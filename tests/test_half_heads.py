@@ -224,6 +224,20 @@ async def test_a_reload_reaches_them_by_what_they_wait_for(clock: MockClock) -> 
         await half.aclose()
 
 
+async def test_a_reload_reaches_handshakes_whether_they_have_begun_or_not(clock: MockClock, certificate) -> None:
+    async with running(certificate=certificate, handshake=300) as (server, listener):
+        silent, half = await dial(listener), await dial(listener, b"\x16\x03\x01\x02\x00\x01")
+        await until(lambda: server.open == 2)
+        await trio.sleep(20)
+        await server.reload(ReaperConfig.load(environ={}, overrides={"timeouts.handshake": 40}))
+        start = trio.current_time()
+        for plain in (silent, half):
+            assert await rest(plain) == b""
+            assert 18 <= trio.current_time() - start <= 20 + TICK
+            await plain.aclose()
+        assert server.counters.reaped == {"handshake": 2}
+
+
 # ---- other ends --------------------------------------------------------------------------------------------------
 
 
@@ -315,8 +329,9 @@ async def test_a_drain_cuts_half_a_head_at_its_deadline(clock: MockClock) -> Non
 
 
 @pytest.mark.parametrize("asks", [True, False])
+@pytest.mark.parametrize("reloads", [True, False])
 async def test_a_handshake_that_a_drain_meets_may_end_and_ask_but_not_wait(
-    clock: MockClock, certificate, asks: bool
+    clock: MockClock, certificate, asks: bool, reloads: bool
 ) -> None:
     trust = ssl.create_default_context(cafile=certificate[0])
     async with running(certificate=certificate, drain_idle=3, drain=60) as (server, listener):
@@ -340,6 +355,8 @@ async def test_a_handshake_that_a_drain_meets_may_end_and_ask_but_not_wait(
                         continue
                 await plain.send_all(outgoing.read())
                 await trio.sleep(1)
+                if reloads:
+                    await server.reload(server.config)
                 start = trio.current_time()
                 if asks:
                     client.write(REQUEST)

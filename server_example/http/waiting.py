@@ -104,15 +104,15 @@ class Waiting:
 
     def phase(self, kept: Kept) -> Phase:
         """What it waits for."""
-        if kept.tls is not None and not kept.tls.established:
+        if self._tls is not None and (kept.tls is None or not kept.tls.established):
             return Phase.HANDSHAKE
         return Phase.HEADERS if kept.head else Phase.KEEP_ALIVE if kept.requests else Phase.FIRST_BYTE
 
     def reload(self, kept: Kept) -> None:
-        """Put the timeout in force that its phase has now, counted from the last activity."""
-        reason = kept.lease.reason
-        if hasattr(self._server.config.timeouts, reason or ""):
-            self.lot.retime_one(kept, self._limit(Phase(reason)))
+        """Put the timeout in force that its phase has now, counted from the last activity. A drain's stays."""
+        phase = self.phase(kept)
+        if kept.lease.reason == phase.value:
+            self.lot.retime_one(kept, self._limit(phase))
 
     # ---- what is heard of them ---------------------------------------------------------------------------------------
 
