@@ -18,13 +18,13 @@ def exposition(sources: Iterable[tuple[Mapping[str, str], Iterable[Family]]]) ->
 
     Sources may report different families: each appears once, in the order of the first that has it.
     """
-    lines: dict[tuple[str, str], list[str]] = {}
+    lines: dict[str, list[str]] = {}
     for labels, found in sources:
         for family in found:
             name = family.name + ("_total" if family.kind == "counter" else "")
             head = f"# HELP {name} {family.doc}\n# TYPE {name} {family.kind}"
-            lines.setdefault((name, head), []).extend(_samples(family, name, labels))
-    return "".join("\n".join((head, *samples)) + "\n" for (_, head), samples in lines.items())
+            lines.setdefault(head, []).extend(_samples(family, name, labels))
+    return _text(lines)
 
 
 def merged(texts: Mapping[str, str], label: str) -> str:
@@ -44,6 +44,10 @@ def merged(texts: Mapping[str, str], label: str) -> str:
                 lines.setdefault(head, [])
             else:
                 lines[head].append(_labelled(line, label, value))
+    return _text(lines)
+
+
+def _text(lines: Mapping[str, Iterable[str]]) -> str:
     return "".join("\n".join((head, *samples)) + "\n" for head, samples in lines.items())
 
 
