@@ -116,6 +116,12 @@ def test_the_picture_says_what_matters_at_80_columns():
     assert [head.index(">15m") + 4, head.index("<1m") + 3] == [len(row), row.index("500") + 3]
 
 
+def test_other_commands_do_not_load_what_top_needs():
+    ask = "import reaper.__main__, sys; print({'http.client', 'urllib.request', 'rich'} & {*sys.modules})"
+    done = subprocess.run([sys.executable, "-c", ask], cwd=ROOT, capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("set()\n", "")
+
+
 def test_a_terminal_without_unicode_gets_ascii():
     lines = draw(picture_of(status(worker())), {}, Frame(30, 24, ascii=True))
     assert all(line.plain.isascii() for line in lines)

@@ -1,26 +1,16 @@
-"""`python -m reaper top`: asks, draws, waits; until Ctrl-C.
+"""`python -m reaper top`: the flags.
 
-The rule of this module: *in a pipe it prints once and ends; on a terminal it outlives the server it watches*.
+The rule of this module: *declaring a command loads nothing of it*. Every `reaper` command knows these flags, and
+this one alone needs what speaks HTTP and what draws.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import signal
-import sys
-import time
-from typing import Any, NoReturn
+from typing import Any
 
 from ..config.durations import WANTED, parse_duration
-from ..errors import InvalidArgument, NotInstalled, ReaperError, needs
-from .picture import Picture, picture_of, rates
-from .sources import Http, Kernel, Source, Unreachable
-
-GOOD, UNUSABLE = 0, 2
-
-STEP = 0.2
-"""Seconds between two looks at the terminal's size."""
+from ..errors import InvalidArgument
 
 
 def add_commands(commands: Any) -> None:
@@ -41,116 +31,20 @@ def add_commands(commands: Any) -> None:
     )
     top.add_argument("--once", action="store_true", help="print one picture and end")
     top.add_argument("--json", action="store_true", help="print one status document and end")
-    top.set_defaults(run=run)
+    top.set_defaults(run=_run)
 
 
 def _interval(text: str) -> float:
     try:
         found = parse_duration(text)
-    except (ValueError, InvalidArgument):
+    except InvalidArgument:
         found = 0.0
     if found < 0.1:
         raise argparse.ArgumentTypeError(f"{text!r}: expected {WANTED}, at least 100ms")
     return found
 
 
-def run(parsed: argparse.Namespace) -> int:
-    """Run the command; returns the exit status."""
-    try:
-        source = _source(parsed)
-    except (ReaperError, OSError) as error:
-        return _refuse(str(error))
-    try:
-        if parsed.json:
-            print(json.dumps(source.ask()))
-            sys.stdout.flush()
-            return GOOD
-        with needs("top without --json", "idle-reaper[cli]"):
-            from rich.console import Console
-        console = Console(highlight=False)
-        found = _picture(source)
-        if parsed.once or not console.is_terminal:
-            _print(console, found)
-        else:
-            _live(console, source, found, parsed.interval)
-    except (Unreachable, NotInstalled) as error:
-        return _refuse(str(error))
-    except KeyboardInterrupt:
-        pass
-    finally:
-        source.close()
-    return GOOD
+def _run(parsed: argparse.Namespace) -> int:
+    from .run import run
 
-
-def _refuse(why: str) -> int:
-    print(f"top: {why}", file=sys.stderr)
-    return UNUSABLE
-
-
-def _source(parsed: argparse.Namespace) -> Source:
-    if parsed.connect is not None:
-        return Http(parsed.connect)
-    with needs("top --pid", "idle-reaper[attach]"):
-        return Kernel(parsed.pid)
-
-
-def _picture(source: Source) -> Picture:
-    try:
-        return picture_of(source.ask())
-    except (KeyError, TypeError, ValueError) as error:
-        raise Unreachable(f"{source.name} gave a status that cannot be read: {type(error).__name__}: {error}") from None
-
-
-def _print(console: Any, found: Picture) -> None:
-    from .view import Frame, draw
-
-    frame = Frame(console.width, None, console.options.ascii_only)
-    for line in draw(found, {}, frame, time.strftime("%H:%M:%S")):
-        console.print(line, no_wrap=True, crop=True)
-
-
-def _live(console: Any, source: Source, found: Picture, interval: float) -> None:
-    from rich.console import Group
-    from rich.live import Live
-
-    from .view import Frame, draw
-
-    def show(trouble: str = "") -> None:
-        frame = Frame(console.width, console.height, console.options.ascii_only)
-        lines = draw(found, rates(before, found), frame, clock, trouble)
-        live.update(Group(*lines), refresh=True)
-
-    before: Picture | None = None
-    clock = time.strftime("%H:%M:%S")
-    answered = time.monotonic()
-    old = signal.signal(signal.SIGTERM, _ended)
-    try:
-        with Live(console=console, screen=True, auto_refresh=False) as live:
-            show()
-            while True:
-                trouble = ""
-                _rest(console, interval, show)
-                try:
-                    newer = _picture(source)
-                    before, found, answered = found, newer, time.monotonic()
-                    clock = time.strftime("%H:%M:%S")
-                except Unreachable as error:
-                    trouble = f"no answer for {time.monotonic() - answered:.0f} s, asking again: {error}"
-                show(trouble)
-    finally:
-        signal.signal(signal.SIGTERM, old)
-
-
-def _rest(console: Any, interval: float, show: Any) -> None:
-    """Wait, and draw anew when the terminal has another size."""
-    until = time.monotonic() + interval
-    size = console.size
-    while (left := until - time.monotonic()) > 0:
-        time.sleep(min(left, STEP))
-        if console.size != size:
-            size = console.size
-            show()
-
-
-def _ended(signum: int, frame: object) -> NoReturn:
-    raise KeyboardInterrupt  # the terminal is given back as it was
+    return run(parsed)
