@@ -5,6 +5,7 @@ The rule of this module: *a source that cannot answer says why in one line*, and
 
 from __future__ import annotations
 
+import heapq
 import http.client
 import json
 import time
@@ -124,7 +125,7 @@ class Kernel:
             raise Unreachable(str(gone)) from None
         self._owners.scan(self._target.pids())
         phases: dict[str, list[int]] = {}
-        named: list[dict[str, Any]] = []
+        silences: list[tuple[float, bytes, str]] = []
         for found in self._kernel.dump(listeners, True):
             seen = found.snapshot
             if seen is None or not found.inode or found.inode not in self._owners:
@@ -133,19 +134,21 @@ class Kernel:
             idle = max(0.0, seen.received_ago)
             row = phases.setdefault(phase, [0] * (len(IDLE_BOUNDS) + 1))
             row[bisect_right(IDLE_BOUNDS, idle)] += 1
-            peer = addresses_of(found.ident)[1]
-            named.append({"name": str(peer), "phase": phase, "idle_s": idle, "timeout_s": None, "due_in_s": None})
-        named.sort(key=lambda row: -row["idle_s"])
+            silences.append((idle, found.ident, phase))
+        unknown = {"timeout_s": None, "due_in_s": None}
         worker = {
             "worker": 0,
             "pid": self._pid,
             "at": time.monotonic(),
-            "connections": len(named),
+            "connections": len(silences),
             "idle_bounds_s": list(IDLE_BOUNDS),
             "phases": [
                 {"phase": name, "timeout_s": None, "connections": sum(row), "idle": row} for name, row in phases.items()
             ],
-            "due_next": named[:NAMED],
+            "due_next": [
+                {"name": str(addresses_of(ident)[1]), "phase": phase, "idle_s": idle, **unknown}
+                for idle, ident, phase in heapq.nlargest(NAMED, silences)
+            ],
             "closed": {},
         }
         return {"schema": SCHEMA, "server": self.name, "workers": [worker], "missing": []}
