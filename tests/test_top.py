@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import socket
@@ -15,6 +16,7 @@ from server_process import PATIENCE, ROOT, server
 
 from reaper.metrics import BOUNDS
 from reaper.status import IDLE_BOUNDS, SCHEMA
+from reaper.top import run
 from reaper.top.picture import picture_of, quantile, rates
 from reaper.top.sources import Http, Unreachable, _phase_of
 from reaper.top.view import Frame, brief, draw, number, seconds
@@ -120,6 +122,26 @@ def test_other_commands_do_not_load_what_top_needs():
     ask = "import reaper.__main__, sys; print({'http.client', 'urllib.request', 'rich'} & {*sys.modules})"
     done = subprocess.run([sys.executable, "-c", ask], cwd=ROOT, capture_output=True, text=True)
     assert (done.stdout, done.stderr) == ("set()\n", "")
+
+
+def test_while_there_is_no_answer_the_reason_stays_though_the_terminal_changes_its_size(monkeypatch):
+    class Gone:
+        name = "a server"
+        asked = 0
+
+        def ask(self):
+            self.asked += 1
+            raise Unreachable("connection refused") if self.asked == 1 else KeyboardInterrupt
+
+        def close(self):
+            pass
+
+    out = io.StringIO()
+    console = pytest.importorskip("rich.console").Console(file=out, force_terminal=True, width=80, height=24)
+    monkeypatch.setattr(run, "_rest", lambda console, interval, show: show())  # each rest sees another size
+    with pytest.raises(KeyboardInterrupt):
+        run._live(console, Gone(), picture_of(status(worker())), 2.0)
+    assert out.getvalue().count("connection refused") == 2
 
 
 def test_a_terminal_without_unicode_gets_ascii():

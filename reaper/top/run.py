@@ -10,6 +10,7 @@ import json
 import signal
 import sys
 import time
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 from ..errors import NotInstalled, ReaperError, needs
@@ -83,33 +84,31 @@ def _live(console: Any, source: Source, found: Picture, interval: float) -> None
 
     from .view import Frame, draw
 
-    def show(trouble: str = "") -> None:
+    def show() -> None:
         frame = Frame(console.width, console.height, console.options.ascii_only)
-        lines = draw(found, rates(before, found), frame, clock, trouble)
-        live.update(Group(*lines), refresh=True)
+        live.update(Group(*draw(found, rates(before, found), frame, clock, trouble)), refresh=True)
 
     before: Picture | None = None
-    clock = time.strftime("%H:%M:%S")
+    clock, trouble = time.strftime("%H:%M:%S"), ""
     answered = time.monotonic()
     old = signal.signal(signal.SIGTERM, _ended)
     try:
         with Live(console=console, screen=True, auto_refresh=False) as live:
             show()
             while True:
-                trouble = ""
                 _rest(console, interval, show)
                 try:
                     newer = _picture(source)
                     before, found, answered = found, newer, time.monotonic()
-                    clock = time.strftime("%H:%M:%S")
+                    clock, trouble = time.strftime("%H:%M:%S"), ""
                 except Unreachable as error:
                     trouble = f"no answer for {time.monotonic() - answered:.0f} s, asking again: {error}"
-                show(trouble)
+                show()
     finally:
         signal.signal(signal.SIGTERM, old)
 
 
-def _rest(console: Any, interval: float, show: Any) -> None:
+def _rest(console: Any, interval: float, show: Callable[[], None]) -> None:
     """Wait, and draw anew when the terminal has another size."""
     until = time.monotonic() + interval
     size = console.size
