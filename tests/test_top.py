@@ -118,6 +118,22 @@ def test_the_picture_says_what_matters_at_80_columns():
     assert [head.index(">15m") + 4, head.index("<1m") + 3] == [len(row), row.index("500") + 3]
 
 
+def test_however_narrow_the_terminal_is_what_matters_is_still_in_the_picture():
+    peers = ["127.0.0.1:50312", "[2001:db8:aaaa:bbbb:cccc:dddd:eeee:ffff]:65535"]
+    coming = [{"name": name, "phase": "keep_alive", "idle_s": 90.0, "timeout_s": 95.0, "due_in_s": 5.0}
+              for name in peers]  # fmt: skip
+    picture = picture_of(status(worker(due_next=coming, late=5)))
+    for width in range(40, 161):
+        lines = [line.plain for line in draw(picture, {}, Frame(width, None))]
+        assert any(line.startswith("late    beyond one tick (1s): 5") for line in lines), width
+        at = next(number for number, line in enumerate(lines) if line.startswith("due next"))
+        assert {lines[at].index("due in") + 6, *map(len, lines[at + 1 :])} == {len(lines[at].rstrip())}, width
+        assert lines[at + 1].split()[0] == peers[0]
+        assert all(line.endswith(" 5.0s") for line in lines[at + 1 :]), width
+        if width > 88:
+            assert lines[at + 2].split() == [peers[1], "keep_alive", "90.0s", "95.0s", "5.0s"]
+
+
 def test_other_commands_do_not_load_what_top_needs():
     ask = "import reaper.__main__, sys; print({'http.client', 'urllib.request', 'rich'} & {*sys.modules})"
     done = subprocess.run([sys.executable, "-c", ask], cwd=ROOT, capture_output=True, text=True)

@@ -22,6 +22,10 @@ PHASE_ROWS = 8
 DUE_ROWS = 15
 """Where there is no last line."""
 WIDEST_RING = 64
+COMING = {"phase": PHASE_WIDTH, "silent": NUMBER_WIDTH, "timeout": NUMBER_WIDTH, "due in": NUMBER_WIDTH}
+"""The columns of what is due next, after its name, and their widths."""
+SHORTEST_NAME = len("255.255.255.255:65535")
+"""Where even that has no room, the timeout is left out, then the phase."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,13 +129,13 @@ def _lateness(picture: Picture) -> Text:
     if picture.lateness is None or not sum(picture.lateness[2]):
         return line.append("nothing has come due yet", style="dim")
     bounds, _, most = picture.lateness
+    late = picture.counts.get("late", 0)
+    line.append(f"beyond one tick ({_short(picture.tick or 0)}): {number(late)}", style="bold red" if late else "green")
     for name, share in (("half", 0.5), ("99 %", 0.99), ("all", 1.0)):
         bound = quantile(bounds, most, share)
         assert bound is not None
         said = f"> {_short(bounds[-1])}" if math.isinf(bound) else f"<= {_short(bound)}"
-        line.append(f"{name} {said}  ")
-    late = picture.counts.get("late", 0)
-    line.append(f"beyond one tick ({_short(picture.tick or 0)}): {number(late)}", style="bold red" if late else "green")
+        line.append(f"  {name} {said}")
     if picture.dropped:
         line.append(f"  journal rows lost {number(picture.dropped)}", style="bold red")
     return line
@@ -225,18 +229,21 @@ def _ring(picture: Picture, frame: Frame) -> list[Text]:
 
 def _coming(picture: Picture, frame: Frame) -> list[Text]:
     timed = picture.ring is not None
-    name_width = max(20, frame.width - 14 - 3 * NUMBER_WIDTH - 1 if frame.width < 80 else 28)
-    title = "due next" if timed else "silent longest"
-    head = f"{title:{name_width}} {'phase':{18}}{'silent':>{NUMBER_WIDTH}}"
-    if timed:
-        head += f"{'timeout':>{NUMBER_WIDTH}}{'due in':>{NUMBER_WIDTH}}"
-    lines = [Text(head, style="reverse")]
-    lines[0].pad_right(max(0, frame.width - len(head)))
-    for row in picture.due_next[: DUE_ROWS if frame.height is None else None]:
-        line = (
-            f"{row['name'][:name_width]:{name_width}} {row['phase'][:17]:{18}}{seconds(row['idle_s']):>{NUMBER_WIDTH}}"
-        )
-        if timed:
-            line += f"{seconds(row['timeout_s']):>{NUMBER_WIDTH}}{seconds(row['due_in_s']):>{NUMBER_WIDTH}}"
-        lines.append(Text(line))
+    rows = picture.due_next[: DUE_ROWS if frame.height is None else None]
+    columns = list(COMING) if timed else ["phase", "silent"]
+    for spared in ("timeout", "phase"):
+        if frame.width < SHORTEST_NAME + 1 + sum(COMING[each] for each in columns):
+            columns = [each for each in columns if each != spared]
+    room = frame.width - 1 - sum(COMING[each] for each in columns)
+    wide = max(SHORTEST_NAME, min(room, max((len(row["name"]) for row in rows), default=0)))
+
+    def laid(name: str, phase: str, *times: str) -> str:
+        said = dict(zip(COMING, (f"{phase[: PHASE_WIDTH - 1]:{PHASE_WIDTH}}", *times), strict=True))
+        return f"{name[:wide]:{wide}} " + "".join(said[each].rjust(COMING[each]) for each in columns)
+
+    head = laid("due next" if timed else "silent longest", *COMING)
+    lines = [Text(f"{head:{frame.width}}", style="reverse")]
+    for row in rows:
+        times = (seconds(row[key]) for key in ("idle_s", "timeout_s", "due_in_s"))
+        lines.append(Text(laid(row["name"], row["phase"], *times)))
     return lines
