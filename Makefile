@@ -7,8 +7,8 @@
 #   make attach-demo [CONNECTIONS=10000]
 #                                   nginx with its timeouts off, half its clients silent, guarded from outside
 #   make pipeline-demo              real traffic -> journals -> audit, advice and report on Spark (needs Java 17)
-#   make bench                      every claim compared with every peer, about 15 minutes; writes docs/performance.md and -full.md
-#   make bench-quick                the same, smaller, about two minutes; into out/bench/
+#   make bench                      every claim compared with every peer, about 20 minutes; writes docs/performance.md and -full.md
+#   make bench-quick                the same, smaller, about three minutes; into out/bench/
 #   make bench-pipeline             Spark, DuckDB and Polars at 50M events, and growth to 100M: hours; 15 GB below out/
 #   make campaign [MINUTES=60]      trials that last: lifetimes, signals, restarts, killed workers, full disks, attackers
 #   make interop                    attack tools, a reverse proxy and other servers against the HTTP server
