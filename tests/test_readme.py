@@ -228,7 +228,7 @@ def test_the_tutorial_leaks_then_holds_then_leaves_a_journal(tmp_path: Path) -> 
     """Its servers and its load generator, as its reader starts them; only the port is another."""
     page = (ROOT / "docs" / "tutorial.md").read_text()
     (line,) = set(re.findall(r"^    reaper-loadgen (run .*)$", page, re.MULTILINE))
-    verdicts = []
+    verdicts, said = [], []
     for name, text in zip(
         ["leaky", "guarded", "logged"], re.findall(r"```python\n(.*?)```", page, re.DOTALL), strict=True
     ):
@@ -240,12 +240,16 @@ def test_the_tutorial_leaks_then_holds_then_leaves_a_journal(tmp_path: Path) -> 
             host, port = server.address
             command = [sys.executable, "-m", "loadgen", *line.replace("127.0.0.1:8080", f"{host}:{port}").split()]
             done = subprocess.run([*command, "--quiet"], cwd=ROOT, capture_output=True, text=True, timeout=60)
+            said += done.stdout.splitlines()
             verdicts.append((name, done.returncode, re.findall(r"verdict +(\w+)", done.stdout)))
             server.stop(signal.SIGINT)
         finally:
             server.process.kill()
             server.process.communicate()
     assert verdicts == [("leaky", 1, ["FAIL"]), ("guarded", 0, ["PASS"]), ("logged", 0, ["PASS"])]
+    shown = re.findall(r"^(?:connections|reaps|verdict +FAIL).*$", page, re.MULTILINE)  # the others are this machine's
+    assert len(shown) == 5
+    assert [line for line in shown if line not in said] == []
     (file,) = (tmp_path / "logged" / "journal").glob("*.parquet")
     assert read_table(file, columns=["kind"]).to_pydict()["kind"].count("reap") == 150
 

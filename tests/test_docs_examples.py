@@ -1,0 +1,135 @@
+"""What the pages show besides servers: settings, defaults, reasons, a scenario, a proxy, a journal, what to install.
+
+`test_readme` runs the servers, `test_docs_how_it_works` the sessions, `test_docs_attach` the page about attach.
+"""
+
+from __future__ import annotations
+
+import ast
+import pkgutil
+import re
+import shutil
+import subprocess
+import tomllib
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from pyarrow.parquet import read_table
+from test_readme import MARKDOWN, PROGRAMS, SNIPPETS
+
+from loadgen.plan.scenario import load_scenario
+from reaper.__main__ import main
+from reaper.config import OPTIONS
+from reaper.policy import TOO_OLD, TOO_SLOW, Phase
+from reaper.policy.phases import TOO_LONG, TUNNEL_AGE
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = {str(path.relative_to(ROOT)): path.read_text() for path in MARKDOWN}
+SETTINGS = ("docs/timeouts.md", "docs/uvicorn.md", "docs/howto/proxies.md")
+
+
+def blocks(page: str, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", PAGES[page], re.MULTILINE | re.DOTALL)
+
+
+def test_no_example_is_without_a_test() -> None:
+    """One that fails here is new: run it, and say where."""
+    found = Counter(
+        (page, language)
+        for page, text in PAGES.items()
+        for language in re.findall(r"^```([a-z]\w*)", text, re.MULTILINE)
+    )
+    servers = Counter((page, "python") for page, _ in SNIPPETS)
+    assert {page for page, _ in servers} == set(PROGRAMS)
+    attach = {("docs/attach.md", language): n for language, n in (("sh", 5), ("yaml", 1), ("ini", 1), ("python", 1))}
+    here = [*((page, "toml") for page in (*SETTINGS, "docs/loadgen.md")), ("docs/howto/proxies.md", "nginx")]
+    here += [("docs/journal.md", "python"), ("docs/uvicorn.md", "python")]
+    sessions = {("docs/how-it-works.md", "pycon"): len(blocks("docs/how-it-works.md", "pycon"))}
+    assert found == servers + Counter(attach) + Counter(here) + Counter(sessions) + Counter(
+        {("docs/tutorial.md", "text"): 2}
+    )
+
+
+def test_the_program_about_the_journal_writes_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (program,) = blocks("docs/journal.md", "python")
+    exec(program, {})
+    (file,) = (tmp_path / "journal").glob("*.parquet")
+    kinds = read_table(file, columns=["kind"]).to_pydict()["kind"]
+    assert [kind for kind in kinds if kind != "config"] == ["open", "close_peer", "drain"]
+
+
+@pytest.mark.parametrize("page", SETTINGS)
+def test_the_settings_on_a_page_pass_check(page: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "reaper.toml"
+    (text,) = blocks(page, "toml")
+    path.write_text(text)
+    assert main(["check", str(path)]) == 0, capsys.readouterr()
+
+
+def test_the_defaults_on_a_page_are_those_in_force() -> None:
+    shown = [
+        row for text in PAGES.values() for row in re.findall(r"^\| `([a-z_]+\.\w+)` \| (\w+) \|", text, re.MULTILINE)
+    ]
+    (settings,) = blocks("docs/uvicorn.md", "toml")
+    shown += [(f"timeouts.{key}", value) for key, value in tomllib.loads(settings)["timeouts"].items()]
+    assert len(shown) > 12
+    for path, value in shown:
+        assert OPTIONS[path].kind.read(value) == OPTIONS[path].default, path
+
+
+def test_every_reason_of_a_close_is_explained() -> None:
+    table = PAGES["docs/howto/why-closed.md"].partition("## What the reasons mean")[2].partition("\n## ")[0]
+    explained = {
+        name for cell in re.findall(r"^\| (`.*?) \|", table, re.MULTILINE) for name in re.findall(r"`(\w+)`", cell)
+    }
+    phases = {phase.value for phase in Phase} - {Phase.IN_FLIGHT.value}
+    assert explained == phases | {*TOO_SLOW.values(), TOO_LONG, TUNNEL_AGE, TOO_OLD, "pressure", "drain"}
+
+
+def test_the_scenario_on_the_page_is_one(tmp_path: Path) -> None:
+    path = tmp_path / "storm.toml"
+    (text,) = blocks("docs/loadgen.md", "toml")
+    path.write_text(text)
+    assert [client.kind for client in load_scenario(str(path)).clients] == ["silent", "chatty"]
+
+
+def test_nginx_accepts_what_the_page_about_proxies_shows(tmp_path: Path) -> None:
+    nginx = shutil.which("nginx")
+    if nginx is None:
+        pytest.skip("needs nginx (Debian: apt-get install nginx)")
+    (text,) = blocks("docs/howto/proxies.md", "nginx")
+    assert "listen 80;" in text
+    inner = text.replace("listen 80;", f"listen unix:{tmp_path / 'socket'};")
+    (tmp_path / "nginx.conf").write_text(f"pid {tmp_path / 'pid'};\nevents {{}}\nhttp {{\n{inner}}}\n")
+    done = subprocess.run(
+        [nginx, "-t", "-e", tmp_path / "errors", "-p", tmp_path, "-c", tmp_path / "nginx.conf"],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_what_a_program_that_is_only_shown_takes_from_reaper_exists() -> None:
+    """Sanic is no package of ours, so its program was run by hand."""
+    (program,) = blocks("docs/uvicorn.md", "python")
+    used = [ast.unparse(node) for node in ast.walk(ast.parse(program)) if isinstance(node, ast.Attribute)]
+    used = [name for name in used if name.startswith("reaper.")]
+    assert "reaper.asyncio.guard" in used
+    for name in used:
+        pkgutil.resolve_name(name)
+
+
+def test_every_extra_that_a_page_names_exists_and_each_is_explained() -> None:
+    extras = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"])
+    text = "\n".join(PAGES.values())
+    named = {
+        name
+        for group in re.findall(r"(?:idle-reaper|'\.|/reaper|\.whl\))\[([a-z,]+)\]", text)
+        for name in group.split(",")
+    }
+    assert {"trio", "all", "pipeline", "attach"} <= named <= extras
+    table = PAGES["docs/install.md"].partition("| extra | for |")[2].partition("\n\n")[0]
+    rows = re.findall(r"^\| (`.*?) \|", table, re.MULTILINE)
+    assert {name for row in rows for name in re.findall(r"`(\w+)`", row)} == extras - {"all", "docs", "dev"}
