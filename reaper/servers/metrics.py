@@ -9,7 +9,7 @@ import asyncio
 import json
 import os
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Any, TypeVar
+from typing import Any
 
 from ..asyncio.reaper import AsyncioReaper
 from ..asyncio.status import survey_of
@@ -18,7 +18,6 @@ from ..status import JSON, Page, document
 from .siblings import Siblings
 
 Application = Callable[[Any, Any, Any], Awaitable[None]]
-Server = TypeVar("Server")
 
 
 def text(servers: Iterable[LoopStatistics]) -> str:
@@ -45,13 +44,12 @@ class Reports:
         self.metrics: Application = _application(self._metrics_of_all)
         self.status: Application = _application(self._status_of_all)
 
-    def joined(self, server: Server) -> Server:
-        """*server*, which has a connection now: let the other workers ask this process. Within the running loop."""
+    def join(self) -> None:
+        """A server of this process has a connection now: let the other workers ask. Within the running loop."""
         loop = asyncio.get_running_loop()
         if self._loop is not loop:
             self._loop = loop
             self._siblings = Siblings({"/metrics": self._metrics, "/status": self._status})
-        return server
 
     async def _metrics(self) -> tuple[str, bytes]:
         return CONTENT_TYPE, text(reaper.statistics() for reaper in self._reapers()).encode()

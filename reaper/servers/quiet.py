@@ -144,7 +144,5 @@ class Quiet(Guarded, asyncio.Protocol):
     @property
     def client(self) -> Any:
         """The peer's address, as uvicorn knows it."""
-        found = transports.socket_of(self.transport)
-        return (
-            self.transport.get_extra_info("peername") if found is not None and found.family != socket.AF_UNIX else None
-        )
+        found = self.transport.get_extra_info("peername")
+        return found if isinstance(found, tuple) else None  # the name of a Unix socket is none of a client

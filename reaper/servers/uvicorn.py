@@ -100,7 +100,8 @@ def shared_by(config: Config, settings: ReaperConfig | None = None, journal: Jou
     """What the connections of the server of *config* share; made when its first connection is."""
     found = _SHARED.get(config)
     if found is None:
-        found = _SHARED[config] = REPORTS.joined(UvicornShared(config, settings, journal))
+        found = _SHARED[config] = UvicornShared(config, settings, journal)
+        REPORTS.join()
     return found
 
 
@@ -141,19 +142,6 @@ class GuardedHttp(Guarded):
         shared = shared_by(config, cls.settings, cls.journal)
         return Quiet(shared, shared.origin(cls, config, server_state, app_state, _loop))
 
-    def __init__(
-        self,
-        config: Config,
-        server_state: ServerState,
-        app_state: dict[str, Any],
-        _loop: asyncio.AbstractEventLoop | None = None,
-    ) -> None:
-        super().__init__(config=config, server_state=server_state, app_state=app_state, _loop=_loop)  # type: ignore[call-arg]
-        self.shared: UvicornShared = shared_by(config, self.settings, self.journal)
-        self.loop = self.shared.loop
-        self._noted = False
-        self._over = True  # until there is a connection
-
     @classmethod
     def configured(cls, settings: ReaperConfig | None = None, journal: Journal | None = None) -> type[GuardedHttp]:
         """This class with settings of its own, for `uvicorn.run(app, http=HttpTools.configured(settings))`."""
@@ -163,9 +151,13 @@ class GuardedHttp(Guarded):
 
     def take_over(self, before: Quiet) -> None:
         """Go on with the connection of *before*."""
-        shared, fresh = self.shared, before.waiting is FRESH
-        self._half_closed = before.half_closed
+        shared: Any = before.shared
+        fresh = before.waiting is FRESH
+        self.shared: UvicornShared = shared
+        self.loop = shared.loop
         self._origin = before.origin
+        self._half_closed = before.half_closed
+        self._noted = False
         super().connection_made(before.transport)  # type: ignore[misc]
         phase = Phase.FIRST_BYTE if fresh else Phase.KEEP_ALIVE
         self._begin(shared.first_byte if fresh else shared.keep_alive, phase.value, before)
