@@ -10,9 +10,9 @@ from contextlib import asynccontextmanager
 
 import pytest
 import trio
+from http_world import configured, head_of, rest, serving
 from trio.testing import MockClock
 
-import reaper.trio
 import server_example.http
 from reaper.config import ReaperConfig
 from reaper.journal import Journal
@@ -35,24 +35,11 @@ def clock() -> MockClock:
 async def running(
     journal: Journal | None = None, certificate: tuple[str, str] | None = None, **timeouts: object
 ) -> AsyncIterator[tuple[HttpServer, trio.SocketListener]]:
-    overrides = {f"timeouts.{name}": value for name, value in timeouts.items()}
     if certificate is not None:
-        overrides |= {"server.tls_cert": certificate[0], "server.tls_key": certificate[1]}
-    config = ReaperConfig.load(environ={}, overrides=overrides)
-    (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
-    async with (
-        listener,
-        reaper.trio.open_reaper(config, journal=journal, listener="http") as watcher,
-        trio.open_nursery() as nursery,
-    ):
-        server = HttpServer(config, watcher)
-        async with server.parking():
-            nursery.start_soon(server.accept, listener, nursery)
-            await trio.testing.wait_all_tasks_blocked()
-            yield server, listener
-            assert server.counters.failures == 0
-            watcher.core.check()
-            nursery.cancel_scope.cancel()
+        timeouts |= {"server__tls_cert": certificate[0], "server__tls_key": certificate[1]}
+    async with serving(configured(timeouts), journal=journal) as (server, listener):
+        await trio.testing.wait_all_tasks_blocked()
+        yield server, listener
 
 
 async def until(condition) -> None:
@@ -65,23 +52,6 @@ async def dial(listener: trio.SocketListener, said: bytes = b"") -> trio.SocketS
     if said:
         await stream.send_all(said)
     return stream
-
-
-async def rest(stream: trio.abc.Stream) -> bytes:
-    data = b""
-    try:
-        while piece := await stream.receive_some(65536):
-            data += bytes(piece)
-    except trio.BrokenResourceError:
-        pass
-    return data
-
-
-async def head_of(stream: trio.abc.Stream) -> bytes:
-    data = b""
-    while b"\r\n\r\n" not in data and (piece := await stream.receive_some(65536)):
-        data += bytes(piece)
-    return data
 
 
 def tasks() -> int:

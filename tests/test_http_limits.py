@@ -6,14 +6,14 @@ import socket
 import ssl
 import struct
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, nullcontext
+from contextlib import asynccontextmanager
 from contextvars import ContextVar
 
 import pytest
 import trio
+from http_world import configured, head_of, rest, serving
 from trio.testing import MockClock
 
-import reaper.trio
 from reaper.config import ReaperConfig
 from server_example.http import HttpServer
 from server_example.http.connection import Exchange
@@ -53,39 +53,12 @@ class Running(HttpServer):
             return await rest(stream)
 
 
-async def rest(stream: trio.abc.Stream) -> bytes:
-    data = b""
-    try:
-        while piece := await stream.receive_some(65536):
-            data += bytes(piece)
-    except trio.BrokenResourceError:
-        pass
-    return data
-
-
-async def head_of(stream: trio.abc.Stream) -> bytes:
-    data = b""
-    while b"\r\n\r\n" not in data and (piece := await stream.receive_some(65536)):
-        data += bytes(piece)
-    return data
-
-
 @asynccontextmanager
 async def running(routes=ROUTES, /, **overrides: object) -> AsyncIterator[Running]:
     """A server at its defaults, but for `section__key=value`; a bare key is one of `timeouts`."""
-    settings = {
-        name.replace("__", ".") if "__" in name else f"timeouts.{name}": value for name, value in overrides.items()
-    }
-    config = ReaperConfig.load(environ={}, overrides=settings)
-    (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
-    async with listener, reaper.trio.open_reaper(config) as watcher, trio.open_nursery() as nursery:
-        server = Running(config, watcher, routes)
+    async with serving(configured(overrides), routes, kind=Running, parks=PARKED.get()) as (server, listener):
         server.address = listener.socket.getsockname()[:2]
-        async with server.parking() if PARKED.get() else nullcontext():
-            nursery.start_soon(server.accept, listener, nursery)
-            yield server
-            assert server.counters.failures == 0
-            nursery.cancel_scope.cancel()
+        yield server
 
 
 async def until(condition) -> None:

@@ -9,8 +9,8 @@ from contextlib import asynccontextmanager
 
 import pytest
 import trio
+from http_world import serving
 
-import reaper.trio
 import server_example.http
 from reaper.config import ReaperConfig
 from reaper.journal import Journal
@@ -31,22 +31,12 @@ async def running(
     overrides = {"reaper.tick": TICK, "timeouts.drain_idle": 0.02, "timeouts.keep_alive_margin": 0.0}
     overrides |= {f"timeouts.{name}": value for name, value in timeouts.items()} | (settings or {})
     config = ReaperConfig.load(environ={}, overrides=overrides)
-    (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
-    async with (
-        listener,
-        reaper.trio.open_reaper(config, journal=journal, listener="http") as watcher,
-        trio.open_nursery() as nursery,
-    ):
-        server = HttpServer(config, watcher)
-        async with server.parking():
-            nursery.start_soon(server.accept, listener, nursery)
-            with trio.fail_after(30):
-                yield server, listener
-                await until(lambda: server.counters.opened == server.counters.closed)
-                await until(lambda: len(watcher.core) == 0)  # the sweep's lease goes by itself
-            assert (server.open, server.counters.failures) == (0, 0)
-            watcher.core.check()
-            nursery.cancel_scope.cancel()
+    async with serving(config, journal=journal) as (server, listener):
+        with trio.fail_after(30):
+            yield server, listener
+            await until(lambda: server.counters.opened == server.counters.closed)
+            await until(lambda: len(server.watcher.core) == 0)  # the sweep's lease goes by itself
+        assert server.open == 0
 
 
 async def until(condition) -> None:
