@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import socket
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from functools import partial
 
 import pytest
 import trio
 import trio.testing
+from streams import SECONDS, bounded, check_stream
 
 import reaper.trio
 from reaper.trio import WatchedSocket, open_reaper
@@ -44,23 +44,13 @@ async def ends() -> AsyncIterator[object]:
         nursery.cancel_scope.cancel()
 
 
+@bounded
 async def test_it_is_a_stream_like_any_other() -> None:
     async with ends() as pair:
-
-        async def make():
-            return pair()
-
-        async def make_clogged():
-            left, right = pair()
-            for stream in (left, right):
-                with suppress(BlockingIOError):
-                    while True:
-                        os.write(stream.fileno(), b"x" * 65536)
-            return left, right
-
-        await trio.testing.check_half_closeable_stream(make, make_clogged)
+        await check_stream(pair)
 
 
+@bounded
 async def test_a_receive_that_waits_ends_with_its_bytes_its_close_and_its_cancellation() -> None:
     async with ends() as pair:
         for turn in range(3):  # the descriptors are the same each time
@@ -99,6 +89,7 @@ async def test_a_receive_that_waits_ends_with_its_bytes_its_close_and_its_cancel
             right.close()
 
 
+@bounded
 async def test_a_receive_that_outlives_the_task_that_wakes_it_still_gets_its_bytes() -> None:
     hub = trio.CancelScope()
     readiness = Readiness(())
@@ -128,6 +119,7 @@ async def test_a_receive_that_outlives_the_task_that_wakes_it_still_gets_its_byt
     theirs.close()
 
 
+@bounded
 async def test_an_end_of_file_wakes_it() -> None:
     async with ends() as pair:
         left, right = pair()
@@ -139,6 +131,7 @@ async def test_an_end_of_file_wakes_it() -> None:
         left.close()
 
 
+@bounded
 async def test_however_many_speak_at_once_few_are_woken_per_pass_and_all_are_answered() -> None:
     count = 3 * READS_PER_PASS
     steps: list[int] = []
@@ -158,7 +151,7 @@ async def test_however_many_speak_at_once_few_are_woken_per_pass_and_all_are_ans
     async with trio.open_nursery() as nursery:
         serve = partial(reaper.trio.serve_tcp, echo, 0, host="127.0.0.1", idle=30, backlog=count)
         (listener,) = await nursery.start(serve)
-        clients = [socket.create_connection(listener.socket.getsockname()) for _ in range(count)]
+        clients = [socket.create_connection(listener.socket.getsockname(), SECONDS) for _ in range(count)]
         await trio.testing.wait_all_tasks_blocked(0.05)
         trio.lowlevel.add_instrument(counting := Count())
         for turn in range(3):
@@ -177,6 +170,7 @@ async def test_however_many_speak_at_once_few_are_woken_per_pass_and_all_are_ans
         nursery.cancel_scope.cancel()
 
 
+@bounded
 async def test_the_silent_are_reaped_and_those_with_unread_bytes_are_not(autojump_clock) -> None:
     ended: list[str | None] = []
 
@@ -190,7 +184,7 @@ async def test_the_silent_are_reaped_and_those_with_unread_bytes_are_not(autojum
     async with trio.open_nursery() as nursery:
         serve = partial(reaper.trio.serve_tcp, echo, 0, host="127.0.0.1", idle=5)
         (listener,) = await nursery.start(serve)
-        silent, busy = (socket.create_connection(listener.socket.getsockname()) for _ in range(2))
+        silent, busy = (socket.create_connection(listener.socket.getsockname(), SECONDS) for _ in range(2))
         for _ in range(6):
             await trio.sleep(3)
             busy.send(b"x")

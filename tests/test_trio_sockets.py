@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import select
 import socket
 import threading
@@ -13,6 +12,7 @@ from functools import partial
 import pytest
 import trio
 import trio.testing
+from streams import check_stream
 
 import reaper.trio
 from reaper.trio import open_reaper, unread
@@ -206,18 +206,7 @@ async def test_the_watched_socket_is_a_stream_like_any_other():
             left, right = (WatchedSocket(end, r.watch(end, idle=1000)) for end in pair)
             return left, right
 
-        async def make():
-            return ends()
-
-        async def make_clogged():
-            left, right = ends()
-            for stream in (left, right):
-                with suppress(BlockingIOError):
-                    while True:
-                        os.write(stream.fileno(), b"x" * 65536)
-            return left, right
-
-        await trio.testing.check_half_closeable_stream(make, make_clogged)
+        await check_stream(ends)
         left, right = ends()
         assert left.socket is left.socket
         assert left.getsockopt(socket.SOL_SOCKET, socket.SO_TYPE) == socket.SOCK_STREAM
