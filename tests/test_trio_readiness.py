@@ -132,6 +132,54 @@ async def test_an_end_of_file_wakes_it() -> None:
 
 
 @bounded
+async def test_bytes_that_are_not_asked_for_keep_nothing_awake() -> None:
+    async with ends() as pair:
+        left, right = pair()
+        with trio.move_on_after(0.01):
+            await left.receive_some()
+        await right.send_all(b"unasked")
+        await trio.testing.wait_all_tasks_blocked(0.01)
+        assert await left.receive_some() == b"unasked"
+        left.close()
+        right.close()
+
+
+@bounded
+async def test_a_copy_of_a_closed_descriptor_wakes_nothing() -> None:
+    """As a process that was forked meanwhile may have one."""
+    readiness = Readiness(())
+    ours, theirs = socket.socketpair()
+    with ours, theirs, ours.dup():
+        with trio.move_on_after(0.01):
+            await readiness.wait(ours.fileno())
+        readiness.closing(ours.fileno())
+        ours.close()
+        theirs.send(b"too late")
+        assert readiness._epoll.poll(0) == []
+
+
+@bounded
+async def test_a_handler_that_leaves_the_closing_to_the_server_is_in_no_later_ones_way() -> None:
+    descriptors: list[int] = []
+
+    async def once(stream: trio.abc.Stream) -> None:
+        descriptors.append(stream.fileno())
+        await stream.send_all(await stream.receive_some())
+
+    async with trio.open_nursery() as nursery:
+        serve = partial(reaper.trio.serve_tcp, once, 0, host="127.0.0.1", idle=30)
+        (listener,) = await nursery.start(serve)
+        for _ in range(3):
+            async with await trio.open_tcp_stream(*listener.socket.getsockname()) as client:
+                await trio.testing.wait_all_tasks_blocked(0.01)
+                await client.send_all(b"hello")
+                assert await client.receive_some() == b"hello"
+                assert await client.receive_some() == b""
+        assert len(set(descriptors)) == 1
+        nursery.cancel_scope.cancel()
+
+
+@bounded
 async def test_however_many_speak_at_once_few_are_woken_per_pass_and_all_are_answered() -> None:
     count = 3 * READS_PER_PASS
     steps: list[int] = []
@@ -170,7 +218,6 @@ async def test_however_many_speak_at_once_few_are_woken_per_pass_and_all_are_ans
         nursery.cancel_scope.cancel()
 
 
-@bounded
 async def test_the_silent_are_reaped_and_those_with_unread_bytes_are_not(autojump_clock) -> None:
     ended: list[str | None] = []
 

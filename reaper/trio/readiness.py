@@ -52,7 +52,7 @@ class Readiness:
         if fd in waiting:
             raise trio.BusyResourceError("another task is receiving on this stream")
         if fd not in self._registered:
-            self._epoll.register(fd, select.EPOLLIN | select.EPOLLRDHUP | select.EPOLLET)
+            self._epoll.register(fd, select.EPOLLIN | select.EPOLLET)
             self._registered.add(fd)
         waiting[fd] = trio.lowlevel.current_task()
 
