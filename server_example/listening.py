@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
 from reaper.driver import accept_burst
+from reaper.driver.sockets import user_of
 
 BACKLOG = 4096  # the kernel cuts it to net.core.somaxconn
 
@@ -97,7 +98,7 @@ class Listening:
             asking, _ = self._counter.accept()
             with asking:
                 asking.settimeout(1.0)
-                if _user_of(asking) in (0, os.getuid()):
+                if user_of(asking) in (0, os.getuid()):
                     copies = [self._counter, *self.sockets]
                     for start in range(0, len(copies), PER_MESSAGE):
                         batch = [each.fileno() for each in copies[start : start + PER_MESSAGE]]
@@ -201,7 +202,7 @@ def _ask_for_copies(host: str, port: int) -> Listening | None:
         try:
             address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][4]
             asking.connect(_name(str(address[0]), port))
-            if _user_of(asking) != os.getuid():  # any process may take a name of this kind
+            if user_of(asking) != os.getuid():  # any process may take a name of this kind
                 return None
             copies: list[socket.socket] = []
             while True:
@@ -212,8 +213,3 @@ def _ask_for_copies(host: str, port: int) -> Listening | None:
         except OSError:
             return None
     return Listening(copies[1:], copies[0], inherited=True) if len(copies) > 1 else None
-
-
-def _user_of(connected: socket.socket) -> int:
-    _, user, _ = struct.unpack("3i", connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
-    return int(user)

@@ -100,6 +100,12 @@ def borrowed(descriptor: int) -> Iterator[socket.socket]:
         connected.detach()
 
 
+def user_of(connected: socket.socket) -> int:
+    """The user of the process at the other end of the Unix socket *connected*, as the kernel has it. Linux only."""
+    _, user, _ = struct.unpack("3i", connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    return int(user)
+
+
 def reset_on_close(connected: socket.socket) -> None:
     """Let the close of *connected* be a reset, and the kernel forget what is queued. Nothing if it is closed."""
     with contextlib.suppress(OSError):

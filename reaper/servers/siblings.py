@@ -11,7 +11,6 @@ import asyncio
 import os
 import socket
 import stat
-import struct
 import sys
 import weakref
 from collections.abc import Mapping
@@ -19,6 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from ..asyncio.status import answer
+from ..driver.sockets import borrowed, user_of
 from ..status import Page
 
 WAIT = 1.5
@@ -55,7 +55,7 @@ class Siblings:
     def _accept(self, listening: socket.socket) -> None:
         with suppress(OSError):
             asking, _ = listening.accept()
-            if _user_of(asking) in (0, os.getuid()):
+            if user_of(asking) in (0, os.getuid()):
                 task = self._loop.create_task(_answered(self._pages, asking))
                 self._tasks.add(task)
                 task.add_done_callback(self._tasks.discard)
@@ -90,7 +90,7 @@ class Siblings:
                     raise
                 reader, writer = await asyncio.open_unix_connection(sock=asked)
                 try:
-                    if _user_of(writer.get_extra_info("socket")) != os.getuid():
+                    if user_of(writer.get_extra_info("socket")) != os.getuid():
                         return b""  # any process may take a name of this kind
                     writer.write(f"GET {path} HTTP/1.1\r\n\r\n".encode())
                     head, _, body = (await reader.read(-1))[:LARGEST].partition(b"\r\n\r\n")
@@ -114,14 +114,8 @@ def inherited() -> int:
             number = int(name)
             status = os.fstat(number)
             if stat.S_ISSOCK(status.st_mode):
-                held = socket.socket(fileno=os.dup(number))
-                with held:
+                with borrowed(number) as held:
                     internet = held.family in (socket.AF_INET, socket.AF_INET6)
                     if internet and held.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
                         found.append(status.st_ino)
     return min(found, default=0)
-
-
-def _user_of(connected: socket.socket) -> int:
-    _, user, _ = struct.unpack("3i", connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
-    return int(user)

@@ -15,6 +15,7 @@ from typing import ClassVar
 import trio
 
 from reaper.driver import peer_has_shut, queued, reset_on_close, waiting
+from reaper.driver.sockets import TCP_NOTSENT_LOWAT
 from reaper.policy import IdlePolicy, Phase
 from reaper.trio import SocketStream, TlsSession
 
@@ -28,7 +29,6 @@ UNSENT_BYTES = 131072
 """What the kernel may hold that is not even on its way. Without this limit a peer that takes nothing costs up to some
 megabytes: a thousand of them had a gigabyte copied in vain, and the loop with it."""
 
-TCP_NOTSENT_LOWAT = 25  # linux/tcp.h; the socket module of CPython 3.11 does not name it
 PARKABLE = frozenset({Phase.FIRST_BYTE, Phase.HEADERS, Phase.KEEP_ALIVE})
 """Phases in which nothing is known of a connection but what it has sent of its next request."""
 
