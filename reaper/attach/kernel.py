@@ -243,7 +243,7 @@ class Linux:
 
 
 def _is_open(state: int) -> bool:
-    return state in (ESTABLISHED, CLOSE_WAIT)
+    return bool(OPEN_STATES >> state & 1)
 
 
 def _over(answer: Answer) -> bool:

@@ -18,7 +18,6 @@ MOST_FORMS = 16
 _BEFORE = "=IH2xI4xBB54xII8x"  # length, kind, sequence; family, state; unread and queued bytes
 _ATTRIBUTES = struct.calcsize(_BEFORE)
 _HEAD = struct.Struct("=HH")
-_FAMILY = 3
 
 Fields = tuple[int, int, int, int, int, int, int, int]
 
