@@ -9,6 +9,7 @@ import logging
 import socket
 from collections.abc import Callable
 from contextlib import AsyncExitStack
+from functools import partial
 from ssl import SSLContext
 
 import trio
@@ -121,7 +122,7 @@ async def serve(
         if parked:
             lot = await stack.enter_async_context(r.parking_lot(echo, config.timeouts.idle, tls=tls_context(config)))
         server = EchoServer(config, r, connections, lot)
-        helpers.start_soon(_count, worker, r)
+        helpers.start_soon(worker.count, partial(_publish, worker, r))
         helpers.start_soon(_reloads, worker, server, load)
         pressure = Pressure(limits_here()) if pressed else None
         helpers.start_soon(Desk(worker.board, worker.index, "echo", r, lambda: _metrics(r, pressure), pressure).run)
@@ -150,12 +151,6 @@ async def _reloads(worker: Worker, server: EchoServer, load: Callable[[], Reaper
         except ConfigError as error:
             for line in (*str(error).splitlines(), "nothing was changed"):
                 log.error("reload: %s", line)
-
-
-async def _count(worker: Worker, r: reaper.trio.TrioReaper) -> None:
-    while True:
-        _publish(worker, r)
-        await trio.sleep(2 * worker.rhythm.beat)
 
 
 def _publish(worker: Worker, r: reaper.trio.TrioReaper) -> None:

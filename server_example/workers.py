@@ -32,6 +32,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from types import FrameType
+from typing import NoReturn
 
 import trio
 
@@ -160,6 +161,12 @@ class Worker:
             begun = time.monotonic()
             yield
             self.counters["reloaded"] = begun
+
+    async def count(self, publish: Callable[[], object]) -> NoReturn:
+        """Have *publish* write the counters with every other sign of life, until cancelled."""
+        while True:
+            publish()
+            await trio.sleep(2 * self.rhythm.beat)
 
     async def _beat(self) -> None:
         while True:

@@ -51,7 +51,7 @@ class Host(Protocol):
     counters: Counters
     draining: bool
     lot: WakingLot | None
-    desk: Desk | None
+    desk: Desk
 
     @property
     def watcher(self) -> TrioReaper:

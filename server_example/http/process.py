@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from contextlib import AsyncExitStack
+from functools import partial
 
 import trio
 
@@ -58,7 +59,7 @@ async def serve(
         server.desk = Desk(worker.board, worker.index, "http", watcher, lambda: metrics(server, pressure), pressure)
         if parked:
             await stack.enter_async_context(server.parking())
-        helpers.start_soon(_publish_often, worker, server)
+        helpers.start_soon(worker.count, partial(_publish, worker, server))
         helpers.start_soon(_reloads, worker, server, load)
         helpers.start_soon(server.desk.run)
         if pressure is not None:
@@ -88,12 +89,6 @@ async def reload_from(server: HttpServer, load: Callable[[], ReaperConfig]) -> b
         return False
     await server.reload(config)
     return True
-
-
-async def _publish_often(worker: Worker, server: HttpServer) -> None:
-    while True:
-        _publish(worker, server)
-        await trio.sleep(0.5)
 
 
 def _publish(worker: Worker, server: HttpServer) -> None:

@@ -15,13 +15,11 @@ import trio
 
 from reaper.config.durations import parse_duration
 from reaper.errors import InvalidArgument
-from reaper.metrics import CONTENT_TYPE
 from reaper.policy.events import IdleEvents
-from reaper.status import JSON, document
-from reaper.trio import survey_of
+from reaper.status import JSON
 
 from .connection import Exchange, HttpError, Route
-from .views import connection_rows, connections_text, metrics
+from .views import connection_rows, connections_text
 
 PAGE = Path(__file__).parent / "web" / "connections.html"
 
@@ -148,18 +146,13 @@ async def tunnel(exchange: Exchange) -> None:
 
 async def show_metrics(exchange: Exchange) -> None:
     """`/metrics`: counters of all workers, for Prometheus."""
-    desk = exchange.server.desk
-    kind, body = (CONTENT_TYPE, metrics(exchange.server).encode()) if desk is None else await desk.show_metrics()
+    kind, body = await exchange.server.desk.show_metrics()
     await exchange.respond(200, body, kind)
 
 
 async def show_status(exchange: Exchange) -> None:
     """`/status`: all workers as JSON, for `python -m reaper top`."""
-    desk = exchange.server.desk
-    if desk is None:
-        kind, body = JSON, document("http", [await survey_of(exchange.server.watcher)])
-    else:
-        kind, body = await desk.show_status()
+    kind, body = await exchange.server.desk.show_status()
     await exchange.respond(200, body, kind, [("cache-control", "no-store")])
 
 

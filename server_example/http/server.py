@@ -28,13 +28,14 @@ from reaper.policy import ANSWERS, INSTANT, NOT_TAKEN, TOO_OLD, IdlePolicy, Phas
 from reaper.policy.rates import Sweep
 from reaper.trio import Silent, TlsSession, WakingLot
 
-from ..status import Desk
+from ..status import Board, Desk
 from ..tls import tls_context
 from .connection import Exchange, HttpConnection, HttpError, Route
 from .counters import Counters
 from .hangups import Hangups
 from .routes import ROUTES
 from .transport import TlsTransport, Transport
+from .views import metrics
 from .waiting import Kept, Waiting, name_of
 
 RELOADS_PER_SLICE = 256
@@ -66,7 +67,7 @@ class HttpServer:
         connections: Those open and not parked, in order of opening, and what is remembered of each.
         lot: Where connections are parked between two requests; None: nowhere.
         counters: What has happened so far.
-        desk: Where all workers are answered for; None: there is only this one.
+        desk: Where all workers are answered for; at first there is only this one.
     Raises:
         ConfigError: certificate and key cannot be used.
     """
@@ -80,7 +81,7 @@ class HttpServer:
         self.connections: dict[HttpConnection, Kept] = {}
         self.lot: WakingLot | None = None
         self.draining = False
-        self.desk: Desk | None = None
+        self.desk = Desk(Board(1), 0, "http", watcher, lambda: metrics(self))
         self._routes = routes
         self._tls = tls_context(config)
         self._waiting = Waiting(self, self._tls, lambda: self._empty.set())
