@@ -89,8 +89,7 @@ def test_the_command_makes_a_table_that_the_commands_read(
     spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write(tmp_path / "raw", connections=12)
-    for room in ("read", "audit"):
-        monkeypatch.setattr(f"reaper.pipeline.{room}.command.open_session", lambda *_, **__: nullcontext(spark))
+    monkeypatch.setattr("reaper.pipeline.read.command.open_session", lambda *_, **__: nullcontext(spark))
     raw, table = str(tmp_path / "raw"), str(tmp_path / "table")
     assert cli.main(["compact", "--events", raw, "--out", table, "--buckets", "2", "--quiet", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["buckets"] == 2

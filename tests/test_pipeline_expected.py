@@ -284,8 +284,7 @@ def test_days_that_are_tables_and_days_that_are_not_are_refused_together(tmp_pat
 @pytest.fixture
 def commands(spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Commands use the session of all tests: left to themselves they would end it with their own."""
-    for room in ("read", "audit"):
-        monkeypatch.setattr(f"reaper.pipeline.{room}.command.open_session", lambda *_, **__: nullcontext(spark))
+    monkeypatch.setattr("reaper.pipeline.read.command.open_session", lambda *_, **__: nullcontext(spark))
 
 
 def audited(capsys: pytest.CaptureFixture[str], events: Path, out: Path, *argv: str) -> tuple[int, dict[str, Any]]:

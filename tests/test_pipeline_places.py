@@ -90,7 +90,7 @@ def test_a_uri_is_refused_through_spark_connect_before_anything_is_asked(
 def test_a_name_node_that_does_not_listen_is_one_line_before_spark_is_started(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], host: str
 ) -> None:
-    monkeypatch.setattr("reaper.pipeline.audit.command.open_session", None)
+    monkeypatch.setattr("reaper.pipeline.read.command.open_session", None)
     with socket.socket() as closed:  # bound but not listening: refused
         closed.bind(("127.0.0.1", 0))
         given = f"hdfs://{host}:{closed.getsockname()[1]}/journals"
@@ -132,8 +132,7 @@ def mounted(spark: Any, tmp_path: Path) -> Iterator[str]:
 @pytest.fixture
 def run(spark: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Any]:
     """Run a command in the session of all tests: status, what went to stdout, what went to stderr."""
-    for room in ("audit", "advise", "report", "whatif", "read"):
-        monkeypatch.setattr(f"reaper.pipeline.{room}.command.open_session", lambda *_, **__: nullcontext(spark))
+    monkeypatch.setattr("reaper.pipeline.read.command.open_session", lambda *_, **__: nullcontext(spark))
 
     def command(*words: Any) -> tuple[int, str, str]:
         status = cli.main([*map(str, words), "--quiet"])

@@ -25,7 +25,6 @@ from pipeline_traffic import FAULTS, MS, WALL, Clock, S, journal, write
 
 from reaper.pipeline import cli
 from reaper.pipeline.advise.run import Policy, advise, as_toml
-from reaper.pipeline.audit import command as audit_command
 from reaper.pipeline.audit.run import Settings, as_text, audit
 from reaper.pipeline.read.inputs import Inputs, check
 
@@ -254,7 +253,7 @@ def test_the_audit_command_fails_on_a_violation_and_on_a_file_put_aside(
 ) -> None:
     write(tmp_path / "good", connections=8)
     write(tmp_path / "bad", connections=8, faults={"late": 1})
-    monkeypatch.setattr(audit_command, "open_session", lambda *_, **__: nullcontext(spark))
+    monkeypatch.setattr("reaper.pipeline.read.command.open_session", lambda *_, **__: nullcontext(spark))
 
     def run(*argv: str) -> int:
         return cli.main(["audit", "--out", str(tmp_path / "out"), "--json", "--quiet", "--events", *argv])

@@ -26,7 +26,6 @@ from reaper.pipeline.advise.survival import kaplan_meier
 from reaper.pipeline.read.frames import read_events, runs_frame
 from reaper.pipeline.read.inputs import Inputs, check
 from reaper.pipeline.read.runs import Timeline
-from reaper.pipeline.whatif import command as cli_whatif
 from reaper.pipeline.whatif import replay as whatif_replay
 from reaper.pipeline.whatif import run as whatif
 from reaper.pipeline.whatif.replay import CLOSED, CUT, RETURNED
@@ -425,7 +424,7 @@ def test_what_the_log_cannot_know_is_bounded_and_the_truth_lies_within(
     script = traffic(12, 150, longest=20 * 512)
     log = run(script, lambda _: 5 * 512, 512, sentinel=False)
     record(tmp_path / "server", log, 5000, mode="gaps")
-    monkeypatch.setattr(cli_whatif, "open_session", lambda *_, **__: nullcontext(spark))
+    monkeypatch.setattr("reaper.pipeline.read.command.open_session", lambda *_, **__: nullcontext(spark))
     arguments = ["what-if", "--events", str(tmp_path / "server"), "--out", str(tmp_path / "out"), "--epochs-per-tick=1"]
     arguments += ["--timeouts", "999ms,3300ms,12s", "--json", "--quiet"]
     assert cli.main(arguments) == 0

@@ -93,10 +93,14 @@ def require(wanted: Sequence[Place]) -> None:
             raise Fault(f"no such file or directory: {where}")
 
 
+def named(arguments: argparse.Namespace) -> list[Place]:
+    """What *arguments* name as input: `--events`, `--client` and, where there are any, `--logs`."""
+    return [*arguments.events, *arguments.client, *getattr(arguments, "logs", [])]
+
+
 def remotes(arguments: argparse.Namespace) -> list[Remote]:
     """What *arguments* name that is not on this machine, the output last. Spark has to run in a driver here for it."""
-    given = [*arguments.events, *getattr(arguments, "client", []), *getattr(arguments, "logs", []), arguments.out]
-    return [where for where in given if isinstance(where, Remote)]
+    return [where for where in (*named(arguments), arguments.out) if isinstance(where, Remote)]
 
 
 def reach(arguments: argparse.Namespace) -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from ..arguments import AddCommand, Progress, duration_ns, remotes, require, show, write_json
+from ..arguments import AddCommand, Progress, duration_ns, named, show, write_json
 from ..places import write_text
-from ..read.command import add_inputs, read_inputs
+from ..read.command import add_inputs, asking, read_inputs
 from ..read.inputs import Inputs
-from ..session import little, open_session
+from ..session import little
 
 if TYPE_CHECKING:
     from .run import Audit
@@ -54,16 +54,7 @@ def run_audit(
 
 
 def _audit(arguments: argparse.Namespace, progress: Progress) -> int:
-    require(arguments.events + arguments.client)
-    progress("starting Spark")
-    with open_session(
-        "audit",
-        arguments.master,
-        rows=None,
-        connect=not remotes(arguments),
-        brief=little(arguments.events + arguments.client),
-        note=progress,
-    ) as spark:
+    with asking("audit", arguments, progress, brief=little(named(arguments))) as spark:
         from .run import as_text
 
         server, client = read_inputs(spark, arguments, progress)

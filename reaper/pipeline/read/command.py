@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from ...config.flags import Parser
-from ..arguments import DAY_NS, AddCommand, Fault, Progress, duration_ns, place, reach, remotes, require, show
+from ..arguments import DAY_NS, AddCommand, Fault, Progress, duration_ns, named, place, reach, remotes, require, show
 from ..hadoop import Remote
 from ..session import expect, open_session
 from .expected import add_expected, as_list, line, silent
@@ -53,6 +55,25 @@ def add_inputs(parser: Parser, *, required: bool = True, client: bool = True) ->
         "--max-age", type=duration_ns, default=3650 * DAY_NS, metavar="DURATION",
         help="put files aside that ended longer ago; default 3650d",
     )  # fmt: skip
+
+
+@contextmanager
+def asking(
+    name: str, arguments: argparse.Namespace, progress: Progress, *, brief: bool = False
+) -> Iterator[SparkSession]:
+    """The session of the command *name*, for what `read_inputs` reads.
+
+    Args:
+        brief: Whether there is little to read, see `session.little`.
+    Raises:
+        Fault, OSError: an input is not there. Spark was not started for it.
+        NoSpark: see `open_session`.
+    """
+    require(named(arguments))
+    progress("starting Spark")
+    connect = not remotes(arguments)
+    with open_session(name, arguments.master, rows=None, connect=connect, brief=brief, note=progress) as spark:
+        yield spark
 
 
 def read_inputs(spark: SparkSession, arguments: argparse.Namespace, progress: Progress) -> tuple[Inputs, Inputs | None]:
@@ -107,13 +128,10 @@ def _compact(arguments: argparse.Namespace, progress: Progress) -> int:
     from .compact import Occupied, as_text, buckets_for, compact, vacant
     from .days import compact_by_day
 
-    require(arguments.events)
     try:
         if not isinstance(arguments.out, Remote):
             vacant(arguments.out)
-        progress("starting Spark")
-        connect = not remotes(arguments)
-        with open_session("compact", arguments.master, rows=None, connect=connect, note=progress) as spark:
+        with asking("compact", arguments, progress) as spark:
             server, _ = read_inputs(spark, arguments, progress)
             if not (rows := rows_of(server)):
                 raise Fault(f"nothing to compact: no good file below {', '.join(map(str, arguments.events))}")

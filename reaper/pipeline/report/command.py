@@ -8,11 +8,11 @@ from functools import partial
 from typing import Any
 
 from ..advise.command import add_policy, run_advise
-from ..arguments import AddCommand, Progress, remotes, require, show
+from ..arguments import AddCommand, Progress, named, show
 from ..audit.command import add_law, run_audit
 from ..places import write_text
-from ..read.command import add_inputs, read_inputs
-from ..session import little, open_session, together
+from ..read.command import add_inputs, asking, read_inputs
+from ..session import little, together
 
 
 def add(command: AddCommand) -> None:
@@ -24,10 +24,8 @@ def add(command: AddCommand) -> None:
 
 
 def _report(arguments: argparse.Namespace, progress: Progress) -> int:
-    require(arguments.events + arguments.client)
-    progress("starting Spark")
-    brief, connect = little(arguments.events + arguments.client), not remotes(arguments)
-    with open_session("report", arguments.master, rows=None, connect=connect, brief=brief, note=progress) as spark:
+    brief = little(named(arguments))
+    with asking("report", arguments, progress, brief=brief) as spark:
         from .page import render
         from .run import gather
 

@@ -6,10 +6,10 @@ import argparse
 from dataclasses import replace
 
 from ...config.flags import Parser
-from ..arguments import AddCommand, Fault, Progress, positive_ns, remotes, require, show, write_json
+from ..arguments import AddCommand, Fault, Progress, named, positive_ns, show, write_json
 from ..places import write_text
-from ..read.command import add_inputs, read_inputs
-from ..session import little, open_session
+from ..read.command import add_inputs, asking, read_inputs
+from ..session import little
 from .settings import CannotTell, Rule, Setting, duration, parse, share, whole
 
 
@@ -42,16 +42,7 @@ def _what_if(arguments: argparse.Namespace, progress: Progress) -> int:
 
     try:
         base, variants = _settings(arguments)
-        require(arguments.events)
-        progress("starting Spark")
-        with open_session(
-            "what-if",
-            arguments.master,
-            rows=None,
-            connect=not remotes(arguments),
-            brief=little(arguments.events),
-            note=progress,
-        ) as spark:
+        with asking("what-if", arguments, progress, brief=little(named(arguments))) as spark:
             from .run import what_if
 
             server, _ = read_inputs(spark, arguments, progress)
