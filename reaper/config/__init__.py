@@ -7,6 +7,7 @@ Read in this order:
     durations   `30s` and seconds, the same number
     attach      the settings of `python -m reaper attach`
     flags       the settings as command-line flags
+    running     what commands that run for a while have in common
     lint        what is legal and yet unwise, and what it costs
     balancers   what proxies and load balancers do with idle connections
     measure     what each tick costs on this machine

@@ -7,17 +7,14 @@ from __future__ import annotations
 
 import argparse
 import json
-import signal
 import sys
-import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
-from threading import Event
 from typing import TYPE_CHECKING, Any
 
 from ..config.durations import parse_duration
 from ..config.flags import Parser, add_version
+from ..config.running import progress_on_stderr, stoppable
 from ..errors import InvalidArgument, ReaperError, needs
 
 if TYPE_CHECKING:
@@ -90,14 +87,9 @@ def _ship(arguments: argparse.Namespace) -> int:
         raise InvalidArgument(f"--to {error}") from None
     if place.local is not None:
         _apart(journal, place.local)
-    began = time.monotonic()
-
-    def progress(text: str) -> None:
-        if not arguments.quiet:
-            print(f"[{time.monotonic() - began:6.1f} s] {text}", file=sys.stderr, flush=True)
-
+    progress = progress_on_stderr(arguments.quiet)
     try:
-        with exclusively(journal), _stoppable() as stop:
+        with exclusively(journal), stoppable() as stop:
             shipper = Shipper(journal, place, keep=arguments.keep, progress=progress)
             said, pause = shipper.once(stop).failed, arguments.every
             _complain(said, {})
@@ -132,20 +124,3 @@ def as_text(shipped: Shipped) -> str:
     if shipped.waiting:
         text += f"; {shipped.waiting:,} wait"
     return text + (f"; {shipped.growing:,} stream(s) are still being written" if shipped.growing else "")
-
-
-@contextmanager
-def _stoppable() -> Iterator[Event]:
-    """SIGTERM and Ctrl-C end the run after the file under way; a second Ctrl-C ends it at once."""
-    stop = Event()
-
-    def asked(*_: Any) -> None:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        stop.set()
-
-    before = {number: signal.signal(number, asked) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield stop
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

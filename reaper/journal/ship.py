@@ -7,10 +7,9 @@ here. Streams of writers that have died become files first.
 
 from __future__ import annotations
 
-import fcntl
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event
@@ -18,6 +17,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
+from ..config.running import alone
 from ..errors import InvalidArgument
 from .files import recover
 from .layout import bounds, partition
@@ -162,20 +162,10 @@ def partition_of(path: Path) -> str:
     return partition(*(span or (None, None)))
 
 
-@contextmanager
-def exclusively(directory: Path) -> Iterator[None]:
+def exclusively(directory: Path) -> AbstractContextManager[None]:
     """One shipper per journal.
 
     Raises:
         InvalidArgument: another process ships it.
     """
-    with (directory / LOCK).open("a+", encoding="ascii") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the kernel drops it with the process
-        except BlockingIOError:
-            file.seek(0)
-            raise InvalidArgument(f"process {file.read().strip() or '?'} ships {directory} already") from None
-        file.truncate(0)
-        file.write(str(os.getpid()))
-        file.flush()
-        yield
+    return alone(directory / LOCK, lambda pid: InvalidArgument(f"process {pid} ships {directory} already"))

@@ -9,13 +9,13 @@ from __future__ import annotations
 import argparse
 import re
 import sys
-import time
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
 from urllib.parse import unquote
 
 from ..config.flags import Parser, add_version
+from ..config.running import progress_on_stderr
 from ..errors import NotInstalled, needs
 
 with needs("reaper.pipeline", "idle-reaper[pipeline]"):
@@ -68,15 +68,9 @@ def add_commands(commands: Any) -> None:
 
 
 def _run(run: Run, arguments: argparse.Namespace) -> int:
-    began = time.monotonic()
-
-    def progress(text: str) -> None:
-        if not arguments.quiet:
-            print(f"[{time.monotonic() - began:6.1f} s] {text}", file=sys.stderr, flush=True)
-
     try:
         with needs(arguments.prog, "idle-reaper[pipeline]"):
-            return run(arguments, progress)
+            return run(arguments, progress_on_stderr(arguments.quiet))
     except (Fault, NoSpark, NotInstalled, OSError) as error:
         print(f"{arguments.prog}: {error}", file=sys.stderr)
         return 2

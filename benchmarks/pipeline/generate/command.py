@@ -5,12 +5,11 @@ from __future__ import annotations
 import argparse
 import json
 import re
-import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
 from reaper.config.flags import Parser
+from reaper.config.running import progress_on_stderr
 from reaper.errors import InvalidArgument
 
 _UNITS = {"": 1, "k": 1_000, "M": 1_000_000, "G": 1_000_000_000}
@@ -57,12 +56,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", action="store_true", help="print the summary as JSON")
     parser.add_argument("--quiet", action="store_true", help="no progress on stderr")
     arguments = parser.parse_args(argv)
-    began = time.monotonic()
-
-    def progress(text: str) -> None:
-        if not arguments.quiet:
-            print(f"[{time.monotonic() - began:6.1f} s] {text}", file=sys.stderr, flush=True)
-
     from .run import Plan, generate
 
     try:
@@ -74,7 +67,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             days=arguments.days,
             faults=arguments.faults,
         )
-        summary = generate(plan, arguments.out, progress)
+        summary = generate(plan, arguments.out, progress_on_stderr(arguments.quiet))
     except InvalidArgument as error:
         parser.error(str(error))
     text = (

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
-from threading import Event
-from typing import Any
+from functools import partial
 
+from ...config.running import stoppable
 from ..arguments import AddCommand, Fault, Progress, duration_ns, here, place, require, show
 from ..read.expected import add_expected
 from ..session import open_session
@@ -64,7 +61,8 @@ def _live(arguments: argparse.Namespace, progress: Progress) -> int:
         if not directory.is_dir():
             raise Fault(f"--events {directory} is a file; live follows directories")
     progress("starting Spark")
-    with open_session("live", arguments.master, connect=False) as spark, _stoppable(progress) as stop:
+    said = partial(progress, "stopping after this step")
+    with open_session("live", arguments.master, connect=False) as spark, stoppable(said) as stop:
         from .run import Settings, StreamFailed, follow
         from .status import as_text
 
@@ -86,21 +84,3 @@ def _live(arguments: argparse.Namespace, progress: Progress) -> int:
             return 1
     show(arguments, summary, as_text(summary))
     return 0 if summary["complete"] and not summary["dropped_by_watermark"] else 1
-
-
-@contextmanager
-def _stoppable(progress: Progress) -> Iterator[Event]:
-    """Ctrl-C and SIGTERM end the run after the step that is being done; a second Ctrl-C ends it at once."""
-    stop = Event()
-
-    def asked(*_: Any) -> None:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        stop.set()
-        progress("stopping after this step")
-
-    before = {number: signal.signal(number, asked) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield stop
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -7,9 +7,7 @@ event time. One loop: admit files to the feed, let both queries finish, keep the
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
 import shutil
 import sqlite3
 import time
@@ -24,6 +22,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from ...config.running import alone
 from ..arguments import Fault
 from ..read.expected import WITHIN_NS, behind
 from .feed import Feed, replace_text
@@ -80,7 +79,7 @@ def follow(
     out = out.resolve()
     out.mkdir(parents=True, exist_ok=True)
     stop = stop or Event()
-    with _locked(out):
+    with alone(out / ".lock", lambda pid: Fault(f"another live (process {pid}) is at work in {out}")):
         try:
             fixed = {"--window in ms": settings.window_ns // 10**6, "--delay in ms": settings.delay_ns // 10**6}
             feed = Feed(out, directories, settings.delay_ns, fixed, checksums=settings.checksums)
@@ -124,20 +123,6 @@ def _writing(out: Path) -> Iterator[None]:
         yield
     except (OSError, sqlite3.Error) as error:
         raise StreamFailed(f"{out} cannot be written, go on when it can: {_line(error)}") from None
-
-
-@contextmanager
-def _locked(out: Path) -> Iterator[None]:
-    with (out / ".lock").open("a+", encoding="ascii") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the kernel drops it with the process, however it ends
-        except BlockingIOError:
-            file.seek(0)
-            raise Fault(f"another live (process {file.read().strip() or '?'}) is at work in {out}") from None
-        file.truncate(0)
-        file.write(str(os.getpid()))
-        file.flush()
-        yield
 
 
 @contextmanager
