@@ -24,6 +24,11 @@ def shown(value: object) -> str:
     return text if len(text) <= 80 else f"{text[:60]}... ({len(text)} characters)"
 
 
+def one_line(error: BaseException | str) -> str:
+    """What *error* says, in one line of at most 400 characters; the name of its type if it says nothing."""
+    return " ".join(str(error).split())[:400] or type(error).__name__
+
+
 class ReaperError(Exception):
     """Base of every error of this library. Never raised itself."""
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from ..config.durations import parse_duration
 from ..config.flags import Parser, add_version
 from ..config.running import progress_on_stderr, stoppable
-from ..errors import InvalidArgument, ReaperError, needs
+from ..errors import InvalidArgument, ReaperError, needs, one_line
 
 if TYPE_CHECKING:
     from .ship import Shipped
@@ -73,7 +73,7 @@ def _seconds(text: str) -> float:
 
 def _ship(arguments: argparse.Namespace) -> int:
     with needs("this", "idle-reaper[journal]"):
-        from .places import Place, one_line
+        from .places import Place
         from .ship import Shipper, exclusively
 
     journal: Path = arguments.journal

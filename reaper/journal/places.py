@@ -18,7 +18,7 @@ from typing import IO, Any
 import pyarrow as pa
 from pyarrow import fs
 
-from ..errors import InvalidArgument
+from ..errors import InvalidArgument, one_line
 
 CHUNK = 1 << 20
 
@@ -115,8 +115,3 @@ def digest_of(read: Callable[[int], bytes]) -> bytes:
 def without_secrets(uri: str) -> str:
     """*uri* as it may be shown: without the name and password before its host, and without its options."""
     return re.sub(r"(?<=//)[^/@]*@", "", uri).partition("?")[0]
-
-
-def one_line(error: BaseException) -> str:
-    """What *error* says, in one line."""
-    return " ".join(str(error).split())[:300] or type(error).__name__

@@ -18,10 +18,10 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from ..config.running import alone
-from ..errors import InvalidArgument
+from ..errors import InvalidArgument, one_line
 from .files import recover
 from .layout import bounds, partition
-from .places import FAILURES, Place, digest_of, one_line
+from .places import FAILURES, Place, digest_of
 
 SCHEMA = "reaper-ship/1"
 LOCK = ".ship.lock"

@@ -17,6 +17,8 @@ from functools import total_ordering
 from threading import Thread
 from typing import Any, BinaryIO, TypeVar
 
+from ..errors import one_line
+
 T = TypeVar("T")
 
 PATIENCE_S = 20.0
@@ -60,8 +62,7 @@ def _java() -> tuple[Any, Any]:
 def _line(error: Exception) -> str:
     """What the Java exception behind *error* says, in one line."""
     thrown = getattr(error, "java_exception", None)
-    text = str(error) if thrown is None else f"{thrown.getClass().getSimpleName()}: {thrown.getMessage()}"
-    return " ".join(text.split())[:300]
+    return one_line(error if thrown is None else f"{thrown.getClass().getSimpleName()}: {thrown.getMessage()}")
 
 
 @total_ordering

@@ -23,6 +23,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from ...config.running import alone
+from ...errors import one_line
 from ..arguments import Fault
 from ..read.expected import WITHIN_NS, behind
 from .feed import Feed, replace_text
@@ -122,7 +123,7 @@ def _writing(out: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, sqlite3.Error) as error:
-        raise StreamFailed(f"{out} cannot be written, go on when it can: {_line(error)}") from None
+        raise StreamFailed(f"{out} cannot be written, go on when it can: {one_line(error)}") from None
 
 
 @contextmanager
@@ -165,12 +166,8 @@ def _finish(queries: list[StreamingQuery], feed: Feed) -> None:
         for query in queries:
             query.processAllAvailable()
     except StreamingQueryException as error:
-        raise StreamFailed(f"the stream failed, and goes on from here when started again: {_line(error)}") from None
+        raise StreamFailed(f"the stream failed, and goes on from here when started again: {one_line(error)}") from None
     feed.forget()
-
-
-def _line(error: Exception) -> str:
-    return " ".join(str(error).split())[:400]
 
 
 def _dropped(query: StreamingQuery) -> int:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from ...errors import one_line
 from ...journal.layout import bounds
 from ...journal.schema import COLUMNS, PREFIX, SCHEMA_VERSION, writer_of
 from ..hadoop import Remote
@@ -114,7 +115,7 @@ def count_here(shape: Shape, checksums: bool) -> list[Tally]:
         try:
             return count(file, checksums)
         except (pa.ArrowException, OSError, ValueError) as error:
-            raise Refused(f"corrupted: {_line(error)}") from None
+            raise Refused(f"corrupted: {one_line(error)}") from None
 
 
 def facts_of(shape: Shape, tallies: Sequence[Tally], max_age_ns: int | None, now: int) -> Facts:
@@ -183,7 +184,7 @@ def _opened(path: Place, size: int, checksums: bool = False) -> Iterator[pq.Parq
         except FileNotFoundError:
             raise  # it was there a moment ago
         except (pa.ArrowException, OSError, ValueError) as error:
-            raise Refused(f"truncated or not Parquet: {_line(error)}") from None
+            raise Refused(f"truncated or not Parquet: {one_line(error)}") from None
         yield file
 
 
@@ -214,7 +215,3 @@ def _anchors(metadata: dict[str, str]) -> list[list[int]]:
 def _digest(shape: Shape, tallies: Sequence[Tally]) -> str:
     counted = sorted(repr(tally) for tally in tallies)
     return hashlib.sha256(f"{fingerprint(shape.path, shape.size)} {counted}".encode()).hexdigest()
-
-
-def _line(error: Exception) -> str:
-    return " ".join(str(error).split())[:200]
