@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from ...journal.layout import bounds
 from ...journal.schema import OWN
 from ..read.runs import Facts
 
@@ -50,14 +51,9 @@ def preview(path: Path, mtime: int) -> Seen:
     """What the footer says; the file's own date where it says nothing."""
     try:
         with pq.ParquetFile(path) as file:
-            meta = file.metadata
-        names = [meta.schema.column(i).path for i in range(meta.num_columns)]
-        groups = [meta.row_group(i) for i in range(meta.num_row_groups)]
-        t, offset = ([group.column(names.index(n)).statistics for group in groups] for n in ("t", "wall_offset_ns"))
-        last = max((a.max + b.max for a, b in zip(t, offset, strict=True)), default=mtime)
-        first = min((a.min + b.min for a, b in zip(t, offset, strict=True)), default=mtime)
-        return Seen(last, first, meta.num_rows, path)
-    except (OSError, pa.ArrowException, ValueError, AttributeError, TypeError):
+            first, last = bounds(file.metadata) or (mtime, mtime)
+            return Seen(last, first, file.metadata.num_rows, path)
+    except (OSError, pa.ArrowException, ValueError):
         return Seen(mtime, mtime, 0, path)  # whatever is wrong with it, the check will say
 
 
