@@ -161,24 +161,14 @@ class Remote:
         with suppress(Unreachable):
             self._ask(lambda files, path: files.delete(path, True))
 
-    def rename(self, target: Any) -> None:
-        """An empty directory at *target* makes room; anything else is left alone, and this fails."""
-
-        def rename(files: Any, path: Any) -> bool:
-            there = _java()[0].org.apache.hadoop.fs.Path(str(target))
-            if files.exists(there):  # Hadoop would move the source into it
-                files.delete(there, False)
-            return bool(files.rename(path, there))
-
-        if not self._ask(rename):
-            raise Unreachable(f"{self} cannot be renamed to {target}")
-
     def replace(self, target: Any) -> None:
-        """Give this file the name *target*. Where Hadoop cannot do that in one step, there is none for a moment."""
+        """Give this the name *target*. A file or an empty directory there makes room; a directory that is not empty is
+        left alone, and this fails. Hadoop cannot do it in one step: for a moment nothing has the name.
+        """
 
         def replace(files: Any, path: Any) -> bool:
             there = _java()[0].org.apache.hadoop.fs.Path(str(target))
-            files.delete(there, False)
+            files.delete(there, False)  # Hadoop would move the source into a directory
             return bool(files.rename(path, there))
 
         if not self._ask(replace):

@@ -17,8 +17,8 @@ from typing import BinaryIO
 from .hadoop import Remote
 
 Place = Path | Remote
-"""What both have in common: `/`, name, parent, suffix, exists, is_dir, is_file, iterdir, mkdir, unlink, rename,
-read_text, resolve."""
+"""What both have in common: `/`, name, parent, suffix, exists, is_dir, is_file, iterdir, mkdir, unlink, read_text,
+resolve."""
 
 _SCHEME = re.compile(r"([a-z][a-z0-9+.-]+):/", re.IGNORECASE)
 _SPECIAL = "\\{}[]*?"
@@ -111,7 +111,7 @@ def write_text(where: Place, text: str) -> None:
 
 
 def replace(source: Place, target: Place) -> None:
-    """Give the file *source* the name *target*, whatever has it."""
+    """Give *source* the name *target*. A file or an empty directory there makes room; any other is an OSError."""
     if isinstance(source, Remote):
         source.replace(target)
     else:

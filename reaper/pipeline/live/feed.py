@@ -311,14 +311,6 @@ def write_atomically(table: pa.Table, path: Path) -> None:
     hidden.replace(path)
 
 
-def replace_text(path: Path, text: str) -> None:
-    """The same for text."""
-    hidden = path.with_name(f".{path.name}")
-    hidden.write_text(text, encoding="utf-8")
-    sync(hidden)
-    hidden.replace(path)
-
-
 def sync(path: Path) -> None:
     """Wait until *path* is on the disk: what is written down after it must not outlive it."""
     with path.open("rb") as file:

@@ -25,8 +25,9 @@ from pyspark.sql.streaming.query import StreamingQuery
 from ...config.running import alone
 from ...errors import one_line
 from ..arguments import Fault
+from ..places import write_text
 from ..read.expected import WITHIN_NS, behind
-from .feed import Feed, replace_text
+from .feed import Feed
 from .ledger import Unusable
 from .page import render
 from .status import Figures, status
@@ -182,6 +183,6 @@ def _publish(out: Path, feed: Feed, figures: Figures, settings: Settings) -> dic
     until = max(newest.values(), default=0) if settings.for_ns == 0 else time.time_ns()
     silent = behind(settings.expected, newest, settings.within_ns, until)
     summary = status(feed, figures, settings.window_ns, silent=silent)
-    replace_text(out / "live.html", render(summary, figures, settings.every_ns))
-    replace_text(out / "live.json", json.dumps(summary, indent=2) + "\n")
+    write_text(out / "live.html", render(summary, figures, settings.every_ns))
+    write_text(out / "live.json", json.dumps(summary, indent=2) + "\n")
     return summary

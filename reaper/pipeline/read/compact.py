@@ -13,8 +13,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from ..hadoop import Remote
-from ..places import Place, is_pattern, pattern, remove_tree, uri
+from ..places import Place, is_pattern, pattern, remove_tree, replace, uri
 from .frames import read_events
 from .inputs import Inputs
 from .manifest import BUCKETS, ORDER, write_manifest
@@ -92,7 +91,7 @@ def compact(
         found = spark.read.parquet(pattern(hidden / BUCKETS)).count()
         if found != known["rows"]:
             raise RuntimeError(f"{found} rows arrived in {hidden}, {known['rows']} were read")
-        move(hidden, out)
+        replace(hidden, out)
     except BaseException:
         with suppress(Exception):
             spark.sql(f"DROP TABLE IF EXISTS {name}")
@@ -108,14 +107,6 @@ def compact(
         "quarantined": inputs.quarantined,
         "growing": inputs.growing,
     }
-
-
-def move(hidden: Place, out: Place) -> None:
-    """Give the directory *hidden* the name *out*. Takes the place of an empty directory, fails on any other."""
-    if isinstance(hidden, Remote):
-        hidden.rename(out)
-    else:
-        hidden.rename(str(out))
 
 
 def _as_json(facts: Facts) -> dict[str, Any]:

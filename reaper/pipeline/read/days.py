@@ -11,8 +11,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ...journal.layout import partition
-from ..places import Place, remove_tree
-from .compact import Occupied, buckets_for, compact, move, vacant
+from ..places import Place, remove_tree, replace
+from .compact import Occupied, buckets_for, compact, vacant
 from .inputs import Inputs
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def compact_by_day(
             rows = sum(facts.rows for facts in files.files)
             tables.append(compact(spark, files, hidden / day, buckets or buckets_for(rows), progress))
             tables[-1]["table"] = str(out / day)
-        move(hidden, out)
+        replace(hidden, out)
     except BaseException:
         remove_tree(hidden)
         raise
