@@ -20,9 +20,11 @@ from reaper.journal.layout import ANY
 from reaper.journal.places import Place
 from reaper.journal.ship import Shipper
 from reaper.pipeline import cli
+from reaper.pipeline.advise.run import Advice
 from reaper.pipeline.live.feed import Feed
 from reaper.pipeline.live.page import render
 from reaper.pipeline.live.status import Figures, as_text, status
+from reaper.pipeline.read.compact import as_text as table_text
 from reaper.pipeline.read.days import by_day
 from reaper.pipeline.read.expected import behind, server_names, silent
 from reaper.pipeline.read.inputs import Inputs, check
@@ -307,6 +309,38 @@ def test_an_audit_of_an_hour_of_the_lake_misses_a_server_and_does_not_pass(
         "server web-2 was expected: no row from 2026-09-21 14:25:21 UTC to 2026-09-21 14:38:00 UTC, 759s",
         "server web-3 was expected: no file of it",
     ]
+
+
+@spark_test
+def test_every_answer_names_the_servers_it_misses_and_the_rows_that_were_dropped(
+    commands: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    opened(tmp_path / "lake", "web-1", 0)
+
+    def answer(words: str, *argv: str) -> tuple[int, dict[str, Any], str]:
+        out = tmp_path / words.replace(" ", "")
+        given = ["--events", str(tmp_path / "lake"), "--out", str(out), "--quiet", "--json", *argv]
+        ended, summary = cli.main([*words.split(), *given]), json.loads(capsys.readouterr().out)
+        return ended, summary, next(out.glob("*.txt")).read_text() if "buckets" not in summary else table_text(summary)
+
+    for words in ("what-if --timeouts 2s", "compact --buckets 1", "compact --by day", "advise"):
+        if words == "advise":
+            with journal(tmp_path / "lake", 7, Clock(), queue_rows=2) as ours:
+                for connection in range(3):
+                    ours.open(connection * S, 5000, "echo")
+        ended, summary, text = answer(words, "--expect", "web-1,web-3")
+        assert (ended, summary["silent_servers"]) == (1, [{"server": "web-3", "reason": "no file of it"}])
+        assert "server web-3 was expected: no file of it" in text
+    assert summary["dropped_rows"] == 1
+    assert "the writers dropped 1 row(s): figures are of what is left" in text
+
+
+@pytest.mark.parametrize("missing", ["quarantined", "dropped_rows", "silent_servers"])
+def test_advice_from_a_part_of_the_journals_is_not_complete(missing: str) -> None:
+    whole = {"quarantined": [], "dropped_rows": 0, "silent_servers": [], "listeners": {"echo": {}}}
+    assert Advice(whole).complete
+    assert not Advice({**whole, "listeners": {}}).complete
+    assert not Advice({**whole, missing: 1}).complete
 
 
 @spark_test

@@ -16,6 +16,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from ...config.balancers import BALANCERS
 from ...journal.schema import AVERTED
 from ..places import Place
+from ..read.expected import as_list, line
 from ..read.frames import listener_names, read_events, recomputed
 from ..read.inputs import Inputs
 from .access_logs import read_requests, silences
@@ -58,8 +59,9 @@ class Advice:
 
     @property
     def complete(self) -> bool:
-        """Whether every file and line could be read and there was anything to learn from."""
-        return bool(not self.summary["quarantined"] and self.summary["listeners"])
+        """Whether no file, line, row or expected server is missing, and there was anything to learn from."""
+        missing = any(self.summary[key] for key in ("quarantined", "dropped_rows", "silent_servers"))
+        return bool(not missing and self.summary["listeners"])
 
 
 def tick_for(timeout: float) -> float:
@@ -148,6 +150,8 @@ def advise(
     if lost := read - traffic.rows - own - apart:
         reason = f"{lost} row(s) were judged by no rule: they belong to no run of a writer that is known"
         quarantined.append({"path": ", ".join(str(facts.path) for facts in inputs.files[:3]), "reason": reason})
+    if inputs.dropped_rows:
+        notes.append(f"the writers dropped {inputs.dropped_rows} row(s): figures are of what is left")
     if threshold:
         notes.append(
             f"silences up to {threshold:g} s were not written one by one: candidates below are not judged, and where "
@@ -176,6 +180,8 @@ def advise(
         "connections_without_opening": traffic.headless,
         "listeners": dict(sorted(listeners.items(), key=lambda item: -item[1]["silences"])),
         "quarantined": quarantined,
+        "dropped_rows": inputs.dropped_rows,
+        "silent_servers": as_list(inputs.silent),
         "notes": notes,
     }
     summary["config"] = _config(summary["listeners"])
@@ -296,6 +302,7 @@ def as_text(summary: dict[str, Any]) -> str:
     lines = [f"advice from {summary['source']}: {summary['observed_s']:,.0f} s observed; {rows}"]
     lines += [f"  note: {note}" for note in summary["notes"]]
     lines += [f"  put aside: {entry['path']}: {entry['reason']}" for entry in summary["quarantined"]]
+    lines += [f"  {line(entry)}" for entry in summary["silent_servers"]]
     if not summary["listeners"]:
         lines.append("nothing to learn from: no silence was found")
     for name, entry in summary["listeners"].items():

@@ -14,6 +14,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from ..places import Place, is_pattern, pattern, remove_tree, replace, uri
+from .expected import as_list, line
 from .frames import read_events
 from .inputs import Inputs
 from .manifest import BUCKETS, ORDER, write_manifest
@@ -105,6 +106,7 @@ def compact(
         "files_read": len(inputs.files),
         "bytes": sum(entry["bytes"] for entry in manifest["files"]),
         "quarantined": inputs.quarantined,
+        "silent_servers": as_list(inputs.silent),
         "growing": inputs.growing,
     }
 
@@ -120,4 +122,5 @@ def as_text(summary: dict[str, Any]) -> str:
     size = f"{summary['buckets']:,} buckets, {summary['bytes'] / 1e6:,.1f} MB"
     lines = [f"{summary['table']}: {summary['rows']:,} rows of {summary['files_read']:,} files in {size}"]
     lines += [f"  put aside: {entry['path']}: {entry['reason']}" for entry in summary["quarantined"]]
+    lines += [f"  {line(entry)}" for entry in summary["silent_servers"]]
     return "\n".join(lines)

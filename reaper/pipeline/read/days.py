@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ...journal.layout import partition
 from ..places import Place, remove_tree, replace
 from .compact import Occupied, buckets_for, compact, vacant
+from .expected import as_list
 from .inputs import Inputs
 
 if TYPE_CHECKING:
@@ -64,6 +65,7 @@ def compact_by_day(
         **tables[0],
         "table": str(out),
         **{key: sum(table[key] for table in tables) for key in ("rows", "buckets", "files_read", "bytes")},
+        "silent_servers": as_list(inputs.silent),
         "growing": inputs.growing,
         "tables": [{key: table[key] for key in ("table", "rows", "buckets", "bytes")} for table in tables],
     }

@@ -15,6 +15,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from ..advise.survival import Curve, kaplan_meier
 from ..advise.traffic import histogram, silences_of_journal, with_edge
+from ..read.expected import as_list
 from ..read.frames import names, read_events, runs_frame
 from ..read.inputs import Inputs
 from ..read.runs import Timeline
@@ -104,7 +105,7 @@ def what_if(
         end=max([facts["end"], *(run.log_end_ns + timeline.offset_ns(run) for run in inputs.runs)]),
         held_ns=facts["held_ns"],
         connections=facts["connections"],
-        complete=not inputs.dropped_rows and not inputs.quarantined and not facts["headless"] and not unjudged,
+        complete=not (inputs.dropped_rows or inputs.quarantined or inputs.silent or facts["headless"] or unjudged),
     )
     answers, curves = _replay_all(log, events, todo, seed, progress) if in_force else ({}, {})
     table = []
@@ -130,6 +131,7 @@ def what_if(
         "calibration": _calibration(facts, answers),
         "complete": log.complete,
         "quarantined": inputs.quarantined,
+        "silent_servers": as_list(inputs.silent),
         "assumptions": list(ASSUMPTIONS),
         "notes": notes_of(log, {**facts, "unjudged": unjudged}, inputs, asked),
     }
