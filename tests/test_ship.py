@@ -307,6 +307,7 @@ def test_one_journal_has_one_shipper(tmp_path: Path, capsys: pytest.CaptureFixtu
         (["--journal", "{}/journal", "--to", "ftp://lake/x"], "--to 'ftp://lake/x' is not a directory, or a URI with"),
         (["--journal", "{}/journal", "--to", "{}/journal/lake"], "lie within each other"),
         (["--journal", "{}/journal", "--to", "file://{}"], "lie within each other"),
+        (["--journal", "{}/journal", "--to", "file://{}/journal/lake"], "lie within each other"),
         (["--journal", "{}/journal", "--to", "{}/a.file"], "a.file' is not a directory"),
         (["--journal", "{}/journal", "--to", "{}/lake", "--every", "soon"], "'soon' is not a duration"),
         (["--journal", "{}/journal", "--to", "{}/lake", "--every", "0s"], "'0s' is not longer than 0s"),
@@ -321,11 +322,29 @@ def test_bad_arguments_are_refused_in_one_line(
     assert run(*(word.format(tmp_path) for word in argv)) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert said in line
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["a.file", "journal"]  # nothing was made on the way
+
+
+@pytest.mark.parametrize("uri", ["hdfs:/lake/log", "viewfs:/log", "s3:/lake/log", "GS:/lake"])
+def test_a_uri_without_a_host_is_no_directory_of_this_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], uri: str
+) -> None:
+    (name,) = write(tmp_path / "journal", 0)
+    monkeypatch.chdir(tmp_path)
+    assert run("--journal", "journal", "--to", uri) == 2
+    assert f"--to {uri!r} is not a directory, or a URI with" in capsys.readouterr().err
+    assert sorted(path.name for path in tmp_path.rglob("*") if path.is_dir()) == ["journal"]
+    assert (tmp_path / "journal" / name).exists()
 
 
 def test_no_secret_of_a_uri_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "journal").mkdir()
-    for uri in ("what://key:secret@lake/log?token=secret", "hdfs://key:secret@lake:1/log?token=secret"):
+    for uri in (
+        "what://key:secret@lake/log?token=secret",
+        "hdfs://key:secret@lake:1/log?token=secret",
+        "s3://key:se/secret@lake/log",  # as many a key of S3 has one: it is no URI
+        "s3a://key:s@e/secret@lake/log",
+    ):
         assert run("--journal", tmp_path / "journal", "--to", uri) == 2
         said = capsys.readouterr().err
         assert "//lake" in said

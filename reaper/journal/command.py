@@ -79,14 +79,13 @@ def _ship(arguments: argparse.Namespace) -> int:
     journal: Path = arguments.journal
     if not journal.is_dir():
         raise InvalidArgument(f"--journal {str(journal)!r} is not a directory")
-    if "://" not in arguments.to and not arguments.to.startswith("file:"):
-        _apart(journal, Path(arguments.to))
     try:
         place = Place(arguments.to)
+        if place.local is not None:
+            _apart(journal, place.local)
+        place.reach()
     except InvalidArgument as error:
         raise InvalidArgument(f"--to {error}") from None
-    if place.local is not None:
-        _apart(journal, place.local)
     progress = progress_on_stderr(arguments.quiet)
     try:
         with exclusively(journal), stoppable() as stop:
@@ -107,7 +106,7 @@ def _ship(arguments: argparse.Namespace) -> int:
 def _apart(journal: Path, to: Path) -> None:
     here, there = journal.resolve(), to.resolve()
     if here.is_relative_to(there) or there.is_relative_to(here):
-        raise InvalidArgument(f"--to {str(to)!r} and --journal {str(journal)!r} lie within each other: name another")
+        raise InvalidArgument(f"{str(to)!r} and --journal {str(journal)!r} lie within each other: name another")
 
 
 def _complain(failed: dict[str, str], said: dict[str, str]) -> None:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from hashlib import blake2b
 from pathlib import Path
 from posixpath import dirname, join
@@ -29,32 +29,49 @@ STORES = {"s3", "gcs", "abfs"}
 """File systems without directories: names are all there is."""
 
 
+_URI = re.compile(r"[a-z][a-z0-9+.-]+:/|file:", re.IGNORECASE)
+
+
 class Place:
     """The directory that *uri* names: a path of this machine, or a URI that `pyarrow.fs` knows (`s3a:` is `s3:`).
 
     Raises:
-        InvalidArgument: it is no URI of a known kind, or cannot be reached. The message is one line.
+        InvalidArgument: it is no URI of a known kind. The message is one line.
     """
 
     def __init__(self, uri: str) -> None:
         self.uri: str = without_secrets(uri)
-        try:
-            if "://" not in uri and not uri.startswith("file:"):
+        self._given = "s3" + uri.removeprefix("s3a") if uri.startswith("s3a:") else uri
+        with self._refused():
+            if _URI.match(uri) is None:
                 self.files: Any = fs.LocalFileSystem()
                 self._root: str = str(Path(uri).resolve())
             else:
-                known = "s3" + uri.removeprefix("s3a") if uri.startswith("s3a:") else uri
-                self.files, self._root = fs.FileSystem.from_uri(known)
-            self._flat = self.files.type_name in STORES
-            bucket = self._root.split("/")[0]
+                self.files, self._root = fs.FileSystem.from_uri(self._given)
+        self._flat = self.files.type_name in STORES
+
+    def reach(self) -> None:
+        """Make the directory, if it is missing; of a store, look for its bucket.
+
+        Raises:
+            InvalidArgument: it cannot be reached. The message is one line.
+        """
+        bucket = self._root.split("/")[0]
+        with self._refused():
             if not self._flat:
                 self.files.create_dir(self._root, recursive=True)
             elif self.files.get_file_info(bucket).type == fs.FileType.NotFound:
                 raise FileNotFoundError(f"there is no {bucket}")
+
+    @contextmanager
+    def _refused(self) -> Iterator[None]:
+        try:
+            yield
         except (*FAILURES, ValueError, NotImplementedError) as error:
             wanted = "a directory, or a URI with file, s3, gs, hdfs, viewfs or abfs that can be reached"
-            known = one_line(error).replace(uri, self.uri)
-            raise InvalidArgument(f"{self.uri!r} is not {wanted}: {known}") from None
+            why = str(error).replace(self._given, without_secrets(self._given))  # before it is cut
+            why = one_line(why or type(error).__name__)
+            raise InvalidArgument(f"{self.uri!r} is not {wanted}: {why}") from None
 
     @property
     def local(self) -> Path | None:
@@ -113,5 +130,8 @@ def digest_of(read: Callable[[int], bytes]) -> bytes:
 
 
 def without_secrets(uri: str) -> str:
-    """*uri* as it may be shown: without the name and password before its host, and without its options."""
-    return re.sub(r"(?<=//)[^/@]*@", "", uri).partition("?")[0]
+    """*uri* as it may be shown: without the name and password before its host, and without its options.
+
+    A password may have a `/` in it, though a URI may not: behind a colon all is taken for one, up to the last `@`.
+    """
+    return re.sub(r"(?<=//)(?:[^/:]*:.*|[^/]*)@", "", uri).partition("?")[0]

@@ -87,9 +87,9 @@ class Shipper:
         except ExceptionGroup as errors:
             for number, error in enumerate(errors.exceptions, 1):
                 result.failed[f"stream {number}"] = one_line(error)
-        names = [path.name for path in sorted(self._directory.glob("reaper-*.parquet"))]
-        names = [name for name in names if name not in self._arrived]
-        self._arrived &= {path.name for path in self._directory.glob("reaper-*.parquet")}
+        here = sorted(path.name for path in self._directory.glob("reaper-*.parquet"))
+        self._arrived.intersection_update(here)
+        names = [name for name in here if name not in self._arrived]
         for number, name in enumerate(names, 1):
             if stop is not None and stop.is_set():
                 break
