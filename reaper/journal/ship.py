@@ -1,8 +1,8 @@
 """Finished files of a journal on their way to where they are read: once, whole, and deleted here after they arrived.
 
 One rule: *at every instant a file is whole in at least one of the two places*. A kill between any two steps leaves a
-hidden name there, which the next try writes over, or a file in both places, which the next try finds equal and deletes
-here. Streams of writers that have died become files first.
+hidden name there, which the next try writes over or deletes, or a file in both places, which the next try finds equal
+and deletes here. Streams of writers that have died become files first.
 """
 
 from __future__ import annotations
@@ -126,14 +126,15 @@ class Shipper:
             OSError, pyarrow.ArrowException: *source* is still here.
         """
         place, result = self._place, self.shipped
+        hidden = f"{os.path.dirname(final)}/.{source.name}.shipping"
         with source.open("rb") as file:
             size, digest = os.fstat(file.fileno()).st_size, digest_of(file.read)
             if (there := place.size(final)) is not None:
                 if there != size or place.digest(final) != digest:
                     return f"another file of that name is at {place.uri}: {final}"
+                place.remove(hidden)  # left by a kill between the copy within a store and the deletion
                 result.found += 1
             else:
-                hidden = f"{os.path.dirname(final)}/.{source.name}.shipping"
                 file.seek(0)
                 place.write(hidden, file)
                 if place.digest(hidden) != digest:
