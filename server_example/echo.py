@@ -125,7 +125,8 @@ async def serve(
         helpers.start_soon(worker.count, partial(_publish, worker, r))
         helpers.start_soon(_reloads, worker, server, load)
         pressure = Pressure(limits_here()) if pressed else None
-        helpers.start_soon(Desk(worker.board, worker.index, "echo", r, lambda: _metrics(r, pressure), pressure).run)
+        if worker.board.listening is not None:  # else none can ask
+            helpers.start_soon(Desk(worker.board, worker.index, "echo", r, lambda: _metrics(r, pressure), pressure).run)
         if pressure is not None:
             helpers.start_soon(reaper.trio.relieve, r, pressure)
         await worker.accept(server.admit, r.welcome)

@@ -8,6 +8,7 @@ import socket
 import ssl
 import struct
 import subprocess
+from collections import Counter
 from contextlib import suppress
 
 import pytest
@@ -237,6 +238,129 @@ async def test_silence_in_a_nursery_of_the_handlers_parks_too():
             assert await heard(theirs) == b"x"
             await settle()
             assert (tasks(), len(lot)) == (before, 1)
+
+
+class Steps(trio.abc.Instrument):
+    """How often each function was run for a step, as a task."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+
+    def before_task_step(self, task: trio.lowlevel.Task) -> None:
+        self.counts[task.name.rpartition(".")[2]] += 1
+
+
+async def test_a_handler_that_answers_at_once_takes_one_step_and_one_read(monkeypatch):
+    reads = []
+
+    def read(fd: int, most: int) -> bytes:
+        reads.append(fd)
+        return os_read(fd, most)
+
+    os_read = os.read
+    async with open_reaper() as r, r.parking_lot(echo, 30) as lot:
+        ours, theirs = pair()
+        fd = lot.add(ours).fd
+        steps = Steps()
+        trio.lowlevel.add_instrument(steps)
+        monkeypatch.setattr(os, "read", read)
+        for _ in range(3):
+            theirs.send(b"hello")
+            assert await heard(theirs) == b"hello"
+            await settle()
+        trio.lowlevel.remove_instrument(steps)
+        assert lot.parked == 1
+        assert steps.counts["_run"] == 3
+        assert reads.count(fd) == 3
+
+
+async def test_what_comes_while_the_handler_runs_is_answered_too():
+    async def slow(stream: ParkableStream) -> None:
+        while data := await stream.receive_some():
+            theirs.send(b"more") if data == b"first" else None
+            await stream.send_all(data)
+
+    async with open_reaper() as r, r.parking_lot(slow, 30) as lot:
+        ours, theirs = pair()
+        lot.add(ours)
+        theirs.send(b"first")
+        assert await heard(theirs, 5) == b"first"
+        assert await heard(theirs, 4) == b"more"
+
+
+async def test_an_end_of_file_that_came_with_the_last_bytes_is_seen_by_the_same_handler():
+    seen = []
+
+    async def handler(stream: ParkableStream) -> None:
+        seen.append([])
+        async for data in stream:
+            seen[-1].append(data)
+        await stream.send_all(b"goodbye")
+
+    async with open_reaper() as r, r.parking_lot(handler, 30) as lot:
+        ours, theirs = pair()
+        lot.add(ours)
+        theirs.send(b"x")
+        theirs.shutdown(socket.SHUT_WR)
+        assert await heard(theirs) == b"goodbye"
+        assert seen == [[b"x"]]
+
+
+async def test_a_handler_that_closes_its_stream_and_asks_on_is_told_so():
+    found = []
+
+    async def closes(stream: ParkableStream) -> None:
+        await stream.receive_some()
+        stream.close()
+        try:
+            await stream.receive_some()
+        except trio.ClosedResourceError as error:
+            found.append(error)
+
+    async with open_reaper() as r, r.parking_lot(closes, 30) as lot:
+        ours, theirs = pair()
+        lot.add(ours)
+        theirs.send(b"x")
+        assert await heard(theirs) == b""
+        await settle()
+        assert (len(found), len(lot)) == (1, 0)
+
+
+async def test_a_handler_that_sends_and_sends_lets_others_run():
+    async def sends(stream: ParkableStream) -> None:
+        await stream.receive_some()
+        for _ in range(20):
+            await stream.send_all(b"y")
+
+    async with open_reaper() as r, r.parking_lot(sends, 30) as lot:
+        ours, theirs = pair()
+        lot.add(ours)
+        steps = Steps()
+        trio.lowlevel.add_instrument(steps)
+        theirs.send(b"x")
+        while await heard(theirs):
+            pass
+        trio.lowlevel.remove_instrument(steps)
+        assert steps.counts["_run"] == 20
+
+
+async def test_an_answer_given_at_once_is_a_place_to_be_cancelled_all_the_same():
+    went_on = []
+
+    async def cut(stream: ParkableStream) -> None:
+        await stream.receive_some()
+        with trio.CancelScope() as scope:
+            scope.cancel()
+            await stream.send_all(b"y")
+            went_on.append(True)
+
+    async with open_reaper() as r, r.parking_lot(cut, 30) as lot:
+        ours, theirs = pair()
+        lot.add(ours)
+        theirs.send(b"x")
+        while await heard(theirs):
+            pass
+        assert went_on == []
 
 
 async def test_a_connection_that_broke_ends_without_a_word():

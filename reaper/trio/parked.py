@@ -103,16 +103,18 @@ class ParkableStream(SocketStream):
         reaped: Whether the reaper ended the handler.
         reason: Why, or None.
         disturbed, silenced: As in `Lingerer`.
+        ended: Whether the peer had sent its end of file when the handler was started.
         may_park: Whether a receive may park it. Switch it off where the handler is in the middle of something.
     """
 
-    __slots__ = ("disturbed", "may_park", "parked", "reaped", "reason", "scope", "silenced")
+    __slots__ = ("_drained", "disturbed", "ended", "may_park", "parked", "reaped", "reason", "scope", "silenced")
 
     scope: trio.CancelScope
     reaped: bool
     reason: str | None
     disturbed: bool
     silenced: bool
+    ended: bool
 
     def __init__(self, parked: Parked) -> None:
         super().__init__(fresh=True)
@@ -126,6 +128,9 @@ class ParkableStream(SocketStream):
         self.reason = None
         self.disturbed = False
         self.silenced = False
+        self.ended = False
+        self._drained = False
+        self._fresh = self._prompt = True
 
     def fileno(self) -> int:
         """Its descriptor; -1 once it is closed."""
@@ -133,7 +138,15 @@ class ParkableStream(SocketStream):
 
     def read_now(self, most: int) -> bytes:
         """As in `SocketStream`."""
-        return os.read(self.parked.fd, most)
+        # A read that was given less than it asked for has taken all there was. The next one need not find that out: an
+        # epoll tells of what came since. Not so once the end of file is there.
+        fd = self.parked.fd
+        if self._drained and fd >= 0:
+            self._drained = False
+            raise BlockingIOError
+        data = os.read(fd, most)
+        self._drained = 0 < len(data) < most and not self.ended
+        return data
 
     def heard(self, count: int) -> None:
         """Note activity."""

@@ -193,9 +193,9 @@ class ParkingLot:
         if events & _GONE and not waiting(fd):
             self._end(parked, by_peer=True)  # there is nothing to read and nothing owed: no task for that
         else:
-            self._start(parked)
+            self._start(parked, ended=bool(events & _GONE))
 
-    def _start(self, parked: Parked) -> None:
+    def _start(self, parked: Parked, *, ended: bool = False) -> None:
         transport = parked.stream
         if transport is None:
             try:
@@ -205,6 +205,7 @@ class ParkingLot:
                 return
             parked.stream = transport
         transport.begin()
+        transport.ended = ended
         parked.transport = transport
         self._awake += 1
         assert self._nursery is not None

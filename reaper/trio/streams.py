@@ -35,14 +35,15 @@ class SocketStream(trio.abc.HalfCloseableStream):
     One task may receive while another sends. A task that always has bytes ready lets others run after each.
 
     Args:
-        fresh: Whether the task that will receive first has just been started because there are bytes.
+        fresh: Whether the task that will receive first has just been started because there are bytes. Its first receive
+            and its first send do not let others run, for those just have: so what answers at once ends in one step.
     Attributes:
         received, sent: Bytes so far.
         hung_up: Whether the peer ended the connection before we shut our side: by an end of file, or by breaking it.
         shut: Whether we have shut our sending side.
     """
 
-    __slots__ = ("_ends", "_fresh", "_sending", "hung_up", "received", "sent", "shut")
+    __slots__ = ("_ends", "_fresh", "_prompt", "_sending", "hung_up", "received", "sent", "shut")
 
     def __init__(self, *, fresh: bool = False) -> None:
         self.received: int = 0
@@ -50,7 +51,7 @@ class SocketStream(trio.abc.HalfCloseableStream):
         self.hung_up: bool = False
         self.shut: bool = False
         self._ends = 0
-        self._fresh = fresh
+        self._fresh = self._prompt = fresh
         self._sending = False
 
     def fileno(self) -> int:
@@ -152,8 +153,9 @@ class SocketStream(trio.abc.HalfCloseableStream):
             raise trio.BrokenResourceError(f"sending to {self!r}: {error}") from error
         finally:
             self._sending = False
+        prompt, self._prompt = self._prompt, False
         if not blocked:
-            await trio.lowlevel.checkpoint()
+            await (trio.lowlevel.checkpoint_if_cancelled() if prompt else trio.lowlevel.checkpoint())
 
     async def wait_send_all_might_not_block(self) -> None:
         """Return when the kernel has room for more. Raises as `send_all`."""

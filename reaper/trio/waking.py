@@ -103,7 +103,7 @@ class WakingLot(ParkingLot):
         """Its peer has ended it: close it."""
         self._end(resting, by_peer=True)
 
-    def _start(self, parked: Any) -> None:
+    def _start(self, parked: Any, *, ended: bool = False) -> None:
         fd = parked.fd
         self._forget(parked)
         assert self._nursery is not None
