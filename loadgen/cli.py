@@ -148,6 +148,13 @@ def add_run(commands: Any) -> None:
         help="connections per second; default 4000",
     )
     run.add_argument(
+        "--beat",
+        type=reading(parse_duration),
+        default=0.0,
+        metavar="DURATION",
+        help="all clients act at multiples of this, at most 0.01 of the timeout; default 0: each at its own instant",
+    )
+    run.add_argument(
         "--processes", type=reading(parse_count), metavar="N", help="default: as few as descriptors and ports allow"
     )
     run.add_argument(
@@ -196,7 +203,7 @@ def run_command(options: argparse.Namespace) -> int:
     duration = options.duration or 3 * law.timeout + law.tick
     scenario = load_scenario(options.scenario) if options.scenario else from_mix(options.mix)
     protocol = spoken or scenario.protocol or "echo"
-    plan = make_plan(scenario, options.connections, law, duration, seed, options.connect_rate)
+    plan = make_plan(scenario, options.connections, law, duration, seed, options.connect_rate, options.beat)
     for behaviour in plan.behaviours:
         if behaviour.http_only and protocol != "http":
             raise BadArgument(f"--protocol {protocol}: a {behaviour.kind} client speaks HTTP: give --protocol http")
@@ -240,6 +247,7 @@ def run_command(options: argparse.Namespace) -> int:
         "duration_s": duration,
         "connect_rate": plan.ramp.rate or plan.rate,
         "patience_s": patience,
+        "beat_s": options.beat,
     }
     established = sum(outcome.counters.established for outcome in observation.outcomes)
     report = build_report(plan, observation, config, stats or watch.result(established), options.threshold)

@@ -10,6 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from loadgen import units
+from loadgen.drive.pace import Pace
 from loadgen.judge.histogram import SUBBUCKETS, Histogram
 from loadgen.judge.thresholds import names, parse_threshold
 from loadgen.plan import capacity
@@ -264,3 +265,24 @@ def test_every_name_a_threshold_may_use_can_be_parsed() -> None:
                 continue
         else:
             pytest.fail(f"{name} takes neither a duration nor a number")
+
+
+def test_with_a_beat_each_step_but_the_first_waits_for_its_next_multiple() -> None:
+    pace = Pace(1, 0.25)
+    assert [pace.step(due) for due in (10.0, 10.01, 10.25, 10.26)] == [10.0, 10.25, 10.25, 10.5]
+    assert Pace(1, 0.0).step(10.01) == 10.01
+
+
+def test_few_processes_look_at_once_and_many_share_a_thousand_looks_per_second() -> None:
+    assert Pace(8, 0.0).look(looked=5.0, step=7.0) == 5.0
+    assert Pace(50, 0.0).look(looked=5.0, step=7.0) == pytest.approx(5.05)
+    assert Pace(50, 0.0).look(looked=5.0, step=5.01) == 5.01  # a step is never late for it
+
+
+def test_a_beat_is_part_of_the_plan_and_far_from_the_timeout() -> None:
+    def plan(beat: float) -> Plan:
+        return make_plan(from_mix("drip"), 5, LAW, 5.0, 1, 4000, beat)
+
+    assert plan(0.01).survey()[1] != plan(0.0).survey()[1] == plan_of("drip", 5, seed=1).survey()[1]
+    with pytest.raises(BadArgument, match=r"--beat 11ms is too long for a timeout of 1s: at most 10ms"):
+        plan(0.011)

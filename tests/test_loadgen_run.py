@@ -110,6 +110,16 @@ def test_a_correct_server_passes_and_the_observation_equals_the_plan() -> None:
 
 
 @pytest.mark.slow
+def test_clients_of_many_processes_that_act_together_are_judged_as_ever() -> None:
+    with faulty_server("correct") as server:
+        status, report = run(server.port, "--beat", "10ms", "--processes", "10", *ROOMY)
+        sins = server.sins()
+    assert (status, report["verdict"], report["reasons"]) == (0, "pass", [])
+    assert report["config"]["beat_s"] == 0.01
+    assert report["reaps"]["observed"] == report["reaps"]["expected"] == sins["closed"]
+
+
+@pytest.mark.slow
 def test_churn_and_storms_are_judged_too() -> None:
     with faulty_server("correct") as server:
         for scenario in ("churn", "reconnect-storm"):

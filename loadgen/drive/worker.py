@@ -1,8 +1,8 @@
 """One process of the load generator: a plain epoll loop, one heap of next actions, a few hundred bytes per connection.
 
-One rule: open loop. Every action is due at an instant that the plan fixed relative to the connection's establishment;
-when this loop is late it acts at once and records by how much, it never lets a slow server or a slow self change what
-is due next.
+One rule: open loop. Every action is due at an instant that the plan fixed relative to the connection's establishment,
+or at the next beat; when this loop is late it acts at once and records by how much, it never lets a slow server or a
+slow self change what is due next.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from heapq import heappop, heappush
 from multiprocessing.connection import Connection
-from time import monotonic
+from time import monotonic, sleep
 from typing import Any
 
 from ..judge.histogram import Histogram
@@ -32,16 +32,13 @@ from .client import Client, rss_bytes
 from .connecting import Connector
 from .journal import ClientJournal, to_ns
 from .order import Order
+from .pace import HEARTBEAT, Pace
 from .protocols import READ_BYTES, Dialect, dialect_for
 
 ANSWER_TIME = 1.0
 """Seconds that an answer may take before a connection still open counts as one that was never answered."""
 BLOCKED_DELAY = 0.01
 """Seconds until a send that found the kernel's buffer full is tried again."""
-HEARTBEAT = 0.25
-"""Seconds between two heartbeats, where there are few processes..."""
-FEW = 8
-"""... up to so many; more of them report less often, so that the parent hears as much in all."""
 MOST_EVENTS = 4096
 LEFT_PER_BEAT = 500
 """Connections left at the end of a run between two heartbeats."""
@@ -60,6 +57,7 @@ class Worker:
         self.clients: dict[int, Client] = {}
         self.due: list[tuple[float, int, Client]] = []
         self.sequence = 0
+        self.pace = Pace(order.processes, order.plan.beat)
         self.connector = Connector(order, self.poller, self.clients, self)
         self.counters = Counters()
         self.records = RecordTable()
@@ -103,12 +101,15 @@ class Worker:
 
     def loop(self) -> None:
         """Poll, read, act, until the run's end has been dealt with."""
-        pause = HEARTBEAT * max(self.order.processes / FEW, 1.0)
         heartbeat = monotonic() + HEARTBEAT
         on_event = self.on_event
         while True:
             now = monotonic()
             wake = min(self.next_wake(), heartbeat, self.end)
+            if (look := self.pace.look(self.looked, self.due[0][0] if self.due else self.end)) > now:
+                sleep(look - now)
+                now = monotonic()
+                wake = max(wake, look)
             events = self.poller.poll(max(wake - now, 0.0), MOST_EVENTS)
             now = monotonic()
             if not events:
@@ -119,7 +120,7 @@ class Worker:
             self.connector.open_more(now)
             self.looked = now
             if now >= heartbeat or self.news:
-                heartbeat = now + pause
+                heartbeat = now + self.pace.heartbeat
                 self.beat()
             if now >= self.end and not self.draining:
                 self.stop_acting(now)
@@ -246,6 +247,8 @@ class Worker:
         client.offset += step.gap
         client.act = step.act
         when = client.established + client.offset
+        if client.number:
+            when = self.pace.step(when)
         if client.number == 0 and when <= now:
             self.act(client, now, when)
         else:

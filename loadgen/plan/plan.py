@@ -22,6 +22,8 @@ MOST = 20_000_000
 """Connections of a plan: each takes a byte of it, and a minute to draw."""
 SLACK = 0.1
 """Share of the timeout that a run leaves after the last possible reap, so that none is due as the run ends."""
+LONGEST_BEAT = 0.01
+"""Share of the timeout by which a step may wait: the longest gap that must keep a connection is 0.9 of the timeout."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,9 @@ class Plan:
     kinds: bytes = field(repr=False)
     ramp: Ramp
     rate: float
+    beat: float = 0.0
+    """Seconds: each client's steps but its first are taken at multiples of it, the same for all; 0: when they are due.
+    """
 
     @property
     def connections(self) -> int:
@@ -71,7 +76,8 @@ class Plan:
         equal plans. Cost: O(connections).
         """
         counts: dict[str, Counter[str]] = {behaviour.name: Counter() for behaviour in self.behaviours}
-        hasher = hashlib.sha256(repr((self.seed, self.law, self.duration, self.behaviours)).encode())
+        drawn = (self.seed, self.law, self.duration, self.behaviours, *([self.beat] if self.beat else []))
+        hasher = hashlib.sha256(repr(drawn).encode())
         for index, kind in enumerate(self.kinds):
             behaviour = self.behaviours[kind]
             end, offset = behaviour.outcome(self.key(index))
@@ -87,7 +93,9 @@ def least_duration(timeout: float, tick: float) -> float:
     return timeout * (1 + SLACK) + tick
 
 
-def make_plan(scenario: Scenario, connections: int, law: Law, duration: float, seed: int, rate: float) -> Plan:
+def make_plan(
+    scenario: Scenario, connections: int, law: Law, duration: float, seed: int, rate: float, beat: float = 0.0
+) -> Plan:
     """Draw the plan.
 
     Args:
@@ -97,10 +105,11 @@ def make_plan(scenario: Scenario, connections: int, law: Law, duration: float, s
         duration: seconds from the last connection's establishment to the end of the run.
         seed: any integer; same arguments, same plan.
         rate: connections opened per second, where the scenario does not say otherwise.
+        beat: seconds; see `Plan.beat`.
 
     Raises:
-        BadArgument: too many connections, a run too short to see anything reaped, or a behaviour's parameter that makes
-            no sense.
+        BadArgument: too many connections, a run too short to see anything reaped, a beat too long to be told from
+            silence, or a behaviour's parameter that makes no sense.
     """
     if connections > MOST:
         raise BadArgument(f"--connections {connections}: a plan holds at most {MOST}")
@@ -112,10 +121,16 @@ def make_plan(scenario: Scenario, connections: int, law: Law, duration: float, s
             f"--duration {seconds(duration)} is too short to see a connection reaped at timeout {seconds(longest)} "
             f"and tick {seconds(law.tick)}: at least {seconds(least)} is needed"
         )
+    shortest = min(behaviour.timeout for behaviour in behaviours)
+    if beat > LONGEST_BEAT * shortest:
+        raise BadArgument(
+            f"--beat {seconds(beat)} is too long for a timeout of {seconds(shortest)}: "
+            f"at most {seconds(LONGEST_BEAT * shortest)}"
+        )
     horizon = duration - law.tick - SLACK * longest
     behaviours = tuple(spec.behaviour(law.timeout, horizon) for spec in scenario.clients)
     kinds = share_out([behaviour.weight for behaviour in behaviours], connections, seed)
-    return Plan(seed, law, duration, behaviours, kinds, scenario.make_ramp(law.timeout), rate)
+    return Plan(seed, law, duration, behaviours, kinds, scenario.make_ramp(law.timeout), rate, beat)
 
 
 def share_out(weights: list[float], connections: int, seed: int) -> bytes:
