@@ -10,6 +10,7 @@ import struct
 import subprocess
 from collections import Counter
 from contextlib import suppress
+from contextvars import ContextVar
 
 import pytest
 import trio
@@ -17,7 +18,8 @@ import trio.testing
 from clocks import autojump
 
 import reaper.trio
-from reaper.trio import ParkableStream, open_reaper
+from reaper.trio import ParkableStream, ParkingLot, open_reaper
+from reaper.trio.crew import KEPT
 from reaper.trio.lingering import FEWEST, LINGERERS
 from reaper.trio.parking import WAKES_PER_PASS
 
@@ -65,13 +67,14 @@ async def settle() -> None:
     await trio.testing.wait_all_tasks_blocked(0.001)
 
 
-def tasks() -> int:
-    return trio.lowlevel.current_statistics().tasks_living
+def tasks(lot: ParkingLot) -> int:
+    """Without those that are kept for the next connection that speaks."""
+    return trio.lowlevel.current_statistics().tasks_living - len(lot._crew)
 
 
 async def test_a_silent_connection_costs_no_task():
     async with open_reaper() as r, r.parking_lot(echo, 30) as lot:
-        before = tasks()
+        before = tasks(lot)
         pairs = [pair() for _ in range(50)]
         for ours, _ in pairs:
             lot.add(ours)
@@ -79,7 +82,7 @@ async def test_a_silent_connection_costs_no_task():
             theirs.send(b"hello")
             assert await heard(theirs) == b"hello"
         await settle()
-        assert tasks() == before
+        assert tasks(lot) == before
         assert len(lot) == len(r) == len(r.core) == 50
         assert all(parked.stream is None and parked.transport is None for parked in lot)
         r.core.check()
@@ -230,14 +233,14 @@ async def test_silence_in_a_nursery_of_the_handlers_parks_too():
             nursery.start_soon(echo, stream)
 
     async with open_reaper() as r, r.parking_lot(forked, 30) as lot:
-        before = tasks()
+        before = tasks(lot)
         ours, theirs = pair()
         lot.add(ours)
         for _ in range(3):
             theirs.send(b"x")
             assert await heard(theirs) == b"x"
             await settle()
-            assert (tasks(), len(lot)) == (before, 1)
+            assert (tasks(lot), len(lot)) == (before, 1)
 
 
 class Steps(trio.abc.Instrument):
@@ -392,21 +395,21 @@ async def test_a_response_larger_than_the_kernel_takes_is_sent_whole():
 
 async def test_where_nothing_can_be_parked_every_connection_keeps_its_task(autojump_clock):
     async with open_reaper(tick=1.0) as r, r.parking_lot(echo, 5, parks=False) as lot:
-        before = tasks()
+        before = tasks(lot)
         ours, theirs = pair()
         lot.add(ours)
         for _ in range(3):
             theirs.send(b"x")
             assert await heard(theirs) == b"x"
             await settle()
-            assert tasks() == before + 1
+            assert tasks(lot) == before + 1
         assert await heard(theirs) == b""
         assert lot.reaped == {"idle": 1}
 
 
 async def test_a_lingering_task_answers_and_is_given_up_after_a_round(autojump_clock):
     async with open_reaper(tick=1.0) as r, r.parking_lot(echo, 60, linger=2) as lot:
-        before = tasks()
+        before = tasks(lot)
         ours, theirs = pair()
         parked = lot.add(ours)
         for _ in range(10):
@@ -416,7 +419,7 @@ async def test_a_lingering_task_answers_and_is_given_up_after_a_round(autojump_c
             assert parked.transport is not None
         await trio.sleep(4.1)
         assert parked.transport is None
-        assert tasks() == before
+        assert tasks(lot) == before
         theirs.send(b"y")
         assert await heard(theirs) == b"y"
         theirs.close()
@@ -611,7 +614,7 @@ async def test_tls_never_parks_on_bytes_it_has_buffered_nor_in_a_handshake(certi
             await stream.send_all(data)
 
     async with open_reaper() as r, r.parking_lot(sips, 30, tls=server) as lot:
-        before = tasks()
+        before = tasks(lot)
         ours, theirs = pair()
         lot.add(ours)
         stream = trio.SSLStream(wire(theirs), trust, server_hostname="localhost")
@@ -625,7 +628,7 @@ async def test_tls_never_parks_on_bytes_it_has_buffered_nor_in_a_handshake(certi
                 back += await stream.receive_some(100)
             assert back == text
             await settle()
-            assert tasks() == before
+            assert tasks(lot) == before
         assert len(starts) >= 2
         assert len(set(starts)) == 1
         theirs.close()
@@ -672,7 +675,7 @@ async def test_a_tls_peer_that_breaks_off_anywhere_ends_only_its_own_connection(
             return client
 
         async with open_reaper() as r, r.parking_lot(echo, 30, tls=server) as lot:
-            before = tasks()
+            before = tasks(lot)
             for said in (b"", b"x", b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01\x02\x00\x01"):
                 for reset in (False, True):
                     client = dial()
@@ -683,11 +686,11 @@ async def test_a_tls_peer_that_breaks_off_anywhere_ends_only_its_own_connection(
                     await settle()
                     client.close()
                     await settle()
-            assert (len(lot), tasks()) == (0, before)
+            assert (len(lot), tasks(lot)) == (0, before)
             slow = dial()
             slow.send(b"\x16\x03\x01\x02\x00\x01")  # the beginning of a handshake
             await settle()
-            assert (len(lot), lot.parked, tasks()) == (1, 1, before), "a slow handshake costs no task"
+            assert (len(lot), lot.parked, tasks(lot)) == (1, 1, before), "a slow handshake costs no task"
             slow.close()
             client = dial()
             client.setblocking(False)
@@ -697,7 +700,7 @@ async def test_a_tls_peer_that_breaks_off_anywhere_ends_only_its_own_connection(
             while back < 300_000:
                 back += len(await stream.receive_some(65536))
             await settle()
-            assert tasks() == before
+            assert tasks(lot) == before
             (parked,) = lot
             assert parked.stream.version() == "TLSv1.3"
             client.close()
@@ -723,3 +726,87 @@ async def test_a_silent_tls_connection_is_reaped_and_dripped_records_are_activit
         assert await heard(theirs) == b""
         assert 26 <= trio.current_time() - start <= 28
         assert lot.reaped == {"idle": 1}
+
+
+# ---- tasks that are kept -----------------------------------------------------------------------------------------
+
+
+async def test_the_next_connection_that_speaks_gets_the_task_of_one_before_and_sees_nothing_of_it():
+    said: ContextVar[bytes] = ContextVar("said", default=b"nothing")
+    ran = []
+
+    async def remembering(stream) -> None:
+        while data := await stream.receive_some():
+            ran.append((trio.lowlevel.current_task(), said.get()))
+            said.set(data)
+            await stream.send_all(data)
+            ran.append((trio.lowlevel.current_task(), said.get()))
+
+    async with open_reaper() as r, r.parking_lot(remembering, 30) as lot:
+        for word in (b"one", b"two"):
+            ours, theirs = pair()
+            lot.add(ours)
+            theirs.send(word)
+            assert await heard(theirs) == word
+            await settle()
+        (first, *rest), words = zip(*ran, strict=True)
+        assert all(task is first for task in rest)
+        assert words == (b"nothing", b"one", b"nothing", b"two")
+
+
+@pytest.mark.parametrize("how", ["cancelled", "swallowed", "silent"])
+async def test_a_task_whose_connection_was_reaped_is_fit_for_the_next(how, autojump_clock):
+    async def slow(stream) -> None:
+        data = await stream.receive_some()
+        if data == b"slow":
+            try:
+                await trio.sleep(60)
+            except trio.Cancelled:
+                if how == "silent":
+                    raise reaper.trio.Silent from None
+                if how == "cancelled":
+                    raise
+                return
+        await stream.send_all(data)
+        await stream.receive_some()
+
+    async with open_reaper(tick=1.0) as r, r.parking_lot(slow, 5) as lot:
+        for turn in range(1, 3):
+            ours, theirs = pair()
+            lot.add(ours)
+            theirs.send(b"slow")
+            assert await heard(theirs) == b""
+            assert (lot.reaped, len(lot), len(lot._crew)) == ({"idle": turn}, 0, 1)
+            ours, theirs = pair()
+            lot.add(ours)
+            theirs.send(b"quick")
+            assert await heard(theirs) == b"quick"
+            theirs.close()
+            await settle()
+            assert (len(lot), len(lot._crew)) == (0, 1)
+        r.core.check()
+
+
+async def test_of_a_burst_no_more_tasks_are_kept_than_two_passes_wake():
+    gate = trio.Event()
+
+    async def together(stream) -> None:
+        data = await stream.receive_some()
+        await gate.wait()
+        await stream.send_all(data)
+        await stream.receive_some()
+
+    async with open_reaper() as r, r.parking_lot(together, 30) as lot:
+        before = trio.lowlevel.current_statistics().tasks_living
+        pairs = [pair() for _ in range(KEPT + 20)]
+        for ours, theirs in pairs:
+            lot.add(ours)
+            theirs.send(b"x")
+        await settle()
+        gate.set()
+        for _, theirs in pairs:
+            assert await heard(theirs) == b"x"
+        await settle()
+        assert len(lot._crew) == KEPT == 2 * WAKES_PER_PASS
+        assert trio.lowlevel.current_statistics().tasks_living == before + KEPT
+        assert lot.parked == len(pairs)

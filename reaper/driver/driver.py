@@ -141,11 +141,19 @@ class Driver:
 
     def poke(self) -> None:
         """Something was armed: if it is due before the adapter would wake by itself, wake it."""
-        if self.phase and self.clock.expected == math.inf:
+        clock = self.clock
+        expected = clock.expected
+        if self.phase and expected == math.inf:
             self._cut = self.core.epoch_ends - (1.0 - self.phase) * self.core.epoch_length
-        due = self._next_wakeup() + self.clock.stalled
-        if due < self.clock.expected:
-            self.clock.expect(max(due - self.clock.stalled, self.clock.now()))
+        # Called several times per request, and nearly always for nothing: what is armed is due after this epoch.
+        wake = self.core.next_wakeup()
+        if wake is not None and min(wake, self._cut) + clock.stalled < expected:
+            self._hurry(self._next_wakeup())
+
+    def _hurry(self, wake: float) -> None:
+        clock = self.clock
+        if wake + clock.stalled < clock.expected:
+            clock.expect(max(wake, clock.now()))
             self._wake()
 
     def _next_wakeup(self) -> float:
@@ -276,7 +284,7 @@ class Driver:
         if not self._purgatory.delayed:
             self._advance_operations(self.now())  # nothing has moved its clock while there was nothing to wait for
         self._purgatory.try_complete_else_watch(operation, [key])
-        self.poke()
+        self._hurry(self._next_wakeup())
 
     def _advance_operations(self, now: float, limit: int | None = None) -> None:
         """To *now*, or to a later instant that it was advanced to before."""

@@ -2,7 +2,7 @@
 
 The rule of this room: *it is the only one that imports trio, and all of trio's waiting is in it*. What decides is
 `reaper.driver`. Read `reaper` (the task), `connection`, `streams`, `readiness`, `serve`; then, for connections without
-a task, `parked`, `parking`, `lingering` and `waking`; then `accepting`, `loop`, `pressure` and `status`.
+a task, `parked`, `parking`, `crew`, `lingering` and `waking`; then `accepting`, `loop`, `pressure` and `status`.
 """
 
 from __future__ import annotations

@@ -122,8 +122,7 @@ class ParkableStream(SocketStream):
         self.may_park: bool = True
 
     def begin(self) -> None:
-        """A handler is about to run."""
-        self.scope = trio.CancelScope()
+        """A handler is about to run, in a `scope` to be set."""
         self.reaped = False
         self.reason = None
         self.disturbed = False

@@ -2,7 +2,7 @@
 
 The rule of this module: *only a read that found nothing parks*. A handler runs as a task while there are bytes. When it
 asks for more and the kernel has none, `Silent` is raised in it, the task ends, and what remains is a descriptor in an
-epoll and a lease. The next byte starts the handler anew, in a new task. So nothing can be left behind in a buffer, not
+epoll and a lease. The next byte starts the handler anew. So nothing can be left behind in a buffer, not
 in TLS's either: the question for more bytes is only asked when every layer above has used up its own.
 
 A parked connection is reaped without a task: its descriptor is closed.
@@ -27,6 +27,7 @@ from ..core.ticks import check_timeout
 from ..driver.driver import Driver, unread_of
 from ..driver.sockets import waiting
 from .accepting import accept
+from .crew import Crew
 from .lingering import Lingerer, Lingering, Silent, check_linger
 from .loop import let_the_loop_read
 from .parked import ParkableStream, Parked, Resting
@@ -104,6 +105,7 @@ class ParkingLot:
         self._nursery: trio.Nursery | None = None
         self._draining = False
         self._drainers = trio.lowlevel.ParkingLot()
+        self._crew: Crew[Any, Any] = Crew()
         self.reaped: Counter[str] = Counter()
 
     def __len__(self) -> int:
@@ -208,26 +210,54 @@ class ParkingLot:
         transport.ended = ended
         parked.transport = transport
         self._awake += 1
-        assert self._nursery is not None
-        self._nursery.start_soon(self._run, parked, transport)
+        scope = self._crew.give(transport)
+        if scope is None:
+            scope = trio.CancelScope()
+            assert self._nursery is not None
+            self._nursery.start_soon(self._work, transport, scope)
+        transport.scope = scope
 
-    async def _run(self, parked: Parked, transport: ParkableStream) -> None:
-        try:
-            with transport.scope:
-                await self._handler(parked.stream)
-        except BaseException as error:
-            if not _is_silent(error):
-                self._end(parked, by_peer=transport.hung_up)
-                if isinstance(error, trio.BrokenResourceError):
-                    return
-                raise
-            if not transport.reaped and not self._draining:
-                self._park(parked)
-                return
+    async def _work(self, awake: ParkableStream | None, scope: trio.CancelScope) -> None:
+        """Run the handler of *awake* in *scope*, and then of one connection after the other."""
+        while awake is not None:
+            try:
+                with scope:  # entered once for many: to enter and leave it costs as much as an echo
+                    while True:
+                        try:
+                            await self._handler(awake)
+                        except Silent:
+                            self._fell_silent(awake)
+                        else:
+                            self._end(awake.parked, by_peer=awake.hung_up)
+                        awake = None  # while it waits for the next it holds nothing of this one
+                        if scope.cancel_called:
+                            break
+                        awake = await self._crew.job(scope)
+                        if awake is None:
+                            return
+            except BaseException as error:
+                if awake is None:
+                    raise
+                if _is_silent(error):
+                    self._fell_silent(awake)
+                else:
+                    self._end(awake.parked, by_peer=awake.hung_up)
+                    if not isinstance(error, trio.BrokenResourceError):
+                        raise
+            else:
+                if awake is not None:  # it was reaped
+                    self._end(awake.parked, by_peer=awake.hung_up)
+            awake = None
+            scope = trio.CancelScope()
+            awake = await self._crew.job(scope)
+
+    def _fell_silent(self, awake: ParkableStream) -> None:
+        parked = awake.parked
+        if awake.reaped or self._draining:
             self.reap(parked, "drain")
             self.close(parked)
         else:
-            self._end(parked, by_peer=transport.hung_up)
+            self._park(parked)
 
     def _park(self, parked: Parked) -> None:
         parked.transport = None

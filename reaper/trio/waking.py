@@ -106,8 +106,16 @@ class WakingLot(ParkingLot):
     def _start(self, parked: Any, *, ended: bool = False) -> None:
         fd = parked.fd
         self._forget(parked)
-        assert self._nursery is not None
-        self._nursery.start_soon(self._woken, socket.socket(fileno=fd), parked)
+        job = (socket.socket(fileno=fd), parked)
+        if not self._crew.give(job):
+            assert self._nursery is not None
+            self._nursery.start_soon(self._wake_each, job)
+
+    async def _wake_each(self, job: tuple[socket.socket, Any] | None) -> None:
+        while job is not None:
+            await self._woken(*job)
+            job = None  # an idle task holds nothing of it
+            job = await self._crew.job(True)
 
     def _end_lingering(self) -> None:
         """Nothing: a connection that lingers is not parked, and so the server's to drain."""
