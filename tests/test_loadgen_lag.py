@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import select
 import socket
 import time
 from collections.abc import Iterator
@@ -62,10 +63,10 @@ def test_what_is_no_tcp_connection_has_waited_for_no_known_time() -> None:
 
 
 @contextmanager
-def one_worker() -> Iterator[module.Worker]:
-    plan = make_plan(from_mix("silent"), 1, LAW, 30.0, 1, 1)
+def one_worker(mix: str = "silent", protocol: str = "echo") -> Iterator[module.Worker]:
+    plan = make_plan(from_mix(mix), 1, LAW, 30.0, 1, 1)
     ours, theirs = multiprocessing.Pipe()
-    worker = module.Worker(Order(plan, parse_target("127.0.0.1:9"), "echo", Share(0, 1), 1, 1.0), theirs)
+    worker = module.Worker(Order(plan, parse_target("127.0.0.1:9"), protocol, Share(0, 1), 1, 1.0), theirs)
     with ours, theirs, closing(worker.poller):
         yield worker
 
@@ -93,6 +94,29 @@ def test_a_close_that_came_in_time_and_was_read_late_is_counted_as_our_own() -> 
         close_seen(worker, near, lateness=TICK / 2)
         assert worker.counters.read_late == 1
         assert len(worker.records) == 3
+
+
+@pytest.mark.parametrize("protocol", ["echo", "raw"])
+@pytest.mark.parametrize(("answered", "category"), [(False, "own_lag"), (True, "false")])
+def test_steps_made_up_for_after_a_stall_accuse_no_server_that_closed_meanwhile(
+    protocol: str, answered: bool, category: str
+) -> None:
+    with one_worker("chatty", protocol) as worker, connected() as (near, far):
+        client = Client(0, 0, worker.plan.key(0), worker.plan.behaviour(0))
+        client.fd = os.dup(near.fileno())
+        client.number = 1
+        now = time.monotonic()
+        client.established = client.sent = client.seen = now - LAW.timeout - TICK
+        worker.clients[client.fd] = client
+        worker.act(client, now, now - TICK)  # the server may have closed it, or be about to
+        if answered:
+            worker.looked = time.monotonic()
+            if protocol == "echo":
+                far.sendall(far.recv(1))
+                worker.on_event(client.fd, select.EPOLLIN, worker.looked)
+        worker.act(client, time.monotonic(), now)
+        worker.closed(client, How.RST, time.monotonic())
+        assert worker.counters.categories == {category: 1}
 
 
 @given(

@@ -44,6 +44,16 @@ class Client:
         self.parser: Any = None
         self.log: Any = None  # its rows in the journal, if one is kept
 
+    def too_late(self, now: float, looked: float) -> bool:
+        """Whether what is sent at *now* may come too late: it does itself, or the step before did, and nothing says yet
+        that the server has read that one: no answer, and no look (the last was at *looked*) that showed no close.
+
+        After a stall several steps are done in one turn.
+        """
+        if now >= self.sent + self.behaviour.timeout:
+            return True
+        return self.overslept and (self.seen < self.sent or looked < self.sent)
+
 
 def rss_bytes() -> int:
     """Resident memory of this process."""

@@ -333,12 +333,12 @@ class Worker:
             written = 0
         except OSError:
             by = monotonic()
-            client.overslept = by >= client.sent + client.behaviour.timeout
+            client.overslept = client.too_late(by, self.looked)
             self.closed(client, How.RST, by)
             return False
         if written:
             after = monotonic()
-            client.overslept = client.number > 1 and after >= client.sent + client.behaviour.timeout
+            client.overslept = client.number > 1 and client.too_late(after, self.looked)
             if client.log is not None:
                 client.log.touch(to_ns(before), written)
             if not client.final:  # a deadline is not moved by what is sent after it was set

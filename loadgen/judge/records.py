@@ -32,7 +32,7 @@ class Record(NamedTuple):
         how: how it ended.
         final: whether the plan had the client silent for good (a correct server then must reap).
         overslept: whether the client, by its own lag, sent its last byte so late that the timeout had passed since the
-            one before.
+            one before; or an earlier byte, which the server was not yet known to have read when it sent the last.
         goodbye: whether the server had said that it would close (HTTP's `Connection: close`, or an unasked response).
         sends: steps done.
         began: connect() was called.
