@@ -214,10 +214,10 @@ class ParkingLot:
         if scope is None:
             scope = trio.CancelScope()
             assert self._nursery is not None
-            self._nursery.start_soon(self._work, transport, scope)
+            self._nursery.start_soon(self._run, transport, scope)
         transport.scope = scope
 
-    async def _work(self, awake: ParkableStream | None, scope: trio.CancelScope) -> None:
+    async def _run(self, awake: ParkableStream | None, scope: trio.CancelScope) -> None:
         """Run the handler of *awake* in *scope*, and then of one connection after the other."""
         while awake is not None:
             try:
