@@ -75,6 +75,13 @@ def test_the_workers_are_added_up_and_what_is_due_first_stands_first():
     assert quantile(both.lateness[0], both.lateness[2], 0.99) == 0.5
     assert quantile(BOUNDS, [0] * len(BOUNDS) + [1], 0.5) == float("inf")
     assert quantile(BOUNDS, [0] * (len(BOUNDS) + 1), 0.5) is None
+    busy = worker(1, 101.0, loop={**worker()["loop"], "lag_s": 0.5, "stalls": 2}, journal={"dropped": 3})
+    both = picture_of(status(worker(0), busy))
+    assert (both.at, both.dropped, picture_of(status(worker())).dropped) == (101.0, 3, None)
+    assert both.loop is not None
+    assert (both.loop["lag_s"], both.loop["max_lag_s"], both.loop["stalls"], both.loop["cpu_s"]) == (0.5, 0.02, 2, 2.0)
+    with pytest.raises(ValueError, match="no worker"):
+        picture_of(status())
 
 
 def test_rates_are_per_second_and_unknown_after_a_worker_was_replaced():
@@ -85,6 +92,9 @@ def test_rates_are_per_second_and_unknown_after_a_worker_was_replaced():
     assert found["cpu"] == pytest.approx(0.05)
     assert rates(before, picture_of(status(worker(at=102.0, closed={})))) == {}
     assert rates(None, before) == {}
+    assert rates(before, before) == {}
+    # Its successor has its number, and closes more within the two seconds than it had closed in all.
+    assert rates(before, picture_of(status({**later, "pid": 8}))) == {}
 
 
 @pytest.mark.parametrize("width", [10, 33, 60, 80, 120, 300])
@@ -102,6 +112,8 @@ def test_no_line_is_wider_and_no_picture_higher_than_the_terminal(width, height)
         assert len(lines) <= height
         assert max(line.cell_len for line in lines) <= width
         assert not trouble or lines[0].plain.startswith("no answer"[: width - 1])
+        if min(width / 60, height / 24) >= 1:
+            assert "no answer from worker 1, 2" in [line.plain for line in lines]
 
 
 def test_the_picture_says_what_matters_at_80_columns():
@@ -116,6 +128,28 @@ def test_the_picture_says_what_matters_at_80_columns():
     row = next(line for line in text.splitlines() if line.startswith("keep_alive"))
     assert row.split() == ["keep_alive", "95.0s", "600", "100", "0", "0", "0", "500", "0", "0", "0"]
     assert [head.index(">15m") + 4, head.index("<1m") + 3] == [len(row), row.index("500") + 3]
+
+
+def test_what_a_narrow_terminal_has_no_column_for_is_added_to_the_next():
+    narrow = [line.plain for line in draw(picture_of(status(worker(ring=[[0, 300], [1, 300], [40, 300]]))), {}, Frame(60, 24))]
+    (row,) = (line.split() for line in narrow if line.startswith("keep_alive"))
+    assert row == ["keep_alive", "95.0s", "600", "600", "0", "0", "0"]
+    (ring,) = (line for line in narrow if line.startswith("ring"))
+    assert ring.split() == ["ring", "█", "▄"]
+    assert "2s per column; 900 leases" in "\n".join(narrow)
+
+
+def test_of_several_workers_the_fullest_is_shown_and_before_it_one_that_accepts_nothing():
+    def shown(*pressures: tuple[float, bool]) -> str:
+        judged = ({"load": load, "of": "memory", "scale": 1.0, "accepting": accepting, "evicted": 0}
+                  for load, accepting in pressures)  # fmt: skip
+        found = status(*(worker(n, pressure=each) for n, each in enumerate(judged)))
+        (line,) = (line.plain for line in draw(picture_of(found), {}, Frame()) if line.plain.startswith("press"))
+        return line
+
+    assert "worker 1 is fullest: 60 % of memory" in shown((0.5, True), (0.6, True), (0.1, True))
+    assert "worker 0 is fullest: 50 % of memory" in shown((0.5, False), (0.6, True))
+    assert "fullest" not in shown((0.5, True))
 
 
 def test_however_narrow_the_terminal_is_what_matters_is_still_in_the_picture():
@@ -173,11 +207,17 @@ def test_numbers_are_short():
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("url", ["ftp://a", "http://", "http://a:port", "http://[::1"])
+@pytest.mark.parametrize("url", ["ftp://a", "http://", "http://a:port", "http://a:0", "http://[::1"])
 def test_what_is_no_url_is_refused(url):
     done = top("--connect", url)
     assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (2, "", 1)
-    assert url in done.stderr
+    assert f"{url}: expected a URL" in done.stderr
+
+
+def test_an_interval_that_would_keep_the_server_busy_is_refused():
+    done = top("--connect", "127.0.0.1:1", "--interval", "99ms")
+    assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (2, "", 1)
+    assert done.stderr.endswith("'99ms': expected a duration such as 250ms, 30s, 5m, 1h or 7d, at least 100ms\n")
 
 
 def top(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
@@ -203,7 +243,10 @@ def test_without_a_server_it_says_so_in_one_line():
         (None, "answered 404 Not Found; is there a status?"),
     ],
 )
-def test_another_servers_answer_is_recognised(answer, said):
+def test_another_servers_answer_is_recognised(answer, said, monkeypatch):
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")  # what is on this machine or next to it is asked itself
+    monkeypatch.setenv("no_proxy", "")
+
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             if self.path != "/status" or answer is None:
@@ -217,6 +260,7 @@ def test_another_servers_answer_is_recognised(answer, said):
             pass
 
     with HTTPServer(("127.0.0.1", 0), Handler) as another:
+        another.timeout = 5
         thread = threading.Thread(target=another.handle_request)
         thread.start()
         with pytest.raises(Unreachable) as raised:

@@ -31,6 +31,7 @@ class Picture:
     at: float
     """When, on the clock of the machine that was asked."""
     workers: tuple[int, ...]
+    pids: tuple[int, ...]
     missing: tuple[int, ...]
     """Workers that did not answer."""
     tick: float | None
@@ -87,6 +88,7 @@ def picture_of(document: Mapping[str, Any]) -> Picture:
         server=document["server"],
         at=max(said["at"] for said in workers),
         workers=tuple(said["worker"] for said in workers),
+        pids=tuple(said["pid"] for said in workers),
         missing=tuple(document.get("missing", ())),
         tick=first.get("tick_s"),
         connections=sum(said["connections"] for said in workers),
@@ -144,7 +146,7 @@ def quantile(bounds: Sequence[float], counts: Sequence[int], share: float) -> fl
 
 def rates(before: Picture | None, now: Picture) -> dict[str, float]:
     """Closes per second since *before*, by reason; and `cpu`, the share of a core that reaper used. Empty: unknown."""
-    if before is None or now.at <= before.at or now.closes < before.closes or now.workers != before.workers:
+    if before is None or now.at <= before.at or now.closes < before.closes or now.pids != before.pids:
         return {}  # the first look, or a worker was replaced
     span = now.at - before.at
     found = {reason: (number - before.closed.get(reason, 0)) / span for reason, number in now.closed.items()}
