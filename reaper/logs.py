@@ -10,7 +10,7 @@ value that JSON does not know are put into one.
 | `logger` | `reaper`, `server_example`, `server_example.http`, ... |
 | `message` | for people; its words may change |
 | `pid` | of the process |
-| `exception` | a traceback, where there is one |
+| `exception`, `stack` | a traceback, a stack, where there is one |
 | others | what the record carries as `extra`: `uid`, `reason`, `lateness`, `due` of a close; `lag`, `tick` of a stall |
 """
 

@@ -226,11 +226,16 @@ def test_the_headline_of_a_failed_run_says_what_failed_and_no_line_is_wider_than
     for connection in range(3):
         final = int(plan.behaviour(connection).kind == "silent")
         seen.records.append(Record(connection, 7, How.FIN, final, 0, 0, 1, 0.0, 0.0, 1.0, 1.0, 1.1, 1.1))
-    lines = verdict_lines(report_of(plan, seen))
+    report = report_of(plan, seen)
+    lines = verdict_lines(report)
     (line,) = [line for line in lines if line.startswith("verdict")]
     assert line.startswith("verdict      FAIL: ")
     assert {word.strip(",") for word in line.split()[2:]} >= {"early", "false"}
     assert max(map(len, lines)) < 80
+    report["reaps"] |= dict.fromkeys(("expected", "observed", "early", "late", "missed", "false"), 1_234_567)
+    report["connections"]["failed"] = 1_234_567
+    assert max(map(len, verdict_lines(report))) < 80
+    assert headline(report).endswith("1,234,567 false, 1,234,567 not established")
 
 
 def test_a_run_whose_stalls_may_explain_every_missing_close_does_not_pass() -> None:
@@ -267,7 +272,10 @@ def test_many_lost_processes_are_one_headline_and_a_few_lines() -> None:
 
 def test_the_headline_of_a_run_that_was_ended_early_says_why() -> None:
     seen = Observation(0.0, 1.0, 2.0, [processes.nothing(Counters(failed=8))], because="no route to there: is it?")
-    assert headline(report_of(plan_of(), seen)) == "FAIL: no route to there"
+    report = report_of(plan_of(), seen)
+    assert headline(report) == "FAIL: no route to there"
+    report["interrupted"] = True
+    assert headline(report) == "FAIL: 8 not established"
 
 
 @pytest.mark.parametrize(

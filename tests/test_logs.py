@@ -9,6 +9,7 @@ import os
 import socket
 import subprocess
 import sys
+import warnings
 
 import pytest
 from server_process import PATIENCE, ROOT, Process
@@ -51,6 +52,18 @@ def test_a_record_is_one_object_on_one_line_with_its_extras(logged):
     assert len(first["time"]) == len("2026-01-01T00:00:00.000Z")
     assert "LookupError: on purpose" in second["exception"]
     assert set(first) == {"time", "level", "logger", "message", "pid", "uid", "reason", "due"}
+
+
+def test_warnings_and_stacks_are_lines_of_the_log_as_well(logged):
+    out = logged("json")
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        warnings.warn("old\nway", DeprecationWarning, stacklevel=1)
+    logging.getLogger("reaper").error("where?", stack_info=True)
+    first, second = (json.loads(text) for text in out.getvalue().splitlines())
+    assert first["logger"] == "py.warnings"
+    assert "DeprecationWarning: old\nway" in first["message"]
+    assert "test_warnings_and_stacks" in second["stack"]
 
 
 def test_text_stays_as_it_was_and_other_packages_stay_quiet(logged):

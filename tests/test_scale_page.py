@@ -42,6 +42,9 @@ def test_a_demo_that_passed_becomes_a_column_and_another_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "servers.json").write_text(json.dumps({"results": {"nginx": {"bytes_per_idle_connection": 514.0}}}))
+    bursts = {n: {"bytes_per_idle_connection": each} for n, each in (("4000", 442.0), ("12000", 298.0))}
+    (tmp_path / "scale").mkdir()
+    (tmp_path / "scale" / "burst.json").write_text(json.dumps({"results": {"ours-parked": bursts}}))
     page, report = tmp_path / "page.md", tmp_path / "report.json"
     page.write_text("before\n<!-- demos -->\nold\n<!-- end of demos -->\nafter\n")
     run = ["--results", str(tmp_path), "--page", str(page), "--chart", str(tmp_path / "c.svg"), "--add", str(report)]
@@ -52,7 +55,7 @@ def test_a_demo_that_passed_becomes_a_column_and_another_is_refused(
     assert text.endswith("<!-- end of demos -->\nafter\n")
     for cell in ("1m, 1m35s", "1,000, 1,000", "4 (0.40%), 3 of them read late", "321 B", "5 MiB, 3 MiB"):
         assert f"| {cell} |" in text
-    assert scale.idle_bytes(tmp_path) == {"nginx": 514.0, "ours-echo-parked": 321.4}
+    assert scale.idle_bytes(tmp_path) == {"nginx": 514.0, "ours-parked": 298.0, "ours-echo-parked": 321.4}
     for broken in ({"verdict": "fail"}, {"partial": True}):
         report.write_text(json.dumps(REPORT | broken))
         assert scale.main(run) == 2
