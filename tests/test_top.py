@@ -131,7 +131,9 @@ def test_the_picture_says_what_matters_at_80_columns():
 
 
 def test_what_a_narrow_terminal_has_no_column_for_is_added_to_the_next():
-    narrow = [line.plain for line in draw(picture_of(status(worker(ring=[[0, 300], [1, 300], [40, 300]]))), {}, Frame(60, 24))]
+    narrow = [
+        line.plain for line in draw(picture_of(status(worker(ring=[[0, 300], [1, 300], [40, 300]]))), {}, Frame(60, 24))
+    ]
     (row,) = (line.split() for line in narrow if line.startswith("keep_alive"))
     assert row == ["keep_alive", "95.0s", "600", "600", "0", "0", "0"]
     (ring,) = (line for line in narrow if line.startswith("ring"))
