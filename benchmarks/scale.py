@@ -54,7 +54,7 @@ def kept(report: dict[str, Any]) -> dict[str, Any]:
         raise ValueError(f"the verdict is {report['verdict']}: only a demo that passed is shown")
     return {
         "machine": machine(),
-        "config": {key: report["config"][key] for key in ("timeout_s", "tick_s", "mix")},
+        "config": {key: report["config"][key] for key in ("timeout_s", "tick_s", "beat_s", "mix")},
         "connect_s": report["connections"]["connect_s"],
         "peak_open": report["connections"]["peak_open"],
         "elapsed_s": report["elapsed_s"],
@@ -141,7 +141,13 @@ def _process(demo: dict[str, Any]) -> str:
 
 
 ROWS: dict[str, Any] = {
-    "timeout, whole run": lambda demo: f"{seconds(demo['config']['timeout_s'])}, {seconds(demo['elapsed_s'])}",
+    "timeout, beat, whole run": lambda demo: ", ".join(
+        (
+            seconds(demo["config"]["timeout_s"]),
+            seconds(beat) if (beat := demo["config"].get("beat_s")) else "none",
+            seconds(demo["elapsed_s"]),
+        )
+    ),
     "server workers, client processes": lambda demo: f"{demo['server']['workers']}, {demo['processes']}",
     "all open after": lambda demo: f"{demo['connect_s']:.0f} s",
     "closes expected, seen": lambda demo: f"{demo['reaps']['expected']:,}, {demo['reaps']['observed']:,}",

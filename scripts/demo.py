@@ -66,6 +66,7 @@ def described(plan: Plan, parked: bool) -> list[str]:
         f"{plan.connections:,} connections, about {minutes}, {gib(plan.memory(parked))} of memory (kernel included)",
         f"server: {plan.workers} workers, {kind}; timeout {plan.timeout} s, tick {TICK}",
         f"clients: at least {plan.generators} process{'es' if plan.generators > 1 else ''}, {plan.mix}",
+        *([f"they act together, every {plan.beat * 1e3:g} ms"] if plan.beat else []),
         f"one more worker takes {WORKER_BYTES >> 20} MiB, one more process of clients {CLIENTS_BYTES >> 20} MiB",
     ]
 
@@ -83,7 +84,7 @@ def run(plan: Plan, parked: bool, out: Path) -> int:
         status = call(
             [sys.executable, "-m", "loadgen", "run", "--target", server.target, "--server-pid", str(server.pid)]
             + f"--connections {plan.connections} --connect-rate {plan.rate} --timeout {plan.timeout}s".split()
-            + f"--tick {TICK} --duration {plan.duration}s --mix {plan.mix}".split()
+            + f"--tick {TICK} --duration {plan.duration}s --mix {plan.mix} --beat {plan.beat * 1e3:g}ms".split()
             + ["--report", str(out / "report.json"), "--png", str(out / "lateness.png")]
         )
     print(textwrap.fill(f"3. {server.said().splitlines()[-1]}", 79, subsequent_indent="   "))

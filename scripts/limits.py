@@ -17,12 +17,26 @@ RATE = 4000
 """Connections per second that such a run opens, at least: what two cores keep up for minutes."""
 LEISURE = 1.9
 """The timeout, in times that opening all takes. With 1.0 the first would be closed as the last is opened; the rest is
-room for a busy machine to open them more slowly, and for packets per second that two cores carry with some to spare."""
-GRAIN = 60
-"""Timeouts are whole minutes as soon as they are not a few seconds."""
+room for a busy machine to open them more slowly."""
+GRAIN = 30
+"""Timeouts are whole half minutes as soon as they are not a few seconds."""
 MANY = 20_000
 MIX = "silent=40,chatty=30,bursty=10,drip=10,vanish=10"
 MIX_OF_MANY = "silent=50,chatty=30,bursty=10,drip=10"
+SILENT, SPEAKING = 0.5, 0.3 / 0.35 + 0.1 / 0.2 + 0.1 / 0.9
+"""Of that mix, per connection: closes while it falls silent, and exchanges per timeout of those that speak on."""
+BEAT = 0.001
+"""Share of the timeout at whose multiples the clients of a large demo act, all together: a process that is woken for
+one packet finds its memory in no cache, which costs more than the packet."""
+
+BUDGET = 0.3
+"""Share of the processors that a plan may use once all are open. The rest is for what comes in bursts: a close has half
+a tick to wait for its worker's turn, and for the client's that sees it."""
+EXCHANGE, CLOSE = 100e-6, 60e-6
+"""Seconds of CPU of both sides, kernel included, of clients that act together. Measured 88 and 60 us, by
+`python -m benchmarks.exchange`; an exchange whose client acts alone takes 400."""
+RESTING = 0.002
+"""Share of a processor that a process takes to itself: epochs, signs of life, looks. Measured 0.0026 and 0.0015."""
 
 SERVER_SPARE, SERVER_SPREAD = 256, 0.95
 """As the example server plans its workers: descriptors it keeps back, share of the others to plan with."""
@@ -60,6 +74,7 @@ class Plan:
     mix: str
     workers: int
     generators: int
+    beat: float = 0.0
 
     @property
     def expected(self) -> int:
@@ -101,24 +116,26 @@ class Machine:
         )
 
 
-def make_plan(connections: int, descriptors: int) -> Plan:
-    """The demo of *connections* on a machine with so many *descriptors* per process.
+def make_plan(connections: int, descriptors: int, processors: int | None = None) -> Plan:
+    """The demo of *connections* on a machine with so many *descriptors* per process, and *processors*; None: as here.
 
     A live connection has to speak within its timeout, and all are to be open at once before the first is closed. So the
-    timeout grows with the time that it takes to open them, and with it the packets per second stay what two cores can
-    carry.
+    timeout grows with the time that it takes to open them, and until what they do per second fits the budget.
     """
-    if connections <= MANY:
-        timeout, duration, mix, rate = 5, 20, MIX, RATE
-    else:
-        opening = connections / RATE
-        timeout = GRAIN * -(-int(LEISURE * opening) // GRAIN) or GRAIN
-        duration, mix = max(timeout * 5 // 4, timeout + 30), MIX_OF_MANY
-        rate = 3 * RATE if connections <= 5 * MANY else RATE
+    processors = processors or len(os.sched_getaffinity(0))
     each = max(int((descriptors - SERVER_SPARE) * SERVER_SPREAD), 1)
-    workers = max(-(-connections // each), len(os.sched_getaffinity(0)))
+    workers = max(-(-connections // each), processors)
     generators = max(-(-connections // max(descriptors - GENERATOR_SPARE, 1)), 1)
-    return Plan(connections, timeout, duration, rate, mix, workers, generators)
+    if connections <= MANY:
+        return Plan(connections, 5, 20, RATE, MIX, workers, generators)
+    rate = 3 * RATE if connections <= 5 * MANY else RATE
+    # What falls silent is closed at the pace at which it came, whatever the timeout.
+    used = (workers + generators) * RESTING + SILENT * rate * CLOSE
+    room = max(BUDGET * processors - used, BUDGET * processors / 4)
+    timeout = max(LEISURE * connections / RATE, connections * SPEAKING * EXCHANGE / room)
+    timeout = GRAIN * -(-int(timeout) // GRAIN) or GRAIN
+    duration = max(timeout * 9 // 8, timeout + 30)
+    return Plan(connections, timeout, duration, rate, MIX_OF_MANY, workers, generators, timeout * BEAT)
 
 
 def shortages(plan: Plan, machine: Machine, parked: bool) -> list[str]:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks import suite
+from benchmarks import exchange, suite
 from benchmarks.common import ROOT, ratios, spread
 from benchmarks.heart.outliers import DESIGNS
 from benchmarks.page import document, goals, results
@@ -229,3 +229,21 @@ def test_bad_arguments_are_named_in_one_line(arguments: list[str], words: str) -
     done = subprocess.run([sys.executable, "-m", "benchmarks", *arguments], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 2
     assert words in done.stderr.splitlines()[-1]
+
+
+def test_what_an_exchange_costs_is_what_a_run_without_any_does_not_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    resting, seconds = 0.25, 20.0  # of a processor; of each part
+
+    def run(connections: int, processes: int, mix: str, beat: float = 0.0) -> exchange.Used:
+        each = 0.0 if "chatty" not in mix else 1e-4 if beat else 4e-4
+        speaking = each * connections / 2 / exchange.MEAN_GAP * seconds
+        closing = resting * seconds + connections * 3e-5
+        both = (connections * 1e-4,) * 2, (resting * seconds + speaking,) * 2, (closing,) * 2
+        return exchange.Used(*both, held=seconds, closed=seconds)
+
+    monkeypatch.setattr(exchange, "run", run)
+    found = exchange.measure(1000, 10)
+    expected = {"connect": 1e-4, "exchange": 4e-4, "exchange, together": 1e-4, "close": 3e-5, "resting": 0.025}
+    assert list(found) == list(expected)
+    for name, value in expected.items():
+        assert found[name] == pytest.approx({"server": value, "clients": value})
