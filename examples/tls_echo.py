@@ -31,9 +31,8 @@ async def main(port: int, context: ssl.SSLContext) -> None:
                     print("closed:", connection.reason, flush=True)
             except trio.BrokenResourceError:
                 pass  # no TLS, or the client reset the connection
-            finally:
-                await trio.aclose_forcefully(plain)  # no goodbye to a client that may not read it
 
+        # It closes the socket, without a goodbye of TLS to a client that may not read it.
         await trio.serve_tcp(echo, port, host="127.0.0.1")
 
 

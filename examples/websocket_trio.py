@@ -35,8 +35,6 @@ async def main(port: int) -> None:
                             await socket.send_message(message)
             except* (ConnectionClosed, HandshakeError, trio.BrokenResourceError):
                 pass  # it has gone, or it was no WebSocket
-            finally:
-                await trio.aclose_forcefully(stream)
 
         await trio.serve_tcp(serve, port, host="127.0.0.1")
 
