@@ -46,6 +46,16 @@ def test_lines_come_out_in_order(pipe) -> None:
     assert output.dropped == 0
 
 
+def test_a_line_comes_out_whole_although_it_is_taken_in_pieces(pipe, monkeypatch: pytest.MonkeyPatch) -> None:
+    write = os.write
+    monkeypatch.setattr(os, "write", lambda descriptor, data: write(descriptor, data[:3]))
+    output = Output(pipe[1])
+    output.line("line 1, and more")
+    assert output.close() == 0
+    os.close(pipe[1])
+    assert read_all(pipe[0]) == ["line 1, and more"]
+
+
 def test_a_reader_that_stands_still_gets_later_what_was_kept_and_a_count_of_what_was_not(pipe) -> None:
     output = Output(pipe[1], most=10_000)
     for number in range(3000):

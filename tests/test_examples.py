@@ -21,6 +21,7 @@ from pathlib import Path
 
 import pytest
 import websockets.asyncio.client
+from server_process import wait_until
 
 from scripts.serving import free_port, serving
 
@@ -144,13 +145,6 @@ def connections(server):
     return len(server.sockets())
 
 
-def until(condition):
-    end = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.05)
-
-
 def connect(server):
     return socket.create_connection(server.address, timeout=PATIENCE)
 
@@ -181,10 +175,10 @@ def test_the_chat_asks_a_silent_client_and_closes_one_that_does_not_answer(tmp_p
     with started(tmp_path, "chat") as server:
         alone = connections(server)
         talker, listener, deaf, closes, resets = (connect(server) for _ in range(5))
-        until(lambda: connections(server) == alone + 5)
+        wait_until(lambda: connections(server) == alone + 5)
         closes.close()
         reset(resets)
-        until(lambda: connections(server) == alone + 3)
+        wait_until(lambda: connections(server) == alone + 3)
         silent = time.monotonic()
         talker.sendall(b"hello\n")
         for client in (listener, deaf):
@@ -192,14 +186,16 @@ def test_the_chat_asks_a_silent_client_and_closes_one_that_does_not_answer(tmp_p
         for _ in range(2):
             assert heard(listener, b"are you there?\n")
             listener.sendall(b"yes\n")
-            assert heard(talker, b"yes\n")
+            said = heard(talker, b"yes\n")
+            assert b"hello" not in said
+            assert b"good" not in said
             talker.sendall(b"good\n")
-            heard(listener, b"good\n")
-        until(lambda: connections(server) == alone + 2)  # the deaf one has gone
+            assert b"yes" not in heard(listener, b"good\n")
+        wait_until(lambda: connections(server) == alone + 2)  # the deaf one has gone
         assert time.monotonic() - silent >= 3
         for client in (talker, listener, deaf):
             client.close()
-        until(lambda: connections(server) == alone)
+        wait_until(lambda: connections(server) == alone)
 
 
 def test_a_tls_handshake_that_drips_is_ended_and_a_whole_one_is_served(tmp_path):
@@ -240,11 +236,11 @@ def test_a_tls_handshake_that_drips_is_ended_and_a_whole_one_is_served(tmp_path)
             except ConnectionError:
                 break
         assert time.monotonic() - begun >= 2
-        until(lambda: "closed: handshake" in server.said())
+        wait_until(lambda: "closed: handshake" in server.said())
         with contextlib.suppress(ConnectionError, ssl.SSLError):
             assert silent.recv(1) == b""
         assert time.monotonic() - spoke >= 3
-        until(lambda: connections(server) == alone)
+        wait_until(lambda: connections(server) == alone)
         for client in (dripping, silent):
             client.close()
 
@@ -268,14 +264,14 @@ def test_a_websocket_lives_while_pings_are_answered(tmp_path):
                 assert await websocket.recv() == "hello"
                 for client in (mute, deaf):
                     await asyncio.to_thread(rest, client)
-                await asyncio.to_thread(until, lambda: connections(server) == alone + 1)
+                await asyncio.to_thread(wait_until, lambda: connections(server) == alone + 1)
                 assert time.monotonic() - begun >= 2
                 await asyncio.sleep(2)
                 await websocket.send("still here")
                 assert await websocket.recv() == "still here"
 
         asyncio.run(talk())
-        until(lambda: connections(server) == alone)
+        wait_until(lambda: connections(server) == alone)
         for client in (mute, deaf):
             client.close()
 
@@ -284,17 +280,18 @@ def test_at_sigterm_the_idle_go_the_busy_are_answered_and_the_server_ends(tmp_pa
     with started(tmp_path, "graceful_shutdown") as server:
         alone = connections(server)
         idle, busy, closes, resets = (connect(server) for _ in range(4))
-        until(lambda: connections(server) == alone + 4)
+        wait_until(lambda: connections(server) == alone + 4)
         closes.close()
         reset(resets)
-        until(lambda: connections(server) == alone + 2)
+        wait_until(lambda: connections(server) == alone + 2)
         busy.sendall(b"question")
         time.sleep(0.2)
         os.kill(server.pid, signal.SIGTERM)
+        assert idle in select.select([idle, busy], [], [], PATIENCE)[0]
         assert idle.recv(1) == b""
         assert busy.recv(100) == b"QUESTION"
         assert busy.recv(1) == b""
-        until(lambda: server.status is not None)
+        wait_until(lambda: server.status is not None)
         assert server.status == 0
         assert "all have gone" in server.said()
         for client in (idle, busy):
@@ -334,7 +331,7 @@ def test_a_leaky_server_is_guarded_from_outside(tmp_path):
         assert silent.recv(1) == b""
         assert time.monotonic() - begun >= 1.9
         os.kill(server.pid, signal.SIGTERM)
-        until(lambda: server.status is not None)
+        wait_until(lambda: server.status is not None)
         assert server.status == 0
         assert "closed" in server.said()
         talker.close()

@@ -20,6 +20,7 @@ from pathlib import Path
 import pytest
 import uvicorn
 import websockets.asyncio.client
+from server_process import wait_until
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 import reaper.uvicorn
@@ -140,7 +141,7 @@ def test_the_last_response_of_a_connection_is_waited_for_no_longer_than_any_othe
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         client.connect(server.address)
         client.sendall(get(b"/some?180000", b"connection: close"))
-        wait_for(lambda: "closed: write" in server.log.read_text())
+        wait_until(lambda: "closed: write" in server.log.read_text())
 
 
 def test_requests_in_one_packet_are_all_answered(guarded):
@@ -179,14 +180,7 @@ def test_the_metrics_are_an_application_to_mount(guarded):
 def test_the_reason_of_every_close_is_logged(tmp_path):
     with serving(tmp_path) as server, connect(server) as client:
         assert client.recv(1) == b""
-        wait_for(lambda: "closed: first_byte" in server.log.read_text())
-
-
-def wait_for(true):
-    end = time.monotonic() + PATIENCE
-    while not true():
-        assert time.monotonic() < end
-        time.sleep(0.02)
+        wait_until(lambda: "closed: first_byte" in server.log.read_text())
 
 
 def test_a_connection_at_its_maximum_age_is_closed_after_a_response_that_says_so(tmp_path):
@@ -227,7 +221,7 @@ def test_a_stop_answers_the_request_that_is_on_its_way_and_says_that_it_is_the_l
             slow.sendall(get(b"/slow?2"))
             time.sleep(0.3)
             os.kill(server.pid, signal.SIGTERM)
-            wait_for(lambda: "Shutting down" in server.log.read_text())
+            wait_until(lambda: "Shutting down" in server.log.read_text())
             time.sleep(0.2)
             idle.sendall(get())
             assert b"connection: close" in until(idle)
@@ -244,7 +238,7 @@ def test_a_stop_cuts_a_stream_without_an_end_when_the_drain_is_over(tmp_path):
         with contextlib.suppress(ConnectionError):
             while client.recv(10000):
                 pass
-        wait_for(lambda: server.process.poll() is not None)
+        wait_until(lambda: server.process.poll() is not None)
         assert "drain_deadline" in server.log.read_text()
 
 
@@ -280,7 +274,7 @@ def test_a_websocket_whose_peer_answers_pings_lives_and_a_silent_one_is_closed(t
                 assert time.monotonic() - start >= 0.9
 
         asyncio.run(say_nothing(server.port))
-        wait_for(lambda: "closed: tunnel" in server.log.read_text())
+        wait_until(lambda: "closed: tunnel" in server.log.read_text())
 
 
 def test_over_tls_an_unfinished_handshake_and_an_ignored_goodbye_end_too(tmp_path):
