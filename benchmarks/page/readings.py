@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from .results import CONTROL, EMPTY, LEASE, STORE, UID, Results, middle
-from .words import people, quantity
+from .words import people, quantity, times
 
 
 @dataclass(frozen=True)
@@ -21,12 +21,6 @@ class Measured:
     """The figure with its spread, as the table has it."""
     peer: str
     """Compared with what."""
-
-
-def _times(ratio: dict[str, float], inverse: bool = False) -> str:
-    if inverse:
-        return f"1/{quantity(1 / ratio['median'])} (1/{quantity(1 / ratio['p90'])} to 1/{quantity(1 / ratio['p10'])})"
-    return f"{ratio['median']:.2f}x ({ratio['p10']:.2f}-{ratio['p90']:.2f})"
 
 
 def _ns(results: Results, peer: str, n: int, metric: str = "touch_ns") -> str:
@@ -51,8 +45,8 @@ def lease_to_empty(n: int, prefix: str = "") -> Callable[[Results], Measured | N
         control = results.get("touch", "results", CONTROL, str(at), f"{prefix}to_empty")
         if ratio is None:
             return None
-        peer = f"empty call {_ns(results, EMPTY, at, metric)}; the same again: {_times(control)}"
-        return Measured(ratio["median"], f"{_ns(results, LEASE, at, metric)} = {_times(ratio)} at {people(at)}", peer)
+        peer = f"empty call {_ns(results, EMPTY, at, metric)}; the same again: {times(control)}"
+        return Measured(ratio["median"], f"{_ns(results, LEASE, at, metric)} = {times(ratio)} at {people(at)}", peer)
 
     return measure
 
@@ -65,7 +59,7 @@ def uid_to_store(n: int) -> Callable[[Results], Measured | None]:
         if at is None:
             return None
         ratio = results.get("touch", "results", UID, str(at), "to_store")
-        text = f"{_ns(results, UID, at)} = {_times(ratio)} at {people(at)}"
+        text = f"{_ns(results, UID, at)} = {times(ratio)} at {people(at)}"
         return Measured(ratio["median"], text, f"dict store {_ns(results, STORE, at)}")
 
     return measure
@@ -79,7 +73,7 @@ def lease_to_peer(peer: str, n: int) -> Callable[[Results], Measured | None]:
         ratio = None if at is None else results.get("touch", "results", peer, str(at), "lease_to_it")
         if at is None or ratio is None:
             return None
-        text = f"{_ns(results, LEASE, at)} = {_times(ratio, inverse=True)} at {people(at)}"
+        text = f"{_ns(results, LEASE, at)} = {times(ratio, inverse=True)} at {people(at)}"
         return Measured(ratio["median"], text, f"{peer} {_ns(results, peer, at)}")
 
     return measure
@@ -100,7 +94,7 @@ def lease_to_jvm(n: int, *, whole: bool = False) -> Callable[[Results], Measured
         ratio, peer, at = nearest
         ours = middle(results.get("jvm", "results", "lease.touch", str(at), "process_cpu_ns" if whole else "touch_ns"))
         theirs = middle(results.get("jvm", "results", peer, str(at), "process_cpu_ns" if whole else "touch_ns"))
-        text = f"{quantity(ours or 0)} ns = {_times(ratio, inverse=True)} at {people(at or 0)}"
+        text = f"{quantity(ours or 0)} ns = {times(ratio, inverse=True)} at {people(at or 0)}"
         return Measured(ratio["median"], text, f"the nearest: {peer} {quantity(theirs or 0)} ns")
 
     return measure
@@ -193,8 +187,8 @@ def echo(kind: str) -> Callable[[Results], Measured | None]:
             return None
         control = results.get("echo", "results", "plain, again", "cpu_to_plain")
         rival = results.get("echo", "results", "move_on_after per read", "cpu_to_plain")
-        text = f"{_times(found['cpu_to_plain'])} CPU, {_times(found['wall_to_plain'])} on the wall"
-        peer = f"the plain server again: {_times(control)}; move_on_after per read: {_times(rival)}"
+        text = f"{times(found['cpu_to_plain'])} CPU, {times(found['wall_to_plain'])} on the wall"
+        peer = f"the plain server again: {times(control)}; move_on_after per read: {times(rival)}"
         return Measured(found["cpu_to_plain"]["median"], text, peer)
 
     return measure
@@ -205,7 +199,7 @@ def hot_among_many(results: Results) -> Measured | None:
     found = results.get("touch", "hot_subset")
     if found is None:
         return None
-    text = f"{_times(found['ratio'])}: {quantity(found['among_many']['median'])} ns among {people(found['many'])}"
+    text = f"{times(found['ratio'])}: {quantity(found['among_many']['median'])} ns among {people(found['many'])}"
     return Measured(
         found["ratio"]["median"], text, f"{quantity(found['among_few']['median'])} ns among {people(found['few'])}"
     )
@@ -262,7 +256,7 @@ def request_cost(theirs: str) -> Callable[[Results], Measured | None]:
             return None
         ours, other = (middle(results.get("servers", "results", name, "cpu_us")) for name in ("ours", theirs))
         return Measured(
-            ratio["median"], f"{quantity(ours or 0)} us = {_times(ratio)}", f"{theirs} {quantity(other or 0)} us"
+            ratio["median"], f"{quantity(ours or 0)} us = {times(ratio)}", f"{theirs} {quantity(other or 0)} us"
         )
 
     return measure

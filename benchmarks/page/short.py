@@ -10,8 +10,8 @@ from typing import Any
 
 from .goals import judge
 from .results import LEASE, STORE, UID, Results, middle
-from .tables import table, times
-from .words import people, quantity
+from .tables import table
+from .words import people, quantity, times
 
 ASYNCIO, TRIO = "asyncio call_later + cancel", "trio scope, deadline set anew"
 SCAN, ARRAY = "dict, scanned every tick", "numpy array, scanned every tick"

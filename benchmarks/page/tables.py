@@ -13,7 +13,7 @@ from ..heart.touch import COLD, HOT
 from ..peers import table as peers
 from ..suite import PARTS, present
 from .results import LEASE, UID, Comparison, Results, comparisons, middle
-from .words import people, quantity
+from .words import people, quantity, times
 
 MISSING = "*Not measured in this run.*"
 MET, MISSED = "met", "missed"
@@ -24,11 +24,6 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     lines = ["| " + " | ".join(head) + " |", "|---" + "|---:" * (len(head) - 1) + "|"]
     lines += ["| " + " | ".join(row) + " |" for row in rows]
     return "\n".join(lines)
-
-
-def times(ratio: dict[str, Any] | None) -> str:
-    """A ratio with its spread."""
-    return "" if ratio is None else f"{ratio['median']:.2f}x ({ratio['p10']:.2f}-{ratio['p90']:.2f})"
 
 
 def cell(value: Any, unit: str = "") -> str:

@@ -8,8 +8,8 @@ from __future__ import annotations
 import contextlib
 
 from .results import Results
-from .tables import MET, MISSED, MISSING, cell, table, times
-from .words import people, quantity
+from .tables import MET, MISSED, MISSING, cell, table
+from .words import people, quantity, times
 
 
 def mass_table(results: Results) -> str:
