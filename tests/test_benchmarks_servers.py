@@ -84,7 +84,7 @@ def test_answers_that_were_errors_are_no_result(added: str) -> None:
 
 
 def test_without_its_tool_a_server_is_left_out_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(servers, "installed", lambda tool: None)
+    monkeypatch.setattr(servers_process.shutil, "which", lambda *words, **more: None)
     said: list[str] = []
     report = servers.run(True, said.append, size=servers.TINY, only=["nginx"])
     assert set(report["not_run"]) == {"nginx", "wrk"}

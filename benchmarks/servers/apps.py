@@ -127,7 +127,7 @@ if __name__ == "__main__":
     if kind == "ours":
         sys.exit(serve_ours(rest))
     elif kind == "sessions":
-        serve_sessions(int(rest[0]), rest[2], rest[4])
+        serve_sessions(int(rest[0]), *rest[1:])
     elif kind == "aiohttp":
         serve_aiohttp(int(rest[0]))
     else:

@@ -15,8 +15,6 @@ some are asked again, to see that they are still there.
 from __future__ import annotations
 
 import argparse
-import json
-import resource
 import select
 import socket
 import sys
@@ -30,8 +28,9 @@ from typing import Any
 from loadgen.drive.connecting import IP_BIND_ADDRESS_NO_PORT
 
 from ..common import machine, ratios, spread
-from .process import KINDS, REQUEST, Certificate, Server, installed, running
-from .run import BUSY, DESCRIPTORS_BESIDE, WARM_UP, Size, busy_rounds
+from .command import chosen, flags, room_for, show
+from .process import KINDS, REQUEST, Certificate, Server, running, without_their_tool
+from .run import BUSY, WARM_UP, Size, busy_rounds
 
 BURSTS = (4000, 12_000)
 SERVERS = ("ours-parked", "ours", "nginx", "hypercorn", "uvicorn", "aiohttp")
@@ -57,17 +56,10 @@ def run(
     Raises:
         RuntimeError: A server does not answer correctly, or not all of its clients.
     """
-    not_run = {
-        name: f"{KINDS[name].tool} is not installed"
-        for name in only
-        if KINDS[name].tool is not None and installed(KINDS[name].tool or "") is None
-    }
+    not_run = without_their_tool(only)
     names = [name for name in only if name not in not_run]
     results: dict[str, dict[str, Any]] = {name: {} for name in names}
-    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    if max(bursts) > hard - DESCRIPTORS_BESIDE:
-        raise RuntimeError(f"{max(bursts)} clients need more than the {hard} descriptors of a process")
+    room_for(max(bursts), "clients")
     for number, clients in enumerate(bursts):
         for name in names:
             note(f"{clients:,} clients at once: {name}")
@@ -180,34 +172,22 @@ def table(report: dict[str, Any]) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure, print the table, and write everything if asked. Exit status 0; 2 for bad arguments."""
+    """Measure, print the table, and write everything if asked. Exit status 0; 1 if it cannot; 2 for bad
+    arguments; 130 for Ctrl-C."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.servers.burst", description=(__doc__ or "").splitlines()[0]
     )
     parser.add_argument("--clients", default=",".join(map(str, BURSTS)), metavar="N,N", help="default 4000,12000")
-    parser.add_argument("--only", metavar="NAMES", help=f"a list with commas, of {', '.join(KINDS)}")
     parser.add_argument("--rounds", type=int, default=ROUNDS, metavar="N", help=f"of busy clients; default {ROUNDS}")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write every figure")
+    flags(parser, KINDS, SERVERS)
     options = parser.parse_args(arguments)
-    only = options.only.split(",") if options.only else SERVERS
-    for name in only:
-        if name not in KINDS:
-            parser.error(f"--only {name}: must be of {', '.join(KINDS)}")
+    only = chosen(parser, options.only, KINDS)
     words = options.clients.split(",")
     for word in words:
         if not word.isdecimal() or int(word) < BUSY:
             parser.error(f"--clients {word}: must be a whole number >= {BUSY}")
-
-    def note(text: str) -> None:
-        if sys.stderr.isatty():
-            print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
-
-    report = run([int(word) for word in words], note, only=only, rounds=options.rounds)
-    note("")
-    print(table(report))
-    if options.json:
-        options.json.write_text(json.dumps(report, indent=1) + "\n")
-    return 0
+    bursts = [int(word) for word in words]
+    return show(lambda note: run(bursts, note, only=only, rounds=options.rounds), table, options.json)
 
 
 if __name__ == "__main__":

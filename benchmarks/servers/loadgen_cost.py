@@ -18,11 +18,11 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from loadgen.plan.capacity import SPARE_DESCRIPTORS
 from scripts.serving import serving
 
 from ..common import ROOT, Note, Scale, by_scale, machine
 
-DESCRIPTORS_SPARE = 200
 MEAN_GAP = 0.35
 """Of the timeout: the mean of a chatty client's gaps, drawn between 0.2 and 0.5 of it."""
 
@@ -33,7 +33,7 @@ def measure(connections: int, rate: float, seconds: float, output: int | None = 
     seconds = max(seconds, 1.2 * timeout + 1)
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     # The kernel spreads connections over the listeners by hash, not evenly: a tenth more than would just do.
-    count = -(-connections * 11 // 10 // (hard - DESCRIPTORS_SPARE)) if connections > 5000 else 1
+    count = -(-connections * 11 // 10 // (hard - SPARE_DESCRIPTORS)) if connections > 5000 else 1
     with tempfile.TemporaryDirectory() as folder:
         server = [sys.executable, "-m", "benchmarks.servers.bare", str(count)]
         with serving(server, Path(folder, "server.log")) as started:

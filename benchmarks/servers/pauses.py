@@ -14,10 +14,8 @@ tuned as `open_reaper(tame_gc=True)` does it, and a pause of the collector is a 
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import multiprocessing
-import resource
 import select
 import socket
 import sys
@@ -26,20 +24,20 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from multiprocessing.connection import Connection as Pipe
-from pathlib import Path
 from typing import Any
 
 import trio
 
 import reaper.trio
+from loadgen.plan.capacity import raise_descriptor_limit
 from reaper.config import ReaperConfig
 from reaper.driver import tamed_collector
 
 from ..common import machine
+from .command import at_least, chosen, flags, room_for, show
 from .process import REQUEST
 
 CONNECTIONS, TASKS = 18_000, 100_000
-DESCRIPTORS_BESIDE = 200
 IDLE = 6.0
 """Seconds of silence allowed, at least; more where so many speak that it takes longer."""
 SPOKEN_PER_SECOND = 1000
@@ -179,7 +177,7 @@ async def _answer(pipe: Pipe) -> None:
 
 def clients(pipe: Pipe) -> None:
     """Connect, speak and read the answers, all at once; said what to do by *pipe*."""
-    _all_descriptors()
+    raise_descriptor_limit()
     port, count = pipe.recv()
     dialled = []
     for number in range(count):
@@ -240,12 +238,6 @@ async def tasks(count: int, idle: float) -> dict[str, dict[str, float]]:
     return {"all due": passes.told()}
 
 
-def _all_descriptors() -> int:
-    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    return hard
-
-
 def run(
     connections: int,
     many: int,
@@ -259,9 +251,7 @@ def run(
     Raises:
         RuntimeError: more connections than a process may have descriptors, or clients that were not answered.
     """
-    hard = _all_descriptors()
-    if connections > hard - DESCRIPTORS_BESIDE:
-        raise RuntimeError(f"{connections} connections need more than the {hard} descriptors of a process")
+    room_for(connections, "connections")
     results: dict[str, Any] = {}
     for name in only:
         note(f"{many if name == 'tasks' else connections:,}: {name}")
@@ -288,33 +278,19 @@ def table(report: dict[str, Any]) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure, print the table, and write everything if asked. Exit status 0; 1 if it cannot; 2 for bad arguments."""
+    """Measure, print the table, and write everything if asked. Exit status 0; 1 if it cannot; 2 for bad
+    arguments; 130 for Ctrl-C."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.servers.pauses", description=(__doc__ or "").splitlines()[0]
     )
     parser.add_argument("--connections", type=int, default=CONNECTIONS, metavar="N", help=f"default {CONNECTIONS}")
     parser.add_argument("--tasks", type=int, default=TASKS, metavar="N", help=f"default {TASKS}")
-    parser.add_argument("--only", metavar="NAMES", default=",".join(NAMES), help=f"a list with commas, of {NAMES}")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures")
+    flags(parser, NAMES, NAMES)
     options = parser.parse_args(arguments)
-    only = options.only.split(",")
-    for name in only:
-        if name not in NAMES:
-            parser.error(f"--only {name}: must be of {', '.join(NAMES)}")
-    for flag, value in (("--connections", options.connections), ("--tasks", options.tasks)):
-        if value < 1:
-            parser.error(f"{flag} {value}: must be an integer >= 1")
-    try:
-        report = run(
-            options.connections, options.tasks, lambda text: print(text, file=sys.stderr, flush=True), only=only
-        )
-    except RuntimeError as error:
-        print(error, file=sys.stderr)
-        return 1
-    print(table(report))
-    if options.json:
-        options.json.write_text(json.dumps(report, indent=1) + "\n")
-    return 0
+    only = chosen(parser, options.only, NAMES)
+    connections, many = options.connections, options.tasks
+    at_least(parser, 1, {"--connections": connections, "--tasks": many})
+    return show(lambda note: run(connections, many, note, only=only), table, options.json)
 
 
 if __name__ == "__main__":

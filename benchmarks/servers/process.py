@@ -12,7 +12,7 @@ import ssl
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,6 +57,7 @@ class Kind:
     command: Callable[[int, int, Path], Sequence[str]]  # port, most connections, a folder for its files
     echo: bool = False
     tool: str | None = None  # what has to be installed besides the Python packages
+    tls: Callable[[Certificate, Path], Sequence[str]] | None = None  # what its command gets besides, to speak TLS
 
 
 def _ours(*words: str) -> Callable[[int, int, Path], Sequence[str]]:
@@ -97,35 +98,44 @@ def _nginx(port: int, most: int, folder: Path) -> Sequence[str]:
     return [installed("nginx") or "nginx", "-p", str(folder), "-e", str(folder / "nginx.log"), "-c", str(config)]
 
 
+def _flags(cert: str, key: str) -> Callable[[Certificate, Path], Sequence[str]]:
+    return lambda made, folder: [cert, made.cert, key, made.key]
+
+
+def _nginx_tls(made: Certificate, folder: Path) -> Sequence[str]:
+    config = folder / "nginx.conf"  # which its command has written
+    wrapped = f"backlog=1000 ssl; ssl_certificate {made.cert}; ssl_certificate_key {made.key};"
+    config.write_text(config.read_text().replace("backlog=1000;", wrapped))
+    return []
+
+
+OURS_TLS = _flags("--tls-cert", "--tls-key")
 KINDS = {
-    "ours": Kind("the example HTTP server, a task per connection (trio, h11)", _ours("http", "--no-parked")),
-    "ours-parked": Kind("the example HTTP server, no task while a connection is silent", _ours("http", "--parked")),
-    "hypercorn": Kind("hypercorn on its trio worker (h11)", _hypercorn),
-    "uvicorn": Kind("uvicorn with h11 on asyncio's loop", _uvicorn),
+    "ours": Kind(
+        "the example HTTP server, a task per connection (trio, h11)", _ours("http", "--no-parked"), tls=OURS_TLS
+    ),
+    "ours-parked": Kind(
+        "the example HTTP server, no task while a connection is silent", _ours("http", "--parked"), tls=OURS_TLS
+    ),
+    "hypercorn": Kind("hypercorn on its trio worker (h11)", _hypercorn, tls=_flags("--certfile", "--keyfile")),
+    "uvicorn": Kind("uvicorn with h11 on asyncio's loop", _uvicorn, tls=_flags("--ssl-certfile", "--ssl-keyfile")),
     "aiohttp": Kind("aiohttp's server (its parser is C)", _app("aiohttp")),
     "asyncio": Kind("a bare asyncio Protocol: no parser, no timeout, no limit", _app("asyncio")),
-    "nginx": Kind("nginx, `return 200` (C)", _nginx, tool="nginx"),
+    "nginx": Kind("nginx, `return 200` (C)", _nginx, tool="nginx", tls=_nginx_tls),
     "ours-echo": Kind("the example echo server, a task per connection (trio)", _ours("echo", "--no-parked"), echo=True),
     "ours-echo-parked": Kind("the example echo server, parked", _ours("echo", "--parked"), echo=True),
     "asyncio-echo": Kind("a bare asyncio Protocol that echoes: no timeout", _app("asyncio-echo"), echo=True),
 }
 
-
 SESSIONS = "sessions"
 ALL_KINDS = {
     **KINDS,
-    SESSIONS: Kind("an epoll and an `ssl.SSLSocket` each, with TLS only: what OpenSSL keeps", _app(SESSIONS)),
-}
+    SESSIONS: Kind(
+        "an epoll and an `ssl.SSLSocket` each, with TLS only: what OpenSSL keeps", _app(SESSIONS),
+        tls=lambda made, folder: [made.cert, made.key],
+    ),
+}  # fmt: skip
 """Also those that speak TLS only."""
-
-TLS_FLAGS = {
-    "ours": ("--tls-cert", "--tls-key"),
-    "ours-parked": ("--tls-cert", "--tls-key"),
-    "hypercorn": ("--certfile", "--keyfile"),
-    "uvicorn": ("--ssl-certfile", "--ssl-keyfile"),
-    SESSIONS: ("--certificate", "--key"),
-}
-"""How the servers that speak TLS are told of certificate and key. nginx's are in its configuration."""
 
 
 @dataclass(frozen=True)
@@ -154,15 +164,11 @@ class Certificate:
         """For clients."""
         return ssl.create_default_context(cafile=self.cert)
 
-    def given_to(self, name: str, command: Sequence[str], folder: Path) -> Sequence[str]:
-        """The command of the server called *name*, with TLS."""
-        if name == "nginx":
-            config = folder / "nginx.conf"
-            wrapped = f"backlog=1000 ssl; ssl_certificate {self.cert}; ssl_certificate_key {self.key};"
-            config.write_text(config.read_text().replace("backlog=1000;", wrapped))
-            return command
-        cert_flag, key_flag = TLS_FLAGS[name]
-        return [*command, cert_flag, self.cert, key_flag, self.key]
+
+def without_their_tool(names: Iterable[str]) -> dict[str, str]:
+    """Those of *names*, of `ALL_KINDS`, that cannot be run here, and why."""
+    tools = {name: ALL_KINDS[name].tool for name in names}
+    return {name: f"{tool} is not installed" for name, tool in tools.items() if tool and installed(tool) is None}
 
 
 def installed(tool: str) -> str | None:
@@ -265,7 +271,9 @@ def running(
             kind, port = ALL_KINDS[name], serving.free_port()
             command = kind.command(port, most, folder)
             if tls is not None:
-                command = tls.given_to(name, command, folder)
+                if kind.tls is None:
+                    raise RuntimeError(f"{name} is not set up to speak TLS")
+                command = [*command, *kind.tls(tls, folder)]
             started = serving.Server(command, folder / f"{name}.log", port=port)
             stack.callback(started.end)
             stack.callback(started.stop)

@@ -13,8 +13,6 @@ here instead. Each figure is of a server of its own: resident bytes of all its p
 from __future__ import annotations
 
 import argparse
-import json
-import resource
 import select
 import socket
 import sys
@@ -27,8 +25,8 @@ from typing import Any
 
 from ..common import machine
 from .burst import one
-from .process import ALL_KINDS, REQUEST, SESSIONS, TLS_FLAGS, Certificate, Server, installed
-from .run import DESCRIPTORS_BESIDE
+from .command import at_least, chosen, flags, room_for, show
+from .process import ALL_KINDS, REQUEST, SESSIONS, Certificate, Server, without_their_tool
 
 CLIENTS, TLS_CLIENTS = 4000, 1000
 SERVERS = ("ours-parked", "ours", "nginx", "hypercorn", "uvicorn", "aiohttp", SESSIONS)
@@ -51,15 +49,8 @@ def run(
     Raises:
         RuntimeError: A server does not answer correctly, or does not keep its clients.
     """
-    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    if max(clients, tls_clients) > hard - DESCRIPTORS_BESIDE:
-        raise RuntimeError(f"{max(clients, tls_clients)} clients need more than the {hard} descriptors of a process")
-    not_run = {
-        name: f"{ALL_KINDS[name].tool} is not installed"
-        for name in only
-        if ALL_KINDS[name].tool is not None and installed(ALL_KINDS[name].tool or "") is None
-    }
+    room_for(max(clients, tls_clients), "clients")
+    not_run = without_their_tool(only)
     results: dict[str, dict[str, float]] = {name: {} for name in only if name not in not_run}
     for name, found in results.items():
         for number, (measure, said) in enumerate(SAID.items()):
@@ -68,7 +59,7 @@ def run(
             note(f"{clients:,} clients, {measure}: {name}")
             with tempfile.TemporaryDirectory(prefix="reaper-resting-") as folder, one(name, clients, folder) as server:
                 found[measure] = _bytes_of(server, clients, silence, partial(_dial, said, number))
-        if name in TLS_FLAGS or name == "nginx":
+        if ALL_KINDS[name].tls is not None:
             note(f"{tls_clients:,} clients, TLS: {name}")
             with tempfile.TemporaryDirectory(prefix="reaper-resting-") as folder:
                 tls = Certificate.made(Path(folder))
@@ -131,33 +122,19 @@ def table(report: dict[str, Any]) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure, print the table, and write everything if asked. Exit status 0; 1 if it cannot; 2 for bad arguments."""
+    """Measure, print the table, and write everything if asked. Exit status 0; 1 if it cannot; 2 for bad
+    arguments; 130 for Ctrl-C."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.servers.resting", description=(__doc__ or "").splitlines()[0]
     )
     parser.add_argument("--clients", type=int, default=CLIENTS, metavar="N", help=f"default {CLIENTS}")
     parser.add_argument("--tls-clients", type=int, default=TLS_CLIENTS, metavar="N", help=f"default {TLS_CLIENTS}")
-    parser.add_argument("--only", metavar="NAMES", default=",".join(SERVERS), help=f"a list with commas, of {SERVERS}")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures")
+    flags(parser, SERVERS, SERVERS)
     options = parser.parse_args(arguments)
-    only = options.only.split(",")
-    for name in only:
-        if name not in SERVERS:
-            parser.error(f"--only {name}: must be of {', '.join(SERVERS)}")
-    for flag, value in (("--clients", options.clients), ("--tls-clients", options.tls_clients)):
-        if value < 1:
-            parser.error(f"{flag} {value}: must be an integer >= 1")
-    try:
-        report = run(
-            options.clients, options.tls_clients, lambda text: print(text, file=sys.stderr, flush=True), only=only
-        )
-    except RuntimeError as error:
-        print(error, file=sys.stderr)
-        return 1
-    print(table(report))
-    if options.json:
-        options.json.write_text(json.dumps(report, indent=1) + "\n")
-    return 0
+    only = chosen(parser, options.only, SERVERS)
+    clients, tls_clients = options.clients, options.tls_clients
+    at_least(parser, 1, {"--clients": clients, "--tls-clients": tls_clients})
+    return show(lambda note: run(clients, tls_clients, note, only=only), table, options.json)
 
 
 if __name__ == "__main__":

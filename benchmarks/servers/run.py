@@ -18,9 +18,7 @@ Ratios are ours / theirs, of cost: below one is better for us.
 from __future__ import annotations
 
 import argparse
-import json
 import re
-import resource
 import socket
 import subprocess
 import sys
@@ -28,13 +26,14 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from ..common import machine, ratios, spread
 from .apps import PATH
-from .process import KINDS, Server, installed, running
+from .command import at_least, chosen, descriptors, flags, show
+from .process import KINDS, Server, installed, running, without_their_tool
 
 BUSY = 50
 """Connections that ask again and again."""
@@ -42,8 +41,6 @@ WARM_UP = 5
 """Requests on each of them before anything is measured."""
 RATE = 400
 """Connections a second that come to a server, at most: few enough for those before them to have fallen silent."""
-DESCRIPTORS_BESIDE = 200
-"""What this process has open apart from the connections."""
 QUARTERS = 4
 
 OURS = ("ours", "ours-parked")
@@ -84,26 +81,21 @@ def run(
     Raises:
         RuntimeError: A server does not answer correctly.
     """
-    chosen = size or (QUICK if quick else FULL)
-    not_run = {}
-    for name in only or KINDS:
-        tool = KINDS[name].tool
-        if tool is not None and installed(tool) is None:
-            not_run[name] = f"{tool} is not installed"
+    size = size or (QUICK if quick else FULL)
+    not_run = without_their_tool(only or KINDS)
     if installed("wrk") is None:
         not_run["wrk"] = "wrk is not installed"
     for name, why in not_run.items():
         note(f"{name} NOT RUN: {why}")
     names = [name for name in only or KINDS if name not in not_run]
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    most = descriptors()  # of which every server inherits as many
     with tempfile.TemporaryDirectory(prefix="reaper-servers-") as folder:
         note(f"starting {', '.join(names)}")
-        with running(names, chosen.connections + 2 * BUSY, Path(folder)) as servers:
-            memory = idle_memory(servers, chosen, max(1, (hard - DESCRIPTORS_BESIDE) // chosen.connections), note)
-            busy = busy_rounds(servers, chosen, note)
+        with running(names, size.connections + 2 * BUSY, Path(folder)) as servers:
+            memory = idle_memory(servers, size, max(1, most // size.connections), note)
+            busy = busy_rounds(servers, size, note)
             http = {name: server for name, server in servers.items() if not server.echo}
-            wrk = wrk_rounds({} if "wrk" in not_run else http, chosen, note)
+            wrk = wrk_rounds({} if "wrk" in not_run else http, size, note)
     results: dict[str, Any] = {}
     for name in names:
         results[name] = memory[name] | {
@@ -115,7 +107,7 @@ def run(
     return {
         "machine": machine(),
         "servers": {name: KINDS[name].about for name in names},
-        "size": vars(chosen) | {"busy": BUSY},
+        "size": vars(size) | {"busy": BUSY},
         "results": results,
         "ratios": _compared(results, busy, wrk),
         "not_run": not_run,
@@ -279,39 +271,21 @@ def table(report: dict[str, Any]) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Compare, print the medians, and write everything if asked. Exit status 0, 2 for bad arguments, 130 for Ctrl-C."""
+    """Compare, print the medians, and write everything if asked. Exit status 0; 1 if it cannot; 2 for bad
+    arguments; 130 for Ctrl-C."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.servers.run", description=(__doc__ or "").splitlines()[0]
     )
     parser.add_argument("--quick", action="store_true", help="small: does it run?")
     parser.add_argument("--connections", type=int, metavar="N", help="idle ones of each server")
-    parser.add_argument("--only", metavar="NAMES", help=f"a list with commas, of {', '.join(KINDS)}")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write every sample")
+    flags(parser, KINDS)
     options = parser.parse_args(arguments)
-    only = options.only.split(",") if options.only else None
-    for name in only or ():
-        if name not in KINDS:
-            parser.error(f"--only {name}: must be of {', '.join(KINDS)}")
+    only = chosen(parser, options.only, KINDS) if options.only else None
     size = QUICK if options.quick else FULL
     if options.connections is not None:
-        if options.connections < QUARTERS:
-            parser.error(f"--connections {options.connections}: must be an integer >= {QUARTERS}")
-        size = Size(options.connections, size.silence, size.requests, size.rounds, size.wrk_rounds)
-
-    def note(text: str) -> None:
-        if sys.stderr.isatty():
-            print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
-
-    try:
-        report = run(options.quick, note, size=size, only=only)
-    except KeyboardInterrupt:
-        note("")
-        return 130
-    note("")
-    print(table(report))
-    if options.json:
-        options.json.write_text(json.dumps(report, indent=1) + "\n")
-    return 0
+        at_least(parser, QUARTERS, {"--connections": options.connections})
+        size = replace(size, connections=options.connections)
+    return show(lambda note: run(options.quick, note, size=size, only=only), table, options.json)
 
 
 if __name__ == "__main__":
