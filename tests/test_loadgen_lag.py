@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from loadgen.drive import machine
 from loadgen.drive import worker as module
 from loadgen.drive.arrival import GRAIN, waited
 from loadgen.drive.client import Client
@@ -157,13 +158,20 @@ def test_the_words_say_whose_the_late_closes_are() -> None:
     assert beyond({"observed": 5, "late_raw": 0, "late_raw_own": 0}) == "0 beyond one tick before any allowance"
 
 
-def test_memory_in_use_counts_what_the_kernel_holds_of_sockets() -> None:
+def test_memory_in_use_counts_what_the_kernel_holds_of_sockets(monkeypatch: pytest.MonkeyPatch) -> None:
+    free = {"MemTotal": 100, "MemFree": 60, "Buffers": 5, "Cached": 15, "MemAvailable": 80}
+    monkeypatch.setattr(machine, "_meminfo", lambda: free)
     watch = MachineWatch([])
     watch.sample("before")
+    free = free | {"MemFree": 40}  # what sockets took counts as available still
     watch.sample("open")
-    watch.most_used = watch.samples["before"].used + 5_000_000
+    assert watch.result(0.0)["memory_bytes"]["most_used"] == 20
+    free = free | {"MemFree": 30}
+    watch.glance()
+    free = free | {"MemFree": 50}
+    watch.glance()
     found = watch.result(0.0)
-    assert found["memory_bytes"]["most_used"] >= 5_000_000
+    assert found["memory_bytes"]["most_used"] == 30
     assert found["process_bytes"] == {"server": None, "generator": None}
 
 
