@@ -64,6 +64,7 @@ def wakes(loop: Loop, until: float) -> list[float]:
     while (rest := loop.driver.rest()) <= until:
         loop.time = max(loop.time, rest)
         found.append(loop.time)
+        assert len(found) < 1000, found[-3:]
         loop.wake()
     loop.time = until
     return found
@@ -92,6 +93,15 @@ def test_a_phase_counts_anew_after_a_time_without_connections():
     assert loop.driver.rest() == float("inf")
     loop.watch(2.0)
     assert wakes(loop, 51.0) == [50.25, 50.75]
+
+
+def test_a_phase_is_the_first_epochs_and_no_later_connection_cuts_another_short():
+    loop = Loop()
+    loop.driver.phase = 0.5
+    loop.watch(30.0)
+    assert wakes(loop, 0.5) == [0.25]
+    loop.watch(30.0)
+    assert wakes(loop, 2.0) == [0.75, 1.25, 1.75]
 
 
 def test_a_silent_connection_is_cut_within_a_tick_and_never_early():

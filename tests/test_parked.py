@@ -475,6 +475,12 @@ async def test_as_many_tasks_linger_as_are_asked_again_and_only_for_so_long(auto
         assert awake[0] == FEWEST
         assert sorted(awake) == awake
         assert awake[-1] == LINGERERS
+        for _ in range(3):  # and it goes on for as long as they are
+            for _, theirs in pairs:
+                theirs.send(b"again")
+                assert await heard(theirs) == b"again"
+                await trio.sleep(0.02)
+            assert len(lot) - lot.parked == LINGERERS
         await trio.sleep(10)
         assert lot.parked == len(lot)
         for _, theirs in pairs:
