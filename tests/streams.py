@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import ssl
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any
@@ -24,6 +25,35 @@ def bounded(test: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[Non
             await test(**fixtures)
 
     return run
+
+
+class TlsClient:
+    """The client's side of TLS without a socket: its bytes are in the test's hands.
+
+    Attributes:
+        tls: The session.
+    """
+
+    def __init__(self, authority: str) -> None:
+        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        trust = ssl.create_default_context(cafile=authority)
+        self.tls = trust.wrap_bio(self._incoming, self._outgoing, server_hostname="127.0.0.1")
+
+    def hear(self, data: bytes) -> None:
+        """*data* has come."""
+        self._incoming.write(data)
+
+    def shake_hands(self) -> bool:
+        """A step of the handshake; True: it is over."""
+        try:
+            self.tls.do_handshake()
+        except ssl.SSLWantReadError:
+            return False
+        return True
+
+    def says(self) -> bytes:
+        """What is to be sent."""
+        return self._outgoing.read()
 
 
 async def check_stream(pair: Callable[[], tuple[Any, Any]]) -> None:

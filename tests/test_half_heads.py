@@ -6,11 +6,12 @@ import socket
 import ssl
 import struct
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import pytest
 import trio
 from http_world import configured, head_of, rest, serving
+from streams import TlsClient
 from trio.testing import MockClock
 
 import server_example.http
@@ -52,6 +53,15 @@ async def dial(listener: trio.SocketListener, said: bytes = b"") -> trio.SocketS
     if said:
         await stream.send_all(said)
     return stream
+
+
+async def shaken(client: TlsClient, stream: trio.abc.Stream) -> None:
+    """Go on with the handshake to its end. What the client says last is not sent yet."""
+    while not client.shake_hands():
+        await stream.send_all(client.says())
+        data = await stream.receive_some(65536)
+        assert data, "ended in its handshake"
+        client.hear(bytes(data))
 
 
 def tasks(server: HttpServer) -> int:
@@ -103,6 +113,26 @@ async def test_under_tls_neither_a_handshake_nor_half_a_head_costs_a_task(clock:
         assert server.counters.reaped == {"handshake": 2}
         for stream, _ in streams:
             await trio.aclose_forcefully(stream)
+
+
+@pytest.mark.parametrize("said", [REQUEST, REQUEST[:9]], ids=["a request", "half a head"])
+async def test_what_comes_with_the_end_of_a_handshake_is_not_lost(clock: MockClock, certificate, said: bytes) -> None:
+    async with running(certificate=certificate) as (_, listener), await dial(listener) as plain:
+        client = TlsClient(certificate[0])
+        await shaken(client, plain)
+        client.tls.write(said)
+        await plain.send_all(client.says())  # both at once
+        if said != REQUEST:
+            await trio.sleep(1)
+            client.tls.write(REQUEST[9:])
+            await plain.send_all(client.says())
+        with trio.fail_after(5):
+            heard = b""
+            while not heard:
+                client.hear(bytes(await plain.receive_some(65536)))
+                with suppress(ssl.SSLWantReadError):
+                    heard = client.tls.read(65536)  # and not the tickets that come first
+        assert heard.startswith(b"HTTP/1.1 404 ")
 
 
 async def test_half_the_next_head_gives_its_task_up_and_its_limit_goes_on(
@@ -305,42 +335,33 @@ async def test_a_drain_cuts_half_a_head_at_its_deadline(clock: MockClock) -> Non
 async def test_a_handshake_that_a_drain_meets_may_end_and_ask_but_not_wait(
     clock: MockClock, certificate, asks: bool, reloads: bool
 ) -> None:
-    trust = ssl.create_default_context(cafile=certificate[0])
     async with running(certificate=certificate, drain_idle=3, drain=60) as (server, listener):
-        incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-        client = trust.wrap_bio(incoming, outgoing, server_hostname="127.0.0.1")
-        with pytest.raises(ssl.SSLWantReadError):
-            client.do_handshake()
-        hello = outgoing.read()
+        client = TlsClient(certificate[0])
+        assert not client.shake_hands()
+        hello = client.says()
         async with await dial(listener, hello[:20]) as plain:
             await until(lambda: server.open == 1)
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(server.drain)
                 await trio.sleep(5)
                 await plain.send_all(hello[20:])
-                while True:
-                    incoming.write(await plain.receive_some())
-                    try:
-                        client.do_handshake()
-                        break
-                    except ssl.SSLWantReadError:
-                        continue
-                await plain.send_all(outgoing.read())
+                await shaken(client, plain)
+                await plain.send_all(client.says())
                 await trio.sleep(1)
                 if reloads:
                     await server.reload(server.config)
                 start = trio.current_time()
                 if asks:
-                    client.write(REQUEST)
-                    await plain.send_all(outgoing.read())
-                incoming.write(await rest(plain))
+                    client.tls.write(REQUEST)
+                    await plain.send_all(client.says())
+                client.hear(await rest(plain))
                 if asks:
-                    assert client.read(65536).startswith(b"HTTP/1.1 404 ")
+                    assert client.tls.read(65536).startswith(b"HTTP/1.1 404 ")
                 else:
                     assert 1 <= trio.current_time() - start <= 2 + TICK
 
 
-async def test_an_age_limit_spares_half_a_head_and_makes_its_request_the_last(clock: MockClock) -> None:
+async def test_an_age_limit_spares_half_a_head_and_makes_its_saidthe_last(clock: MockClock) -> None:
     async with running(max_age=20, headers=60, first_byte=0) as (server, listener):
         silent, half = await dial(listener), await dial(listener, REQUEST[:9])
         assert await rest(silent) == b""

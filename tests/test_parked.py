@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import os
-import shutil
 import socket
 import ssl
 import struct
-import subprocess
 from collections import Counter
 from contextlib import suppress
 from contextvars import ContextVar
@@ -16,9 +14,10 @@ import pytest
 import trio
 import trio.testing
 from clocks import autojump
+from streams import TlsClient
 
 import reaper.trio
-from reaper.trio import ParkableStream, ParkingLot, open_reaper
+from reaper.trio import ParkableStream, ParkingLot, TlsSession, open_reaper
 from reaper.trio.crew import KEPT
 from reaper.trio.lingering import FEWEST, LINGERERS
 from reaper.trio.parking import WAKES_PER_PASS
@@ -588,22 +587,6 @@ async def test_serve_parked_serves_and_reaps_on_tcp():
         nursery.cancel_scope.cancel()
 
 
-@pytest.fixture(scope="module")
-def certificate(tmp_path_factory):
-    openssl = shutil.which("openssl")
-    if openssl is None:
-        pytest.skip("needs openssl to make a certificate")
-    folder = tmp_path_factory.mktemp("tls")
-    subprocess.run(
-        [openssl, "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"]
-        + ["-keyout", folder / "key.pem", "-out", folder / "cert.pem", "-subj", "/CN=localhost"]
-        + ["-addext", "subjectAltName=DNS:localhost"],
-        check=True,
-        capture_output=True,
-    )
-    return folder / "cert.pem", folder / "key.pem"
-
-
 @pytest.mark.parametrize("slow", [False, True])
 async def test_tls_never_parks_on_bytes_it_has_buffered_nor_in_a_handshake(certificate, slow):
     """The handler takes a byte at a time of records that came in one packet: TLS holds the rest, the kernel nothing."""
@@ -611,7 +594,7 @@ async def test_tls_never_parks_on_bytes_it_has_buffered_nor_in_a_handshake(certi
     wire = _Slow if slow else _Plain
     server = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     server.load_cert_chain(cert, key)
-    trust = ssl.create_default_context(cafile=str(cert))
+    trust = ssl.create_default_context(cafile=cert)
     starts = []
 
     async def sips(stream) -> None:
@@ -623,7 +606,7 @@ async def test_tls_never_parks_on_bytes_it_has_buffered_nor_in_a_handshake(certi
         before = tasks(lot)
         ours, theirs = pair()
         lot.add(ours)
-        stream = trio.SSLStream(wire(theirs), trust, server_hostname="localhost")
+        stream = trio.SSLStream(wire(theirs), trust, server_hostname="127.0.0.1")
         for text in (b"first", b"second, after a silence"):
             half = len(text) // 2
             incoming, outgoing = text[:half], text[half:]
@@ -667,11 +650,45 @@ class _Slow(_Plain):
         await super().send_all(data)
 
 
+async def test_a_session_hands_out_what_came_with_the_end_of_its_handshake_and_only_once(certificate):
+    server = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    server.load_cert_chain(*certificate)
+    ours, theirs = pair()
+    with ours:
+        session, client = TlsSession(ours.fileno(), server), TlsClient(certificate[0])
+        session.detach()
+        while not client.shake_hands():
+            theirs.send(client.says())
+            assert not session.shake_hands()
+            client.hear(theirs.recv(65536))
+        client.tls.write(b"early")
+        theirs.send(client.says())
+        assert session.shake_hands()
+        assert session.established
+        assert [session.read(2), session.read(100)] == [b"ea", b"rly"]
+        with pytest.raises(BlockingIOError):
+            session.read(100)
+        theirs.close()
+        assert session.read(100) == b""
+
+
+async def test_a_handshake_that_its_peer_has_ended_is_an_error_and_not_one_more_step(certificate):
+    server = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    server.load_cert_chain(*certificate)
+    ours, theirs = pair()
+    with ours:
+        session = TlsSession(ours.fileno(), server)
+        session.detach()
+        theirs.close()
+        with pytest.raises(ConnectionAbortedError, match="in its handshake"):
+            session.shake_hands()
+
+
 async def test_a_tls_peer_that_breaks_off_anywhere_ends_only_its_own_connection(certificate):
     cert, key = certificate
     server = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     server.load_cert_chain(cert, key)
-    trust = ssl.create_default_context(cafile=str(cert))
+    trust = ssl.create_default_context(cafile=cert)
     with socket.create_server(("127.0.0.1", 0)) as listening:
 
         def dial() -> socket.socket:
@@ -700,7 +717,7 @@ async def test_a_tls_peer_that_breaks_off_anywhere_ends_only_its_own_connection(
             slow.close()
             client = dial()
             client.setblocking(False)
-            stream = trio.SSLStream(_Plain(client), trust, server_hostname="localhost")
+            stream = trio.SSLStream(_Plain(client), trust, server_hostname="127.0.0.1")
             await stream.send_all(bytes(300_000))
             back = 0
             while back < 300_000:
@@ -717,7 +734,7 @@ async def test_a_silent_tls_connection_is_reaped_and_dripped_records_are_activit
     server = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     server.load_cert_chain(cert, key)
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-    client = ssl.create_default_context(cafile=str(cert)).wrap_bio(incoming, outgoing, server_hostname="localhost")
+    client = ssl.create_default_context(cafile=cert).wrap_bio(incoming, outgoing, server_hostname="127.0.0.1")
     async with open_reaper(tick=1.0) as r, r.parking_lot(echo, 5, tls=server) as lot:
         ours, theirs = pair()
         lot.add(ours)
