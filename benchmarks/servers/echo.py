@@ -1,9 +1,10 @@
 """An echo server with the reaper and without, and without once more: real sockets, one process, interleaved rounds.
 
-    python -m benchmarks.servers.echo [--quick]
+    python -m benchmarks.servers.echo [--quick] [--count]
 
-`plain` is `trio.serve_tcp`, as are all but `serve_tcp(idle=30)`, which is `reaper.trio.serve_tcp`. How far
-`plain, again` is from 1.00 is the error of the others.
+`plain` is `trio.serve_tcp`, as are all but `serve_tcp(idle=30)`, which is `reaper.trio.serve_tcp`; `watched()` is
+`trio.serve_tcp` with a handler wrapped by `TrioReaper.watched`. How far `plain, again` is from 1.00 is the error of the
+others. `--count` counts instructions and system calls instead (`exchanges.py`): that no neighbour can disturb.
 
 One rule: what is compared is the server's CPU time a request, for that is where the reaper could hide; the time on the
 wall, which the client shares, is reported next to it.
@@ -26,8 +27,16 @@ import trio
 import reaper.trio
 
 from ..common import Note, Scale, by_scale, ratios, spread
+from . import exchanges
 
-KINDS = ("plain", "plain, again", "serve_tcp(idle=30)", "watch() and touch()", "move_on_after per read")
+KINDS = (
+    "plain",
+    "plain, again",
+    "serve_tcp(idle=30)",
+    "watched()",
+    "watch() and touch()",
+    "move_on_after per read",
+)
 DATA = b"x" * 64
 
 
@@ -43,8 +52,14 @@ async def echo_again(stream: trio.abc.Stream) -> None:
         await stream.send_all(data)
 
 
-async def echo_under_serve(stream: trio.abc.Stream) -> None:
+async def echo_under_serve(stream: reaper.trio.WatchedSocket) -> None:
     """The same, given a stream that touches by itself."""
+    while data := await stream.receive_some(4096):
+        await stream.send_all(data)
+
+
+async def echo_watched(stream: trio.abc.Stream) -> None:
+    """The same, given a stream around trio's that touches by itself."""
     while data := await stream.receive_some(4096):
         await stream.send_all(data)
 
@@ -94,10 +109,17 @@ async def _measure(
     cpu: dict[str, list[float]] = {kind: [] for kind in KINDS}
     wall: dict[str, list[float]] = {kind: [] for kind in KINDS}
     async with reaper.trio.open_reaper(tick=1.0) as r, trio.open_nursery() as nursery:
-        handlers = (echo, echo_again, r.watched(echo_under_serve, 30), partial(echo_touching, r), echo_move_on)
+        servers = (
+            partial(trio.serve_tcp, echo),
+            partial(trio.serve_tcp, echo_again),
+            partial(reaper.trio.serve_tcp, echo_under_serve, idle=30, tick=1.0),
+            partial(trio.serve_tcp, r.watched(echo_watched, 30)),
+            partial(trio.serve_tcp, partial(echo_touching, r)),
+            partial(trio.serve_tcp, echo_move_on),
+        )
         ports = []
-        for handler in handlers:
-            listeners = await nursery.start(partial(trio.serve_tcp, handler, 0, host="127.0.0.1"))
+        for serve in servers:
+            listeners = await nursery.start(partial(serve, port=0, host="127.0.0.1"))
             ports.append(listeners[0].socket.getsockname()[1])
         ours, theirs = multiprocessing.get_context("spawn").Pipe()
         client = multiprocessing.get_context("spawn").Process(target=_client, args=(theirs, ports, connections, turns))
@@ -165,7 +187,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         prog="python -m benchmarks.servers.echo", description=(__doc__ or "").splitlines()[0]
     )
     parser.add_argument("--quick", action="store_true", help="a quarter of the rounds")
+    parser.add_argument("--count", action="store_true", help="count instructions and calls (needs valgrind and strace)")
     options = parser.parse_args(arguments)
+    if options.count:
+        return exchanges.main(exchanges.ECHOES)
     print(table(run("quick" if options.quick else "full", lambda text: None)))
     return 0
 

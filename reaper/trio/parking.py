@@ -329,10 +329,11 @@ class ParkingLot:
         with suppress(OSError):  # a session that could not be made has closed it
             os.close(fd)
 
-    def _forget(self, parked: Resting) -> None:
+    def _forget(self, parked: Resting, *, comes_again: bool = False) -> None:
+        """*comes_again*: its descriptor may stay in the epoll, which has just told of it and says nothing until asked."""
         fd = parked.fd
         parked.lease.release()
-        if self._epoll is not None:
+        if self._epoll is not None and not comes_again:
             # A close would do, were it not for copies of the descriptor in processes that may have been forked.
             with suppress(OSError):
                 self._epoll.unregister(fd)

@@ -13,6 +13,8 @@ from ..core.lease import Lease
 from .parked import Resting
 from .parking import READABLE, ParkingLot, Watcher
 
+_STREAM = socket.SOCK_STREAM | getattr(socket, "SOCK_NONBLOCK", 0)
+
 
 class WakingLot(ParkingLot):
     """A parking lot that gives each connection back as soon as there is something to read.
@@ -22,8 +24,8 @@ class WakingLot(ParkingLot):
 
     Args:
         watcher, linger, parks: As in `ParkingLot`.
-        woken: Called in a task of its own with the socket and the object; the socket is its own again. The object's
-            `lease` has ended, and tells of its last activity.
+        woken: Called in a task of its own with the socket, non-blocking, and the object; the socket is its own again.
+            The object's `lease` has ended, and tells of its last activity.
         ended: Called with the object and the reason of the reap, or None if the peer went, after which the socket is
             closed. Must not block.
         heard: Called with the object of a connection that has something to read, and says whether it is woken for
@@ -78,9 +80,20 @@ class WakingLot(ParkingLot):
         else:
             self.driver.books.moved(activity, resting.lease)
         connected.detach()
-        self._epoll.register(resting.fd, READABLE)
+        self._await(resting.fd, known=activity is not None)
         if self._draining and not self._waits_for_more(resting) and not resting.has_unread():
             self.reap(resting, "drain")
+
+    def _await(self, fd: int, *, known: bool) -> None:
+        """Have the epoll wait for *fd*. *known*: perhaps it is in it, for it has been parked before."""
+        assert self._epoll is not None
+        first, second = self._epoll.register, self._epoll.modify
+        if known:
+            first, second = second, first
+        try:
+            first(fd, READABLE)
+        except (FileExistsError, FileNotFoundError):
+            second(fd, READABLE)
 
     def _waits_for_more(self, parked: Any) -> bool:
         return self._begun is not None and self._begun(parked)
@@ -105,8 +118,9 @@ class WakingLot(ParkingLot):
 
     def _start(self, parked: Any, *, ended: bool = False) -> None:
         fd = parked.fd
-        self._forget(parked)
-        job = (socket.socket(fileno=fd), parked)
+        self._forget(parked, comes_again=True)
+        # What is not named here the kernel would be asked for, and once more to let it not block.
+        job = (socket.socket(type=_STREAM, proto=0, fileno=fd), parked)
         if not self._crew.give(job):
             assert self._nursery is not None
             self._nursery.start_soon(self._wake_each, job)

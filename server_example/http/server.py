@@ -147,14 +147,14 @@ class HttpServer:
 
         return admit
 
-    def _transport(self, connected: socket.socket, session: TlsSession | None) -> Transport:
+    def _transport(self, connected: socket.socket, session: TlsSession | None, *, fresh: bool = True) -> Transport:
         """Raises OSError if its peer is gone."""
         if self._tls is None:
-            return Transport(connected, name_of(connected))
+            return Transport(connected, name_of(connected), fresh=fresh)
         if session is None:
             session = TlsSession(connected.fileno(), self._tls)
             session.detach()
-        return TlsTransport(connected, name_of(connected), session)
+        return TlsTransport(connected, name_of(connected), session, fresh=fresh)
 
     def not_accepted(self, error: OSError) -> None:
         """Count what accept(2) said."""
@@ -183,7 +183,7 @@ class HttpServer:
 
     async def _woken(self, connected: socket.socket, kept: Kept) -> None:
         try:
-            transport = self._transport(connected, kept.tls)
+            transport = self._transport(connected, kept.tls, fresh=not kept.requests)
         except OSError:
             connected.close()
             with self.watcher.watch(continues=kept.lease) as gone:  # its journal has to end

@@ -44,17 +44,21 @@ class Transport(SocketStream):
         policy: Notes every byte.
         linger: Waits for the next request instead of `wait_readable`, and may give up by raising; None: nothing does.
         secure: Whether there is TLS on it.
+    Args:
+        fresh: Whether this is the first transport on that connection.
     """
 
     __slots__ = ("_interrupted", "_taken", "_then", "_waits", "linger", "peer", "policy", "socket")
 
     secure: ClassVar[bool] = False
 
-    def __init__(self, connected: socket.socket, peer: str) -> None:
+    def __init__(self, connected: socket.socket, peer: str, *, fresh: bool = True) -> None:
         super().__init__()
-        connected.setblocking(False)
-        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        connected.setsockopt(socket.IPPROTO_TCP, TCP_NOTSENT_LOWAT, UNSENT_BYTES)
+        if connected.gettimeout() != 0.0:
+            connected.setblocking(False)
+        if fresh:
+            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            connected.setsockopt(socket.IPPROTO_TCP, TCP_NOTSENT_LOWAT, UNSENT_BYTES)
         self.socket = connected
         self.peer = peer
         self.policy: IdlePolicy | None = None
@@ -176,8 +180,8 @@ class TlsTransport(Transport):
 
     secure = True
 
-    def __init__(self, connected: socket.socket, peer: str, session: TlsSession) -> None:
-        super().__init__(connected, peer)
+    def __init__(self, connected: socket.socket, peer: str, session: TlsSession, *, fresh: bool = True) -> None:
+        super().__init__(connected, peer, fresh=fresh)
         self._session = session
         self._ahead = 0  # bytes that have been heard of, and are part of a record that is not whole
 

@@ -1,0 +1,157 @@
+"""What one exchange costs a server in machine instructions and system calls: counts, which no neighbour can disturb.
+
+    python -m benchmarks.servers.exchanges [--connections N] [--json FILE] [KIND ...]        needs valgrind and strace
+
+An exchange is a request of 64 bytes, or one of HTTP, and its answer. All clients speak at once, again and again, and
+between two rounds every connection is silent; `exchange_program.py` sees to it that each round is the same.
+Instructions are counted by callgrind, in user mode, from a warmed-up round to the last; calls by strace, as the
+difference of two numbers of rounds. `plain` is `trio.serve_tcp`; `plain, again` is the same, counted once more: how far
+it is from 1.00 is the error of the others. No tick falls into it: what one costs is in `benchmarks/heart`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from ..common import ROOT, Note, Scale, by_scale
+
+ECHOES = (
+    "plain",
+    "plain, again",
+    "serve_tcp(idle=30)",
+    "watched()",
+    "watch() and touch()",
+    "move_on_after per read",
+    "serve_parked()",
+)
+HTTP = ("http", "http, parked")
+KINDS = (*ECHOES, *HTTP)
+"""What can be counted: the names of `exchange_program.KINDS`."""
+
+CONNECTIONS = 50
+COLLECTED = re.compile(r"Collected : (\d+)")
+LONGEST = 600
+"""Seconds that one run may take."""
+
+Counted = dict[str, Any]
+"""`instructions`: of one exchange; `calls`: name of a system call -> how many of it."""
+
+
+def run(scale: Scale = "full", note: Note = lambda _: None) -> dict[str, Any]:
+    """`results[kind]`, see `Counted`; {"absent": why} where a tool is missing."""
+    for tool in ("valgrind", "vgdb", "strace"):
+        if shutil.which(tool) is None:
+            return {"absent": f"{tool} is not installed (Debian: apt-get install valgrind strace)"}
+    rounds = by_scale(scale, 4, 10, 20)
+    return {"results": count(KINDS, CONNECTIONS, rounds, note), "connections": CONNECTIONS, "rounds": rounds}
+
+
+def count(kinds: Sequence[str], connections: int, rounds: int, note: Note = lambda _: None) -> dict[str, Counted]:
+    """What an exchange of each of *kinds* costs. About ten seconds of CPU each, two at a time.
+
+    Raises:
+        RuntimeError: a run failed; the message is its output.
+    """
+
+    def both(kind: str) -> Counted:
+        note(f"counting exchanges of {kind}")
+        return {
+            "instructions": round(instructions(kind, connections, rounds) / (connections * rounds)),
+            "calls": calls(kind, connections, rounds),
+        }
+
+    with ThreadPoolExecutor(2) as pool:
+        return dict(zip(kinds, pool.map(both, kinds), strict=True))
+
+
+def instructions(kind: str, connections: int, rounds: int) -> int:
+    """Machine instructions of *rounds* rounds."""
+    valgrind = ["valgrind", "--tool=callgrind", "--instr-atstart=no", "--zero-before=getpriority*"]
+    done = _run([*valgrind, "--callgrind-out-file=/dev/null"], kind, connections, rounds, "counted")
+    found = COLLECTED.search(done)
+    if found is None:
+        raise RuntimeError(f"callgrind counted nothing: {done[-2000:]}")
+    return int(found[1])
+
+
+def calls(kind: str, connections: int, rounds: int) -> dict[str, float]:
+    """System calls of one exchange, the most frequent first. What is not made every tenth time is left out."""
+    few, many = (_calls(kind, connections, each) for each in (rounds, 3 * rounds))
+    each = {name: (total - few.get(name, 0)) / (2 * rounds * connections) for name, total in many.items()}
+    return {name: round(n, 2) for name, n in sorted(each.items(), key=lambda item: -item[1]) if n >= 0.1}
+
+
+def _calls(kind: str, connections: int, rounds: int) -> dict[str, int]:
+    with tempfile.TemporaryDirectory() as folder:
+        table = Path(folder) / "calls"
+        _run(["strace", "-c", "-U", "calls,name", "-o", str(table)], kind, connections, rounds)
+        rows = (line.split() for line in table.read_text().splitlines())
+        return {row[1]: int(row[0]) for row in rows if len(row) == 2 and row[0].isdigit() and row[1] != "total"}
+
+
+def _run(under: list[str], kind: str, connections: int, rounds: int, *more: str) -> str:
+    # Padded: where the stack begins depends on how long the arguments are.
+    program = ["-m", "benchmarks.servers.exchange_program", kind.ljust(24), str(connections), f"{rounds:04}", *more]
+    environment = {"PATH": os.environ["PATH"], "PYTHONHASHSEED": "0"}
+    done = subprocess.run(
+        [*under, sys.executable, *program],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=LONGEST,
+        check=False,
+    )
+    if done.returncode:
+        raise RuntimeError(f"{under[0]} failed: {done.stderr[-2000:]}")
+    return done.stderr
+
+
+def table(results: dict[str, Counted]) -> str:
+    """One line per kind: instructions and system calls of an exchange, and both compared with the first."""
+    first = next(iter(results.values()))
+    lines = [f"{'':24}{'instructions':>13}{'':>7}{'calls':>7}{'':>7}"]
+    for kind, found in results.items():
+        total, base = sum(found["calls"].values()), sum(first["calls"].values())
+        said = ", ".join(f"{name} {n:.2f}" for name, n in found["calls"].items())
+        more = found["instructions"] / first["instructions"]
+        lines.append(f"{kind:24}{found['instructions']:13,}{more:6.2f}x{total:7.2f}{total / base:6.2f}x  {said}")
+    return "\n".join(lines)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Count and print. Exit status 0; 2 for bad arguments, or where a tool is missing."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.servers.exchanges", description=(__doc__ or "").splitlines()[0]
+    )
+    parser.add_argument("kinds", nargs="*", metavar="KIND", choices=[[], *KINDS], help=f"of: {'; '.join(KINDS)}")
+    parser.add_argument("--connections", type=int, default=CONNECTIONS, metavar="N", help="clients that speak at once")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the counts here as well")
+    options = parser.parse_args(arguments)
+    if options.connections < 1:
+        parser.error(f"--connections must be >= 1, got {options.connections}")
+    absent = next((tool for tool in ("valgrind", "vgdb", "strace") if shutil.which(tool) is None), None)
+    if absent is not None:
+        parser.exit(2, f"{parser.prog}: {absent} is not installed (Debian: apt-get install valgrind strace)\n")
+    results = count(
+        options.kinds or KINDS, options.connections, max(1, 1000 // options.connections), lambda text: print(text, file=sys.stderr)
+    )
+    print(table(results))
+    if options.json:
+        options.json.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
