@@ -49,6 +49,7 @@ PARTS = [
     Part("timers", "heart.timers", "the wheel compared with heapq, the purgatory", 50, 2),
     Part("loadgen", "servers.loadgen_cost", "the load generator itself", 20, 8),
     Part("instructions", "instructions", "machine instructions (needs valgrind)", 60, 40),
+    Part("exchanges", "servers.exchanges", "instructions and calls of an exchange (needs valgrind, strace)", 120, 80),
     Part("jvm", "peers.jvm", "the JVM's timers (needs Java)", 240, 28, binary=True),
     Part("servers", "servers.run", "other servers (needs nginx and wrk)", 200, 25, binary=True),
 ]

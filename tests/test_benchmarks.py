@@ -18,7 +18,7 @@ from benchmarks.heart.outliers import DESIGNS
 from benchmarks.page import document, goals, results
 from benchmarks.peers import table as peers
 
-SMOKED = [part.name for part in suite.PARTS if part.name not in ("jvm", "servers", "instructions")]
+SMOKED = [part.name for part in suite.PARTS if part.name not in ("jvm", "servers", "instructions", "exchanges")]
 """Those have tests of their own."""
 
 EXPIRING = [kind for kind in peers.ALL if kind.expires]

@@ -12,6 +12,7 @@ from .readings import (
     Measured,
     after_an_hour,
     echo,
+    exchange,
     hot_among_many,
     idle_memory,
     idle_tick,
@@ -131,6 +132,7 @@ GOALS = [
         after_an_hour("map"),
     ),
     Goal("echo-serve", "An echo server under `serve_tcp` uses at most 1.03x the CPU", 1.03, echo("serve_tcp(idle=30)")),
+    Goal("exchange-serve", "An exchange under `serve_tcp` takes at most 1.02x the instructions", 1.02, exchange),
     Goal(
         "echo-watch",
         "An echo server with `watch()` and `touch()` uses at most 1.03x the CPU",
@@ -238,11 +240,7 @@ EXPLANATIONS = {
         "it anew when half of it is holes would keep its size, at the price of a pause that grows with the number of "
         "connections, again and again: not built, a server feels that more than the bytes."
     ),
-    "echo-serve": (
-        "Between the handler and the socket lies one more `async` call each way, and that costs more than the touch. "
-        "If that is too much, touch by hand inside `watch()`. Compare with the control before believing a "
-        "hundredth."
-    ),
+    "echo-serve": "Compare with the control before believing a hundredth, and with what was counted.",
     "echo-watch": "One method call and one store per packet; compare with the control before believing a hundredth.",
     "http-memory": "At this number of connections the parked server's fixed parts are not yet spread thin.",
     "http-memory-uvicorn": "At this number of connections the parked server's fixed parts are not yet spread thin.",

@@ -178,6 +178,16 @@ def after_an_hour(which: str) -> Callable[[Results], Measured | None]:
     return measure
 
 
+def exchange(results: Results) -> Measured | None:
+    """Instructions of an exchange with `serve_tcp(idle=30)`, compared with none."""
+    found = results.get("exchanges", "results") or {}
+    kinds = ("serve_tcp(idle=30)", "plain", "plain, again")
+    if any(kind not in found for kind in kinds):
+        return None
+    ours, plain, again = (found[kind]["instructions"] for kind in kinds)
+    return Measured(ours / plain, f"{ours / plain:.2f}x: {ours:,}", f"plain {plain:,}, and once more {again:,}")
+
+
 def echo(kind: str) -> Callable[[Results], Measured | None]:
     """Server CPU of a round trip with reaper, compared with none."""
 

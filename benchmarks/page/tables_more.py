@@ -59,6 +59,26 @@ def echo_table(results: Results) -> str:
     return table(head, rows)
 
 
+def exchanges_table(results: Results) -> str:
+    """What an exchange costs in counts, which no neighbour can disturb."""
+    found = results.get("exchanges", "results")
+    if not found:
+        return ""
+    plain, *_ = found.values()
+    rows = [
+        [name, f"{each['instructions']:,}", f"{each['instructions'] / plain['instructions']:.2f}x",
+         f"{sum(each['calls'].values()):.1f}", ", ".join(f"{call} {n:.1f}" for call, n in each["calls"].items())]
+        for name, each in found.items()
+    ]  # fmt: skip
+    words = (
+        f"The same counted, and parked: {results.get('exchanges', 'connections')} clients that speak at once, again "
+        "and again, each silent in between. Instructions of the server in user mode by callgrind, system calls by "
+        "strace. With `serve_parked()` and in *http, parked* each connection is parked after each answer, which a server does "
+        "not do to its few busiest."
+    )
+    return f"{words}\n\n" + table(["", "instructions", "x plain", "system calls", "which"], rows)
+
+
 def servers_table(results: Results) -> str:
     """Other servers."""
     found = results.get("servers", "results")
@@ -170,7 +190,7 @@ def instructions_table(results: Results) -> str:
 FILLERS = {
     function.__name__: function
     for function in (
-        mass_table, accuracy_table, echo_table, servers_table, journal_table, timers_table, loadgen_table,
-        pipeline_section, instructions_table,
+        mass_table, accuracy_table, echo_table, exchanges_table, servers_table, journal_table, timers_table,
+        loadgen_table, pipeline_section, instructions_table,
     )
 }  # fmt: skip

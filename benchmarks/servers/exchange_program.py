@@ -139,7 +139,8 @@ async def run(kind: str, connections: int, rounds: int, counted: bool) -> None:
         protocol = "http" if kind.startswith("http") else "echo"
         command = [sys.executable, "-S", __file__, "clients", str(port), str(connections), protocol]
         child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0)
-        assert child.stdin is not None and child.stdout is not None
+        assert child.stdin is not None
+        assert child.stdout is not None
         for turn in range(WARM + rounds):
             await trio.testing.wait_all_tasks_blocked()
             if counted and turn == WARM // 2:

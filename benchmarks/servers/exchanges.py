@@ -145,7 +145,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if absent is not None:
         parser.exit(2, f"{parser.prog}: {absent} is not installed (Debian: apt-get install valgrind strace)\n")
     results = count(
-        options.kinds or KINDS, options.connections, max(1, 1000 // options.connections), lambda text: print(text, file=sys.stderr)
+        options.kinds or KINDS,
+        options.connections,
+        max(1, 1000 // options.connections),
+        lambda text: print(text, file=sys.stderr),
     )
     print(table(results))
     if options.json:

@@ -330,7 +330,7 @@ class ParkingLot:
             os.close(fd)
 
     def _forget(self, parked: Resting, *, comes_again: bool = False) -> None:
-        """*comes_again*: its descriptor may stay in the epoll, which has just told of it and says nothing until asked."""
+        """*comes_again*: it may stay in the epoll, which has just told of it and says no more until it is asked."""
         fd = parked.fd
         parked.lease.release()
         if self._epoll is not None and not comes_again:

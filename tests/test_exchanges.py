@@ -1,0 +1,62 @@
+"""What an exchange costs a server, in machine instructions and system calls: counts, so a busy machine fails no test.
+
+The bounds are the goal where there is one, and otherwise a little above what was counted when they were set: 0.68 of
+`trio.serve_tcp` for `serve_tcp(idle=30)`, 0.64 for `serve_parked()`.
+"""
+
+from __future__ import annotations
+
+import shutil
+from typing import Any
+
+import pytest
+
+from benchmarks.servers import exchanges
+
+pytestmark = [
+    pytest.mark.slow,
+    *(
+        pytest.mark.skipif(shutil.which(tool) is None, reason=f"needs {tool} (Debian: apt-get install {tool})")
+        for tool in ("valgrind", "strace")
+    ),
+]
+
+CONNECTIONS, ROUNDS = 20, 6
+PLAIN, WATCHED, PARKED = "plain", "serve_tcp(idle=30)", "serve_parked()"
+
+
+@pytest.fixture(scope="module")
+def counts() -> dict[str, dict[str, Any]]:
+    return exchanges.count([PLAIN, WATCHED, PARKED], CONNECTIONS, ROUNDS)
+
+
+def calls(found: dict[str, Any]) -> float:
+    return sum(found["calls"].values())
+
+
+def test_an_idle_timeout_adds_nothing_to_what_an_exchange_costs(counts: dict[str, dict[str, Any]]) -> None:
+    assert counts[WATCHED]["instructions"] <= 1.02 * counts[PLAIN]["instructions"]
+    assert calls(counts[WATCHED]) <= 1.02 * calls(counts[PLAIN])
+
+
+def test_a_connection_that_is_parked_each_time_costs_no_more_than_one_with_a_task(
+    counts: dict[str, dict[str, Any]],
+) -> None:
+    assert counts[PARKED]["instructions"] <= 1.1 * counts[WATCHED]["instructions"]
+    assert calls(counts[PARKED]) <= calls(counts[WATCHED])
+
+
+def test_the_table_compares_each_with_the_first(counts: dict[str, dict[str, Any]]) -> None:
+    plain, watched, _ = exchanges.table(counts).splitlines()[1:]
+    assert plain.startswith("plain ")
+    assert plain.count(" 1.00x ") == 2
+    assert watched.startswith(WATCHED)
+    assert f"{counts[WATCHED]['instructions'] / counts[PLAIN]['instructions']:.2f}x" in watched
+
+
+def test_what_cannot_be_counted_is_named_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments, words in ((["plane"], "plane"), (["--connections", "0"], "--connections must be >= 1, got 0")):
+        with pytest.raises(SystemExit) as stopped:
+            exchanges.main(arguments)
+        assert stopped.value.code == 2
+        assert words in capsys.readouterr().err
