@@ -87,13 +87,12 @@ class WakingLot(ParkingLot):
     def _await(self, fd: int, *, known: bool) -> None:
         """Have the epoll wait for *fd*. *known*: perhaps it is in it, for it has been parked before."""
         assert self._epoll is not None
-        first, second = self._epoll.register, self._epoll.modify
-        if known:
-            first, second = second, first
         try:
-            first(fd, READABLE)
-        except (FileExistsError, FileNotFoundError):
-            second(fd, READABLE)
+            (self._epoll.modify if known else self._epoll.register)(fd, READABLE)
+        except FileNotFoundError:
+            self._epoll.register(fd, READABLE)
+        except FileExistsError:
+            self._epoll.modify(fd, READABLE)
 
     def _waits_for_more(self, parked: Any) -> bool:
         return self._begun is not None and self._begun(parked)
