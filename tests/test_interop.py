@@ -13,7 +13,7 @@ import pytest
 
 from scripts.interop import proxy as interop_proxy
 from scripts.interop import slow as interop_slow
-from scripts.interop.tools import Missing, metrics, server, tool
+from scripts.interop.tools import Established, Missing, metrics, server, tool
 
 ATTACKERS = 200
 BURSTS = 2
@@ -32,6 +32,15 @@ def test_slow_attackers_are_ended_in_time_and_a_healthy_client_is_answered_meanw
     found("slowhttptest", "slowhttptest")
     report = interop_slow.run(connections=ATTACKERS)
     assert report["passed"], json.dumps(report, indent=2)
+
+
+def test_what_is_held_is_counted_from_the_last_that_came_and_a_late_look_is_known() -> None:
+    looks = Established(80, interval=0.2)
+    looks.samples = [(0.2, 0), (0.4, 150), (0.6, 200), (0.8, 202), (5.4, 201), (7.6, 90), (9.0, 3)]
+    assert looks.held(few=5) == (202, 8.4)
+    assert looks.delay() == pytest.approx(4.4)
+    looks.samples = [(number / 5, min(number, 100) if number < 130 else 0) for number in range(1, 132)]
+    assert looks.held(few=5) == (100, 7.0)  # they came one by one, the 95th after 19 s
 
 
 def test_behind_nginx_no_request_is_answered_502_and_a_tunnel_stays_open_under_pings() -> None:

@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 
 from ..serving import ROOT, example, serving
@@ -128,9 +129,18 @@ class Established:
             self.samples.append((time.monotonic() - start, count))
 
     def held(self, few: int) -> tuple[int, float | None]:
-        """The most at once, and the seconds from the last increase until at most *few* were left; None: never."""
+        """The most at once, and the seconds from the last increase until at most *few* were left; None: never.
+
+        The last increase is that by more than *few*; where they came one by one, that to all but *few* of them.
+        """
         peak = max((count for _, count in self.samples), default=0)
-        pairs = list(zip(self.samples, self.samples[1:], strict=False))
+        pairs = pairwise(self.samples)
         risen = max((at for (_, before), (at, count) in pairs if count > before + few), default=0.0)
+        risen = max(risen, next((at for at, count in self.samples if count >= peak - few), 0.0))
         gone = min((at for at, count in self.samples if at > risen and count <= few), default=None)
         return peak, None if gone is None else round(gone - risen, 2)
+
+    def delay(self) -> float:
+        """The most seconds by which a look was later than its interval: so much longer may have been seen as held."""
+        ends = [0.0, *(at for at, _ in self.samples)]
+        return max(after - before for before, after in pairwise(ends)) - self._interval
