@@ -25,9 +25,10 @@ MIX = "silent=40,chatty=30,bursty=10,drip=10,vanish=10"
 MIX_OF_MANY = "silent=50,chatty=30,bursty=10,drip=10"
 SILENT, SPEAKING = 0.5, 0.3 / 0.35 + 0.1 / 0.2 + 0.1 / 0.9
 """Of that mix, per connection: closes while it falls silent, and exchanges per timeout of those that speak on."""
-BEAT = 0.001
+BEAT = 0.0005
 """Share of the timeout at whose multiples the clients of a large demo act, all together: a process that is woken for
-one packet finds its memory in no cache, which costs more than the packet."""
+one packet finds its memory in no cache, which costs more than the packet. With full workers that is some 13 packets per
+wake, and a burst that two cores answer in less than 50 ms, from which on it would count as a stall."""
 
 BUDGET = 0.3
 """Share of the processors that a plan may use once all are open. The rest is for what comes in bursts: a close has half

@@ -54,7 +54,8 @@ def test_what_a_plan_does_per_second_once_all_are_open_fits_its_budget_of_cpu(co
     closes = plan.rate * shares["silent"]
     resting = limits.RESTING * (plan.workers + plan.generators)
     assert exchanges * limits.EXCHANGE + closes * limits.CLOSE + resting <= limits.BUDGET * 2
-    assert plan.beat == pytest.approx(plan.timeout / 1000)
+    assert 5 < exchanges * plan.beat / plan.workers < 20
+    assert exchanges * plan.beat * limits.EXCHANGE / 2 < 0.05  # a burst on two processors is no stall
 
 
 def test_fewer_processors_have_more_time() -> None:
