@@ -12,7 +12,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pytest
@@ -228,6 +230,40 @@ def test_a_place_that_fails_stops_the_pass_and_the_next_one_goes_on(
     shipped = shipper.once()
     assert (shipped.files, shipped.waiting, shipped.failed) == (3, 0, {})
     assert sorted(Path(name).name for name in there(tmp_path / "lake")) == names
+
+
+def test_a_pass_that_is_asked_to_stop_ends_after_the_file_under_way(tmp_path: Path) -> None:
+    write(tmp_path / "journal", 0, 60, 120)
+    stop = Event()
+    shipper = Shipper(tmp_path / "journal", Place(str(tmp_path / "lake")), progress=lambda _: stop.set())
+    shipped = shipper.once(stop)
+    assert (shipped.files, shipped.waiting, shipped.failed) == (1, 2, {})
+
+
+def test_a_place_that_goes_on_failing_is_tried_ever_more_seldom_and_complained_of_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (name,) = write(tmp_path / "journal", 0)
+    pauses: list[float] = []
+
+    class Stop(Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            pauses.append(timeout or 0)
+            if len(pauses) == 5:
+                monkeypatch.setattr(Place, "size", size)
+            return len(pauses) == 7
+
+    def down(*_: object) -> None:
+        raise OSError("the network is down")
+
+    size = Place.size
+    monkeypatch.setattr(Place, "size", down)
+    monkeypatch.setattr("reaper.journal.command.stoppable", lambda: nullcontext(Stop()))
+    assert run("--journal", tmp_path / "journal", "--to", tmp_path / "lake", "--watch", "--quiet") == 0
+    assert pauses == [10, 20, 40, 60, 60, 10, 10]
+    said = capsys.readouterr()
+    assert said.err.splitlines() == ["stopped: the network is down"]
+    assert there(tmp_path / "lake").keys() == {f"{HOUR}/{name}"}
 
 
 def test_a_file_that_retention_deletes_meanwhile_is_no_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
