@@ -114,6 +114,7 @@ def test_a_change_of_the_timeout_has_a_row_in_full_mode_and_none_in_gaps_mode(tm
             for timeout in (0, 0, 60_000):
                 log.timeout_ms = timeout
             log.touch(4 * S)
+            log.timeout_ms = None  # a deadline: no timeout that a reader could judge by
             log.timeout_ms = 5000
             log.reap(9 * S, 9 * S)
             log.timeout_ms = 7000  # it has ended
@@ -569,6 +570,20 @@ def test_a_damaged_stream_gives_back_whole_batches_or_nothing_and_never_an_error
         assert not good.exists()  # it had no part in it
         for path in directory.glob("*.parquet"):
             assert pq.read_table(path).num_rows % 10 == 0
+
+
+def test_a_stream_whose_columns_have_damaged_names_stays_and_stops_no_other(tmp_path: Path) -> None:
+    whole = a_stream()
+    damaged = tmp_path / ".reaper-1-w0000007-ab-000001.arrows"
+    damaged.write_bytes(whole.replace(b"listener", b"\xf2istener"))
+    good = tmp_path / ".reaper-1-w0000007-ab-000002.arrows"
+    good.write_bytes(whole)
+    with pytest.raises(ExceptionGroup, match=r"1 streams .* could not be recovered"):
+        recover(tmp_path)
+    assert damaged.exists()
+    assert not good.exists()
+    (path,) = tmp_path.glob("*.parquet")
+    assert pq.read_table(path).num_rows == 30
 
 
 def test_a_batch_whose_anchor_is_damaged_ends_what_is_recovered(tmp_path: Path) -> None:

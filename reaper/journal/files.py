@@ -118,7 +118,8 @@ def convert(stream: Path, extra: dict[str, str] | None = None) -> Path | None:
     Returns:
         The new file, or None if not one row could be read.
     Raises:
-        OSError, pyarrow.ArrowException: writing failed. The stream is still there.
+        OSError, pyarrow.ArrowException, ValueError: writing failed, or names of columns are damaged. The stream is
+            still there.
     Cost: one stream in memory; `rotate_bytes` bounds it.
     """
     batches: list[pa.RecordBatch] = []
@@ -192,7 +193,7 @@ def recover(directory: Path) -> list[Path]:
                     final.with_name(f".{final.name}{TEMPORARY_SUFFIX}").unlink()
         except (BlockingIOError, FileNotFoundError):
             continue
-        except (OSError, pa.ArrowException) as error:
+        except (OSError, pa.ArrowException, ValueError) as error:  # a name that is no text is a ValueError
             errors.append(error)
     if errors:
         raise ExceptionGroup(f"{len(errors)} streams in {directory} could not be recovered", errors)
