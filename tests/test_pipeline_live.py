@@ -396,6 +396,25 @@ def test_files_of_version_1_are_put_on_the_timeline_by_their_anchors(tmp_path: P
     assert fed(tmp_path)[0][0] == (WALL + S) // 1000
 
 
+def test_a_change_of_a_timeout_is_in_the_feed_and_counts_as_no_row_and_as_none_that_is_late(tmp_path: Path) -> None:
+    with journal(tmp_path / "server", 1) as ours:
+        log = ours.open(S, 5000, "echo")
+        log.timeout_ms = 60_000
+        ours.config(2 * S, "a writer's own")
+    one = feed(tmp_path)
+    admit_all(one)
+    assert [kind for *_, kind in fed(tmp_path)] == ["config", "open"]
+    assert one.ledger.rows == 1
+    opened(tmp_path / "server", 2, 600 * S)
+    admit_all(one)
+    with journal(tmp_path / "server", 3) as ours:
+        log = ours.open(2 * S, 5000, "echo")
+        log.timeout_ms = 0
+    admit_all(one)
+    assert one.ledger.late == {"echo": {"rows": 1}}
+    assert [kind for *_, kind in fed(tmp_path, "late")] == ["open"]
+
+
 def test_rows_written_after_the_drain_are_late(tmp_path: Path) -> None:
     opened(tmp_path / "server", 1, S)
     one = feed(tmp_path)
@@ -571,13 +590,20 @@ def batch(spark: Any, *directories: Path, window: int = 10 * S) -> dict[str, lis
     return {name: ordered([tuple(row.values()) for row in f.toArrow().to_pylist()]) for name, f in frames.items()}
 
 
+def changes(row: dict[str, Any]) -> bool:
+    """Whether *row* reports nothing but a change of the timeout."""
+    return row["kind"] == "config" and row["timeout_ms"] is not None
+
+
 def by_hand(directories: list[Path]) -> list[tuple[int, int, str]]:
     """(conn, last row in Unix us, outcome) of every session, decided by a loop over sorted rows."""
     rows = []
     for directory in directories:
         for path in directory.glob("*.parquet"):
             table = pq.ParquetFile(path).read(columns=["t", "conn", "kind", "timeout_ms", "wall_offset_ns"])
-            rows += [row for row in table.to_pylist() if row["kind"] not in {"config", "drain", "averted"}]
+            rows += [
+                row for row in table.to_pylist() if row["kind"] not in {"config", "drain", "averted"} or changes(row)
+            ]
     sessions: dict[int, list[list[Any]]] = {}
     for row in sorted(rows, key=lambda row: (row["conn"], row["t"])):
         at = (row["t"] + row["wall_offset_ns"]) // 1000
@@ -589,18 +615,29 @@ def by_hand(directories: list[Path]) -> list[tuple[int, int, str]]:
         mine[-1][0] = at
         mine[-1][1] = max(mine[-1][1], at + gap)
         mine[-1][2] = "ended" if over else "idle" if row["timeout_ms"] else "in_use"
-        mine[-1][3] += row["kind"] != "reap"
+        mine[-1][3] += row["kind"] != "reap" and not changes(row)
     return sorted((conn, last, how) for conn, all_of in sessions.items() for last, _, how, others in all_of if others)
 
 
 def fleet(root: Path) -> list[Path]:
-    """Four servers whose workers all have the same writer id and the same first connection; the last in gaps mode."""
+    """Four servers whose workers all have the same writer id and the same first connection; the last in gaps mode, with
+    a second worker whose connections' timeouts change.
+    """
     with journal(root / "server3", 1, Clock(), mode="gaps") as ours:
         brief, silent = ours.open(100 * S, 5000, "gaps"), ours.open(100 * S, 5000, "gaps")
         for tenth in range(1000, 1300):
             brief.touch(tenth * 100 * MS)  # leaves no row
         brief.close_peer(130 * S)
         silent.reap(106 * S, 105 * S)
+    with journal(root / "server3", 2, Clock()) as ours:
+        longer, resumed, in_use = (ours.open(100 * S, 5000, "retimed") for _ in range(3))
+        for log, timeout in ((longer, 3_600_000), (resumed, 0), (in_use, 0)):
+            log.touch(102 * S)
+            log.timeout_ms = timeout
+        longer.touch(130 * S)
+        longer.close_peer(131 * S)
+        resumed.touch(150 * S)
+        resumed.timeout_ms = 5000
     for server in range(3):
         with journal(root / f"server{server}", 1, Clock()) as ours:
             for serial in range(8):
@@ -647,10 +684,13 @@ def test_live_equals_batch_whether_it_ran_through_or_was_stopped_between(spark: 
     found = [(row["conn"], row["last"], row["outcome"]) for row in pq.read_table(tmp_path / "out" / "idle").to_pylist()]
     micros = sorted((conn, round(last.timestamp() * 1e6), how) for conn, last, how in found)
     assert micros == ordered([entry for server in servers for entry in by_hand([server])])
-    assert len({row[0] for row in expected["idle"]}) == 4  # four runs, though the connections' numbers are the same
+    assert len({row[0] for row in expected["idle"]}) == 5  # five runs, though four have the same connections' numbers
     gaps = through["listeners"]["gaps"]
     assert (gaps["idle"], gaps["idle_uncertain"], gaps["taken_back"]) == (2, 2, 1)
     assert (echo["idle"], echo["idle_uncertain"]) == (9, 0)
+    changed = through["listeners"]["retimed"]
+    assert (changed["idle"], changed["taken_back"]) == (1, 0)
+    assert [how for conn, _, how in micros if conn >> 43 == 2] == ["ended", "idle", "in_use"]
 
 
 @on_spark

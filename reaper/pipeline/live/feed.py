@@ -26,7 +26,7 @@ import pyarrow.parquet as pq
 from ..read.inputs import check
 from ..read.runs import Facts
 from .ledger import Ledger
-from .rows import FEED, MARKER, Seen, preview, rows_of
+from .rows import CHANGE, FEED, MARKER, Seen, preview, rows_of
 
 STEP_ROWS = 1_000_000
 """Rows of a step, about, and of a file of it: bounds the memory of a catch-up. No step is smaller than one file."""
@@ -207,14 +207,17 @@ class Feed:
             name["newest"] = max(name["newest"], facts.ended or 0)
         server = self.ledger.servers.note(self._server(facts.here))
         server["files"] += 1
-        server["rows"] += table.num_rows
+        event = pc.not_equal(table["kind"], CHANGE)
+        server["rows"] += pc.sum(event).as_py() or 0
         step.taken += 1
         if newest is None:
             return
         server["newest"] = max(server["newest"], newest)
         if step.watermark is not None:
             in_time = pc.greater(table["at"].cast(pa.int64()), step.watermark)
-            late = table.filter(pc.invert(in_time))
+            late = table.filter(
+                pc.and_(pc.invert(in_time), event)
+            )  # a change lies where the activity was: none is missed
             table = table.filter(in_time)
             server["late"] += late.num_rows
             step.late.append(late)

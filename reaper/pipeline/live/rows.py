@@ -12,11 +12,14 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from ...journal.layout import bounds
-from ...journal.schema import OWN
+from ...journal.schema import CONFIG, KINDS, OWN
 from ..read.runs import Facts
 
 MARKER = "marker"
 """Kind of the row that lets the last windows and sessions out: far ahead, so that nothing waits behind it."""
+
+CHANGE = KINDS[CONFIG]
+"""Kind of a row that reports a change of a connection's timeout, and nothing else: it is at the latest activity."""
 
 FEED = pa.schema(
     [
@@ -25,7 +28,7 @@ FEED = pa.schema(
         pa.field("conn", pa.int64(), nullable=False),
         pa.field("kind", pa.string(), nullable=False),
         pa.field("idle_ns", pa.int64()),
-        pa.field("timeout_ms", pa.int32()),
+        pa.field("timeout_ms", pa.int32()),  # in force before it; of a change: after it
         pa.field("lateness_ns", pa.int64()),  # reaps: t - due_ns
         pa.field("listener", pa.string()),
         pa.field("full", pa.bool_(), nullable=False),  # the writer's mode: every activity has a row
@@ -83,4 +86,6 @@ def rows_of(facts: Facts, run: int) -> pa.Table | None:
         "full": pa.repeat(pa.scalar(facts.mode == "full"), count),
         "tick_ns": pa.repeat(pa.scalar(facts.tick_ns or 0, pa.int64()), count),
     }
-    return pa.table(columns, schema=FEED).filter(pc.invert(pc.is_in(kind, pa.array(OWN))))
+    # Of a writer's own rows none has a timeout but a change, which is a connection's.
+    mine = pc.or_(pc.invert(pc.is_in(kind, pa.array(OWN))), pc.is_valid(table["timeout_ms"]))
+    return pa.table(columns, schema=FEED).filter(mine)

@@ -15,10 +15,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
 
-from ..read.frames import ns, of_connections, read_events, small_frame
+from ...journal.schema import OWN
+from ..read.frames import ns, read_events, small_frame
 from ..read.inputs import Inputs
 from .feed import write_atomically
-from .rows import MARKER
+from .rows import CHANGE, MARKER
 
 PART_ROWS = 250_000
 """Rows after which the sessions go on in a new file: few files, and no batch rewrites more than this."""
@@ -68,7 +69,7 @@ def windows(events: DataFrame, window_ns: int, delay_ns: int) -> DataFrame:
             F.count(F.when(kind == "averted", 1)).alias("averted"),
             F.count(F.when(overdue, 1)).alias("overdue"),
             F.max("lateness_ns").alias("max_lateness_ns"),
-            F.count(F.when(kind != MARKER, 1)).alias("rows"),
+            F.count(F.when(~kind.isin(MARKER, CHANGE), 1)).alias("rows"),
         )
         .where(F.col("rows") > 0)
         .select(
@@ -93,8 +94,9 @@ def idle(events: DataFrame, delay_ns: int) -> DataFrame:
     an idle connection may only be one that never paused for long), takes_back (its first row says that the silence
     before it was none, or no timeout was in force: an idle session before it was a mistake).
 
-    A row reports the timeout in force before it; what is in force after it only the next row tells. Reaps end a session
-    that still lasts, and open none: who has gone silent is decided here. What was averted is decided by the next row.
+    A row reports the timeout in force before it; what is in force after it only the next row tells: in `full` mode the
+    row of a change, which makes the session longer, never shorter. Reaps end a session that still lasts, and open none:
+    who has gone silent is decided here. What was averted is decided by the next row.
     """
     kind, timeout = F.col("kind"), F.col("timeout_ms")
     over = kind.isin("reap", "close_peer", "close_app")
@@ -105,7 +107,8 @@ def idle(events: DataFrame, delay_ns: int) -> DataFrame:
         .otherwise(IN_USE_GAP)
     )
     rank = (
-        F.when(kind == "open", 0)
+        F.when(kind == CHANGE, 3)
+        .when(kind == "open", 0)
         .when(watched & (F.col("idle_ns") >= ns(timeout)), 1)
         .when(F.col("idle_ns").isNotNull(), 2)
         .otherwise(1)
@@ -118,11 +121,14 @@ def idle(events: DataFrame, delay_ns: int) -> DataFrame:
         .agg(
             F.max("listener").alias("listener"),
             F.max("at").alias("last"),
-            F.count(F.when(kind != "reap", 1)).alias("rows"),
+            F.count(F.when(~kind.isin("reap", CHANGE), 1)).alias("rows"),
             F.count(F.when(kind == MARKER, 1)).alias("markers"),
             F.max(F.when(over, 1).otherwise(0)).alias("over"),
             # Fixed-width, and the same whatever the order of rows: the flag rides in the lowest bits of the instant.
-            F.max(micros * 2 + F.when(watched, 0).otherwise(1)).alias("at_last"),
+            # A change is at the instant of the activity before it, and later; of several, that to no timeout counts.
+            F.max(micros * 4 + F.when(kind == CHANGE, 2).otherwise(0) + F.when(watched, 0).otherwise(1)).alias(
+                "at_last"
+            ),
             F.min(micros * 4 + rank).alias("at_first"),
             F.min(F.col("full").cast("int")).alias("full"),
         )
@@ -159,7 +165,8 @@ def read(spark: SparkSession, inputs: Inputs) -> DataFrame:
         ]
     )
     rows = [(file.path.name, int(file.run[:15], 16), file.mode == "full", file.tick_ns or 0) for file in inputs.files]
-    named = of_connections(read_events(spark, inputs).withColumn("name", F.col("_metadata.file_name")))
+    mine = ~F.col("kind").isin(*OWN) | F.col("timeout_ms").isNotNull()  # as `rows.rows_of` takes them
+    named = read_events(spark, inputs).where(mine).withColumn("name", F.col("_metadata.file_name"))
     return named.join(F.broadcast(small_frame(spark, rows, facts)), "name", "inner").select(
         F.timestamp_micros(F.expr("(t + wall_offset_ns) div 1000")).alias("at"),
         "run",
