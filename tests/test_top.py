@@ -196,6 +196,13 @@ def test_while_there_is_no_answer_the_reason_stays_though_the_terminal_changes_i
     assert out.getvalue().count("connection refused") == 2
 
 
+@pytest.mark.parametrize(("bound", "said"), [(0.5, "500ms"), (1.0, "1s"), (1.5, "1.5s"), (30.0, "30s")])
+def test_a_lateness_is_said_in_few_digits(bound, said):
+    upper = [10 * (each == bound) for each in (*BOUNDS, None)]
+    found = status(worker(lateness={"bounds_s": list(BOUNDS), "lower": upper, "upper": upper}))
+    assert any(line.plain.endswith(f"all <= {said}") for line in draw(picture_of(found), {}, Frame()))
+
+
 def test_a_terminal_without_unicode_gets_ascii():
     lines = draw(picture_of(status(worker())), {}, Frame(30, 24, ascii=True))
     assert all(line.plain.isascii() for line in lines)

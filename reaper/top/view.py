@@ -142,7 +142,8 @@ def _lateness(picture: Picture) -> Text:
 
 
 def _short(value: float) -> str:
-    return format_duration(round(value, 4))
+    """As a setting is written, but 1.5s for 1500ms."""
+    return f"{value:g}s" if value > 1 and value % 1 else format_duration(round(value, 4))
 
 
 def _loop(picture: Picture, rate: Mapping[str, float]) -> Text:
