@@ -102,7 +102,7 @@ def test_rates_are_per_second_and_unknown_after_a_worker_was_replaced():
 def test_no_line_is_wider_and_no_picture_higher_than_the_terminal(width, height):
     many = [{"name": f"client {n}", "phase": "keep_alive", "idle_s": 1.0, "timeout_s": 95.0, "due_in_s": 9.0}
             for n in range(40)]  # fmt: skip
-    rows = [{"phase": f"phase {n}", "timeout_s": None, "connections": 1, "idle": [0] * COLUMNS} for n in range(20)]
+    rows = [{"phase": f"phase {n}", "timeout_s": None, "connections": 1, "idle": [1] * COLUMNS} for n in range(20)]
     pressure = {"load": 0.9, "of": "memory", "scale": 0.4, "accepting": False, "evicted": 10**9}
     picture = picture_of(
         status(worker(due_next=many, phases=rows, pressure=pressure, closed={"idle": 10**12}, late=5), missing=[1, 2])
@@ -135,10 +135,17 @@ def test_what_a_narrow_terminal_has_no_column_for_is_added_to_the_next():
         line.plain for line in draw(picture_of(status(worker(ring=[[0, 300], [1, 300], [40, 300]]))), {}, Frame(60, 24))
     ]
     (row,) = (line.split() for line in narrow if line.startswith("keep_alive"))
-    assert row == ["keep_alive", "95.0s", "600", "600", "0", "0", "0"]
+    assert row == ["keep_alive", "95.0s", "600", "100", "0", "0", "500"]
+    assert [line.split()[3:] for line in narrow if line.startswith("phase")] == [["<5s", "<15s", "<30s", "<1m"]]
     (ring,) = (line for line in narrow if line.startswith("ring"))
     assert ring.split() == ["ring", "█", "▄"]
     assert "2s per column; 900 leases" in "\n".join(narrow)
+
+
+def test_rates_are_shown_with_what_they_are_of():
+    lines = draw(picture_of(status(worker())), {"headers": 1295.25, "cpu": 0.5}, Frame())
+    assert "closed  10  1,295.2/s  keep_alive 8  headers 2 1,295.2/s  averted 3" in [line.plain for line in lines]
+    assert any(line.plain.endswith("reaper's CPU 50.0 %") for line in lines)
 
 
 def test_of_several_workers_the_fullest_is_shown_and_before_it_one_that_accepts_nothing():
@@ -149,9 +156,11 @@ def test_of_several_workers_the_fullest_is_shown_and_before_it_one_that_accepts_
         (line,) = (line.plain for line in draw(picture_of(found), {}, Frame()) if line.plain.startswith("press"))
         return line
 
-    assert "worker 1 is fullest: 60 % of memory" in shown((0.5, True), (0.6, True), (0.1, True))
-    assert "worker 0 is fullest: 50 % of memory" in shown((0.5, False), (0.6, True))
-    assert "fullest" not in shown((0.5, True))
+    assert shown((0.5, True), (0.6, True), (0.1, True)).startswith(
+        "press   accepting, worker 1 is fullest: 60 % of mem"
+    )
+    assert shown((0.5, False), (0.6, True)).startswith("press   NOT accepting, worker 0 is fullest: 50 % of memory")
+    assert shown((0.5, True)).startswith("press   accepting, 50 % of memory, timeouts at 100 %, 0 let go")
 
 
 def test_however_narrow_the_terminal_is_what_matters_is_still_in_the_picture():

@@ -115,10 +115,10 @@ def _ends(picture: Picture, rate: Mapping[str, float]) -> Text:
         return Text("closed  not known from outside: the server counts that", style="dim")
     line.append(number(picture.closes), style="bold")
     if rate:
-        line.append(f"  {sum(value for name, value in rate.items() if name != 'cpu'):.1f}/s", style="bold")
+        line.append(f"  {sum(value for name, value in rate.items() if name != 'cpu'):,.1f}/s", style="bold")
     reasons = sorted(picture.closed.items(), key=lambda item: -item[1])
     for reason, count in reasons:
-        per = f" {rate[reason]:.1f}/s" if rate.get(reason) else ""
+        per = f" {rate[reason]:,.1f}/s" if rate.get(reason) else ""
         line.append(f"  {reason} {number(count)}{per}")
     line.append(f"  averted {number(picture.counts.get('averted', 0))}", style="dim")
     return line
@@ -163,23 +163,29 @@ def _load(pressure: Mapping[str, Any]) -> tuple[bool, float]:
 
 def _pressure(pressure: Mapping[str, Any], several: bool) -> Text:
     load, scale = pressure["load"], pressure["scale"]
-    line = Text("press   " + (f"worker {pressure['worker']} is fullest: " if several else ""))
-    line.append(f"{100 * load:.0f} % of {pressure['of'] or 'nothing limited'}", style="bold red" if scale < 1 else "")
-    line.append(f", timeouts at {100 * scale:.0f} %, {pressure['evicted']} let go, ")
+    line = Text("press   ")
     accepting = bool(pressure["accepting"])
-    return line.append("accepting" if accepting else "NOT accepting", style="" if accepting else "bold red")
+    line.append("accepting" if accepting else "NOT accepting", style="" if accepting else "bold red")
+    line.append(f", worker {pressure['worker']} is fullest: " if several else ", ")
+    line.append(f"{100 * load:.0f} % of {pressure['of'] or 'nothing limited'}", style="bold red" if scale < 1 else "")
+    return line.append(f", timeouts at {100 * scale:.0f} %, {number(pressure['evicted'])} let go")
 
 
-def _columns(bounds: Sequence[float], room: int) -> list[int]:
-    """How many of the buckets each column takes: the shortest silences are put together first."""
-    wanted = len(bounds) + 1
+def _columns(sums: Sequence[int], room: int) -> list[int]:
+    """How many of the buckets each column takes. Where not all fit, the longest silences are left out if no connection
+    has them, then the shortest are put together.
+    """
+    wanted = len(sums)
+    while wanted > max(1, room) and not sums[wanted - 1]:
+        wanted -= 1
     fit = max(1, min(wanted, room))
     return [wanted - fit + 1, *[1] * (fit - 1)]
 
 
 def _phases(picture: Picture, frame: Frame) -> list[Text]:
     room = (frame.width - PHASE_WIDTH - 2 * NUMBER_WIDTH) // IDLE_WIDTH
-    takes = _columns(picture.idle_bounds, room)
+    buckets = range(len(picture.idle_bounds) + 1)
+    takes = _columns([sum(row.idle[number] for row in picture.phases) for number in buckets], room)
     ends, at = [], 0
     for take in takes:
         at += take
