@@ -3,8 +3,6 @@
 One rule: *nothing in the picture is made up*. Run it after the view has changed:
 
     python -m scripts.top_picture [--connections 600] [--seconds 25] [--out docs/img/top.svg]
-
-With `--hold` it draws nothing and keeps the server and its clients for so long, to look at it with `reaper top` itself.
 """
 
 from __future__ import annotations
@@ -20,8 +18,11 @@ import time
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
-from reaper.top.picture import picture_of, rates
+from rich.console import Console
+
+from reaper.top.picture import Picture, picture_of, rates
 from reaper.top.sources import Http
+from reaper.top.view import Frame, draw
 
 from .serving import ROOT, example, serving
 
@@ -60,12 +61,11 @@ def connected(address: tuple[str, int], count: int, seconds: float) -> list[sock
 
 
 def main() -> int:
-    """Draw it, or hold the server for so long."""
+    """Draw it."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--connections", type=int, default=600)
     parser.add_argument("--seconds", type=float, default=25.0, help="over which the clients come")
     parser.add_argument("--out", type=Path, default=PICTURE)
-    parser.add_argument("--hold", type=float, default=0.0, help="seconds")
     parsed = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory, ExitStack() as stack:
         server = stack.enter_context(serving(example("http", *FLAGS, "--pressure"), Path(directory) / "log"))
@@ -73,9 +73,6 @@ def main() -> int:
         print(f"{source.name}, pid {server.process.pid}", flush=True)
         for client in connected(server.address, parsed.connections, parsed.seconds):
             stack.callback(client.close)
-        if parsed.hold:
-            time.sleep(parsed.hold)
-            return 0
         before = picture_of(source.ask())
         time.sleep(2.0)
         found = picture_of(source.ask())
@@ -83,13 +80,9 @@ def main() -> int:
     return 0
 
 
-def _draw(found: object, rate: dict[str, float], out: Path) -> None:
-    from rich.console import Console
-
-    from reaper.top.view import Frame, draw
-
+def _draw(found: Picture, rate: dict[str, float], out: Path) -> None:
     console = Console(record=True, width=WIDTH, height=HEIGHT, file=io.StringIO(), force_terminal=True)
-    for line in draw(found, rate, Frame(WIDTH, HEIGHT), time.strftime("%H:%M:%S")):  # type: ignore[arg-type]
+    for line in draw(found, rate, Frame(WIDTH, HEIGHT), time.strftime("%H:%M:%S")):
         console.print(line, no_wrap=True, crop=True)
     out.parent.mkdir(parents=True, exist_ok=True)
     drawn = console.export_svg(title="reaper top --connect http://127.0.0.1:9180", unique_id="reaper-top")

@@ -8,8 +8,6 @@ One rule: *the same connections to both*, one after the other, to a server that 
 from __future__ import annotations
 
 import argparse
-import os
-import resource
 import socket
 import sys
 import tempfile
@@ -17,18 +15,13 @@ import time
 from contextlib import ExitStack
 from pathlib import Path
 
-from scripts.serving import free_port, serving
+import psutil
 
-from .pairs import LOOPS, PARSERS
+from .pairs import LOOPS, PARSERS, start
 
 REQUEST = b"GET / HTTP/1.1\r\nhost: demo\r\n\r\n"
 RESTED = 4.0
 """Seconds until a guarded connection has come to rest."""
-
-
-def resident(pid: int) -> int:
-    """Bytes of *pid*."""
-    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[21]) * resource.getpagesize()
 
 
 def ask(address: tuple[str, int], speaks: bool) -> socket.socket:
@@ -46,19 +39,16 @@ def measured(loop: str, http: str, speaks: bool, count: int) -> int:
     """Bytes per connection."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        port = free_port()
-        command = [sys.executable, "-m", "uvicorn", "scripts.uvicorn_demo.pairs:app", "--lifespan", "off"]
-        command += ["--loop", loop, "--http", http, "--no-access-log", "--timeout-keep-alive", "600"]
-        environment = {**os.environ, "REAPER_TIMEOUTS_FIRST_BYTE": "10m"}
-        command += ["--port", str(port), "--backlog", "4096"]
-        server = stack.enter_context(serving(command, folder / "log", port=port, environment=environment))
+        patient = ("--timeout-keep-alive", "600", "--backlog", "4096")
+        server = start(stack, folder / "log", loop, http, *patient, REAPER_TIMEOUTS_FIRST_BYTE="10m")
         stack.enter_context(ask(server.address, True))
         time.sleep(0.5)
-        before = resident(server.pid)
+        process = psutil.Process(server.pid)
+        before = process.memory_info().rss
         for _ in range(count):
             stack.enter_context(ask(server.address, speaks))
         time.sleep(RESTED)
-        return (resident(server.pid) - before) // count
+        return int(process.memory_info().rss - before) // count
 
 
 def main() -> int:

@@ -39,12 +39,12 @@ async def app(scope: Any, receive: Any, send: Callable[[dict[str, Any]], Awaitab
     await send({"type": "http.response.body", "body": b"hello"})
 
 
-def start(stack: ExitStack, folder: Path, loop: str, http: str, number: int) -> Server:
-    """One server on *loop* with *http*."""
+def start(stack: ExitStack, log: Path, loop: str, http: str, *flags: str, **settings: str) -> Server:
+    """One server on *loop* with *http*, more *flags* of uvicorn's and *settings* in its environment."""
     port = free_port()
-    command = [sys.executable, "-m", "uvicorn", "scripts.uvicorn_demo.pairs:app", "--lifespan", "off"]
+    command = [sys.executable, "-m", "uvicorn", "scripts.uvicorn_demo.pairs:app", "--lifespan", "off", *flags]
     command += ["--loop", loop, "--http", http, "--no-access-log", "--log-level", "warning", "--port", str(port)]
-    return stack.enter_context(serving(command, folder / f"{number}.log", port=port, environment=dict(os.environ)))
+    return stack.enter_context(serving(command, log, port=port, environment=os.environ | settings))
 
 
 def processor_seconds(pid: int) -> float:
@@ -70,7 +70,9 @@ def compare(pair: str, rounds: int, seconds: float) -> bool:
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         kinds = (parser, PARSERS[parser], parser)
-        stock, guarded, control = (start(stack, folder, loop, http, number) for number, http in enumerate(kinds))
+        stock, guarded, control = (
+            start(stack, folder / f"{number}.log", loop, http) for number, http in enumerate(kinds)
+        )
         for server in (stock, guarded, control):
             load(server.port, 1.0)
         found: dict[str, tuple[list[float], list[float]]] = {"guarded": ([], []), "control": ([], [])}
