@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -32,22 +33,21 @@ ADOPT_CHILDREN = 36
 OWN_MIND = "-Xshare:auto -XX:+UseG1GC -XX:+TieredCompilation"
 """Java's own defaults, given by the user: none of the flags that the pipeline would add."""
 
-WAYS = {
+COLD = {
     "plain": {"JAVA_TOOL_OPTIONS": OWN_MIND},
     "flags": {"JAVA_TOOL_OPTIONS": "-Xshare:auto"},
     "archive": {},
-    "session": {},
 }
 """Which environment makes a command start Java in which way."""
 
 
-def run(arguments: list[str], environment: dict[str, str]) -> dict[str, float]:
-    """Run one command of the pipeline to its end: seconds, and CPU seconds once its last process has ended.
+def run(arguments: list[str], environment: dict[str, str]) -> float:
+    """Run one command of the pipeline to its end: seconds.
 
     Raises:
         RuntimeError: it failed.
     """
-    before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+    began = time.perf_counter()
     command = [sys.executable, "-m", "reaper.pipeline", *arguments]
     with tempfile.TemporaryFile("w+") as said:
         status = subprocess.run(command, env=environment, cwd=ROOT, stdout=said, stderr=said, check=False).returncode
@@ -55,17 +55,18 @@ def run(arguments: list[str], environment: dict[str, str]) -> dict[str, float]:
         if status:
             said.seek(0)
             raise RuntimeError(f"{' '.join(arguments)} ended with {status}: {said.read()[-2000:]}")
-    return {"s": seconds, **_spent(before, wait="start" not in arguments)}
+    return seconds
 
 
-def _spent(before: resource.struct_rusage, *, wait: bool) -> dict[str, float]:
-    while wait:
-        try:
+def whole(arguments: list[str], environment: dict[str, str]) -> dict[str, float]:
+    """`run`: its seconds, and CPU seconds once the last process that it left behind has ended."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    seconds = run(arguments, environment)
+    with suppress(ChildProcessError):
+        while True:
             os.wait()
-        except ChildProcessError:
-            break
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return {"cpu_s": after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime}
+    return {"s": seconds, "cpu_s": after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime}
 
 
 def measure(rounds: int, note: Any) -> list[dict[str, Any]]:
@@ -78,28 +79,21 @@ def measure(rounds: int, note: Any) -> list[dict[str, Any]]:
         asked = ["audit", "--events", str(journal), "--out", str(out), "--quiet"]
         quiet = {"REAPER_SESSION": str(Path(place, "none"))}
         note("the first of all: it writes the archive")
-        samples.append({"way": "first", "round": 0, **run(asked, here | quiet)})
+        samples.append({"way": "first", "round": 0, **whole(asked, here | quiet)})
         for number in range(rounds):
-            for way in [name for name in WAYS if name != "session"]:
-                samples.append({"way": way, "round": number, **run(asked, here | quiet | WAYS[way])})
+            for way, environment in COLD.items():
+                samples.append({"way": way, "round": number, **whole(asked, here | quiet | environment)})
                 note(f"{way}: {samples[-1]['s']:.1f} s, {samples[-1]['cpu_s']:.1f} s of CPU")
         staying = here | {"REAPER_SESSION": str(Path(place, "session"))}
-        samples.append({"way": "start", "round": 0, "s": run(["session", "start", "--quiet"], staying)["s"]})
+        samples.append({"way": "start", "round": 0, "s": run(["session", "start", "--quiet"], staying)})
         try:
             for number in range(rounds + 2):  # the first two warm it
-                seconds = {"s": _timed(asked, staying)}
-                samples.append({"way": "session" if number > 1 else "warming", "round": number, **seconds})
-                note(f"in the session: {seconds['s']:.1f} s")
+                seconds = run(asked, staying)
+                samples.append({"way": "session" if number > 1 else "warming", "round": number, "s": seconds})
+                note(f"in the session: {seconds:.1f} s")
         finally:
-            run(["session", "stop", "--quiet"], staying)
+            whole(["session", "stop", "--quiet"], staying)
     return samples
-
-
-def _timed(arguments: list[str], environment: dict[str, str]) -> float:
-    began = time.perf_counter()
-    command = [sys.executable, "-m", "reaper.pipeline", *arguments]
-    subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, check=True)
-    return time.perf_counter() - began
 
 
 def main() -> None:
