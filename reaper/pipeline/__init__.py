@@ -15,6 +15,6 @@ Room by room, in the order of their imports:
     cli                    the commands, assembled
 
 In each room `command.py` declares the flags and `run.py` does the work. Nothing imports this package. Of the library it
-imports the journal's schema and a few tables of `reaper.config`; `audit/` the schema alone, because a judge that shares
-code with what it judges shares its errors.
+imports the journal's schema and layout and a few tables of `reaper.config`; `audit/` the schema alone, because a judge
+that shares code with what it judges shares its errors.
 """
