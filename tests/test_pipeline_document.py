@@ -79,6 +79,16 @@ def test_what_a_small_journal_costs_is_told_with_its_goals(tmp_path: Path, monke
     assert "| `session start` | not measured |" in speed
 
 
+def test_a_question_that_was_not_asked_keeps_its_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = results(tmp_path)
+    told = json.loads(Path(names[0]).read_text())
+    for found in told["samples"]:
+        found["s"].pop("table-audit", None)
+    Path(names[0]).write_text(json.dumps(told))
+    speed = write(names, tmp_path / "docs", monkeypatch)["pipeline-speed.md"]
+    assert "| audit, table | not measured | 11 (10 to 12) | 11 (10 to 12) | not measured | 2 | not measured |" in speed
+
+
 def test_a_smaller_comparison_has_goals_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     names = results(tmp_path, audit=25.0)
     told = json.loads(Path(names[0]).read_text())

@@ -148,8 +148,6 @@ def comparison_tables(results: Results, run: dict[str, Any]) -> list[str]:
     ]
     goals = [(step, question, goal if full else SMALLER.get(step), asked) for step, question, goal, asked in GOALS]
     for step, question, goal, _ in goals:
-        if not results.seconds(run, "spark", step):
-            continue
         cells = [span(results.seconds(run, "spark", step))]
         cells += [span(results.seconds(run, rival, question)) for rival in ("duckdb", "polars")]
         found = results.ratios(run, step, question, "duckdb")
