@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import select
 import socket
 import threading
@@ -68,6 +69,55 @@ async def serve(nursery, handler=echo, **options):
         )
 
     return await nursery.start(run)
+
+
+async def test_an_answer_takes_one_read(monkeypatch):
+    reads = []
+
+    def read(fd: int, most: int) -> bytes:
+        reads.append(fd)
+        return os_read(fd, most)
+
+    os_read = os.read
+    async with trio.open_nursery() as nursery:
+        listeners = await serve(nursery)
+        with await dial(listeners) as client:
+            await trio.testing.wait_all_tasks_blocked(0.01)
+            monkeypatch.setattr(os, "read", read)
+            for turn in range(1, 4):
+                client.send(b"x" * 64)
+                await trio.testing.wait_all_tasks_blocked(0.01)
+                assert (client.recv(100), len(reads)) == (b"x" * 64, turn)
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("few", [256, -1])
+async def test_what_came_while_the_handler_did_something_else_is_read_at_once(monkeypatch, few):
+    monkeypatch.setattr(reaper.trio.readiness, "FEW", few)
+
+    async def slow(stream) -> None:
+        while data := await stream.receive_some():
+            await trio.sleep(IDLE / 10)
+            await stream.send_all(data)
+
+    async with trio.open_nursery() as nursery:
+        listeners = await serve(nursery, slow)
+        with await dial(listeners) as client:
+            for word in (b"one", b"two", b"end"):
+                client.send(word)
+                await trio.sleep(IDLE / 50)
+            client.shutdown(socket.SHUT_WR)
+            heard = b""
+            with trio.fail_after(IDLE):
+                while data := await received(client):
+                    heard += data
+            assert heard == b"onetwoend"
+        nursery.cancel_scope.cancel()
+
+
+async def received(client: socket.socket) -> bytes:
+    await trio.lowlevel.wait_readable(client)
+    return client.recv(100)
 
 
 async def test_an_unchanged_handler_is_served_and_only_the_silent_are_closed():
