@@ -360,6 +360,7 @@ def commands() -> dict[tuple[str, ...], set[str]]:
         used = r"python -m ((?:reaper|loadgen|server_example|benchmarks|scripts)[\w.]*)([^\n`#]*)"
         text = page.read_text().replace("\n    reaper-loadgen ", "\n    python -m loadgen ")
         text = text.replace("\n    reaper pipeline ", "\n    python -m reaper.pipeline ")
+        text = re.sub("`(?:(?=reaper )|reaper-(?=loadgen ))", "`python -m ", text)
         for module, rest in re.findall(used, text):
             flags = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", rest))
             first = next(iter(rest.split()), "")
