@@ -18,6 +18,7 @@ from server_process import PATIENCE, ROOT, server, wait_until
 import reaper.asyncio
 import reaper.status
 import reaper.trio
+from reaper.core import census
 from reaper.core.census import STEP, count, places, upcoming
 from reaper.core.reaper import IdleReaper
 from reaper.policy.pressure import Limits, Pressure, Reading
@@ -76,8 +77,11 @@ def test_what_is_due_next_is_named_in_order_and_what_spoke_since_is_not():
     core.register("a timer", 1.0, 0.0)
     core.close_epoch(1.0)
     spoke.touch()
-    assert [(due, lease.uid) for due, lease in upcoming(core, 9, label)] == [(4.0, "near"), (1001.0, "far")]
-    assert [lease.uid for _, lease in upcoming(core, 1, label)] == ["near"]
+    assert [(due, lease.uid) for due, lease in finished(upcoming(core, 9, label))[0]] == [
+        (4.0, "near"),
+        (1001.0, "far"),
+    ]
+    assert [lease.uid for _, lease in finished(upcoming(core, 1, label))[0]] == ["near"]
     ring, wheel = places(core, 1.0)
     assert ring == {1: 1, 2: 1, 3: 1}
     assert sum(wheel.values()) == 1
@@ -88,7 +92,44 @@ def test_what_is_due_next_is_named_in_order_however_the_slots_lie():
     for timeout in (1.0, 4.0, 2.0, 5.0, 6.0, 3.0):
         core.register(timeout, timeout, 0.0)
     core.close_epoch(1.0)
-    assert [lease.uid for _, lease in upcoming(core, 9, label)] == [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]
+    assert [lease.uid for _, lease in finished(upcoming(core, 9, label))[0]] == [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]
+
+
+def test_what_is_due_next_is_found_behind_many_that_have_spoken_and_no_step_is_long():
+    core = IdleReaper(tick=1.0)
+    for epoch in range(3):
+        for n in range(STEP):
+            core.register((epoch, n), 30.0, float(epoch))
+        core.close_epoch(epoch + 1.0)
+    silent = [core.register(n, 30.0, 3.0) for n in range(4)]
+    core.close_epoch(4.0)
+    for epoch in range(3):
+        for n in range(STEP):
+            core.touch((epoch, n))
+    core.close_epoch(5.0)
+    assert finished(upcoming(core, 9, label)) == ([(34.0, lease) for lease in silent], 3)
+    steps = upcoming(core, 9, label)
+    for _ in range(3):
+        next(steps)
+    silent[0].touch()
+    silent[1].release()
+    silent[2].suspend()
+    assert finished(steps)[0] == [(34.0, silent[3])]
+
+
+def test_what_ends_while_it_is_still_looked_for_what_is_due_next_is_not_named(monkeypatch):
+    monkeypatch.setattr(census, "STEP", 1)
+    core = IdleReaper(tick=1.0)
+    leases = [core.register(n, 5.0 + n, 0.0) for n in range(5)]
+    core.close_epoch(1.0)
+    steps = upcoming(core, 9, label)
+    for _ in range(3):
+        next(steps)
+    leases[0].release()
+    leases[1].suspend()
+    assert [lease.uid for _, lease in finished(steps)[0]] == [2, 3, 4]
+    monkeypatch.setattr(census, "LOOKS", 2)
+    assert [lease.uid for _, lease in finished(upcoming(core, 9, label))[0]] == [2, 3]
 
 
 @pytest.mark.trio

@@ -1,6 +1,7 @@
 """A picture of an `IdleReaper` for people: who has been silent for how long, where the slots wait, what is due next.
 
-One rule: *nothing is changed, and no step is long*. `count` visits every lease, `STEP` of them per step.
+One rule: *nothing is changed, and no step is long*. `count` visits every lease, `STEP` of them per step; `upcoming`
+visits those that lie where something is due soon, and most of them have spoken since.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from .lease import OPEN, Epoch, IdleSlot, Lease
 STEP = 1000
 """Leases visited per step: about a millisecond."""
 
-LOOKS = 4000
-"""Leases that `upcoming` looks at, at most."""
+LOOKS = 100_000
+"""Leases that `upcoming` looks at, about, before it gives up."""
 
 Label = Callable[[Lease], str | None]
 """What a lease counts as; None: not at all."""
@@ -55,21 +56,40 @@ def count(
     return counts
 
 
-def upcoming(core: Any, number: int, label: Label) -> list[tuple[float, Lease]]:
+def upcoming(core: Any, number: int, label: Label) -> Generator[None, None, list[tuple[float, Lease]]]:
     """Up to *number* leases that *label* counts and that are due first, with the instants; what was touched in the
     epoch that is still open is not among them.
 
-    Cost: O(slots) in the worst case, and no more than `LOOKS` leases.
+    Other calls may come between the steps. What has spoken or ended meanwhile is not named.
+    Cost: O(slots) in the worst case, and about `LOOKS` leases, `STEP` of them per step.
     """
-    found: list[tuple[float, Lease]] = []
+    found: list[tuple[IdleSlot, Lease]] = []
     near = sorted((slot for _, _, slot in core._heap), key=_due)
+    looked = 0  # at all, and...
+    pause = STEP  # ...how many before the next step
     for slot in chain(near, _far(core, number)):
-        for lease in islice(slot, LOOKS):
-            if lease._epoch is slot.epoch and label(lease) is not None:
-                found.append((slot.due, lease))
-                if len(found) == number:
-                    return found
-    return found
+        for chunk in list(slot.chunks):
+            for lease in chunk.items:
+                if lease is not None and _waits(lease, slot) and label(lease) is not None:
+                    found.append((slot, lease))
+                    if len(found) == number:
+                        return _waiting(found)
+            looked += len(chunk.items)
+            if looked >= LOOKS:
+                return _waiting(found)
+            if looked >= pause:
+                pause = looked + STEP
+                yield
+    return _waiting(found)
+
+
+def _waits(lease: Lease, slot: IdleSlot) -> bool:
+    """Whether *lease* has not spoken since it was put into *slot*, nor ended, nor been changed."""
+    return lease._epoch is slot.epoch and lease._chunk is not None and lease._chunk.slot is slot
+
+
+def _waiting(found: list[tuple[IdleSlot, Lease]]) -> list[tuple[float, Lease]]:
+    return [(slot.due, lease) for slot, lease in found if _waits(lease, slot)]
 
 
 def _far(core: Any, number: int) -> Iterable[IdleSlot]:

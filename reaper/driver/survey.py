@@ -82,6 +82,7 @@ async def survey(reaper: Surveyed, pause: Pause, pressure: Pressure | None = Non
 
     counts = await _returned(count(driver.core, now, phase, IDLE_BOUNDS), pause)
     await pause()
+    due_next = await _returned(upcoming(driver.core, NEXT, phase), pause)
     now = driver.now()
     coming = [
         {
@@ -91,7 +92,7 @@ async def survey(reaper: Surveyed, pause: Pause, pressure: Pressure | None = Non
             "timeout_s": lease.timeout,
             "due_in_s": round(due - now, 3),
         }
-        for due, lease in upcoming(driver.core, NEXT, phase)
+        for due, lease in due_next
     ]
     ring, wheel = places(driver.core, now)
     core = statistics.core
