@@ -21,10 +21,8 @@ from typing import Any
 
 from loadgen.units import seconds, size
 
-from .common import machine
+from .common import RESULTS, ROOT, machine
 
-ROOT = Path(__file__).resolve().parent.parent
-RESULTS = ROOT / "benchmarks" / "results"
 PAGE = ROOT / "docs" / "scale.md"
 CHART = ROOT / "docs" / "img" / "scale-idle.svg"
 SCHEMA = "reaper-demos/1"
