@@ -15,7 +15,7 @@ pytest.importorskip("matplotlib")
 REPORT: dict[str, Any] = {
     "verdict": "pass",
     "partial": False,
-    "config": {"timeout_s": 60.0, "tick_s": 1.0, "mix": {"silent": 50}},
+    "config": {"timeout_s": 60.0, "tick_s": 1.0, "beat_s": 10.0, "mix": {"silent": 50}},
     "connections": {"requested": 2_000, "connect_s": 3.2, "peak_open": 2_000},
     "elapsed_s": 95.0,
     "reaps": {"expected": 1_000, "observed": 1_000, "early": 0, "late": 0, "missed": 0, "false": 0}
@@ -53,7 +53,7 @@ def test_a_demo_that_passed_becomes_a_column_and_another_is_refused(
     text = page.read_text()
     assert text.startswith("before\n<!-- demos -->\n| `make demo CONNECTIONS=` | **2,000** |\n")
     assert text.endswith("<!-- end of demos -->\nafter\n")
-    for cell in ("1m, 1m35s", "1,000, 1,000", "4 (0.40%), 3 of them read late", "321 B", "5 MiB, 3 MiB"):
+    for cell in ("1m, 10s, 1m35s", "1,000, 1,000", "4 (0.40%), 3 of them read late", "321 B", "5 MiB, 3 MiB"):
         assert f"| {cell} |" in text
     assert scale.idle_bytes(tmp_path) == {"nginx": 514.0, "ours-parked": 298.0, "ours-echo-parked": 321.4}
     for broken in ({"verdict": "fail"}, {"partial": True}):
