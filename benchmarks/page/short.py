@@ -106,6 +106,10 @@ def _echo(results: Results) -> tuple[str, str]:
         f"`watch()` {share('watch() and touch()')}; `watched()` {share('watched()')}; "
         f"`serve_tcp` {share('serve_tcp(idle=30)')}"
     )
+    counted = results.get("exchanges", "results") or {}
+    if {"plain", "serve_tcp(idle=30)"} <= set(counted):
+        more = counted["serve_tcp(idle=30)"]["instructions"] / counted["plain"]["instructions"]
+        ours += f", {more:.2f}x the instructions"
     return ours, f"`trio.move_on_after` per read: {share('move_on_after per read')}"
 
 
