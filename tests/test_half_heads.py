@@ -371,3 +371,12 @@ async def test_an_age_limit_spares_half_a_head_and_makes_its_saidthe_last(clock:
         assert b"connection: close" in await rest(half)
         await silent.aclose()
         await half.aclose()
+
+
+async def test_an_age_limit_goes_with_its_connection(clock: MockClock) -> None:
+    async with running(max_age=3600, first_byte=5) as (server, listener), await dial(listener) as silent:
+        await until(lambda: server.open == 1)
+        assert len(server.watcher.core) == 2
+        assert await rest(silent) == b""
+        assert server.counters.reaped == {"first_byte": 1}
+        assert len(server.watcher.core) == 0

@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import socket
 import struct
+import weakref
 
 import pytest
 import uvicorn
@@ -24,6 +26,8 @@ PROTOCOLS = ["HttpTools", "H11"]
 
 
 async def hello(scope, receive, send):
+    if scope["path"] == "/slow":
+        await asyncio.sleep(0.8)
     await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"5")]})
     await send({"type": "http.response.body", "body": b"hello"})
 
@@ -56,8 +60,8 @@ async def until(condition):
             await asyncio.sleep(0.01)
 
 
-async def ask(reader, writer):
-    writer.write(REQUEST)
+async def ask(reader, writer, path=b"/"):
+    writer.write(REQUEST.replace(b"/", path, 1))
     async with asyncio.timeout(PATIENCE):
         return await reader.readuntil(b"hello")
 
@@ -107,6 +111,24 @@ def test_uvicorns_protocol_is_there_while_something_moves_and_at_no_other_time(p
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_what_rests_frees_uvicorns_protocol_without_the_collector(protocol):
+    async def main():
+        async with serving(protocol) as served:
+            reader, writer = await served.connect()
+            await ask(reader, writer)
+            awake = weakref.ref(served.connections[0])
+            await until(lambda: awake() is None)
+            assert [type(one) for one in served.connections] == [Quiet]
+            writer.close()
+
+    gc.disable()
+    try:
+        run(main)
+    finally:
+        gc.enable()
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_a_rest_is_no_activity(protocol):
     async def main():
         async with serving(protocol, keep_alive="20s", max_age="1h") as served:
@@ -145,6 +167,20 @@ def test_half_a_request_never_rests(protocol):
             async with asyncio.timeout(PATIENCE):
                 assert b"200 OK" in await reader.readuntil(b"hello")
             await until(lambda: [type(one) for one in served.connections] == [Quiet])
+            writer.close()
+
+    run(main)
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_request_in_flight_never_rests(protocol):
+    async def main():
+        async with serving(protocol) as served:
+            reader, writer = await served.connect()
+            await ask(reader, writer)
+            (awake,) = served.connections
+            assert b"200 OK" in await ask(reader, writer, b"/slow")
+            assert served.connections == [awake]
             writer.close()
 
     run(main)

@@ -164,6 +164,7 @@ class Guarded(Ward):
         if to._age is not None:
             to._age.whose = to
         self._let_go()
+        self.lease = to.lease  # its own refers to it: the two would wait for the collector
 
     def grew_old(self) -> None:
         """It has reached its maximum age."""
