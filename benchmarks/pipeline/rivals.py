@@ -85,13 +85,13 @@ def paths(inputs: Inputs) -> list[str]:
 # ---- DuckDB ----------------------------------------------------------------------------------------------------------
 
 _LIFETIMES = """
-SELECT conn, count(*) AS rows,
+SELECT conn, count(*) FILTER (WHERE k <> 7) AS rows,
   count(*) FILTER (WHERE k = 0) AS opens, count(*) FILTER (WHERE k IN (2, 4, 5)) AS ends,
   count(*) FILTER (WHERE k = 2) AS reaps, count(*) FILTER (WHERE k = 1) AS activities,
   count(*) FILTER (WHERE k = 3) AS averts, count(*) FILTER (WHERE idle_ns < 0) AS backward,
   min(t) FILTER (WHERE k = 0) AS opened, max(timeout_ms) FILTER (WHERE k = 0) AS open_timeout_ms,
-  any_value(listener) AS listener, max(peer) AS peer, max(t) AS last_t, max_by(timeout_ms, t) AS last_timeout_ms,
-  max(t) FILTER (WHERE k = 1) AS last_activity,
+  any_value(listener) AS listener, max(peer) AS peer, max(t) AS last_t,
+  max_by(timeout_ms, t * 8 + k) AS last_timeout_ms, max(t) FILTER (WHERE k = 1) AS last_activity,
   sum(idle_ns) FILTER (WHERE k = 1)::BIGINT AS activity_idle_ns, sum(nbytes) FILTER (WHERE k = 1)::BIGINT AS nbytes,
   max(idle_ns) FILTER (WHERE k = 1) AS longest_idle_ns,
   min(t) FILTER (WHERE k IN (2, 4, 5)) AS ended, max(idle_ns) FILTER (WHERE k IN (2, 4, 5)) AS end_idle_ns,
@@ -100,12 +100,12 @@ SELECT conn, count(*) AS rows,
   any_value(reason) FILTER (WHERE k IN (2, 4, 5)) AS reason,
   max(due_ns) FILTER (WHERE k = 2) AS due_ns,
   max(n) FILTER (WHERE k IN (2, 4, 5)) AS end_n, max(idle_sum_ns) FILTER (WHERE k IN (2, 4, 5)) AS end_idle_sum_ns
-FROM coded WHERE k < 6 GROUP BY conn
+FROM coded WHERE k < 6 OR (k = 7 AND timeout_ms IS NOT NULL) GROUP BY conn
 """
 
 _CODED = """
 SELECT *, CASE kind WHEN 'activity' THEN 1 WHEN 'open' THEN 0 WHEN 'reap' THEN 2 WHEN 'averted' THEN 3
-    WHEN 'close_peer' THEN 4 WHEN 'close_app' THEN 5 ELSE 6 END::TINYINT AS k,
+    WHEN 'close_peer' THEN 4 WHEN 'close_app' THEN 5 WHEN 'config' THEN 7 ELSE 6 END::TINYINT AS k,
   CASE WHEN timeout_ms > 0 THEN idle_ns - timeout_ms::BIGINT * 1000000 END AS overdue
 FROM read_parquet({files})
 """
@@ -354,7 +354,7 @@ class Bear:
         c, lit = pl.col, pl.lit
         kind = c("kind")
         is_open, is_activity, is_reap = kind == "open", kind == "activity", kind == "reap"
-        is_end = kind.is_in(["reap", "close_peer", "close_app"])
+        is_end, retimed = kind.is_in(["reap", "close_peer", "close_app"]), kind == "config"
         overdue = pl.when(c("timeout_ms") > 0).then(c("idle_ns") - c("timeout_ms").cast(pl.Int64) * 1_000_000)
         least = min(run.tick_ns or TICK_NS for run in self.inputs.runs) + GRACE_NS
         events = self._events()
@@ -372,15 +372,15 @@ class Bear:
             return pl.when(condition).then(c(value))
 
         lifetimes = (
-            events.filter(~kind.is_in(["drain", "config"]))
+            events.filter(~kind.is_in(["drain", "config"]) | (retimed & c("timeout_ms").is_not_null()))
             .with_columns(overdue=overdue, o=is_open, a=is_activity, r=is_reap, e=is_end)
             .group_by("conn")
             .agg(
-                rows=pl.len(), opens=c("o").sum(), ends=c("e").sum(), reaps=c("r").sum(), activities=c("a").sum(),
-                averts=(kind == "averted").sum(), backward=(c("idle_ns") < 0).sum(),
+                rows=(~retimed).sum(), opens=c("o").sum(), ends=c("e").sum(), reaps=c("r").sum(),
+                activities=c("a").sum(), averts=(kind == "averted").sum(), backward=(c("idle_ns") < 0).sum(),
                 opened=of(c("o"), "t").min(), open_timeout_ms=of(c("o"), "timeout_ms").max(),
                 listener=c("listener").first(), peer=c("peer").max(), last_t=c("t").max(),
-                last_timeout_ms=c("timeout_ms").sort_by("t").last(),
+                last_timeout_ms=c("timeout_ms").sort_by("t", retimed).last(),
                 last_activity=of(c("a"), "t").max(), activity_idle_ns=of(c("a"), "idle_ns").sum(),
                 nbytes=of(c("a"), "nbytes").cast(pl.Int64).sum(), longest_idle_ns=of(c("a"), "idle_ns").max(),
                 ended=of(c("e"), "t").min(), end_idle_ns=of(c("e"), "idle_ns").max(),

@@ -135,14 +135,14 @@ def form_of_connections(spark: Any, target: Path) -> Answer:
     )
 
 
-def run_spark(inputs: Inputs, compacted: Path | None, out: Path, steps: list[str]) -> None:
+def run_spark(events: Path, inputs: Inputs, compacted: Path | None, out: Path, steps: list[str]) -> None:
     """*steps*: audit, advise, recompute on the files; the same with `table-` before it on the compacted table."""
     from reaper.pipeline.advise.run import Policy, advise
     from reaper.pipeline.audit.run import Settings, audit
-    from reaper.pipeline.session import open_session
+    from reaper.pipeline.session import little, open_session
 
     rows = sum(facts.rows for facts in inputs.files)
-    session = open_session("benchmark", rows=rows)
+    session = open_session("benchmark", rows=rows, brief=little([events]))  # as the commands do
     spark = timed("session", session.__enter__)
     try:
         table = timed("check-table", lambda: check([compacted])) if compacted else None
@@ -177,7 +177,7 @@ def main() -> None:
         raise SystemExit(f"put aside: {inputs.quarantined[0]}")
     steps = arguments.steps.split(",")
     if arguments.engine == "spark":
-        run_spark(inputs, arguments.compacted, arguments.out, steps)
+        run_spark(arguments.events, inputs, arguments.compacted, arguments.out, steps)
     else:
         run_rival(arguments.engine, inputs, arguments.out, steps)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -19,6 +20,7 @@ from ..places import Place
 from ..read.expected import as_list, line
 from ..read.frames import listener_names, read_events, recomputed
 from ..read.inputs import Inputs
+from ..session import together
 from .access_logs import read_requests, silences
 from .formats import FORMATS
 from .survival import Curve, kaplan_meier
@@ -139,10 +141,8 @@ def advise(
         threshold = 0.0
         source = name
         notes.append(f"{name} logs do not show {FORMATS[name].blind}")
-    progress("counting silences")
-    buckets = histogram(rows)
-    progress("weighing candidate timeouts")
-    traffic = connections(lives, candidates)
+    progress("counting silences, weighing candidate timeouts")
+    buckets, traffic = together(partial(histogram, rows), partial(connections, lives, candidates))
     if recompute:  # final checks are no activity: their rows are not in the frame that was recomputed
         apart = events.where(F.col("code") == AVERTED).count()
     if traffic.headless:

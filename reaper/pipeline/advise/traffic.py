@@ -51,7 +51,7 @@ def histogram(rows: DataFrame) -> dict[int, dict[float, tuple[int, int]]]:
 
 
 def lives_of_journal(spark: SparkSession, events: DataFrame, inputs: Inputs, candidates: list[float]) -> DataFrame:
-    """Grain: one row per connection; ends_<i> is its end under candidate i. opened is null where the log lacks it."""
+    """Grain: one row per connection; ends[i] is its end under candidate i. opened is null where the log lacks it."""
     ended, reaped = f"({IS_END})", f"code = {REAP}"
     grouped = (
         coded(events)
@@ -82,7 +82,7 @@ def lives_of_journal(spark: SparkSession, events: DataFrame, inputs: Inputs, can
         "longest",
         "short",
         "reaped",
-        *(end.alias(f"ends_{i}") for i, end in enumerate(ends)),
+        F.array(*ends).alias("ends"),
     )
 
 
@@ -99,7 +99,7 @@ def lives_of_requests(gaps: DataFrame, candidates: list[float]) -> DataFrame:
             F.max(F.when(F.col("returned"), F.col("idle_ns"))).alias("longest"),
             F.lit(0).cast("long").alias("short"),
             F.lit(0).alias("reaped"),
-            *(F.coalesce(cut, F.max(end)).alias(f"ends_{i}") for i, cut in enumerate(cuts)),
+            F.array(*(F.coalesce(cut, F.max(end)) for cut in cuts)).alias("ends"),
         )
         .drop("key")
     )
@@ -180,22 +180,21 @@ def _counts(
     Computed from the connections a second time rather than kept from the first: keeping them cost more, and memory.
     """
 
-    def place(column: str) -> Column:
-        return F.least(F.floor((F.col(column) - begin) / width), F.lit(beyond))
+    def place(instant: Column) -> Column:
+        return F.least(F.floor((instant - begin) / width), F.lit(beyond))
 
     outlasted = reduce(Column.__add__, ((F.col("longest") > _ns(c)).cast("long") for c in candidates))
     opened, longest, alike = range(len(candidates), len(candidates) + 3)
     many = alike + 1
 
-    def key(i: int, at: Column) -> Column:
-        return at * F.lit(many) + F.lit(i)
+    def key(i: int | Column, at: Column) -> Column:
+        return at * F.lit(many) + i
 
-    always = [key(opened, place("opened")), key(longest, F.coalesce(outlasted, F.lit(0)))]
-    ends = [f"ends_{i}" for i in range(len(candidates))]
-    lives = lives.withColumns({"first_end": F.array_min(F.array(*ends)), "last_end": F.array_max(F.array(*ends))})
-    keys = F.when(place("first_end") == place("last_end"), F.array(*always, key(alike, place("last_end")))).otherwise(
-        F.array(*always, *(key(i, place(column)) for i, column in enumerate(ends)))
-    )
+    always = [key(opened, place(F.col("opened"))), key(longest, F.coalesce(outlasted, F.lit(0)))]
+    first, last = place(F.array_min("ends")), place(F.array_max("ends"))
+    # A function over the array: twenty places written out are a method that Java, for its length, never compiles.
+    each = F.transform("ends", lambda end, i: key(i, place(end)))
+    keys = F.when(first == last, F.array(*always, key(alike, last))).otherwise(F.concat(F.array(*always), each))
     found = lives.select("listener_hash", F.explode(keys).alias("key")).groupBy("listener_hash", "key").count()
     result: dict[tuple[int, int], dict[int, int]] = {}
     for row in found.collect():

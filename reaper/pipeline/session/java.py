@@ -26,8 +26,8 @@ JAVA_LEAST = 17
 QUICK = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 """The quick compiler and the simple collector: for a Java that lives for seconds."""
 
-LITTLE_BYTES = 48 << 20
-"""Some three million rows of a journal."""
+LITTLE_BYTES = 192 << 20
+"""Some ten million rows of a journal: compiling well would cost more than it saves."""
 
 ABANDONED_S = 600.0
 """An archive that is still unfinished after so long has lost its Java."""
