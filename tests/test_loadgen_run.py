@@ -24,6 +24,18 @@ TIMEOUT, TICK = 1.0, 0.5
 ROOMY = ("--tick", "2s", "--duration", "4s")
 """More than the server's tick: a machine that does not let it run for a second is none of the generator's subjects."""
 
+SILENT_OR_BRISK = """
+name = "silent or brisk"
+[[client]]
+kind = "silent"
+weight = 50
+[[client]]
+kind = "chatty"
+weight = 50
+longest = "0.3T"
+"""
+"""A server that looks 0.3 T early takes a client for silent that a busy machine kept from speaking for 0.4 T."""
+
 
 class FaultyServer:
     """A running server; `sins()` ends it and returns what it did."""
@@ -72,11 +84,12 @@ def run(port: int, *arguments: str, connections: int = 1000) -> tuple[int, dict[
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["early", "late", "never", "random", "wrong"])
-def test_a_faulty_server_is_caught_with_the_right_counts(mode: str) -> None:
+def test_a_faulty_server_is_caught_with_the_right_counts(mode: str, tmp_path: Path) -> None:
+    (scenario := tmp_path / "scenario.toml").write_text(SILENT_OR_BRISK)
     with faulty_server(mode) as server:
-        # No drip: a server that looks 0.3 T early would take it for silent. The patience: what is missed has to be
-        # missing for longer than all stalls of a busy machine together, or nothing is decided.
-        status, report = run(server.port, "--mix", "silent=50,chatty=50", "--patience", "5s")
+        # The patience: what is missed has to be missing for longer than all stalls of a busy machine together, or
+        # nothing is decided.
+        status, report = run(server.port, "--scenario", str(scenario), "--patience", "5s")
         sins = server.sins()
     reaps = report["reaps"]
     assert status == 1
