@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import shutil
 import socket
 import subprocess
 import sys
+import threading
 import time
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext, redirect_stdout, suppress
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -327,6 +330,39 @@ http {{
   server {{ listen 127.0.0.1:{port}; location / {{ return 200 "ok"; }} }}
 }}
 """
+
+
+def test_java_compiles_every_method_that_spark_writes_for_audit_and_advice(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A longer method than this Java only interprets: one of them took as long as all the rest of an advice."""
+    from pyspark.sql.classic.dataframe import DataFrame
+
+    sizes: list[int] = []
+    asking = threading.Lock()
+    asked = {name: getattr(DataFrame, name) for name in ("collect", "toArrow", "observe")}
+
+    def noting(name: str) -> Any:
+        def ask(frame: Any, *args: Any, **options: Any) -> Any:
+            with asking, redirect_stdout(StringIO()) as said:  # of the whole process
+                frame.explain("codegen")
+            sizes.extend(map(int, re.findall(r"maxMethodCodeSize:(\d+)", said.getvalue())))
+            return asked[name](frame, *args, **options)
+
+        return ask
+
+    write(tmp_path / "server", tmp_path / "client", connections=40)
+    server, client = check([tmp_path / "server"], now_ns=WALL), check([tmp_path / "client"], now_ns=WALL)
+    for name in asked:
+        monkeypatch.setattr(DataFrame, name, noting(name))
+    spark.conf.set("spark.sql.adaptive.enabled", "false")  # whose plans are not final before they have run
+    try:
+        audit(spark, server, client, tmp_path / "out", Settings())
+        advise(spark, server, None, Policy())
+    finally:
+        spark.conf.set("spark.sql.adaptive.enabled", "true")
+    assert len(sizes) > 15
+    assert max(sizes) < 8000
 
 
 @pytest.mark.skipif(shutil.which("nginx") is None, reason="needs nginx (Debian: apt-get install nginx)")
