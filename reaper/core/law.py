@@ -251,7 +251,8 @@ class Law(ABC):
     def _report(self, due: list[Due], now: float) -> list[Expiry]:
         expired: list[Expiry] = []
         for group in due:
-            (epoch, (_, reason), leases), timeout = group, group.timeout
+            epoch, (_, reason), leases = group
+            timeout = group.timeout
             instant = epoch.closed + timeout
             lateness = now - instant
             if leases and lateness > self._counts.max_lateness:
