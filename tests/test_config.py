@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from reaper.config import DEFAULT, OPTIONS, ReaperConfig, Timeouts
 from reaper.config.durations import WANTED, format_duration, parse_duration
+from reaper.config.flags import Parser, add_settings, settings
 from reaper.errors import ConfigError, InvalidArgument
 
 
@@ -177,6 +178,15 @@ def test_a_section_made_by_hand_is_checked_too() -> None:
 def test_a_configuration_cannot_be_changed() -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
         ReaperConfig().timeouts.idle = 1.0  # type: ignore[misc]
+
+
+def test_a_command_may_take_a_whole_section_and_single_settings_of_another() -> None:
+    parser = Parser()
+    add_settings(parser, ["attach", "reaper.log_format"], prefix="attach-")
+    given = ["--idle", "7s", "--log-format", "json"]
+    assert settings(parser.parse_args(given)) == {"attach.idle": "7s", "reaper.log_format": "json"}
+    with pytest.raises(SystemExit):
+        parser.parse_args(["--wheel-size", "8"])
 
 
 def test_no_two_settings_share_a_flag_or_a_variable() -> None:
