@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pyarrow.parquet
 import pytest
+import trio
 
 from reaper.errors import InvalidArgument
 from reaper.journal import Journal
@@ -338,6 +341,56 @@ def test_under_pressure_the_longest_silent_go_and_none_in_use(loop):
 
     loop.run(body)
     assert [name for name, reason in ends.items() if reason == "pressure"] == [1]
+
+
+def test_under_pressure_a_connection_that_has_just_spoken_is_heard_first(loop):
+    async def body():
+        spoken = trio.Event() if loop.Cancelled is trio.Cancelled else asyncio.Event()
+
+        async def one():
+            with r.watch(None, idle=1000) as connection:
+                with connection.in_use():
+                    await loop.sleep(0.1)
+                await spoken.wait()
+                connection.touch()
+                await loop.sleep(60)
+            assert not connection.reaped
+
+        def read(count):
+            spoken.set()
+            return Reading(connections=10)
+
+        async def press():
+            await loop.sleep(15)
+            pressure = Pressure(Limits(connections=10), high=0.9)
+            await loop.limited(0.5, loop.adapter.relieve(r, pressure, read=read))
+            assert (pressure.verdict.evict, pressure.evicted) == (1, 0)
+
+        async with loop.adapter.open_reaper(tick=1.0) as r:
+            await loop.together(one, press)
+
+    loop.run(body)
+
+
+def test_newcomers_are_welcome_again_once_pressure_is_no_longer_watched(loop):
+    async def body():
+        async with loop.adapter.open_reaper(tick=1.0) as r:
+            seen = []
+
+            async def look():
+                await loop.sleep(2)
+                seen.append(r.accepting)
+
+            async def press():
+                pressure = Pressure(Limits(connections=10), high=0.9)
+                full = loop.adapter.relieve(r, pressure, read=lambda count: Reading(connections=10))
+                await loop.limited(5, full)
+
+            await loop.together(look, press)
+            assert seen == [False]
+            assert r.accepting
+
+    loop.run(body)
 
 
 def test_the_journal_has_one_life_per_connection_and_why_it_ended(loop, tmp_path):
