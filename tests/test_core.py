@@ -243,6 +243,25 @@ def test_two_uids_that_become_equal_are_still_two_connections():
     assert len(core) == 0
 
 
+def test_a_change_of_a_lease_is_reported_and_a_call_that_changes_nothing_is_not():
+    core = IdleReaper(tick=1.0)
+    changed = []
+    core.report_silences(5.0, lambda *_: None, changed.append)
+    lease = core.register("uid", 3.0, now=0.0)
+    lease.touch()
+    assert not lease.resume(1.0)
+    assert changed == []
+    for change in (lambda: lease.suspend(), lambda: lease.resume(1.0), lambda: lease.retime(None, 1.0, reason="off")):
+        assert change()
+        assert changed.pop() is lease
+    lease.suspend()
+    changed.clear()
+    assert not lease.suspend()
+    lease.release()
+    assert not lease.retime(3.0, 2.0)
+    assert changed == []
+
+
 def test_a_silence_is_reported_by_the_touch_that_ends_it():
     core = IdleReaper(tick=1.0)
     silent_core = IdleReaper(tick=1.0)
