@@ -201,16 +201,22 @@ EXPECTED: dict[Trap, str] = {
 }
 
 
-@pytest.fixture(scope="module")
-def found(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, str], dict[str, Any]]:
-    """Verdict of each trap, and the summary."""
-    directory = tmp_path_factory.mktemp("traps")
-    with journal(directory / "server", 1) as ours:
+def write_traps(directory: Path) -> dict[int, str]:
+    """A journal of every trap; connection -> name of its trap."""
+    with journal(directory, 1) as ours:
         ours.stall(STALL[1], STALL[1] - STALL[0])
         for second in range(2, 24, 4):
             ours.stall(SHORT + second * S + 900 * MS, 900 * MS)
         named = {trap(ours).conn: trap.__name__ for trap in EXPECTED}
         ours.config(LOG_END, "still here")
+    return named
+
+
+@pytest.fixture(scope="module")
+def found(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, str], dict[str, Any]]:
+    """Verdict of each trap, and the summary."""
+    directory = tmp_path_factory.mktemp("traps")
+    named = write_traps(directory / "server")
     result = audit(spark, check([directory / "server"], now_ns=WALL), None, directory / "out", Settings())
     rows = result.connections.select("conn", "verdict").collect()
     return {named[row.conn]: row.verdict for row in rows}, result.summary

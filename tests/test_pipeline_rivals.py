@@ -14,6 +14,10 @@ pytest.importorskip("polars")
 if shutil.which("java") is None:
     pytest.skip("Spark needs Java 17 (Debian: apt-get install openjdk-17-jre-headless)", allow_module_level=True)
 
+import pyarrow.parquet as pq
+from pipeline_traffic import WALL
+from test_pipeline_audit import EXPECTED, write_traps
+
 from benchmarks.pipeline.generate.faults import FAULTS
 from benchmarks.pipeline.generate.run import Plan, generate
 from benchmarks.pipeline.rivals import ENGINES
@@ -68,6 +72,18 @@ def test_a_rival_gives_the_answers_of_spark(
     assert form_of_rival(rival.audit(tmp_path / "connections.parquet")) == connections
     assert form_of_rival(rival.advise()) == advice
     rival.close()
+
+
+@pytest.mark.parametrize("engine", sorted(ENGINES))
+def test_a_rival_gives_each_trap_of_the_audit_its_verdict(engine: str, tmp_path: Path) -> None:
+    named = write_traps(tmp_path / "server")
+    rival = ENGINES[engine](check([tmp_path / "server"], now_ns=WALL))
+    rival.audit(tmp_path / "connections.parquet")
+    rival.close()
+    rows = pq.read_table(tmp_path / "connections.parquet", columns=["conn", "verdict"]).to_pylist()
+    assert {named[row["conn"]]: row["verdict"] for row in rows} == {
+        trap.__name__: verdict for trap, verdict in EXPECTED.items()
+    }
 
 
 @pytest.mark.parametrize("engine", sorted(ENGINES))
