@@ -1,6 +1,6 @@
 """What an exchange costs a server, in machine instructions and system calls: counts, so a busy machine fails no test.
 
-The bounds are the goal where there is one, and otherwise a little above what was counted when they were set: 0.65 of
+The bounds are the goal where there is one, and otherwise a little above what was counted when they were set: 0.68 of
 `trio.serve_tcp` for `serve_tcp(idle=30)`, 0.63 for `serve_parked()`.
 """
 
@@ -43,7 +43,7 @@ def test_a_connection_that_is_parked_each_time_costs_no_more_than_one_with_a_tas
     counts: dict[str, dict[str, Any]],
 ) -> None:
     assert counts[PARKED]["instructions"] <= 1.1 * counts[WATCHED]["instructions"]
-    assert calls(counts[PARKED]) <= calls(counts[WATCHED]) + 0.5  # its share of what is done for all that wake at once
+    assert calls(counts[PARKED]) <= calls(counts[WATCHED])
 
 
 def test_the_table_compares_each_with_the_first(counts: dict[str, dict[str, Any]]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import select
 import socket
 import threading
@@ -69,26 +68,6 @@ async def serve(nursery, handler=echo, **options):
         )
 
     return await nursery.start(run)
-
-
-async def test_an_answer_takes_one_read(monkeypatch):
-    reads = []
-
-    def read(fd: int, most: int) -> bytes:
-        reads.append(fd)
-        return os_read(fd, most)
-
-    os_read = os.read
-    async with trio.open_nursery() as nursery:
-        listeners = await serve(nursery)
-        with await dial(listeners) as client:
-            await trio.testing.wait_all_tasks_blocked(0.01)
-            monkeypatch.setattr(os, "read", read)
-            for turn in range(1, 4):
-                client.send(b"x" * 64)
-                await trio.testing.wait_all_tasks_blocked(0.01)
-                assert (client.recv(100), len(reads)) == (b"x" * 64, turn)
-        nursery.cancel_scope.cancel()
 
 
 @pytest.mark.parametrize("few", [256, -1])

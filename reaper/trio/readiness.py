@@ -37,18 +37,13 @@ class Readiness:
         self._registered: set[int] = set()
         self._ended = False
 
-    @property
-    def looks_by_itself(self) -> bool:
-        """Whether a wait that begins now is trio's: it need not be preceded by a read that found nothing."""
-        return self._ended or len(self._connections) <= FEW
-
     def wait(self, fd: int) -> Awaitable[None]:
         """Return when there is something to read on *fd*, or perhaps is, or it is `closing`.
 
         Raises:
             trio.BusyResourceError: another task waits for it.
         """
-        if self.looks_by_itself:
+        if self._ended or len(self._connections) <= FEW:
             return trio.lowlevel.wait_readable(fd)
         return self._wait(fd)
 

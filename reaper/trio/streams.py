@@ -269,12 +269,11 @@ class WatchedSocket(SocketStream):
         connection: The `Connection`.
     """
 
-    __slots__ = ("_connected", "_drained", "_readiness", "_socket", "connection")
+    __slots__ = ("_connected", "_readiness", "_socket", "connection")
 
     def __init__(self, connected: socket.socket, connection: Connection, readiness: Readiness | None = None) -> None:
         super().__init__()
         self._readiness = readiness
-        self._drained = False
         self._connected = connected
         self._socket: trio.socket.SocketType | None = None
         self.connection: Connection = connection
@@ -290,18 +289,6 @@ class WatchedSocket(SocketStream):
     def fileno(self) -> int:
         """Its descriptor; -1 once it is closed."""
         return self._connected.fileno()
-
-    def read_now(self, most: int) -> bytes:
-        """As in `SocketStream`."""
-        # A read that was given less than it asked for has taken all there was. The next one need not find that out,
-        # where what is waited at tells of all that came since.
-        if self._drained:
-            self._drained = False
-            if self._readiness is None or self._readiness.looks_by_itself:
-                raise BlockingIOError
-        data = os.read(self._connected.fileno(), most)
-        self._drained = 0 < len(data) < most
-        return data
 
     def heard(self, count: int) -> None:
         """Note activity."""
