@@ -114,6 +114,15 @@ def test_an_answer_of_another_kind_or_family_goes_the_long_way() -> None:
         assert looks.read(bytearray(other), len(other)) is None
 
 
+@pytest.mark.parametrize("at", [88, 90, 96, 98])
+def test_an_answer_with_other_attributes_goes_the_long_way(at: int) -> None:
+    looks, known = Looks(), message()
+    looks.learn(bytearray(known), len(known))
+    other = bytearray(known)
+    other[at] ^= 1  # the length or the number of one of the two
+    assert looks.read(other, len(other)) is None
+
+
 @given(data=st.data())
 def test_a_damaged_answer_is_read_as_at_length_or_not_at_all(data: st.DataObject) -> None:
     looks, good = Looks(), message()
