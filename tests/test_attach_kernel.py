@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import socket
@@ -15,6 +16,7 @@ from pathlib import Path
 import pytest
 from attach_worlds import FakeWorld, RealWorld
 
+from reaper.attach import netlink
 from reaper.attach.hands import MOST_PIDFDS, Shutdown, check_shutdown
 from reaper.attach.kernel import Linux, Refusal, jiffy
 from reaper.attach.netlink import Address, addresses_of, cookie_of
@@ -137,6 +139,23 @@ def test_a_listener_bound_to_one_address_has_only_its_connections() -> None:
             kernel.close()
             for end in ends:
                 end.close()
+
+
+@pytest.mark.parametrize("most", [1, 2, netlink.MOST_PLACES])
+@pytest.mark.parametrize("info", [False, True])
+def test_the_connections_of_several_listeners_are_found_in_one_dump_or_more(
+    monkeypatch: pytest.MonkeyPatch, most: int, info: bool
+) -> None:
+    monkeypatch.setattr(netlink, "MOST_PLACES", most)
+    with contextlib.ExitStack() as stack:
+        servers = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(3)]
+        ports = [server.getsockname()[1] for server in servers]
+        for server in servers:
+            stack.enter_context(socket.create_connection(server.getsockname()))
+        kernel = stack.enter_context(closing(Linux()))
+        listeners = [one for one in kernel.listeners() if one.address.port in ports]
+        found = [addresses_of(one.ident)[0].port for one in kernel.dump(listeners, info)]
+        assert sorted(found) == sorted(ports)
 
 
 def test_ipv6_and_dual_stack_connections_are_found_and_looked_at() -> None:
