@@ -172,6 +172,19 @@ def test_a_busy_connection_is_looked_at_about_once_per_limit() -> None:
     assert it.watch.counts.looks <= 600 / 58 + 3
 
 
+def test_each_of_many_dumps_notices_the_connection_that_it_does_not_show() -> None:
+    it = Harness(Limits(idle=1e6, grain=GRAIN))
+    stays = it.world.connect()
+    for number in range(1, 601):
+        goes = it.world.connect()
+        it.discover()
+        it.world.hang_up(goes)
+        it.discover()
+        assert it.kinds().count("gone") == number
+        assert len(it.watch.table) == 1
+    assert [row for row in it.watch.table.rows() if it.watch.table.ident(row) == stays.ident]
+
+
 def test_a_connection_that_a_dump_did_not_show_is_asked_for_before_it_counts_as_gone() -> None:
     it = Harness(Limits(idle=60.0, grain=GRAIN))
     sock, other = it.world.connect(), it.world.connect()
