@@ -31,7 +31,8 @@ def counts() -> dict[str, dict[str, Any]]:
 
 
 def calls(found: dict[str, Any]) -> float:
-    return sum(found["calls"].values())
+    """Those that each exchange makes by itself: in how many passes a round is worked off is not always the same."""
+    return sum(n for n in found["calls"].values() if n > 0.5)
 
 
 def test_an_idle_timeout_adds_nothing_to_what_an_exchange_costs(counts: dict[str, dict[str, Any]]) -> None:
