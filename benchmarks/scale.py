@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from loadgen.units import seconds, size
+from loadgen.units import seconds, share, size
 
 from .common import RESULTS, ROOT, machine
 
@@ -122,7 +122,7 @@ def table(demos: dict[str, Any]) -> str:
 def _late(demo: dict[str, Any]) -> str:
     reaps = demo["reaps"]
     own = f", {reaps['late_raw_own']:,} of them read late" if reaps["late_raw_own"] else ""
-    return f"{reaps['late_raw']:,} ({reaps['late_raw'] / reaps['observed']:.2%}){own}"
+    return f"{reaps['late_raw']:,} ({share(reaps['late_raw'], reaps['observed'])}){own}"
 
 
 def _memory(part: str) -> Any:

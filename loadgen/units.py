@@ -148,6 +148,11 @@ def seconds(value: float) -> str:
     return ("-" if value < 0 else "") + "".join(f"{number:g}{unit}" for number, unit in parts if number)
 
 
+def share(part: int, whole: int) -> str:
+    """*part* of *whole* in percent, as in `0.32%`; what would be rounded to nothing is `under 0.01%`."""
+    return "under 0.01%" if 0 < part < 0.00005 * whole else f"{part / whole:.2%}"
+
+
 def size(nbytes: float) -> str:
     """A number of bytes for people, in binary multiples."""
     for unit in ("B", "KiB", "MiB"):

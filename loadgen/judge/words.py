@@ -8,7 +8,7 @@ from __future__ import annotations
 import textwrap
 from typing import Any
 
-from ..units import seconds, size
+from ..units import seconds, share, size
 from .verdict import BAD
 
 WIDTH = 79
@@ -65,9 +65,9 @@ def verdict_lines(report: dict[str, Any]) -> list[str]:
 def beyond(reaps: dict[str, Any]) -> str:
     """How many closes were beyond one tick, and how many of those this program only read too late."""
     raw, own = reaps["late_raw"], reaps["late_raw_own"]
-    share = f" ({raw / reaps['observed']:.2%})" if raw else ""
+    of_all = f" ({share(raw, reaps['observed'])})" if raw else ""
     read = f", {own:,} of them read late by this program" if own else ""
-    return f"{raw:,} beyond one tick before any allowance{share}{read}"
+    return f"{raw:,} beyond one tick before any allowance{of_all}{read}"
 
 
 def parts(machine: dict[str, Any] | None) -> list[str]:
