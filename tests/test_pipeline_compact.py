@@ -8,6 +8,7 @@ import shutil
 from contextlib import nullcontext, redirect_stdout
 from io import StringIO
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import pytest
@@ -110,9 +111,10 @@ def test_the_command_makes_a_table_that_the_commands_read(
 def plans(spark: Any, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The physical plan of every query from now on that reads a compacted table."""
     found: list[str] = []
+    alone = Lock()  # questions are asked at once, and there is one stdout
 
     def note(frame: Any) -> None:
-        with redirect_stdout(StringIO()) as said:
+        with alone, redirect_stdout(StringIO()) as said:
             frame.explain()
         if "FileScan parquet spark_catalog.default.reaper_" in said.getvalue():
             found.append(said.getvalue())
