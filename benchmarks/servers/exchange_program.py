@@ -102,17 +102,19 @@ async def watching(wrap: Callable[[reaper.trio.TrioReaper], Any]) -> AsyncIterat
 
 
 @asynccontextmanager
-async def http(parked: bool) -> AsyncIterator[int]:
-    """The port of the example's HTTP server. *parked*: after each answer at once, without waiting for more."""
+async def http(linger: float | None) -> AsyncIterator[int]:
+    """The port of the example's HTTP server. *linger*: how many seconds a task waits for more before its connection is
+    parked; None: none ever is.
+    """
     import server_example.http.server as example
 
-    example.LINGER = 0.0
+    example.LINGER = linger or 0.0
     config = ReaperConfig.load(environ={}, overrides={"reaper.tick": TICK, "timeouts.keep_alive": IDLE})
     with socket.create_server(("127.0.0.1", 0), backlog=4096) as listener:
         async with reaper.trio.open_reaper(config) as r, trio.open_nursery() as nursery:
             server = example.HttpServer(config, r)
             async with server.parking():
-                if not parked:
+                if linger is None:
                     server.lot = None
                 nursery.start_soon(reaper.trio.accept, listener, server.admitting(nursery))
                 yield listener.getsockname()[1]
@@ -128,8 +130,9 @@ KINDS: dict[str, Callable[[], Any]] = {
     "watch() and touch()": lambda: watching(lambda r: partial(echo_touching, r)),
     "move_on_after per read": lambda: serving(trio.serve_tcp, echo_move_on),
     "serve_parked()": lambda: serving(reaper.trio.serve_parked, echo, idle=IDLE, config=TIMES),
-    "http": lambda: http(parked=False),
-    "http, parked": lambda: http(parked=True),
+    "http": lambda: http(None),
+    "http, lingering": lambda: http(IDLE),
+    "http, parked": lambda: http(0.0),
 }
 
 

@@ -35,7 +35,7 @@ ECHOES = (
     "move_on_after per read",
     "serve_parked()",
 )
-HTTP = ("http", "http, parked")
+HTTP = ("http", "http, lingering", "http, parked")
 KINDS = (*ECHOES, *HTTP)
 """What can be counted: the names of `exchange_program.KINDS`."""
 
