@@ -74,7 +74,7 @@ def exchanges_table(results: Results) -> str:
         f"The same counted, and parked: {results.get('exchanges', 'connections')} clients that speak at once, again "
         "and again, each silent in between. Instructions of the server in user mode by callgrind, system calls by "
         "strace. With `serve_parked()` and in *http, parked* each connection is parked after each answer, which a "
-        "server does not do to its few busiest."
+        "server does not do to its few busiest: their tasks linger, as in *http, lingering*."
     )
     return f"{words}\n\n" + table(["", "instructions", "x plain", "system calls", "which"], rows)
 

@@ -144,8 +144,9 @@ def _written(judged: DataFrame, target: Place) -> DataFrame:
     """
     kept = judged.drop("writer", "first_conn", "last_conn", "run_stalled_ns", "from", "to", "over")
     sent = Observation()
-    kept.observe(sent, F.count(F.lit(1)).alias("rows")).write.mode("overwrite").parquet(uri(target))
-    back = judged.sparkSession.read.schema(kept.schema).parquet(pattern(target))
+    write = kept.observe(sent, F.count(F.lit(1)).alias("rows")).write.mode("overwrite")
+    _, schema = together(partial(write.parquet, uri(target)), lambda: kept.schema)  # Connect plans it for each
+    back = judged.sparkSession.read.schema(schema).parquet(pattern(target))
     if (found := back.count()) != sent.get["rows"]:
         raise NoSpark(
             f"of {sent.get['rows']} connections written to {target} {found} are there: executors wrote the rest to "
