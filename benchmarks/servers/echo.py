@@ -28,15 +28,10 @@ import reaper.trio
 
 from ..common import Note, Scale, by_scale, ratios, spread
 from . import exchanges
+from .handlers import echo_move_on, echo_touching
 
-KINDS = (
-    "plain",
-    "plain, again",
-    "serve_tcp(idle=30)",
-    "watched()",
-    "watch() and touch()",
-    "move_on_after per read",
-)
+KINDS = exchanges.COMPARED
+IDLE = 30.0
 DATA = b"x" * 64
 
 
@@ -61,25 +56,6 @@ async def echo_under_serve(stream: reaper.trio.WatchedSocket) -> None:
 async def echo_watched(stream: trio.abc.Stream) -> None:
     """The same, given a stream around trio's that touches by itself."""
     while data := await stream.receive_some(4096):
-        await stream.send_all(data)
-
-
-async def echo_touching(r: reaper.trio.TrioReaper, stream: trio.abc.Stream) -> None:
-    """The same inside `watch()`, touching by hand."""
-    with r.watch(stream, 30) as connection:
-        touch = connection.touch
-        while data := await stream.receive_some(4096):
-            touch()
-            await stream.send_all(data)
-
-
-async def echo_move_on(stream: trio.abc.Stream) -> None:
-    """What trio's users do without a reaper."""
-    while True:
-        with trio.move_on_after(30) as scope:
-            data = await stream.receive_some(4096)
-        if scope.cancelled_caught or not data:
-            return
         await stream.send_all(data)
 
 
@@ -112,10 +88,10 @@ async def _measure(
         servers = (
             partial(trio.serve_tcp, echo),
             partial(trio.serve_tcp, echo_again),
-            partial(reaper.trio.serve_tcp, echo_under_serve, idle=30, tick=1.0),
-            partial(trio.serve_tcp, r.watched(echo_watched, 30)),
-            partial(trio.serve_tcp, partial(echo_touching, r)),
-            partial(trio.serve_tcp, echo_move_on),
+            partial(reaper.trio.serve_tcp, echo_under_serve, idle=IDLE, tick=1.0),
+            partial(trio.serve_tcp, r.watched(echo_watched, IDLE)),
+            partial(trio.serve_tcp, partial(echo_touching, IDLE, r)),
+            partial(trio.serve_tcp, partial(echo_move_on, IDLE)),
         )
         ports = []
         for serve in servers:

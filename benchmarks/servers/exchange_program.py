@@ -57,31 +57,13 @@ import trio  # noqa: E402
 import trio.testing  # noqa: E402
 
 import reaper.trio  # noqa: E402
+from benchmarks.servers.handlers import echo_move_on, echo_touching  # noqa: E402
 from reaper.config import ReaperConfig  # noqa: E402
 
 
 async def echo(stream: Any) -> None:
     """The handler of all."""
     while data := await stream.receive_some(4096):
-        await stream.send_all(data)
-
-
-async def echo_touching(r: reaper.trio.TrioReaper, stream: trio.abc.Stream) -> None:
-    """The same inside `watch()`, touching by hand."""
-    with r.watch(stream, IDLE) as connection:
-        touch = connection.touch
-        while data := await stream.receive_some(4096):
-            touch()
-            await stream.send_all(data)
-
-
-async def echo_move_on(stream: trio.abc.Stream) -> None:
-    """What trio's users do without a reaper."""
-    while True:
-        with trio.move_on_after(IDLE) as scope:
-            data = await stream.receive_some(4096)
-        if scope.cancelled_caught or not data:
-            return
         await stream.send_all(data)
 
 
@@ -127,8 +109,8 @@ KINDS: dict[str, Callable[[], Any]] = {
     "plain, again": lambda: serving(trio.serve_tcp, echo),
     "serve_tcp(idle=30)": lambda: serving(reaper.trio.serve_tcp, echo, idle=IDLE, tick=TICK),
     "watched()": lambda: watching(lambda r: r.watched(echo, IDLE)),
-    "watch() and touch()": lambda: watching(lambda r: partial(echo_touching, r)),
-    "move_on_after per read": lambda: serving(trio.serve_tcp, echo_move_on),
+    "watch() and touch()": lambda: watching(lambda r: partial(echo_touching, IDLE, r)),
+    "move_on_after per read": lambda: serving(trio.serve_tcp, partial(echo_move_on, IDLE)),
     "serve_parked()": lambda: serving(reaper.trio.serve_parked, echo, idle=IDLE, config=TIMES),
     "http": lambda: http(None),
     "http, lingering": lambda: http(IDLE),

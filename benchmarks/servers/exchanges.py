@@ -26,15 +26,16 @@ from typing import Any
 
 from ..common import ROOT, Note, Scale, by_scale
 
-ECHOES = (
+COMPARED = (
     "plain",
     "plain, again",
     "serve_tcp(idle=30)",
     "watched()",
     "watch() and touch()",
     "move_on_after per read",
-    "serve_parked()",
 )
+"""Ways to serve an echo that keep a task for each connection; `echo.py` measures the same ones."""
+ECHOES = (*COMPARED, "serve_parked()")
 HTTP = ("http", "http, lingering", "http, parked")
 KINDS = (*ECHOES, *HTTP)
 """What can be counted: the names of `exchange_program.KINDS`."""
