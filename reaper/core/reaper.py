@@ -342,6 +342,8 @@ class IdleReaper(Law):
         try:
             return super()._final_check(due, spare, now)
         finally:
+            for slot in self._checked:
+                slot.chunks.clear()  # or slot, chunk and leases would be a circle, which only the collector frees
             self._checked.clear()
 
     def _silent_of(self, group: Due) -> list[Lease]:

@@ -88,6 +88,11 @@ class Ward:
         """End it for *reason*; nothing if it has ended."""
         raise NotImplementedError
 
+    def end_lease(self) -> None:
+        """Release its lease, whose uid it is: the two would be a circle, which only the collector frees."""
+        self.lease.release()
+        self.lease.uid = None
+
     def pardon(self, lease: Lease) -> bool:
         """Asked at the final check, when *lease* of it is due: whether it is in use after all.
 

@@ -332,7 +332,7 @@ class ParkingLot:
     def _forget(self, parked: Resting, *, comes_again: bool = False) -> None:
         """*comes_again*: it may stay in the epoll, which has just told of it and says no more until it is asked."""
         fd = parked.fd
-        parked.lease.release()
+        parked.end_lease()
         if self._epoll is not None and not comes_again:
             # A close would do, were it not for copies of the descriptor in processes that may have been forked.
             with suppress(OSError):
