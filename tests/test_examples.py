@@ -13,7 +13,6 @@ import signal
 import socket
 import ssl
 import struct
-import subprocess
 import sys
 import time
 import urllib.request
@@ -198,24 +197,9 @@ def test_the_chat_asks_a_silent_client_and_closes_one_that_does_not_answer(tmp_p
         wait_until(lambda: connections(server) == alone)
 
 
-def test_a_tls_handshake_that_drips_is_ended_and_a_whole_one_is_served(tmp_path):
-    certificate, key = tmp_path / "certificate", tmp_path / "key"
-    command = [
-        "openssl",
-        "req",
-        "-x509",
-        "-newkey",
-        "ec",
-        "-pkeyopt",
-        "ec_paramgen_curve:P-256",
-        "-nodes",
-        "-days",
-        "2",
-    ]
-    files = ["-keyout", str(key), "-out", str(certificate), "-subj", "/CN=localhost"]
-    subprocess.run([*command, *files, "-addext", "subjectAltName=IP:127.0.0.1"], check=True, capture_output=True)
-    context = ssl.create_default_context(cafile=str(certificate))
-    with started(tmp_path, "tls_echo", str(certificate), str(key)) as server:
+def test_a_tls_handshake_that_drips_is_ended_and_a_whole_one_is_served(tmp_path, certificate):
+    context = ssl.create_default_context(cafile=certificate[0])
+    with started(tmp_path, "tls_echo", *certificate) as server:
         alone = connections(server)
         dripping, begun = connect(server), time.monotonic()
         others = [context.wrap_socket(connect(server), server_hostname="127.0.0.1") for _ in range(3)]

@@ -277,10 +277,8 @@ def test_a_websocket_whose_peer_answers_pings_lives_and_a_silent_one_is_closed(t
         wait_until(lambda: "closed: tunnel" in server.log.read_text())
 
 
-def test_over_tls_an_unfinished_handshake_and_an_ignored_goodbye_end_too(tmp_path):
-    made = ["-keyout", tmp_path / "key.pem", "-out", tmp_path / "cert.pem", "-subj", "/CN=localhost"]
-    subprocess.run(["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", *made], check=True)
-    flags = ["--ssl-keyfile", str(tmp_path / "key.pem"), "--ssl-certfile", str(tmp_path / "cert.pem")]
+def test_over_tls_an_unfinished_handshake_and_an_ignored_goodbye_end_too(tmp_path, certificate):
+    flags = ["--ssl-certfile", certificate[0], "--ssl-keyfile", certificate[1]]
     with serving(tmp_path, "HttpTools", "reaper.uvicorn:loop", *flags) as server:
         found = asyncio.run(all_borne(OVER_TLS, server.port, PATIENCE))
     assert all(borne[0].seconds is not None and borne[0].seconds >= 1 for borne in found.values()), found
