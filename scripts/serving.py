@@ -55,13 +55,16 @@ def tree(pid: int) -> list[int]:
 
 
 def _listening(port: int) -> set[str]:
-    """What the kernel calls the sockets that listen on TCP *port*."""
+    """What the kernel calls the sockets that listen on TCP *port*. Cost: a few lines, however many connections."""
     found = set()
     for table in ("tcp", "tcp6"):
-        with suppress(OSError):
-            for line in Path("/proc/net", table).read_text().splitlines()[1:]:
+        with suppress(OSError), Path("/proc/net", table).open() as lines:
+            next(lines)
+            for line in lines:
                 _, local, _, state, *rest = line.split()
-                if state == LISTEN and int(local.rpartition(":")[2], 16) == port:
+                if state != LISTEN:
+                    break  # the kernel lists those that listen first; a million connections take it seconds
+                if int(local.rpartition(":")[2], 16) == port:
                     found.add(f"socket:[{rest[5]}]")
     return found
 
