@@ -374,6 +374,17 @@ def test_a_uri_without_a_host_is_no_directory_of_this_machine(
     assert (tmp_path / "journal" / name).exists()
 
 
+def test_a_library_that_ends_the_process_for_lack_of_credentials_is_one_line_and_status_2(tmp_path: Path) -> None:
+    (tmp_path / "journal").mkdir()
+    uri = "abfs://lake@127.0.0.1:1/log?enable_tls=false"  # no network is asked: its tokens are for TLS alone
+    command = [sys.executable, "-m", "reaper.journal", "ship", "--journal", str(tmp_path / "journal"), "--to", uri]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2, done.stderr
+    (line,) = done.stderr.splitlines()
+    assert "--to 'abfs://127.0.0.1:1/log' is not a directory, or a URI with" in line
+    assert "token" in line
+
+
 def test_no_secret_of_a_uri_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "journal").mkdir()
     for uri in (
