@@ -242,6 +242,13 @@ def test_a_missing_or_old_java_is_one_line_that_says_what_to_install(
         (["audit", "--out", "o"], "--events"),
         (["advise", "--out", "o"], "one of --events DIR and --logs FILE must be given"),
         (["advise", "--logs", "x", "--out", "o"], "--logs needs --format"),
+        (
+            ["advise", "--logs", "x", "--format", "nginx", "--out", "o", "--no-checksums"],
+            "--no-checksums are for --events",
+        ),
+        (["advise", "--events", ".", "--out", "o", "--format", "nginx"], "--format is for --logs"),
+        (["advise", "--events", ".", "--out", "o", "--client", "."], "unrecognized arguments: --client ."),
+        (["what-if", "--events", ".", "--out", "o", "--client", "."], "unrecognized arguments: --client ."),
         (["advise", "--events", ".", "--out", "o", "--max-cut", "3"], "'3' is not a share"),
         (["advise", "--events", ".", "--out", "o", "--longest", "500ms"], "'500ms' is less than 1s"),
         (["audit", "--events", ".", "--out", "o", "--grace", "5"], "'5' is not a duration such as 250ms"),

@@ -24,7 +24,7 @@ DEFAULT_TIMEOUT_NS = 75 * SECOND_NS
 def add(command: AddCommand) -> None:
     """Declare `advise`."""
     sub = command("advise", _advise, "Which timeout, tick and wheel size this traffic wants, as a reaper.toml.")
-    add_inputs(sub, required=False)
+    add_inputs(sub, required=False, client=False)
     sub.add_argument(
         "--logs", type=place, nargs="+", default=[], metavar="FILE", help="access logs instead of journals"
     )
@@ -102,10 +102,12 @@ def _advise(arguments: argparse.Namespace, progress: Progress) -> int:
         raise Fault("--recompute is for --events: access logs say nothing else")
     if arguments.logs and not arguments.format:
         raise Fault("--logs needs --format, one of: see --help")
+    if arguments.format and not arguments.logs:
+        raise Fault("--format is for --logs: journals have one format")
     if arguments.timeout and not arguments.logs:
         raise Fault("--timeout is for --logs: a journal's rows say which timeout was in force")
-    if arguments.logs and (arguments.since or arguments.until or arguments.expect):
-        raise Fault("--from, --to and --expect are for --events: access logs are read as they are")
+    if arguments.logs and (arguments.since or arguments.until or arguments.expect or arguments.no_checksums):
+        raise Fault("--from, --to, --expect and --no-checksums are for --events: access logs are read as they are")
     with asking("advise", arguments, progress, brief=little(named(arguments))) as spark:
         from .run import as_text
 

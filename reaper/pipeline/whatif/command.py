@@ -16,7 +16,7 @@ from .settings import CannotTell, Rule, Setting, duration, parse, share, whole
 def add(command: AddCommand) -> None:
     """Declare `what-if`."""
     sub: Parser = command("what-if", _what_if, "Replay a journal under other settings, and say how well each is known.")
-    add_inputs(sub)
+    add_inputs(sub, client=False)
     sub.add_argument(
         "--set", nargs="+", action="append", default=[], metavar="KEY=VALUE", dest="sets",
         help="one row: timeout=20s, timeout.LISTENER=20s, timeout.LISTENER@75s=60s (only where 75s was in force), "
