@@ -32,6 +32,9 @@ from reaper.pipeline import cli
 from reaper.pipeline.session import NoSpark, java, keeper, standing
 from reaper.pipeline.session.standing import ELSEWHERE, Standing, born, found, load, locked, release, save
 
+BOUND_S = 30.0
+"""After so long a session that should have ended by itself has not."""
+
 
 @pytest.fixture
 def where(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -154,7 +157,8 @@ def test_a_session_does_not_end_while_a_command_uses_it(where: Path, mine: Stand
         staying.join(3 * keeper.LOOK_S)
         assert staying.is_alive()
         assert load(where) == mine
-    staying.join()
+    staying.join(BOUND_S)
+    assert not staying.is_alive()
     assert load(where) is None
     assert "it ends" in capsys.readouterr().out
 
@@ -222,9 +226,14 @@ def test_a_session_whose_spark_has_ended_ends(
     where: Path, mine: Standing, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     monkeypatch.setattr(keeper, "PULSE_S", 0.0)
+    told = threading.Event()
+    bound = threading.Timer(BOUND_S, told.set)
+    bound.start()
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
-        keeper._stay(where, replace(mine, port=closed.getsockname()[1]), threading.Event())
+        keeper._stay(where, replace(mine, port=closed.getsockname()[1]), told)
+    bound.cancel()
+    assert not told.is_set()
     assert "Spark has ended" in capsys.readouterr().out
 
 
