@@ -286,3 +286,15 @@ def test_a_beat_is_part_of_the_plan_and_far_from_the_timeout() -> None:
     assert plan(0.01).survey()[1] != plan(0.0).survey()[1] == plan_of("drip", 5, seed=1).survey()[1]
     with pytest.raises(BadArgument, match=r"--beat 11ms is too long for a timeout of 1s: at most 10ms"):
         plan(0.011)
+    clients = [{"kind": "silent", "name": name, "timeout": name} for name in ("2T", "0.5T")]
+    with pytest.raises(BadArgument, match=r"--beat 6ms is too long for a timeout of 500ms: at most 5ms"):
+        make_plan(parse_scenario({"client": clients}, "t"), 5, LAW, 5.0, 1, 4000, 0.006)
+
+
+def test_a_plan_without_a_beat_has_the_digest_that_release_0_2_gave_it() -> None:
+    assert plan_of("silent", 5, seed=1).survey()[1].startswith("a521ad12f83aafc8")
+
+
+def test_a_share_is_never_rounded_to_nothing() -> None:
+    assert [units.share(part, 20_000) for part in (0, 1, 2, 20_000)] == ["0.00%", "0.01%", "0.01%", "100.00%"]
+    assert units.share(1, 20_001) == "under 0.01%"
