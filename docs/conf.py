@@ -47,6 +47,7 @@ NAVIGATION = {
         "docs/journal",
         "docs/pipeline",
         "docs/pipeline-live",
+        "docs/pipeline-compact",
         "docs/what-if",
         "docs/reference/index",
     ],

@@ -118,8 +118,10 @@ def _http(results: Results) -> tuple[str, str]:
         found = results.get("servers", "results", name, "bytes_per_idle_connection")
         return UNKNOWN if found is None else f"{quantity(found)} bytes"
 
+    n = results.get("servers", "size", "connections")
+    size = "" if n is None else f" ({people(n)} open; fewer bytes with more: [scale](scale.md))"
     return (
-        f"parked {of('ours-parked')}; not parked {of('ours')}",
+        f"parked {of('ours-parked')}{size}; not parked {of('ours')}",
         f"uvicorn {of('uvicorn')}; hypercorn {of('hypercorn')}",
     )
 
