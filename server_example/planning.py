@@ -11,6 +11,8 @@ import os
 import resource
 from typing import NamedTuple
 
+from reaper.config.settings import MOST_WORKERS
+
 RESERVED_DESCRIPTORS = 256
 """Of each worker's descriptors: the loop's own, the standard streams, imports, log files."""
 
@@ -49,6 +51,11 @@ def plan(workers: int | str, connections: int | None, limit: int) -> int:
     if each < 1:
         raise CannotFit(f"{limit} descriptors per process leave none for connections; raise `ulimit -n` above 300")
     needed = -(-connections // each) if connections else 1
+    if needed > MOST_WORKERS:
+        raise CannotFit(
+            f"{connections} connections need {needed} workers of {limit} descriptors each; {MOST_WORKERS} are the most, "
+            "so raise `ulimit -n`, or take fewer connections"
+        )
     if workers == "auto":
         return max(needed, len(os.sched_getaffinity(0)))
     count = int(workers)

@@ -317,7 +317,11 @@ def test_a_page_without_markers_is_refused(tmp_path: Path, capsys: pytest.Captur
     path = tmp_path / "page.md"
     path.write_text("nothing")
     assert main(["table", str(path)]) == 2
-    assert str(path) in capsys.readouterr().err
+    assert (
+        capsys.readouterr().err == f"{path}: no line {BEGIN}: expected a Markdown file with the markers of the table\n"
+    )
+    assert main(["table", str(tmp_path)]) == 2
+    assert capsys.readouterr().err.startswith(f"{tmp_path}: Is a directory: expected")
 
 
 def test_the_documentation_has_not_drifted() -> None:

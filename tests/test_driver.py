@@ -333,3 +333,12 @@ def test_many_workers_together_wake_no_oftener_to_give_signs_of_life(workers, wa
 
     assert rhythm_of(0, workers, watchdog).beat == expected
     assert len({rhythm_of(index, workers, watchdog).phase for index in range(workers)}) == workers
+
+
+def test_more_workers_than_a_server_may_have_are_refused_before_the_first_is_started():
+    from server_example.planning import CannotFit, plan
+
+    assert plan("auto", 1_000_000, 20_000) == 54
+    for workers in ("auto", 4):
+        with pytest.raises(CannotFit, match="100000000 connections need 5332 workers"):
+            plan(workers, 100_000_000, 20_000)

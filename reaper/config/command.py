@@ -158,6 +158,7 @@ def _table(parsed: argparse.Namespace) -> int:
         try:
             path.write_text(rewrite(path.read_text(encoding="utf-8")), encoding="utf-8")
         except (OSError, ValueError) as error:
-            print(f"{name}: {error}: expected a Markdown file with the markers of the table", file=sys.stderr)
+            why = error.strerror if isinstance(error, OSError) else error
+            print(f"{name}: {why}: expected a Markdown file with the markers of the table", file=sys.stderr)
             return UNUSABLE
     return GOOD

@@ -24,6 +24,9 @@ from .options import Duration, Integer, Number, Option, Section, Text, option
 DEFAULT = "default"
 """The origin of a value that was not set anywhere."""
 
+MOST_WORKERS = 1024
+"""Of one server. More on one machine are a mistake, and not one to find out about by starting them."""
+
 
 @dataclass(frozen=True, slots=True)
 class Reaper(Section):
@@ -247,7 +250,7 @@ class Server(Section):
     host: str = option("127.0.0.1", Text(), "Address to listen on.", live=False)
     port: int = option(8080, Integer(0, 65535), "Port to listen on; 0 lets the kernel choose.", live=False)
     workers: int | str = option(
-        "auto", Integer(1, 1024, word="auto"), "Worker processes that share the port.", live=False
+        "auto", Integer(1, MOST_WORKERS, word="auto"), "Worker processes that share the port.", live=False
     )
     watchdog: float = option(
         30.0,

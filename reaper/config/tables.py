@@ -37,7 +37,9 @@ def rewrite(text: str) -> str:
     Raises:
         ValueError: the markers are not there, or not in order.
     """
-    start, end = text.index(BEGIN) + len(BEGIN), text.index(END)
+    start, end = text.find(BEGIN) + len(BEGIN), text.find(END)
+    if missing := [marker for marker in (BEGIN, END) if marker not in text]:
+        raise ValueError(f"no line {missing[0]}")
     if end < start:
         raise ValueError(f"{END} comes before {BEGIN}")
     return f"{text[:start]}\n\n{markdown()}\n{text[end:]}"
