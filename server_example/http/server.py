@@ -194,7 +194,7 @@ class HttpServer:
         await self._handle(transport, kept, self._waiting.phase(kept), kept.lease)
 
     async def _handle(self, transport: Transport, kept: Kept, phase: Phase, lease: Lease | None = None) -> None:
-        parked = False
+        parked = over = False
         connection: HttpConnection | None = None
         try:
             with self.watcher.watch(transport, continues=lease) as watch:
@@ -208,16 +208,13 @@ class HttpServer:
                 connection.opened = kept.opened
                 kept.head = b""
                 self.connections[connection] = kept
-                life = trio.CancelScope()
-                self._hangups.watch(transport.fileno(), partial(self._hung_up, connection, life))
+                self._hangups.watch(transport.fileno(), partial(self._hung_up, connection, watch))
                 if self.draining or kept.too_old:
                     policy.retire("drain" if self.draining else TOO_OLD, now)
                 try:
-                    with life:
-                        if isinstance(transport, TlsTransport):
-                            await transport.shake_hands()
-                        await connection.run()
-                    self.counters.lost += life.cancelled_caught
+                    if isinstance(transport, TlsTransport):
+                        await transport.shake_hands()
+                    await connection.run()
                 except (trio.BrokenResourceError, trio.ClosedResourceError):
                     self.counters.lost += 1
                 except Silent:
@@ -225,6 +222,9 @@ class HttpServer:
                     self._waiting.park(connection, kept, watch.lease)
                     parked = True
                 watch.hung_up = transport.hung_up
+                over = True
+            if watch.hung_up and not over:
+                self.counters.lost += 1
             if watch.reaped:
                 await self._farewell(connection, watch.reason or "")
         except Exception:
@@ -244,7 +244,7 @@ class HttpServer:
             if not self.connections:
                 self._empty.set()
 
-    def _hung_up(self, connection: HttpConnection, life: trio.CancelScope, gone: bool) -> None:
+    def _hung_up(self, connection: HttpConnection, watch: reaper.trio.Connection, gone: bool) -> None:
         """The peer has shut its side, and may still want its answer; or it is gone, and wants nothing."""
         transport, policy = connection.transport, connection.policy
         if not gone:
@@ -253,7 +253,7 @@ class HttpServer:
                 connection.nudge()
         elif not transport.shut:  # otherwise both sides have, and there is nothing more to it
             transport.hung_up = True
-            life.cancel(reason="the peer has gone")
+            watch.hang_up()
 
     async def _farewell(self, connection: HttpConnection, reason: str) -> None:
         """Answer 408 where a request had begun. Not for long: the peer has had its time."""
