@@ -157,6 +157,13 @@ def retimed_to_five_seconds_and_silent(ours: Journal) -> ConnectionLog:
     return log
 
 
+def retimed_at_the_instant_of_a_row(ours: Journal) -> ConnectionLog:
+    log = opened(ours, LATER)
+    log.averted(LATER + 1)
+    log.timeout_ms = 3_600_000  # a nanosecond after the latest activity, as the row before
+    return log
+
+
 def switched_off_and_silent(ours: Journal) -> ConnectionLog:
     log = opened(ours, LATER)
     log.timeout_ms = 0
@@ -195,6 +202,7 @@ EXPECTED: dict[Trap, str] = {
     retimed_to_five_seconds: "lost",
     retimed_to_an_hour_and_silent: "open_at_end",
     retimed_to_five_seconds_and_silent: "lost",
+    retimed_at_the_instant_of_a_row: "open_at_end",
     switched_off_and_silent: "open_at_end",
     switched_off: "open_at_end",
     reap_that_says_nothing: "unknown",
@@ -230,7 +238,7 @@ def test_each_trap_gets_its_verdict(found: tuple[dict[str, str], dict[str, Any]]
 def test_every_row_that_was_read_is_accounted_for(found: tuple[dict[str, str], dict[str, Any]]) -> None:
     summary = found[1]
     assert sum(summary["verdicts"].values()) == summary["connections"] == len(EXPECTED)
-    changes_of_a_timeout = 8  # one a change, but none for a reap that has none
+    changes_of_a_timeout = 9  # one a change, but none for a reap that has none
     assert summary["rows_of_writers"] == 2 + 6 + changes_of_a_timeout
     assert summary["rows_read"] == summary["rows"] + summary["rows_of_writers"]
     assert f"{summary['rows_read']:,} rows read" in as_text(summary)
