@@ -232,18 +232,20 @@ def test_bad_arguments_are_named_in_one_line(arguments: list[str], words: str) -
 
 
 def test_what_an_exchange_costs_is_what_a_run_without_any_does_not_use(monkeypatch: pytest.MonkeyPatch) -> None:
-    resting, seconds = 0.25, 20.0  # of a processor; of each part
+    resting = 0.25  # of a processor
 
     def run(connections: int, processes: int, mix: str, beat: float = 0.0) -> exchange.Used:
-        each = 0.0 if "chatty" not in mix else 1e-4 if beat else 4e-4
-        speaking = each * connections / 2 / exchange.MEAN_GAP * seconds
-        closing = resting * seconds + connections * 3e-5
-        both = (connections * 1e-4,) * 2, (resting * seconds + speaking,) * 2, (closing,) * 2
-        return exchange.Used(*both, held=seconds, closed=seconds)
+        speaks = "chatty" in mix
+        each = 0.0 if not speaks else 1e-4 if beat else 4e-4
+        held, closed = (24.0 if speaks else 20.0), 12.0
+        speaking = each * connections / 2 / exchange.MEAN_GAP * held
+        server = connections * 1e-4, resting * held + speaking, resting * closed + connections * 3e-5
+        opening, holding, closing = ((used, 2 * used) for used in server)  # the clients use twice of everything
+        return exchange.Used(opening, holding, closing, held, closed)
 
     monkeypatch.setattr(exchange, "run", run)
     found = exchange.measure(1000, 10)
     expected = {"connect": 1e-4, "exchange": 4e-4, "exchange, together": 1e-4, "close": 3e-5, "resting": 0.025}
     assert list(found) == list(expected)
     for name, value in expected.items():
-        assert found[name] == pytest.approx({"server": value, "clients": value})
+        assert found[name] == pytest.approx({"server": value, "clients": 2 * value})
