@@ -19,6 +19,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from reaper.config.flags import Parser
+from reaper.pipeline.arguments import Fault, positive_ns, room
+
 from .serving import ROOT, DidNotStart, example, serving
 
 PIPELINE = [sys.executable, "-m", "reaper.pipeline"]
@@ -48,17 +51,36 @@ def spark_starting() -> Iterator[tuple[subprocess.Popen[bytes], dict[str, str]]]
             subprocess.run(stop, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL, check=False)
 
 
+def _count(text: str) -> int:
+    if not text.isdecimal() or not int(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
+    return int(text)
+
+
+def _duration(text: str) -> str:
+    positive_ns(text)  # what the server and the load generator would refuse, once Spark is starting
+    return text
+
+
 def main() -> int:
     """Run the demo."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--connections", type=int, default=2000, metavar="N", help="default 2000")
-    parser.add_argument("--timeout", default="5s", metavar="DURATION", help="idle timeout; default 5s")
-    parser.add_argument("--connect-rate", default="2000", metavar="N", help="connections per second; default 2000")
-    parser.add_argument("--duration", default="20s", metavar="DURATION", help="of the load; default 20s")
+    parser = Parser(prog="pipeline_demo", description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--connections", type=_count, default=2000, metavar="N", help="default 2000")
+    parser.add_argument("--timeout", type=_duration, default="5s", metavar="DURATION", help="idle timeout; default 5s")
+    parser.add_argument(
+        "--connect-rate", type=_count, default=2000, metavar="N", help="connections per second; default 2000"
+    )
+    parser.add_argument(
+        "--duration", type=_duration, default="20s", metavar="DURATION", help="of the load; default 20s"
+    )
     parser.add_argument(
         "--out", type=Path, default=ROOT / "out" / "pipeline", metavar="DIR", help="default out/pipeline"
     )
     options = parser.parse_args()
+    try:
+        room(options.out)
+    except Fault as error:
+        parser.error(str(error))
     began = time.monotonic()
     out: Path = options.out
     events, client = out / "server-journal", out / "client-journal"
@@ -72,7 +94,7 @@ def main() -> int:
             print(f"server: {server.said()}", end="", flush=True)
             run = [sys.executable, "-m", "loadgen", "run", "--target", server.target]
             load = ["--connections", str(options.connections), "--timeout", options.timeout, "--tick", "1s"]
-            load += ["--connect-rate", options.connect_rate]
+            load += ["--connect-rate", str(options.connect_rate)]
             mix = ["--mix", "silent=50,chatty=40,drip=10", "--duration", options.duration]
             kept = ["--report", str(out / "loadgen.json"), "--journal", str(client)]
             loaded = subprocess.run([*run, *load, *mix, *kept], cwd=ROOT, check=False).returncode

@@ -53,8 +53,8 @@ def plan(workers: int | str, connections: int | None, limit: int) -> int:
     needed = -(-connections // each) if connections else 1
     if needed > MOST_WORKERS:
         raise CannotFit(
-            f"{connections} connections need {needed} workers of {limit} descriptors each; {MOST_WORKERS} are the most, "
-            "so raise `ulimit -n`, or take fewer connections"
+            f"{connections} connections need {needed} workers of {limit} descriptors each, and {MOST_WORKERS} are the "
+            "most: raise `ulimit -n`, or take fewer connections"
         )
     if workers == "auto":
         return max(needed, len(os.sched_getaffinity(0)))

@@ -202,3 +202,30 @@ def test_a_run_without_a_report_does_not_show_that_of_the_run_before(
     out = capsys.readouterr().out
     assert "report:" not in out
     assert max(map(len, out.splitlines())) < 80
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (["--connections", "0"], "'0' is not a whole number of at least 1"),
+        (["--timeout", "5x"], "'5x' is not a duration"),
+        (["--duration", "0s"], "'0s' is not longer than 0s"),
+        (["--out", __file__], f"{__file__} is not a directory"),
+    ],
+)
+def test_the_pipeline_demo_refuses_in_one_line_and_deletes_nothing(
+    given: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("pyarrow")
+    from scripts import pipeline_demo
+
+    kept = tmp_path / "server-journal"
+    kept.mkdir()
+    monkeypatch.setattr("sys.argv", ["pipeline_demo", "--out", str(tmp_path), *given])
+    monkeypatch.setattr(subprocess, "Popen", None)  # nothing is started
+    with pytest.raises(SystemExit) as ended:
+        pipeline_demo.main()
+    told = capsys.readouterr().err
+    assert (ended.value.code, told.count("\n")) == (2, 1)
+    assert said in told
+    assert kept.is_dir()

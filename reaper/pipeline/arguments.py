@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -91,6 +92,21 @@ def require(wanted: Sequence[Place]) -> None:
             hadoop.knock(where)
         elif not where.exists():
             raise Fault(f"no such file or directory: {where}")
+
+
+def room(out: Place) -> None:
+    """Before Spark is started: *out* is a directory of this machine, or can be made. Elsewhere it is found out later.
+
+    Raises:
+        Fault: it cannot.
+    """
+    if isinstance(out, Remote):
+        return
+    there = next(path for path in (out, *out.absolute().parents) if path.exists())
+    if not there.is_dir():
+        raise Fault(f"--out {out}: {there} is not a directory")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise Fault(f"--out {out}: no permission to write in {there}")
 
 
 def named(arguments: argparse.Namespace) -> list[Place]:

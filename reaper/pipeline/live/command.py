@@ -6,7 +6,7 @@ import argparse
 from functools import partial
 
 from ...config.running import stoppable
-from ..arguments import AddCommand, Fault, Progress, duration_ns, here, place, require, show
+from ..arguments import AddCommand, Fault, Progress, duration_ns, here, place, require, room, show
 from ..read.expected import add_expected
 from ..session import open_session
 
@@ -57,6 +57,7 @@ def _live(arguments: argparse.Namespace, progress: Progress) -> int:
     out = here(arguments.out, "live")
     directories = [here(directory, "live") for directory in arguments.events]
     require(directories)
+    room(out)
     for directory in directories:
         if not directory.is_dir():
             raise Fault(f"--events {directory} is a file; live follows directories")

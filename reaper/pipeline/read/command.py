@@ -8,7 +8,20 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from ...config.flags import Parser
-from ..arguments import DAY_NS, AddCommand, Fault, Progress, duration_ns, named, place, reach, remotes, require, show
+from ..arguments import (
+    DAY_NS,
+    AddCommand,
+    Fault,
+    Progress,
+    duration_ns,
+    named,
+    place,
+    reach,
+    remotes,
+    require,
+    room,
+    show,
+)
 from ..hadoop import Remote
 from ..session import expect, open_session
 from .expected import add_expected, as_list, line, silent
@@ -66,10 +79,11 @@ def asking(
     Args:
         brief: Whether there is little to read, see `session.little`.
     Raises:
-        Fault, OSError: an input is not there. Spark was not started for it.
+        Fault, OSError: an input is not there, or nothing can be written to `--out`. Spark was not started for it.
         NoSpark: see `open_session`.
     """
     require(named(arguments))
+    room(arguments.out)
     progress("starting Spark")
     connect = not remotes(arguments)
     with open_session(name, arguments.master, rows=None, connect=connect, brief=brief, note=progress) as spark:

@@ -42,11 +42,11 @@ def _what_if(arguments: argparse.Namespace, progress: Progress) -> int:
 
     try:
         base, variants = _settings(arguments)
+        seed = whole(arguments.seed, "--seed", 0)
         with asking("what-if", arguments, progress, brief=little(named(arguments))) as spark:
             from .run import what_if
 
             server, _ = read_inputs(spark, arguments, progress)
-            seed = whole(arguments.seed, "--seed", 0)
             result = what_if(spark, server, base, variants, arguments.sets, seed=seed, progress=progress)
             text = as_text(result.summary)
             arguments.out.mkdir(parents=True, exist_ok=True)
