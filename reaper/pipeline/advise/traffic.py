@@ -50,59 +50,79 @@ def histogram(rows: DataFrame) -> dict[int, dict[float, tuple[int, int]]]:
     return result
 
 
-def lives_of_journal(spark: SparkSession, events: DataFrame, inputs: Inputs, candidates: list[float]) -> DataFrame:
-    """Grain: one row per connection; ends[i] is its end under candidate i. opened is null where the log lacks it."""
-    ended, reaped = f"({IS_END})", f"code = {REAP}"
-    grouped = (
-        coded(events)
-        .groupBy("conn")
-        .agg(
-            F.count(F.lit(1)).alias("rows"),
-            filtered("min(t)", f"code = {OPEN}").alias("opened"),
-            F.max(F.xxhash64("listener")).alias("listener_hash"),
-            filtered("max(idle_ns)", f"code = {ACTIVITY}").alias("longest"),
-            filtered("min(t)", ended).alias("ended"),
-            filtered("min(t - idle_ns)", reaped).alias("reaped_after"),
-            (filtered("max(n)", ended) - filtered("count(1)", f"code = {ACTIVITY}")).alias("short"),
-            filtered("max(1)", reaped).alias("reaped"),
-            *(filtered("min(t - idle_ns)", f"idle_ns > {_ns(c)}").alias(f"cut_{i}") for i, c in enumerate(candidates)),
-        )
-    )
+@dataclass(frozen=True, slots=True)
+class Lives:
+    """Connections, asked twice, for the bins of time are known only once all have been seen. Computed each time rather
+    than kept: keeping them cost more, and memory.
+    """
+
+    whole: DataFrame
+    """Grain: one row per connection; listener_hash, opened (null where the log lacks it), ended, rows, longest, short,
+    reaped."""
+    ends: DataFrame
+    """Grain: one row per connection that opened; listener_hash, opened, offset_ns, ends. ends[i] is its end under
+    candidate i; it and opened are on the writer's clock, which + offset_ns is that of `whole`."""
+
+
+def lives_of_journal(spark: SparkSession, events: DataFrame, inputs: Inputs, candidates: list[float]) -> Lives:
+    """The connections of a journal."""
+    is_open, is_activity, is_reap = f"code = {OPEN}", f"code = {ACTIVITY}", f"code = {REAP}"
+    rows = coded(events)
     runs = runs_frame(spark, inputs.runs, Timeline.of(inputs.runs), 1)
-    placed = with_run(grouped, runs)
-    ends = [
-        F.coalesce(F.coalesce(f"cut_{i}", "reaped_after") + F.lit(_ns(c)), "ended", "log_end_ns") + F.col("offset_ns")
+    always = [
+        filtered("max(xxhash64(listener))", is_open).alias("listener_hash"),
+        filtered("min(t)", is_open).alias("opened"),
+        filtered("min(t)", IS_END).alias("ended"),
+    ]
+    whole = rows.groupBy("conn").agg(
+        *always,
+        F.count(F.lit(1)).alias("rows"),
+        filtered("max(idle_ns)", is_activity).alias("longest"),
+        (filtered("max(n)", IS_END) - filtered("count(1)", is_activity)).alias("short"),
+        filtered("max(1)", is_reap).alias("reaped"),
+    )
+    # Activity after less silence than any candidate ends nothing: in full mode that is a good part of the rows.
+    telling = rows.where((F.col("code") != ACTIVITY) | (F.col("idle_ns") > _ns(min(candidates))))
+    ends = telling.groupBy("conn").agg(
+        *always,
+        filtered("min(t - idle_ns)", is_reap).alias("reaped_after"),
+        *(filtered("min(t - idle_ns)", f"idle_ns > {_ns(c)}").alias(f"cut_{i}") for i, c in enumerate(candidates)),
+    )
+    each = [
+        F.coalesce(F.coalesce(f"cut_{i}", "reaped_after") + F.lit(_ns(c)), "ended", "log_end_ns")
         for i, c in enumerate(candidates)
     ]
-    return placed.select(
-        "listener_hash",
-        (F.col("opened") + F.col("offset_ns")).alias("opened"),
-        (F.coalesce("ended", "log_end_ns") + F.col("offset_ns")).alias("ended"),
-        "rows",
-        "longest",
-        "short",
-        "reaped",
-        F.array(*ends).alias("ends"),
+    return Lives(
+        with_run(whole, runs).select(
+            "listener_hash",
+            (F.col("opened") + F.col("offset_ns")).alias("opened"),
+            (F.coalesce("ended", "log_end_ns") + F.col("offset_ns")).alias("ended"),
+            "rows",
+            "longest",
+            "short",
+            "reaped",
+        ),
+        with_run(ends.where(F.col("opened").isNotNull()), runs).select(
+            "listener_hash", "opened", "offset_ns", F.array(*each).alias("ends")
+        ),
     )
 
 
-def lives_of_requests(gaps: DataFrame, candidates: list[float]) -> DataFrame:
+def lives_of_requests(gaps: DataFrame, candidates: list[float]) -> Lives:
     """The same for access logs: a connection begins with the end of its first request."""
     end = F.col("at_ns") + F.col("idle_ns")
     cuts = [F.min(F.when(F.col("idle_ns") > _ns(c), F.col("at_ns") + F.lit(_ns(c)))) for c in candidates]
-    return (
-        gaps.groupBy("key", F.xxhash64("listener").alias("listener_hash"))
-        .agg(
-            F.min("at_ns").alias("opened"),
-            F.max(end).alias("ended"),
-            F.count(F.lit(1)).alias("rows"),
-            F.max(F.when(F.col("returned"), F.col("idle_ns"))).alias("longest"),
-            F.lit(0).cast("long").alias("short"),
-            F.lit(0).alias("reaped"),
-            F.array(*(F.coalesce(cut, F.max(end)) for cut in cuts)).alias("ends"),
-        )
-        .drop("key")
+    lives = gaps.groupBy("key", F.xxhash64("listener").alias("listener_hash")).agg(
+        F.min("at_ns").alias("opened"),
+        F.max(end).alias("ended"),
+        F.count(F.lit(1)).alias("rows"),
+        F.max(F.when(F.col("returned"), F.col("idle_ns"))).alias("longest"),
+        F.lit(0).cast("long").alias("short"),
+        F.lit(0).alias("reaped"),
+        F.lit(0).cast("long").alias("offset_ns"),
+        F.array(*(F.coalesce(cut, F.max(end)) for cut in cuts)).alias("ends"),
     )
+    return Lives(lives, lives)
 
 
 @dataclass(slots=True)
@@ -118,14 +138,20 @@ class Traffic:
     """Connections that began before the log: in none of the figures."""
 
 
-def connections(lives: DataFrame, candidates: list[float]) -> Traffic:
+def connections(lives: Lives, candidates: list[float]) -> Traffic:
     """Count *lives* under every candidate."""
     begun = F.col("opened").isNotNull()
 
     def of(column: Column) -> Column:
         return F.when(begun, column)
 
-    head = lives.groupBy("listener_hash").agg(
+    # How many candidates the longest silence that ended had outlasted. No sum: Spark checks each addition, and slowly.
+    outlasted = reduce(
+        lambda found, i: found.when(F.col("longest") > _ns(candidates[i]), i + 1),
+        reversed(range(len(candidates))),
+        F.when(F.col("longest").isNull(), 0),
+    ).otherwise(0)
+    head = lives.whole.groupBy("listener_hash", outlasted.alias("outlasted")).agg(
         F.count("opened").alias("connections"),
         F.sum("rows").alias("rows"),
         F.count(F.when(~begun, 1)).alias("headless"),
@@ -142,12 +168,13 @@ def connections(lives: DataFrame, candidates: list[float]) -> Traffic:
     begin, end = min(row.begin for row in rows), max(row.end for row in rows)
     width = max((end - begin) // BINS, 1_000_000)
     last = (end - begin) // width
-    counts = _counts(lives.where(begun), candidates, begin, width, last + 1)
-    for row in rows:
-        series = [counts.get((row.listener_hash, i), {}) for i in range(len(candidates) + 2)]
-        opened, outlasted = series[-2], series[-1]
+    counts = _counts(lives.ends, candidates, begin, width, last + 1)
+    for listener in {row.listener_hash for row in rows}:
+        mine = [row for row in rows if row.listener_hash == listener]
+        series = [counts.get((listener, i), {}) for i in range(len(candidates) + 1)]
+        opened = series[-1]
         peaks, means = [], []
-        for ended in series[: len(candidates)]:
+        for ended in series[:-1]:
             level = peak = area = 0
             for at in range(last + 1):
                 level += opened.get(at, 0)
@@ -156,11 +183,9 @@ def connections(lives: DataFrame, candidates: list[float]) -> Traffic:
                 level -= ended.get(at, 0)
             peaks.append(peak)
             means.append(area * width / max(end - begin, width))
-        counted.listeners[row.listener_hash] = {
-            "connections": row.connections,
-            "reaps": row.reaps,
-            "short": row.short,
-            "cut": [sum(n for most, n in outlasted.items() if most > i) for i in range(len(candidates))],
+        counted.listeners[listener] = {
+            **{key: sum(row[key] for row in mine) for key in ("connections", "reaps", "short")},
+            "cut": [sum(row.connections for row in mine if row.outlasted > i) for i in range(len(candidates))],
             "peak": peaks,
             "mean": means,
         }
@@ -169,36 +194,34 @@ def connections(lives: DataFrame, candidates: list[float]) -> Traffic:
 
 
 def _counts(
-    lives: DataFrame, candidates: list[float], begin: int, width: int, beyond: int
+    ends: DataFrame, candidates: list[float], begin: int, width: int, beyond: int
 ) -> dict[tuple[int, int], dict[int, int]]:
-    """(listener_hash, i) -> bin -> connections. i: a candidate, whose ends are counted; then openings; then how many
-    candidates the longest silence that ended had outlasted. Bins from *beyond* on are one.
+    """(listener_hash, i) -> bin -> connections. i: a candidate, whose ends are counted; then openings. Bins from
+    *beyond* on are one.
 
     Where all candidates end a connection in one bin, as they do most of them, that is one row to count and not one a
     candidate.
-
-    Computed from the connections a second time rather than kept from the first: keeping them cost more, and memory.
     """
+    opened, alike = range(len(candidates), len(candidates) + 2)
+    bits = alike.bit_length()
+    since = F.lit(begin) - F.col("offset_ns")
 
     def place(instant: Column) -> Column:
-        return F.least(F.floor((instant - begin) / width), F.lit(beyond))
-
-    outlasted = reduce(Column.__add__, ((F.col("longest") > _ns(c)).cast("long") for c in candidates))
-    opened, longest, alike = range(len(candidates), len(candidates) + 3)
-    many = alike + 1
+        return F.least(F.floor((instant - F.col("since")) / width), F.lit(beyond))
 
     def key(i: int | Column, at: Column) -> Column:
-        return at * F.lit(many) + i
+        # Bits, for a product and a sum would be checked.
+        return F.shiftleft(at, bits).bitwiseOR(i)
 
-    always = [key(opened, place(F.col("opened"))), key(longest, F.coalesce(outlasted, F.lit(0)))]
     first, last = place(F.array_min("ends")), place(F.array_max("ends"))
     # A function over the array: twenty places written out are a method that Java, for its length, never compiles.
     each = F.transform("ends", lambda end, i: key(i, place(end)))
-    keys = F.when(first == last, F.array(*always, key(alike, last))).otherwise(F.concat(F.array(*always), each))
-    found = lives.select("listener_hash", F.explode(keys).alias("key")).groupBy("listener_hash", "key").count()
+    begun = key(opened, place(F.col("opened")))
+    keys = F.when(first == last, F.array(begun, key(alike, last))).otherwise(F.concat(F.array(begun), each))
+    placed = ends.withColumn("since", since).select("listener_hash", F.explode(keys).alias("key"))
     result: dict[tuple[int, int], dict[int, int]] = {}
-    for row in found.collect():
-        at, i = divmod(row.key, many)
+    for row in placed.groupBy("listener_hash", "key").count().collect():
+        at, i = row.key >> bits, row.key & (1 << bits) - 1
         for series in range(len(candidates)) if i == alike else (i,):
             bins = result.setdefault((row.listener_hash, series), {})
             bins[at] = bins.get(at, 0) + row["count"]
