@@ -56,6 +56,12 @@ def test_a_request_that_wakes_its_connection_costs_a_third_more_than_one_with_a_
     assert calls(counts[HTTP_PARKED]) <= 1.9 * calls(counts[HTTP])
 
 
+def test_an_http_exchange_makes_no_more_calls_while_its_task_lingers_and_nine_when_its_connection_is_parked() -> None:
+    plain, lingering, parked = (calls({"calls": exchanges.calls(kind, CONNECTIONS, ROUNDS)}) for kind in exchanges.HTTP)
+    assert lingering <= 1.1 * plain <= 5.5  # one more call would be 6
+    assert parked <= 9.9
+
+
 def test_the_table_compares_each_with_the_first(counts: dict[str, dict[str, Any]]) -> None:
     plain, watched, *_ = exchanges.table(counts).splitlines()[1:]
     assert plain.startswith("plain ")
