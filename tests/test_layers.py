@@ -55,6 +55,7 @@ PIPELINE = {
     "whatif": COMMON | {"read", "audit", "advise", "html", "report"},
     "cli": COMMON | {"html", "read", "audit", "advise", "live", "report", "whatif"},
     "__main__": {"cli"},
+    "warm": {"cli", "session"},
 }
 """The rooms of `reaper/pipeline/` likewise."""
 

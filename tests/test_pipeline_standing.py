@@ -6,12 +6,13 @@ import fcntl
 import json
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -28,7 +29,8 @@ import grpc
 from pipeline_traffic import write
 from pyspark.sql.connect.proto import base_pb2, base_pb2_grpc
 
-from reaper.pipeline import cli
+from reaper.pipeline import cli, warm
+from reaper.pipeline.read.inputs import check
 from reaper.pipeline.session import NoSpark, java, keeper, standing
 from reaper.pipeline.session.standing import ELSEWHERE, Standing, born, found, load, locked, release, save
 
@@ -173,19 +175,111 @@ def test_a_session_is_idle_from_its_latest_use_on(where: Path, mine: Standing) -
     assert load(where) == mine
 
 
+def stays(
+    where: Path, mine: Standing, *warming: str, until: Callable[[], bool] = lambda: True
+) -> list[subprocess.Popen[bytes]]:
+    """Keep the session in *where* for a few looks, and until *until*; what warmed it, if with the command *warming*."""
+    over, started = threading.Event(), []
+
+    def warm(*_: object) -> subprocess.Popen[bytes]:
+        started.append(subprocess.Popen(warming, stdin=subprocess.PIPE))
+        return started[-1]
+
+    def end() -> None:
+        latest = time.monotonic() + 60
+        while not until() and time.monotonic() < latest:
+            time.sleep(0.1)
+        time.sleep(3 * keeper.LOOK_S)
+        over.set()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(keeper, "_warm", warm)
+        threading.Thread(target=end, daemon=True).start()
+        keeper._stay(where, mine, over)
+    return started
+
+
 @pytest.mark.parametrize("used", [False, True])
-def test_a_session_warms_itself_unless_a_command_came_first(
-    where: Path, mine: Standing, monkeypatch: pytest.MonkeyPatch, used: bool
+def test_a_session_warms_itself_once_when_no_command_has_just_used_it(
+    where: Path, mine: Standing, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, used: bool
 ) -> None:
-    over, warmed = threading.Event(), []
     monkeypatch.setattr(keeper, "LEISURE_S", 0.0)
-    monkeypatch.setattr(keeper, "_warm", warmed.append)
     save(where, mine)
     with locked(where, fcntl.LOCK_SH) as lock:  # when a command last used it
         os.utime(lock.fileno(), (time.time() + 60, time.time() + 60) if used else (0, 0))
-    threading.Timer(4 * keeper.LOOK_S, over.set).start()
-    keeper._stay(where, mine, over)
-    assert warmed == ([] if used else [where])
+    warmed = tmp_path / "warmed"
+    started = stays(where, mine, "touch", str(warmed), until=lambda: used or warmed.exists())
+    assert len(started) == (0 if used else 1)
+
+
+@pytest.mark.parametrize(("command", "warm"), [("true", True), ("false", False)])
+def test_a_session_says_that_it_is_warm_once_all_was_answered(
+    where: Path, mine: Standing, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any, command: str, warm: bool
+) -> None:
+    monkeypatch.setattr(keeper, "LEISURE_S", 0.0)
+    save(where, mine)
+    found = replace(mine, warm=warm)
+    tried = tmp_path / "tried"
+    asked = ("sh", "-c", f"touch {tried}; {command}")
+    assert len(stays(where, mine, *asked, until=lambda: tried.exists() and load(where) == found)) == 1
+    assert load(where) == found
+    assert cli.main(["session", "status", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["warm"] is warm
+
+
+def test_what_warms_a_session_ends_with_it(
+    where: Path, mine: Standing, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keeper, "LEISURE_S", 0.0)
+    save(where, mine)
+    asleep = tmp_path / "asleep"
+    (warming,) = stays(where, mine, "sh", "-c", f"touch {asleep}; exec sleep 600", until=asleep.exists)
+    assert warming.returncode == -signal.SIGKILL
+
+
+def test_what_warms_a_session_ends_when_its_keeper_is_killed_and_leaves_nothing(where: Path, tmp_path: Path) -> None:
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    command = [sys.executable, "-m", "reaper.pipeline.warm", str(scratch)]
+    assert subprocess.run(command, stdin=subprocess.DEVNULL, check=False, timeout=120).returncode == 1
+    assert not scratch.exists()
+
+
+def test_nobody_is_asked_before_the_users(where: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(warm, "LEISURE_S", 0.0)
+    waiting = threading.Thread(target=warm._leisure, args=(where,), daemon=True)
+    with locked(where, fcntl.LOCK_SH) as lock:  # as a command does
+        waiting.start()
+        waiting.join(3 * warm.LOOK_S)
+        assert waiting.is_alive()
+        os.utime(lock.fileno(), (0, 0))
+    waiting.join()
+
+
+def test_every_question_of_the_warming_waits_for_its_turn_and_is_one_that_the_commands_answer(
+    where: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(warm, "_end_with_keeper", lambda _: None)
+    done: list[str] = []
+    monkeypatch.setattr(warm, "_leisure", lambda found: done.append(found.name))
+    monkeypatch.setattr(warm, "WAVES", 1)
+    checked: dict[str, Any] = {}
+
+    def main(arguments: list[str]) -> int:
+        done.append(arguments[0])
+        paths = [Path(argument) for argument in arguments if Path(argument).is_dir()]
+        checked.update((path.name, check([path])) for path in paths)
+        return 1
+
+    monkeypatch.setattr(warm.cli, "main", main)
+    assert warm.main(str(tmp_path)) == 0
+    assert done[::2] == ["session"] * (2 * warm.AUDITS + 2 * warm.OTHERS)
+    assert done[1::2][:5] == ["report", "advise", "audit", "audit", "report"]
+    assert set(checked) == {"server", "client", "crowd"}
+    assert not any(inputs.quarantined for inputs in checked.values())
+    assert sum(facts.rows for facts in checked["crowd"].files) == 1 + warm.CROWD * (warm.TOUCHES + 2)
+    monkeypatch.setattr(warm.cli, "main", lambda _: 2)
+    assert warm.main(str(tmp_path)) == 2
 
 
 class Answers(base_pb2_grpc.SparkConnectServiceServicer):

@@ -50,6 +50,7 @@ def _status(arguments: argparse.Namespace, _progress: Progress, _where: Path, th
         show(arguments, {"running": False}, "no session")
         return 1
     summary = {"running": True, **found, "age_s": time.time() - there.started, "idle_s": there.idle_s}
+    summary["warm"] = there.warm
     show(arguments, summary, _shown(there))
     return 0
 
@@ -104,4 +105,5 @@ def _stop(arguments: argparse.Namespace, _progress: Progress, where: Path, there
 
 
 def _shown(there: Standing) -> str:
-    return f"session: process {there.pid}, {there.release}; ends after {there.idle_s:g} s without a command"
+    warm = "; warm" if there.warm else ""
+    return f"session: process {there.pid}, {there.release}; ends after {there.idle_s:g} s without a command{warm}"

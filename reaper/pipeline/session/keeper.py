@@ -18,6 +18,8 @@ import sys
 import tempfile
 import threading
 import time
+from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -26,13 +28,12 @@ from uuid import uuid4
 from .java import NoSpark
 from .spark import serving
 from .standing import PATIENCE_S, Standing, born, forget, locked, release, save
-from .warm import write_journals
 
 LOOK_S = 0.5
 """How often it looks whether it is idle, or has to end."""
 
 LEISURE_S = 2.0
-"""How long a session waits for its first command before it warms itself."""
+"""How long a session was not asked when it begins to warm itself."""
 
 PULSE_S = 10.0
 """How often it makes sure that Spark still listens."""
@@ -89,46 +90,41 @@ def refuse_strangers(port: int) -> None:
 
 def _stay(where: Path, mine: Standing, over: threading.Event) -> None:
     """Return when it is time to end; no command finds the session any more then."""
-    began = used = pulse = time.time()
-    warm = False
-    while not over.wait(LOOK_S):
-        now = time.time()
-        try:
-            with locked(where, fcntl.LOCK_EX | fcntl.LOCK_NB) as lock:
-                used = max(used, os.fstat(lock.fileno()).st_mtime)
-                if not warm and now - began > LEISURE_S:
-                    warm = True
-                    if used == began:  # else a command has warmed it
-                        _warm(where)
-                if now - used > mine.idle_s:
-                    print(f"idle for {mine.idle_s:g} s: it ends", flush=True)
-                    return forget(where)
-        except BlockingIOError:
-            used = now
-        if now - pulse > PULSE_S:
-            pulse = now
-            if not mine.listens:
-                print("Spark has ended", flush=True)
-                return None
+    used = pulse = time.time()
+    with tempfile.TemporaryDirectory(prefix="reaper-warm-", ignore_cleanup_errors=True) as scratch, ExitStack() as ends:
+        warming: subprocess.Popen[bytes] | None = None
+        while not over.wait(LOOK_S):
+            now = time.time()
+            try:
+                with locked(where, fcntl.LOCK_EX | fcntl.LOCK_NB) as lock:
+                    used = max(used, os.fstat(lock.fileno()).st_mtime)
+                    if warming is None and now - used > LEISURE_S:
+                        warming = ends.enter_context(_warm(where, mine, scratch))
+                        ends.callback(warming.kill)
+                    if not mine.warm and warming is not None and warming.poll() == 0:
+                        mine = replace(mine, warm=True)
+                        save(where, mine)
+                    if now - used > mine.idle_s:
+                        print(f"idle for {mine.idle_s:g} s: it ends", flush=True)
+                        return forget(where)
+            except BlockingIOError:
+                used = now
+            if now - pulse > PULSE_S:
+                pulse = now
+                if not mine.listens:
+                    print("Spark has ended", flush=True)
+                    return None
     return None
 
 
-def _warm(where: Path) -> None:
-    """Have a command ask the session about a journal of a few rows, so that no user waits for what it then has loaded.
+def _warm(where: Path, mine: Standing, scratch: str) -> subprocess.Popen[bytes]:
+    """Have the session asked about journals of ours, so that no user waits for what it then has loaded and compiled.
 
-    In the background, and gently: it is no command's business whether that works.
+    Gently, and it is no command's business whether that works. It ends when its standard input does, with this process.
     """
-
-    def ask() -> None:
-        with tempfile.TemporaryDirectory(prefix="reaper-warm-") as scratch:
-            server, client = Path(scratch, "server"), Path(scratch, "client")
-            write_journals(server, client)
-            command = [sys.executable, "-m", "reaper.pipeline", "report", "--quiet", "--events", str(server)]
-            command += ["--client", str(client), "--out", str(Path(scratch, "out"))]
-            environment = {**os.environ, "REAPER_SESSION": str(where)}
-            subprocess.run(["nice", *command], env=environment, stdout=subprocess.DEVNULL, check=False)
-
-    threading.Thread(target=ask, name="warm", daemon=True).start()
+    environment = {**os.environ, "REAPER_SESSION": str(where), "SPARK_REMOTE": mine.url}
+    command = ["nice", sys.executable, "-m", "reaper.pipeline.warm", scratch]
+    return subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
 
 
 def _free_port() -> int:

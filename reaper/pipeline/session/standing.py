@@ -46,6 +46,8 @@ class Standing:
     """Unix time, seconds."""
     idle_s: float
     """It ends when no command has used it for so long."""
+    warm: bool = False
+    """Whether it has asked itself all that it means to, see `reaper.pipeline.warm`."""
 
     @property
     def url(self) -> str:
@@ -114,7 +116,8 @@ def load(where: Path) -> Standing | None:
         if not ours(where) or file.stat().st_uid != os.getuid():
             return None  # another user could have put a server of theirs there
         found = json.loads(file.read_text(encoding="utf-8"))
-        kinds = {"pid": int, "born": int, "port": int, "token": str, "release": str, "started": float, "idle_s": float}
+        kinds = {"pid": int, "born": int, "port": int, "token": str, "release": str}
+        kinds |= {"started": float, "idle_s": float, "warm": bool}
         return Standing(**{f.name: kinds[f.name](found[f.name]) for f in fields(Standing)})
     except (OSError, ValueError, KeyError, TypeError):
         return None
