@@ -290,6 +290,40 @@ async def test_what_comes_while_the_handler_runs_is_answered_too():
         assert await heard(theirs, 4) == b"more"
 
 
+async def test_bytes_that_a_read_left_behind_go_to_the_same_handler():
+    seen = []
+
+    async def by_the_byte(stream: ParkableStream) -> None:
+        seen.append(b"")
+        while data := await stream.receive_some(1):
+            seen[-1] += data
+
+    async with open_reaper() as r, r.parking_lot(by_the_byte, 30) as lot:
+        ours, theirs = pair()
+        lot.add(ours)
+        theirs.send(b"abc")
+        await settle()
+        assert seen == [b"abc"]
+
+
+async def test_a_handler_that_does_not_park_gets_what_comes_after_a_short_read():
+    async def waits(stream: ParkableStream) -> None:
+        stream.may_park = False
+        while data := await stream.receive_some():
+            await stream.send_all(data)
+
+    async with open_reaper() as r, r.parking_lot(waits, 30) as lot:
+        ours, theirs = pair()
+        lot.add(ours)
+        with trio.fail_after(10):
+            for data in (b"first", b"more", b"last"):
+                theirs.send(data)
+                assert await heard(theirs) == data
+        theirs.close()
+        await settle()
+        assert len(lot) == 0
+
+
 async def test_an_end_of_file_that_came_with_the_last_bytes_is_seen_by_the_same_handler():
     seen = []
 
