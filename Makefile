@@ -2,7 +2,7 @@
 #
 #   make demo [CONNECTIONS=10000]   start the server, drive it with real connections, print the verdict
 #   make test [JOBS=2]              run every test, in two processes: about ten minutes on two cores
-#   make test-quick                 the tests that need no Java and no crowd of connections: under a minute
+#   make test-quick                 the tests that need no Java and no crowd of connections: about a minute on two cores
 #   make uvicorn-demo               a FastAPI application under uvicorn twice, stock and guarded; both attacked and measured
 #   make attach-demo [CONNECTIONS=10000]
 #                                   nginx with its timeouts off, half its clients silent, guarded from outside
