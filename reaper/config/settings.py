@@ -24,8 +24,7 @@ from .options import Duration, Integer, Number, Option, Section, Text, option
 DEFAULT = "default"
 """The origin of a value that was not set anywhere."""
 
-MOST_WORKERS = 1024
-"""Of one server. More on one machine are a mistake, and not one to find out about by starting them."""
+MOST_WORKERS = 1024  # more on one machine are a mistake, and not one to find out about by starting them
 
 
 @dataclass(frozen=True, slots=True)
