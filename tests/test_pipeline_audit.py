@@ -15,7 +15,9 @@ from pipeline_traffic import MS, WALL, S, journal
 from reaper.journal import ConnectionLog, Journal
 from reaper.pipeline.audit.run import Settings, as_text, audit
 from reaper.pipeline.audit.verdicts import VERDICTS
-from reaper.pipeline.read.inputs import check
+from reaper.pipeline.read.compact import compact
+from reaper.pipeline.read.frames import read_events
+from reaper.pipeline.read.inputs import Inputs, check
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -256,3 +258,76 @@ def test_rows_that_belong_to_no_known_run_fail_the_audit(spark: Any, tmp_path: P
     assert (summary["rows_read"], summary["rows"], summary["rows_of_writers"]) == (6, 2, 1)
     assert summary["result"] == "fail"
     assert any("3 row(s) were judged by no rule" in reason for reason in summary["reasons"])
+
+
+# ---- which files are looked through ----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def looked_through(monkeypatch: pytest.MonkeyPatch) -> list[Inputs]:
+    """What audits look through for silences beyond their timeout."""
+    seen: list[Inputs] = []
+
+    def noted(spark: Any, inputs: Inputs) -> Any:
+        seen.append(inputs)
+        return read_events(spark, inputs)
+
+    monkeypatch.setattr("reaper.pipeline.audit.silences.read_events", noted)
+    return seen
+
+
+def audited(spark: Any, inputs: Inputs, out: Path) -> tuple[Any, list[Any]]:
+    """The summary, and the rows of `connections/`."""
+    result = audit(spark, inputs, None, out, Settings())
+    return result.summary, sorted(map(tuple, result.connections.collect()))
+
+
+def test_an_audit_looks_through_the_files_that_have_overdue_silences_and_no_other(
+    spark: Any, tmp_path: Path, looked_through: list[Inputs]
+) -> None:
+    for writer in (1, 2, 3, 4):
+        with journal(tmp_path / "raw" / f"{writer}", writer) as ours:
+            opened(ours, S).reap(7 * S + writer % 2 * 5 * S, 6 * S)  # of 1 and 3: 5 s late
+            log = opened(ours, LATER)
+            log.averted(LATER + 5 * S + 500 * MS)
+            log.touch(LATER + 5 * S + 500 * MS)
+            log.close_peer(LATER + 6 * S)
+    right, wrong = (check([tmp_path / "raw" / name for name in names], now_ns=WALL) for names in ("24", "1234"))
+    summary, _ = audited(spark, right, tmp_path / "out")
+    assert (summary["result"], looked_through) == ("pass", [])
+    summary, rows = audited(spark, wrong, tmp_path / "out")
+    assert (summary["verdicts"]["late"], summary["verdicts"]["ok_reaped"], summary["connections"]) == (2, 2, 8)
+    (chosen,) = looked_through
+    assert [facts.writer for facts in chosen.files] == [1, 3]
+
+    tables = [tmp_path / "first", tmp_path / "second"]
+    for names, table in zip(("12", "4"), tables, strict=True):
+        compact(spark, check([tmp_path / "raw" / name for name in names], now_ns=WALL), table, 1)
+    mixed = check([*tables, tmp_path / "raw" / "3"], now_ns=WALL)
+    again, same = audited(spark, mixed, tmp_path / "out")
+    assert (again, same) == (summary, rows)
+    assert ([facts.writer for facts in looked_through[1].files], looked_through[1].tables) == ([1, 3], mixed.tables[:1])
+
+
+def test_a_final_check_in_an_earlier_file_spares_the_silence_that_ends_in_a_later_one(
+    spark: Any, tmp_path: Path
+) -> None:
+    with journal(tmp_path / "server", 1, rotate_bytes=1) as ours:
+        log = opened(ours, LATER)
+        log.averted(LATER + 5 * S + 500 * MS)
+        ours.flush()
+        log.reap(LATER + 11 * S + 200 * MS, LATER + 11 * S)
+        ours.flush()
+    inputs = check([tmp_path / "server"], now_ns=WALL)
+    assert [(facts.averted, facts.overdue_ns) for facts in inputs.files] == [(1, None), (0, 6 * S + 200 * MS)]
+    summary, _ = audited(spark, inputs, tmp_path / "out")
+    assert summary["verdicts"]["ok_reaped"] == 1
+
+
+def test_more_overdue_silences_than_the_driver_keeps_are_judged_where_they_lie(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, found: tuple[dict[str, str], dict[str, Any]]
+) -> None:
+    named = write_traps(tmp_path / "server")
+    monkeypatch.setattr("reaper.pipeline.audit.silences.MOST_ROWS", 3)
+    result = audit(spark, check([tmp_path / "server"], now_ns=WALL), None, tmp_path / "out", Settings())
+    assert {named[row.conn]: row.verdict for row in result.connections.select("conn", "verdict").collect()} == found[0]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pipeline_traffic import WALL, Clock, S, journal
 
-from reaper.journal.schema import COLUMNS
+from reaper.journal.schema import COLUMNS, connection_id
 from reaper.pipeline.cli import main
 from reaper.pipeline.read.inputs import check
-from reaper.pipeline.read.runs import Timeline
+from reaper.pipeline.read.runs import Facts, Timeline
+from reaper.pipeline.read.said import Said, overdue_files, said
 from reaper.pipeline.session import NoJava, check_java
 
 
@@ -374,3 +376,64 @@ def test_a_writer_that_was_started_again_is_not_taken_for_two(tmp_path: Path) ->
                 ours.open(S, 5000, "echo").reap(7 * S, 6 * S)
     found = check([tmp_path], now_ns=WALL)
     assert (len(found.files), len(found.runs), found.quarantined) == (2, 2, [])
+
+
+# ---- what the check keeps of the rows --------------------------------------------------------------------------------
+
+
+def test_the_check_keeps_what_a_writer_says_of_itself_and_how_overdue_the_worst_silence_is(tmp_path: Path) -> None:
+    with journal(tmp_path, 3, sequence=100) as ours:
+        ours.config(0, "tick=1s")
+        ours.stall(4 * S, 2 * S)
+        ours.stall(9 * S, S)
+        ours.stall(9 * S, S)
+        log = ours.open(S, 5000, "echo")
+        log.averted(20 * S)  # no silence ends with it
+        log.touch(7 * S)
+        log.timeout_ms = 4000
+        log.reap(12 * S, 11 * S)
+        ours.open(S, 0, "echo").close_peer(60 * S)
+        ours.open(S, 30_000, "echo").close_peer(30 * S)
+        ours.drain(61 * S)
+    (facts,) = check([tmp_path], now_ns=WALL).files
+    own = connection_id(3, 100)
+    assert facts.stalls == [[own, 4 * S, 2 * S], [own, 9 * S, S]]
+    assert (facts.drained, facts.own, facts.own_rows) == ([own], [[own, 6]], 6)
+    assert (facts.averted, facts.overdue_ns) == (1, S)
+
+
+def test_a_reap_long_after_it_was_due_is_overdue_without_a_timeout(tmp_path: Path) -> None:
+    with journal(tmp_path, 3) as ours:
+        log = ours.open(S, 0, "echo")
+        log.reap(12 * S, 5 * S)
+    (facts,) = check([tmp_path], now_ns=WALL).files
+    assert facts.overdue_ns == 7 * S
+
+
+def test_a_drain_and_a_stall_belong_to_the_run_whose_numbers_they_bear(tmp_path: Path) -> None:
+    with journal(tmp_path, 3, sequence=100) as ours:
+        ours.stall(4 * S, 2 * S)
+        ours.drain(5 * S)
+    with journal(tmp_path, 3, sequence=200) as ours:
+        ours.stall(40 * S, 2 * S)
+        ours.stall(41 * S, 2 * S)
+    found = check([tmp_path], now_ns=WALL)
+    first, second = found.runs
+    everything = said(found.files, found.runs, Timeline.UNRELATED)
+    assert everything.stalls == {0: [(2 * S, 4 * S)], 1: [(38 * S, 41 * S)]}
+    assert (everything.drained, everything.own) == ([0], 4)
+    assert said(found.files, [second], Timeline.UNRELATED) == Said({1: [(38 * S, 41 * S)]}, [], 2)
+    assert said(found.files, [first], Timeline.UNRELATED) == Said({0: [(2 * S, 4 * S)]}, [0], 2)
+
+
+def test_files_with_overdue_silences_bring_those_with_final_checks_of_the_same_writer(tmp_path: Path) -> None:
+    def facts(name: str, writer: int, overdue_ns: int | None, averted: int = 0) -> Facts:
+        (tmp_path / name).mkdir()
+        with journal(tmp_path / name, writer) as ours:
+            ours.open(S, 5000, "echo").reap(7 * S, 6 * S)
+        (found,) = check([tmp_path / name], now_ns=WALL).files
+        return replace(found, overdue_ns=overdue_ns, averted=averted)
+
+    files = [facts("a", 1, S, 1), facts("b", 1, 3 * S), facts("c", 1, S), facts("d", 2, S, 1), facts("e", 2, None, 1)]
+    assert [each.path.parent.name for each in overdue_files(files, S)] == ["a", "b"]
+    assert overdue_files(files, 3 * S) == []

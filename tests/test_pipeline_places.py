@@ -16,6 +16,7 @@ pytest.importorskip("pyarrow")
 
 import pyarrow.parquet as pq
 from pipeline_traffic import WALL, S, journal, write
+from test_pipeline_audit import write_traps
 from test_pipeline_inputs import HOSTILE, only
 
 from reaper.pipeline import cli, hadoop
@@ -278,12 +279,24 @@ def test_spark_finds_in_every_hostile_file_what_is_found_here(
             log.touch(2 * S)
             log.reap(8 * S, 8 * S)
         harm(only(directory))
-    write(tmp_path / "good", connections=20, listeners=("echo", "http"))
+    write(tmp_path / "good", connections=20, faults={"missed": 1}, listeners=("echo", "http"))
+    with journal(tmp_path / "deadline", 5) as ours:
+        ours.open(S, 0, "http").reap(12 * S, 5 * S)
+    write_traps(tmp_path / "traps")
+    pages = pq.read_table(only(tmp_path / "traps"))
+    (tmp_path / "nameless").mkdir()
+    pq.write_table(pages.replace_schema_metadata({}), tmp_path / "nameless" / "a.parquet", row_group_size=10)
     here = check([tmp_path], now_ns=WALL)
     monkeypatch.setattr(inputs_module, "SMALL_BYTES", 0)
     there = check([tmp_path], spark=spark, now_ns=WALL)
     assert len(here.quarantined) == len(HOSTILE)
     assert facts_of(there) == facts_of(here)
+    kept = {facts.path.parent.name: facts for facts in here.files}
+    assert len(kept["good"].drained) == 1
+    assert kept["deadline"].overdue_ns == 7 * S
+    assert 30 * S < (kept["good"].overdue_ns or 0) < 31 * S
+    assert len(kept["traps"].stalls) == len(kept["nameless"].stalls) == 7
+    assert kept["traps"].averted == kept["nameless"].averted == 5
 
 
 @pytest.mark.spark

@@ -7,14 +7,17 @@ holds them to it. Each is written the fastest way that was found for it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+
 from reaper.pipeline.advise.survival import LEAST_NS, width_sql
 from reaper.pipeline.read.inputs import Inputs
-from reaper.pipeline.read.runs import Timeline, as_rows
+from reaper.pipeline.read.runs import Facts, Timeline, as_rows
+from reaper.pipeline.read.said import overdue_files, said
 
 GRACE_NS = 250_000_000
 TICK_NS = 1_000_000_000
@@ -77,9 +80,37 @@ def bins(
     return heads
 
 
-def paths(inputs: Inputs) -> list[str]:
-    """The files, as the engines take them."""
-    return [str(facts.path) for facts in inputs.files]
+def paths(files: Iterable[Facts]) -> list[str]:
+    """*files*, as the engines take them."""
+    return [str(facts.path) for facts in files]
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What the check of the files has found out for an audit, as it has for Spark."""
+
+    drained: pa.Table
+    """run."""
+    stalls: pa.Table
+    """s_run, s_from, s_to."""
+    least_ns: int
+    """By how much a silence has to be overdue to be looked at."""
+    overdue: list[Facts]
+    """Files with any such; no other has to be looked through."""
+
+    @classmethod
+    def of(cls, inputs: Inputs) -> Known:
+        found = said(inputs.files, inputs.runs, Timeline.of(inputs.runs))
+        least_ns = min(run.tick_ns or TICK_NS for run in inputs.runs) + GRACE_NS
+        rows = [(run, since, to) for run, stalls in found.stalls.items() for since, to in stalls]
+        columns = list(zip(*rows, strict=True)) or [(), (), ()]
+        arrays = [pa.array(column, pa.int64()) for column in columns]
+        return cls(
+            pa.table({"run": pa.array(found.drained, pa.int64())}),
+            pa.table(arrays, names=["s_run", "s_from", "s_to"]),
+            least_ns,
+            overdue_files(inputs.files, least_ns),
+        )
 
 
 # ---- DuckDB ----------------------------------------------------------------------------------------------------------
@@ -204,23 +235,15 @@ class Duck:
 
     def audit(self, out: Path) -> Judged:
         """A row per connection to *out*, and what it sums up to."""
-        files, con = paths(self.inputs), self.con
+        con, known = self.con, Known.of(self.inputs)
+        con.register("drained", known.drained)
+        con.register("stalls", known.stalls)
+        con.execute(f"CREATE OR REPLACE TEMP VIEW coded AS {_CODED.format(files=paths(self.inputs.files))}")
+        suspects = _CODED.format(files=paths(known.overdue)) if known.overdue else "SELECT * FROM coded WHERE false"
+        least = known.least_ns
         con.execute(
-            "CREATE OR REPLACE TABLE own AS SELECT run, kind, t + offset_ns AS t, idle_ns FROM (SELECT * FROM "
-            "read_parquet(?) WHERE kind = 'drain' OR (kind = 'config' AND reason = 'stall')) e JOIN runs r "
-            "ON (conn >> 43) = r.writer AND conn BETWEEN r.first_conn AND r.last_conn",
-            [files],
-        )
-        con.execute("CREATE OR REPLACE TABLE drained AS SELECT DISTINCT run FROM own WHERE kind = 'drain'")
-        con.execute(
-            "CREATE OR REPLACE TABLE stalls AS SELECT run AS s_run, t - idle_ns AS s_from, t AS s_to FROM own "
-            "WHERE kind = 'config'"
-        )
-        least = min(run.tick_ns or TICK_NS for run in self.inputs.runs) + GRACE_NS
-        con.execute(f"CREATE OR REPLACE TEMP VIEW coded AS {_CODED.format(files=files)}")
-        con.execute(
-            "CREATE OR REPLACE TEMP TABLE rare AS SELECT conn, k, t, idle_ns, timeout_ms, due_ns FROM coded "
-            f"WHERE k = 3 OR overdue > {least} OR (k = 2 AND t - due_ns > {least})"
+            "CREATE OR REPLACE TEMP TABLE rare AS SELECT conn, k, t, idle_ns, timeout_ms, due_ns "
+            f"FROM ({suspects}) WHERE k = 3 OR overdue > {least} OR (k = 2 AND t - due_ns > {least})"
         )
         prepared = _PREPARED.format(grace=GRACE_NS, lifetimes=_LIFETIMES, silent=_SILENT.format(grace=GRACE_NS))
         con.execute(f"CREATE OR REPLACE TEMP TABLE prepared AS {prepared}")
@@ -237,7 +260,7 @@ class Duck:
 
     def advise(self) -> Counted:
         """From the silences that were logged."""
-        return self._count(f"read_parquet({paths(self.inputs)})")
+        return self._count(f"read_parquet({paths(self.inputs.files)})")
 
     def recompute(self) -> Counted:
         """From silences recomputed: t less the latest activity's t. One pass with a window, kept for both questions."""
@@ -245,12 +268,12 @@ class Duck:
             f"""CREATE OR REPLACE TEMP TABLE gaps AS
             SELECT conn, t, kind, listener, timeout_ms, n,
               CASE WHEN kind <> 'open' THEN t - lag(t) OVER (PARTITION BY conn ORDER BY t, n NULLS FIRST) END AS idle_ns
-            FROM read_parquet({paths(self.inputs)}) WHERE kind NOT IN ('drain', 'config', 'averted')"""
+            FROM read_parquet({paths(self.inputs.files)}) WHERE kind NOT IN ('drain', 'config', 'averted')"""
         )
         # An averted look is no activity, but it tells a candidate when it would have struck.
         self.con.execute(
             f"""INSERT INTO gaps SELECT conn, t, kind, listener, timeout_ms, n, idle_ns
-            FROM read_parquet({paths(self.inputs)}) WHERE kind = 'averted'"""
+            FROM read_parquet({paths(self.inputs.files)}) WHERE kind = 'averted'"""
         )
         return self._count("gaps")
 
@@ -322,10 +345,10 @@ class Bear:
     def close(self) -> None:
         """Nothing is held."""
 
-    def _events(self) -> Any:
+    def _events(self, files: list[Facts]) -> Any:
         import polars as pl
 
-        return pl.scan_parquet(paths(self.inputs), glob=False).with_columns(pl.col("kind").cast(pl.String))
+        return pl.scan_parquet(paths(files), glob=False).with_columns(pl.col("kind").cast(pl.String))
 
     def _runs(self) -> Any:
         import polars as pl
@@ -356,17 +379,10 @@ class Bear:
         is_open, is_activity, is_reap = kind == "open", kind == "activity", kind == "reap"
         is_end, retimed = kind.is_in(["reap", "close_peer", "close_app"]), kind == "config"
         overdue = pl.when(c("timeout_ms") > 0).then(c("idle_ns") - c("timeout_ms").cast(pl.Int64) * 1_000_000)
-        least = min(run.tick_ns or TICK_NS for run in self.inputs.runs) + GRACE_NS
-        events = self._events()
-        own = self._placed(
-            events.filter((kind == "drain") | ((kind == "config") & (c("reason").cast(pl.String) == "stall"))).select(
-                "conn", "kind", "t", "idle_ns"
-            )
-        ).collect()
-        drained = own.filter(kind == "drain")["run"].unique().to_list()
-        stalls = own.filter(kind == "config").select(
-            s_run="run", s_from=c("t") + c("offset_ns") - c("idle_ns"), s_to=c("t") + c("offset_ns")
-        )
+        known = Known.of(self.inputs)
+        least, drained = known.least_ns, known.drained["run"].to_pylist()
+        stalls: Any = pl.from_arrow(known.stalls)
+        events = self._events(self.inputs.files)
 
         def of(condition: Any, value: str) -> Any:
             return pl.when(condition).then(c(value))
@@ -391,7 +407,8 @@ class Bear:
         )  # fmt: skip
         timeout = pl.when(c("end_timeout_ms") > 0).then(c("end_timeout_ms").cast(pl.Int64) * 1_000_000)
         rare = (
-            events.with_columns(overdue=overdue)
+            (self._events(known.overdue) if known.overdue else events.clear())
+            .with_columns(overdue=overdue)
             .filter((kind == "averted") | (c("overdue") > least) | (is_reap & (c("t") - c("due_ns") > least)))
             .select("conn", "kind", "t", "idle_ns", "timeout_ms", "due_ns")
             .collect()
@@ -505,14 +522,14 @@ class Bear:
         """From the silences that were logged."""
         import polars as pl
 
-        return self._count(self._events().filter(~pl.col("kind").is_in(["drain", "config"])))
+        return self._count(self._events(self.inputs.files).filter(~pl.col("kind").is_in(["drain", "config"])))
 
     def recompute(self) -> Counted:
         """From silences recomputed: t less the latest activity's t."""
         import polars as pl
 
         kind = pl.col("kind")
-        events = self._events().filter(~kind.is_in(["drain", "config"]))
+        events = self._events(self.inputs.files).filter(~kind.is_in(["drain", "config"]))
         columns = ("conn", "t", "kind", "listener", "timeout_ms", "n", "idle_ns")
         rows = events.filter(kind != "averted").select(columns).sort("conn", "t", "n", nulls_last=False).collect()
         same = pl.col("conn") == pl.col("conn").shift(1)

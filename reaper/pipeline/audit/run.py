@@ -1,7 +1,8 @@
 """The audit: was every reap right? Verdicts per connection, lateness per listener, the offenders, the clocks.
 
-Two passes of Spark: one makes a row per connection and writes it, one sums those rows up. Everything that leaves this
-module for a page or a table is small.
+Two passes of Spark: one makes a row per connection and writes it, one sums those rows up. Files with a silence beyond
+its timeout, which the check has seen, are looked through before. Everything that leaves this module for a page or a
+table is small.
 """
 
 from __future__ import annotations
@@ -19,17 +20,16 @@ from ..read.expected import as_list, line
 from ..read.frames import lifetimes, listener_names, read_events, runs_frame, with_run
 from ..read.inputs import Inputs
 from ..read.runs import Timeline
+from ..read.said import Stalls, overdue_files, said
 from ..session import NoSpark, together
 from .joined import Skew, client_view, judge_pairs, measure_skew, pair, seen
-from .silences import Stalls, excuse, rare_rows, with_silences, with_totals
+from .silences import excuse, overdue_rows, with_silences, with_totals
 from .verdicts import VERDICTS, VIOLATIONS, judge, prepare
 
 SCHEMA = "reaper-audit/1"
 QUANTILES = (0.0, 0.5, 0.9, 0.99, 0.999, 1.0)
 QUANTILE_NAMES = ("min", "p50", "p90", "p99", "p999", "max")
 OFFENDERS_PER_VERDICT = 20
-MOST_NS = 1 << 62
-"""Longer than any silence."""
 NEGLIGIBLE_SKEW_S = 0.005
 
 
@@ -74,15 +74,15 @@ def audit(
     one_clock = timeline is Timeline.ONE_CLOCK
     events = read_events(spark, server)
     ticks = [run.tick_ns or settings.tick_ns for run in server.runs]
-    progress("looking for stalls, and for silences beyond their timeout")
+    by_writers = said(server.files, server.runs, timeline)
     least = min(ticks, default=settings.tick_ns) + settings.grace_ns
-    looks = [partial(rare_rows, spark, events, server.runs, timeline, least)]
-    if client is not None:
-        c_events = read_events(spark, client)
-        looks.append(partial(rare_rows, spark, c_events, client.runs, timeline, MOST_NS))
-    rare, *c_rare = together(*looks)
-    runs = with_totals(spark, runs_frame(spark, server.runs, timeline, settings.tick_ns), rare.stalls)
-    lives = with_silences(spark, with_run(lifetimes(events), runs), rare, runs, settings.grace_ns)
+    overdue = None
+    if suspects := overdue_files(server.files, least):
+        progress(f"looking for silences beyond their timeout in {len(suspects)} of {len(server.files)} file(s)")
+        overdue = overdue_rows(spark, server, suspects, least)
+    runs = with_totals(spark, runs_frame(spark, server.runs, timeline, settings.tick_ns), by_writers.stalls)
+    lives = with_run(lifetimes(events), runs)
+    lives = with_silences(spark, lives, overdue, by_writers.stalls, runs, settings.grace_ns)
     prepared = prepare(lives, settings.grace_ns)
     c_stalls: Stalls = {}
     target = out / "connections"
@@ -90,18 +90,21 @@ def audit(
     unmatched = 0
     if client is None:
         progress("judging every connection")
-        connections = _written(judge(prepared, rare.drained), target)
+        connections = _written(judge(prepared, by_writers.drained), target)
     else:
-        c_stalls = c_rare[0].stalls
+        c_stalls = said(client.files, client.runs, timeline).stalls
         c_runs = runs_frame(spark, client.runs, timeline, settings.tick_ns)
-        view = client_view(with_run(lifetimes(c_events), c_runs))
+        view = client_view(with_run(lifetimes(read_events(spark, client)), c_runs))
         paired = pair(prepared, view)
         tolerance_ns = 1_000_000 if one_clock else settings.flight_ns
 
         def judge_by_both(skew_ns: int) -> DataFrame:
-            excused = excuse(spark, seen(paired, skew_ns), rare.stalls, c_stalls)
+            excused = excuse(spark, seen(paired, skew_ns), by_writers.stalls, c_stalls)
             both = judge_pairs(
-                judge(excused, rare.drained), skew_ns=skew_ns, flight_ns=settings.flight_ns, tolerance_ns=tolerance_ns
+                judge(excused, by_writers.drained),
+                skew_ns=skew_ns,
+                flight_ns=settings.flight_ns,
+                tolerance_ns=tolerance_ns,
             )
             return _written(both, target)
 
@@ -114,7 +117,7 @@ def audit(
         matched = connections.where(F.col("c_conn").isNotNull()).select("c_conn")
         unmatched = seen_by_client - matched.distinct().count()
     progress("summing up")
-    summary = _summarise(connections, server, client, settings, rare.own)
+    summary = _summarise(connections, server, client, settings, by_writers.own)
     summary["clock"] = {
         "timeline": timeline.value,
         "one_clock": one_clock,
@@ -129,7 +132,7 @@ def audit(
             "client_only": unmatched,
             "crossed": summary.pop("crossed"),
         }
-    stalled = [stall for side in (rare.stalls, c_stalls) for found in side.values() for stall in found]
+    stalled = [stall for side in (by_writers.stalls, c_stalls) for found in side.values() for stall in found]
     summary["stalls"] = {"count": len(stalled), "total_s": sum(to - since for since, to in stalled) / 1e9}
     summary["reasons"] = _reasons(summary)
     summary["result"] = "fail" if summary["reasons"] else "pass"

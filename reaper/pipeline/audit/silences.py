@@ -2,29 +2,25 @@
 
 The rule of this module: *an excuse belongs to one silence*. A stall excuses as much as it overlaps with that silence,
 because time in which a loop stood still is charged to no connection; a final check that found bytes unread ends the
-silence in which it was made. These rows are few: one look at the events finds them, and what writers say of themselves.
+silence in which it was made. These rows are few, and the check of the files knows which have any: no other is read.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
 
-from ...journal.schema import ACTIVITY, AVERTED, CONFIG, DRAIN, ENDS, KINDS, REAP, STALL
-from ..read.frames import OVERDUE, ns, small_frame, with_run
-from ..read.runs import Run, Timeline
-
-Intervals = list[tuple[int, int]]
-Stalls = dict[int, Intervals]
-"""run -> (from, to) of each stall of its loop, on the timeline that all runs share."""
+from ...journal.schema import ACTIVITY, AVERTED, ENDS, KINDS, REAP
+from ..read.frames import OVERDUE, ns, read_events, small_frame, with_run
+from ..read.inputs import Inputs
+from ..read.runs import Facts
+from ..read.said import Stalls, merge
 
 MOST_ROWS = 200_000
-"""Rows of a `RareRows` that are kept in the driver. Beyond, the events are looked at again where they lie."""
+"""Rows of an `Overdue` that are kept in the driver. Beyond, the events are looked at again where they lie."""
 
 NO_RUN = -1
 
@@ -36,10 +32,9 @@ RARE: T.StructType = T.StructType(
         T.StructField("idle_ns", T.LongType()),
         T.StructField("timeout_ms", T.IntegerType()),
         T.StructField("due_ns", T.LongType()),
-        T.StructField("stall", T.BooleanType()),
     ]
 )
-"""Grain: one row per event that a writer logged of itself, final check that spared, and silence beyond its timeout."""
+"""Grain: one row per final check that spared, and per silence beyond its timeout."""
 
 _STALL = T.StructType([T.StructField("s_from", T.LongType(), False), T.StructField("s_to", T.LongType(), False)])
 _STALLS = T.StructType(
@@ -70,65 +65,28 @@ ended; reaped_late: reaps too late; spared_lateness_ns: lateness of a reap that 
 counts from the silence)."""
 
 
-@dataclass(slots=True)
-class RareRows:
-    """The rows of `RARE` in some events, and what the writers say of themselves in them."""
+@dataclass(frozen=True, slots=True)
+class Overdue:
+    """The rows of `RARE` in some events."""
 
     frame: DataFrame
-    stalls: Stalls
-    """Of every run, also of those without any."""
-    drained: list[int]
-    """Runs that said that no connection of theirs is left; ascending."""
-    own: int
-    """Rows that writers logged of themselves and that belong to a run."""
     few: bool
     """They are in the driver."""
-    none: bool
-    """No silence outlasted its timeout by as much: nothing is left to judge."""
 
 
-def rare_rows(spark: SparkSession, events: DataFrame, runs: list[Run], timeline: Timeline, least_ns: int) -> RareRows:
-    """Look through *events* once. *least_ns*: silences that outlasted their timeout by no more are left out."""
-    own = F.col("code").isin(CONFIG, DRAIN)
-    overdue = F.expr(OVERDUE) > least_ns
-    after_due = (F.col("code") == REAP) & (F.col("t") - F.col("due_ns") > least_ns)
-    found = events.where(own | (F.col("code") == AVERTED) | overdue | after_due).select(
-        "conn", "code", "t", "idle_ns", "timeout_ms", "due_ns", (F.col("reason") == STALL).alias("stall")
-    )
+def overdue_rows(spark: SparkSession, inputs: Inputs, files: list[Facts], least_ns: int) -> Overdue:
+    """Look through *files*, of *inputs*, once; of compacted ones through their table.
+
+    Args:
+        least_ns: Silences that outlasted their timeout by no more are left out.
+    """
+    tables = {facts.within for facts in files}
+    events = read_events(spark, Inputs(files, tables=[table for table in inputs.tables if table.path in tables]))
+    late = (F.col("code") == REAP) & (F.col("t") - F.col("due_ns") > least_ns)
+    found = events.where((F.col("code") == AVERTED) | (F.expr(OVERDUE) > least_ns) | late).select(*RARE.names)
     table = found.limit(MOST_ROWS + 1).toArrow()
-    few, none = table.num_rows <= MOST_ROWS, False
-    if few:
-        none = not set(table["code"].to_pylist()) - {CONFIG, DRAIN, AVERTED}
-        frame = spark.createDataFrame(table, RARE)
-        mine = [row for row in table.to_pylist() if row["code"] in (CONFIG, DRAIN)]
-    else:
-        frame, mine = found, found.where(own).toArrow().to_pylist()
-    stalls: Stalls = {run.index: [] for run in runs}
-    drained: set[int] = set()
-    count = 0
-    starts = [run.first_conn for run in runs]  # ascending, as runs are
-    for row in mine:
-        at = bisect_right(starts, row["conn"]) - 1
-        if at < 0 or row["conn"] > runs[at].last_conn:
-            continue
-        run, count = runs[at], count + 1
-        if row["code"] == DRAIN:
-            drained.add(run.index)
-        elif row["stall"]:
-            to = row["t"] + timeline.offset_ns(run)
-            stalls[run.index].append((to - row["idle_ns"], to))
-    return RareRows(frame, {run: merge(found) for run, found in stalls.items()}, sorted(drained), count, few, none)
-
-
-def merge(intervals: Iterable[tuple[int, int]]) -> Intervals:
-    """*intervals* as a union: sorted, none touching another."""
-    merged: Intervals = []
-    for since, to in sorted(intervals):
-        if merged and since <= merged[-1][1]:
-            merged[-1] = (merged[-1][0], max(merged[-1][1], to))
-        else:
-            merged.append((since, to))
-    return merged
+    few = table.num_rows <= MOST_ROWS
+    return Overdue(spark.createDataFrame(table, RARE) if few else found, few)
 
 
 def with_totals(spark: SparkSession, runs: DataFrame, stalls: Stalls) -> DataFrame:
@@ -139,15 +97,15 @@ def with_totals(spark: SparkSession, runs: DataFrame, stalls: Stalls) -> DataFra
     return runs.join(F.broadcast(small_frame(spark, totals, _TOTALS)), "run")
 
 
-def judge_silences(spark: SparkSession, rare: RareRows, runs: DataFrame, grace_ns: int) -> DataFrame:
+def judge_silences(spark: SparkSession, rare: DataFrame, stalls: Stalls, runs: DataFrame, grace_ns: int) -> DataFrame:
     """One row per connection with a silence beyond its timeout and the limit, see `SILENCES`."""
     ends = [KINDS.index(kind) for kind in ENDS]
     spared = (
-        rare.frame.where(F.col("code") == AVERTED)
+        rare.where(F.col("code") == AVERTED)
         .groupBy(F.col("conn").alias("spared_conn"))
         .agg(F.collect_list("t").alias("spared_at"))
     )
-    silent = with_run(rare.frame.where(F.col("code").isin(ACTIVITY, *ends)), runs)
+    silent = with_run(rare.where(F.col("code").isin(ACTIVITY, *ends)), runs)
     silent = silent.join(spared, F.col("conn") == F.col("spared_conn"), "left").drop("spared_conn")
     since, t, reaped = F.col("t") - F.col("idle_ns"), F.col("t"), F.col("code") == REAP
     checks = F.filter("spared_at", lambda at: (at > since) & (at <= t))
@@ -161,7 +119,7 @@ def judge_silences(spark: SparkSession, rare: RareRows, runs: DataFrame, grace_n
     )
     timeout = F.when(F.col("timeout_ms") > 0, ns(F.col("timeout_ms")))
     over = F.greatest(F.col("until") - F.col("since") - timeout, F.when(reaped, t - F.col("due_ns")))
-    silent = excuse(spark, silent.withColumn("over", over), rare.stalls, {})
+    silent = excuse(spark, silent.withColumn("over", over), stalls, {})
     wrong = F.col("over") > F.col("tick_ns") + F.lit(grace_ns) + F.col("stalled_ns")
     missed = wrong & ~reaped
     return silent.groupBy("conn").agg(
@@ -174,13 +132,15 @@ def judge_silences(spark: SparkSession, rare: RareRows, runs: DataFrame, grace_n
     )
 
 
-def with_silences(spark: SparkSession, lives: DataFrame, rare: RareRows, runs: DataFrame, grace_ns: int) -> DataFrame:
+def with_silences(
+    spark: SparkSession, lives: DataFrame, overdue: Overdue | None, stalls: Stalls, runs: DataFrame, grace_ns: int
+) -> DataFrame:
     """*lives* with what `judge_silences` finds of them. Each row once."""
-    if rare.none:  # as in a journal that kept the law: no plan for what is not there
+    if overdue is None:  # as in a journal that kept the law: no plan for what is not there
         columns = {f.name: F.lit(None if f.nullable else 0).cast(f.dataType) for f in SILENCES if f.name != "conn"}
         return lives.withColumns(columns)
-    silences = judge_silences(spark, rare, runs, grace_ns)
-    if rare.few:
+    silences = judge_silences(spark, overdue.frame, stalls, runs, grace_ns)
+    if overdue.few:
         silences = F.broadcast(silences)
     joined = lives.join(
         silences.withColumnRenamed("conn", "silent_conn"), F.col("conn") == F.col("silent_conn"), "left"

@@ -13,9 +13,9 @@ from urllib.parse import unquote
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from ...journal.schema import SEQUENCE_BITS, STALL
+from ...journal.schema import CONFIG, DRAIN, KINDS, SEQUENCE_BITS, STALL
 from ..places import Place, pattern, uri
-from .rows import COUNTED, Tally
+from .rows import COUNTED, MARKS, Tally, added_up
 from .schema import EVENTS
 
 _PARTITIONS = "spark.sql.shuffle.partitions"
@@ -54,7 +54,14 @@ def _count(spark: SparkSession, known: Mapping[str, Place], checksums: bool) -> 
             F.max(column).alias(f"{name}_max"),
         ]
 
-    stall = (F.col("kind") == "config") & (F.col("reason") == STALL) & (F.coalesce("idle_ns", F.lit(-1)) < 0)
+    stall = (F.col("kind") == KINDS[CONFIG]) & (F.col("reason") == STALL)
+    marks = (
+        F.when(stall | (F.col("kind") == KINDS[DRAIN]), F.col("conn")),
+        F.when(stall, F.col("t")),
+        F.when(stall, F.col("idle_ns")),
+    )
+    timeout = F.when(F.col("timeout_ms") > 0, F.col("timeout_ms").cast("long") * F.lit(1_000_000))
+    overdue = F.greatest(F.try_subtract("idle_ns", timeout), F.try_subtract("t", "due_ns"))
     also = [F.count(name).alias(f"{name}_read") for name in ("nbytes", "peer")] if checksums else []
     counted = (
         _read(spark, list(known.values()))
@@ -63,19 +70,20 @@ def _count(spark: SparkSession, known: Mapping[str, Place], checksums: bool) -> 
             "kind",
             "listener",
             F.shiftright("conn", SEQUENCE_BITS).alias("writer"),
+            *(mark.alias(name) for name, mark in zip(MARKS, marks, strict=True)),
         )
         .agg(
             F.count(F.lit(1)).alias("count_all"),
             *(column for name in COUNTED for column in least_and_most(name)),
             F.max(F.try_add("t", "wall_offset_ns")).alias("ended_max"),
-            F.count(F.when(stall, 1)).alias("endless_sum"),
+            F.max(overdue).alias("overdue_max"),
             *also,
         )
     )
     found: dict[Place, list[Tally]] = {}
     with _few_partitions(spark):
-        rows = counted.toArrow().to_pylist()
-    for row in rows:
+        counts = counted.toArrow()
+    for row in added_up(counts, "path"):
         found.setdefault(known[_name(unquote(row["path"]))], []).append(Tally.of(row))
     return found
 

@@ -1,8 +1,9 @@
 """What the rows of one file say together, and whether each can be judged.
 
 The rule of this module: *rules are asked of counts, never of rows*. A file is counted by kind, listener and writer,
-where it lies: by Spark's executors (`look`), or in this process where it is small, or read here anyway. The rules are
-here once, whoever counted.
+where it lies: by Spark's executors (`look`), or in this process where it is small, or read here anyway. The few rows in
+which a writer reports a stall or its end are groups of their own, so that no question has to look for them again. The
+rules are here once, whoever counted.
 """
 
 from __future__ import annotations
@@ -15,7 +16,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from ...journal.schema import COLUMNS, ENDS, KINDS, OWN, SEQUENCE_BITS, STALL
+from ...journal.schema import (
+    ACTIVITY,
+    AVERTED,
+    COLUMNS,
+    CONFIG,
+    DRAIN,
+    ENDS,
+    KINDS,
+    OWN,
+    SEQUENCE_BITS,
+    STALL,
+)
 
 MOST_NS = 1 << 60
 """36 years: no instant since a boot and no silence is as long, and sums and differences of less fit 64 bits."""
@@ -24,8 +36,14 @@ MOST_UNIX_NS = 1 << 62
 
 COUNTED = ("t", "conn", "idle_ns", "timeout_ms", "due_ns", "n", "idle_sum_ns", "wall_offset_ns")
 """Columns of which values, the least and the greatest are counted."""
+BY = ("kind", "listener", "writer")
+"""What the rows of a file are counted by."""
+MARKS = ("mark_conn", "mark_t", "mark_idle")
+"""And by these, which are null but in a drain row (mark_conn) and in a stall's (conn, t and idle_ns)."""
 _NANOSECONDS = ("t", "idle_ns", "due_ns", "idle_sum_ns")
-_NEEDED = (("idle_ns", ("activity", "averted", *ENDS)), ("n", ENDS), ("idle_sum_ns", ENDS))
+_SILENT = (KINDS[ACTIVITY], *ENDS)
+"""Kinds of rows that end a silence."""
+_NEEDED = (("idle_ns", (*_SILENT, KINDS[AVERTED])), ("n", ENDS), ("idle_sum_ns", ENDS))
 
 
 class Refused(Exception):
@@ -44,12 +62,15 @@ class Tally:
     """Of each column of `COUNTED`: how many are not null, the least and the greatest."""
     ended: int | None
     """Unix time in ns of the latest row; None: no row knows it."""
-    endless: int
-    """Stalls without their length."""
+    overdue_ns: int | None
+    """How long the worst of them outlasted its timeout, or came after it was due; None: none has either."""
+    marks: tuple[tuple[int, int | None, int | None], ...]
+    """(conn, t, idle_ns) of each stall, (conn, None, None) of each drain; each once."""
 
     @classmethod
     def of(cls, row: Mapping[str, Any]) -> Tally:
-        """From a row of counts, named as pyarrow names them."""
+        """From a row of `added_up`."""
+        marks = {mark for mark in zip(*(row[name] for name in MARKS), strict=True) if mark[0] is not None}
         return cls(
             kind=row["kind"],
             listener=row["listener"],
@@ -57,7 +78,8 @@ class Tally:
             rows=row["count_all"],
             values={name: (row[f"{name}_count"], row[f"{name}_min"], row[f"{name}_max"]) for name in COUNTED},
             ended=row["ended_max"],
-            endless=row["endless_sum"] or 0,
+            overdue_ns=row["overdue_max"],
+            marks=tuple(sorted(marks, key=lambda mark: [number or 0 for number in mark])),
         )
 
 
@@ -66,7 +88,12 @@ class Seen:
     """What the rows of one file say together."""
 
     rows: int = 0
-    own_rows: int = 0
+    own: list[list[int]] = field(default_factory=list)
+    """See `Facts.own`; and so on."""
+    stalls: list[list[int]] = field(default_factory=list)
+    drained: list[int] = field(default_factory=list)
+    averted: int = 0
+    overdue_ns: int | None = None
     t_max: int = 0
     least_conn: int = 0
     last_conn: int = 0
@@ -108,11 +135,17 @@ def judge(tallies: Iterable[Tally], rows: int) -> Seen:
         for kind in needing:
             if any(tally.values[column][0] < tally.rows for tally in found if tally.kind == kind):
                 raise Refused(f"impossible row: {kind} without {column}")
-    if any(tally.endless for tally in found):
+    stalls = {(conn, t, idle) for tally in found for conn, t, idle in tally.marks if t is not None}
+    measured = sorted((conn, t, idle) for conn, t, idle in stalls if idle is not None and idle >= 0)
+    if len(measured) < len(stalls):
         raise Refused("impossible row: a stall without its length (idle_ns)")
     return Seen(
         rows=rows,
-        own_rows=sum(tally.rows for tally in found if tally.kind in OWN),
+        own=_own(found),
+        stalls=[list(stall) for stall in measured],
+        drained=sorted({conn for tally in found for conn, t, _ in tally.marks if t is None}),
+        averted=sum(tally.rows for tally in found if tally.kind == KINDS[AVERTED]),
+        overdue_ns=max((t.overdue_ns for t in found if t.kind in _SILENT and t.overdue_ns is not None), default=None),
         t_max=(ranges["t"] or (0, 0))[1],
         least_conn=least_conn,
         last_conn=last_conn,
@@ -120,6 +153,26 @@ def judge(tallies: Iterable[Tally], rows: int) -> Seen:
         listeners={tally.listener for tally in found if tally.listener is not None},
         writers={tally.writer for tally in found if tally.writer is not None},
     )
+
+
+def _own(found: list[Tally]) -> list[list[int]]:
+    own: dict[int, list[int]] = {}
+    for tally in found:
+        if tally.kind in OWN and tally.writer is not None and (least := tally.values["conn"][1]) is not None:
+            before, rows = own.get(tally.writer, (least, 0))
+            own[tally.writer] = [min(before, least), rows + tally.rows]
+    return [own[writer] for writer in sorted(own)]
+
+
+def added_up(counts: pa.Table, *by: str) -> list[dict[str, Any]]:
+    """*counts* of groups of rows, per file and kind, listener and writer: rows for `Tally.of`. *by*: names the file."""
+    keys = [*by, *BY]
+    how = {"all": "sum", "count": "sum", "min": "min", "max": "max"}
+    asked = [(name, how[end]) for name in counts.column_names if (end := name.rpartition("_")[2]) in how]
+    added = counts.group_by(keys, use_threads=False).aggregate([*asked, *((name, "list") for name in MARKS)])
+    named = [name if name in keys else name.rpartition("_")[0] for name in added.column_names]
+    rows: list[dict[str, Any]] = added.rename_columns(named).to_pylist()
+    return rows
 
 
 def _range(found: list[Tally], name: str) -> tuple[int, int] | None:
@@ -144,17 +197,20 @@ def count(file: pq.ParquetFile, checksums: bool) -> list[Tally]:
     for group in range(file.num_row_groups):
         table = file.read_row_group(group, columns=names, use_threads=False)
         if table.num_rows:
-            found += _count(table)
-    return found
+            found.append(_count(table))
+    return [Tally.of(row) for row in added_up(pa.concat_tables(found))] if found else []
 
 
-def _count(table: pa.Table) -> list[Tally]:
+def _count(table: pa.Table) -> pa.Table:
     def column(name: str) -> pa.ChunkedArray:
         return table[name] if name in table.schema.names else pa.chunked_array([pa.nulls(table.num_rows, pa.int64())])
 
     kind, reason = table["kind"].cast(pa.string()), table["reason"].cast(pa.string())
-    unmeasured = pc.less(pc.fill_null(table["idle_ns"], -1), 0)
-    stall = pc.and_(pc.equal(kind, "config"), pc.equal(pc.fill_null(reason, ""), STALL))
+    stall = pc.and_(pc.equal(kind, KINDS[CONFIG]), pc.equal(pc.fill_null(reason, ""), STALL))
+    marked = pc.or_(stall, pc.equal(kind, KINDS[DRAIN]))
+    # What does not fit 64 bits wraps: a value in it is beyond what `judge` lets pass.
+    timeout = pc.multiply(table["timeout_ms"].cast(pa.int64()), 1_000_000)
+    over = pc.if_else(pc.greater(timeout, 0), pc.subtract(table["idle_ns"], timeout), None)
     counted = pa.table(
         {
             "kind": kind,
@@ -162,11 +218,13 @@ def _count(table: pa.Table) -> list[Tally]:
             "writer": pc.shift_right(table["conn"], SEQUENCE_BITS),
             **{name: column(name) for name in COUNTED},
             "ended": pc.add(table["t"], column("wall_offset_ns")),
-            "endless": pc.and_(stall, unmeasured).cast(pa.int64()),
+            "overdue": pc.max_element_wise(over, pc.subtract(table["t"], table["due_ns"])),
+            "mark_conn": pc.if_else(marked, table["conn"], None),
+            "mark_t": pc.if_else(stall, table["t"], None),
+            "mark_idle": pc.if_else(stall, table["idle_ns"], None),
         }
     )
     asked = [(name, how) for name in COUNTED for how in ("count", "min", "max")]
-    groups = counted.group_by(["kind", "listener", "writer"], use_threads=False).aggregate(
-        [*asked, ("ended", "max"), ("endless", "sum"), ([], "count_all")]
+    return counted.group_by([*BY, *MARKS], use_threads=False).aggregate(
+        [*asked, ("ended", "max"), ("overdue", "max"), ([], "count_all")]
     )
-    return [Tally.of(row) for row in groups.to_pylist()]

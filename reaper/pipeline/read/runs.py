@@ -49,8 +49,17 @@ class Facts:
     """Of a file that does not name its run: all that wrote into it."""
     digest: str = ""
     """Of a file that does not name its run: of its footer and its counts."""
-    own_rows: int = 0
-    """Rows that the writer logged of itself, not of a connection."""
+    own: list[list[int]] = field(default_factory=list)
+    """Of each writer the least id in the rows that it logged of itself, not of a connection; and how many these are."""
+    stalls: list[list[int]] = field(default_factory=list)
+    """[conn, t, idle_ns] of each stall of a loop: it lasted idle_ns, up to t. Ascending, each once."""
+    drained: list[int] = field(default_factory=list)
+    """The ids under which writers said that no connection of theirs is left."""
+    averted: int = 0
+    """Rows of final checks that spared."""
+    overdue_ns: int | None = None
+    """By how much the worst silence outlasted its timeout, or the worst reap came after it was due, whichever is more;
+    None: there is none of either."""
     last_conn: int = 0
     """The highest connection id in it."""
     dropped_earlier: int = 0
@@ -63,6 +72,11 @@ class Facts:
     """Unix time in ns after which it has none."""
     within: Place | None = None
     """The compacted table that its rows are in now; None: they are in the file itself."""
+
+    @property
+    def own_rows(self) -> int:
+        """Rows that writers logged of themselves, not of a connection."""
+        return sum(rows for _, rows in self.own)
 
     @property
     def bounds(self) -> tuple[int, int] | None:
