@@ -66,8 +66,9 @@ up to 192 MiB of files the quick compiler is used, which took about a fifth less
 changed the time by less than a tenth: one task per file (`spark.sql.files.maxPartitionBytes`), a larger first map of
 the aggregation (`fastHashMap.capacityBit`), a table written uncompressed, with zstd, or without dictionaries. Compiling
 well ten times later (`Tier4CompileThreshold` and its like) saved an eighth, the quick compiler more.
-Not built: the first look, for stalls and overdue silences, is a pass of its own, an eighth of a warm audit. One pass
-could only leave it out if the check of the files handed on what writers say of themselves.
+Since these figures were taken the audit has lost its first look, for stalls and overdue silences: a pass of its own, an
+eighth of a warm audit. The check of the files hands on what writers say of themselves, and which files have a silence
+beyond its timeout. They alone are looked through; in these journals there is none.
 
 An advice reads every row three times: for the silences, for the first opening and the last end, from which the bins of
 time follow, and for the ends under each candidate. One reading less for the connections did not help, for what costs is
