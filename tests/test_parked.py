@@ -286,8 +286,9 @@ async def test_what_comes_while_the_handler_runs_is_answered_too():
         ours, theirs = pair()
         lot.add(ours)
         theirs.send(b"first")
-        assert await heard(theirs, 5) == b"first"
-        assert await heard(theirs, 4) == b"more"
+        with trio.fail_after(10):
+            assert await heard(theirs, 5) == b"first"
+            assert await heard(theirs, 4) == b"more"
 
 
 async def test_bytes_that_a_read_left_behind_go_to_the_same_handler():
