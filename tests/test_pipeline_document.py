@@ -12,12 +12,14 @@ pytest.importorskip("matplotlib")
 pytest.importorskip("psutil")
 
 from benchmarks.pipeline import document as pipeline_document
+from benchmarks.pipeline import run as pipeline_run
 
 SPARK = ("session", "check", "audit", "advise", "table-audit", "table-advise", "table-recompute")
 
 
 def sample(engine: str, number: int, events: int, **seconds: float) -> dict[str, Any]:
     steps = SPARK if engine == "spark" else ("session", "check", "audit", "advise", "recompute")
+    steps = SPARK[:4] if engine == "session" else steps
     s = {step: seconds.get(step.replace("-", "_"), 10.0) + number for step in steps}
     return {
         "events": events, "engine": engine, "round": number, "s": s, "peak_bytes": dict.fromkeys(steps, 3 << 30),
@@ -68,7 +70,7 @@ def test_the_pages_are_the_same_bytes_from_the_same_samples(tmp_path: Path, monk
 
 def test_what_a_small_journal_costs_is_told_with_its_goals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     told = json.loads(Path(results(tmp_path)[0]).read_text())
-    ways = {"plain": 20.0, "flags": 14.0, "archive": 8.0, "session": 2.0}
+    ways = {"plain": 20.0, "flags": 14.0, "archive": 8.0, "at once": 9.0, "left alone": 2.0}
     samples = [{"way": way, "round": 0, "s": s, "cpu_s": 2 * s} for way, s in ways.items()]
     start = {"schema": pipeline_document.START_SCHEMA, "machine": told["machine"], "events": 20_000, "load_before": 0.1}
     path = tmp_path / "pipeline-start.json"
@@ -77,6 +79,33 @@ def test_what_a_small_journal_costs_is_told_with_its_goals(tmp_path: Path, monke
     assert "| the quick compiler, the simple collector | 14 | 28 | 12 | **missed** by 17% |" in speed
     assert "| with the archive of classes | 8 | 16 | 12 | met |" in speed
     assert "| `session start` | not measured |" in speed
+    assert "| in a session, asked right after its start | 9 | 18 |  |  |" in speed
+    assert "| in a session that was left alone until then | 2 | 4 | 3 | met |" in speed
+
+
+def test_spark_in_a_session_has_rows_and_goals_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = results(tmp_path, audit=31.0)
+    told = json.loads(Path(names[0]).read_text())
+    inside = [sample("session", n, 50_000_000, audit=16.0, advise=25.0) for n in range(3)]
+    told["samples"] += [{**found, "java_peak_bytes": 5 << 30} for found in inside]
+    Path(names[0]).write_text(json.dumps(told))
+    speed = write(names, tmp_path / "docs", monkeypatch)["pipeline-speed.md"]
+    row = {line.split("|")[1].strip(): line for line in reversed(speed.splitlines()) if line.startswith("| ")}
+    assert "| 17 (16 to 18) |" in row["audit, files, in a session"]
+    assert row["audit, files, in a session"].endswith("| 1.55 (1.5 to 1.6) | 2 | met |")
+    assert row["advise, files, in a session"].endswith("| 2 | **missed** by 18% |")
+    assert row["audit, files"].endswith("| 2 | **missed** by 45% |")
+    assert row["start of the engine"].count("11 (10 to 12)") == 4
+    assert "The driver's JVM took at most 2 GiB; the goal of 4 GiB is: met." in speed
+    assert "The session's JVM took at most 5 GiB; the goal of 4 GiB is: **missed** by 25%." in speed
+
+
+def test_the_ratio_of_a_session_is_the_sessions_own() -> None:
+    samples = [sample("spark", 0, 1, audit=30.0), sample("session", 0, 1, audit=15.0), sample("duckdb", 0, 1)]
+    assert pipeline_run.ratio(samples, "session", "audit", "audit", "duckdb") == 1.5
+    assert pipeline_run.ratio(samples, "spark", "audit", "audit", "duckdb") == 3.0
+    assert pipeline_run.ratio(samples, "session", "table-recompute", "recompute", "duckdb") is None
+    assert pipeline_run.names("session,duckdb") == ["session", "duckdb"]
 
 
 def test_a_question_that_was_not_asked_keeps_its_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,9 @@
 
 Rules: every engine reads the same generated files; rounds are interleaved, each engine in a fresh process, and only
 ratios within a round are believed; answers are compared, and a difference ends the run; reading the files' facts and
-starting an engine are reported apart, for all alike. Needs room below --data: 20 bytes per event, 60 with the table.
+starting an engine are reported apart, for all alike. The engine `session` is Spark through a session that stays: a new
+one each round, left alone until it is warm, so that each question is the first of its size in the session's life.
+Needs room below --data: 20 bytes per event, 60 with the table.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import IO, Any
@@ -35,9 +38,11 @@ import pyarrow.parquet as pq
 from benchmarks.common import ROOT, machine
 from benchmarks.pipeline.generate.command import count
 from benchmarks.pipeline.rivals import ENGINES
+from benchmarks.pipeline.staying import keeper, leave_alone, none, staying
 
 SCHEMA = "reaper-pipeline-benchmark/1"
 QUESTIONS = ("audit", "advise", "recompute")
+ANSWERED = ("spark", "session", *ENGINES)
 SAMPLE_S = 0.05
 GAP_NS = 10**9
 GAPS_FILES = 4
@@ -48,11 +53,11 @@ PATIENCE_S = 3600.0
 
 
 class Watch(threading.Thread):
-    """Samples the memory of a process and all its children until it ends: the peak while each step ran."""
+    """Samples the memory of processes and all their children until it ends: the peak while each step ran."""
 
-    def __init__(self, pid: int) -> None:
+    def __init__(self, *pids: int) -> None:
         super().__init__(daemon=True)
-        self.root = psutil.Process(pid)
+        self.roots = [psutil.Process(pid) for pid in pids]
         self.step = "start"
         self.peaks: dict[str, int] = {}
         self.java = 0
@@ -61,12 +66,13 @@ class Watch(threading.Thread):
     def run(self) -> None:
         while not self._over.wait(SAMPLE_S):
             total = java = 0
-            with contextlib.suppress(psutil.Error):
-                for process in [self.root, *self.root.children(recursive=True)]:
-                    with contextlib.suppress(psutil.Error):
-                        rss = process.memory_info().rss
-                        total += rss
-                        java += rss if process.name() == "java" else 0
+            for root in self.roots:
+                with contextlib.suppress(psutil.Error):
+                    for process in [root, *root.children(recursive=True)]:
+                        with contextlib.suppress(psutil.Error):
+                            rss = process.memory_info().rss
+                            total += rss
+                            java += rss if process.name() == "java" else 0
             self.peaks[self.step] = max(self.peaks.get(self.step, 0), total)
             self.java = max(self.java, java)
 
@@ -75,19 +81,20 @@ class Watch(threading.Thread):
         self.join()
 
 
-def run_watched(command: list[str], found: dict[str, Any]) -> Watch:
+def run_watched(command: list[str], found: dict[str, Any], environment: Mapping[str, str], *also: int) -> Watch:
     """Run *command* to its end; its JSON lines go to *found*: seconds by step, answers by step.
 
+    Args:
+        also: Processes whose memory counts with the command's, such as a session's.
     Raises:
         RuntimeError: it failed or took too long; the message has the end of what it said.
     """
-    environment = {**os.environ, "POLARS_MAX_THREADS": "2", "PYTHONPATH": str(ROOT)}
     with tempfile.TemporaryFile("w+") as errors:
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True, env=environment, cwd=ROOT)
         stdout: IO[str] = process.stdout  # type: ignore[assignment]
         timer = threading.Timer(PATIENCE_S, process.kill)
         timer.start()
-        watch = Watch(process.pid)
+        watch = Watch(process.pid, *also)
         watch.start()
         try:
             for line in stdout:
@@ -151,7 +158,8 @@ def prepare(events: int, data: Path, seed: int, with_table: bool, note: Any) -> 
     if with_table:
         note("compacting")
         before = time.perf_counter()
-        watch = run_watched([*python, "compact", "--events", str(raw), "--out", str(table), "--quiet"], {})
+        compact = [*python, "compact", "--events", str(raw), "--out", str(table), "--quiet"]
+        watch = run_watched(compact, {}, none(data))
         facts["compact_s"] = time.perf_counter() - before
         facts["compact_peak_bytes"] = max(watch.peaks.values(), default=0)
     parts = [path for path in table.rglob("*.parquet") if path.is_file()]
@@ -173,9 +181,9 @@ def measure(
     for number in range(rounds):
         turn = engines[number % len(engines) :] + engines[: number % len(engines)]
         for engine in turn:
-            steps = list(QUESTIONS)
-            if engine == "spark":
-                steps = [*QUESTIONS[:2], *(f"table-{question}" for question in QUESTIONS if with_table)]
+            steps = list(QUESTIONS if engine in ENGINES else QUESTIONS[:2])
+            if engine == "spark" and with_table:
+                steps += [f"table-{question}" for question in QUESTIONS]
             note(f"round {number + 1} of {rounds}: {engine}")
             out = data / "out"
             shutil.rmtree(out, ignore_errors=True)
@@ -184,7 +192,15 @@ def measure(
             command += ["--compacted", str(data / "table")] if engine == "spark" and with_table else []
             found: dict[str, Any] = {}
             load = os.getloadavg()[0]
-            watch = run_watched(command, found)
+            environment = none(data) | {"POLARS_MAX_THREADS": "2"}
+            with contextlib.ExitStack() as stack:
+                also = []
+                if engine == "session":
+                    place = data / "session"
+                    environment = stack.enter_context(staying(place, environment, lambda _: None))
+                    note(f"warm after {leave_alone(place):.0f} s")
+                    also = [keeper(place)]
+                watch = run_watched(command, found, environment, *also)
             for step, answer in found["answers"].items():
                 question = "audit" if step.endswith("audit") else "advice"
                 digest = hashlib.sha256(json.dumps(answer).encode()).hexdigest()
@@ -206,13 +222,13 @@ def measure(
     return {"events": events, **facts, "answers": right}, samples
 
 
-def ratio(samples: list[dict[str, Any]], step: str, question: str, rival: str) -> float | None:
-    """Spark's *step* over the rival's *question*: the median of the rounds' ratios."""
+def ratio(samples: list[dict[str, Any]], ours: str, step: str, question: str, rival: str) -> float | None:
+    """The *step* of *ours*, an engine, over the rival's *question*: the median of the rounds' ratios."""
     by = {(sample["engine"], sample["round"]): sample["s"] for sample in samples}
     found = [
-        by["spark", number][step] / by[rival, number][question]
+        by[ours, number][step] / by[rival, number][question]
         for engine, number in by
-        if engine == rival and ("spark", number) in by
+        if engine == rival and step in by.get((ours, number), ())
     ]
     return statistics.median(found) if found else None
 
@@ -225,8 +241,8 @@ def counts(text: str) -> list[int]:
 def names(text: str) -> list[str]:
     """`spark,duckdb` as names of engines; for argparse."""
     found = text.split(",")
-    if unknown := [name for name in found if name not in ("spark", *ENGINES)]:
-        raise argparse.ArgumentTypeError(f"{unknown[0]!r} is no engine; expected spark, {', '.join(ENGINES)}")
+    if unknown := [name for name in found if name not in ANSWERED]:
+        raise argparse.ArgumentTypeError(f"{unknown[0]!r} is no engine; expected {', '.join(ANSWERED)}")
     return found
 
 
@@ -253,7 +269,7 @@ def main() -> None:
     parser.add_argument("--growth", type=counts, metavar="N,N,...", help="these sizes one after the other instead")
     parser.add_argument("--rounds", type=int, metavar="N", help="default 3; 1 with --growth")
     parser.add_argument(
-        "--engines", type=names, default=names("spark,duckdb,polars"), metavar="NAME,...", help="default: all three"
+        "--engines", type=names, default=list(ANSWERED), metavar="NAME,...", help=f"default: {','.join(ANSWERED)}"
     )
     parser.add_argument("--data", type=Path, metavar="DIR", help="where journals are made; default: a temporary one")
     parser.add_argument("--journal", type=Path, metavar="DIR", help="a generated journal of --events rows to use")
@@ -295,12 +311,11 @@ def main() -> None:
                 arguments.json.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     if arguments.json is None:
         print(json.dumps(result, indent=1))
-    for rival in engines[1:] if engines[0] == "spark" else []:
-        for step, question in (("audit", "audit"), ("advise", "advise"), ("table-recompute", "recompute")):
-            found = None
-            with contextlib.suppress(KeyError):  # no such step with --no-table
-                found = ratio(result["samples"], step, question, rival)
-            note(f"{step}: {found:.2f} times {rival}'s" if found else f"{step}: no ratio")
+    for ours in (name for name in engines if name not in ENGINES):
+        for rival in (name for name in engines if name in ENGINES):
+            for step, question in (("audit", "audit"), ("advise", "advise"), ("table-recompute", "recompute")):
+                if of := ratio(result["samples"], ours, step, question, rival):
+                    note(f"{ours}, {step}: {of:.2f} times {rival}'s")
 
 
 if __name__ == "__main__":

@@ -13,17 +13,16 @@ import ctypes
 import json
 import os
 import resource
-import subprocess
 import sys
 import tempfile
-import time
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common import ROOT
 from benchmarks.pipeline.generate.run import Plan, generate
 from benchmarks.pipeline.run import engines_machine
+from benchmarks.pipeline.staying import ask, leave_alone, none, staying
 
 SCHEMA = "reaper-pipeline-start/1"
 EVENTS = 20_000
@@ -41,27 +40,10 @@ COLD = {
 """Which environment makes a command start Java in which way."""
 
 
-def run(arguments: list[str], environment: dict[str, str]) -> float:
-    """Run one command of the pipeline to its end: seconds.
-
-    Raises:
-        RuntimeError: it failed.
-    """
-    began = time.perf_counter()
-    command = [sys.executable, "-m", "reaper.pipeline", *arguments]
-    with tempfile.TemporaryFile("w+") as said:
-        status = subprocess.run(command, env=environment, cwd=ROOT, stdout=said, stderr=said, check=False).returncode
-        seconds = time.perf_counter() - began
-        if status:
-            said.seek(0)
-            raise RuntimeError(f"{' '.join(arguments)} ended with {status}: {said.read()[-2000:]}")
-    return seconds
-
-
 def whole(arguments: list[str], environment: dict[str, str]) -> dict[str, float]:
-    """`run`: its seconds, and CPU seconds once the last process that it left behind has ended."""
+    """`ask`: its seconds, and CPU seconds once the last process that it left behind has ended."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    seconds = run(arguments, environment)
+    seconds = ask(arguments, environment)
     with suppress(ChildProcessError):
         while True:
             os.wait()
@@ -75,24 +57,35 @@ def measure(rounds: int, note: Any) -> list[dict[str, Any]]:
     with tempfile.TemporaryDirectory(prefix="pipeline-start-") as place:
         journal, out = Path(place, "journal"), Path(place, "out")
         generate(Plan(EVENTS, writers=2, days=0.05), journal)
-        here = {**os.environ, "PYTHONPATH": str(ROOT), "XDG_CACHE_HOME": str(Path(place, "cache"))}
+        here = none(Path(place)) | {"XDG_CACHE_HOME": str(Path(place, "cache"))}
         asked = ["audit", "--events", str(journal), "--out", str(out), "--quiet"]
-        quiet = {"REAPER_SESSION": str(Path(place, "none"))}
         note("the first of all: it writes the archive")
-        samples.append({"way": "first", "round": 0, **whole(asked, here | quiet)})
+        samples.append({"way": "first", "round": 0, **whole(asked, here)})
         for number in range(rounds):
             for way, environment in COLD.items():
-                samples.append({"way": way, "round": number, **whole(asked, here | quiet | environment)})
+                samples.append({"way": way, "round": number, **whole(asked, here | environment)})
                 note(f"{way}: {samples[-1]['s']:.1f} s, {samples[-1]['cpu_s']:.1f} s of CPU")
-        staying = here | {"REAPER_SESSION": str(Path(place, "session"))}
-        samples.append({"way": "start", "round": 0, "s": run(["session", "start", "--quiet"], staying)})
-        try:
-            for number in range(rounds + 2):  # the first two warm it
-                seconds = run(asked, staying)
-                samples.append({"way": "session" if number > 1 else "warming", "round": number, "s": seconds})
-                note(f"in the session: {seconds:.1f} s")
-        finally:
-            whole(["session", "stop", "--quiet"], staying)
+            for way, place_of in (("at once", "new"), ("left alone", "left")):
+                samples += in_a_session(way, number, asked, here, Path(place, f"{place_of}-{number}"))
+                found = ", ".join(f"{sample['way']} {sample['s']:.1f} s" for sample in samples[-4:])
+                note(f"in a session: {found}")
+    return samples
+
+
+def in_a_session(
+    way: str, number: int, asked: list[str], environment: dict[str, str], place: Path
+) -> list[dict[str, Any]]:
+    """The samples of one session: its start, how long it was left alone, and its first two answers."""
+    samples: list[dict[str, Any]] = []
+
+    def sample(of: str, seconds: float) -> None:
+        samples.append({"way": of, "round": number, "s": seconds})
+
+    with staying(place, environment, partial(sample, "start")) as inside:
+        if way == "left alone":
+            sample("warm", leave_alone(place))
+        for again in ("", ", again"):
+            sample(f"{way}{again}", ask(asked, inside))
     return samples
 
 

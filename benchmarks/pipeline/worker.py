@@ -135,15 +135,24 @@ def form_of_connections(spark: Any, target: Path) -> Answer:
     )
 
 
-def run_spark(events: Path, inputs: Inputs, compacted: Path | None, out: Path, steps: list[str]) -> None:
-    """*steps*: audit, advise, recompute on the files; the same with `table-` before it on the compacted table."""
+def run_spark(
+    events: Path, inputs: Inputs, compacted: Path | None, out: Path, steps: list[str], *, stays: bool
+) -> None:
+    """*steps*: audit, advise, recompute on the files; the same with `table-` before it on the compacted table.
+
+    Args:
+        stays: Whether a session that stays is asked, as the environment says where.
+    """
     from reaper.pipeline.advise.run import Policy, advise
     from reaper.pipeline.audit.run import Settings, audit
     from reaper.pipeline.session import little, open_session
 
     rows = sum(facts.rows for facts in inputs.files)
-    session = open_session("benchmark", rows=rows, brief=little([events]))  # as the commands do
+    said: list[str] = []
+    session = open_session("benchmark", rows=rows, brief=little([events]), note=said.append)  # as the commands do
     spark = timed("session", session.__enter__)
+    if stays != any("asking the session that stays" in line for line in said):
+        raise SystemExit(f"{'no' if stays else 'a'} session that stays was asked: {said}")
     try:
         table = timed("check-table", lambda: check([compacted])) if compacted else None
         for step in steps:
@@ -164,7 +173,7 @@ def run_spark(events: Path, inputs: Inputs, compacted: Path | None, out: Path, s
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("engine", choices=("spark", *ENGINES))
+    parser.add_argument("engine", choices=("spark", "session", *ENGINES))
     parser.add_argument("--events", type=Path, required=True)
     parser.add_argument("--compacted", type=Path)
     parser.add_argument("--out", type=Path, required=True)
@@ -176,10 +185,11 @@ def main() -> None:
     if inputs.quarantined:
         raise SystemExit(f"put aside: {inputs.quarantined[0]}")
     steps = arguments.steps.split(",")
-    if arguments.engine == "spark":
-        run_spark(arguments.events, inputs, arguments.compacted, arguments.out, steps)
-    else:
+    if arguments.engine in ENGINES:
         run_rival(arguments.engine, inputs, arguments.out, steps)
+    else:
+        stays = arguments.engine == "session"
+        run_spark(arguments.events, inputs, arguments.compacted, arguments.out, steps, stays=stays)
 
 
 if __name__ == "__main__":
