@@ -76,7 +76,9 @@ the aggregation (`fastHashMap.capacityBit`), a table written uncompressed, with 
 well ten times later (`Tier4CompileThreshold` and its like) saved an eighth, the quick compiler more.
 Since these figures were taken the audit has lost its first look, for stalls and overdue silences: a pass of its own, an
 eighth of a warm audit. The check of the files hands on what writers say of themselves, and which files have a silence
-beyond its timeout. They alone are looked through; in these journals there is none.
+beyond its timeout. They alone are looked through; in these journals there is none. Old and new in turns at 10M
+events, on a busy machine: the first check and audit of a Java take about the same processor time, the later ones
+an eighth less (the check 2 % more, the audit a fifth less).
 
 An advice reads every row three times: for the silences, for the first opening and the last end, from which the bins of
 time follow, and for the ends under each candidate. One reading less for the connections did not help, for what costs is
