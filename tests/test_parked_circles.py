@@ -5,16 +5,15 @@ Servers tame the collector (`tamed_collector`), so what is old and in a circle s
 
 from __future__ import annotations
 
-import gc
 import socket
 import ssl
 import struct
-from collections import Counter
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
 import trio
+from circles import no_circles
 from clocks import autojump
 from http_world import configured, head_of, rest, serving
 from trio.testing import MockClock
@@ -34,23 +33,6 @@ CLIENTS = 5
 @pytest.fixture
 def clock() -> MockClock:
     return autojump("still")
-
-
-@contextmanager
-def no_circles() -> Iterator[None]:
-    """The collector would find nothing that was made within the block."""
-    gc.collect()
-    gc.disable()
-    try:
-        yield
-        gc.set_debug(gc.DEBUG_SAVEALL)
-        gc.collect()
-        found = Counter(type(thing).__name__ for thing in gc.garbage if isinstance(thing, KINDS))
-    finally:
-        gc.set_debug(0)
-        gc.garbage.clear()
-        gc.enable()
-    assert found == Counter()
 
 
 @asynccontextmanager
@@ -97,7 +79,7 @@ async def test_an_http_connection_leaves_no_circle(clock: MockClock, certificate
     config = configured({"keep_alive": "5s", "headers": "5s", "request": "20s", "linger": "0s", **secured})
     async with serving(config) as (server, listener):
         await until(lambda: server.lot is not None)
-        with no_circles():
+        with no_circles(*KINDS):
             async with clients(listener, certificate if tls else None) as streams:
                 for stream in streams:
                     await stream.send_all(ENDS[end])
@@ -144,7 +126,7 @@ async def test_a_connection_of_a_parking_lot_leaves_no_circle(
         trio.open_nursery() as nursery,
     ):
         nursery.start_soon(lot.accept, listening)
-        with no_circles():
+        with no_circles(*KINDS):
             async with clients(listener, certificate if tls else None) as streams:
                 for stream in streams:
                     await stream.send_all(b"hello")

@@ -13,12 +13,15 @@ import weakref
 import pytest
 import uvicorn
 import uvloop
+from circles import no_circles
 
 import reaper.uvicorn
 from reaper.config import ReaperConfig
+from reaper.core.lease import Lease
 from reaper.journal import Journal
 from reaper.servers import uvicorn as guarded
 from reaper.servers.quiet import Quiet
+from reaper.servers.waiting import Age, Waiting
 
 PATIENCE = 30.0
 REQUEST = b"GET / HTTP/1.1\r\nhost: h\r\n\r\n"
@@ -126,6 +129,45 @@ def test_what_rests_frees_uvicorns_protocol_without_the_collector(protocol):
         run(main)
     finally:
         gc.enable()
+
+
+CLOSES = {
+    "its peer goes": ["rests", "awake", "has asked nothing", "half a request"],
+    "it is reaped": ["rests", "awake", "has asked nothing", "half a request"],
+    "it grows old": ["rests", "awake"],
+}
+
+
+@pytest.mark.parametrize(("end", "state"), [(end, state) for end, states in CLOSES.items() for state in states])
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_connection_that_has_ended_leaves_no_circle(protocol, end, state, monkeypatch):
+    if state == "awake":
+        monkeypatch.setattr(guarded, "REST_AFTER", 0.6)
+    soon = dict.fromkeys(("keep_alive", "first_byte", "headers"), "400ms")
+    timeouts = {"it is reaped": soon, "it grows old": {"max_age": "600ms"}}
+
+    async def main():
+        async with serving(protocol, **timeouts.get(end, {"max_age": "1h"})) as served:
+            with no_circles(Lease, Age, Waiting, Quiet, served.kind):
+                streams = [await served.connect() for _ in range(3)]
+                for reader, writer in streams:
+                    if state in ("rests", "awake"):
+                        await ask(reader, writer)
+                    elif state == "half a request":
+                        writer.write(REQUEST[:10])
+                if state == "half a request":
+                    await until(lambda: all(isinstance(one.waiting, Waiting) for one in served.connections))
+                if state == "rests" and end != "it is reaped":
+                    await until(lambda: {type(one) for one in served.connections} == {Quiet})
+                for reader, writer in streams:
+                    if end != "its peer goes":
+                        async with asyncio.timeout(PATIENCE):
+                            await reader.read()
+                    writer.close()
+                await until(lambda: not served.connections)
+                await asyncio.sleep(1.0)  # by then no timer holds one, and its slot of the wheel has come
+
+    run(main)
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)

@@ -100,7 +100,8 @@ class Sweep:
     def _look(self, now: float) -> None:
         self._scheduled = False
         for member in list(self._members):
-            member.charge(now)
+            if member in self._members:  # the charge of another may have ended it
+                member.charge(now)
         if self._members and not self._scheduled:
             self._scheduled = True
             self._schedule(self._period, self._look)

@@ -182,7 +182,7 @@ class Guarded(Ward):
 
     def _let_go(self) -> None:
         self._over = True
-        self.lease.release()
+        self.end_lease()
         if self.waiting is not None:
             self.waiting.close()
             self.waiting = None

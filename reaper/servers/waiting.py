@@ -102,8 +102,9 @@ class Age:
         self.whose.grew_old()
 
     def release(self) -> None:
-        """The connection has ended before."""
+        """The connection has ended before. It lets go of its lease, which calls it: they would be a circle."""
         self.lease.release()
+        del self.lease
 
 
 class Waits(Protocol):
@@ -174,11 +175,12 @@ class Waiting:
         self.close()
 
     def close(self) -> None:
-        """It is over, or the connection is."""
+        """It is over, or the connection is. It lets go of its policy, which tells it what to do: a circle otherwise."""
         self._shared.sweep.discard(self)
         for deadline in self._deadlines:
             deadline.release()
         self._deadlines.clear()
+        del self.policy
 
     def _taken(self) -> int:
         if self._progress is None:
@@ -190,8 +192,9 @@ class Waiting:
 
     def charge(self, now: float) -> None:
         """Look whether it is still waited for, and at its rate."""
-        self._connection.look()
-        self.policy.charge(now)
+        policy = self.policy
+        self._connection.look()  # which may find that it is over
+        policy.charge(now)
 
     # ---- as the policy's watch -----------------------------------------------------------------------------------
 
