@@ -42,13 +42,19 @@ COLD = {
 
 def whole(arguments: list[str], environment: dict[str, str]) -> dict[str, float]:
     """`ask`: its seconds, and CPU seconds once the last process that it left behind has ended."""
+    _alone()  # the Java of a session that was stopped is no part of this
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     seconds = ask(arguments, environment)
+    _alone()
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return {"s": seconds, "cpu_s": after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime}
+
+
+def _alone() -> None:
+    """Wait until every process that was started has ended."""
     with suppress(ChildProcessError):
         while True:
             os.wait()
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return {"s": seconds, "cpu_s": after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime}
 
 
 def measure(rounds: int, note: Any) -> list[dict[str, Any]]:

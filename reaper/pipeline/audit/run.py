@@ -146,6 +146,7 @@ def _written(judged: DataFrame, target: Place) -> DataFrame:
         NoSpark: some of it did not come back: executors wrote it where the driver does not look.
     """
     kept = judged.drop("writer", "first_conn", "last_conn", "run_stalled_ns", "from", "to", "over")
+    vars(kept)["isStreaming"] = False  # or Connect has the whole plan analysed, for the observation's own question
     sent = Observation()
     write = kept.observe(sent, F.count(F.lit(1)).alias("rows")).write.mode("overwrite")
     _, schema = together(partial(write.parquet, uri(target)), lambda: kept.schema)  # Connect plans it for each

@@ -129,7 +129,6 @@ def filtered(aggregate: str, condition: str) -> Column:
 
 def coded(events: DataFrame) -> DataFrame:
     """*events* of connections, picked by `code` alone: where it is stored, the strings of `kind` stay unread."""
-    events = events if "code" in events.columns else with_code(events)
     return events.where(~F.col("code").isin(*(KINDS.index(kind) for kind in OWN)))
 
 
@@ -171,7 +170,6 @@ def lifetimes(events: DataFrame) -> DataFrame:
         "end_n": filtered("max(n)", IS_END),
         "end_idle_sum_ns": filtered("max(idle_sum_ns)", IS_END),
     }
-    events = events if "code" in events.columns else with_code(events)
     own = F.col("code").isin(*(KINDS.index(kind) for kind in OWN))
     retimed = (F.col("code") == CONFIG) & F.col("timeout_ms").isNotNull()
     return events.where(~own | retimed).groupBy("conn").agg(*(column.alias(name) for name, column in columns.items()))
