@@ -23,7 +23,7 @@ from ..read.runs import Timeline
 from ..read.said import Stalls, overdue_files, said
 from ..session import NoSpark, together
 from .joined import Skew, client_view, judge_pairs, measure_skew, pair, seen
-from .silences import excuse, overdue_rows, with_silences, with_totals
+from .silences import excuse, judged_runs, overdue_rows, with_silences
 from .verdicts import VERDICTS, VIOLATIONS, judge, prepare
 
 SCHEMA = "reaper-audit/1"
@@ -80,7 +80,7 @@ def audit(
     if suspects := overdue_files(server.files, least):
         progress(f"looking for silences beyond their timeout in {len(suspects)} of {len(server.files)} file(s)")
         overdue = overdue_rows(spark, server, suspects, least)
-    runs = with_totals(spark, runs_frame(spark, server.runs, timeline, settings.tick_ns), by_writers.stalls)
+    runs = judged_runs(spark, server.runs, timeline, settings.tick_ns, by_writers)
     lives = with_run(lifetimes(events), runs)
     lives = with_silences(spark, lives, overdue, by_writers.stalls, runs, settings.grace_ns)
     prepared = prepare(lives, settings.grace_ns)
@@ -90,7 +90,7 @@ def audit(
     unmatched = 0
     if client is None:
         progress("judging every connection")
-        connections = _written(judge(prepared, by_writers.drained), target)
+        connections = _written(judge(prepared), target)
     else:
         c_stalls = said(client.files, client.runs, timeline).stalls
         c_runs = runs_frame(spark, client.runs, timeline, settings.tick_ns)
@@ -101,7 +101,7 @@ def audit(
         def judge_by_both(skew_ns: int) -> DataFrame:
             excused = excuse(spark, seen(paired, skew_ns), by_writers.stalls, c_stalls)
             both = judge_pairs(
-                judge(excused, by_writers.drained),
+                judge(excused),
                 skew_ns=skew_ns,
                 flight_ns=settings.flight_ns,
                 tolerance_ns=tolerance_ns,
@@ -145,7 +145,7 @@ def _written(judged: DataFrame, target: Place) -> DataFrame:
     Raises:
         NoSpark: some of it did not come back: executors wrote it where the driver does not look.
     """
-    kept = judged.drop("writer", "first_conn", "last_conn", "run_stalled_ns", "from", "to", "over")
+    kept = judged.drop("writer", "first_conn", "last_conn", "run_stalled_ns", "run_drained", "from", "to", "over")
     vars(kept)["isStreaming"] = False  # or Connect has the whole plan analysed, for the observation's own question
     sent = Observation()
     write = kept.observe(sent, F.count(F.lit(1)).alias("rows")).write.mode("overwrite")

@@ -7,6 +7,7 @@ silence in which it was made. These rows are few, and the check of the files kno
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -14,10 +15,10 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
 
 from ...journal.schema import ACTIVITY, AVERTED, ENDS, KINDS, REAP
-from ..read.frames import OVERDUE, ns, read_events, small_frame, with_run
+from ..read.frames import OVERDUE, RUNS, ns, read_events, small_frame, with_run
 from ..read.inputs import Inputs
-from ..read.runs import Facts
-from ..read.said import Stalls, merge
+from ..read.runs import Facts, Run, Timeline, as_rows
+from ..read.said import Said, Stalls, merge
 
 MOST_ROWS = 200_000
 """Rows of an `Overdue` that are kept in the driver. Beyond, the events are looked at again where they lie."""
@@ -46,7 +47,14 @@ _STALLS = T.StructType(
 )
 """Grain: one row per pair of runs that stalled. One per stall would multiply the rows it is joined with."""
 
-_TOTALS = T.StructType([T.StructField("run", T.IntegerType()), T.StructField("run_stalled_ns", T.LongType())])
+JUDGED_RUNS: T.StructType = T.StructType(
+    [
+        *RUNS.fields,
+        T.StructField("run_stalled_ns", T.LongType(), False),
+        T.StructField("run_drained", T.BooleanType(), False),
+    ]
+)
+"""`RUNS`; how long the run's loop stood still in all; whether it said that no connection of its is left."""
 
 SILENCES: T.StructType = T.StructType(
     [
@@ -89,12 +97,17 @@ def overdue_rows(spark: SparkSession, inputs: Inputs, files: list[Facts], least_
     return Overdue(spark.createDataFrame(table, RARE) if few else found, few)
 
 
-def with_totals(spark: SparkSession, runs: DataFrame, stalls: Stalls) -> DataFrame:
-    """*runs* with `run_stalled_ns`: how long each run's loop stood still in all."""
-    totals = [(run, sum(to - since for since, to in found)) for run, found in stalls.items()]
-    if not any(total for _, total in totals):
-        return runs.withColumn("run_stalled_ns", F.lit(0).cast("long"))
-    return runs.join(F.broadcast(small_frame(spark, totals, _TOTALS)), "run")
+def judged_runs(
+    spark: SparkSession, runs: Iterable[Run], timeline: Timeline, tick_ns: int, by_writers: Said
+) -> DataFrame:
+    """*runs* as a small frame, see `JUDGED_RUNS`; *tick_ns* where a file does not state it.
+
+    Columns, so that the text of the plan is the same for every journal: Java has compiled it when it is asked again.
+    """
+    stalled = {run: sum(to - since for since, to in found) for run, found in by_writers.stalls.items()}
+    rows = as_rows(runs, timeline, tick_ns)
+    rows = [(*row, stalled[row[0]], row[0] in by_writers.drained) for row in rows]
+    return small_frame(spark, rows, JUDGED_RUNS)
 
 
 def judge_silences(spark: SparkSession, rare: DataFrame, stalls: Stalls, runs: DataFrame, grace_ns: int) -> DataFrame:

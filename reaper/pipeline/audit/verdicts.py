@@ -42,8 +42,8 @@ def prepare(frame: DataFrame, grace_ns: int) -> DataFrame:
     )
 
 
-def judge(frame: DataFrame, drained: list[int]) -> DataFrame:
-    """*frame* (prepared) with `verdict`, from the server's log alone. *drained*: runs that have no connection left."""
+def judge(frame: DataFrame) -> DataFrame:
+    """*frame* (prepared) with `verdict`, from the server's log alone."""
     ended, opened = F.col("ended"), F.col("opened")
     reaped = F.col("reaps") > 0
     no_end = F.col("ends") == 0
@@ -77,7 +77,7 @@ def judge(frame: DataFrame, drained: list[int]) -> DataFrame:
             ("missed", F.col("missed") > 0),
             ("late", F.col("reaped_late") > 0),
             ("unknown", F.col("opens") == 0),
-            ("lost", no_end & (forgotten | F.col("run").isin(drained))),
+            ("lost", no_end & (forgotten | F.col("run_drained"))),
             ("missing_touch", missing),
             ("open_at_end", no_end),
             ("ok_reaped", reaped),
