@@ -19,7 +19,7 @@ SPARK = ("session", "check", "audit", "advise", "table-audit", "table-advise", "
 
 def sample(engine: str, number: int, events: int, **seconds: float) -> dict[str, Any]:
     steps = SPARK if engine == "spark" else ("session", "check", "audit", "advise", "recompute")
-    steps = SPARK[:4] if engine == "session" else steps
+    steps = (*SPARK[:4], "again-audit", "again-advise") if engine == "session" else steps
     s = {step: seconds.get(step.replace("-", "_"), 10.0) + number for step in steps}
     return {
         "events": events, "engine": engine, "round": number, "s": s, "peak_bytes": dict.fromkeys(steps, 3 << 30),
@@ -86,7 +86,7 @@ def test_what_a_small_journal_costs_is_told_with_its_goals(tmp_path: Path, monke
 def test_spark_in_a_session_has_rows_and_goals_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     names = results(tmp_path, audit=31.0)
     told = json.loads(Path(names[0]).read_text())
-    inside = [sample("session", n, 50_000_000, audit=16.0, advise=25.0) for n in range(3)]
+    inside = [sample("session", n, 50_000_000, audit=16.0, advise=25.0, again_audit=14.0) for n in range(3)]
     told["samples"] += [{**found, "java_peak_bytes": 5 << 30} for found in inside]
     Path(names[0]).write_text(json.dumps(told))
     speed = write(names, tmp_path / "docs", monkeypatch)["pipeline-speed.md"]
@@ -94,6 +94,8 @@ def test_spark_in_a_session_has_rows_and_goals_of_its_own(tmp_path: Path, monkey
     assert "| 17 (16 to 18) |" in row["audit, files, in a session"]
     assert row["audit, files, in a session"].endswith("| 1.55 (1.5 to 1.6) | 2 | met |")
     assert row["advise, files, in a session"].endswith("| 2 | **missed** by 18% |")
+    assert "| 15 (14 to 16) |" in row["audit, files, in a session, again"]
+    assert row["advise, files, in a session, again"].endswith("| 1 (1 to 1) | 2 | met |")
     assert row["audit, files"].endswith("| 2 | **missed** by 45% |")
     assert row["start of the engine"].count("11 (10 to 12)") == 4
     assert "The driver's JVM took at most 2 GiB; the goal of 4 GiB is: met." in speed

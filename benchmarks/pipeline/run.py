@@ -7,7 +7,8 @@
 Rules: every engine reads the same generated files; rounds are interleaved, each engine in a fresh process, and only
 ratios within a round are believed; answers are compared, and a difference ends the run; reading the files' facts and
 starting an engine are reported apart, for all alike. The engine `session` is Spark through a session that stays: a new
-one each round, left alone until it is warm, so that each question is the first of its size in the session's life.
+one each round, left alone until it is warm, so that each question is the first of its size in the session's life; then
+each is asked again.
 Needs room below --data: 20 bytes per event, 60 with the table.
 """
 
@@ -182,6 +183,8 @@ def measure(
         turn = engines[number % len(engines) :] + engines[: number % len(engines)]
         for engine in turn:
             steps = list(QUESTIONS if engine in ENGINES else QUESTIONS[:2])
+            if engine == "session":
+                steps += [f"again-{question}" for question in steps]
             if engine == "spark" and with_table:
                 steps += [f"table-{question}" for question in QUESTIONS]
             note(f"round {number + 1} of {rounds}: {engine}")

@@ -138,7 +138,8 @@ def form_of_connections(spark: Any, target: Path) -> Answer:
 def run_spark(
     events: Path, inputs: Inputs, compacted: Path | None, out: Path, steps: list[str], *, stays: bool
 ) -> None:
-    """*steps*: audit, advise, recompute on the files; the same with `table-` before it on the compacted table.
+    """*steps*: audit, advise, recompute on the files; the same with `table-` before it on the compacted table, and with
+    `again-` a second time.
 
     Args:
         stays: Whether a session that stays is asked, as the environment says where.
@@ -156,7 +157,8 @@ def run_spark(
     try:
         table = timed("check-table", lambda: check([compacted])) if compacted else None
         for step in steps:
-            source, question = (table, step.removeprefix("table-")) if step.startswith("table-") else (inputs, step)
+            source = table if step.startswith("table-") else inputs
+            question = step.rpartition("-")[2]
             if source is None:
                 continue
             if question == "audit":
