@@ -39,7 +39,7 @@ def calls(found: dict[str, Any]) -> float:
 
 def test_an_idle_timeout_adds_nothing_to_what_an_exchange_costs(counts: dict[str, dict[str, Any]]) -> None:
     assert counts[WATCHED]["instructions"] <= 1.02 * counts[PLAIN]["instructions"]
-    assert calls(counts[WATCHED]) <= 1.02 * calls(counts[PLAIN])
+    assert calls(counts[WATCHED]) <= 1.1 * calls(counts[PLAIN])  # one more call would be 1.25
 
 
 def test_a_connection_that_is_parked_each_time_costs_no_more_than_one_with_a_task(
