@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
@@ -14,6 +15,7 @@ import pytest
 pytest.importorskip("pyspark")
 pytest.importorskip("pyarrow")
 
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pipeline_traffic import WALL, S, journal, write
 from test_pipeline_audit import write_traps
@@ -27,6 +29,8 @@ from reaper.pipeline.read import look
 from reaper.pipeline.read.inputs import Inputs, check
 
 NAME = "reaper-tests"
+WRITTEN = r"Made [-0-9: ]+ UTC"
+"""The minute in a page."""
 
 
 # ---- without Spark ---------------------------------------------------------------------------------------------------
@@ -159,7 +163,8 @@ def test_audit_advice_and_page_are_the_same_through_a_mount(mounted: str, run: A
     for name in ("audit.json", "advice.json"):
         assert outcome(tmp_path / "there" / name) == outcome(tmp_path / "here" / name)
     for name in ("reaper.toml", "audit.txt", "report.html"):
-        assert (tmp_path / "there" / name).read_text() == (tmp_path / "here" / name).read_text()
+        there, here = ((tmp_path / side / name).read_text() for side in ("there", "here"))
+        assert re.sub(WRITTEN, "", there) == re.sub(WRITTEN, "", here)
     assert outcome(tmp_path / "here" / "audit.json")["verdicts"]["early"] == 2
     rows = [pq.read_table(tmp_path / out / "connections").sort_by("conn") for out in ("here", "there")]
     assert rows[0].equals(rows[1])
@@ -296,7 +301,8 @@ def test_spark_finds_in_every_hostile_file_what_is_found_here(
     assert kept["deadline"].overdue_ns == 7 * S
     assert 30 * S < (kept["good"].overdue_ns or 0) < 31 * S
     assert len(kept["traps"].stalls) == len(kept["nameless"].stalls) == 7
-    assert kept["traps"].averted == kept["nameless"].averted == 5
+    averted = pc.sum(pc.equal(pages["kind"].cast("string"), "averted")).as_py()
+    assert kept["traps"].averted == kept["nameless"].averted == averted > 0
 
 
 @pytest.mark.spark
