@@ -78,11 +78,18 @@ up to 192 MiB of files the quick compiler is used, which took about a fifth less
 changed the time by less than a tenth: one task per file (`spark.sql.files.maxPartitionBytes`), a larger first map of
 the aggregation (`fastHashMap.capacityBit`), a table written uncompressed, with zstd, or without dictionaries. Compiling
 well ten times later (`Tier4CompileThreshold` and its like) saved an eighth, the quick compiler more.
-Since these figures were taken the audit has lost its first look, for stalls and overdue silences: a pass of its own, an
-eighth of a warm audit. The check of the files hands on what writers say of themselves, and which files have a silence
-beyond its timeout. They alone are looked through; in these journals there is none. Old and new in turns at 10M
-events, on a busy machine: the first check and audit of a Java take about the same processor time, the later ones
-an eighth less (the check 2 % more, the audit a fifth less).
+An audit has no first look any more, for stalls and overdue silences: a pass of its own, an eighth of a warm audit. The
+check of the files hands on what writers say of themselves, and which files have a silence beyond its timeout. They
+alone are looked through; in these journals there is none. Old and new in turns at 10M events, on a busy machine: the
+first check and audit of a Java take about the same processor time, the later ones an eighth less (the check 2 % more,
+the audit a fifth less). DuckDB and Polars are given the same.
+
+The first large question that a warm session is asked takes nearly twice as long as the second: 8 s of processor time
+are Java's compilers, and the tasks take 12 s instead of 8 while they run what is not compiled yet. It is not known
+what they compile that the session's own journals had not had compiled. Tried, one run each, first and second audit of
+10M events, s: as it is 11.4 and 6.7; a warm-up of 100,000 connections instead of 10,000 11.4 and 7.5; one without
+silences beyond their timeout 10.6 and 6.2, and without stalls too 13.2 and 8.4; 1,000 generated classes kept
+(`spark.sql.codegen.cache.maxEntries`) instead of 100 12.9 and 7.7. That is the machine's own spread.
 
 An advice reads every row three times: for the silences, for the first opening and the last end, from which the bins of
 time follow, and for the ends under each candidate. One reading less for the connections did not help, for what costs is
