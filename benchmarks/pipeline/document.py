@@ -89,7 +89,8 @@ are Java's compilers, and the tasks take 12 s instead of 8 while they run what i
 what they compile that the session's own journals had not had compiled. Tried, one run each, first and second audit of
 10M events, s: as it is 11.4 and 6.7; a warm-up of 100,000 connections instead of 10,000 11.4 and 7.5; one without
 silences beyond their timeout 10.6 and 6.2, and without stalls too 13.2 and 8.4; 1,000 generated classes kept
-(`spark.sql.codegen.cache.maxEntries`) instead of 100 12.9 and 7.7. That is the machine's own spread.
+(`spark.sql.codegen.cache.maxEntries`) instead of 100 12.9 and 7.7. That is the machine's own spread. Nor is it the
+heap that grows: from cold the kernel takes 2 s of processor time of some 40, and huge pages did not help.
 
 An advice reads every row three times: for the silences, for the first opening and the last end, from which the bins of
 time follow, and for the ends under each candidate. One reading less for the connections did not help, for what costs is
