@@ -531,3 +531,25 @@ def test_a_period_that_is_no_duration_is_refused(period: float) -> None:
     world = World()
     with pytest.raises(InvalidArgument, match="writer"):
         IdleEvents(world.register, "conn", lambda event: None, writer=period)
+
+
+def test_the_sweep_does_not_charge_what_the_charge_of_another_has_ended() -> None:
+    charged = []
+
+    class Member:
+        def __init__(self, other: Member | None) -> None:
+            self.other = other
+
+        def charge(self, now: float) -> None:
+            charged.append(self)
+            if self.other is not None:
+                sweep.discard(self.other)
+
+    sweep = Sweep(lambda seconds, look: looks.append(look), 1.0)
+    looks: list[Callable[[float], None]] = []
+    ended = Member(None)
+    first = Member(ended)
+    for member in (first, ended):
+        sweep.add(member)
+    looks.pop()(1.0)
+    assert charged == [first]
