@@ -25,13 +25,13 @@ def __getattr__(name: str) -> Any:
         with needs("reaper.uvicorn", "idle-reaper[uvicorn]"):
             import uvicorn
 
-            from .servers import names
             from .servers import uvicorn as guarded
+            from .servers import uvicorn_names
     except NotInstalled as error:
         print(error, file=sys.stderr)
         raise SystemExit(2) from None
-    if lost := names.missing():
-        lowest, latest = names.TESTED
+    if lost := uvicorn_names.missing():
+        lowest, latest = uvicorn_names.TESTED
         _refuse(f"uvicorn {uvicorn.__version__} has no {', '.join(lost)}; install uvicorn >={lowest}, <={latest}")
     try:
         ReaperConfig.load(os.environ.get("REAPER_CONFIG"))

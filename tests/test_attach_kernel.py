@@ -17,7 +17,7 @@ import pytest
 from attach_worlds import FakeWorld, RealWorld
 
 from reaper.attach import netlink
-from reaper.attach.hands import MOST_PIDFDS, Shutdown, check_shutdown
+from reaper.attach.closing import MOST_PIDFDS, Shutdown, check_shutdown
 from reaper.attach.kernel import Linux, Refusal, jiffy
 from reaper.attach.netlink import Address, addresses_of, cookie_of
 from reaper.attach.sockets import OwnSockets, acks_tell, look
@@ -255,7 +255,7 @@ def test_a_kernel_without_inet_diag_is_refused_in_words(monkeypatch: pytest.Monk
 
 
 def test_a_kernel_without_pidfd_getfd_is_refused_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("reaper.attach.hands.SYS_PIDFD_GETFD", 100_000)  # a call that no kernel has
+    monkeypatch.setattr("reaper.attach.closing.SYS_PIDFD_GETFD", 100_000)  # a call that no kernel has
     with subprocess.Popen(["sleep", "30"]) as child:
         with pytest.raises(Refusal, match=r"no pidfd_getfd .* Linux 5\.6"):
             check_shutdown(child.pid, 0)
@@ -280,8 +280,8 @@ def test_a_refusal_says_which_rule_of_yamas_is_in_force(
     def forbidden(pidfd: int, fd: int) -> int:
         raise PermissionError(errno.EPERM, "Operation not permitted")
 
-    monkeypatch.setattr("reaper.attach.hands.take", forbidden)
-    monkeypatch.setattr("reaper.attach.hands.YAMA", tmp_path / "ptrace_scope")
+    monkeypatch.setattr("reaper.attach.closing.take", forbidden)
+    monkeypatch.setattr("reaper.attach.closing.YAMA", tmp_path / "ptrace_scope")
     if scope:
         (tmp_path / "ptrace_scope").write_text(scope + "\n")
     with pytest.raises(Refusal, match=said):

@@ -10,7 +10,7 @@ from attach_worlds import FakeWorld
 from reaper.attach.judge import Limits
 from reaper.attach.kernel import Found, Listener
 from reaper.attach.output import Output
-from reaper.attach.owners import Owners
+from reaper.attach.proc_fds import Owners
 from reaper.attach.runner import Runner
 from reaper.attach.show import Lines
 from reaper.config import Attach

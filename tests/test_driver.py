@@ -7,7 +7,7 @@ import socket
 
 import pytest
 
-from reaper.driver import ACCEPT_PAUSE, AwakeClock, Driver, Watched, accept_burst, acknowledged, after, queued
+from reaper.driver import ACCEPT_PAUSE, Driver, StallClock, Watched, accept_burst, acknowledged, after, queued
 from reaper.driver.sockets import peer_name
 
 
@@ -148,7 +148,7 @@ def test_a_peer_that_answers_only_when_asked_outlives_a_stall_of_three_times_the
 
 def test_the_clock_stands_still_while_the_loop_is_late_and_catches_up_unless_it_stalled():
     real = [0.0]
-    clock = AwakeClock(lambda: real[0], 1.0)
+    clock = StallClock(lambda: real[0], 1.0)
     clock.expect(10.0)
     real[0] = 10.8
     assert clock.now() == 10.0

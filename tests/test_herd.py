@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reaper import InvalidArgument
-from reaper.policy.herd import STEPS, Bucket, Jitter
+from reaper.policy.jitter import STEPS, Bucket, Jitter
 from reaper.trio import open_reaper
 
 

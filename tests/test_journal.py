@@ -31,7 +31,7 @@ from hypothesis import strategies as st
 from reaper import IdleReaper, InvalidArgument
 from reaper.journal import Journal, peer_key
 from reaper.journal.files import recover
-from reaper.journal.leases import Keeper
+from reaper.journal.leases import LeaseLog
 from reaper.journal.schema import COLUMNS, connection_id, sequence_of, writer_of
 
 S = 1_000_000_000
@@ -620,7 +620,7 @@ def core() -> IdleReaper:
 
 def test_a_lease_logs_silences_beyond_the_threshold_and_no_others(tmp_path: Path, core: IdleReaper) -> None:
     with make(tmp_path, gap_threshold=2.0) as journal:
-        keeper = Keeper(core, journal)
+        keeper = LeaseLog(core, journal)
         lease = core.register("a", 30.0, 0.0)
         keeper.opened(lease, 0.0, "echo", peer=9)
         advance_touching(core, lease.touch, {1, 2, 3, 10, 11}, 20)
@@ -637,7 +637,7 @@ def test_a_lease_logs_silences_beyond_the_threshold_and_no_others(tmp_path: Path
 
 def test_leases_in_full_mode_leave_a_row_for_every_epoch_with_activity(tmp_path: Path, core: IdleReaper) -> None:
     with make(tmp_path, mode="full") as journal:
-        keeper = Keeper(core, journal)
+        keeper = LeaseLog(core, journal)
         lease = core.register("a", 30.0, 0.0)
         keeper.opened(lease, 0.0)
         advance_touching(core, lease.touch, {1, 2, 3, 7, 8, 11}, 20)
@@ -650,7 +650,7 @@ def test_leases_in_full_mode_leave_a_row_for_every_epoch_with_activity(tmp_path:
 
 def test_a_reap_is_no_change_of_a_timeout(tmp_path: Path, core: IdleReaper) -> None:
     with make(tmp_path, mode="full") as journal:
-        keeper = Keeper(core, journal)
+        keeper = LeaseLog(core, journal)
         lease = core.register("a", 5.0, 0.0)
         keeper.opened(lease, 0.0)
         core.close_epoch(1.0)
@@ -665,7 +665,7 @@ def test_whatever_happens_to_leases_a_full_log_adds_up_and_ends_with_the_timeout
 ) -> None:
     chance, core, now = random.Random(seed), IdleReaper(tick=1.0), 0.0
     with make(tmp_path, mode="full") as journal:
-        keeper = Keeper(core, journal)
+        keeper = LeaseLog(core, journal)
         leases: list[Any] = []
 
         def spare(due: list[Any]) -> dict[Any, float | None]:
@@ -723,7 +723,7 @@ def test_whatever_happens_to_leases_a_full_log_adds_up_and_ends_with_the_timeout
 
 def test_a_keeper_logs_reaps_deadlines_averted_leases_and_stalls(tmp_path: Path, core: IdleReaper) -> None:
     with make(tmp_path, gap_threshold=2.0) as journal:
-        keeper = Keeper(core, journal)
+        keeper = LeaseLog(core, journal)
         reaped, deadlined = core.register("a", 5.0, 0.0), core.register("b", 30.0, 0.0)
         keeper.opened(reaped, 0.0)
         keeper.opened(deadlined, 0.0)
@@ -748,7 +748,7 @@ def test_a_keeper_logs_reaps_deadlines_averted_leases_and_stalls(tmp_path: Path,
 
 def test_a_suspended_lease_has_no_timeout_in_force(tmp_path: Path, core: IdleReaper) -> None:
     with make(tmp_path, gap_threshold=2.0) as journal:
-        keeper = Keeper(core, journal)
+        keeper = LeaseLog(core, journal)
         lease = core.register("a", 5.0, 0.0)
         keeper.opened(lease, 0.0)
         lease.suspend()
@@ -759,7 +759,7 @@ def test_a_suspended_lease_has_no_timeout_in_force(tmp_path: Path, core: IdleRea
 
 def test_a_lease_without_a_timeout_is_written_with_zero(tmp_path: Path, core: IdleReaper) -> None:
     with make(tmp_path, gap_threshold=2.0) as journal:
-        keeper = Keeper(core, journal)
+        keeper = LeaseLog(core, journal)
         lease = core.register("a", None, 0.0)
         keeper.opened(lease, 0.0)
         lease.retime(2e6, 1.0)  # 23 days are a timeout like any other
@@ -771,7 +771,7 @@ def test_a_lease_without_a_timeout_is_written_with_zero(tmp_path: Path, core: Id
 
 def test_a_lease_without_a_log_touches_as_ever(tmp_path: Path, core: IdleReaper) -> None:
     with make(tmp_path, gap_threshold=2.0) as journal:
-        Keeper(core, journal)
+        LeaseLog(core, journal)
         lease = core.register("a", 5.0, 0.0)
         advance_touching(core, lease.touch, {4, 8}, 12)
         assert lease.alive

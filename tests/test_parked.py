@@ -18,9 +18,9 @@ from streams import TlsClient
 
 import reaper.trio
 from reaper.trio import ParkableStream, ParkingLot, TlsSession, open_reaper
-from reaper.trio.crew import KEPT
-from reaper.trio.lingering import FEWEST, LINGERERS
+from reaper.trio.linger import FEWEST, LINGERERS
 from reaper.trio.parking import WAKES_PER_PASS
+from reaper.trio.task_pool import KEPT
 
 pytestmark = pytest.mark.trio
 

@@ -25,7 +25,7 @@ from reaper.pipeline import cli, hadoop
 from reaper.pipeline.hadoop import Remote, Unreachable
 from reaper.pipeline.places import files_below, pattern, place, uri, write_text
 from reaper.pipeline.read import inputs as inputs_module
-from reaper.pipeline.read import look
+from reaper.pipeline.read import spark_counts
 from reaper.pipeline.read.inputs import Inputs, check
 
 NAME = "reaper-tests"
@@ -339,13 +339,13 @@ def test_a_failure_that_passes_is_not_held_against_the_file(
     spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(tmp_path, connections=5)
-    count, asked = look._count, []
+    count, asked = spark_counts._count, []
 
     def once(session: Any, known: Any, checksums: bool) -> Any:
         asked.append(len(known))
         return count(session, known, checksums) if len(asked) > 1 else {}
 
-    monkeypatch.setattr(look, "_count", once)
+    monkeypatch.setattr(spark_counts, "_count", once)
     found = check([tmp_path], spark=spark, now_ns=WALL)
     assert (asked, found.quarantined, len(found.files)) == ([1, 1], [], 1)
 

@@ -32,7 +32,7 @@ from reaper.pipeline.whatif.replay import CLOSED, CUT, RETURNED
 from reaper.pipeline.whatif.run import what_if
 from reaper.pipeline.whatif.settings import CannotTell, InForce, Rule, Setting, parse, refusal, wheel
 from reaper.pipeline.whatif.text import as_text
-from reaper.policy.herd import Jitter
+from reaper.policy.jitter import Jitter
 
 UNIT = 1_953_125
 """ns in 1/512 s: instants that both the core's floats and the journal's integers hold exactly."""

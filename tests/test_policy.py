@@ -15,7 +15,7 @@ from reaper.core.lease import Expiry, Lease
 from reaper.errors import InvalidArgument
 from reaper.policy import ANSWERS, MAX_REQUESTS, NOT_TAKEN, RULES, TOO_OLD, TOO_SLOW, IdlePolicy, Phase, lifespan
 from reaper.policy.events import Idle, IdleEvent, IdleEvents
-from reaper.policy.rates import Allowance, Sweep
+from reaper.policy.min_rate import Allowance, Sweep
 
 PERIOD = 0.25  # of the sweep
 

@@ -25,8 +25,8 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 
 import reaper.uvicorn
 from reaper.config import ReaperConfig
-from reaper.servers import names
 from reaper.servers import uvicorn as guarded_protocols
+from reaper.servers import uvicorn_names
 from scripts.serving import free_port
 from scripts.serving import serving as start
 from scripts.uvicorn_demo.attacks import OVER_TLS, PLAIN, all_borne, grows_old
@@ -314,15 +314,15 @@ def test_a_setting_that_cannot_be_used_is_one_line_and_status_2(tmp_path):
 
 
 def test_every_name_of_uvicorns_that_is_used_is_there():
-    assert names.missing() == []
+    assert uvicorn_names.missing() == []
 
 
 def test_the_version_that_is_named_as_the_latest_is_the_one_that_runs_unless_another_is_meant():
-    assert uvicorn.__version__ == os.environ.get("LOWEST_UVICORN", names.TESTED[1])
+    assert uvicorn.__version__ == os.environ.get("LOWEST_UVICORN", uvicorn_names.TESTED[1])
 
 
 def test_a_version_that_lacks_a_name_is_refused_in_one_line(monkeypatch, capsys):
-    monkeypatch.setitem(names.NAMES, "cycle", ("response_finished",))
+    monkeypatch.setitem(uvicorn_names.NAMES, "cycle", ("response_finished",))
     with pytest.raises(SystemExit) as refused:
         _ = reaper.uvicorn.H11
     assert refused.value.code == 2
@@ -345,9 +345,14 @@ def test_importing_reaper_imports_no_framework():
 
 
 def test_every_name_of_uvicorns_that_the_guarded_protocols_use_is_listed():
-    kinds = {"self": names._names_of(HttpToolsProtocol) | names._names_of(guarded_protocols.H11Protocol)}
-    kinds |= {"cycle": names._names_of(RequestResponseCycle), "flow": names._names_of(names.FlowControl)}
-    listed = {name for group in names.NAMES.values() for name in group}
+    kinds = {
+        "self": uvicorn_names._names_of(HttpToolsProtocol) | uvicorn_names._names_of(guarded_protocols.H11Protocol)
+    }
+    kinds |= {
+        "cycle": uvicorn_names._names_of(RequestResponseCycle),
+        "flow": uvicorn_names._names_of(uvicorn_names.FlowControl),
+    }
+    listed = {name for group in uvicorn_names.NAMES.values() for name in group}
     used = {
         node.attr
         for node in ast.walk(ast.parse(Path(guarded_protocols.__file__).read_text()))

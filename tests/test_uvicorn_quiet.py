@@ -20,7 +20,7 @@ from reaper.config import ReaperConfig
 from reaper.core.lease import Lease
 from reaper.journal import Journal
 from reaper.servers import uvicorn as guarded
-from reaper.servers.quiet import Quiet
+from reaper.servers.idle_protocol import IdleProtocol
 from reaper.servers.waiting import Age, Waiting
 
 PATIENCE = 30.0
@@ -100,11 +100,11 @@ def test_uvicorns_protocol_is_there_while_something_moves_and_at_no_other_time(p
     async def main():
         async with serving(protocol) as served:
             reader, writer = await served.connect()
-            assert [type(one) for one in served.connections] == [Quiet]
+            assert [type(one) for one in served.connections] == [IdleProtocol]
             for _ in range(3):
                 assert b"200 OK" in await ask(reader, writer)
                 assert [type(one) for one in served.connections] == [served.kind]
-                await until(lambda: [type(one) for one in served.connections] == [Quiet])
+                await until(lambda: [type(one) for one in served.connections] == [IdleProtocol])
             assert len(served.shared.driver.core) == 1
             writer.close()
             await until(lambda: not served.connections)
@@ -121,7 +121,7 @@ def test_what_rests_frees_uvicorns_protocol_without_the_collector(protocol):
             await ask(reader, writer)
             awake = weakref.ref(served.connections[0])
             await until(lambda: awake() is None)
-            assert [type(one) for one in served.connections] == [Quiet]
+            assert [type(one) for one in served.connections] == [IdleProtocol]
             writer.close()
 
     gc.disable()
@@ -148,7 +148,7 @@ def test_a_connection_that_has_ended_leaves_no_circle(protocol, end, state, monk
 
     async def main():
         async with serving(protocol, **timeouts.get(end, {"max_age": "1h"})) as served:
-            with no_circles(Lease, Age, Waiting, Quiet, served.kind):
+            with no_circles(Lease, Age, Waiting, IdleProtocol, served.kind):
                 streams = [await served.connect() for _ in range(3)]
                 for reader, writer in streams:
                     if state in ("rests", "awake"):
@@ -158,7 +158,7 @@ def test_a_connection_that_has_ended_leaves_no_circle(protocol, end, state, monk
                 if state == "half a request":
                     await until(lambda: all(isinstance(one.waiting, Waiting) for one in served.connections))
                 if state == "rests" and end != "it is reaped":
-                    await until(lambda: {type(one) for one in served.connections} == {Quiet})
+                    await until(lambda: {type(one) for one in served.connections} == {IdleProtocol})
                 for reader, writer in streams:
                     if end != "its peer goes":
                         async with asyncio.timeout(PATIENCE):
@@ -183,7 +183,7 @@ def test_a_rest_is_no_activity(protocol):
             assert (awake._age, age.whose) == (age, awake)
             await until(lambda: explain(awake.lease.uid).active_until is not None)
             before = explain(awake)
-            await until(lambda: [type(one) for one in served.connections] == [Quiet])
+            await until(lambda: [type(one) for one in served.connections] == [IdleProtocol])
             (quiet,) = served.connections
             after = explain(quiet)
             assert (after.active_until, after.due) == (before.active_until, before.due)
@@ -208,7 +208,7 @@ def test_half_a_request_never_rests(protocol):
             writer.write(REQUEST[10:])
             async with asyncio.timeout(PATIENCE):
                 assert b"200 OK" in await reader.readuntil(b"hello")
-            await until(lambda: [type(one) for one in served.connections] == [Quiet])
+            await until(lambda: [type(one) for one in served.connections] == [IdleProtocol])
             writer.close()
 
     run(main)
@@ -254,7 +254,7 @@ def test_a_quiet_connection_whose_peer_goes_is_forgotten(protocol, rested, end):
             reader, writer = await served.connect()
             if rested:
                 await ask(reader, writer)
-                await until(lambda: [type(one) for one in served.connections] == [Quiet])
+                await until(lambda: [type(one) for one in served.connections] == [IdleProtocol])
             if end == "RST":
                 linger = struct.pack("ii", 1, 0)
                 writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
@@ -271,7 +271,7 @@ def test_a_stop_answers_the_request_that_is_on_its_way_to_a_quiet_connection(pro
         async with serving(protocol, drain_idle="10s") as served:
             reader, writer = await served.connect()
             await ask(reader, writer)
-            await until(lambda: [type(one) for one in served.connections] == [Quiet])
+            await until(lambda: [type(one) for one in served.connections] == [IdleProtocol])
             served.server.should_exit = True
             await until(lambda: [type(one) for one in served.connections] == [served.kind])
             said = await ask(reader, writer)
@@ -289,7 +289,7 @@ def test_in_the_journal_a_connection_is_one_life_however_often_it_rested(protoco
                 reader, writer = await served.connect()
                 for _ in range(2):
                     await ask(reader, writer)
-                    await until(lambda: [type(one) for one in served.connections] == [Quiet])
+                    await until(lambda: [type(one) for one in served.connections] == [IdleProtocol])
                 writer.close()
                 await until(lambda: not served.connections)
 

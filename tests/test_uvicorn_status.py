@@ -88,21 +88,21 @@ def _impatient(port: int) -> str:
 
 ASKING = """
 import asyncio, os
-from reaper.servers.siblings import Siblings
+from reaper.servers.workers import Workers
 async def ask():
-    print(await Siblings({}).ask("/metrics") == {os.getppid(): b"hello"})
+    print(await Workers({}).ask("/metrics") == {os.getppid(): b"hello"})
 asyncio.run(ask())
 """
 
 # In a process of its own: it looks for the first socket that this process listens on; pytest may have another.
 ASKED = f"""
 import asyncio, os, socket, sys
-from reaper.servers.siblings import Siblings, inherited
+from reaper.servers.workers import Workers, inherited
 async def page():
     return "text/plain", b"hello"
 async def asked(listening):
     assert inherited() == os.fstat(listening.fileno()).st_ino
-    siblings = Siblings({{"/metrics": page}})
+    siblings = Workers({{"/metrics": page}})
     for descriptors in ((listening.fileno(),), ()):
         child = await asyncio.create_subprocess_exec(sys.executable, "-c", {ASKING!r}, pass_fds=descriptors)
         await child.wait()

@@ -17,7 +17,7 @@ from typing import Any
 
 from reaper import IdleReaper
 from reaper.journal import ConnectionLog, Journal
-from reaper.journal.leases import Keeper
+from reaper.journal.leases import LeaseLog
 
 from ..common import Note, Scale, by_scale, ratios, spread
 
@@ -32,7 +32,7 @@ def timed(work: Callable[[], object], count: int, clock: Callable[[], int] = tim
 def leases(count: int, journal: Journal | None) -> tuple[IdleReaper, list[Callable[[], None]]]:
     """A core with *count* leases, logging if there is a journal, and their touches."""
     core = IdleReaper(tick=1.0)
-    keeper = None if journal is None else Keeper(core, journal)
+    keeper = None if journal is None else LeaseLog(core, journal)
     touches = []
     for uid in range(count):
         lease = core.register(uid, 1e5, 0.0)

@@ -17,7 +17,7 @@ import pyarrow as pa
 from reaper.pipeline.advise.survival import LEAST_NS, width_sql
 from reaper.pipeline.read.inputs import Inputs
 from reaper.pipeline.read.runs import Facts, Timeline, as_rows
-from reaper.pipeline.read.said import overdue_files, said
+from reaper.pipeline.read.writer_facts import overdue_files, said
 
 GRACE_NS = 250_000_000
 TICK_NS = 1_000_000_000

@@ -41,7 +41,7 @@ class PlainLines:
         """Nothing to leave."""
 
 
-class Quiet:
+class IdleProtocol:
     """Shows nothing."""
 
     def show(self, progress: Progress) -> None:
@@ -65,7 +65,7 @@ def line(progress: Progress) -> str:
 def display_for(stream: TextIO, quiet: bool = False) -> Display:
     """The display that suits *stream*."""
     if quiet:
-        return Quiet()
+        return IdleProtocol()
     if stream.isatty():
         try:
             from .live import LiveDashboard

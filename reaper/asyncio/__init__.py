@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..errors import needs
 
 with needs("reaper.asyncio", "idle-reaper"):
-    from ..driver.slices import PROBE_GRACE, REAPS_PER_SLICE
+    from ..driver.pacing import PROBE_GRACE, REAPS_PER_SLICE
     from ..driver.watched import Probe
     from ..metrics import LoopStatistics
     from .connection import Connection

@@ -16,7 +16,7 @@ from ..core.lease import Expiry, Lease
 from ..core.ticks import seconds_to_tick
 from ..driver import sockets
 from ..driver.driver import Driver
-from ..driver.watched import Probe, Ward, Watched, check_handler, check_idle
+from ..driver.watched import Probe, Reapable, Watched, check_handler, check_idle
 from ..errors import NotInstalled
 from . import transports
 from .reaper import AsyncioReaper, check_reaper, reaper_of
@@ -78,7 +78,7 @@ class Protocol(asyncio.Protocol):
         self.connection.leave()
 
 
-class Guard(Ward):
+class Guard(Reapable):
     """A connection whose protocol knows nothing of it. The kernel is asked when it comes due.
 
     Attributes:

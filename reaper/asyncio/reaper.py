@@ -17,12 +17,12 @@ from ..core.lease import Hook, Lease
 from ..core.reaper import IdleReaper
 from ..core.ticks import check_timeout
 from ..driver.driver import Driver
-from ..driver.slices import PROBE_GRACE
-from ..driver.watched import Probe, Ward
+from ..driver.pacing import PROBE_GRACE
+from ..driver.watched import Probe, Reapable
 from ..errors import InvalidArgument, shown
 from ..journal import Journal
 from ..metrics import LoopStatistics
-from ..policy.rates import Sweep
+from ..policy.min_rate import Sweep
 from .connection import Connection
 from .transports import socket_of
 from .waking import Alarm, after_two_passes, clock_of, let_the_loop_read
@@ -222,7 +222,7 @@ class AsyncioReaper:
         if self._empty is not None and not self.driver.connections and not self._empty.done():
             self._empty.set_result(None)
 
-    def waiting(self, uid: Any) -> Ward | None:
+    def waiting(self, uid: Any) -> Reapable | None:
         """The connection of *uid* if it waits for bytes with nothing else to do; None if it is in use, or is none."""
         return self.driver.waiting(uid)
 

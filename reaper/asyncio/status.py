@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from .. import status
-from ..driver.survey import pages_of, survey
+from ..driver.status import pages_of, survey
 from ..policy.pressure import Pressure
 from .reaper import AsyncioReaper
 

@@ -11,7 +11,7 @@ import ssl as ssl_module
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from ..driver.slices import PROBE_GRACE
+from ..driver.pacing import PROBE_GRACE
 from ..driver.watched import Probe, check_handler, check_watch
 from .connection import Connection
 from .reaper import AsyncioReaper, check_reaper, reaper_of

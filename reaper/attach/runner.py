@@ -18,11 +18,11 @@ from typing import Any
 from ..config.attach import Attach
 from ..journal.log import Journal
 from .books import JournalBook
-from .hands import Destroy, Hands, Shutdown, check_destroy, check_shutdown
+from .closing import Destroy, Hands, Shutdown, check_destroy, check_shutdown
 from .judge import Limits
 from .kernel import Found, Listener, Refusal
 from .netlink import addresses_of, cookie_of
-from .owners import Owners
+from .proc_fds import Owners
 from .show import View
 from .targets import Target, socket_of
 from .watch import SLICE, Event, Watch

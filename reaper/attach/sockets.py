@@ -123,7 +123,7 @@ class OwnSockets:
         return found
 
     def end(self, ident: bytes, again: Callable[[Snapshot], bool]) -> str:
-        """See `reaper.attach.hands.Hands`. The descriptor stays its owner's: it reads an end of file, and closes."""
+        """See `reaper.attach.closing.Hands`. The descriptor stays its owner's: it reads an end of file, and closes."""
         fd, _ = _IDENT.unpack(ident)
         try:
             held = os.dup(fd)

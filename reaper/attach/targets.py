@@ -20,7 +20,7 @@ import psutil
 
 from .kernel import Kernel, Listener, Refusal
 from .netlink import Address
-from .owners import socket_inodes
+from .proc_fds import socket_inodes
 
 READ_EVERY = 10.0
 """Seconds: a target that opens another port is noticed after so long at the latest."""

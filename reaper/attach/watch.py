@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from ..core.ticks import check_timeout
-from ..policy.herd import Bucket
+from ..policy.jitter import Bucket
 from .judge import NONE, Limits, Memory, Verdict, judge
 from .kernel import Found
 from .netlink import cookie_of

@@ -15,7 +15,7 @@ from itertools import count
 from typing import Any
 
 from ..errors import DuplicateUid, UnknownUid, shown
-from .inside import check, explain, oldest
+from .introspect import check, explain, oldest
 from .law import MOVES_PER_CALL, Due, ErrorHook, Law, Spare
 from .lease import OPEN, Changed, Epoch, Explanation, Hook, IdleSlot, Key, Lease, Statistics, bind
 from .slots import remove

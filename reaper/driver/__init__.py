@@ -10,21 +10,21 @@ connection), `operations` (probes and drains), `books` (how ends are written dow
 from __future__ import annotations
 
 from .accepting import ACCEPT_PAUSE, ACCEPTS_PER_PASS, Burst, accept_burst, after
-from .awake import AwakeClock
-from .books import Books
 from .collecting import tamed_collector
 from .driver import Driver, unread_of
+from .ends import Books
 from .operations import Answer, Leave
-from .slices import LONGEST_SLICE, PROBE_GRACE, REAPS_PER_SLICE, fair_slice
+from .pacing import LONGEST_SLICE, PROBE_GRACE, REAPS_PER_SLICE, fair_slice
 from .sockets import acknowledged, peer_has_shut, queued, reset_on_close, unread, waiting
-from .watched import Probe, Ward, Watched
+from .stall_clock import StallClock
+from .watched import Probe, Reapable, Watched
 
 __all__ = [
     "Driver",
     "Watched",
-    "Ward",
+    "Reapable",
     "Probe",
-    "AwakeClock",
+    "StallClock",
     "Books",
     "Answer",
     "Leave",

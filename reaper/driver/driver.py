@@ -29,13 +29,13 @@ from ..core.wheel import TimingWheel
 from ..errors import InvalidArgument, shown
 from ..journal import Journal
 from ..metrics import LoopStatistics
-from ..policy.herd import Bucket, Jitter, check_rate, check_share
-from .awake import AwakeClock
-from .books import Books, log_hook_error
+from ..policy.jitter import Bucket, Jitter, check_rate, check_share
+from .ends import Books, log_hook_error
 from .operations import Answer, Leave
-from .slices import PROBE_GRACE, REAPS_PER_SLICE, fair_slice
+from .pacing import PROBE_GRACE, REAPS_PER_SLICE, fair_slice
 from .sockets import unread
-from .watched import DeadlineKey, Probe, Ward, Watched, check_idle, check_watch, is_off
+from .stall_clock import StallClock
+from .watched import DeadlineKey, Probe, Reapable, Watched, check_idle, check_watch, is_off
 
 
 class Driver:
@@ -56,7 +56,7 @@ class Driver:
         seed: For the same jitter every time.
     Attributes:
         core: The `IdleReaper`. Its times are those of `now`.
-        clock: The `AwakeClock`.
+        clock: The `StallClock`.
         books: Of the ends.
         idle: Seconds of silence allowed where nothing else is said; 0 is off.
         phase: 0..1: the share of an epoch after which the first one ends, if there was nothing to watch before; 0: all
@@ -111,7 +111,7 @@ class Driver:
         self.phase: float = 0.0
         self._cut = math.inf  # when the open epoch ends, if that is before its time
         self.on_empty: Callable[[], None] = _nothing
-        self.clock: AwakeClock = AwakeClock(clock, self.core.tick)
+        self.clock: StallClock = StallClock(clock, self.core.tick)
         self.books: Books = Books(self.core, self.clock, journal, listener)
         self.connections: dict[int, Watched] = {}
         self.cpu: float = 0.0
@@ -219,9 +219,9 @@ class Driver:
 
     # ---- the final check -----------------------------------------------------------------------------------------
 
-    def ward_of(self, uid: Any) -> Ward | None:
+    def ward_of(self, uid: Any) -> Reapable | None:
         """The connection whose own lease has *uid*; None: it is a limit, a timer of the server's, or unknown."""
-        if isinstance(uid, Ward):
+        if isinstance(uid, Reapable):
             return uid
         try:
             return self.connections.get(uid)
@@ -409,7 +409,7 @@ class Driver:
 
     # ---- looking in ----------------------------------------------------------------------------------------------
 
-    def waiting(self, uid: Any) -> Ward | None:
+    def waiting(self, uid: Any) -> Reapable | None:
         """The connection of *uid* if it waits for bytes with nothing else to do; None if it is in use, or is none."""
         ward = self.ward_of(uid)
         return None if ward is None or ward.busy else ward
@@ -445,6 +445,6 @@ def _nothing() -> None:
     """No adapter asked."""
 
 
-def unread_of(wards: Iterable[Ward]) -> set[int]:
+def unread_of(wards: Iterable[Reapable]) -> set[int]:
     """Descriptors of those of *wards* for which the kernel holds bytes that were not read yet."""
     return set(unread(descriptor for ward in wards if (descriptor := ward.descriptor) >= 0))

@@ -12,7 +12,7 @@ from typing import Any, NoReturn, Protocol
 from ..core.reaper import IdleReaper
 from ..policy.pressure import Gauge, Pressure, Reading, Verdict
 from .driver import Driver, unread_of
-from .watched import Ward
+from .watched import Reapable
 
 REASON = "pressure"
 """The reason of a connection that had to go."""
@@ -41,7 +41,7 @@ class Watcher(Protocol):
     def __len__(self) -> int:
         """How many connections are watched."""
 
-    def waiting(self, uid: Any) -> Ward | None:
+    def waiting(self, uid: Any) -> Reapable | None:
         """The connection of *uid* if it waits for bytes with nothing else to do."""
 
 
@@ -87,7 +87,7 @@ def let_go(watcher: Watcher, verdict: Verdict, min_age: float, reasons: Collecti
     `evict` have gone; none that has been silent for less than *min_age* seconds.
     """
     now = watcher.driver.now()
-    doomed: list[Ward] = []
+    doomed: list[Reapable] = []
     others = max(0, len(watcher.core) - len(watcher))  # leases that are no connections, and never touched perhaps
     for uid in watcher.core.oldest(LOOKS + others):
         explained = watcher.core.explain(uid)

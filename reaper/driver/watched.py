@@ -18,7 +18,7 @@ from .operations import Answer
 from .sockets import unread
 
 if TYPE_CHECKING:
-    from .books import Books
+    from .ends import Books
 
 Probe = Callable[[Any], Awaitable[object]]
 """Called with the connection: sends something that the peer must answer, a WebSocket ping for instance."""
@@ -31,7 +31,7 @@ OR_OFF = ", or 0 for none"
 class DeadlineKey(NamedTuple):
     """The core's key of a second lease on a connection."""
 
-    uid: Any  # of the connection; or the `Ward` itself
+    uid: Any  # of the connection; or the `Reapable` itself
     number: int
 
 
@@ -52,17 +52,17 @@ class Steers(Protocol):
     def poke(self) -> None:
         """Something may be due earlier than before."""
 
-    def ended(self, connection: Ward) -> None:
+    def ended(self, connection: Reapable) -> None:
         """*connection* is watched no longer."""
 
-    def went_idle(self, connection: Ward) -> None:
+    def went_idle(self, connection: Reapable) -> None:
         """It may leave, if everything is being drained."""
 
     def in_force(self, idle: float) -> float | None:
         """The core's timeout for *idle* seconds; None, which is off, for 0."""
 
 
-class Ward:
+class Reapable:
     """Whatever the driver can judge and reap: a `Watched`, or a parked connection.
 
     Attributes:
@@ -107,7 +107,7 @@ class Ward:
         return descriptor >= 0 and bool(unread([descriptor]))
 
 
-class Watched(Ward):
+class Watched(Reapable):
     """One watched connection. An adapter's own class adds how its handler is ended (`_cut`) and where its socket is.
 
     Attributes:

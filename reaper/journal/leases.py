@@ -28,7 +28,7 @@ def nanoseconds(seconds: float) -> int:
     return round(seconds * 1e9)
 
 
-class Keeper:
+class LeaseLog:
     """Keeps the journal of one core's connections: what an adapter calls at each event.
 
     Times that are passed in are seconds of the journal's clock. Those that leases and expiries carry are the core's.

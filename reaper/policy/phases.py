@@ -14,7 +14,7 @@ from typing import Literal, Protocol
 
 from ..config.settings import ReaperConfig
 from ..core.ticks import seconds_to_tick
-from .rates import Allowance, Sweep
+from .min_rate import Allowance, Sweep
 
 Direction = Literal["in", "out"]
 

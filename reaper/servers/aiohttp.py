@@ -16,7 +16,7 @@ from ..asyncio.loops import default_loop, loop_factory
 from ..asyncio.reaper import AsyncioReaper, reaper_of
 from ..config.settings import ReaperConfig
 from ..policy import Phase
-from . import asked
+from . import polled
 
 NAMES = ("_current_request",)
 """The private names of aiohttp's that are used here, of `aiohttp.web_protocol.RequestHandler`."""
@@ -39,7 +39,7 @@ def guard(server: Callable[[], Any], *, reaper: AsyncioReaper | None = None) -> 
         server: After `await runner.setup()`.
         reaper: Watches, by its config's `timeouts`; None: the loop's own.
     """
-    return asked.guard(server, phase_of, reaper=reaper)
+    return polled.guard(server, phase_of, reaper=reaper)
 
 
 def run_app(app: Any, *, config: ReaperConfig | None = None, **options: Any) -> None:

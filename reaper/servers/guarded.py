@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 from ..asyncio import transports
 from ..core.lease import Expiry, Lease
-from ..driver.watched import Probe, Ward
+from ..driver.watched import Probe, Reapable
 from ..policy import Phase
 from .waiting import Age, Shared, Waiting
 
@@ -37,7 +37,7 @@ class Fresh:
 FRESH = Fresh()
 
 
-class Guarded(Ward):
+class Guarded(Reapable):
     """What every guarded protocol of uvicorn's adds to it, HTTP or WebSocket. Its fields are slots: CPython shares the
     keys of instance dicts only up to 30 of them, and uvicorn's protocols have nearly as many.
 

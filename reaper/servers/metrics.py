@@ -15,7 +15,7 @@ from ..asyncio.reaper import AsyncioReaper
 from ..asyncio.status import survey_of
 from ..metrics import CONTENT_TYPE, LoopStatistics, exposition, families, merged
 from ..status import JSON, Page, document
-from .siblings import Siblings
+from .workers import Workers
 
 Application = Callable[[Any, Any, Any], Awaitable[None]]
 
@@ -39,7 +39,7 @@ class Reports:
 
     def __init__(self, reapers: Callable[[], Iterable[AsyncioReaper]]) -> None:
         self._reapers = reapers
-        self._siblings: Siblings | None = None
+        self._siblings: Workers | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self.metrics: Application = _application(self._metrics_of_all)
         self.status: Application = _application(self._status_of_all)
@@ -49,7 +49,7 @@ class Reports:
         loop = asyncio.get_running_loop()
         if self._loop is not loop:
             self._loop = loop
-            self._siblings = Siblings({"/metrics": self._metrics, "/status": self._status})
+            self._siblings = Workers({"/metrics": self._metrics, "/status": self._status})
 
     async def _metrics(self) -> tuple[str, bytes]:
         return CONTENT_TYPE, text(reaper.statistics() for reaper in self._reapers()).encode()

@@ -26,8 +26,8 @@ from ..config.settings import ReaperConfig
 from ..journal import Journal
 from ..policy import ANSWERS, NOT_TAKEN, TOO_OLD, Phase
 from .guarded import DRAIN, FRESH, Fresh, Guarded
+from .idle_protocol import IdleProtocol, Origin
 from .metrics import Application, Reports
-from .quiet import Origin, Quiet
 from .waiting import QUEUED_BYTES, Shared, Waiting
 from .websocket import tunnel
 
@@ -137,10 +137,10 @@ class GuardedHttp(Guarded):
         server_state: ServerState,
         app_state: dict[str, Any],
         _loop: asyncio.AbstractEventLoop | None = None,
-    ) -> Quiet:
+    ) -> IdleProtocol:
         """What the loop is given for a new connection; one of this class takes its place at the first byte."""
         shared = shared_by(config, cls.settings, cls.journal)
-        return Quiet(shared, shared.origin(cls, config, server_state, app_state, _loop))
+        return IdleProtocol(shared, shared.origin(cls, config, server_state, app_state, _loop))
 
     @classmethod
     def configured(cls, settings: ReaperConfig | None = None, journal: Journal | None = None) -> type[GuardedHttp]:
@@ -149,7 +149,7 @@ class GuardedHttp(Guarded):
 
     # ---- what uvicorn and the loop call --------------------------------------------------------------------------
 
-    def take_over(self, before: Quiet) -> None:
+    def take_over(self, before: IdleProtocol) -> None:
         """Go on with the connection of *before*."""
         shared: Any = before.shared
         fresh = before.waiting is FRESH
@@ -166,7 +166,7 @@ class GuardedHttp(Guarded):
         before.transport.set_protocol(self)
 
     def rests(self) -> bool:
-        """Have a `Quiet` in its place if it has been silent for `REST_AFTER`. False: ask again later."""
+        """Have a `IdleProtocol` in its place if it has been silent for `REST_AFTER`. False: ask again later."""
         self._noted = False
         if self._over or self.waiting is not None or self._leaving is not None or not self._is_between():
             return True  # it is looked at again when it has become idle again
@@ -175,7 +175,7 @@ class GuardedHttp(Guarded):
         if until is None or now - until < REST_AFTER / 2 or self._much_is_queued() or self.transport.is_closing():
             self._noted = True
             return False
-        quiet = Quiet(self.shared, self._origin)
+        quiet = IdleProtocol(self.shared, self._origin)
         quiet.half_closed = self._half_closed
         quiet.rest(self)
         self._drop()

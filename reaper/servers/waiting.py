@@ -20,7 +20,7 @@ from ..driver.driver import Driver
 from ..driver.watched import DeadlineKey
 from ..journal import Journal
 from ..policy import TOO_OLD, IdlePolicy, Phase, lifespan
-from ..policy.rates import Charged, Sweep
+from ..policy.min_rate import Charged, Sweep
 
 QUEUED_BYTES = 65536
 """With more than this unacknowledged a response still counts as being written when the next request is waited for."""

@@ -101,7 +101,7 @@ class Kernel:
 
     def __init__(self, pid: int) -> None:
         from ..attach.kernel import Linux
-        from ..attach.owners import Owners
+        from ..attach.proc_fds import Owners
         from ..attach.targets import ByPid
 
         self.name: str = f"process {pid}"

@@ -10,13 +10,14 @@ from __future__ import annotations
 from ..errors import needs
 
 with needs("reaper.trio", "idle-reaper[trio]"):
-    from ..driver.slices import LONGEST_SLICE, PROBE_GRACE, REAPS_PER_SLICE, fair_slice
+    from ..driver.pacing import LONGEST_SLICE, PROBE_GRACE, REAPS_PER_SLICE, fair_slice
     from ..driver.sockets import unread
     from ..driver.watched import Probe
     from ..metrics import LoopStatistics
     from .accepting import accept
     from .connection import Connection
-    from .lingering import Silent
+    from .handoff import HandoffLot
+    from .linger import Silent
     from .loop import let_the_loop_read
     from .parked import ParkableStream, Parked, Resting
     from .parking import ParkingLot
@@ -26,7 +27,6 @@ with needs("reaper.trio", "idle-reaper[trio]"):
     from .status import serve_pages, serve_status, survey_of
     from .streams import SocketStream, WatchedSocket, WatchedStream
     from .tls import TlsSession
-    from .waking import WakingLot
 
 __all__ = [
     "open_reaper",
@@ -41,7 +41,7 @@ __all__ = [
     "Probe",
     "LoopStatistics",
     "ParkingLot",
-    "WakingLot",
+    "HandoffLot",
     "ParkableStream",
     "Parked",
     "Resting",

@@ -16,8 +16,8 @@ import trio
 from ..core.lease import Expiry
 from ..driver.driver import Driver
 from ..driver.sockets import peer_name
-from ..driver.watched import Ward
-from .lingering import Lingering
+from ..driver.watched import Reapable
+from .linger import Lingering
 from .streams import SocketStream
 
 
@@ -34,7 +34,7 @@ class Lot(Protocol):
         """Close its descriptor."""
 
 
-class Resting(Ward):
+class Resting(Reapable):
     """What is left of a connection while it has no task, and the reaper's uid for it.
 
     Attributes:

@@ -27,10 +27,10 @@ from ..core.ticks import check_timeout
 from ..driver.driver import Driver, unread_of
 from ..driver.sockets import waiting
 from .accepting import accept
-from .crew import Crew
-from .lingering import Lingerer, Lingering, Silent, check_linger
+from .linger import Lingerer, Lingering, Silent, check_linger
 from .loop import let_the_loop_read
 from .parked import ParkableStream, Parked, Resting
+from .task_pool import TaskPool
 from .tls import TlsStream
 
 WAKES_PER_PASS = 16
@@ -105,7 +105,7 @@ class ParkingLot:
         self._nursery: trio.Nursery | None = None
         self._draining = False
         self._drainers = trio.lowlevel.ParkingLot()
-        self._crew: Crew[Any, Any] = Crew()
+        self._crew: TaskPool[Any, Any] = TaskPool()
         self.reaped: Counter[str] = Counter()
 
     def __len__(self) -> int:

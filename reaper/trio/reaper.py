@@ -24,17 +24,17 @@ from ..core.reaper import IdleReaper
 from ..core.ticks import check_timeout
 from ..driver.collecting import tamed_collector
 from ..driver.driver import Driver
-from ..driver.slices import PROBE_GRACE
-from ..driver.watched import Probe, Ward, check_handler, check_watch
+from ..driver.pacing import PROBE_GRACE
+from ..driver.watched import Probe, Reapable, check_handler, check_watch
 from ..errors import InvalidArgument
 from ..journal import Journal
 from ..metrics import LoopStatistics
 from .connection import Connection, socket_of
+from .handoff import HandoffLot
 from .loop import let_the_loop_read
 from .parked import Resting
 from .parking import ParkingLot
 from .streams import WatchedStream
-from .waking import WakingLot
 
 log: logging.Logger = logging.getLogger("reaper")
 
@@ -246,7 +246,7 @@ class TrioReaper:
 
         return handle
 
-    def waiting(self, uid: Any) -> Ward | None:
+    def waiting(self, uid: Any) -> Reapable | None:
         """The connection of *uid* if it waits for bytes with nothing else to do; None if it is in use, or is none."""
         return self.driver.waiting(uid)
 
@@ -289,9 +289,9 @@ class TrioReaper:
         begun: Callable[[Any], bool] | None = None,
         kind: type[Resting] = Resting,
         linger: float = 1.0,
-    ) -> AsyncIterator[WakingLot]:
-        """A running `WakingLot` for the length of an `async with` block. Arguments as there."""
-        lot = WakingLot(self, woken, ended, heard=heard, begun=begun, kind=kind, linger=linger)
+    ) -> AsyncIterator[HandoffLot]:
+        """A running `HandoffLot` for the length of an `async with` block. Arguments as there."""
+        lot = HandoffLot(self, woken, ended, heard=heard, begun=begun, kind=kind, linger=linger)
         async with self._lot_open(lot):
             yield lot
 

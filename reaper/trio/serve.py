@@ -16,10 +16,10 @@ from typing import Any, NoReturn
 import trio
 
 from ..config.settings import ReaperConfig
-from ..driver.slices import PROBE_GRACE
+from ..driver.pacing import PROBE_GRACE
 from ..driver.watched import Probe, check_handler, check_idle, check_watch
 from .accepting import accept
-from .lingering import check_linger
+from .linger import check_linger
 from .readiness import Readiness
 from .reaper import open_reaper
 from .streams import WatchedSocket

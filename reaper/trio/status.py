@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 import trio
 
 from .. import status
-from ..driver.survey import pages_of, survey
+from ..driver.status import pages_of, survey
 from ..policy.pressure import Pressure
 from .reaper import TrioReaper
 

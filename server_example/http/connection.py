@@ -18,7 +18,7 @@ import trio
 
 from reaper.config import ReaperConfig
 from reaper.policy import IDLE_PHASES, IdlePolicy, Phase
-from reaper.trio import TrioReaper, WakingLot
+from reaper.trio import HandoffLot, TrioReaper
 
 from ..status import Desk
 from .counters import Counters
@@ -50,7 +50,7 @@ class Host(Protocol):
     config: ReaperConfig
     counters: Counters
     draining: bool
-    lot: WakingLot | None
+    lot: HandoffLot | None
     desk: Desk
 
     @property

@@ -25,8 +25,8 @@ from reaper.config.reload import applied, changes
 from reaper.core.lease import Lease
 from reaper.driver import after
 from reaper.policy import ANSWERS, INSTANT, NOT_TAKEN, TOO_OLD, IdlePolicy, Phase, lifespan
-from reaper.policy.rates import Sweep
-from reaper.trio import Silent, TlsSession, WakingLot
+from reaper.policy.min_rate import Sweep
+from reaper.trio import HandoffLot, Silent, TlsSession
 
 from ..status import Board, Desk
 from ..tls import tls_context
@@ -79,7 +79,7 @@ class HttpServer:
         self.watcher = watcher
         self.counters = Counters()
         self.connections: dict[HttpConnection, Kept] = {}
-        self.lot: WakingLot | None = None
+        self.lot: HandoffLot | None = None
         self.draining = False
         self.desk = Desk(Board(1), 0, "http", watcher, lambda: metrics(self))
         self._routes = routes
@@ -367,7 +367,7 @@ class HttpServer:
             await self._empty.wait()
         late.release()
 
-    async def _drain_parked(self, lot: WakingLot, window: float) -> None:
+    async def _drain_parked(self, lot: HandoffLot, window: float) -> None:
         """The parked have no more been silent for `drain_idle` than the others: a request may be on its way."""
         timeouts = self.config.timeouts
         brief = min(timeouts.drain_idle, timeouts.drain / 2)

@@ -18,7 +18,7 @@ import h11
 
 from reaper.core.lease import Lease
 from reaper.policy import ANSWERS, INSTANT, IdlePolicy, Phase
-from reaper.trio import Resting, TlsSession, WakingLot
+from reaper.trio import HandoffLot, Resting, TlsSession
 
 from .connection import HEAD, SERVER, Host, HttpConnection, HttpError
 
@@ -76,7 +76,7 @@ class Waiting:
         lot: Where they are; what it hears, and whom it has ended, it tells this object. To be set before any use.
     """
 
-    lot: WakingLot
+    lot: HandoffLot
 
     def __init__(self, server: Host, tls: SSLContext | None, closed: Callable[[], None]) -> None:
         self._server = server

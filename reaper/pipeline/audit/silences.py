@@ -18,7 +18,7 @@ from ...journal.schema import ACTIVITY, AVERTED, ENDS, KINDS, REAP
 from ..read.frames import OVERDUE, RUNS, ns, read_events, small_frame, with_run
 from ..read.inputs import Inputs
 from ..read.runs import Facts, Run, Timeline, as_rows
-from ..read.said import Said, Stalls, merge
+from ..read.writer_facts import Said, Stalls, merge
 
 MOST_ROWS = 200_000
 """Rows of an `Overdue` that are kept in the driver. Beyond, the events are looked at again where they lie."""

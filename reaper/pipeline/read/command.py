@@ -96,7 +96,7 @@ def read_inputs(spark: SparkSession, arguments: argparse.Namespace, progress: Pr
     Raises:
         Fault: a directory is missing, or a compacted table is not what its manifest says.
     """
-    from .look import verify
+    from .spark_counts import verify
 
     reach(arguments)
     verify(spark, not arguments.no_checksums)

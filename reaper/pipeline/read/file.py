@@ -21,7 +21,7 @@ from ...journal.schema import COLUMNS, PREFIX, SCHEMA_VERSION, writer_of
 from ..hadoop import Remote
 from ..places import Place
 from .footer import fingerprint
-from .rows import MOST_NS, MOST_UNIX_NS, Refused, Tally, count, judge
+from .row_checks import MOST_NS, MOST_UNIX_NS, Refused, Tally, count, judge
 from .runs import Facts
 
 FUTURE_NS = 24 * 3600 * 10**9

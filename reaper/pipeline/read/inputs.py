@@ -17,7 +17,7 @@ from ..hadoop import Remote
 from ..places import Place, files_below, pattern, place, size_of
 from .file import Shape, count_here, facts_of, shape_of
 from .manifest import BUCKETS, Table, Unsound, open_table, tables_in
-from .rows import Refused
+from .row_checks import Refused
 from .runs import Facts, Run, runs_of, strangers
 from .span import ALWAYS, Span
 
@@ -107,9 +107,9 @@ def check(
     found.outside -= len(shapes)
     large = sum(shape.size for shape in shapes) > SMALL_BYTES or any(isinstance(s.path, Remote) for s in shapes)
     if spark is not None and large:
-        from . import look
+        from . import spark_counts
 
-        counted = look.tallies(spark, {shape.path: shape.rows for shape in shapes}, checksums=checksums)
+        counted = spark_counts.tallies(spark, {shape.path: shape.rows for shape in shapes}, checksums=checksums)
     else:
         tallies, more = _each(lambda shape: (shape, count_here(shape, checksums)), [(shape,) for shape in shapes])
         refused |= more

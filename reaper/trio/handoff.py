@@ -16,7 +16,7 @@ from .parking import READABLE, ParkingLot, Watcher
 _STREAM = socket.SOCK_STREAM | getattr(socket, "SOCK_NONBLOCK", 0)
 
 
-class WakingLot(ParkingLot):
+class HandoffLot(ParkingLot):
     """A parking lot that gives each connection back as soon as there is something to read.
 
     Servers hand a connection over with `park`, as an object of `kind`, which remembers what they want to know of it

@@ -27,7 +27,7 @@ class _Idle(Generic[Job, Place]):
         self.job: Job | None = None
 
 
-class Crew(Generic[Job, Place]):
+class TaskPool(Generic[Job, Place]):
     """The tasks of one parking lot that have nothing to do.
 
     Args:

@@ -15,7 +15,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from ...journal.schema import CONFIG, DRAIN, KINDS, SEQUENCE_BITS, STALL
 from ..places import Place, pattern, uri
-from .rows import COUNTED, MARKS, Tally, added_up
+from .row_checks import COUNTED, MARKS, Tally, added_up
 from .schema import EVENTS
 
 _PARTITIONS = "spark.sql.shuffle.partitions"

@@ -14,9 +14,9 @@ from typing import Any
 from ..core.lease import Epoch, Expiry, Lease
 from ..core.reaper import IdleReaper
 from ..journal import Journal, JournalStatistics
-from ..journal.leases import Keeper, peer_of
+from ..journal.leases import LeaseLog, peer_of
 from ..metrics import Histogram
-from .awake import AwakeClock
+from .stall_clock import StallClock
 
 log: logging.Logger = logging.getLogger("reaper")
 
@@ -42,10 +42,10 @@ class Books:
     lateness_lower: Histogram
     lateness_upper: Histogram
 
-    def __init__(self, core: IdleReaper, clock: AwakeClock, journal: Journal | None, listener: str | None) -> None:
+    def __init__(self, core: IdleReaper, clock: StallClock, journal: Journal | None, listener: str | None) -> None:
         self._core = core
         self._clock = clock
-        self._keeper = None if journal is None else Keeper(core, journal, clock.real)
+        self._keeper = None if journal is None else LeaseLog(core, journal, clock.real)
         self._listener = listener
         self.reasons: Counter[str] = Counter()
         self.lateness, self.lateness_lower, self.lateness_upper = Histogram(), Histogram(), Histogram()

@@ -22,7 +22,7 @@ ASKED = ("first_byte", "headers", "keep_alive", "body", "tunnel")
 """The timeouts of which one is in force, by the server's word."""
 
 
-class AskedGuard(Guard):
+class PolledGuard(Guard):
     """A connection of an HTTP server that is asked.
 
     Its limits are `timeouts` of the config: `first_byte` until something is received, `keep_alive` between two
@@ -69,6 +69,6 @@ def guard(protocol_factory: Callable[[], Any], ask: Ask, *, reaper: AsyncioReape
 
     def watch(transport: Any) -> None:
         watcher = reaper_of() if reaper is None else reaper
-        AskedGuard(watcher, transport, watcher.config.timeouts, ask)
+        PolledGuard(watcher, transport, watcher.config.timeouts, ask)
 
     return lambda: Gate(protocol_factory(), watch)

@@ -11,14 +11,14 @@ import time
 from collections.abc import Awaitable, Callable, Generator, Mapping
 from typing import Any, Protocol, TypeVar
 
-from ..core.census import count, places, silence, upcoming
 from ..core.lease import Lease
+from ..core.status import count, places, silence, upcoming
 from ..metrics import BOUNDS, CONTENT_TYPE, LoopStatistics, exposition, families
 from ..policy.pressure import Pressure
 from ..status import IDLE_BOUNDS, JSON, Page, document
 from .driver import Driver
 from .sockets import peer_name
-from .watched import Ward
+from .watched import Reapable
 
 IN_FLIGHT = "in_flight"
 """The phase of a connection that cannot expire now."""
@@ -71,7 +71,7 @@ async def survey(reaper: Surveyed, pause: Pause, pressure: Pressure | None = Non
 
     def phase(lease: Lease) -> str | None:
         uid, slot = lease.uid, lease._chunk.slot
-        ward = uid if isinstance(uid, Ward) else driver.ward_of(uid)
+        ward = uid if isinstance(uid, Reapable) else driver.ward_of(uid)
         if ward is None:
             return None  # a limit, or a timer of the server's
         if slot.epoch is never:

@@ -27,7 +27,7 @@ log: logging.Logger = logging.getLogger("uvicorn.error")
 class Awake(Protocol):
     """The protocol of uvicorn's that takes the place of a quiet one."""
 
-    def take_over(self, before: Quiet) -> None:
+    def take_over(self, before: IdleProtocol) -> None:
         """It goes on with the connection of *before*."""
 
     def data_received(self, data: bytes) -> None:
@@ -50,7 +50,7 @@ class Origin(NamedTuple):
     loop: asyncio.AbstractEventLoop | None
 
 
-class Quiet(Guarded, asyncio.Protocol):
+class IdleProtocol(Guarded, asyncio.Protocol):
     """In the place of uvicorn's protocol while nothing moves.
 
     Args:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Protocol
 
 from .kernel import Kernel, Refusal
-from .owners import Owners
+from .proc_fds import Owners
 from .sockets import end
 from .tcpinfo import Snapshot
 

@@ -28,7 +28,7 @@ LARGEST = 16 << 20
 """Bytes of an answer, at most."""
 
 
-class Siblings:
+class Workers:
     """This process among the workers of its server; made within the running loop.
 
     Args:

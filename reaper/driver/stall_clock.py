@@ -20,7 +20,7 @@ REMEMBERED = 4096
 """Stalls that `real` can tell apart. An instant before the oldest of them is taken to lie after the one before it."""
 
 
-class AwakeClock:
+class StallClock:
     """Seconds in which the loop was awake, and the account of those in which it was not.
 
     Args:
