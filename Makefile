@@ -55,11 +55,9 @@ bench-quick: .venv/.dev
 	$(BIN)/python -m benchmarks document --results out/bench --out out/bench/performance.md
 
 bench-pipeline: .venv/.dev
-	$(BIN)/python -m benchmarks.pipeline.start --json benchmarks/results/pipeline-start.json
 	$(BIN)/python -m benchmarks.pipeline.run --events 10M --rounds 3 --no-table --data out/bench --json benchmarks/results/pipeline-10M.json
 	$(BIN)/python -m benchmarks.pipeline.run --events 50M --rounds 3 --data out/bench --json benchmarks/results/pipeline-50M.json
 	$(BIN)/python -m benchmarks.pipeline.run --growth 1M,3M,10M,30M,50M,100M --data out/bench --json benchmarks/results/pipeline-growth.json
-	$(BIN)/python -m benchmarks.pipeline.document benchmarks/results/pipeline-*.json
 
 # A dot per test as it ends, and the slowest at the end.
 test: .venv/.dev

@@ -55,7 +55,6 @@ NAVIGATION = {
         "docs/how-it-works",
         "docs/performance",
         "docs/performance-full",
-        "docs/pipeline-speed",
         "docs/cluster",
         "docs/probe",
         "docs/uvicorn-probe",

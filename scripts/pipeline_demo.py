@@ -2,21 +2,16 @@
 
     python -m scripts.pipeline_demo [--connections N] [--out DIR]
 
-Spark starts while the load runs, gently, in a session that stays (`python -m reaper.pipeline session`) until the page
-is made. Exit status: that of the report (0: every connection judged, no violation), or of the part that failed.
+Exit status: that of the report (0: every connection judged, no violation), or of the part that failed.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
 import shutil
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from reaper.config.flags import Parser
@@ -25,30 +20,6 @@ from reaper.pipeline.arguments import Fault, positive_ns, room
 from .serving import ROOT, DidNotStart, example, serving
 
 PIPELINE = [sys.executable, "-m", "reaper.pipeline"]
-GENTLY = ["nice", "-n", "5"]
-"""The load is what is judged: Spark may have what it leaves."""
-
-BRIEFLY = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""What Java is told for a life of a minute: compiling well would take longer than it saves."""
-
-
-@contextmanager
-def spark_starting() -> Iterator[tuple[subprocess.Popen[bytes], dict[str, str]]]:
-    """A session of this demo's own: what starts it in the background, and the environment in which commands find it.
-
-    Without Java, or without what Spark Connect needs, there is none: the report then says so, or does without.
-    """
-    with tempfile.TemporaryDirectory(prefix="reaper-demo-") as place:
-        environment = {**os.environ, "REAPER_SESSION": place}
-        start = [*GENTLY, *PIPELINE, "session", "start", "--idle", "2m", "--quiet"]
-        briefly = {"SPARK_SUBMIT_OPTS": BRIEFLY, **environment}
-        starting = subprocess.Popen(start, cwd=ROOT, env=briefly, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        try:
-            yield starting, environment
-        finally:
-            starting.wait()
-            stop = [*PIPELINE, "session", "stop", "--quiet"]
-            subprocess.run(stop, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL, check=False)
 
 
 def _count(text: str) -> int:
@@ -89,20 +60,18 @@ def main() -> int:
     out.mkdir(parents=True, exist_ok=True)
     command = example("echo", "--idle", options.timeout, "--tick", "1s")
     command += ["--connections", str(options.connections), "--journal", str(events)]
-    with spark_starting() as (starting, environment):
-        with serving(command, out / "server.log") as server:
-            print(f"server: {server.said()}", end="", flush=True)
-            run = [sys.executable, "-m", "loadgen", "run", "--target", server.target]
-            load = ["--connections", str(options.connections), "--timeout", options.timeout, "--tick", "1s"]
-            load += ["--connect-rate", str(options.connect_rate)]
-            mix = ["--mix", "silent=50,chatty=40,drip=10", "--duration", options.duration]
-            kept = ["--report", str(out / "loadgen.json"), "--journal", str(client)]
-            loaded = subprocess.run([*run, *load, *mix, *kept], cwd=ROOT, check=False).returncode
-        asked = time.monotonic()
-        starting.wait()
-        report = [*PIPELINE, "report", "--events", str(events), "--client", str(client), "--out", str(out)]
-        judged = subprocess.run(report, cwd=ROOT, env=environment, check=False).returncode
-        answered = time.monotonic()
+    with serving(command, out / "server.log") as server:
+        print(f"server: {server.said()}", end="", flush=True)
+        run = [sys.executable, "-m", "loadgen", "run", "--target", server.target]
+        load = ["--connections", str(options.connections), "--timeout", options.timeout, "--tick", "1s"]
+        load += ["--connect-rate", str(options.connect_rate)]
+        mix = ["--mix", "silent=50,chatty=40,drip=10", "--duration", options.duration]
+        kept = ["--report", str(out / "loadgen.json"), "--journal", str(client)]
+        loaded = subprocess.run([*run, *load, *mix, *kept], cwd=ROOT, check=False).returncode
+    asked = time.monotonic()
+    report = [*PIPELINE, "report", "--events", str(events), "--client", str(client), "--out", str(out)]
+    judged = subprocess.run(report, cwd=ROOT, check=False).returncode
+    answered = time.monotonic()
     for name in ("audit.txt", "advice.txt"):
         if (out / name).exists():
             print((out / name).read_text(encoding="utf-8"))

@@ -28,9 +28,6 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-os.environ["REAPER_SESSION"] = os.devnull
-"""No test asks the session that a developer keeps."""
-
 QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """For a Java that lives for seconds: compiling well takes longer than it saves."""
 
@@ -40,7 +37,7 @@ def spark() -> Iterator[Any]:
     """The embedded Spark session of all tests in this process: starting one takes as long as ten tests."""
     if shutil.which("java") is None:
         pytest.skip("Spark needs Java 17 (Debian: apt-get install openjdk-17-jre-headless)")
-    from reaper.pipeline.session import open_session
+    from reaper.pipeline.engine import open_session
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("JAVA_TOOL_OPTIONS", QUICK_JAVA)

@@ -40,9 +40,9 @@ ARROWS: Mapping[str, Collection[str]] = {
 """The rooms of `reaper/`, and the rooms each may import."""
 
 PLACES = {"places", "hadoop"}
-COMMON = PLACES | {"arguments", "session"}
+COMMON = PLACES | {"arguments", "engine"}
 PIPELINE = {
-    "session": {"arguments"},
+    "engine": {"arguments"},
     "hadoop": (),
     "places": {"hadoop"},
     "arguments": PLACES,
@@ -55,7 +55,6 @@ PIPELINE = {
     "whatif": COMMON | {"read", "audit", "advise", "html", "report"},
     "cli": COMMON | {"html", "read", "audit", "advise", "live", "report", "whatif"},
     "__main__": {"cli"},
-    "warm": {"cli", "session"},
 }
 """The rooms of `reaper/pipeline/` likewise."""
 

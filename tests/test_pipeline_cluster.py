@@ -32,7 +32,7 @@ from pipeline_traffic import write
 from pyspark.sql import DataFrameReader, SparkSession
 
 from reaper.pipeline.audit.run import _written
-from reaper.pipeline.session import NoSpark, open_session
+from reaper.pipeline.engine import NoSpark, open_session
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 

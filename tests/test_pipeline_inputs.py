@@ -19,10 +19,10 @@ from pipeline_traffic import WALL, Clock, S, journal
 
 from reaper.journal.schema import COLUMNS, connection_id
 from reaper.pipeline.cli import main
+from reaper.pipeline.engine import NoJava, check_java
 from reaper.pipeline.read.inputs import check
 from reaper.pipeline.read.runs import Facts, Timeline
 from reaper.pipeline.read.writer_facts import Said, overdue_files, said
-from reaper.pipeline.session import NoJava, check_java
 
 
 @pytest.fixture

@@ -5,10 +5,8 @@ One rule: as in `tables.py`.
 
 from __future__ import annotations
 
-import contextlib
-
 from .results import Results
-from .tables import MET, MISSED, MISSING, cell, table
+from .tables import MISSING, cell, table
 from .words import people, quantity, times
 
 
@@ -152,31 +150,18 @@ def loadgen_table(results: Results) -> str:
 
 
 def pipeline_section(results: Results) -> str:
-    """A pointer, and the headline rows."""
-    runs = [name for name in results.parts if name.startswith("pipeline")]
-    if not runs:
-        return MISSING + " It has a page of its own when it was: docs/pipeline-speed.md."
-    told = f"Spark, DuckDB and Polars on the same files, from {', '.join(runs)}: [its own page](pipeline-speed.md)."
-    from ..pipeline.document import goals_at, whose
+    """Spark beside its rivals: the ratio of each question."""
     from ..pipeline.run import ratio
 
     rows = []
-    for name in runs:
-        if results.get(name, "kind") != "comparison":
-            continue
-        for step, question, limit, about in goals_at(results.get(name, "sizes")[0]["events"]):
-            engine, asked = whose(step)
-            for rival in ("duckdb", "polars"):
-                found = None
-                with contextlib.suppress(KeyError):  # that step was not run
-                    found = ratio(results.get(name, "samples"), engine, asked, question, rival)
-                if found is not None:
-                    judged = rival == "duckdb" and limit is not None
-                    mark = "" if not judged else MET if found <= limit else MISSED
-                    goal = f"<= {limit:g}x" if judged else ""
-                    rows.append([f"{step}: {about}", rival, f"{found:.2f}x", goal, mark])
-    head = ["", "rival", "Spark / rival, median of rounds", "goal", ""]
-    return told + (f"\n\n{table(head, rows)}" if rows else "")
+    for name in (name for name in results.parts if name.startswith("pipeline")):
+        if results.get(name, "kind") == "comparison":
+            for question in ("audit", "advise"):
+                for rival in ("duckdb", "polars"):
+                    found = ratio(results.get(name, "samples"), "spark", question, question, rival)
+                    if found is not None:
+                        rows.append([name, question, rival, f"{found:.2f}x"])
+    return table(["", "question", "rival", "Spark / rival, median of rounds"], rows) if rows else MISSING
 
 
 def instructions_table(results: Results) -> str:

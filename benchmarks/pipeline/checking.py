@@ -15,9 +15,9 @@ from typing import Any
 
 from benchmarks.pipeline.generate.command import count
 from benchmarks.pipeline.generate.run import Plan, generate
+from reaper.pipeline.engine import open_session
 from reaper.pipeline.read.inputs import check
 from reaper.pipeline.read.spark_counts import verify
-from reaper.pipeline.session import open_session
 
 
 def bytes_read() -> int:

@@ -2,13 +2,10 @@
 
     python -m benchmarks.pipeline.run --events 50M --rounds 3 --json benchmarks/results/pipeline-50M.json
     python -m benchmarks.pipeline.run --growth 1M,3M,10M,30M,100M --json benchmarks/results/pipeline-growth.json
-    python -m benchmarks.pipeline.document benchmarks/results/pipeline-*.json
 
 Rules: every engine reads the same generated files; rounds are interleaved, each engine in a fresh process, and only
 ratios within a round are believed; answers are compared, and a difference ends the run; reading the files' facts and
-starting an engine are reported apart, for all alike. The engine `session` is Spark through a session that stays: a new
-one each round, left alone until it is warm, so that each question is the first of its size in the session's life; then
-each is asked again.
+starting an engine are reported apart, for all alike.
 Needs room below --data: 20 bytes per event, 60 with the table.
 """
 
@@ -26,7 +23,6 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import IO, Any
@@ -39,11 +35,10 @@ import pyarrow.parquet as pq
 from benchmarks.common import ROOT, machine
 from benchmarks.pipeline.generate.command import count
 from benchmarks.pipeline.rivals import ENGINES
-from benchmarks.pipeline.staying import keeper, leave_alone, none, staying
 
 SCHEMA = "reaper-pipeline-benchmark/1"
 QUESTIONS = ("audit", "advise", "recompute")
-ANSWERED = ("spark", "session", *ENGINES)
+ANSWERED = ("spark", *ENGINES)
 SAMPLE_S = 0.05
 GAP_NS = 10**9
 GAPS_FILES = 4
@@ -82,20 +77,19 @@ class Watch(threading.Thread):
         self.join()
 
 
-def run_watched(command: list[str], found: dict[str, Any], environment: Mapping[str, str], *also: int) -> Watch:
+def run_watched(command: list[str], found: dict[str, Any]) -> Watch:
     """Run *command* to its end; its JSON lines go to *found*: seconds by step, answers by step.
 
-    Args:
-        also: Processes whose memory counts with the command's, such as a session's.
     Raises:
         RuntimeError: it failed or took too long; the message has the end of what it said.
     """
     with tempfile.TemporaryFile("w+") as errors:
+        environment = {**os.environ, "PYTHONPATH": str(ROOT), "POLARS_MAX_THREADS": "2"}
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True, env=environment, cwd=ROOT)
         stdout: IO[str] = process.stdout  # type: ignore[assignment]
         timer = threading.Timer(PATIENCE_S, process.kill)
         timer.start()
-        watch = Watch(process.pid, *also)
+        watch = Watch(process.pid)
         watch.start()
         try:
             for line in stdout:
@@ -160,7 +154,7 @@ def prepare(events: int, data: Path, seed: int, with_table: bool, note: Any) -> 
         note("compacting")
         before = time.perf_counter()
         compact = [*python, "compact", "--events", str(raw), "--out", str(table), "--quiet"]
-        watch = run_watched(compact, {}, none(data))
+        watch = run_watched(compact, {})
         facts["compact_s"] = time.perf_counter() - before
         facts["compact_peak_bytes"] = max(watch.peaks.values(), default=0)
     parts = [path for path in table.rglob("*.parquet") if path.is_file()]
@@ -183,8 +177,6 @@ def measure(
         turn = engines[number % len(engines) :] + engines[: number % len(engines)]
         for engine in turn:
             steps = list(QUESTIONS if engine in ENGINES else QUESTIONS[:2])
-            if engine == "session":
-                steps += [f"again-{question}" for question in steps]
             if engine == "spark" and with_table:
                 steps += [f"table-{question}" for question in QUESTIONS]
             note(f"round {number + 1} of {rounds}: {engine}")
@@ -195,15 +187,7 @@ def measure(
             command += ["--compacted", str(data / "table")] if engine == "spark" and with_table else []
             found: dict[str, Any] = {}
             load = os.getloadavg()[0]
-            environment = none(data) | {"POLARS_MAX_THREADS": "2"}
-            with contextlib.ExitStack() as stack:
-                also = []
-                if engine == "session":
-                    place = data / "session"
-                    environment = stack.enter_context(staying(place, environment, lambda _: None))
-                    note(f"warm after {leave_alone(place):.0f} s")
-                    also = [keeper(place)]
-                watch = run_watched(command, found, environment, *also)
+            watch = run_watched(command, found)
             for step, answer in found["answers"].items():
                 question = "audit" if step.endswith("audit") else "advice"
                 digest = hashlib.sha256(json.dumps(answer).encode()).hexdigest()

@@ -135,25 +135,15 @@ def form_of_connections(spark: Any, target: Path) -> Answer:
     )
 
 
-def run_spark(
-    events: Path, inputs: Inputs, compacted: Path | None, out: Path, steps: list[str], *, stays: bool
-) -> None:
-    """*steps*: audit, advise, recompute on the files; the same with `table-` before it on the compacted table, and with
-    `again-` a second time.
-
-    Args:
-        stays: Whether a session that stays is asked, as the environment says where.
-    """
+def run_spark(inputs: Inputs, compacted: Path | None, out: Path, steps: list[str]) -> None:
+    """*steps*: audit, advise, recompute on the files; the same with `table-` before it on the compacted table."""
     from reaper.pipeline.advise.run import Policy, advise
     from reaper.pipeline.audit.run import Settings, audit
-    from reaper.pipeline.session import little, open_session
+    from reaper.pipeline.engine import open_session
 
     rows = sum(facts.rows for facts in inputs.files)
-    said: list[str] = []
-    session = open_session("benchmark", rows=rows, brief=little([events]), note=said.append)  # as the commands do
+    session = open_session("benchmark", rows=rows)
     spark = timed("session", session.__enter__)
-    if stays != any("asking the session that stays" in line for line in said):
-        raise SystemExit(f"{'no' if stays else 'a'} session that stays was asked: {said}")
     try:
         table = timed("check-table", lambda: check([compacted])) if compacted else None
         for step in steps:
@@ -175,7 +165,7 @@ def run_spark(
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("engine", choices=("spark", "session", *ENGINES))
+    parser.add_argument("engine", choices=("spark", *ENGINES))
     parser.add_argument("--events", type=Path, required=True)
     parser.add_argument("--compacted", type=Path)
     parser.add_argument("--out", type=Path, required=True)
@@ -190,8 +180,7 @@ def main() -> None:
     if arguments.engine in ENGINES:
         run_rival(arguments.engine, inputs, arguments.out, steps)
     else:
-        stays = arguments.engine == "session"
-        run_spark(arguments.events, inputs, arguments.compacted, arguments.out, steps, stays=stays)
+        run_spark(inputs, arguments.compacted, arguments.out, steps)
 
 
 if __name__ == "__main__":

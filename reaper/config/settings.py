@@ -432,8 +432,8 @@ class _Loader:
 
 
 _OURS = tuple(f"REAPER_{section.upper()}_" for section in SECTIONS)
-_ELSEWHERE = ("REAPER_CONFIG", "REAPER_SESSION")
-"""Variables of ours that are no settings: the file that servers load, the Spark session that pipelines share."""
+_ELSEWHERE = ("REAPER_CONFIG",)
+"""Variables of ours that are no settings: the file that servers load."""
 
 
 def unknown_variables(environ: Mapping[str, str]) -> list[str]:

@@ -22,11 +22,10 @@ with needs("reaper.pipeline", "idle-reaper[pipeline]"):
     from .advise import command as advise
     from .arguments import Fault, Run, place
     from .audit import command as audit
+    from .engine import NoSpark, line_of
     from .live import command as live
     from .read import command as compact
     from .report import command as report
-    from .session import NoSpark, line_of
-    from .session import command as session
     from .whatif import command as whatif
 
 COMMANDS = (audit, advise, report, live, whatif, compact)
@@ -47,22 +46,17 @@ def main(argv: Sequence[str] | None = None) -> int:
 def add_commands(commands: Any) -> None:
     """Add every command of the pipeline to *commands*, argparse's subparsers; each sets `run` to what runs it."""
 
-    def plain(name: str, run: Run, summary: str) -> Parser:
+    def command(name: str, run: Run, summary: str) -> Parser:
         sub: Parser = commands.add_parser(name, help=summary, description=summary)
         sub.set_defaults(run=partial(_run, run), prog=sub.prog)
         sub.add_argument("--json", action="store_true", help="print the summary as JSON instead of a table")
         sub.add_argument("--quiet", action="store_true", help="no progress on stderr")
-        return sub
-
-    def command(name: str, run: Run, summary: str) -> Parser:
-        sub = plain(name, run, summary)
         sub.add_argument("--out", type=place, required=True, metavar="DIR", help="where results go; made if missing")
         sub.add_argument(
             "--master", metavar="URL", help="a Spark master, or sc://... ; default: what the environment says"
         )
         return sub
 
-    session.add(plain)
     for module in COMMANDS:
         module.add(command)
 

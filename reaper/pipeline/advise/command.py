@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from ...config.balancers import BALANCERS
 from ...config.flags import Parser
-from ..arguments import AddCommand, Fault, Progress, duration_ns, named, place, positive_ns, show, write_json
+from ..arguments import AddCommand, Fault, Progress, duration_ns, place, positive_ns, show, write_json
 from ..places import write_text
 from ..read.command import add_inputs, asking, read_inputs
 from ..read.inputs import Inputs
-from ..session import little
 from .formats import FORMATS
 
 if TYPE_CHECKING:
@@ -108,7 +107,7 @@ def _advise(arguments: argparse.Namespace, progress: Progress) -> int:
         raise Fault("--timeout is for --logs: a journal's rows say which timeout was in force")
     if arguments.logs and (arguments.since or arguments.until or arguments.expect or arguments.no_checksums):
         raise Fault("--from, --to, --expect and --no-checksums are for --events: access logs are read as they are")
-    with asking("advise", arguments, progress, brief=little(named(arguments))) as spark:
+    with asking("advise", arguments, progress) as spark:
         from .run import as_text
 
         server, _ = read_inputs(spark, arguments, progress)

@@ -16,11 +16,11 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from ...config.balancers import BALANCERS
 from ...journal.schema import AVERTED
+from ..engine import together
 from ..places import Place
 from ..read.expected import as_list, line
 from ..read.frames import listener_names, read_events, recomputed
 from ..read.inputs import Inputs
-from ..session import together
 from .access_logs import read_requests, silences
 from .formats import FORMATS
 from .survival import Curve, kaplan_meier

@@ -5,11 +5,10 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from ..arguments import AddCommand, Progress, duration_ns, named, show, write_json
+from ..arguments import AddCommand, Progress, duration_ns, show, write_json
 from ..places import write_text
 from ..read.command import add_inputs, asking, read_inputs
 from ..read.inputs import Inputs
-from ..session import little
 
 if TYPE_CHECKING:
     from .run import Audit
@@ -54,7 +53,7 @@ def run_audit(
 
 
 def _audit(arguments: argparse.Namespace, progress: Progress) -> int:
-    with asking("audit", arguments, progress, brief=little(named(arguments))) as spark:
+    with asking("audit", arguments, progress) as spark:
         from .run import as_text
 
         server, client = read_inputs(spark, arguments, progress)

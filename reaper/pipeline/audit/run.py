@@ -15,13 +15,13 @@ from typing import Any
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
+from ..engine import NoSpark, together
 from ..places import Place, pattern, uri
 from ..read.expected import as_list, line
 from ..read.frames import lifetimes, listener_names, read_events, runs_frame, with_run
 from ..read.inputs import Inputs
 from ..read.runs import Timeline
 from ..read.writer_facts import Stalls, overdue_files, said
-from ..session import NoSpark, together
 from .joined import Skew, client_view, judge_pairs, measure_skew, pair, seen
 from .silences import excuse, judged_runs, overdue_rows, with_silences
 from .verdicts import VERDICTS, VIOLATIONS, judge, prepare

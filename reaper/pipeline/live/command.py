@@ -7,8 +7,8 @@ from functools import partial
 
 from ...config.running import stoppable
 from ..arguments import AddCommand, Fault, Progress, duration_ns, here, place, require, room, show
+from ..engine import open_session
 from ..read.expected import add_expected
-from ..session import open_session
 
 
 def add(command: AddCommand) -> None:

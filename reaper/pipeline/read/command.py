@@ -22,8 +22,8 @@ from ..arguments import (
     room,
     show,
 )
+from ..engine import expect, open_session
 from ..hadoop import Remote
-from ..session import expect, open_session
 from .expected import add_expected, as_list, line, silent
 from .inputs import Inputs, check
 from .manifest import Unsound
@@ -71,13 +71,9 @@ def add_inputs(parser: Parser, *, required: bool = True, client: bool = True) ->
 
 
 @contextmanager
-def asking(
-    name: str, arguments: argparse.Namespace, progress: Progress, *, brief: bool = False
-) -> Iterator[SparkSession]:
+def asking(name: str, arguments: argparse.Namespace, progress: Progress) -> Iterator[SparkSession]:
     """The session of the command *name*, for what `read_inputs` reads.
 
-    Args:
-        brief: Whether there is little to read, see `session.little`.
     Raises:
         Fault, OSError: an input is not there, or nothing can be written to `--out`. Spark was not started for it.
         NoSpark: see `open_session`.
@@ -86,7 +82,7 @@ def asking(
     room(arguments.out)
     progress("starting Spark")
     connect = not remotes(arguments)
-    with open_session(name, arguments.master, rows=None, connect=connect, brief=brief, note=progress) as spark:
+    with open_session(name, arguments.master, rows=None, connect=connect) as spark:
         yield spark
 
 

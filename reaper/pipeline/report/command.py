@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
-from functools import partial
-from typing import Any
 
 from ..advise.command import add_policy, run_advise
-from ..arguments import AddCommand, Progress, named, show
+from ..arguments import AddCommand, Progress, show
 from ..audit.command import add_law, run_audit
 from ..places import write_text
 from ..read.command import add_inputs, asking, read_inputs
-from ..session import little, together
 
 
 def add(command: AddCommand) -> None:
@@ -24,19 +20,14 @@ def add(command: AddCommand) -> None:
 
 
 def _report(arguments: argparse.Namespace, progress: Progress) -> int:
-    brief = little(named(arguments))
-    with asking("report", arguments, progress, brief=brief) as spark:
+    with asking("report", arguments, progress) as spark:
         from .page import render
         from .run import gather
 
         server, client = read_inputs(spark, arguments, progress)
         arguments.out.mkdir(parents=True, exist_ok=True)
-        questions: list[Callable[[], Any]] = [
-            partial(run_audit, spark, arguments, server, client, progress),
-            partial(run_advise, spark, arguments, server, progress),
-        ]
-        # Of much, each would take memory from the other.
-        audited, advice = together(*questions) if brief else [question() for question in questions]
+        audited = run_audit(spark, arguments, server, client, progress)
+        advice = run_advise(spark, arguments, server, progress)
         progress("gathering the charts")
         charts = gather(audited, server)
         page = arguments.out / "report.html"

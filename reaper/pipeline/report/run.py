@@ -9,9 +9,9 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from ..audit.run import Audit
+from ..engine import together
 from ..read.frames import listener_names
 from ..read.inputs import Inputs
-from ..session import together
 
 BINS = 240
 LATENESS_BINS = 40

@@ -6,10 +6,9 @@ import argparse
 from dataclasses import replace
 
 from ...config.flags import Parser
-from ..arguments import AddCommand, Fault, Progress, named, positive_ns, show, write_json
+from ..arguments import AddCommand, Fault, Progress, positive_ns, show, write_json
 from ..places import write_text
 from ..read.command import add_inputs, asking, read_inputs
-from ..session import little
 from .settings import CannotTell, Rule, Setting, duration, parse, share, whole
 
 
@@ -43,7 +42,7 @@ def _what_if(arguments: argparse.Namespace, progress: Progress) -> int:
     try:
         base, variants = _settings(arguments)
         seed = whole(arguments.seed, "--seed", 0)
-        with asking("what-if", arguments, progress, brief=little(named(arguments))) as spark:
+        with asking("what-if", arguments, progress) as spark:
             from .run import what_if
 
             server, _ = read_inputs(spark, arguments, progress)

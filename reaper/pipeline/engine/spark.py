@@ -8,19 +8,21 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import socket
+import subprocess
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from . import java, standing
-from .java import NoSpark, check_java
-
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+JAVA_LEAST = 17
+"""Spark 4 asks for it."""
 
 ROWS_PER_PARTITION = 500_000
 LEAST_PARTITIONS = 4
@@ -57,6 +59,33 @@ _UNSEEN = ("PATH_NOT_FOUND", "UNABLE_TO_INFER_SCHEMA", "FILE_NOT_EXIST", "java.i
 """How Spark says that the file this program has just seen, or Spark has just written, is not there."""
 
 
+class NoSpark(Exception):
+    """Spark cannot work here. The message is one line that says what to do."""
+
+
+class NoJava(NoSpark):
+    """Spark cannot start here. The message is one line that says what to install."""
+
+
+def check_java() -> None:
+    """Make sure that Spark would find a Java it can use.
+
+    Raises:
+        NoJava: none, or one that is too old.
+    """
+    home = os.environ.get("JAVA_HOME")
+    java = str(Path(home, "bin", "java")) if home else "java"
+    wanted = (
+        f"Spark needs Java {JAVA_LEAST} or newer: install a runtime (Debian: apt-get install openjdk-17-jre-headless)"
+    )
+    if shutil.which(java) is None:
+        raise NoJava(f"{wanted}; found none{f' at JAVA_HOME={home}' if home else ' on PATH'}")
+    shown = subprocess.run([java, "-version"], capture_output=True, text=True, check=False)
+    found = re.search(r'version "(?:1\.)?(\d+)', shown.stderr + shown.stdout)
+    if found is None or int(found[1]) < JAVA_LEAST:
+        raise NoJava(f"{wanted}; {java} is {'of unknown version' if found is None else f'version {found[1]}'}")
+
+
 def check_reachable(url: str) -> None:
     """Make sure that a server listens where *url* (`sc://` or `spark://`, the latter with several hosts) points.
 
@@ -84,19 +113,14 @@ def open_session(
     *,
     rows: int | None = 0,
     connect: bool = True,
-    brief: bool = False,
-    note: Callable[[str], None] = lambda _: None,
 ) -> Iterator[SparkSession]:
     """The session of one command; stopped on the way out.
 
     Args:
         name: Shown by Spark.
-        master: A Spark master URL, or `sc://...` for Spark Connect; None: whatever the environment says, else the
-            session that stays if there is one, else embedded.
+        master: A Spark master URL, or `sc://...` for Spark Connect; None: whatever the environment says, else embedded.
         rows: About how many will be read, see `expect`; None: the caller will say.
         connect: Whether Spark Connect will do: not where Spark calls Python back, for it would do so at the server.
-        brief: Whether a Java that is started here has little to read, see `java.little`.
-        note: Gets one line where a session that stays is used, or why it is not.
     Raises:
         NoSpark: Spark cannot start here, or does not see the files that this program sees.
     """
@@ -112,21 +136,12 @@ def open_session(
         raise NoSpark(f"{name} does not work through Spark Connect ({remote}): give --master with a cluster, or none")
     if (remote or "").startswith("sc://") or (master or "").startswith("spark://"):
         check_reachable(remote or master or "")
-    with ExitStack() as stack:
-        there = stack.enter_context(standing.found(note)) if master is None and remote is None and connect else None
-        scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="reaper-spark-")))
-        if there is not None:
-            note(f"asking the session that stays (process {there.pid})")
-            remote = there.url
-        session = _started(scratch, f"reaper {name}", master, remote, quick=brief)
+    with tempfile.TemporaryDirectory(prefix="reaper-spark-") as scratch:
+        session = _started(Path(scratch), f"reaper {name}", master, remote)
         try:
-            if there is not None:
-                _patient(session)
             _settle(session, rows)
             yield session
         except Exception as error:
-            if there is not None and not there.alive:
-                raise NoSpark("the session that stays has ended meanwhile: ask again") from error
             if any(word in str(error) for word in _UNSEEN):
                 raise NoSpark(
                     f"Spark does not see what this program sees: {line_of(error)}: --events, --client, --logs and "
@@ -137,34 +152,10 @@ def open_session(
             session.stop()
 
 
-@contextmanager
-def serving(port: int) -> Iterator[None]:
-    """An embedded Spark that serves Spark Connect on 127.0.0.1:*port*, to those who know the token in the environment
-    (SPARK_CONNECT_AUTHENTICATE_TOKEN).
-
-    Raises:
-        NoSpark: Spark cannot start here.
-    """
-    served = {
-        "spark.plugins": "org.apache.spark.sql.connect.SparkConnectPlugin",
-        "spark.connect.grpc.binding.address": "127.0.0.1",
-        "spark.connect.grpc.binding.port": str(port),
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
-    }
-    with tempfile.TemporaryDirectory(prefix="reaper-spark-") as scratch:
-        session = _started(Path(scratch), "reaper session", "local[*]", None, quick=False, more=served)
-        try:
-            yield
-        finally:
-            session.stop()
-
-
-def _started(
-    scratch: Path, name: str, master: str | None, remote: str | None, *, quick: bool, more: dict[str, str] | None = None
-) -> SparkSession:
+def _started(scratch: Path, name: str, master: str | None, remote: str | None) -> SparkSession:
     """A session of *remote*, else of a Spark that is started here. Raises NoSpark."""
-    said = "" if (remote or "").startswith("sc://") else check_java()
+    if not (remote or "").startswith("sc://"):
+        check_java()
     import logging
 
     from pyspark.errors import PySparkImportError
@@ -177,9 +168,7 @@ def _started(
     elif master is not None:
         builder = builder.master(master)
     if remote is None and "PYSPARK_GATEWAY_PORT" not in os.environ:  # else the driver runs already: spark-submit's
-        os.environ.setdefault("SPARK_LAUNCHER_OPTS", " ".join(java.quick_flags()))  # of the Java that starts Spark's
-        java_flags = java.flags(said, _spark_home(), quick=quick)
-        for key, value in (_of_driver(scratch, master, java_flags) | (more or {})).items():
+        for key, value in _of_driver(scratch, master).items():
             builder = builder.config(key, value)
     try:
         session: SparkSession = builder.getOrCreate()
@@ -198,14 +187,6 @@ def together(*questions: Callable[[], Any]) -> list[Any]:
     """
     with ThreadPoolExecutor(len(questions)) as pool:
         return [asked.result() for asked in [pool.submit(question) for question in questions]]
-
-
-def _patient(session: SparkSession) -> None:
-    """Give up on a session of this machine in seconds; Connect would go on for ten minutes."""
-    from pyspark.sql.connect.client.retries import DefaultPolicy
-
-    client: Any = session.client
-    client.set_retry_policies([DefaultPolicy(max_retries=4, max_backoff=1000)])
 
 
 def _settle(session: SparkSession, rows: int | None) -> None:
@@ -227,7 +208,7 @@ def expect(session: SparkSession, rows: int) -> None:
         session.conf.set("spark.sql.shuffle.partitions", str(partitions))
 
 
-def _of_driver(scratch: Path, master: str | None, java_flags: Sequence[str] = ()) -> dict[str, str]:
+def _of_driver(scratch: Path, master: str | None) -> dict[str, str]:
     """Properties for a driver that is started here, without those that the user's own configuration names."""
     conf_dir = Path(os.environ.get("SPARK_CONF_DIR") or Path(_spark_home(), "conf"))
     defaults = conf_dir / "spark-defaults.conf"
@@ -235,13 +216,10 @@ def _of_driver(scratch: Path, master: str | None, java_flags: Sequence[str] = ()
     theirs = " ".join(line for line in lines if not line.lstrip().startswith("#"))
     theirs += " " + os.environ.get("PYSPARK_SUBMIT_ARGS", "")
     wanted = {"spark.sql.warehouse.dir": (scratch / "warehouse").as_uri(), "spark.ui.showConsoleProgress": "false"}
-    options = [*java_flags]
     if not any(conf_dir.glob("log4j2.*")):
         layout = scratch / "log4j2.properties"
         layout.write_text(_LOGGING, encoding="ascii")
-        options.append(f"-Dlog4j2.configurationFile={layout}")
-    if options:
-        wanted["spark.driver.extraJavaOptions"] = " ".join(options)
+        wanted["spark.driver.extraJavaOptions"] = f"-Dlog4j2.configurationFile={layout}"
     elsewhere = "MASTER" in os.environ or "spark.master" in theirs or "--master" in theirs
     if master.startswith("local") if master is not None else not elsewhere:
         wanted["spark.ui.enabled"] = "false"
