@@ -16,8 +16,9 @@ from streams import SECONDS
 import reaper
 import reaper.asyncio
 import reaper.trio
+from reaper import InvalidArgument
 from reaper.attach import Guard
-from reaper.driver import Driver
+from reaper.driver import Driver, Options
 from reaper.metrics import Histogram
 
 SOON = 5.0
@@ -89,7 +90,53 @@ def test_the_reapers_and_their_doors_take_the_same_arguments() -> None:
     assert taken(reaper.trio.TrioReaper, set()) == wanted
     assert taken(reaper.trio.open_reaper, {"tame_gc"}) == wanted
     assert taken(reaper.asyncio.AsyncioReaper, {"loop"}) == wanted
-    assert taken(reaper.asyncio.open_reaper, set()) == wanted
+    assert taken(reaper.asyncio.open_reaper, {"tame_gc"}) == wanted
+    options = taken(Driver, {"clock", "wake", "probe", "config", "idle"})
+    assert set(options) == set(Options.__annotations__)
+    for door in (
+        reaper.trio.serve_tcp,
+        reaper.trio.serve_parked,
+        reaper.asyncio.start_server,
+        reaper.asyncio.guard,
+    ):
+        assert {"config", "idle"} <= set(taken(door, set()))
+        assert options.items() <= taken(door, set()).items(), door
+
+
+@pytest.mark.trio
+async def test_an_unknown_option_is_a_type_error_that_names_the_known_ones() -> None:
+    wrong: dict[str, Any] = {"ticks": 1}
+    with pytest.raises(TypeError, match="'ticks'; the options are tick, "):
+        reaper.trio.TrioReaper(**wrong)
+    with pytest.raises(TypeError, match="'ticks'; the options are tick, "):
+        reaper.asyncio.guard(asyncio.Protocol, **wrong)
+
+
+def test_a_server_of_asyncio_is_watched_by_a_reaper_of_its_own_where_options_are_given() -> None:
+    def factories(tick: float) -> Callable[[], asyncio.BaseProtocol]:
+        return reaper.asyncio.guard(asyncio.Protocol, 0.2, tick=tick)
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        servers = [await reaper.asyncio.start_server(handler, "127.0.0.1", 0, idle=0.2, tick=0.05) for _ in range(2)]
+        servers.append(await loop.create_server(factories(0.05), "127.0.0.1", 0))
+        for server in servers:
+            async with server, asyncio.timeout(SECONDS):
+                reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+                assert await reader.read() == b""
+                writer.close()
+        own = reaper.asyncio.AsyncioReaper()
+        with pytest.raises(InvalidArgument, match="reaper must be None where tick is given"):
+            reaper.asyncio.guard(asyncio.Protocol, reaper=own, tick=1)
+
+    async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        reapers.append(reader.connection._driver)  # type: ignore[attr-defined]
+        await reader.read()
+
+    reapers: list[Driver] = []
+    asyncio.run(main())
+    assert [driver.core.tick for driver in reapers] == [0.05, 0.05]
+    assert reapers[0] is not reapers[1]
 
 
 @pytest.mark.trio

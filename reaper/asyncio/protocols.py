@@ -10,16 +10,18 @@ from __future__ import annotations
 import asyncio
 import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Unpack
 
+from ..config.settings import ReaperConfig
 from ..core.lease import Expiry, Lease
 from ..core.ticks import seconds_to_tick
 from ..driver import sockets
 from ..driver.driver import Driver
+from ..driver.options import Options, spelled_out
 from ..driver.watched import Probe, Reapable, Watched, check_handler, check_idle
 from ..errors import NotInstalled
 from . import transports
-from .reaper import AsyncioReaper, check_reaper, reaper_of
+from .reaper import AsyncioReaper, reaper_of, serving_reaper
 
 Busy = Callable[[Any], bool]
 """Whether the server works on something for the connection of this transport, which is then not idle."""
@@ -232,12 +234,15 @@ class Gate(asyncio.Protocol):
         self._inner.connection_made(transport)
 
 
+@spelled_out
 def guard(
     protocol_factory: Callable[[], Any],
     idle: float | None = None,
     *,
     busy: Busy | None = None,
     reaper: AsyncioReaper | None = None,
+    config: ReaperConfig | None = None,
+    **options: Unpack[Options],
 ) -> Callable[[], asyncio.BaseProtocol]:
     """Wrap any protocol factory, so that its connections are closed when nothing has moved on them for *idle* seconds.
 
@@ -249,7 +254,8 @@ def guard(
             reaper's own `idle`.
         busy: Called with the transport when it is due: whether the server works on something for it. Without it a
             response that takes longer than *idle* to begin is cut: the kernel does not know who is slow.
-        reaper: Watches; None: the loop's own.
+        reaper: Watches; None: the loop's own, or one that is made with *config* and *options* if any is given.
+        config, options: As in `AsyncioReaper`.
     Raises:
         InvalidArgument: by name and value.
         NotInstalled: the kernel is not Linux's, and does not say when bytes last moved.
@@ -260,11 +266,11 @@ def guard(
     check_idle(idle)
     if busy is not None:
         check_handler("busy", busy, "function of a transport, or None")
-    check_reaper(reaper)
+    watcher = serving_reaper(reaper, config, options)
     _kernel_must_tell()
 
     def watch(transport: Any) -> None:
-        Guard(reaper_of() if reaper is None else reaper, transport, idle, busy)
+        Guard(watcher(), transport, idle, busy)
 
     return lambda: Gate(protocol_factory(), watch)
 

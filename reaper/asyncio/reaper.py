@@ -10,17 +10,18 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, Unpack
 
 from ..config.settings import ReaperConfig
 from ..core.lease import Hook, Lease
 from ..core.reaper import IdleReaper
 from ..core.ticks import check_timeout
+from ..driver.collecting import taming
 from ..driver.driver import Driver
+from ..driver.options import Options, check_names, spelled_out
 from ..driver.pacing import PROBE_GRACE
 from ..driver.watched import Probe, Reapable
 from ..errors import InvalidArgument, shown
-from ..journal import Journal
 from ..metrics import LoopStatistics
 from ..policy.min_rate import Sweep
 from .connection import Connection
@@ -39,32 +40,22 @@ class AsyncioReaper:
     Args:
         config: Tick, wheel size and the default idle timeout; None for the defaults.
         idle: Seconds of silence allowed where nothing else is said; 0 is off; None: the config's `timeouts.idle`.
-        tick, wheel_size: Instead of those of *config*.
-        journal: Where the life of every connection is written, on the clock of `journal_clock`; closing it is yours.
-        listener: What the journal calls them.
-        jitter: 0..1: the share of its timeout by which a connection's own is lengthened at random, at most, in whole
-            ticks; None: the config's. A `retime` is exact.
-        reaps_per_second: No more reaps than that; what is due waits. None: the config's, of which 0 is no bound.
-        seed: For the same jitter every time.
         loop: Whose connections; None: the running loop's.
+        options: `reaper.driver.Options` says what each is: tick, wheel_size, journal, listener, jitter,
+            reaps_per_second, seed.
     Raises:
         InvalidArgument: by name and value.
         RuntimeError: *loop* is None and none runs.
     """
 
+    @spelled_out
     def __init__(
         self,
         config: ReaperConfig | None = None,
         *,
         idle: float | None = None,
-        tick: float | None = None,
-        wheel_size: int | None = None,
-        journal: Journal | None = None,
-        listener: str | None = None,
-        jitter: float | None = None,
-        reaps_per_second: float | None = None,
-        seed: int | None = None,
         loop: asyncio.AbstractEventLoop | None = None,
+        **options: Unpack[Options],
     ) -> None:
         self.loop: asyncio.AbstractEventLoop = asyncio.get_running_loop() if loop is None else loop
         clock = clock_of(self.loop)
@@ -74,13 +65,7 @@ class AsyncioReaper:
             self._run_probe,
             config,
             idle=idle,
-            tick=tick,
-            wheel_size=wheel_size,
-            journal=journal,
-            listener=listener,
-            jitter=jitter,
-            reaps_per_second=reaps_per_second,
-            seed=seed,
+            **options,
         )
         self.config: ReaperConfig = self.driver.config
         self.core: IdleReaper = self.driver.core
@@ -257,12 +242,6 @@ class AsyncioReaper:
         return self.driver.statistics()
 
 
-def check_reaper(reaper: object) -> None:
-    """Make sure that *reaper* is one, or None. Raises InvalidArgument: it is anything else."""
-    if not isinstance(reaper, AsyncioReaper | None):
-        raise InvalidArgument(f"reaper must be an AsyncioReaper or None, got {shown(reaper)}")
-
-
 _OF_LOOPS: dict[asyncio.AbstractEventLoop, AsyncioReaper] = {}
 
 
@@ -281,36 +260,62 @@ def reaper_of(loop: asyncio.AbstractEventLoop | None = None, config: ReaperConfi
     return found
 
 
+def serving_reaper(
+    reaper: AsyncioReaper | None, config: ReaperConfig | None, options: Options
+) -> Callable[[], AsyncioReaper]:
+    """The one that watches for a server: *reaper*; or one of its own, with *config* and *options*; or its loop's.
+
+    Returns:
+        A function that returns it; to be called in the loop.
+    Raises:
+        InvalidArgument: *reaper* is none, or is given together with *config* or *options*.
+        TypeError: one of *options* is unknown.
+    """
+    if not isinstance(reaper, AsyncioReaper | None):
+        raise InvalidArgument(f"reaper must be an AsyncioReaper or None, got {shown(reaper)}")
+    check_names(options)
+    given = [name for name, value in {"config": config, **options}.items() if value is not None]
+    if not given:
+        return reaper_of if reaper is None else lambda: reaper
+    if reaper is not None:
+        raise InvalidArgument(f"reaper must be None where {given[0]} is given: that makes another; got {reaper!r}")
+    made: list[AsyncioReaper] = []
+
+    def own() -> AsyncioReaper:
+        if not made:
+            made.append(AsyncioReaper(config, **options))
+            made[0].start()
+        return made[0]
+
+    return own
+
+
+@spelled_out
 @asynccontextmanager
 async def open_reaper(
     config: ReaperConfig | None = None,
     *,
     idle: float | None = None,
-    tick: float | None = None,
-    wheel_size: int | None = None,
-    journal: Journal | None = None,
-    listener: str | None = None,
-    jitter: float | None = None,
-    reaps_per_second: float | None = None,
-    seed: int | None = None,
+    tame_gc: bool = False,
+    **options: Unpack[Options],
 ) -> AsyncIterator[AsyncioReaper]:
-    """A running `AsyncioReaper` for the length of an `async with` block. Arguments as there."""
+    """A running `AsyncioReaper` for the length of an `async with` block. Arguments as there.
+
+    Args:
+        tame_gc: Whether the garbage collector of this process visits only what is new for that long, so that it never
+            holds the loop for as long as it takes to visit all connections. See `reaper.driver.collecting`.
+    """
     reaper = AsyncioReaper(
         config,
         idle=idle,
-        tick=tick,
-        wheel_size=wheel_size,
-        journal=journal,
-        listener=listener,
-        jitter=jitter,
-        reaps_per_second=reaps_per_second,
-        seed=seed,
+        **options,
     )
-    reaper.start()
-    try:
-        yield reaper
-    finally:
-        reaper.stop()
+    with taming(tame_gc):
+        reaper.start()
+        try:
+            yield reaper
+        finally:
+            reaper.stop()
 
 
 def journal_clock(loop: asyncio.AbstractEventLoop | None = None) -> Callable[[], int]:

@@ -2,9 +2,9 @@
 
 The rule of this room: *it imports no framework and never waits*; an adapter calls its steps and waits in between.
 
-Read in this order: `driver` (the steps of a wake), `awake` (the clock that stalls do not count on), `watched` (a
-connection), `operations` (probes and drains), `books` (how ends are written down), `slices`, `sockets`, `accepting`,
-`collecting`.
+Read in this order: `driver` (the steps of a wake), `stall_clock` (the clock that stalls do not count on), `watched` (a
+connection), `operations` (probes and drains), `ends` (how they are written down), `options`, `pacing`, `sockets`,
+`accepting`, `collecting`.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from .collecting import tamed_collector
 from .driver import Driver, unread_of
 from .ends import Books
 from .operations import Answer, Leave
+from .options import Options
 from .pacing import LONGEST_SLICE, PROBE_GRACE, REAPS_PER_SLICE, fair_slice
 from .sockets import acknowledged, peer_has_shut, queued, reset_on_close, unread, waiting
 from .stall_clock import StallClock
@@ -21,6 +22,7 @@ from .watched import Probe, Reapable, Watched
 
 __all__ = [
     "Driver",
+    "Options",
     "Watched",
     "Reapable",
     "Probe",

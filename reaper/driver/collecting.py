@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+
+from ..errors import InvalidArgument, shown
 
 THRESHOLDS = (10_000, 5, 2_000)
 """New objects before a young collection, young ones before a middle one, middle ones before a full one: a middle one
@@ -32,3 +34,10 @@ def tamed_collector() -> Iterator[None]:
     finally:
         gc.set_threshold(*before)
         gc.unfreeze()
+
+
+def taming(tame_gc: bool) -> AbstractContextManager[None]:
+    """`tamed_collector()` if *tame_gc*. Raises InvalidArgument: it is neither True nor False."""
+    if tame_gc is not True and tame_gc is not False:
+        raise InvalidArgument(f"tame_gc must be True or False, got {shown(tame_gc)}")
+    return tamed_collector() if tame_gc else nullcontext()

@@ -18,7 +18,7 @@ import math
 import time
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Unpack
 
 from ..config.settings import ReaperConfig
 from ..core.lease import Hook, Lease
@@ -32,6 +32,7 @@ from ..metrics import LoopStatistics
 from ..policy.jitter import Bucket, Jitter, check_rate, check_share
 from .ends import Books, log_hook_error
 from .operations import Answer, Leave
+from .options import Options, check_names, spelled_out
 from .pacing import PROBE_GRACE, REAPS_PER_SLICE, fair_slice
 from .sockets import unread
 from .stall_clock import StallClock
@@ -47,13 +48,7 @@ class Driver:
         probe: Called with a connection whose `probe` is to be sent: run it as a task, and log what it raises.
         config: Tick, wheel size and the default idle timeout; None for the defaults.
         idle: Seconds of silence allowed where nothing else is said; 0 is off; None: the config's `timeouts.idle`.
-        tick, wheel_size: Instead of those of *config*.
-        journal: Where the life of every connection is written; closing it is the caller's.
-        listener: What the journal calls them.
-        jitter: 0..1: the share of its timeout by which a connection's own is lengthened at random, at most, in whole
-            ticks; None: the config's.
-        reaps_per_second: No more reaps than that; 0: no bound; None: the config's.
-        seed: For the same jitter every time.
+        options: `Options`: tick, wheel_size, journal, listener, jitter, reaps_per_second, seed.
     Attributes:
         core: The `IdleReaper`. Its times are those of `now`.
         clock: The `StallClock`.
@@ -69,6 +64,7 @@ class Driver:
         InvalidArgument: by name and value.
     """
 
+    @spelled_out
     def __init__(
         self,
         clock: Callable[[], float],
@@ -77,14 +73,10 @@ class Driver:
         config: ReaperConfig | None = None,
         *,
         idle: float | None = None,
-        tick: float | None = None,
-        wheel_size: int | None = None,
-        journal: Journal | None = None,
-        listener: str | None = None,
-        jitter: float | None = None,
-        reaps_per_second: float | None = None,
-        seed: int | None = None,
+        **options: Unpack[Options],
     ) -> None:
+        check_names(options)
+        journal, listener = options.get("journal"), options.get("listener")
         if not isinstance(config, ReaperConfig | None):
             raise InvalidArgument(f"config must be a ReaperConfig or None, got {shown(config)}")
         if not isinstance(journal, Journal | None):
@@ -93,16 +85,19 @@ class Driver:
             raise InvalidArgument(f"listener must be a str or None, got {shown(listener)}")
         self.config: ReaperConfig = ReaperConfig() if config is None else config
         # Two epochs a tick: half of the promised tick stays in hand for a loop that wakes late.
+        configured = self.config.reaper
+        tick, wheel_size, jitter = options.get("tick"), options.get("wheel_size"), options.get("jitter")
+        reaps_per_second = options.get("reaps_per_second")
         self.core: IdleReaper = IdleReaper(
-            self.config.reaper.tick if tick is None else tick,
-            self.config.reaper.wheel_size if wheel_size is None else wheel_size,
+            configured.tick if tick is None else tick,
+            configured.wheel_size if wheel_size is None else wheel_size,
             epochs_per_tick=2,
             on_error=log_hook_error,
         )
         if reaps_per_second is None:
-            reaps_per_second = self.config.reaper.reaps_per_second
-        share = check_share("jitter", self.config.reaper.jitter if jitter is None else jitter)
-        self._jitter = Jitter(share, self.core.tick, seed)
+            reaps_per_second = configured.reaps_per_second
+        share = check_share("jitter", configured.jitter if jitter is None else jitter)
+        self._jitter = Jitter(share, self.core.tick, options.get("seed"))
         self._bucket: Bucket | None = None
         if not is_off(reaps_per_second):
             self._bucket = Bucket(check_rate("reaps_per_second", reaps_per_second))

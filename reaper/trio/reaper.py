@@ -13,8 +13,8 @@ import math
 import socket as socket_module
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, nullcontext
-from typing import Any, NoReturn
+from contextlib import asynccontextmanager
+from typing import Any, NoReturn, Unpack
 
 import trio
 
@@ -22,12 +22,11 @@ from ..config.settings import ReaperConfig
 from ..core.lease import Hook, Lease
 from ..core.reaper import IdleReaper
 from ..core.ticks import check_timeout
-from ..driver.collecting import tamed_collector
+from ..driver.collecting import taming
 from ..driver.driver import Driver
+from ..driver.options import Options, spelled_out
 from ..driver.pacing import PROBE_GRACE
 from ..driver.watched import Probe, Reapable, check_handler, check_watch
-from ..errors import InvalidArgument
-from ..journal import Journal
 from ..metrics import LoopStatistics
 from .connection import Connection, socket_of
 from .handoff import HandoffLot
@@ -45,14 +44,8 @@ class TrioReaper:
     Args:
         config: Tick, wheel size and the default idle timeout; None for the defaults.
         idle: Seconds of silence allowed where nothing else is said; 0 is off; None: the config's `timeouts.idle`.
-        tick, wheel_size: Instead of those of *config*.
-        journal: Where the life of every connection is written, on the clock of `journal_clock`; closing it is yours.
-        listener: What the journal calls them.
-        jitter: 0..1: the share of its timeout by which a connection's own is lengthened at random, at most, in whole
-            ticks, where it is watched or parked; None: the config's. A `retime` is exact.
-        reaps_per_second: No more reaps than that; what is due waits, and its lateness says so. 0: no bound. None: the
-            config's. It counts every lease that comes due, also those of `register` and `deadline`.
-        seed: For the same jitter every time.
+        options: `reaper.driver.Options` says what each is: tick, wheel_size, journal, listener, jitter,
+            reaps_per_second, seed.
     Attributes:
         driver: Decides. Its `core` is the `IdleReaper`.
         idle: Seconds of silence allowed where nothing else is said; 0 is off.
@@ -60,18 +53,13 @@ class TrioReaper:
         InvalidArgument: by name and value.
     """
 
+    @spelled_out
     def __init__(
         self,
         config: ReaperConfig | None = None,
         *,
         idle: float | None = None,
-        tick: float | None = None,
-        wheel_size: int | None = None,
-        journal: Journal | None = None,
-        listener: str | None = None,
-        jitter: float | None = None,
-        reaps_per_second: float | None = None,
-        seed: int | None = None,
+        **options: Unpack[Options],
     ) -> None:
         self.driver: Driver = Driver(
             trio.current_time,
@@ -79,13 +67,7 @@ class TrioReaper:
             self._send_probe,
             config,
             idle=idle,
-            tick=tick,
-            wheel_size=wheel_size,
-            journal=journal,
-            listener=listener,
-            jitter=jitter,
-            reaps_per_second=reaps_per_second,
-            seed=seed,
+            **options,
         )
         self.driver.on_empty = self._notice_empty
         self._lots: list[ParkingLot] = []
@@ -366,19 +348,14 @@ class TrioReaper:
         return self.driver.statistics(sum(lot.parked for lot in self._lots))
 
 
+@spelled_out
 @asynccontextmanager
 async def open_reaper(
     config: ReaperConfig | None = None,
     *,
     idle: float | None = None,
-    tick: float | None = None,
-    wheel_size: int | None = None,
-    journal: Journal | None = None,
-    listener: str | None = None,
-    jitter: float | None = None,
-    reaps_per_second: float | None = None,
-    seed: int | None = None,
     tame_gc: bool = False,
+    **options: Unpack[Options],
 ) -> AsyncIterator[TrioReaper]:
     """A running `TrioReaper` for the length of an `async with` block. Arguments as there.
 
@@ -389,17 +366,9 @@ async def open_reaper(
     reaper = TrioReaper(
         config,
         idle=idle,
-        tick=tick,
-        wheel_size=wheel_size,
-        journal=journal,
-        listener=listener,
-        jitter=jitter,
-        reaps_per_second=reaps_per_second,
-        seed=seed,
+        **options,
     )
-    if tame_gc is not True and tame_gc is not False:
-        raise InvalidArgument(f"tame_gc must be True or False, got {tame_gc!r}")
-    with tamed_collector() if tame_gc else nullcontext():
+    with taming(tame_gc):
         async with trio.open_nursery() as nursery:
             await nursery.start(reaper.run)
             try:

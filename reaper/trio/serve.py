@@ -11,11 +11,12 @@ import socket
 import ssl
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Unpack
 
 import trio
 
 from ..config.settings import ReaperConfig
+from ..driver.options import Options, spelled_out
 from ..driver.pacing import PROBE_GRACE
 from ..driver.watched import Probe, check_handler, check_idle, check_watch
 from .accepting import accept
@@ -25,6 +26,7 @@ from .reaper import open_reaper
 from .streams import WatchedSocket
 
 
+@spelled_out
 async def serve_tcp(
     handler: Callable[[Any], Awaitable[object]],
     port: int,
@@ -34,11 +36,10 @@ async def serve_tcp(
     backlog: int | None = None,
     handler_nursery: trio.Nursery | None = None,
     config: ReaperConfig | None = None,
-    tick: float | None = None,
-    wheel_size: int | None = None,
     probe: Probe | None = None,
     grace: float = PROBE_GRACE,
     task_status: trio.TaskStatus[list[trio.SocketListener]] = trio.TASK_STATUS_IGNORED,
+    **options: Unpack[Options],
 ) -> NoReturn:
     """`trio.serve_tcp`, and every connection that stays silent for *idle* seconds is closed.
 
@@ -47,7 +48,7 @@ async def serve_tcp(
     Args:
         handler, port, host, backlog, handler_nursery, task_status: As in `trio.serve_tcp`.
         idle: Seconds of silence allowed; 0 switches the timeout off; None takes the config's `timeouts.idle`.
-        config, tick, wheel_size: As in `TrioReaper`.
+        config, options: As in `TrioReaper`.
         probe, grace: As in `TrioReaper.watch`.
     Raises:
         InvalidArgument: by name and value.
@@ -57,7 +58,7 @@ async def serve_tcp(
     check_watch(idle, "idle", probe, grace)
     listeners = await trio.open_tcp_listeners(port, host=host, backlog=backlog)
     with _listening(listeners) as sockets:
-        async with open_reaper(config, tick=tick, wheel_size=wheel_size) as reaper:
+        async with open_reaper(config, **options) as reaper:
             # A nursery of the caller's may outlive ours, and with it the task that wakes the receives.
             ours = handler_nursery is None and hasattr(select, "epoll")
             readiness = Readiness(reaper.driver.connections) if ours else None
@@ -96,6 +97,7 @@ async def _accept(
     await accept(listening, lambda connected: handlers.start_soon(handle, connected))
 
 
+@spelled_out
 async def serve_parked(
     handler: Callable[[Any], Awaitable[object]],
     port: int,
@@ -107,13 +109,14 @@ async def serve_parked(
     linger: float = 0.0,
     config: ReaperConfig | None = None,
     task_status: trio.TaskStatus[list[trio.SocketListener]] = trio.TASK_STATUS_IGNORED,
+    **options: Unpack[Options],
 ) -> NoReturn:
     """As `serve_tcp`, but a connection costs no task while it is silent: *handler* begins anew with the next bytes.
 
     Args:
         handler, idle, tls, linger: As in `TrioReaper.parking_lot`.
         port, host, backlog, task_status: As in `trio.serve_tcp`.
-        config: As in `TrioReaper`.
+        config, options: As in `TrioReaper`.
     Raises:
         InvalidArgument: by name and value.
         OSError: the port cannot be had; and whatever the handler raises.
@@ -124,7 +127,7 @@ async def serve_parked(
     listeners = await trio.open_tcp_listeners(port, host=host, backlog=backlog)
     with _listening(listeners) as sockets:
         async with (
-            open_reaper(config) as reaper,
+            open_reaper(config, **options) as reaper,
             reaper.parking_lot(handler, idle, linger=linger, tls=tls) as lot,
             trio.open_nursery() as nursery,
         ):
