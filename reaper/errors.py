@@ -29,6 +29,18 @@ def one_line(error: BaseException | str) -> str:
     return " ".join(str(error).split())[:400] or type(error).__name__
 
 
+def printable(text: str) -> str:
+    """*text*, of which a peer chose a part, for a terminal, a log or a page: what does not print is escaped.
+
+    So no peer moves the operator's cursor, forges a line of the log, or turns what follows around. Backslashes stay.
+    """
+    return text if text.isprintable() else "".join(each if each.isprintable() else _escaped(each) for each in text)
+
+
+def _escaped(character: str) -> str:
+    return character.encode("unicode_escape").decode("ascii")
+
+
 class ReaperError(Exception):
     """Base of every error of this library. Never raised itself."""
 

@@ -23,7 +23,9 @@ import sys
 from datetime import UTC, datetime
 from typing import IO, Any
 
-__all__ = ["JsonFormatter", "configure", "line"]
+from .errors import printable
+
+__all__ = ["JsonFormatter", "TextFormatter", "configure", "line"]
 
 LOGGERS = ("reaper", "server_example")
 """Whose level `configure` sets; that of other packages stays at WARNING."""
@@ -31,6 +33,21 @@ LOGGERS = ("reaper", "server_example")
 TEXT = "%(levelname)s %(name)s: %(message)s"
 
 _USUAL = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"}
+
+
+class TextFormatter(logging.Formatter):
+    """Formats any record for a terminal. What a peer may have chosen moves no cursor and forges no line."""
+
+    def __init__(self) -> None:
+        super().__init__(TEXT)
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802
+        """*record* in one line."""
+        return printable(super().formatMessage(record))
+
+    def formatException(self, ei: Any) -> str:  # noqa: N802
+        """A traceback, in lines."""
+        return "\n".join(map(printable, super().formatException(ei).split("\n")))
 
 
 class JsonFormatter(logging.Formatter):
@@ -77,7 +94,7 @@ def configure(log_format: str = "text", level: str = "warning", stream: IO[str] 
         level: Least level of our own loggers: debug, info, warning, error.
     """
     handler = logging.StreamHandler(sys.stderr if stream is None else stream)
-    handler.setFormatter(JsonFormatter() if log_format == "json" else logging.Formatter(TEXT))
+    handler.setFormatter(JsonFormatter() if log_format == "json" else TextFormatter())
     logging.basicConfig(handlers=[handler], level=logging.WARNING, force=True)
     logging.captureWarnings(log_format == "json")
     for name in LOGGERS:

@@ -305,6 +305,12 @@ def test_a_peer_is_named_by_its_address_whatever_that_is_and_one_that_is_gone_is
         served, _ = listening.accept()
         with served:
             assert (peer_name(client.fileno()), peer_name(served.fileno())) == (path, "")
+    for chosen, shown in ((b"\0\x1b[2J", r"@\x1b[2J"), (str(tmp_path).encode() + b"/\n\xff", rf"{tmp_path}/\n\udcff")):
+        with socket.socket(socket.AF_UNIX) as listening, socket.socket(socket.AF_UNIX) as client:
+            listening.bind(chosen)
+            listening.listen()
+            client.connect(chosen)
+            assert peer_name(client.fileno()) == shown
     with socket.socket() as alone:
         assert peer_name(alone.fileno()) == ""
     assert peer_name(-1) == ""

@@ -15,6 +15,7 @@ import pytest
 from server_process import PATIENCE, ROOT, Process
 
 from reaper.attach.kernel import Linux, Refusal
+from reaper.errors import printable
 from reaper.logs import LOGGERS, JsonFormatter, configure, line
 
 
@@ -71,6 +72,18 @@ def test_text_stays_as_it_was_and_other_packages_stay_quiet(logged):
     logging.getLogger("server_example.http").info("hello")
     logging.getLogger("another").info("not this")
     assert out.getvalue() == "INFO server_example.http: hello\n"
+
+
+def test_what_a_peer_chose_moves_no_cursor_and_forges_no_line(logged):
+    out = logged("text")
+    try:
+        raise LookupError("\x1b[2Jgone\r\u202e")
+    except LookupError:
+        logging.getLogger("reaper").error("of %s", "\x1b]0;mine\x07\nERROR reaper: forged", exc_info=True)
+    first, *trace = out.getvalue().splitlines()
+    assert first == r"ERROR reaper: of \x1b]0;mine\x07\nERROR reaper: forged"
+    assert trace[-1] == r"LookupError: \x1b[2Jgone\r\u202e"
+    assert printable("/päth/with spaces\\") == "/päth/with spaces\\"
 
 
 def test_a_line_without_a_logger_has_the_same_fields():

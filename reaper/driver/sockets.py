@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import os
 import select
 import socket
 import struct
@@ -14,6 +15,8 @@ import sys
 import termios
 from collections.abc import Iterable, Iterator
 from typing import Protocol
+
+from ..errors import printable
 
 TCP_NOTSENT_LOWAT = 25
 """linux/tcp.h; the socket module of CPython 3.11 does not name it."""
@@ -78,14 +81,17 @@ def peer_has_shut(connected: HasOptions) -> bool:
 
 
 def peer_name(descriptor: int) -> str:
-    """The peer's address of the socket *descriptor* as text; empty if the connection is gone, or its peer has none."""
+    """The peer's address of the socket *descriptor* as text; empty if the connection is gone, or its peer has none.
+
+    The peer of a UNIX socket chose its name: what does not print is escaped.
+    """
     try:
         with borrowed(descriptor) as connected:
             address = connected.getpeername()
     except (OSError, ValueError):
         return ""
     if not isinstance(address, tuple):
-        return str(address)
+        return printable(os.fsdecode(address).replace("\0", "@", 1))
     host, port = address[:2]
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
