@@ -101,7 +101,7 @@ def test_keep_alive_is_judged_by_what_stands_in_front(behind: str, keep_alive: s
         assert BALANCERS[behind].title in errors[0].text
 
 
-@pytest.mark.parametrize("key", ["first_byte", "headers", "keep_alive", "write", "request", "tunnel_age"])
+@pytest.mark.parametrize("key", ["first_byte", "headers", "keep_alive", "write", "request", "vanished", "tunnel_age"])
 def test_a_door_left_open_is_a_warning(key: str) -> None:
     assert graves(lint(config(**{f"timeouts__{key}": "0s"}))) == [("warning", f"timeouts.{key}")]
 
@@ -114,6 +114,8 @@ def test_a_door_left_open_is_a_warning(key: str) -> None:
         ({"timeouts__keep_alive_margin": "95s"}, "timeouts.keep_alive_margin"),
         ({"timeouts__drain": "1s"}, "timeouts.drain_idle"),
         ({"timeouts__drain_window": "31s"}, "timeouts.drain_window"),
+        ({"timeouts__vanished": "9s"}, "timeouts.vanished"),
+        ({"timeouts__drain_delay": "1s"}, "timeouts.drain_delay"),
     ],
 )
 def test_settings_that_defeat_each_other_are_a_warning(overrides: dict[str, object], path: str) -> None:

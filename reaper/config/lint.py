@@ -19,8 +19,8 @@ from .settings import ReaperConfig
 Severity = Literal["error", "warning", "note"]
 
 
-AGE_KEYS = ("request", "max_age", "tunnel_age")
-"""Limits that no activity extends, and that are late by up to a tick like any other."""
+AGE_KEYS = ("request", "max_age", "tunnel_age", "vanished")
+"""Limits that no byte extends, and that are late by up to a tick like any other."""
 ATTACH_KEYS = ("idle", "first_byte", "max_age", "stalled_write")
 
 IDLE_KEYS = ("idle", "first_byte", "handshake", "headers", "body", "keep_alive", "write", "tunnel", "half_closed")
@@ -28,6 +28,8 @@ IDLE_KEYS = ("idle", "first_byte", "handshake", "headers", "body", "keep_alive",
 
 EPOCHS_PER_TICK = 2  # of the trio adapter: half a tick stays in hand for a loop that wakes late
 COARSE_SHARE = 0.25  # one tick late is then up to a quarter of the shortest timeout
+SHORT_OUTAGE = 10.0  # seconds that a handover, a lift, or a rebooting switch may cut a link
+KUBERNETES_GRACE = 30.0  # terminationGracePeriodSeconds, unless it is set
 BUSY_TICK = 0.01  # seconds; 200 wake-ups a second is where an idle process starts to show in `top`
 
 
@@ -172,6 +174,7 @@ def _holes(config: ReaperConfig) -> Iterator[Finding]:
         "timeouts.keep_alive": "a client that needs nothing more is never closed",
         "timeouts.write": "a client that reads nothing holds its response for ever",
         "timeouts.request": "a request that is never answered holds its connection for ever",
+        "timeouts.vanished": "a client gone without a word while its answer is under way holds its connection",
         "timeouts.tunnel_age": "one byte now and then keeps a tunnel for ever",
     }
     for path, text in doors.items():
@@ -201,6 +204,16 @@ def _order(config: ReaperConfig) -> Iterator[Finding]:
             "the idle ones that are left then are all closed at once; use at most that"
         )
         yield Finding("warning", "timeouts.drain_window", text)
+    if 0 < timeouts.vanished < SHORT_OUTAGE:
+        text = (
+            f"{_show(timeouts.vanished)}: a client whose link is down for that long is closed, and would have come back"
+        )
+        yield Finding("warning", "timeouts.vanished", f"{text}; use at least {_show(SHORT_OUTAGE)}")
+    stop = timeouts.drain_delay + timeouts.drain
+    if timeouts.drain_delay and stop > KUBERNETES_GRACE:
+        text = f"{_show(timeouts.drain_delay)} and drain = {_show(timeouts.drain)}: a stop takes up to {_show(stop)}"
+        hint = f"Kubernetes kills after {_show(KUBERNETES_GRACE)} unless terminationGracePeriodSeconds is more"
+        yield Finding("warning", "timeouts.drain_delay", f"{text}; {hint}")
     if 0 < timeouts.tunnel_age <= timeouts.tunnel:
         tunnel = _show(timeouts.tunnel)
         text = f"{_show(timeouts.tunnel_age)} is within tunnel = {tunnel}: idle tunnels reach their age first"

@@ -153,6 +153,13 @@ class Timeouts(Section):
         "After the last response: keeps reading, so that a reset cannot overtake it; bytes do not extend it.",
         precedent="nginx lingering_timeout 5 s, lingering_time 30 s; Apache 30 s",
     )
+    vanished: float = option(
+        60.0,
+        Duration(),
+        "The peer's kernel answers nothing, with or without a request in flight: no FIN, no reset, it is gone.",
+        precedent="Linux gives up after 15 min of unanswered data, and never without any",
+        live=False,
+    )
     max_age: float = option(
         0.0,
         Duration(),
@@ -164,6 +171,13 @@ class Timeouts(Section):
         Duration(off=False),
         "On shutdown: requests in flight get this long, then their connections are cut.",
         precedent="gunicorn graceful_timeout 30 s; ASP.NET ShutdownTimeout 30 s; nginx worker_shutdown_timeout",
+        live=False,
+    )
+    drain_delay: float = option(
+        0.0,
+        Duration(),
+        "On shutdown: newcomers are served for this long before the drain begins, until no one sends any.",
+        precedent="Kubernetes preStop sleep; Envoy drain time; Traefik requestAcceptGraceTimeout",
         live=False,
     )
     drain_window: float = option(
