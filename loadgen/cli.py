@@ -17,7 +17,7 @@ from typing import Any, NoReturn, TypeVar
 
 from .cli_probe import add_behaviours, add_probe, add_schema, take_target
 from .cli_simulate import add_simulate
-from .drive.protocols import dialect_for
+from .drive.protocols import Paths, dialect_for
 from .judge.thresholds import parse_threshold
 from .plan.plan import DEFAULT_MIX, Law, make_plan
 from .plan.scenario import PROTOCOL_NAMES, from_mix, load_scenario
@@ -205,8 +205,9 @@ def run_command(options: argparse.Namespace) -> int:
     protocol = spoken or scenario.protocol or "echo"
     plan = make_plan(scenario, options.connections, law, duration, seed, options.connect_rate, options.beat)
     for behaviour in plan.behaviours:
-        if behaviour.http_only and protocol != "http":
-            raise BadArgument(f"--protocol {protocol}: a {behaviour.kind} client speaks HTTP: give --protocol http")
+        if behaviour.protocols and protocol not in behaviour.protocols:
+            spoken = " or ".join(behaviour.protocols)
+            raise BadArgument(f"--protocol {protocol}: a {behaviour.kind} client needs --protocol {spoken}")
     if options.journal:
         # complains here rather than in a child process, and recovers what a crash left there
         ClientJournal(options.journal, (target.host, target.port), law.timeout, law.tick).journal.close()
@@ -226,7 +227,7 @@ def run_command(options: argparse.Namespace) -> int:
 
     try:
         observation = drive(
-            plan, target, protocol, patience, path, options.processes,
+            plan, target, protocol, patience, Paths(path), options.processes,
             options.journal, Hooks(on_progress, at_phase),
         )  # fmt: skip
     except WorkerDied as error:

@@ -17,9 +17,8 @@ from statistics import median
 from time import monotonic
 from typing import Any
 
-from .drive.protocols import Dialect, dialect_for
-from .plan.behaviours import Act
-from .plan.rng import draw
+from .drive.protocols import Dialect, Paths, dialect_for
+from .plan.behaviours import Act, draw
 from .units import Target, seconds
 
 TRIALS = 12
@@ -137,7 +136,7 @@ def probe(
     Returns:
         One finding per question, in the order of the questions.
     """
-    dialect = dialect_for(protocol, target, path)
+    dialect = dialect_for(protocol, target, Paths(path))
     questions = HTTP_QUESTIONS if protocol == "http" else PLAIN_QUESTIONS
     begin = monotonic()
     running = [
@@ -261,7 +260,7 @@ class _Loop:
             self._closed(trial, "FIN", now)
         elif trial.question.answered and not trial.closed_after:
             trial.answer += data
-            if self.dialect.count(trial.parser, data)[0]:
+            if self.dialect.count(trial.parser, data).answers:
                 trial.closed_after = now  # answered: what comes from now on is a goodbye
         elif trial.question.drip is not Act.PING:
             trial.goodbye += data

@@ -20,9 +20,8 @@ from .judge.histogram import Histogram
 from .judge.observation import Counters, Observation, Outcome
 from .judge.records import How, Record, RecordTable
 from .judge.stalls import Stalls
-from .plan.behaviours import Act, Behaviour
+from .plan.behaviours import Act, Behaviour, draw, key_of
 from .plan.plan import Plan
-from .plan.rng import draw, key_of
 
 FOREVER = float("inf")
 WHEEL_SIZE = 64

@@ -21,7 +21,7 @@ room for a busy machine to open them more slowly."""
 GRAIN = 30
 """Timeouts are whole half minutes as soon as they are not a few seconds."""
 MANY = 20_000
-MIX = "silent=40,chatty=30,bursty=10,drip=10,vanish=10"
+MIX = "silent=40,chatty=30,bursty=10,drip=10,leave=10"
 MIX_OF_MANY = "silent=50,chatty=30,bursty=10,drip=10"
 SILENT, SPEAKING = 0.5, 0.3 / 0.35 + 0.1 / 0.2 + 0.1 / 0.9
 """Of that mix, per connection: closes while it falls silent, and exchanges per timeout of those that speak on."""

@@ -64,7 +64,7 @@ LOADGEN = {
     "plan": {"units"},
     "judge": {"units", "plan"},
     "drive": JUDGED,
-    "probe": JUDGED | {"drive"},
+    **dict.fromkeys(["probe", "clients"], JUDGED | {"drive", "clients"}),
     "simulate": JUDGED,
     "simulate_trio": JUDGED | {"simulate"},
     "show": JUDGED | {"drive"},

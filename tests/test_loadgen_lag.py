@@ -20,10 +20,9 @@ from hypothesis import strategies as st
 
 from loadgen.drive import machine
 from loadgen.drive import worker as module
-from loadgen.drive.arrival import GRAIN, waited
-from loadgen.drive.client import Client
+from loadgen.drive.client import Client, Order
 from loadgen.drive.machine import MachineWatch
-from loadgen.drive.order import Order
+from loadgen.drive.wire import GRAIN, waited
 from loadgen.judge.records import How
 from loadgen.judge.stalls import AtMost, Stalls
 from loadgen.judge.words import beyond

@@ -24,7 +24,7 @@ from test_loadgen_run import ROOT, faulty_server, loadgen
 from loadgen.cli import main
 from loadgen.drive import processes, watchdog
 from loadgen.drive.fleet import drive
-from loadgen.drive.recognise import recognise
+from loadgen.drive.watchdog import recognise
 from loadgen.judge.observation import Counters, Observation
 from loadgen.judge.records import How, Record, RecordTable
 from loadgen.judge.report import UNKNOWN_SERVER, build_report, report_schema

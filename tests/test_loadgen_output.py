@@ -50,7 +50,7 @@ def test_the_journal_holds_every_connection_and_every_close_the_client_saw(tmp_p
     parquet = pytest.importorskip("pyarrow.parquet")
     with faulty_server("correct") as server:
         status, seen = run(
-            server.port, "--journal", str(tmp_path), "--mix", "silent,chatty,vanish", *ROOMY, connections=90
+            server.port, "--journal", str(tmp_path), "--mix", "silent,chatty,leave", *ROOMY, connections=90
         )
     assert (status, seen["journal_dropped"]) == (0, 0)
     rows = [row for path in tmp_path.glob("*.parquet") for row in parquet.read_table(path).to_pylist()]

@@ -10,18 +10,17 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from loadgen import units
-from loadgen.drive.pace import Pace
+from loadgen.drive.client import Pace
 from loadgen.judge.histogram import SUBBUCKETS, Histogram
 from loadgen.judge.thresholds import names, parse_threshold
 from loadgen.plan import capacity
-from loadgen.plan.behaviours import CLOSEST, KINDS, Act, End
+from loadgen.plan.behaviours import CLOSEST, KINDS, Act, End, draw, key_of
 from loadgen.plan.plan import Law, Plan, make_plan, share_out
-from loadgen.plan.rng import draw, key_of
 from loadgen.plan.scenario import from_mix, load_scenario, parse_scenario, shipped
 from loadgen.units import BadArgument
 
 LAW = Law(timeout=1.0, tick=0.25)
-EVERY_ECHO_KIND = "silent,chatty,bursty,drip,vanish,mute,pipelined"
+EVERY_ECHO_KIND = "silent,chatty,bursty,drip,leave,mute,pipelined"
 
 
 def plan_of(mix: str, connections: int = 200, seed: int = 7, duration: float = 5.0) -> Plan:

@@ -208,7 +208,7 @@ def test_a_broken_threshold_fails_a_good_run_and_pictures_are_drawn(tmp_path: Pa
         (["--mix", "silent=x"], "must be a number"),
         (["--duration", "1s"], "too short"),
         (["--scenario", "nowhere.toml"], "nowhere.toml"),
-        (["--scenario", "slow", "--protocol", "echo"], "speaks HTTP"),
+        (["--scenario", "slow", "--protocol", "echo"], "needs --protocol http"),
         (["--server-pid", "999999999"], "no such process"),
         (["--server-stats", "nowhere.json"], "nowhere.json"),
         (["--threshold", "x<1"], "no threshold"),
@@ -240,8 +240,7 @@ def test_a_send_that_finds_the_kernel_full_is_tried_again_and_no_step_is_lost(mo
     import time
 
     from loadgen.drive import worker as module
-    from loadgen.drive.client import Client
-    from loadgen.drive.order import Order
+    from loadgen.drive.client import Client, Order
     from loadgen.plan.capacity import Share
     from loadgen.plan.plan import Law, make_plan
     from loadgen.plan.scenario import from_mix

@@ -25,7 +25,7 @@ LAW = Law(timeout=30.0, tick=1.0)
 
 
 def plan_of(
-    mix: str = "silent=4,chatty=3,bursty=2,drip=1,vanish=1",
+    mix: str = "silent=4,chatty=3,bursty=2,drip=1,leave=1",
     connections: int = 100,
     seed: int = 1,
     duration: float = 120.0,

@@ -1,15 +1,73 @@
-"""One connection of a worker: where it is in its plan, and what it knows of the server.
+"""What a process is asked to do, when it wakes, and one connection of it.
 
-One rule: plain slots and no more of them than needed. There are 17,000 of these in a process, each within 2 KiB.
+One rule: plain slots and no more of them than needed. There are 17,000 clients in a process, each within 2 KiB.
 """
 
 from __future__ import annotations
 
 import os
 import socket
+from dataclasses import dataclass
+from math import ceil
+from pathlib import Path
 from typing import Any
 
 from ..plan.behaviours import Act, Behaviour
+from ..plan.capacity import Share
+from ..plan.plan import Plan
+from ..plan.scenario import DEFAULT_STATUSES
+from ..units import Target
+from .protocols import ROOT, Paths
+from .wire import Opening, Tls
+
+FEW = 8
+"""Processes, up to so many of which look whenever there is something to see."""
+HEARTBEAT = 0.25
+"""Seconds between two heartbeats of so many; more report less often, so that the parent hears as much in all."""
+LOOKS = 1000
+"""Times per second that all of them together look, where there are more. A look that comes later counts against the
+server, in the raw figures: up to 51 ms with 51 processes."""
+
+
+@dataclass(frozen=True)
+class Order:
+    """What one process is asked to do: complete, so that it reads no command line and no file. Picklable.
+
+    Attributes:
+        patience: seconds beyond timeout and tick for which an overdue close is waited for at the end of the run.
+    """
+
+    plan: Plan
+    target: Target
+    protocol: str
+    share: Share
+    processes: int
+    patience: float
+    paths: Paths = ROOT
+    journal: Path | None = None
+    tls: Tls | None = None
+    statuses: tuple[str, ...] = DEFAULT_STATUSES
+
+
+class Pace:
+    """When one of *processes* wakes, whose clients act at multiples of *beat* seconds (0: each at its own instant).
+
+    What waits, waits for an instant that is the same for all processes: a process that wakes finds its memory in no
+    cache, which costs more than what it came for.
+    """
+
+    def __init__(self, processes: int, beat: float) -> None:
+        self.beat = beat
+        self.heartbeat = HEARTBEAT * max(processes / FEW, 1.0)
+        self.rest = processes / LOOKS if processes > FEW else 0.0
+
+    def step(self, due: float) -> float:
+        """When a step that is *due* then is taken: at it, or at the next beat."""
+        return ceil(due / self.beat) * self.beat if self.beat else due
+
+    def look(self, looked: float, step: float) -> float:
+        """When to look again after *looked*, if the next step is taken at *step*; that is in the past: at once."""
+        return min(looked + self.rest, step) if self.rest else looked
 
 
 class Client:
@@ -17,8 +75,8 @@ class Client:
 
     __slots__ = (
         "act", "answered", "asked", "began", "behaviour", "established", "fd", "final", "goodbye", "incarnation",
-        "index", "intended", "key", "log", "number", "offset", "outbox", "overslept", "parser", "refusal", "seen",
-        "sent", "sock", "tries", "waiting",
+        "index", "intended", "key", "log", "number", "offset", "opening", "outbox", "overslept", "parser", "refusal",
+        "seen", "sent", "sock", "tls", "tries", "waiting",
     )  # fmt: skip
 
     def __init__(self, index: int, incarnation: int, key: int, behaviour: Behaviour) -> None:
@@ -29,7 +87,9 @@ class Client:
         self.fd = -1
         self.sock: socket.socket | None = None
         self.tries = 0  # refusals so far
-        self.refusal = 0  # errno of the latest
+        self.refusal = ""  # why, the latest
+        self.opening: Opening | None = None  # TLS and upgrade, while on it
+        self.tls: socket.socket | None = None
         self.number = 0  # steps done
         self.offset = 0.0  # of the step that is due next, from establishment
         self.act = Act.PING  # what that step does

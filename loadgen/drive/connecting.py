@@ -9,11 +9,15 @@ from __future__ import annotations
 import errno
 import select
 import socket
+import ssl
+from collections.abc import Callable
+from dataclasses import dataclass
 from time import monotonic
-from typing import Any, Protocol
+from typing import Any
 
-from .client import Client
-from .order import Order
+from .client import Client, Order
+from .protocols import Dialect
+from .wire import prepare
 
 IP_BIND_ADDRESS_NO_PORT = 24  # linux/in.h; the socket module of Python 3.11 lacks it
 UNANSWERED = 512
@@ -23,21 +27,29 @@ RETRIES = 5
 RETRY_DELAY = 0.2
 
 
-class Owner(Protocol):
-    """What a connector works for."""
+@dataclass(frozen=True)
+class Owner:
+    """Whom a connector tells.
 
-    def on_established(self, client: Client, address: tuple[Any, ...], now: float) -> None:
-        """The connection stands and is watched; *address* is its own, empty where no journal is kept."""
+    Attributes:
+        established: the connection stands and is watched; its own address (empty where no journal is kept); what the
+            server has already sent.
+        refused: it was refused, for what; it is to be begun again at that instant, or has failed (None).
+    """
 
-    def on_refused(self, client: Client, code: int, again: float | None) -> None:
-        """It was refused with errno *code*; it is to be begun again at *again*, or has failed (None)."""
+    established: Callable[[Client, tuple[Any, ...], float, bytes], None]
+    refused: Callable[[Client, str, float | None], None]
 
 
 class Connector:
     """Begins the connections of a share and brings each to the instant at which it stands."""
 
-    def __init__(self, order: Order, poller: select.epoll, clients: dict[int, Client], owner: Owner) -> None:
+    def __init__(
+        self, order: Order, dialect: Dialect, poller: select.epoll, clients: dict[int, Client], owner: Owner
+    ) -> None:
         self.plan = order.plan
+        self.tls = order.tls
+        self.dialect = dialect
         self.target = order.target
         self.sources = order.share.sources
         self.processes = order.processes
@@ -83,7 +95,7 @@ class Connector:
         try:
             sock = socket.socket(self.target.family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         except OSError as error:
-            self._failed(client, error.errno or 0)
+            self._failed(client, error)
             return
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         client.began = monotonic()
@@ -105,24 +117,50 @@ class Connector:
         if code in (0, errno.EISCONN):
             self.poller.register(client.fd, select.EPOLLIN)
             self.clients[client.fd] = client
-            self._established(client, monotonic())
+            self._begin_protocol(client)
         elif code in (errno.EINPROGRESS, errno.EALREADY):
             self.poller.register(client.fd, select.EPOLLOUT)
             self.clients[client.fd] = client
         else:
-            self._failed(client, code)
+            self._failed(client, OSError(code, ""))
 
     def on_event(self, client: Client, now: float) -> None:
-        """The kernel has decided about a connection that was begun."""
-        sock = client.sock
-        if sock is None:
+        """The kernel has decided about a connection that was begun, or what its opening waits for has come."""
+        if client.opening is not None:
+            self._go_on(client, now)
             return
-        code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        if client.sock is None:
+            return
+        code = client.sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         if code:
-            self._failed(client, code)
+            self._failed(client, OSError(code, ""))
             return
         self.poller.modify(client.fd, select.EPOLLIN)
-        self._established(client, now)
+        self._begin_protocol(client)
+
+    def _begin_protocol(self, client: Client) -> None:
+        """TLS and the opening of the dialect, if there are any."""
+        if client.sock is None:
+            return
+        if client.behaviour.before_tls or (self.tls is None and not self.dialect.opening):
+            self._established(client, monotonic(), b"")
+            return
+        client.opening = prepare(client.sock, self.tls, self.dialect)
+        self._go_on(client, monotonic())
+
+    def _go_on(self, client: Client, now: float) -> None:
+        if client.opening is None:
+            return
+        try:
+            self.poller.modify(client.fd, next(client.opening))
+        except StopIteration as done:
+            client.opening = None
+            client.sock, heard, client.began = done.value
+            self.poller.modify(client.fd, select.EPOLLIN)
+            self._established(client, monotonic(), heard)
+        except OSError as error:
+            client.opening = None
+            self._failed(client, error)
 
     def answered_first(self, client: Client) -> None:
         """The connection no longer holds up the pace of connecting."""
@@ -139,27 +177,38 @@ class Connector:
         """Forget a connection that was begun and is not yet established."""
         self.connecting -= 1
         self.answered_first(client)
+        if client.opening is not None:
+            client.opening.close()
+            client.opening = None
         if client.sock is not None:
             client.sock.close()
             client.sock = None
         self.clients.pop(client.fd, None)
         client.fd = -1
 
-    def _established(self, client: Client, now: float) -> None:
+    def _established(self, client: Client, now: float, heard: bytes) -> None:
         sock = client.sock
         if sock is None:
             return
         client.sock = None
         address = sock.getsockname() if self.tells_addresses else ()
-        sock.detach()
+        if isinstance(sock, ssl.SSLSocket):
+            client.tls = sock
+        else:
+            sock.detach()
         self.connecting -= 1
-        self.owner.on_established(client, address, now)
+        self.owner.established(client, address, now, heard)
 
-    def _failed(self, client: Client, code: int) -> None:
+    def _failed(self, client: Client, error: OSError) -> None:
         self.drop(client)
         client.tries += 1
-        if client.tries <= RETRIES and not self.closing:
-            self.connecting += 1  # still on its way: the ramp is not over
-            self.owner.on_refused(client, code, monotonic() + RETRY_DELAY * client.tries)
-        else:
-            self.owner.on_refused(client, code, None)
+        again = client.tries <= RETRIES and not self.closing
+        self.connecting += again  # still on its way: the ramp is not over
+        self.owner.refused(client, why(error), monotonic() + RETRY_DELAY * client.tries if again else None)
+
+
+def why(error: OSError) -> str:
+    """In a word: what the kernel calls it, or TLS, or else the text of it."""
+    if isinstance(error, ssl.SSLError):
+        return error.reason or "TLS"
+    return errno.errorcode.get(error.errno or 0) or str(error)

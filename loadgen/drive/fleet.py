@@ -17,10 +17,13 @@ from types import FrameType
 from ..judge.observation import Counters, Observation
 from ..plan.capacity import plan_shares
 from ..plan.plan import Plan
+from ..plan.scenario import DEFAULT_STATUSES
 from ..units import Target
-from .order import Order
+from .client import Order
 from .processes import Processes
+from .protocols import ROOT, Paths
 from .watchdog import Watchdog
+from .wire import Tls
 
 HEAD_START = 0.05
 REFRESH = 0.25
@@ -68,10 +71,12 @@ def drive(
     target: Target,
     protocol: str,
     patience: float,
-    path: str = "/",
+    paths: Paths = ROOT,
     processes: int | None = None,
     journal: Path | None = None,
     hooks: Hooks | None = None,
+    tls: Tls | None = None,
+    statuses: tuple[str, ...] = DEFAULT_STATUSES,
 ) -> Observation:
     """Run *plan* against *target*.
 
@@ -85,7 +90,9 @@ def drive(
     """
     shares = plan_shares(target, plan.connections, processes)
     hooks = hooks or Hooks()
-    orders = [Order(plan, target, protocol, share, len(shares), patience, path, journal) for share in shares]
+    orders = [
+        Order(plan, target, protocol, share, len(shares), patience, paths, journal, tls, statuses) for share in shares
+    ]
     interrupted = _Interruption()
     running = Processes(orders)
     try:

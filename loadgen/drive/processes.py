@@ -17,7 +17,7 @@ from ..judge.histogram import Histogram
 from ..judge.observation import Counters, Outcome
 from ..judge.records import RecordTable
 from ..judge.stalls import Stalls
-from .order import Order
+from .client import Order
 from .worker import main
 
 Pipe: TypeAlias = "Connection[Any, Any]"

@@ -6,10 +6,14 @@ only while a response is owed: an idle connection holds none.
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+import os
+from base64 import b64encode
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 from ..plan.behaviours import Act
-from ..plan.scenario import PROTOCOL_NAMES
+from ..plan.scenario import DEFAULT_STATUSES, PROTOCOL_NAMES
 from ..units import BadArgument, Target
 
 BYTE = b"x"
@@ -21,100 +25,143 @@ BODY_BYTES = 1_000_000
 """The body a slow sender announces: more than it will ever send."""
 READ_BYTES = 4096
 """What a slow reader takes at a time."""
+HELLO_START = b"\x16\x03\x01\x3f\xff\x01\x00\x3f\xfb\x03\x03"
+"""A TLS record of 16 KiB, a ClientHello of as much in it: no server can tell before its end that nothing follows."""
 
 
-class Dialect(Protocol):
-    """One protocol, as one process speaks it.
+class Heard(NamedTuple):
+    """What some bytes from the server amount to.
+
+    Attributes:
+        answers: units of answer that they complete.
+        goodbye: whether the server has announced that it will close.
+        reply: what the protocol wants sent back at once: a pong.
+    """
+
+    answers: int = 0
+    goodbye: bool = False
+    reply: bytes = b""
+
+
+@dataclass(frozen=True)
+class Paths:
+    """What an HTTP client asks for. *much* and *slow* are *get* and *post* is *get* where they are empty."""
+
+    get: str = "/"
+    post: str = ""
+    much: str = ""
+    slow: str = ""
+
+
+ROOT = Paths()
+
+
+class Dialect:
+    """One protocol, as one process speaks it; this one is raw TCP: nothing is known of the answers.
 
     Attributes:
         answers: whether the server answers what it reads.
         foreign: the beginning of the first answer that is none in this protocol; empty until there is one.
+        wrong: statuses that were not expected, and how often each came.
+        opening: what is sent before a connection counts as established; `opened` says when that was answered.
+        stateful: whether a connection has a parser from its beginning to its end.
     """
 
-    answers: bool
-    foreign: bytes
+    answers = False
+    opening = b""
+    stateful = False
+
+    def __init__(self) -> None:
+        self.foreign = b""
+        self.wrong: Counter[str] = Counter()
 
     def payload(self, act: Act) -> tuple[bytes, int]:
         """The bytes of *act* and how many units of answer they ask for."""
+        if act in _HELLO:
+            return _HELLO[act], 0
+        if act is Act.NOISE:
+            return os.urandom(200), 0
+        data = BYTE * PIPELINE_DEPTH if act is Act.PIPELINE else BYTE
+        return data, len(data) if self.answers else 0
 
     def parser(self) -> Any:
         """State for one connection's answers while some are owed; None when none is needed."""
+        return None
 
-    def count(self, parser: Any, data: bytes) -> tuple[int, bool]:
-        """How many units of answer *data* completes, and whether the server has announced that it will close."""
+    def count(self, parser: Any, data: bytes) -> Heard:
+        """What *data*, which came on the connection with this *parser*, amounts to."""
+        return Heard(len(data))
+
+    def opened(self, data: bytes) -> int:
+        """How many bytes of *data* answer the `opening`: 0 if more have to come. Raises ConnectionError: refused."""
+        return 0
 
 
-class Echo:
+class Echo(Dialect):
     """The server sends back every byte; a unit of answer is a byte."""
 
     answers = True
-    foreign = b""
 
-    def payload(self, act: Act) -> tuple[bytes, int]:
-        return (BYTE * PIPELINE_DEPTH, PIPELINE_DEPTH) if act is Act.PIPELINE else (BYTE, 1)
-
-    def parser(self) -> Any:
-        return None
-
-    def count(self, parser: Any, data: bytes) -> tuple[int, bool]:
+    def count(self, parser: Any, data: bytes) -> Heard:
         if not self.foreign and data.strip(BYTE):
             self.foreign = data[:KEPT_BYTES]
-        return len(data), False
+        return Heard(len(data))
 
 
-class Raw(Echo):
-    """Nothing is known of the answers: they are read and thrown away."""
-
-    answers = False
-
-    def payload(self, act: Act) -> tuple[bytes, int]:
-        return super().payload(act)[0], 0
-
-    def count(self, parser: Any, data: bytes) -> tuple[int, bool]:
-        return len(data), False
-
-
-class Http:
+class Http(Dialect):
     """HTTP/1.1 over keep-alive connections; a unit of answer is a whole response."""
 
     answers = True
-    foreign = b""
 
-    def __init__(self, target: Target, path: str) -> None:
+    def __init__(self, target: Target, paths: Paths, statuses: tuple[str, ...] = DEFAULT_STATUSES) -> None:
+        super().__init__()
         try:
             import h11
         except ImportError:
             raise BadArgument("--protocol http needs h11: pip install h11, or use --protocol raw") from None
         self.h11 = h11
+        self.statuses = statuses
         self.host = str(target)
-        self.path = path
-        start = f"GET {path} HTTP/1.1\r\nHost: {self.host}\r\nUser-Agent: loadgen\r\n".encode()
+        self.path = paths.get
+        post, much, slow = (path or paths.get for path in (paths.post, paths.much, paths.slow))
+        start = self._head("GET", paths.get)
+        upload = self._head("POST", post)
         request = start + b"\r\n"
-        body = f"POST {path} HTTP/1.1\r\nHost: {self.host}\r\nContent-Length: {BODY_BYTES}\r\n\r\n".encode()
+        long = self._head("GET", much) + b"\r\n"
         self.payloads = {
             Act.PING: (request, 1),
             Act.HALF_CLOSE: (request, 1),
             Act.PIPELINE: (request * PIPELINE_DEPTH, PIPELINE_DEPTH),
             Act.HEAD_START: (start, 0),
             Act.HEAD_LINE: (b"X-More: to come\r\n", 0),
-            Act.BODY_START: (body, 0),
+            Act.BODY_START: (upload + b"Content-Length: %d\r\n\r\n" % BODY_BYTES, 0),
             Act.BODY_BYTE: (b"x", 0),
-            Act.ASK_MUCH: (request, 0),
+            Act.BODY_PIECE: (b"x" * 1000, 0),
+            Act.CHUNKS_START: (upload + b"Transfer-Encoding: chunked\r\n\r\n", 0),
+            Act.CHUNK_LONG: (b"1;" + b"e" * 200 + b"\r\nx\r\n", 0),
+            Act.CHUNKS_TINY: (b"1\r\nx\r\n" * 2000, 0),
+            Act.ASK_MUCH: (long, 0),
+            Act.ASK_MUCH_OFTEN: (long * 20, 0),
+            Act.ASK_SLOW: (self._head("GET", slow) + b"\r\n", 0),
+            Act.UPGRADE_START: (start + UPGRADE, 0),
         }
 
+    def _head(self, method: str, path: str) -> bytes:
+        return f"{method} {path} HTTP/1.1\r\nHost: {self.host}\r\nUser-Agent: loadgen\r\n".encode()
+
     def payload(self, act: Act) -> tuple[bytes, int]:
-        return self.payloads[act]
+        return self.payloads.get(act) or super().payload(act)
 
     def parser(self) -> Any:
         connection = self.h11.Connection(self.h11.CLIENT)
         self._ask(connection)
         return connection
 
-    def count(self, parser: Any, data: bytes) -> tuple[int, bool]:
+    def count(self, parser: Any, data: bytes) -> Heard:
         if parser is None:  # a goodbye that answers no request, such as 408
             if not data.startswith(b"HTTP/"):
                 self.foreign = self.foreign or data[:KEPT_BYTES]
-            return 0, True
+            return Heard(0, True)
         h11 = self.h11
         parser.receive_data(data)
         done = 0
@@ -123,17 +170,21 @@ class Http:
                 event = parser.next_event()
             except h11.RemoteProtocolError:
                 self.foreign = self.foreign or data[:KEPT_BYTES]
-                return done, True
+                return Heard(done, True)
             if event is h11.NEED_DATA or event is h11.PAUSED:
-                return done, False
-            if type(event) is h11.EndOfMessage:
+                return Heard(done)
+            if type(event) is h11.Response:
+                status = str(event.status_code)
+                if not any(map(status.startswith, self.statuses)):
+                    self.wrong[status] += 1
+            elif type(event) is h11.EndOfMessage:
                 done += 1
                 if parser.our_state is h11.MUST_CLOSE or parser.their_state is not h11.DONE:
-                    return done, True
+                    return Heard(done, True)
                 parser.start_next_cycle()
                 self._ask(parser)
             elif type(event) is h11.ConnectionClosed:
-                return done, True
+                return Heard(done, True)
 
     def _ask(self, connection: Any) -> None:
         # h11 wants to have sent what it hears the answer to; the bytes went out long ago.
@@ -142,8 +193,82 @@ class Http:
         connection.send(self.h11.EndOfMessage())
 
 
-def dialect_for(protocol: str, target: Target, path: str = "/") -> Dialect:
-    """The dialect named *protocol*; *path* is what an HTTP client asks for.
+def frame(opcode: int, payload: bytes = b"") -> bytes:
+    """A whole WebSocket frame from a client, of at most 125 bytes; the mask is zero, which the protocol allows."""
+    return bytes((0x80 | opcode, 0x80 | len(payload))) + bytes(4) + payload
+
+
+TEXT, CLOSE, PING, PONG = 1, 8, 9, 10
+UPGRADE = (
+    b"Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
+    b"Sec-WebSocket-Key: " + b64encode(bytes(16)) + b"\r\n"
+)
+
+
+class WebSocket(Dialect):
+    """A connection counts as established when it has been upgraded. A ping is asked, a unit of answer is a pong: what
+    an application would answer to a message nobody knows."""
+
+    answers = True
+    stateful = True
+
+    def __init__(self, target: Target, path: str) -> None:
+        super().__init__()
+        self.opening = f"GET {path} HTTP/1.1\r\nHost: {target}\r\n".encode() + UPGRADE + b"\r\n"
+        ping = frame(PING, BYTE)
+        self.payloads = {
+            Act.PING: (ping, 1),
+            Act.HALF_CLOSE: (ping, 1),
+            Act.PIPELINE: (ping * PIPELINE_DEPTH, PIPELINE_DEPTH),
+            Act.MESSAGE: (frame(TEXT, BYTE), 0),
+            Act.MESSAGE_START: (bytes((0x80 | TEXT, 0xFF)) + BODY_BYTES.to_bytes(8, "big") + bytes(4), 0),
+        }
+
+    def payload(self, act: Act) -> tuple[bytes, int]:
+        return self.payloads.get(act) or (super().payload(act)[0], 0)
+
+    def opened(self, data: bytes) -> int:
+        head, end, _ = data.partition(b"\r\n\r\n")
+        if end and head.split(None, 2)[1:2] != [b"101"]:
+            self.foreign = data[:KEPT_BYTES]
+            raise ConnectionError(f"no WebSocket: {head.partition(bytes((13, 10)))[0][:KEPT_BYTES].decode('latin-1')}")
+        return len(head + end) if end else 0
+
+    def parser(self) -> Any:
+        return bytearray()
+
+    def count(self, parser: Any, data: bytes) -> Heard:
+        parser += data
+        pongs, goodbye, reply = 0, False, b""
+        while (whole := _frame_length(parser)) and len(parser) >= sum(whole):
+            head, length = whole
+            opcode, payload = parser[0] & 0xF, bytes(parser[head : head + length])
+            del parser[: head + length]
+            pongs += opcode == PONG
+            if opcode == PING:
+                reply += frame(PONG, payload)
+            elif opcode == CLOSE:
+                goodbye, reply = True, reply + frame(CLOSE, payload)
+        return Heard(pongs, goodbye, reply)
+
+
+def _frame_length(data: bytearray) -> tuple[int, int] | None:
+    """Bytes of the head and of the payload of the frame that *data* begins with; None: too little of it is there."""
+    if len(data) < 2:
+        return None
+    extended = {126: 2, 127: 8}.get(data[1] & 0x7F, 0)
+    if len(data) < 2 + extended:
+        return None
+    return 2 + extended, int.from_bytes(data[2 : 2 + extended], "big") if extended else data[1] & 0x7F
+
+
+_HELLO = {Act.HELLO_START: HELLO_START, Act.HELLO_BYTE: b"\x00"}
+
+
+def dialect_for(
+    protocol: str, target: Target, paths: Paths = ROOT, statuses: tuple[str, ...] = DEFAULT_STATUSES
+) -> Dialect:
+    """The dialect named *protocol*; *paths* is what an HTTP client asks for, *statuses* how its answers must begin.
 
     Raises:
         BadArgument: there is none of that name, or h11 is not installed.
@@ -151,7 +276,9 @@ def dialect_for(protocol: str, target: Target, path: str = "/") -> Dialect:
     if protocol == "echo":
         return Echo()
     if protocol == "raw":
-        return Raw()
+        return Dialect()
     if protocol == "http":
-        return Http(target, path)
+        return Http(target, paths, statuses)
+    if protocol == "ws":
+        return WebSocket(target, paths.get)
     raise BadArgument(f"--protocol {protocol!r} is not known: choose from {', '.join(PROTOCOL_NAMES)}")

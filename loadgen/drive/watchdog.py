@@ -5,15 +5,18 @@ One rule: it ends a run only on what the server did, says what that was, and wha
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Sequence
 
 from ..judge.observation import Counters
 from ..units import Target
-from .recognise import recognise
 
 FIRST_ANSWER = 10.0
 """Seconds after the first request in which some server must have answered some request."""
+TLS_ALERT = b"\x15\x03"
+H2_SETTINGS = b"\x04\x00\x00\x00\x00\x00"
+"""What follows the length of the frame that every HTTP/2 server begins with."""
 
 
 class Watchdog:
@@ -35,7 +38,9 @@ class Watchdog:
         code = next((each.refusal for each in counters if each.refused), None)
         if code is None:
             return None
-        return f"{os.strerror(code).lower()} by {self.target}: is the server running there?"
+        if not hasattr(errno, code):
+            return f"{self.target} refused every connection: {recognise_refusal(code)}"
+        return f"{os.strerror(getattr(errno, code)).lower()} by {self.target}: is the server running there?"
 
     def _unanswered(self, now: float, counters: Sequence[Counters]) -> str | None:
         if any(each.answered for each in counters) or not any(each.asked for each in counters):
@@ -49,3 +54,31 @@ class Watchdog:
             f"{self.target} answered nothing within {self.first_answer:.0f} s: "
             f"if it speaks another protocol, give --protocol {others}"
         )
+
+
+def recognise(protocol: str, data: bytes) -> str | None:
+    """What a server does that answered clients of *protocol* with *data*, and what to type instead, as the end of a
+    sentence about it; None: it cannot be told."""
+    line = data.split(b"\r\n")[0].split(b"\n")[0][:60].decode("latin-1")
+    if data.startswith(b"HTTP/") and protocol != "http":
+        return f'answered "{line}": did you mean --protocol http?'
+    if data.startswith(TLS_ALERT):
+        return "speaks TLS: did you mean https:// or --tls?"
+    if data[3:9] == H2_SETTINGS:
+        return "speaks HTTP/2 only: this program speaks HTTP/1.1; have the server offer it too (ALPN http/1.1)"
+    if data.startswith(b"SSH-"):
+        return f'answered "{line}": this is an SSH server'
+    if protocol == "http" and data.startswith((b"GET ", b"POST ")):
+        return "sent the request back: did you mean --protocol echo?"
+    return None
+
+
+def recognise_refusal(why: str) -> str:
+    """What a handshake failed for, for people, and what to do about it."""
+    if why == "CERTIFICATE_VERIFY_FAILED":
+        return "its certificate cannot be verified: give --ca FILE, --server-name NAME or --insecure"
+    if why == "TLSV1_ALERT_NO_APPLICATION_PROTOCOL":
+        return "it speaks HTTP/2 only, and this program HTTP/1.1"
+    if why in ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "UNEXPECTED_EOF_WHILE_READING"):
+        return f"it speaks no TLS ({why}): leave out --tls, or write http:// or ws://"
+    return why

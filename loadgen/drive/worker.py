@@ -7,14 +7,14 @@ slow self change what is due next.
 
 from __future__ import annotations
 
-import errno
 import gc
 import os
 import select
 import signal
 import socket
-from collections.abc import Iterable
-from contextlib import suppress
+import struct
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from heapq import heappop, heappush
 from multiprocessing.connection import Connection
 from time import monotonic, sleep
@@ -27,13 +27,11 @@ from ..judge.stalls import AtMost, Stalls
 from ..judge.verdict import judge
 from ..plan.behaviours import Act
 from ..plan.capacity import raise_descriptor_limit
-from .arrival import waited
-from .client import Client, rss_bytes
-from .connecting import Connector
+from .client import HEARTBEAT, Client, Order, Pace, rss_bytes
+from .connecting import Connector, Owner
 from .journal import ClientJournal, to_ns
-from .order import Order
-from .pace import HEARTBEAT, Pace
 from .protocols import READ_BYTES, Dialect, dialect_for
+from .wire import receive, send, waited
 
 ANSWER_TIME = 1.0
 """Seconds that an answer may take before a connection still open counts as one that was never answered."""
@@ -52,13 +50,14 @@ class Worker:
         self.plan = order.plan
         self.law = order.plan.law
         self.control = control
-        self.dialect: Dialect = dialect_for(order.protocol, order.target, order.path)
+        self.dialect: Dialect = dialect_for(order.protocol, order.target, order.paths, order.statuses)
         self.poller = select.epoll()
         self.clients: dict[int, Client] = {}
         self.due: list[tuple[float, int, Client]] = []
         self.sequence = 0
         self.pace = Pace(order.processes, order.plan.beat)
-        self.connector = Connector(order, self.poller, self.clients, self)
+        owner = Owner(self.on_established, self.on_refused)
+        self.connector = Connector(order, self.dialect, self.poller, self.clients, owner)
         self.counters = Counters()
         self.records = RecordTable()
         self.stalls = Stalls()
@@ -197,8 +196,8 @@ class Worker:
 
     # -- connecting
 
-    def on_established(self, client: Client, address: tuple[Any, ...], now: float) -> None:
-        """A connection stands: its plan begins."""
+    def on_established(self, client: Client, address: tuple[Any, ...], now: float, heard: bytes) -> None:
+        """A connection stands: its plan begins. *heard*: what the server has sent already."""
         if self.journal is not None:
             client.log = self.journal.opened(client.behaviour, now, address)
         if client.incarnation:
@@ -209,24 +208,27 @@ class Worker:
         client.established = now
         # Until something is sent, the server's clock starts somewhere between the call to connect and now.
         client.sent, client.seen = client.began, now
+        if self.dialect.stateful:
+            client.parser = self.dialect.parser()
         self.plan_next(client, now)
+        if heard:
+            self.hear(client, heard, now)
 
-    def on_refused(self, client: Client, code: int, again: float | None) -> None:
+    def on_refused(self, client: Client, why: str, again: float | None) -> None:
         """A connection was refused; it waits for *again*, or has failed."""
         self.counters.refused += 1
-        client.refusal = code
+        client.refusal = why
         if self.counters.refused == 1:
-            self.counters.refusal = code
+            self.counters.refusal = why
             self.news = True
         if again is None:
-            self.fail(client, code)
+            self.fail(client, why)
         else:
             self.push(again, client)
 
-    def fail(self, client: Client, code: int) -> None:
+    def fail(self, client: Client, why: str) -> None:
         """A connection will not be established."""
-        name = errno.errorcode.get(code, str(code))
-        self.failures[name] = self.failures.get(name, 0) + 1
+        self.failures[why] = self.failures.get(why, 0) + 1
         self.counters.failed += 1
         now = monotonic()
         self.record(client, How.FAILED, now, now)
@@ -280,7 +282,10 @@ class Worker:
         self.counters.actions += 1
         client.number += 1
         act = client.act
-        if act is Act.CLOSE:
+        if act is Act.CLOSE or act is Act.RESET:
+            if act is Act.RESET:
+                with borrowed(client.fd) as sock:
+                    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             self.record(client, How.SELF, now, monotonic())
             self.forget(client)
             return
@@ -288,7 +293,7 @@ class Worker:
             if self.read_little(client):
                 self.plan_next(client, now)
             return
-        payload, owed = self.dialect.payload(act)
+        payload, owed = (b"", 0) if act is Act.SHUT else self.dialect.payload(act)
         if owed:
             if client.parser is None:
                 client.parser = self.dialect.parser()
@@ -297,25 +302,26 @@ class Worker:
         else:
             self.connector.answered_first(client)
         client.intended = when
-        if self.send(client, payload):
+        if not payload or self.send(client, payload):
             self.go_on(client, now)
 
     def go_on(self, client: Client, now: float) -> None:
         """After a step: plan the next one, unless the kernel has yet to take all of this one."""
         if client.outbox is not None:
             return
-        if client.act is Act.HALF_CLOSE:
-            with socket.socket(fileno=os.dup(client.fd)) as sock:
+        if client.act in (Act.HALF_CLOSE, Act.SHUT):
+            with borrowed(client.fd) as sock:
                 sock.shutdown(socket.SHUT_WR)
-        elif client.act is Act.ASK_MUCH:
-            self.poller.modify(client.fd, 0)  # only hang-ups: what comes is read piece by piece
-        client.final = client.final or client.behaviour.deadline
+        elif client.act in (Act.ASK_MUCH, Act.ASK_MUCH_OFTEN):
+            self.poller.modify(client.fd, 0)  # only hang-ups: what comes is read piece by piece, or never
+        behaviour = client.behaviour
+        client.final = client.final or (behaviour.deadline and client.number > behaviour.counted)
         self.plan_next(client, now)
 
     def read_little(self, client: Client) -> bool:
         """A slow reader's step; False when the connection turned out to be closed."""
         try:
-            data = os.read(client.fd, READ_BYTES)
+            data = self.receive(client, READ_BYTES)
         except BlockingIOError:
             return True
         except OSError:
@@ -328,7 +334,7 @@ class Worker:
         """Hand *payload* to the kernel; False when the connection turned out to be closed."""
         before = monotonic()
         try:
-            written = os.write(client.fd, payload)
+            written = send(client.tls, payload) if client.tls is not None else os.write(client.fd, payload)
         except BlockingIOError:
             written = 0
         except OSError:
@@ -365,7 +371,7 @@ class Worker:
             self.connector.on_event(client, now)
             return
         try:
-            data = os.read(fd, 65536)
+            data = self.receive(client, 65536)
         except BlockingIOError:
             return
         except OSError:
@@ -375,7 +381,16 @@ class Worker:
             # The event said so at `now`; the read only confirmed it.
             self.closed(client, How.FIN, now)
             return
-        done, goodbye = self.dialect.count(client.parser, data)
+        self.hear(client, data, now)
+
+    def receive(self, client: Client, most: int) -> bytes:
+        return os.read(client.fd, most) if client.tls is None else receive(client.tls, most)
+
+    def hear(self, client: Client, data: bytes, now: float) -> None:
+        """Something has come at *now*."""
+        done, goodbye, reply = self.dialect.count(client.parser, data)
+        if reply and client.behaviour.pongs and not self.pong(client, reply):
+            return
         client.goodbye = client.goodbye or goodbye
         if self.dialect.foreign and not self.counters.foreign:
             self.news = True
@@ -384,13 +399,29 @@ class Worker:
         client.answered += done
         if client.answered >= client.asked:
             self.connector.answered_first(client)
-            client.parser = None
+            if not self.dialect.stateful:
+                client.parser = None
             if not client.final or not client.behaviour.deadline:
                 client.seen = now
             self.counters.answered += 1
             latency = now - client.intended
             self.latency.add(latency)
             self.server_stalls.add(now, latency)
+
+    def pong(self, client: Client, reply: bytes) -> bool:
+        """Answer what the protocol wants answered; False when the connection turned out to be closed."""
+        before = monotonic()
+        try:
+            if client.outbox is None:
+                send(client.tls, reply) if client.tls is not None else os.write(client.fd, reply)
+        except BlockingIOError:
+            return True  # the server does not read: it misses no pong
+        except OSError:
+            self.closed(client, How.RST, monotonic())
+            return False
+        if not client.final:
+            client.sent = before
+        return True
 
     def closed(self, client: Client, how: How, by: float) -> None:
         """The server has closed this connection: judge it for the dashboard, keep the record for the verdict."""
@@ -425,7 +456,11 @@ class Worker:
 
     def forget(self, client: Client) -> None:
         del self.clients[client.fd]
-        os.close(client.fd)  # epoll forgets a descriptor when its last duplicate is closed
+        if client.tls is not None:
+            client.tls.close()
+            client.tls = None
+        else:
+            os.close(client.fd)  # epoll forgets a descriptor when its last duplicate is closed
         client.fd = -1
         client.parser = None
         self.connector.answered_first(client)
@@ -436,6 +471,13 @@ class Worker:
             key = self.plan.key(client.index, incarnation)
             again = Client(client.index, incarnation, key, client.behaviour)
             self.push(monotonic() + delay, again)
+
+
+@contextmanager
+def borrowed(fd: int) -> Iterator[socket.socket]:
+    """The socket of *fd*, for a call that needs one."""
+    with socket.socket(fileno=os.dup(fd)) as sock:
+        yield sock
 
 
 def main(order: Order, control: Connection) -> None:

@@ -17,7 +17,7 @@ class Counters:
     """What a heartbeat carries: totals since the start of the process.
 
     Attributes:
-        refused: attempts to connect that failed; `refusal` is the errno of the first.
+        refused: attempts to connect that failed; `refusal` is why, of the first.
         asked, answered: units of answer owed, and requests whose answer was complete.
         unanswered: connections that asked and never got an answer, although there was time for it.
         foreign: the beginning of the first answer that is none in the protocol spoken; empty: there was none.
@@ -38,7 +38,7 @@ class Counters:
     answered: int = 0
     unanswered: int = 0
     read_late: int = 0
-    refusal: int = 0
+    refusal: str = ""
     foreign: bytes = b""
     categories: dict[str, int] = field(default_factory=dict)
     lost: dict[str, int] = field(default_factory=dict)

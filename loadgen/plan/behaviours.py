@@ -4,8 +4,13 @@ One rule: a planned gap is never near the timeout. A gap is either at most `CLOS
 server must keep the connection, or it lasts for ever, so that a correct server must reap it. In between both would be
 right. (The behaviours that aim there on purpose, or at what the timeout says nothing about, are not judged.)
 
-Every number of seconds can be written as `250ms` or as a multiple of the timeout, `0.9T`; `default` holds what a mix on
-the command line uses.
+This is the one vocabulary of clients: `run` and `simulate` draw plans from it, `probe` asks with it, and programs play
+single ones with `loadgen.clients`. Every number of seconds can be written as `250ms` or as a multiple of the timeout,
+`0.9T`; `default` holds what a mix on the command line uses.
+
+Draws come from a counter-based generator (the mixing function of SplitMix64: G. Steele, D. Lea, C. Flood, "Fast
+splittable pseudorandom number generators", OOPSLA 2014): any step can be computed at any time, in any process, in any
+order, and is the same.
 """
 
 from __future__ import annotations
@@ -14,10 +19,31 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, ClassVar, NamedTuple
 
-from .rng import draw
-
 CLOSEST = 0.9
 """The longest gap, as a share of the timeout, after which a connection must still be open: a drip's interval."""
+_MASK = (1 << 64) - 1
+_GAMMA = 0x9E3779B97F4A7C15
+_TO_UNIT = 2.0**-53
+
+
+def mix(value: int) -> int:
+    """One 64-bit number from another, every bit depending on every bit."""
+    value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+    value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & _MASK
+    return value ^ (value >> 31)
+
+
+def key_of(*parts: int) -> int:
+    """A 64-bit key from a seed and the numbers that name a thing (its index, its incarnation, ...)."""
+    key = 0
+    for part in parts:
+        key = mix((key + (part + 1) * _GAMMA) & _MASK)
+    return key
+
+
+def draw(key: int, number: int) -> float:
+    """Draw *number* of *key*: a float in [0, 1). Cost: O(1), about a microsecond."""
+    return (mix((key + (number + 1) * _GAMMA) & _MASK) >> 11) * _TO_UNIT
 
 
 class Act(IntEnum):
@@ -33,6 +59,20 @@ class Act(IntEnum):
     BODY_BYTE = 7
     ASK_MUCH = 8  # a request whose response is not read but by READ
     READ = 9  # read one small piece
+    ASK_MUCH_OFTEN = 10  # many of them in one write
+    SHUT = 11  # the end of what we send, and nothing before it
+    RESET = 12  # closes with a reset
+    ASK_SLOW = 13  # a request whose response takes long
+    BODY_PIECE = 14  # some bytes of the announced body
+    CHUNKS_START = 15  # headers that announce a chunked body
+    CHUNK_LONG = 16  # a byte of body in a chunk with an extension of 200
+    CHUNKS_TINY = 17  # many chunks of a byte
+    NOISE = 18  # bytes that are no request
+    UPGRADE_START = 19  # the headers of a WebSocket's handshake, and no end of them
+    MESSAGE_START = 20  # the head of a WebSocket frame that announces a long message
+    HELLO_START = 21  # the beginning of a TLS handshake
+    HELLO_BYTE = 22
+    MESSAGE = 23  # a whole WebSocket message
 
 
 class End(IntEnum):
@@ -76,7 +116,16 @@ class Behaviour:
     """
 
     kind: ClassVar[str]
-    http_only: ClassVar[bool] = False
+    protocols: ClassVar[tuple[str, ...]] = ()
+    """Those in which it makes sense; none named: all."""
+    reads: ClassVar[bool] = True
+    """Whether it reads what comes (after an `Act.ASK_MUCH` none does)."""
+    pongs: ClassVar[bool] = True
+    """Whether it answers the pings of a WebSocket's server."""
+    before_tls: ClassVar[bool] = False
+    """Whether its bytes take the place of the TLS handshake."""
+    counted: ClassVar[int] = -1
+    """The step from which a server counts the silence, or the deadline: -1 for each step anew."""
 
     name: str
     weight: float
@@ -174,10 +223,10 @@ class Drip(Behaviour):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Vanish(Chatty):
+class Leave(Chatty):
     """Chatty, then closes by itself, at an instant drawn evenly between *earliest* and *latest*, within the run."""
 
-    kind = "vanish"
+    kind = "leave"
     earliest: float = seconds_field("0T")
     latest: float = seconds_field("2T")
 
@@ -221,7 +270,29 @@ class Bursty(Behaviour):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SlowHeaders(Behaviour):
+class Attack(Behaviour):
+    """Does each act of `opening` at once, then `then` every *every* seconds, for ever (nothing: then it is silent).
+
+    Judged only with `deadline = true` (or where that is the default): servers differ in what they limit.
+    """
+
+    opening: ClassVar[tuple[Act, ...]]
+    then: ClassVar[Act | None] = None
+    counted: ClassVar[int] = 0
+    every: float = seconds_field("0.2T")
+
+    @property
+    def judged(self) -> bool:
+        return self.deadline
+
+    def step(self, key: int, number: int, offset: float) -> Step | None:
+        if number < len(self.opening):
+            return Step(self.every if number else 0.0, self.opening[number])
+        return None if self.then is None else Step(self.every, self.then)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SlowHeaders(Attack):
     """Slowloris: a request whose headers never end, one more line every *every* seconds.
 
     A server that limits the headers as a whole must close one timeout after the first byte (`deadline`, the default);
@@ -229,60 +300,76 @@ class SlowHeaders(Behaviour):
     """
 
     kind = "slow_headers"
-    http_only = True
-    first: ClassVar[Act] = Act.HEAD_START
-    then: ClassVar[Act] = Act.HEAD_LINE
+    protocols = ("http",)
+    opening = (Act.HEAD_START,)
+    then = Act.HEAD_LINE
     deadline: bool = True
-    every: float = seconds_field("0.2T")
 
-    def step(self, key: int, number: int, offset: float) -> Step | None:
-        return Step(self.every, self.then) if number else Step(0.0, self.first)
+
+def _attack(kind: str, doc: str, *opening: Act, then: Act | None = None, **more: Any) -> type[Attack]:
+    """An attack that is told by its acts alone. *more*: class variables."""
+    name = "".join(part.capitalize() for part in kind.split("_"))
+    variables = {"protocols": ("http",), **more, "kind": kind, "opening": opening, "then": then, "__doc__": doc}
+    return dataclass(frozen=True, kw_only=True)(type(name, (Attack,), variables | {"__module__": __name__}))
+
+
+_ATTACKS = (
+    SlowHeaders,
+    _attack("stalled_headers", "A request line and one header, then nothing.", Act.HEAD_START),
+    _attack("slow_second_headers", "One request; then slow headers, of a second.", Act.PING, Act.HEAD_START,
+            then=Act.HEAD_LINE, counted=1),
+    _attack("slow_body", "A request that announces a long body and sends a byte of it every *every* seconds.",
+            Act.BODY_START, then=Act.BODY_BYTE),
+    _attack("no_body", "A request that announces a long body and sends nothing of it.", Act.BODY_START),
+    _attack("stalled_body", "A request that announces a long body and stops in the middle of it.",
+            Act.BODY_START, Act.BODY_PIECE, counted=-1),
+    _attack("slow_chunks", "A chunked body: a byte every *every* seconds, each with a long extension.",
+            Act.CHUNKS_START, then=Act.CHUNK_LONG),
+    _attack("tiny_chunks", "A chunked body: thousands of chunks of a byte every *every* seconds.",
+            Act.CHUNKS_START, then=Act.CHUNKS_TINY),
+    _attack("slow_read", "Asks for a long response and reads a small piece of it every *every* seconds.",
+            Act.ASK_MUCH, then=Act.READ, protocols=(), reads=False),
+    _attack("unread", "Asks for a long response and reads nothing of it.", Act.ASK_MUCH, reads=False),
+    _attack("unread_half_closed", "The same, and closes its sending side.", Act.ASK_MUCH, Act.SHUT, reads=False),
+    _attack("unread_pipelined", "Asks for many long responses every *every* seconds and reads nothing.",
+            Act.ASK_MUCH_OFTEN, then=Act.ASK_MUCH_OFTEN, reads=False),
+    _attack("half_close", "Sends once, then closes its sending side. A server may answer and close at once, or wait.",
+            Act.HALF_CLOSE, protocols=()),
+    _attack("reset", "A request that takes the server long, and a reset instead of waiting.", Act.ASK_SLOW, Act.RESET),
+    _attack("garbage", "Bytes that are no request every *every* seconds.", Act.NOISE, then=Act.NOISE, protocols=()),
+    _attack("slow_upgrade", "The handshake of a WebSocket whose headers never end.", Act.UPGRADE_START,
+            then=Act.HEAD_LINE),
+    _attack("stalled_handshake", "The beginning of a TLS handshake, then nothing.", Act.HELLO_START, before_tls=True,
+            protocols=()),
+    _attack("slow_handshake", "A TLS handshake, a byte every *every* seconds, without an end.", Act.HELLO_START,
+            then=Act.HELLO_BYTE, before_tls=True, protocols=()),
+    _attack("slow_message", "A WebSocket message that is announced as long: a byte every *every* seconds.",
+            Act.MESSAGE_START, then=Act.BODY_BYTE, protocols=("ws",)),
+    _attack("listener", "A WebSocket that says one thing, and from then on only listens and answers pings.",
+            Act.MESSAGE, protocols=("ws",), counted=-1),
+)  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
-class SlowBody(SlowHeaders):
-    """A request that announces a long body and sends a byte of it every *every* seconds. Judged only with `deadline =
-    true`: servers differ in whether they limit the body as a whole, its silences, or its rate."""
+class SilentUpgrade(Mute):
+    """A WebSocket that says nothing after the upgrade and answers no ping: must be reaped."""
 
-    kind = "slow_body"
-    first = Act.BODY_START
-    then = Act.BODY_BYTE
-    deadline: bool = False
+    kind = "silent_upgrade"
+    protocols = ("ws",)
+    pongs = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class PongOnly(Mute):
+    """A WebSocket that answers the server's pings and says nothing else. Judged with `deadline = true`: then a pong
+    counts as silence."""
+
+    kind = "pong_only"
+    protocols = ("ws",)
 
     @property
     def judged(self) -> bool:
         return self.deadline
-
-
-@dataclass(frozen=True, kw_only=True)
-class SlowRead(Behaviour):
-    """Asks for a long response and reads a small piece of it every *every* seconds. Not judged: when the server last
-    made progress depends on buffers that a client cannot see."""
-
-    kind = "slow_read"
-    every: float = seconds_field("0.2T")
-
-    @property
-    def judged(self) -> bool:
-        return False
-
-    def step(self, key: int, number: int, offset: float) -> Step | None:
-        return Step(self.every, Act.READ) if number else Step(0.0, Act.ASK_MUCH)
-
-
-@dataclass(frozen=True, kw_only=True)
-class HalfClose(Behaviour):
-    """Sends once, then closes its sending side. Not judged: a server may answer and close at once, or wait for the
-    timeout."""
-
-    kind = "half_close"
-
-    @property
-    def judged(self) -> bool:
-        return False
-
-    def step(self, key: int, number: int, offset: float) -> Step | None:
-        return Step(0.0, Act.HALF_CLOSE) if number == 0 else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -306,6 +393,6 @@ class Racer(Behaviour):
 KINDS: dict[str, type[Behaviour]] = {
     cls.kind: cls
     for cls in (
-        Silent, Chatty, Bursty, Drip, Vanish, Mute, Pipelined, SlowHeaders, SlowBody, SlowRead, HalfClose, Racer,
+        Silent, Chatty, Bursty, Drip, Leave, Mute, Pipelined, Racer, SilentUpgrade, PongOnly, *_ATTACKS,
     )
 }  # fmt: skip

@@ -13,8 +13,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from ..units import BadArgument, seconds
-from .behaviours import Behaviour
-from .rng import key_of
+from .behaviours import Behaviour, key_of
 from .scenario import Ramp, Scenario
 
 DEFAULT_MIX = "silent=50,chatty=40,drip=10"

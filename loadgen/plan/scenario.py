@@ -4,7 +4,7 @@ One rule: what is not understood is an error, never ignored. Every complaint is 
 
     name = "reconnect-storm"
     description = "all are reaped in one instant and come back in the next"
-    protocol = "echo"                  # echo | http | raw; the command line overrides it
+    protocol = "echo"                  # echo | http | raw | ws; the command line overrides it
 
     [ramp]
     shape = "waves"                    # linear (at `rate` a second) | burst | waves (of equal size, one `every`)
@@ -30,7 +30,9 @@ from typing import Any
 from ..units import BadArgument, parse_duration, seconds, within
 from .behaviours import CLOSEST, KINDS, Behaviour
 
-PROTOCOL_NAMES = ("echo", "http", "raw")
+PROTOCOL_NAMES = ("echo", "http", "raw", "ws")
+DEFAULT_STATUSES = ("2",)
+"""What the statuses of HTTP answers must begin with, unless a scenario says otherwise."""
 SHAPES = ("linear", "burst", "waves")
 MOST_CLIENTS = 255
 """Kinds of clients in one scenario: a plan keeps each connection's in a byte."""

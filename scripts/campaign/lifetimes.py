@@ -28,8 +28,8 @@ GROWTH_BYTES = 4 << 20
 """That one worker may grow by after its first rounds: what the allocator keeps differs from round to round."""
 
 PLANS = {
-    "echo": ["--mix", "silent=40,chatty=20,vanish=30,mute=10"],
-    "http": ["--protocol", "http", "--mix", "silent=40,chatty=20,vanish=30,mute=10"],
+    "echo": ["--mix", "silent=40,chatty=20,leave=30,mute=10"],
+    "http": ["--protocol", "http", "--mix", "silent=40,chatty=20,leave=30,mute=10"],
 }
 
 

@@ -1,0 +1,385 @@
+"""Single clients for programs: play a named behaviour against an address, and learn how it ended and when.
+
+    ended = await play("slow_headers", target)              # one connection: how long was it borne?
+    ended = await attack("unread", target, until)           # again and again, until until() is true
+    await keep_asking(target, until, account)               # a healthy client, a connection for each request
+    await Client("chatty", target).play(until)              # a healthy client that stays
+
+One rule: *only the client's side is looked at*. A wait runs from the instant from which a correct server would count
+to the close as the client's own kernel saw it; what a client does by itself is never held against the server.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+from collections import Counter
+from collections.abc import Callable
+from contextlib import closing, suppress
+from dataclasses import dataclass, field
+from select import EPOLLOUT
+from time import monotonic
+from typing import Any
+
+from .drive.connecting import why
+from .drive.protocols import READ_BYTES, ROOT, Paths, dialect_for
+from .drive.wire import Tls, ended, prepare, receive, send
+from .plan.behaviours import KINDS, Act, Attack, Behaviour
+from .plan.scenario import ClientSpec
+from .units import Target, parse_target
+
+PATIENCE = 20.0
+"""Seconds for a connection, and for an answer."""
+LOOK = 0.02
+"""Seconds between two looks at a connection that must not be read, or whose buffer is full."""
+SMALL_BUFFER = 4096
+"""Bytes that the kernel may hold for a client that does not read, so that an answer stops soon."""
+SEND_BUFFER = 1 << 16
+"""Bytes that it may hold of what a client sends: megabytes would outlive it, and be read long after it has gone."""
+KEPT = 1000
+"""Bytes of what the server sent last."""
+FOREVER = float("inf")
+OWN_LAG = 1.0
+"""Seconds from connect(2) to the request from which on a client that asks once is not judged."""
+ATTACKS = tuple(kind for kind, cls in KINDS.items() if issubclass(cls, Attack))
+"""Kinds that hold a connection, or make the server work, and give nothing for it."""
+
+Until = Callable[[], bool]
+
+
+def never() -> bool:
+    """The end of a client that only the server ends."""
+    return False
+
+
+@dataclass(frozen=True)
+class Speech:
+    """What clients speak. *timeout* is the T of the vocabulary, in seconds."""
+
+    protocol: str = "http"
+    paths: Paths = ROOT
+    tls: Tls | None = None
+    timeout: float = 1.0
+
+
+HTTP = Speech()
+
+
+@dataclass
+class Ended:
+    """What became of one client.
+
+    Attributes:
+        how: "closed" (by the server), "reset" (by it), "left" (by itself, or `until`), "refused" (never established).
+        connected: the instant of the call to connect, on the monotonic clock; `since`: that from which the server
+            counts; `at`: that of the end.
+        failure: of a refused one, why: "ECONNREFUSED", "CERTIFICATE_VERIFY_FAILED", ...
+        asked, answered: units of answer. overslept: it was itself so late that the server may have closed before.
+        slowest: seconds that the slowest answer took. wrong: unexpected statuses, and how often each came.
+        said: what the server said last.
+    """
+
+    kind: str
+    how: str = "refused"
+    connected: float = 0.0
+    since: float = 0.0
+    at: float = 0.0
+    failure: str = ""
+    asked: int = 0
+    answered: int = 0
+    overslept: bool = False
+    slowest: float = 0.0
+    wrong: Counter[str] = field(default_factory=Counter)
+    said: bytes = b""
+
+    @property
+    def borne(self) -> float | None:
+        """Seconds from the instant a correct server would count from to its close; None: it did not close."""
+        return self.at - self.since if self.how in ("closed", "reset") else None
+
+    @property
+    def lost(self) -> str:
+        """Of a healthy client: what was lost, in a word or two; empty when nothing was."""
+        if self.how == "refused":
+            return f"connect: {self.failure}"
+        if self.how != "left" and not self.overslept:
+            return self.how
+        if self.answered < self.asked and not self.overslept:
+            return "unanswered"
+        return "".join(f"status {status}" for status in list(self.wrong)[:1])
+
+
+@dataclass
+class Account:
+    """What healthy clients saw, all together.
+
+    Attributes:
+        asked: requests. late: not judged, for the client itself was too late. lost: each loss, in a word or two.
+        worst: seconds that the slowest answer took.
+    """
+
+    asked: int = 0
+    late: int = 0
+    lost: list[str] = field(default_factory=list)
+    worst: float = 0.0
+
+    @property
+    def losses(self) -> dict[str, int]:
+        """How often each kind of loss happened."""
+        return dict(Counter(self.lost))
+
+    def add(self, ended: Ended) -> None:
+        """Count one client's end."""
+        self.asked += ended.asked
+        self.worst = max(self.worst, ended.slowest)
+        self.late += ended.overslept
+        if ended.lost:
+            self.lost.append(ended.lost)
+
+
+def behaviour(kind: str, timeout: float = 1.0, **parameters: str) -> Behaviour:
+    """The behaviour called *kind*, where T is *timeout* seconds; *parameters* as a scenario has them: `every="200ms"`.
+
+    Raises:
+        BadArgument: a parameter that it does not have. KeyError: no such kind.
+    """
+    return ClientSpec(KINDS[kind].kind, kind, 1.0, tuple(parameters.items())).behaviour(timeout, 1e9)
+
+
+class Client:
+    """One client, one connection. `port` is its own, once it has connected; `ended` grows while it plays."""
+
+    def __init__(self, kind: str | Behaviour, target: Target | tuple[str, int], speech: Speech = HTTP) -> None:
+        self.behaviour = behaviour(kind, speech.timeout) if isinstance(kind, str) else kind
+        self.target = target if isinstance(target, Target) else parse_target(f"{target[0]}:{target[1]}")
+        self.speech = speech
+        spoken = self.behaviour.protocols
+        protocol = speech.protocol if not spoken or speech.protocol in spoken else spoken[0]
+        self.dialect = dialect_for(protocol, self.target, speech.paths)
+        self.parser: Any = self.dialect.parser() if self.dialect.stateful else None
+        self.ended = Ended(self.behaviour.kind, wrong=self.dialect.wrong)
+        self.port = 0
+        self.sock: socket.socket | None = None
+        self.reads = self.behaviour.reads
+        self.number = 0
+        self.offset = 0.0
+        self.sent_at = 0.0
+        self.outbox = b""
+        self.established = 0.0
+
+    async def play(self, until: Until = never, patience: float = FOREVER, key: int = 1) -> Ended:
+        """Connect and play until the server or the plan ends it, *until()* is true, or *patience* seconds are over."""
+        now = self.ended.connected = self.ended.since = monotonic()
+        give_up = now + patience
+        try:
+            async with asyncio.timeout(min(patience, PATIENCE)) as limit:
+                heard = await self._connect()
+        except (OSError, TimeoutError) as error:
+            self.ended.at = monotonic()
+            if self.sock is not None:
+                self.sock.close()
+            self.ended.failure = "timed out" if limit.expired() else why(error)
+            return self.ended
+        self.established = monotonic()
+        self._hear(heard)
+        try:
+            self.ended.how = await self._until_ended(until, give_up, key)
+        except OSError:
+            self.ended.how = "reset"
+        finally:
+            self.ended.at = monotonic()
+            if self.sock is not None:
+                self.sock.close()
+        return self.ended
+
+    async def _connect(self) -> bytes:
+        sock = self.sock = socket.socket(self.target.family)
+        sock.setblocking(False)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)
+        if not self.reads:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SMALL_BUFFER)
+        await asyncio.get_running_loop().sock_connect(sock, (self.target.host, self.target.port))
+        self.port = sock.getsockname()[1]
+        if self.behaviour.before_tls:
+            return b""
+        fd = sock.fileno()  # it stays the same when TLS takes the socket over
+        with closing(prepare(sock, self.speech.tls, self.dialect)) as opening:
+            while True:
+                try:
+                    event = next(opening)
+                except StopIteration as done:
+                    self.sock, heard, self.ended.since = done.value
+                    return bytes(heard)
+                await readiness(fd, writing=event == EPOLLOUT)
+
+    async def _until_ended(self, until: Until, give_up: float, key: int) -> str:
+        step = self.behaviour.step(key, 0, 0.0)
+        while not until():
+            now = monotonic()
+            if now >= give_up:
+                return "left"
+            if not self.reads and ended(self._socket):
+                return "closed"
+            if self.outbox:
+                self._send(b"")
+            elif step is not None and now >= self.established + self.offset + step.gap:
+                self.offset += step.gap
+                if not self._act(step.act, now):
+                    return "left"
+                step = self.behaviour.step(key, self.number, self.offset)
+                continue
+            due = FOREVER if step is None else self.established + self.offset + step.gap
+            if await self._listen(min(due, give_up), until):
+                return "closed"
+        return "left"
+
+    async def _listen(self, due: float, until: Until) -> bool:
+        """Wait for something to read, or for *due*; whether the stream has ended."""
+        wait = min(due - monotonic(), FOREVER if until is never else 0.1)
+        if not self.reads or self.outbox:
+            await asyncio.sleep(min(max(wait, 0.0), LOOK))
+        else:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(max(wait, 0.0) if wait != FOREVER else None):
+                    await readiness(self._socket.fileno())
+        if not self.reads:
+            return False
+        try:
+            data = receive(self._socket)
+        except BlockingIOError:
+            return False
+        self._hear(data)
+        return not data
+
+    def _act(self, act: Act, now: float) -> bool:
+        """Do the step that is due at *now*; whether the connection goes on."""
+        sock, number = self._socket, self.number
+        self.number += 1
+        if act is Act.READ:
+            with suppress(BlockingIOError):
+                if not (data := receive(sock, READ_BYTES)):
+                    raise ConnectionError
+                self.ended.said = data[-KEPT:]
+            return True
+        if act is Act.RESET:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        if act in (Act.RESET, Act.CLOSE):
+            return False
+        if number <= self.behaviour.counted or self.behaviour.counted < 0:
+            self.ended.overslept = number > 0 and now > self.sent_at + self.behaviour.timeout
+            self.ended.since = now
+        if act is not Act.SHUT:
+            payload, owed = self.dialect.payload(act)
+            if owed and self.parser is None:
+                self.parser = self.dialect.parser()
+            self.ended.asked += owed
+            self.sent_at = now
+            self._send(payload)
+        if act in (Act.HALF_CLOSE, Act.SHUT):
+            socket.socket.shutdown(sock, socket.SHUT_WR)  # an SSLSocket's own would end TLS with it
+        if act in (Act.ASK_MUCH, Act.ASK_MUCH_OFTEN):
+            self.reads = False
+        return True
+
+    def _send(self, payload: bytes) -> None:
+        self.outbox += payload
+        with suppress(BlockingIOError):
+            self.outbox = self.outbox[send(self._socket, self.outbox) :]
+
+    def _hear(self, data: bytes) -> None:
+        if not data:
+            return
+        ended = self.ended
+        ended.said = (ended.said + data)[-KEPT:]
+        done, _, reply = self.dialect.count(self.parser, data)
+        if ended.answered < ended.asked:
+            ended.answered += done
+            if ended.answered >= ended.asked:
+                ended.slowest = max(ended.slowest, monotonic() - self.sent_at)
+                if not self.dialect.stateful:
+                    self.parser = None
+        if reply and self.behaviour.pongs:
+            self._send(reply)
+
+    @property
+    def _socket(self) -> socket.socket:
+        if self.sock is None:
+            raise ConnectionError("not connected")
+        return self.sock
+
+
+async def readiness(fd: int, writing: bool = False) -> None:
+    """Returns when *fd* can be read, or written."""
+    loop = asyncio.get_running_loop()
+    ready = loop.create_future()
+    add, remove = (loop.add_writer, loop.remove_writer) if writing else (loop.add_reader, loop.remove_reader)
+
+    def note() -> None:
+        if not ready.done():
+            ready.set_result(None)
+
+    add(fd, note)
+    try:
+        await ready
+    finally:
+        remove(fd)
+
+
+async def play(
+    kind: str | Behaviour, target: Target | tuple[str, int], speech: Speech = HTTP, patience: float = FOREVER
+) -> Ended:
+    """One client, once; given up after *patience* seconds (`Ended.how` is "left" then)."""
+    return await Client(kind, target, speech).play(patience=patience)
+
+
+async def play_all(
+    kinds: list[str], target: Target | tuple[str, int], speech: Speech = HTTP, patience: float = FOREVER, each: int = 1
+) -> dict[str, list[Ended]]:
+    """Every one of *kinds*, *each* times, all at once."""
+    found = await asyncio.gather(*(play(kind, target, speech, patience) for kind in kinds for _ in range(each)))
+    return {kind: list(found[i * each : (i + 1) * each]) for i, kind in enumerate(kinds)}
+
+
+async def attack(
+    kind: str | Behaviour, target: Target | tuple[str, int], until: Until, speech: Speech = HTTP, pause: float = 0.2
+) -> list[Ended]:
+    """One client, who connects again *pause* seconds after each end, until *until()* is true."""
+    ends: list[Ended] = []
+    while not until():
+        ends.append(await Client(kind, target, speech).play(until))
+        await asyncio.sleep(pause)
+    return ends
+
+
+async def ask(target: Target | tuple[str, int], speech: Speech = HTTP, patience: float = PATIENCE) -> Ended:
+    """One request on a connection of its own; `Ended.lost` is empty if it was answered as expected."""
+    client = Client("silent", target, speech)
+    client.ended.kind = "ask"
+    begun = monotonic()
+    await client.play(lambda: client.ended.answered > 0, patience)
+    if client.ended.answered:
+        client.ended.how = "left"
+    # From connect(2) to the request this program itself may have been too slow for the server's limit.
+    client.ended.overslept = bool(client.established) and client.ended.since - begun > OWN_LAG
+    return client.ended
+
+
+async def keep_asking(
+    target: Target | tuple[str, int], until: Until, account: Account, pause: float = 0.0, speech: Speech = HTTP
+) -> None:
+    """Requests one after the other, each on a connection of its own, until *until()* is true."""
+    while not until():
+        account.add(await ask(target, speech))
+        await asyncio.sleep(pause)
+
+
+async def keep_talking(
+    target: Target | tuple[str, int], until: Until, account: Account, interval: float, speech: Speech = HTTP
+) -> Ended:
+    """A client that stays and says something every half to whole *interval*, until *until()* is true or it is lost."""
+    spoken = behaviour("chatty", speech.timeout, shortest=f"{interval / 2:.6f}s", longest=f"{interval:.6f}s")
+    ended = await Client(spoken, target, speech).play(until)
+    account.add(ended)
+    return ended

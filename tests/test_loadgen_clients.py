@@ -1,0 +1,149 @@
+"""Single clients, as programs play them: every kind of the vocabulary against servers that do one thing each."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import subprocess
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from loadgen.clients import ATTACKS, Account, Client, Ended, Speech, ask, attack, behaviour, keep_asking, play_all
+from loadgen.drive.wire import Tls
+from loadgen.plan.behaviours import KINDS
+
+Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
+PATIENCE = 10.0
+
+
+async def against(handler: Handler, run: Callable[[tuple[str, int]], Awaitable[object]], **more: object) -> object:
+    """What *run* returns, given the address of a server whose connections *handler* treats."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            await handler(reader, writer)
+        except (OSError, EOFError):
+            pass
+        finally:
+            writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0, **more)  # type: ignore[arg-type]
+    async with server:
+        return await run(server.sockets[0].getsockname()[:2])
+
+
+async def close_at_once(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    await asyncio.sleep(0.3)
+    writer.transport.abort()
+
+
+async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    while True:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(OK)
+
+
+async def answer_500(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    await reader.readuntil(b"\r\n\r\n")
+    writer.write(OK.replace(b"200", b"500"))
+
+
+def test_whatever_a_client_does_it_learns_that_the_server_has_ended_it() -> None:
+    kinds = [kind for kind, cls in KINDS.items() if "ws" not in cls.protocols]
+    found = asyncio.run(against(close_at_once, lambda at: play_all(kinds, at, patience=PATIENCE)))
+    assert isinstance(found, dict)
+    ends: dict[str, Ended] = {kind: each[0] for kind, each in found.items()}
+    assert {kind for kind, ended in ends.items() if ended.borne is None} <= {"reset", "leave"}
+    assert ends["reset"].how == "left"
+    assert set(ATTACKS) <= set(KINDS)
+
+
+def test_an_attacker_comes_back_until_it_is_told_to_stop() -> None:
+    ends: list[Ended] = []
+
+    async def run(at: tuple[str, int]) -> None:
+        ends.extend(await attack("mute", at, lambda: len(seen) > 2, pause=0.01))
+
+    seen: list[int] = []
+
+    async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        seen.append(1)
+
+    asyncio.run(against(handler, run))
+    assert len(ends) >= 2
+    assert {ended.how for ended in ends} == {"closed"}
+
+
+@pytest.mark.parametrize(("handler", "lost"), [(answer, ""), (answer_500, "status 500"), (close_at_once, "closed")])
+def test_a_healthy_client_says_what_it_lost(handler: Handler, lost: str) -> None:
+    ended = asyncio.run(against(handler, ask))
+    assert isinstance(ended, Ended)
+    assert ended.lost == lost
+
+
+def test_an_account_adds_up_what_healthy_clients_saw() -> None:
+    account = Account()
+    asyncio.run(against(answer, lambda at: keep_asking(at, lambda: account.asked > 4, account)))
+    assert (account.asked, account.lost) == (5, [])
+    assert 0 < account.worst < PATIENCE
+
+
+def test_a_client_that_finds_nobody_says_why() -> None:
+    async def run() -> Ended:
+        return await Client("mute", ("127.0.0.1", 1)).play()
+
+    assert asyncio.run(run()).lost == "connect: ECONNREFUSED"
+
+
+def test_a_parameter_is_written_as_in_a_scenario() -> None:
+    step = behaviour("slow_headers", 2.0, every="100ms").step(1, 1, 0.0)
+    assert step is not None
+    assert step.gap == pytest.approx(0.1)
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A certificate of its own for localhost, and its key."""
+    folder = tmp_path_factory.mktemp("tls")
+    made = [folder / "cert.pem", folder / "key.pem"]
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost", "-addext",
+         "subjectAltName=DNS:localhost", "-out", made[0], "-keyout", made[1]], check=True, capture_output=True,
+    )  # fmt: skip
+    return made[0], made[1]
+
+
+@pytest.mark.parametrize(
+    ("tls", "lost"),
+    [("right", ""), (Tls("localhost"), "connect: CERTIFICATE_VERIFY_FAILED"), (Tls("x", insecure=True), "")],
+)
+def test_tls_is_spoken_and_the_certificate_checked(
+    tls: Tls | str, lost: str, certificate: tuple[Path, Path], caplog: pytest.LogCaptureFixture
+) -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*certificate)
+    spoken = tls if isinstance(tls, Tls) else Tls("localhost", str(certificate[0]))
+    ended = asyncio.run(against(answer, lambda at: ask(at, Speech(tls=spoken)), ssl=context))
+    assert isinstance(ended, Ended)
+    assert ended.lost == lost
+
+
+def test_a_websocket_is_upgraded_before_its_clock_starts() -> None:
+    async def upgrade(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        await asyncio.sleep(0.2)
+        writer.write(b"HTTP/1.1 101 Switching Protocols\r\n\r\n\x89\x01p")  # and a ping at once
+        pong = await reader.readexactly(7)
+        writer.write(bytes((0x8A, len(pong))) + pong)
+        await asyncio.sleep(0.1)
+
+    kinds = ["pong_only", "chatty"]
+    found = asyncio.run(against(upgrade, lambda at: play_all(kinds, at, Speech("ws", timeout=60.0), PATIENCE)))
+    assert isinstance(found, dict)
+    (silent,), (chatty,) = found.values()
+    assert (silent.how, chatty.how) == ("closed", "closed")
+    assert silent.since >= silent.connected
+    assert chatty.asked == 1
