@@ -20,6 +20,7 @@ from .config.flags import Parser, add_completion, add_version
 from .errors import NotInstalled
 from .journal.command import ABOUT as ABOUT_JOURNAL
 from .journal.command import add_commands as add_journal
+from .run.command import add_commands as add_run
 from .top.command import add_commands as add_top
 
 
@@ -63,6 +64,7 @@ def make_parser(name: str, *, pipeline: bool) -> Parser:
         attach.add_commands(commands)
     except NotInstalled as error:  # another system than Linux
         _refuse(commands, "attach", error)
+    add_run(commands)
     add_top(commands)
     journal = commands.add_parser(
         "journal", help=ABOUT_JOURNAL[0].lower() + ABOUT_JOURNAL[1:-1], description=ABOUT_JOURNAL

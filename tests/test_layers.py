@@ -34,7 +34,8 @@ ARROWS: Mapping[str, Collection[str]] = {
     **dict.fromkeys(["uvicorn", "gunicorn", "aiohttp", "websockets", "hypercorn", "threads"], SERVER),
     "attach": PARTS - {"testing"} | {"policy"},
     "top": PARTS - {"testing"} | {"attach", "status"},
-    "__main__": PARTS - {"testing"} | {"attach", "policy", "top"},
+    "run": ADAPTER | {"asyncio", "attach", "servers", "trio"},
+    "__main__": PARTS - {"testing"} | {"attach", "policy", "run", "top"},
     "pipeline": {"errors", "journal", "config"},
 }
 """The rooms of `reaper/`, and the rooms each may import."""
@@ -89,6 +90,7 @@ MAY: Mapping[str, Collection[str]] = {
     "policy": {"psutil"},
     "attach": {"psutil", "rich"},
     "top": {"rich"},
+    "run": {"trio"},  # hypercorn's flavour on trio; imported by none but that
 }
 """The rooms of `reaper/` that may import more than the standard library, and what. The pipeline may import anything."""
 

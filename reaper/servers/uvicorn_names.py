@@ -56,5 +56,5 @@ def missing() -> list[str]:
 
 def _names_of(kind: type) -> set[str]:
     """The attributes of *kind*, those that its methods set included."""
-    functions = [value for value in vars(kind).values() if inspect.isfunction(value)]
+    functions = [inspect.unwrap(value) for value in vars(kind).values() if inspect.isfunction(value)]
     return set(dir(kind)).union(*(function.__code__.co_names for function in functions))

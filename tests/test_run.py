@@ -1,0 +1,355 @@
+"""`reaper run -- COMMAND`: programs that know nothing of reaper, run as they are, with real sockets."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from reaper.config import ReaperConfig
+from reaper.run import hooks, report
+from reaper.run.command import HOOK, environment_of, interpreter_of
+from reaper.run.servers import SERVERS, Server
+from reaper.run.watcher import outside_limits
+from scripts.serving import free_port, serving
+
+APPS = Path(__file__).parent / "run_apps"
+REAPER = [sys.executable, "-m", "reaper"]
+PATIENCE = 30.0
+"""Seconds in which what must happen has happened, on a busy machine."""
+
+LIMITS = ["--first-byte", "400ms", "--headers", "400ms", "--body", "400ms", "--keep-alive", "500ms", "--tick", "100ms"]
+SLOW = "1.5"
+"""Seconds that the slow answer takes: longer than every limit."""
+
+
+def run(*arguments, **options):
+    """`reaper run` with *arguments*, until it ends."""
+    options = {"env": os.environ | {"PYTHONPATH": str(Path(__file__).parent.parent)}, **options}
+    return subprocess.run([*REAPER, "run", *arguments], capture_output=True, text=True, timeout=PATIENCE, **options)
+
+
+# ---- what it does to a command -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("inside", [["--inside"], []])
+def test_the_exit_status_and_the_output_are_the_commands_own(inside):
+    done = run(*inside, "--", "sh", "-c", "echo out; echo err >&2; exit 7")
+    assert (done.returncode, done.stdout, done.stderr) == (7, "out\n", "err\n")
+
+
+@pytest.mark.parametrize("inside", [["--inside"], []])
+def test_a_signal_reaches_the_command_itself(inside):
+    command = [
+        *REAPER,
+        "run",
+        *inside,
+        "--",
+        "sh",
+        "-c",
+        "trap 'exit 9' USR1; echo ready; while :; do sleep 0.05; done",
+    ]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as running:
+        assert running.stdout is not None
+        assert running.stdout.readline() == "ready\n"
+        running.send_signal(signal.SIGUSR1)
+        assert running.wait(PATIENCE) == 9
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "said"),
+    [
+        ([], 2, "no command: expected `reaper run -- COMMAND...`"),
+        (["--", "no-such-thing"], 127, "no-such-thing: no such command"),
+        (["--keep-alive", "5", "--", "true"], 2, "timeouts.keep_alive: '5' (from command line): expected"),
+        (["--config", "/no/such.toml", "--", "true"], 2, "/no/such.toml: cannot be read"),
+    ],
+)
+def test_what_cannot_work_is_one_line_and_starts_nothing(arguments, status, said):
+    done = run(*arguments)
+    assert done.returncode == status
+    assert done.stderr.count("\n") == 1
+    assert said in done.stderr
+
+
+def test_the_environment_keeps_what_the_user_set_and_carries_the_limits():
+    before = {"PYTHONPATH": "/theirs", "OTHER": "1"}
+    made = environment_of(before, "a.toml", {"REAPER_TIMEOUTS_KEEP_ALIVE": "5s"}, strict=True)
+    assert made["PYTHONPATH"] == f"{HOOK}{os.pathsep}/theirs"
+    assert (made["REAPER_RUN"], made["OTHER"]) == ("strict", "1")
+    assert made["REAPER_CONFIG"] == os.path.abspath("a.toml")
+    assert made["REAPER_TIMEOUTS_KEEP_ALIVE"] == "5s"
+
+
+def test_the_sitecustomize_of_the_program_is_run_all_the_same(tmp_path):
+    (tmp_path / "sitecustomize.py").write_text("print('theirs')")
+    done = run("--inside", "--", sys.executable, "-c", "import sys; print(sys.modules['sitecustomize'].__file__)",
+               env=os.environ | {"PYTHONPATH": str(tmp_path)})  # fmt: skip
+    assert done.stdout.split()[-2:] == ["theirs", str(tmp_path / "sitecustomize.py")]
+
+
+def test_a_python_without_reaper_finds_it_where_the_hook_is(tmp_path):
+    code = f"import sys; sys.path[:0] = [{str(HOOK)!r}]; import sitecustomize, reaper.run; print(reaper.run.__file__)"
+    done = subprocess.run([sys.executable, "-S", "-c", code], cwd=tmp_path, env={"REAPER_RUN": "1"}, text=True,
+                          capture_output=True, timeout=PATIENCE)  # fmt: skip
+    assert done.stdout.strip() == str(HOOK.parent / "__init__.py"), done.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "python"),
+    [("#!/usr/bin/env python3\n", ["python3"]), ("#!/bin/sh\n", None), ("#!/x/python -E\n", ["/x/python"])],
+)
+def test_the_interpreter_is_read_from_the_first_line(tmp_path, text, python):
+    (tmp_path / "program").write_text(text)
+    assert interpreter_of(str(tmp_path / "program"), []) == python
+
+
+def test_explain_says_what_would_be_guarded_by_which_limits_and_starts_nothing():
+    done = run("--explain", "--keep-alive", "7s", "--", sys.executable, "-c", "print('started')")
+    assert done.returncode == 0
+    assert "started" not in done.stdout
+    (line,) = [line for line in done.stdout.splitlines() if line.startswith("uvicorn ")]
+    assert "is guarded from inside: first_byte 10s" in line
+    assert "keep_alive 7s" in line
+    assert "is guarded from outside: idle 7s" in done.stdout
+    done = run("--explain", "--inside", "--", "sh")
+    assert done.stdout == "sh is no Python program\nwhat it listens on is not guarded: --inside was given\n"
+
+
+# ---- what may be patched -------------------------------------------------------------------------------------------
+
+
+def test_a_module_is_met_when_it_has_been_imported_and_its_loader_is_what_it_was(tmp_path, monkeypatch):
+    (tmp_path / "met.py").write_text("value = 1")
+    monkeypatch.syspath_prepend(tmp_path)
+    seen = []
+    finder = hooks.AfterImport({"met": lambda module: seen.append(module.value), "never": seen.append})
+    monkeypatch.setattr(sys, "meta_path", [finder, *sys.meta_path])
+    import met
+
+    assert seen == [1]
+    assert "_Then" not in repr(met.__loader__)
+    with pytest.raises(ModuleNotFoundError):
+        import never
+    (tmp_path / "never.py").write_text("")
+    import never  # noqa: F401
+
+    assert len(seen) == 2
+
+
+@pytest.fixture
+def heard(monkeypatch):
+    found: list[dict[str, object]] = []
+    monkeypatch.setattr(report, "_say", lambda message, text: found.append(message))
+    return found
+
+
+def server(changes=lambda module, server: None, **options):
+    return Server("pytest", ("0.1", "0.2"), "odd", ("Config.load",), changes, **options)
+
+
+def test_a_server_without_the_names_used_is_left_alone_or_refused(heard, capsys):
+    module = ModuleType("odd")
+    server().guard(module, strict=False)
+    (message,) = heard
+    assert message["why"] == "it has no Config.load; tested with 0.1 to 0.2"
+    with pytest.raises(SystemExit) as error:
+        server().guard(module, strict=True)
+    assert error.value.code == 2
+    assert "does not fit: it has no Config.load" in capsys.readouterr().err
+
+
+def test_a_version_that_was_not_tested_is_guarded_unless_strict(heard, capsys):
+    module = ModuleType("odd")
+    module.Config = type("Config", (), {"load": lambda self: None})  # type: ignore[attr-defined]
+    changed = []
+    server(lambda module, server: changed.append(module)).guard(module, strict=False)
+    assert (changed, heard) == ([module], [])
+    with pytest.raises(SystemExit):
+        server().guard(module, strict=True)
+    assert "tested with 0.1 to 0.2" in capsys.readouterr().err
+
+
+def test_a_change_that_fails_ends_nothing(heard):
+    def fails(module, server):
+        raise RuntimeError("odd")
+
+    module = ModuleType("odd")
+    module.Config = type("Config", (), {"load": lambda self: None})  # type: ignore[attr-defined]
+    server(fails).guard(module, strict=False)
+    assert [message["why"] for message in heard] == ["RuntimeError: odd"]
+
+
+def test_the_versions_installed_here_are_those_that_are_said_to_be_tested():
+    wrong = {
+        str(server): server.tested[1] for server in SERVERS if server.version and server.version != server.tested[1]
+    }
+    assert not wrong
+
+
+# ---- from outside --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({}, {"idle": 600.0, "first_byte": 0.0, "stalled_write": 60.0, "tick": 1.0}),
+        ({"timeouts.keep_alive": "5s"}, {"idle": 5.0}),
+        ({"timeouts.keep_alive": "5s", "timeouts.idle": "3s"}, {"idle": 3.0}),
+        ({"timeouts.keep_alive": "5s", "attach.idle": "9s"}, {"idle": 9.0}),
+        ({"timeouts.first_byte": "500ms"}, {"first_byte": 0.5, "tick": 0.5}),
+    ],
+)
+def test_from_outside_hold_the_limits_that_were_asked_for_and_those_that_suit_any_protocol(given, expected):
+    found = outside_limits(ReaperConfig.load(overrides=given))
+    assert {name: getattr(found, name) for name in expected} == expected
+
+
+# ---- programs as they are ------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def guarded(command, tmp_path, *flags, said=None):
+    """The address of *command* under `reaper run`, with its port for `{port}`, once it has said what it guards."""
+    port = free_port()
+    words = [word.format(port=port) for word in command]
+    environment = os.environ | {"SLOW": SLOW, "PYTHONPATH": str(APPS), "PYTHONDONTWRITEBYTECODE": "1"}
+    log = tmp_path / "log"
+    with serving([*REAPER, "run", *LIMITS, *flags, "--", *words], log, port=port, environment=environment) as started:
+        until = threading.Event()
+        for _ in range(int(PATIENCE / 0.05)):
+            if (said or "is guarded from") in log.read_text():
+                break
+            until.wait(0.05)
+        else:
+            pytest.fail(log.read_text())
+        yield started, log
+
+
+def ends(port, sent=b"", answered=b""):
+    """How a connection that sent *sent* ends; the bytes that came before."""
+    with socket.create_connection(("127.0.0.1", port)) as sock:
+        sock.settimeout(PATIENCE)
+        sock.sendall(sent)
+        found = b""
+        try:
+            while data := sock.recv(65536):
+                found += data
+                if answered and answered in found:
+                    break
+        except ConnectionResetError:
+            pass
+        return found
+
+
+GET = b"GET %s HTTP/1.1\r\nHost: x\r\n\r\n"
+
+PYTHON = [sys.executable, str(APPS / "programs.py")]
+BIN = Path(sys.executable).parent
+PROGRAMS = {
+    "uvicorn": [*PYTHON, "uvicorn_run", "{port}"],
+    "uvicorn with workers": [*PYTHON, "uvicorn_workers", "{port}"],
+    "uvicorn with reload": [*PYTHON, "uvicorn_reload", "{port}"],
+    "uvicorn in a thread": [*PYTHON, "uvicorn_in_a_thread", "{port}"],
+    "uvicorn's command, h11": [str(BIN / "uvicorn"), "asgi:app", "--port", "{port}", "--http", "h11"],
+    "gunicorn, uvicorn's worker": [
+        *(str(BIN / "gunicorn"), "-b", "127.0.0.1:{port}", "-k", "uvicorn.workers.UvicornWorker", "asgi:app"),
+        *("--no-control-socket",),
+    ],
+    "hypercorn": [str(BIN / "hypercorn"), "-b", "127.0.0.1:{port}", "asgi:app"],
+    "hypercorn on trio": [str(BIN / "hypercorn"), "-k", "trio", "-b", "127.0.0.1:{port}", "asgi:app"],
+    "aiohttp": [*PYTHON, "aiohttp", "{port}"],
+    "tornado": [*PYTHON, "tornado", "{port}"],
+    "sanic": [*PYTHON, "sanic", "{port}"],
+    "daphne": [str(BIN / "daphne"), "-b", "127.0.0.1", "-p", "{port}", "asgi:app"],
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_an_unmodified_program_closes_who_is_silent_and_answers_who_waits(name, tmp_path):
+    with guarded(PROGRAMS[name], tmp_path, said="is guarded from inside") as (started, _):
+        answers = {}
+
+        def slow():
+            answers["slow"] = ends(started.port, GET % b"/slow", answered=b"ok")
+
+        waiting = threading.Thread(target=slow)
+        waiting.start()
+        for what, sent in {
+            "silent": b"",
+            "half a head": b"GET / HTTP/1.1\r\nHost:",
+            "half a body": b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\nabc",
+            "idle": GET % b"/",
+        }.items():
+            answers[what] = ends(started.port, sent)
+        waiting.join()
+        assert answers["silent"] == b""
+        assert b" 200" not in answers["half a head"] + answers["half a body"]
+        assert answers["idle"].startswith(b"HTTP/1.1 200")
+        assert answers["slow"].startswith(b"HTTP/1.1 200"), "a request in flight is not idle"
+
+
+@pytest.mark.slow
+def test_another_language_is_guarded_from_outside(tmp_path):
+    if shutil.which("redis-server") is None:
+        pytest.skip("needs redis-server (Debian: apt-get install redis-server)")
+    command = ["redis-server", "--port", "{port}", "--save", "", "--dir", str(tmp_path)]
+    with guarded(command, tmp_path, "--idle", "500ms", said="is guarded from outside: idle 500ms") as (started, log):
+        assert ends(started.port) == b""
+        assert ends(started.port, b"PING\r\n") == b"+PONG\r\n"
+        assert "guarded from inside" not in log.read_text()
+
+
+@pytest.mark.slow
+def test_what_listens_beside_a_guarded_server_is_guarded_from_outside(tmp_path):
+    program = tmp_path / "two.py"
+    program.write_text(
+        "import socket, sys, threading, uvicorn\n"
+        "plain = socket.create_server(('127.0.0.1', 0))\n"
+        "print('plain', plain.getsockname()[1], flush=True)\n"
+        "kept = []\n"
+        "threading.Thread(target=lambda: [kept.append(plain.accept()) for _ in iter(int, 1)], daemon=True).start()\n"
+        "uvicorn.run('asgi:app', port=int(sys.argv[1]), log_level='warning')\n"
+    )
+    with guarded([sys.executable, str(program), "{port}"], tmp_path, said="is guarded from outside") as (started, log):
+        text = log.read_text()
+        plain = int(text.partition("plain ")[2].split()[0])
+        assert f"uvicorn {version('uvicorn')} on 127.0.0.1:{started.port} is guarded from inside" in text
+        assert f"127.0.0.1:{plain} is guarded from outside" in text
+        with socket.create_connection(("127.0.0.1", plain)) as sock:
+            sock.settimeout(PATIENCE)
+            sock.recv(1)  # the server never reads: its side is shut down, and a reset follows only if it closes
+        assert ends(started.port) == b""
+
+
+def version(name):
+    from importlib.metadata import version
+
+    return version(name)
+
+
+@pytest.mark.slow
+def test_the_environment_alone_guards_too(tmp_path):
+    port = free_port()
+    environment = os.environ | {"REAPER_RUN": "1", "PYTHONPATH": f"{HOOK}{os.pathsep}{APPS}"}
+    environment |= {"REAPER_TIMEOUTS_FIRST_BYTE": "300ms", "REAPER_TICK": "100ms"}
+    log = tmp_path / "log"
+    command = [*PYTHON, "uvicorn_workers", str(port)]
+    with serving(command, log, port=port, environment=environment):
+        assert ends(port) == b""
+    assert log.read_text().count("is guarded: first_byte 300ms") == 1, "one line for all workers"
+
+
+def test_hook_prints_the_folder_for_pythonpath():
+    assert json.dumps(run("--hook").stdout.strip()) == json.dumps(str(HOOK))
