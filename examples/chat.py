@@ -30,8 +30,7 @@ async def main(port: int) -> None:
             try:
                 # Listening is no activity, so a client that only listens is asked. Whatever it says is an answer.
                 with r.watch(stream, idle=2, probe=ping, grace=1) as connection:
-                    async for said in stream:
-                        connection.touch()
+                    async for said in connection.stream:
                         # One that does not read holds this up until it is closed: no silence of this client's.
                         with connection.in_use():
                             async with trio.open_nursery() as nursery:

@@ -17,15 +17,13 @@ async def main(port: int, context: ssl.SSLContext) -> None:
     async with reaper.trio.open_reaper(tick=0.5) as r:
 
         async def echo(plain: trio.SocketStream) -> None:
-            stream = trio.SSLStream(plain, context, server_side=True, https_compatible=True)
             try:
                 with r.watch(plain, idle=3) as connection:
+                    stream = trio.SSLStream(connection.stream, context, server_side=True, https_compatible=True)
                     handshake = connection.deadline(2, "handshake")  # bytes do not extend it
                     await stream.do_handshake()
                     handshake.release()
-                    connection.touch()
                     async for data in stream:
-                        connection.touch()
                         await stream.send_all(data)
                 if connection.reaped:
                     print("closed:", connection.reason, flush=True)

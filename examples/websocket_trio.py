@@ -22,17 +22,16 @@ async def main(port: int) -> None:
             async def ping(connection: reaper.trio.Connection) -> None:
                 if socket is not None:  # otherwise it has not even shaken hands
                     await socket.ping()  # returns when the pong has come
-                    connection.touch()
 
             try:
                 with r.watch(stream, idle=2, probe=ping, grace=1) as connection:
                     async with trio.open_nursery() as nursery:
-                        request = await wrap_server_stream(nursery, stream)
+                        request = await wrap_server_stream(nursery, connection.stream)
                         socket = await request.accept()
                         while True:
                             message = await socket.get_message()
-                            connection.touch()
-                            await socket.send_message(message)
+                            with connection.in_use():  # the library reads on meanwhile
+                                await socket.send_message(message)
             except* (ConnectionClosed, HandshakeError, trio.BrokenResourceError):
                 pass  # it has gone, or it was no WebSocket
 

@@ -17,9 +17,9 @@ from clocks import autojump
 from streams import TlsClient
 
 import reaper.trio
-from reaper.trio import ParkableStream, ParkingLot, TlsSession, open_reaper
+from reaper.trio import ParkableStream, ParkingLot, TlsSession, open_reaper, unread
 from reaper.trio.linger import FEWEST, LINGERERS
-from reaper.trio.parking import WAKES_PER_PASS
+from reaper.trio.parking import PARKED, WAKES_PER_PASS
 from reaper.trio.task_pool import KEPT
 
 pytestmark = pytest.mark.trio
@@ -83,7 +83,7 @@ async def test_a_silent_connection_costs_no_task():
         await settle()
         assert tasks(lot) == before
         assert len(lot) == len(r) == len(r.core) == 50
-        assert all(parked.stream is None and parked.transport is None for parked in lot)
+        assert all(parked.stream is None and parked.state is PARKED for parked in lot)
         r.core.check()
 
 
@@ -400,6 +400,102 @@ async def test_an_answer_given_at_once_is_a_place_to_be_cancelled_all_the_same()
         assert went_on == []
 
 
+@pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
+async def test_a_handler_that_closes_its_stream_as_it_falls_silent_is_parked_and_served_again(certificate, tls):
+    seen = []
+
+    async def careful(stream: ParkableStream) -> None:
+        async with stream:
+            try:
+                async for data in stream:
+                    await stream.send_all(data)
+            finally:
+                await stream.aclose()
+                with suppress(trio.ClosedResourceError):
+                    seen.append(await stream.receive_some())
+                await stream.aclose()
+
+    context = None
+    if tls:
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        context.load_cert_chain(*certificate)
+    async with open_reaper() as r, r.parking_lot(careful, 30, tls=context) as lot:
+        pairs = [pair() for _ in range(3)]
+        for ours, _ in pairs:
+            lot.add(ours)
+        clients = [_Plain(theirs) for _, theirs in pairs]
+        if tls:
+            trust = ssl.create_default_context(cafile=certificate[0])
+            clients = [trio.SSLStream(each, trust, server_hostname="127.0.0.1") for each in clients]
+        for text in (b"first", b"after a pause"):
+            for client in clients:
+                await client.send_all(text)
+                assert await client.receive_some(100) == text
+            await settle()
+            assert (len(lot), lot.parked, seen) == (3, 3, [])
+        for _, theirs in pairs:
+            theirs.close()
+        await settle()
+        assert (len(lot), len(r.core)) == (0, 0)
+
+
+async def test_a_request_behind_an_urgent_byte_and_a_half_close_is_handled():
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        async with open_reaper() as r, r.parking_lot(echo, 30) as lot:
+            for _ in range(3):
+                client = socket.create_connection(listening.getsockname())
+                accepted, _ = listening.accept()
+                client.send(b"!", socket.MSG_OOB)
+                client.send(b"request")
+                client.shutdown(socket.SHUT_WR)
+                lot.add(accepted)
+                peers.append(client)
+                client.setblocking(False)
+                assert await heard(client) == b"request"
+                assert await heard(client) == b""
+
+
+async def test_bytes_behind_an_urgent_one_avert_a_reap():
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        client = socket.create_connection(listening.getsockname())
+        accepted, _ = listening.accept()
+        with client, accepted:
+            client.send(b"!", socket.MSG_OOB)
+            assert unread([accepted.fileno()]) == []
+            client.send(b"request")
+            assert unread([accepted.fileno()]) == [accepted.fileno()]
+
+
+async def test_a_session_that_cannot_be_made_costs_no_other_its_descriptor(certificate, monkeypatch):
+    """OpenSSL's socket closes the descriptor as it fails; when the lot ends the connection it may be another's."""
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(*certificate)
+
+    class Broken(TlsSession):
+        def __init__(self, fd: int, context: ssl.SSLContext) -> None:
+            try:
+                super().__init__(fd, context)
+            finally:
+                with pytest.raises(OSError, match="Bad file"):
+                    os.fstat(fd)
+                with open(os.devnull) as other:
+                    os.dup2(other.fileno(), fd)
+
+    monkeypatch.setattr(reaper.trio.parking, "TlsSession", Broken)
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        async with open_reaper() as r, r.parking_lot(echo, 30, tls=context) as lot:
+            client = socket.create_connection(listening.getsockname())
+            accepted, _ = listening.accept()
+            parked = lot.add(accepted)
+            fd = parked.fd
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            client.close()  # a reset: there is no peer to make a session with
+            lot._start(parked)
+            assert len(lot) == 0
+            os.fstat(fd)
+            os.close(fd)
+
+
 async def test_a_connection_that_broke_ends_without_a_word():
     async def broken(stream) -> None:
         raise trio.BrokenResourceError
@@ -450,9 +546,9 @@ async def test_a_lingering_task_answers_and_is_given_up_after_a_round(autojump_c
             theirs.send(b"x")
             assert await heard(theirs) == b"x"
             await trio.sleep(1)
-            assert parked.transport is not None
+            assert parked.state is not PARKED
         await trio.sleep(4.1)
-        assert parked.transport is None
+        assert parked.state is PARKED
         assert tasks(lot) == before
         theirs.send(b"y")
         assert await heard(theirs) == b"y"

@@ -519,6 +519,20 @@ def test_idle_events_tell_reading_from_writing_and_count_their_repetitions() -> 
     assert len(world.core) == 0
 
 
+def test_after_an_event_has_closed_them_no_other_of_the_same_instant_comes() -> None:
+    world = World()
+    world.lease.release()
+    events: list[IdleEvent] = []
+
+    def hang_up(event: IdleEvent) -> None:
+        events.append(event)
+        idle.close()
+
+    idle = IdleEvents(world.register, "conn", hang_up, reader=10, writer=10, both=10)
+    world.run(30.0)
+    assert (len(events), len(world.core)) == (1, 0)
+
+
 def test_an_idle_event_that_is_off_never_comes() -> None:
     world = World()
     world.lease.release()

@@ -414,3 +414,45 @@ async def test_a_hook_that_raises_is_logged_and_harms_no_other_connection(autoju
 
 async def test_the_public_names_stand():
     assert {"open_reaper", "serve_tcp", "TrioReaper", "Connection", "WatchedStream"} <= set(dir(reaper.trio))
+
+
+async def test_a_drain_knows_whose_turn_it_is_by_the_stream_of_the_watch_and_says_what_it_waits_for(
+    autojump_clock, caplog
+):
+    async with open_reaper(tick=1.0) as r, trio.open_nursery() as nursery:
+
+        async def handler(stream, by_touch: bool) -> None:
+            with r.watch(stream, idle=100) as connection:
+                if by_touch:
+                    await stream.receive_some()
+                    connection.touch()
+                    await stream.receive_some()
+                while data := await connection.stream.receive_some():
+                    await trio.sleep(3)
+                    await stream.send_all(data)
+
+        peers = []
+        for by_touch in (False, False, True):
+            ours, theirs = trio.testing.memory_stream_pair()
+            nursery.start_soon(handler, ours, by_touch)
+            peers.append(theirs)
+        await peers[2].send_all(b"x")
+        await trio.sleep(50)
+        await peers[1].send_all(b"x")
+        await trio.sleep(1)
+        start = trio.current_time()
+        with caplog.at_level("INFO", "reaper"):
+            await r.drain(10)
+        assert trio.current_time() - start == pytest.approx(10, abs=0.1)
+        assert r.statistics().reasons == {"drain": 2, "drain_deadline": 1}
+        assert [
+            (record.levelname, vars(record).get("in_use", vars(record).get("unknown"))) for record in caplog.records
+        ] == [
+            ("INFO", 1),
+            ("WARNING", 1),
+        ]
+        with (
+            r.watch(None, idle=5) as connection,
+            pytest.raises(InvalidArgument, match="a stream to receive by, got None"),
+        ):
+            connection.stream  # noqa: B018

@@ -132,6 +132,22 @@ async def test_the_life_of_a_connection_goes_on_while_it_is_parked(tmp_path, aut
     assert opened + ended["idle_sum_ns"] + ended["idle_ns"] == ended["t"]
 
 
+async def test_a_parked_connection_that_its_own_handler_closes_has_an_end(tmp_path, autojump_clock):
+    async def closes(stream):
+        await stream.receive_some()
+        stream.close()
+
+    with Journal(tmp_path, writer=1, tick=1.0, clock_ns=journal_clock(), background=False) as journal:
+        async with open_reaper(tick=1.0, journal=journal) as r, r.parking_lot(closes, 5) as lot:
+            ours, theirs = socket.socketpair()
+            with theirs:
+                lot.add(ours)
+                theirs.send(b"x")
+                await trio.sleep(1)
+                assert len(lot) == 0
+    assert [row["kind"] for row in rows(tmp_path) if row["kind"] != "config"] == ["open", "close_app"]
+
+
 async def test_a_stall_leaves_rows_that_explain_why_the_reap_came_later(tmp_path, autojump_clock):
     clock = trio.lowlevel.current_clock()
     with Journal(tmp_path, writer=1, tick=1.0, clock_ns=journal_clock(), background=False) as journal:

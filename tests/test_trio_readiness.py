@@ -151,8 +151,8 @@ async def test_a_copy_of_a_closed_descriptor_wakes_nothing() -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs, ours.dup():
         with trio.move_on_after(0.01):
-            await readiness.wait(ours.fileno())
-        readiness.closing(ours.fileno())
+            await readiness.wait(ours.fileno(), ours)
+        readiness.closing(ours.fileno(), ours)
         ours.close()
         theirs.send(b"too late")
         assert readiness._epoll.poll(0) == []
@@ -177,6 +177,43 @@ async def test_a_handler_that_leaves_the_closing_to_the_server_is_in_no_later_on
                 assert await client.receive_some() == b""
         assert len(set(descriptors)) == 1
         nursery.cancel_scope.cancel()
+
+
+@bounded
+async def test_a_socket_that_was_closed_behind_the_back_of_its_stream_is_in_no_later_ones_way() -> None:
+    """As by a handler that closes `stream.socket`, and goes on; the number is the next connection's."""
+    async with ends() as pair, trio.open_nursery() as nursery:
+        ended: list[int] = []
+
+        async def receive(stream: WatchedSocket, number: int) -> None:
+            with pytest.raises(trio.ClosedResourceError):
+                await stream.receive_some()
+            ended.append(number)
+
+        left, right = pair()
+        number = left.fileno()
+        nursery.start_soon(receive, left, number)
+        await trio.testing.wait_all_tasks_blocked()
+        left._connected.close()
+        ours, theirs = pair()
+        assert number in (ours.fileno(), theirs.fileno())
+        if ours.fileno() != number:
+            ours, theirs = theirs, ours
+        async with trio.open_nursery() as inner:
+            inner.start_soon(theirs.send_all, b"hello")
+            assert await ours.receive_some() == b"hello"
+            with trio.move_on_after(0.01):
+                await ours.receive_some()
+            inner.start_soon(theirs.send_all, b"once more")
+            assert await ours.receive_some() == b"once more"
+        left.close()
+        with trio.move_on_after(0.01):
+            await ours.receive_some()
+        await theirs.send_all(b"and again")
+        assert await ours.receive_some() == b"and again"
+        assert ended == [number]
+        for stream in (ours, theirs, right):
+            stream.close()
 
 
 @bounded

@@ -5,16 +5,21 @@ The rule of this module: *something completes an operation early (a sign of life
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterable
 from typing import Protocol
 
 from ..core.lease import Lease
 from ..core.purgatory import DelayedOperation
+
+log: logging.Logger = logging.getLogger("reaper")
 
 
 class Drainable(Protocol):
     """What the operations need of an adapter's connection."""
 
     lease: Lease
+    receiving: bool | None
 
     @property
     def busy(self) -> bool:
@@ -88,3 +93,25 @@ class Leave(DelayedOperation):
     def on_expiration(self) -> None:
         """End it although it is in use."""
         self.connection.reap("drain_deadline")
+
+
+def log_drain(connections: Iterable[Drainable], awake: int = 0) -> None:
+    """Say in the log what a drain waits for that has just closed the idle: *connections*, and *awake* handlers.
+
+    A connection of which nobody says whose turn it is keeps a drain waiting until its deadline: that is a warning.
+    """
+    in_use = unknown = 0
+    for connection in connections:
+        if connection.receiving is None and not connection.lease.suspended:
+            unknown += 1
+        else:
+            in_use += 1
+    if in_use or awake:
+        log.info("drain: waiting for those in use, %d", in_use + awake, extra={"in_use": in_use + awake})
+    if unknown:
+        log.warning(
+            "drain: waiting until its deadline for %d of which nobody says whether they are idle: have their handlers "
+            "receive by the stream of the watch, or say `in_use`",
+            unknown,
+            extra={"unknown": unknown},
+        )

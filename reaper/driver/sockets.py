@@ -43,12 +43,24 @@ def unread(descriptors: Iterable[int]) -> list[int]:
     poll = select.poll()
     for descriptor in descriptors:
         poll.register(descriptor, select.POLLIN)
-    return [descriptor for descriptor, events in poll.poll(0) if events & select.POLLIN and waiting(descriptor)]
+    return [descriptor for descriptor, events in poll.poll(0) if events & select.POLLIN and readable(descriptor)]
 
 
 def waiting(descriptor: int) -> int:
     """How many bytes of the socket *descriptor* were not read yet."""
     return int.from_bytes(fcntl.ioctl(descriptor, termios.FIONREAD, bytes(4)), sys.byteorder)
+
+
+def readable(descriptor: int) -> bool:
+    """Whether bytes of the stream socket *descriptor* were not read yet, also behind an urgent byte.
+
+    The kernel counts no further than to an urgent byte, so one in front of a request hides it from `waiting`.
+    """
+    if waiting(descriptor):
+        return True
+    with contextlib.suppress(OSError), borrowed(descriptor) as connected:
+        return bool(connected.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT))
+    return False
 
 
 def queued(descriptor: int) -> int:

@@ -108,6 +108,8 @@ class IdleEvents:
 
     def _arm(self, state: Idle, period: float) -> None:
         def found(expiry: Expiry) -> None:
+            if state not in self._leases:
+                return  # closed by the event before, in the same instant
             self._counts[state] += 1
             self._arm(state, period)
             self._on(IdleEvent(state, self._counts[state], expiry.now))

@@ -2,7 +2,7 @@
 
 The rule of this room: *it is the only one that imports trio, and all of trio's waiting is in it*. What decides is
 `reaper.driver`. Read `reaper` (the task), `connection`, `streams`, `readiness`, `serve`; then, for connections without
-a task, `parked`, `parking`, `crew`, `lingering` and `waking`; then `accepting`, `loop`, `pressure` and `status`.
+a task, `parking`, `linger`, `task_pool`, `tls` and `handoff`; then `accepting`, `waking`, `pressure` and `status`.
 """
 
 from __future__ import annotations
@@ -15,18 +15,17 @@ with needs("reaper.trio", "idle-reaper[trio]"):
     from ..driver.watched import Probe
     from ..metrics import LoopStatistics
     from .accepting import accept
-    from .connection import Connection
+    from .connection import Connection, WatchedStream
     from .handoff import HandoffLot
     from .linger import Silent
-    from .loop import let_the_loop_read
-    from .parked import ParkableStream, Parked, Resting
-    from .parking import ParkingLot
+    from .parking import ParkableStream, Parked, ParkingLot, Resting
     from .pressure import relieve
     from .reaper import TrioReaper, journal_clock, open_reaper
     from .serve import serve_parked, serve_tcp
     from .status import serve_pages, serve_status, survey_of
-    from .streams import SocketStream, WatchedSocket, WatchedStream
+    from .streams import SocketStream, WatchedSocket
     from .tls import TlsSession
+    from .waking import let_the_loop_read
 
 __all__ = [
     "open_reaper",

@@ -10,8 +10,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from ..core.lease import Lease
-from .parked import Resting
-from .parking import READABLE, ParkingLot, Watcher
+from .parking import PARKED, READABLE, ParkingLot, Resting, Watcher
 
 _STREAM = socket.SOCK_STREAM | getattr(socket, "SOCK_NONBLOCK", 0)
 
@@ -103,7 +102,7 @@ class HandoffLot(ParkingLot):
             super()._wake(fd, events)
         elif self._heard(resting):
             self._start(resting)
-        elif resting.fd >= 0 and self._epoll is not None:
+        elif resting.state is PARKED and self._epoll is not None:
             self._epoll.modify(fd, READABLE)
 
     def retime_one(self, resting: Resting, idle: float, reason: str | None = None) -> None:
@@ -112,8 +111,8 @@ class HandoffLot(ParkingLot):
         self.driver.poke()
 
     def gone(self, resting: Resting) -> None:
-        """Its peer has ended it: close it."""
-        self._end(resting, by_peer=True)
+        """Its peer has ended it: close it; nothing if it is not parked any more."""
+        self._leave(resting, by_peer=True)
 
     def _start(self, parked: Any, *, ended: bool = False) -> None:
         fd = parked.fd
@@ -138,7 +137,7 @@ class HandoffLot(ParkingLot):
 
     def end(self, resting: Resting, reason: str) -> None:
         """Reap it now, for *reason*, unless bytes of it are unread; nothing if it is not parked any more."""
-        if resting.fd >= 0 and not resting.has_unread():
+        if resting.state is PARKED and not resting.has_unread():
             self.reap(resting, reason)
 
 

@@ -27,38 +27,38 @@ FEWEST = 8
 class Silent(BaseException):
     """Raised in a handler whose connection has gone silent: let it pass, and the connection is parked.
 
-    Like `trio.Cancelled` it is no Exception, so that no handler swallows it by accident.
+    Like `trio.Cancelled` it is no Exception, so that no handler swallows it by accident. A `finally` of the handler
+    runs at every silence; to close the stream there, as `async with stream:` does, ends this handler's use of it only.
     """
 
 
-class Lingerer:
-    """One that waits.
+class Waiter(Protocol):
+    """What waits: a `Lingerer`, or the stream of a parked connection.
 
     Attributes:
         disturbed: Whether it was sent away; it sees the same as if its descriptor were closed.
         silenced: Whether it was met with `Silent` before.
     """
 
-    __slots__ = ("_fd", "disturbed", "silenced")
-
-    def __init__(self, fd: int) -> None:
-        self._fd = fd
-        self.disturbed: bool = False
-        self.silenced: bool = False
-
-    def fileno(self) -> int:
-        """What it waits for."""
-        return self._fd
-
-
-class Waiter(Protocol):
-    """`Lingerer`, or anything that behaves like it."""
-
     disturbed: bool
     silenced: bool
 
     def fileno(self) -> int:
         """What it waits for; -1 once it is closed."""
+
+
+class Lingerer:
+    """One that waits for the descriptor *fd*."""
+
+    __slots__ = ("_fd", "disturbed", "silenced")
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self.disturbed = self.silenced = False
+
+    def fileno(self) -> int:
+        """As in `Waiter`."""
+        return self._fd
 
 
 class Lingering:

@@ -5,7 +5,15 @@ asks for more and the kernel has none, `Silent` is raised in it, the task ends, 
 epoll and a lease. The next byte starts the handler anew. So nothing can be left behind in a buffer, not
 in TLS's either: the question for more bytes is only asked when every layer above has used up its own.
 
-A parked connection is reaped without a task: its descriptor is closed.
+The lot, the handler and the epoll know a connection by the same descriptor number, and each of them may be the first to
+find that it has ended. So where it is, is written in one place, its `state`:
+
+    PARKED   in the epoll, without a task       -> AWAKE by bytes; OUT by a reap, its peer's going, the lot's end
+    AWAKE    a handler runs                     -> PARKED by `Silent`; CUT by a reap; OUT by its end or its own close
+    CUT      reaped, its handler is cancelled   -> OUT when that has ended, however it takes it
+    OUT      closed, or handed back to a server; its number may be another connection's by now
+
+`_leave` is the only way out: there the books are told, unless the reap told them, and the descriptor is closed, once.
 """
 
 from __future__ import annotations
@@ -16,22 +24,24 @@ import socket
 import ssl
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
+from enum import Enum
 from itertools import islice
-from typing import Any, NoReturn, Protocol
+from typing import Any, ClassVar, NoReturn, Protocol
 
 import trio
 
 from ..core.lease import Expiry, Lease
 from ..core.ticks import check_timeout
 from ..driver.driver import Driver, unread_of
-from ..driver.sockets import waiting
+from ..driver.sockets import peer_name, readable
+from ..driver.watched import Reapable
 from .accepting import accept
 from .linger import Lingerer, Lingering, Silent, check_linger
-from .loop import let_the_loop_read
-from .parked import ParkableStream, Parked, Resting
+from .streams import SocketStream
 from .task_pool import TaskPool
-from .tls import TlsStream
+from .tls import TlsSession
+from .waking import let_the_loop_read
 
 WAKES_PER_PASS = 16
 """Connections that get a task before the loop is let run again. What a burst leaves behind is the memory of the tasks
@@ -43,6 +53,244 @@ CLOSES_PER_SLICE = 128
 
 READABLE = getattr(select, "EPOLLIN", 0) | getattr(select, "EPOLLRDHUP", 0) | getattr(select, "EPOLLONESHOT", 0)
 _GONE = getattr(select, "EPOLLRDHUP", 0) | getattr(select, "EPOLLHUP", 0) | getattr(select, "EPOLLERR", 0)
+
+
+class State(Enum):
+    """Where a connection of a parking lot is; see the module."""
+
+    PARKED = "parked"
+    AWAKE = "awake"
+    CUT = "cut"
+    OUT = "out"
+
+
+PARKED, AWAKE, CUT, OUT = State
+
+
+class Resting(Reapable):
+    """What is left of a connection while it has no task, and the reaper's uid for it.
+
+    Attributes:
+        fd: Its descriptor; -1 while it is `OUT`.
+        lease: The lease in force, or the last that was.
+        state: Where it is. Only its lot changes that.
+    """
+
+    __slots__ = ("fd", "lease", "state")
+
+    probe: ClassVar[None] = None  # type: ignore[misc]
+    lot: ClassVar[ParkingLot]
+
+    def __init__(self, fd: int = -1) -> None:
+        self.fd: int = fd
+        self.state: State = OUT
+
+    @property
+    def descriptor(self) -> int:
+        """Its descriptor; -1 once it is closed."""
+        return self.fd
+
+    @property
+    def busy(self) -> bool:
+        """Whether a handler runs."""
+        return self.state is not PARKED
+
+    def reap(self, reason: str, expiry: Expiry | None = None) -> None:
+        """End it for *reason*; nothing if it has ended."""
+        self.lot.reap(self, reason, expiry)
+
+    @property
+    def peer(self) -> str:
+        """The peer's address as text; empty if the connection is gone."""
+        return peer_name(self.fd)
+
+    def __repr__(self) -> str:
+        return f"fd {self.fd}"
+
+
+class Parked(Resting):
+    """One connection of a parking lot.
+
+    Attributes:
+        stream: What its handler was given; None while it is parked, unless TLS keeps it.
+    """
+
+    __slots__ = ("stream",)
+
+    def __init__(self, fd: int) -> None:
+        super().__init__(fd)
+        self.stream: ParkableStream | None = None
+
+
+class ParkableStream(SocketStream):
+    """A connection of a parking lot while its handler runs: a stream, and the handler's way to the reaper.
+
+    Every receive touches the connection by itself. A receive that would have to wait raises `Silent`. The first receive
+    and the first send of a handler are places to be cancelled, but let no other task run: they go on at once.
+
+    Attributes:
+        parked: What remains of it when the handler is gone.
+        reason: Why the reaper ended the handler, or None.
+        disturbed, silenced: As in `Lingerer`.
+        ended: Whether the peer had sent its end of file when the handler was started.
+        may_park: Whether a receive may park it. Switch it off where the handler is in the middle of something.
+    """
+
+    __slots__ = ("_closed", "_drained", "disturbed", "ended", "may_park", "parked", "reason", "scope", "silenced")
+
+    scope: trio.CancelScope
+
+    def __init__(self, parked: Parked) -> None:
+        super().__init__(fresh=True)
+        self.parked: Parked = parked
+        self.may_park: bool = True
+        self.begin()
+
+    def begin(self, *, ended: bool = False) -> None:
+        """A handler is about to run, in a `scope` to be set."""
+        self.reason: str | None = None
+        self.disturbed = self.silenced = self._closed = self._drained = False
+        self.ended: bool = ended
+        self._fresh = self._prompt = True
+
+    @property
+    def reaped(self) -> bool:
+        """Whether the reaper ended the handler."""
+        return self.reason is not None
+
+    def fileno(self) -> int:
+        """Its descriptor; -1 once it is closed."""
+        return -1 if self._closed else self.parked.fd
+
+    def read_now(self, most: int) -> bytes:
+        """As in `SocketStream`."""
+        # A read that was given less than it asked for has taken all there was. The next one need not find that out: an
+        # epoll tells of what came since. Not so once the end of file is there.
+        fd = self.fileno()
+        if self._drained and fd >= 0:
+            self._drained = False
+            raise BlockingIOError
+        data = os.read(fd, most)
+        self._drained = 0 < len(data) < most and not self.ended
+        return data
+
+    def heard(self, count: int) -> None:
+        """Note activity."""
+        self.parked.lease.touch()
+
+    def touch(self) -> None:
+        """Note activity other than received bytes."""
+        self.parked.lease.touch()
+
+    def until_readable(self) -> Awaitable[None]:
+        """Wait for bytes, or raise `Silent`."""
+        if self.may_park:
+            return self.parked.lot.lingering.wait(self)
+        return trio.lowlevel.wait_readable(self.parked.fd)
+
+    def close(self) -> None:
+        """Close at once; any number of times.
+
+        While the handler leaves because of `Silent` (`async with stream:`, a `finally`) it closes the handler's stream
+        only: the connection is parked, and its next handler has a stream again.
+        """
+        if self.silenced:
+            self._closed = True
+        else:
+            self.parked.lot.close(self.parked)
+
+    def retime(self, idle: float, reason: str | None = None) -> bool:
+        """Put another timeout in force, counted from the last activity; 0 switches it off. False if it was reaped."""
+        driver = self.parked.lot.driver
+        retimed = self.parked.lease.retime(driver.in_force(idle), driver.now(), reason)
+        driver.poke()
+        return retimed
+
+    @contextmanager
+    def in_use(self) -> Iterator[None]:
+        """Exempt the connection from reaping and parking for the length of the block. Its end counts as activity."""
+        could_park, self.may_park = self.may_park, False
+        suspended = self.parked.lease.suspend()
+        try:
+            yield
+        finally:
+            self.may_park = could_park
+            if suspended:
+                driver = self.parked.lot.driver
+                self.parked.lease.resume(driver.now())
+                driver.poke()
+
+    def detach(self) -> None:
+        """The lot is about to close the descriptor."""
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.parked!r}>"
+
+
+class TlsStream(ParkableStream):
+    """A connection of a parking lot with TLS. Unlike its plain sibling it outlives each run of the handler.
+
+    The handshake happens in the first receive or send. A client that is slow at it costs no task: a receive parks in a
+    handshake, too. What OpenSSL has decrypted is used up before a receive parks.
+
+    Attributes are also those of its `ssl.SSLSocket`: `version()`, `selected_alpn_protocol()`, `getpeercert()`...
+
+    Raises:
+        OSError: as `TlsSession`. The descriptor is closed.
+    """
+
+    __slots__ = ("_session",)
+
+    def __init__(self, parked: Parked, context: ssl.SSLContext) -> None:
+        self._session = TlsSession(parked.fd, context)
+        super().__init__(parked)
+
+    @property
+    def transport_stream(self) -> TlsStream:
+        """Itself: there is no stream below."""
+        return self
+
+    def begin(self, *, ended: bool = False) -> None:
+        """Bytes have come, and a handler is about to run."""
+        super().begin(ended=ended)
+        self.touch()
+
+    def read_now(self, most: int) -> bytes:
+        """As in `SocketStream`."""
+        self._open()  # OpenSSL would read from the number, whatever that stands for by now
+        return self._session.read(most)
+
+    def write_now(self, data: memoryview) -> int:
+        """As in `SocketStream`."""
+        self._open()
+        return self._session.write(data)
+
+    def until_readable(self) -> Awaitable[None]:
+        """Wait for bytes, or raise `Silent`."""
+        return super().until_writable() if self._session.wants_other else self._until_readable()
+
+    async def _until_readable(self) -> None:
+        await super().until_readable()
+        self.touch()  # part of a record is activity, too
+
+    def until_writable(self) -> Awaitable[None]:
+        """Wait for room, or for what the handshake needs."""
+        return trio.lowlevel.wait_readable(self.parked.fd) if self._session.wants_other else super().until_writable()
+
+    async def send_eof(self) -> None:
+        """Refused: TLS has no half-closed connections.
+
+        Raises:
+            RuntimeError: always.
+        """
+        raise RuntimeError("TLS has no half-closed connections; close it instead")
+
+    def detach(self) -> None:
+        """Leave the descriptor to the lot, which closes it."""
+        self._session.detach()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._session.socket, name)
 
 
 class Watcher(Protocol):
@@ -139,7 +387,7 @@ class ParkingLot:
         finally:
             self._nursery = None
             for parked in self:
-                self.close(parked)
+                self._leave(parked)
             if self._epoll is not None:
                 self._epoll.close()
         raise AssertionError("unreachable")
@@ -155,19 +403,19 @@ class ParkingLot:
         accepted.setblocking(False)
         with suppress(OSError):  # it is no TCP
             accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        fd = accepted.fileno()
-        parked: Parked = self._type(fd)
+        parked: Parked = self._type(accepted.fileno())
         self._admit(parked, self.driver.later(self._idle), self._reason)
         self.driver.books.opened(parked.lease, accepted)
         accepted.detach()
         if self._epoll is None:
             self._start(parked)
         else:
-            self._epoll.register(fd, READABLE)
+            self._epoll.register(parked.fd, READABLE)
         return parked
 
     def _admit(self, parked: Resting, timeout: float | None, reason: str, since: Lease | None = None) -> None:
         parked.lease = self.driver.register(parked, timeout, reason=reason, since=since)
+        parked.state = PARKED
         fd = parked.fd
         if fd >= len(self._by_fd):
             self._by_fd.extend([None] * (fd + 1 - len(self._by_fd)))
@@ -190,32 +438,31 @@ class ParkingLot:
 
     def _wake(self, fd: int, events: int) -> None:
         parked = self._by_fd[fd]
-        if parked is None or parked.transport is not None:
-            return
-        if events & _GONE and not waiting(fd):
-            self._end(parked, by_peer=True)  # there is nothing to read and nothing owed: no task for that
+        if parked is None or parked.state is not PARKED:
+            return  # it has ended since the epoll was asked
+        if events & _GONE and not readable(fd):
+            self._leave(parked, by_peer=True)  # there is nothing to read and nothing owed: no task for that
         else:
             self._start(parked, ended=bool(events & _GONE))
 
     def _start(self, parked: Parked, *, ended: bool = False) -> None:
-        transport = parked.stream
-        if transport is None:
+        stream = parked.stream
+        if stream is None:
             try:
-                transport = ParkableStream(parked) if self._tls is None else TlsStream(parked, self._tls)
+                stream = ParkableStream(parked) if self._tls is None else TlsStream(parked, self._tls)
             except OSError:  # it broke before the handshake began
-                self._end(parked, by_peer=True)
+                self._leave(parked, by_peer=True, closed=True)
                 return
-            parked.stream = transport
-        transport.begin()
-        transport.ended = ended
-        parked.transport = transport
+            parked.stream = stream
+        stream.begin(ended=ended)
+        parked.state = AWAKE
         self._awake += 1
-        scope = self._crew.give(transport)
+        scope = self._crew.give(stream)
         if scope is None:
             scope = trio.CancelScope()
             assert self._nursery is not None
-            self._nursery.start_soon(self._run, transport, scope)
-        transport.scope = scope
+            self._nursery.start_soon(self._run, stream, scope)
+        stream.scope = scope
 
     async def _run(self, awake: ParkableStream | None, scope: trio.CancelScope) -> None:
         """Run the handler of *awake* in *scope*, and then of one connection after the other."""
@@ -228,7 +475,7 @@ class ParkingLot:
                         except Silent:
                             self._fell_silent(awake)
                         else:
-                            self._end(awake.parked, by_peer=awake.hung_up)
+                            self.close(awake.parked)
                         awake = None  # while it waits for the next it holds nothing of this one
                         if scope.cancel_called:
                             break
@@ -241,31 +488,29 @@ class ParkingLot:
                 if _is_silent(error):
                     self._fell_silent(awake)
                 else:
-                    self._end(awake.parked, by_peer=awake.hung_up)
+                    self.close(awake.parked)
                     if not isinstance(error, trio.BrokenResourceError):
                         raise
             else:
                 if awake is not None:  # it was reaped
-                    self._end(awake.parked, by_peer=awake.hung_up)
+                    self.close(awake.parked)
             awake = None
             scope = trio.CancelScope()
             awake = await self._crew.job(scope)
 
     def _fell_silent(self, awake: ParkableStream) -> None:
         parked = awake.parked
-        if awake.reaped or self._draining:
-            self.reap(parked, "drain")
+        if parked.state is not AWAKE:
             self.close(parked)
+        elif self._draining:
+            self._leave(parked, "drain")
         else:
-            self._park(parked)
-
-    def _park(self, parked: Parked) -> None:
-        parked.transport = None
-        self._awake -= 1
-        if self._tls is None:
-            parked.stream = None
-        if self._epoll is not None:
-            self._epoll.modify(parked.fd, READABLE)
+            self._awake -= 1
+            parked.state = PARKED
+            if self._tls is None:
+                parked.stream = None
+            if self._epoll is not None:
+                self._epoll.modify(parked.fd, READABLE)
 
     async def linger(self, fd: int) -> None:
         """Wait until *fd* can be read, but not for ever.
@@ -291,57 +536,69 @@ class ParkingLot:
 
     def reap(self, parked: Resting, reason: str, expiry: Expiry | None = None) -> None:
         """End *parked* for *reason*; nothing if it has ended."""
-        transport = parked.transport
-        if parked.fd < 0 or (transport is not None and transport.reaped):
-            return
-        self.driver.books.reaped(parked.lease, parked, reason, expiry)
-        parked.lease.release()
-        self.reaped[reason] += 1
-        if transport is None:
-            self._left(parked, reason)
-            self.close(parked)
-        else:
-            transport.reaped = True
-            transport.reason = reason
-            transport.scope.cancel(reason=f"reaped: {reason}")
+        if parked.state is PARKED:
+            self._leave(parked, reason, expiry)
+        elif isinstance(parked, Parked) and parked.state is AWAKE:
+            assert parked.stream is not None
+            self._note_end(parked, reason, expiry, by_peer=False)
+            parked.lease.release()
+            parked.state = CUT
+            parked.stream.reason = reason
+            parked.stream.scope.cancel(reason=f"reaped: {reason}")
 
-    def _end(self, parked: Resting, *, by_peer: bool) -> None:
-        """It ended by itself, or its handler did."""
-        if parked.fd < 0:
+    def close(self, parked: Parked) -> None:
+        """It ends by its handler, or with the lot; nothing if it has ended."""
+        stream = parked.stream
+        self._leave(parked, by_peer=stream is not None and stream.hung_up)
+
+    def _leave(
+        self,
+        parked: Resting,
+        reason: str | None = None,
+        expiry: Expiry | None = None,
+        *,
+        by_peer: bool = False,
+        closed: bool = False,
+    ) -> None:
+        """The one way out: any number of times, from any state. *closed*: its descriptor has been closed."""
+        state, fd = parked.state, parked.fd
+        if state is OUT:
             return
-        self.driver.books.left(parked.lease, by_peer=by_peer)
-        if parked.transport is None:
-            self._left(parked, None)
-        self.close(parked)
+        if state is not CUT:
+            self._note_end(parked, reason, expiry, by_peer=by_peer)
+        if state is PARKED:
+            self._left(parked, reason)
+        elif not closed:
+            trio.lowlevel.notify_closing(fd)
+        self._forget(parked)
+        if not closed:
+            os.close(fd)
+
+    def _note_end(self, parked: Resting, reason: str | None, expiry: Expiry | None, *, by_peer: bool) -> None:
+        if reason is None:
+            self.driver.books.left(parked.lease, by_peer=by_peer)
+        else:
+            self.driver.books.reaped(parked.lease, parked, reason, expiry)
+            self.reaped[reason] += 1
 
     def _left(self, parked: Any, reason: str | None) -> None:
         """A connection is about to be closed that no handler was told of."""
 
-    def close(self, parked: Resting) -> None:
-        """Close the descriptor and forget everything; any number of times."""
-        fd = parked.fd
-        if fd < 0:
-            return
-        if parked.transport is not None:
-            self._awake -= 1
-            trio.lowlevel.notify_closing(fd)
-        self._forget(parked)
-        with suppress(OSError):  # a session that could not be made has closed it
-            os.close(fd)
-
     def _forget(self, parked: Resting, *, comes_again: bool = False) -> None:
         """*comes_again*: it may stay in the epoll, which has just told of it and says no more until it is asked."""
         fd = parked.fd
-        parked.end_lease()
         if self._epoll is not None and not comes_again:
             # A close would do, were it not for copies of the descriptor in processes that may have been forked.
             with suppress(OSError):
                 self._epoll.unregister(fd)
-        parked.fd = -1
         if isinstance(parked, Parked):
-            if isinstance(parked.stream, TlsStream):
+            if parked.stream is not None:
                 parked.stream.detach()
-            parked.stream = parked.transport = None
+            parked.stream = None
+        self._awake -= parked.busy
+        parked.end_lease()
+        parked.fd = -1
+        parked.state = OUT
         self._by_fd[fd] = None
         self._open -= 1
         if not self._open:
@@ -374,7 +631,7 @@ class ParkingLot:
         everything = iter(list(self))
         slices = max(1, -(-self._open // CLOSES_PER_SLICE))
         while batch := list(islice(everything, CLOSES_PER_SLICE)):
-            silent = [one for one in batch if one.fd >= 0 and one.transport is None and not self._waits_for_more(one)]
+            silent = [one for one in batch if one.state is PARKED and not self._waits_for_more(one)]
             spoken = unread_of(silent)
             for parked in silent:
                 if parked.fd not in spoken:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import select
 from collections.abc import Awaitable, Sized
+from contextlib import suppress
 from typing import NoReturn
 
 import trio
@@ -26,6 +27,9 @@ class Readiness:
     A socket is told of once, when bytes come (edge-triggered): what waits here has just found that there are none, and
     looks again when it is woken.
 
+    A number is a stream's until that stream says `closing`, or until another waits for the same number: then the first
+    was closed behind the back of its stream.
+
     Args:
         connections: All of that server.
     """
@@ -34,10 +38,10 @@ class Readiness:
         self._connections = connections
         self._epoll = select.epoll()
         self._waiting: dict[int, trio.lowlevel.Task] = {}
-        self._registered: set[int] = set()
+        self._owners: dict[int, object] = {}
         self._ended = False
 
-    def wait(self, fd: int) -> Awaitable[None]:
+    def wait(self, fd: int, owner: object) -> Awaitable[None]:
         """Return when there is something to read on *fd*, or perhaps is, or it is `closing`.
 
         Raises:
@@ -45,30 +49,36 @@ class Readiness:
         """
         if self._ended or len(self._connections) <= FEW:
             return trio.lowlevel.wait_readable(fd)
-        return self._wait(fd)
+        return self._wait(fd, owner)
 
-    async def _wait(self, fd: int) -> None:
+    async def _wait(self, fd: int, owner: object) -> None:
         waiting = self._waiting
-        if fd in waiting:
+        if self._owners.get(fd) is not owner:
+            self._wake(fd)  # it waits for a socket that is no more
+            try:
+                self._epoll.register(fd, select.EPOLLIN | select.EPOLLET)
+            except FileExistsError:  # the socket is the same, in another stream
+                self._epoll.modify(fd, select.EPOLLIN | select.EPOLLET)
+            self._owners[fd] = owner
+        elif fd in waiting:
             raise trio.BusyResourceError("another task is receiving on this stream")
-        if fd not in self._registered:
-            self._epoll.register(fd, select.EPOLLIN | select.EPOLLET)
-            self._registered.add(fd)
-        waiting[fd] = trio.lowlevel.current_task()
+        task = waiting[fd] = trio.lowlevel.current_task()
 
         def abort(_: object) -> trio.lowlevel.Abort:
-            del waiting[fd]
+            if waiting.get(fd) is task:
+                del waiting[fd]
             return trio.lowlevel.Abort.SUCCEEDED
 
         await trio.lowlevel.wait_task_rescheduled(abort)
 
-    def closing(self, fd: int) -> None:
-        """*fd* is about to be closed: a task that waits for it finds that out."""
-        if fd in self._registered:
-            self._registered.discard(fd)
+    def closing(self, fd: int, owner: object) -> None:
+        """*fd* is about to be closed: a task that waits for it finds that out. Nothing if it is no more *owner*'s."""
+        if self._owners.get(fd) is owner:
+            del self._owners[fd]
             if not self._ended:
-                self._epoll.unregister(fd)
-        self._wake(fd)
+                with suppress(OSError):  # it was closed behind the back of its stream
+                    self._epoll.unregister(fd)
+            self._wake(fd)
 
     async def run(self) -> NoReturn:
         """Wake those that have something to read, until cancelled; then all: what still waits then, waits at trio's."""

@@ -24,16 +24,15 @@ from ..core.reaper import IdleReaper
 from ..core.ticks import check_timeout
 from ..driver.collecting import taming
 from ..driver.driver import Driver
+from ..driver.operations import log_drain
 from ..driver.options import Options, spelled_out
 from ..driver.pacing import PROBE_GRACE
 from ..driver.watched import Probe, Reapable, check_handler, check_watch
 from ..metrics import LoopStatistics
 from .connection import Connection, socket_of
 from .handoff import HandoffLot
-from .loop import let_the_loop_read
-from .parked import Resting
-from .parking import ParkingLot
-from .streams import WatchedStream
+from .parking import ParkingLot, Resting
+from .waking import let_the_loop_read
 
 log: logging.Logger = logging.getLogger("reaper")
 
@@ -169,8 +168,8 @@ class TrioReaper:
     ) -> Connection:
         """Watch a connection for the length of a `with` block.
 
-        A drain takes the connection for busy until it is told otherwise, by `in_use` around what must not be cut, by
-        `receiving`, or by a `WatchedStream`.
+        Receive by the `stream` of the result: then every receive touches, and a drain knows whose turn it is. Otherwise
+        it takes the connection for busy from its first touch on, unless `in_use` says what must not be cut.
 
         Args:
             stream: Its stream or socket, or None. If there is a socket in it, the kernel is asked for unread bytes
@@ -196,7 +195,7 @@ class TrioReaper:
         socket = socket_of(stream)
         driver = self.driver
         connection: Connection = driver.watch(
-            lambda uid: Connection(driver, uid, socket),
+            lambda uid: Connection(driver, uid, stream, socket),
             socket,
             idle,
             reason=reason,
@@ -224,7 +223,7 @@ class TrioReaper:
 
         async def handle(stream: trio.abc.Stream) -> None:
             with self.watch(stream, idle, probe=probe, grace=grace) as connection:
-                await handler(WatchedStream(stream, connection))
+                await handler(connection.stream)
 
         return handle
 
@@ -337,6 +336,7 @@ class TrioReaper:
             for left in self.driver.drain_slices():
                 share = window / (left + 1) if share < 0 else share
                 await trio.sleep(share)
+            log_drain(self.driver.connections.values(), sum(len(lot) - lot.parked for lot in self._lots))
             while self.driver.connections:
                 await self._drainers.park()
 

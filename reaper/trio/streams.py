@@ -1,4 +1,4 @@
-"""Streams that note what the peer does: one on a bare descriptor, and one around any other stream.
+"""Streams on a bare descriptor that note what the peer does.
 
 The rule of this module: *only bytes that came are activity*. Sending is none, for a peer that is gone would be kept
 alive by what is sent to it; and neither is an end of file.
@@ -15,15 +15,8 @@ from typing import Any
 import trio
 
 from ..driver.sockets import borrowed
-from .connection import Connection
+from .connection import END_PAUSE, ENDS, Connection
 from .readiness import Readiness
-
-ENDS = 2
-"""Ends of file in a row that a receive returns at once. What asks on and on, because it takes them for a pause, would
-have the loop for itself until it is reaped; it waits `END_PAUSE` for each further one."""
-
-END_PAUSE = 0.1
-"""Seconds."""
 
 RECEIVE_BYTES = 65536
 """Most bytes of one receive, unless fewer are asked for."""
@@ -199,63 +192,6 @@ class SocketStream(trio.abc.HalfCloseableStream):
         raise NotImplementedError
 
 
-class WatchedStream(trio.abc.HalfCloseableStream):
-    """A stream that touches its connection whenever bytes are received. Everything else goes to the stream within.
-
-    Sending does not touch: a peer that is gone would be kept alive by what is sent to it. A handler that sends for
-    longer than the timeout without hearing anything wraps that in `with stream.connection.in_use():`.
-
-    Attributes:
-        connection: The `Connection`.
-        inner: The stream within.
-    """
-
-    def __init__(self, inner: trio.abc.Stream, connection: Connection) -> None:
-        self.inner = inner
-        self.connection = connection
-        self._ends = 0
-        connection.handled()
-
-    async def receive_some(self, max_bytes: int | None = None) -> bytes | bytearray:
-        connection = self.connection
-        connection.receiving = True
-        if connection.awaited:
-            connection.went_idle()
-        try:
-            data = await self.inner.receive_some(max_bytes)
-        except trio.BrokenResourceError:
-            connection.hung_up = True
-            raise
-        finally:
-            connection.receiving = False
-        if data:
-            connection.touch()
-        else:
-            connection.hung_up = True
-            self._ends += 1
-            if self._ends > ENDS:
-                await trio.sleep(END_PAUSE)
-        return data
-
-    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
-        await self.inner.send_all(data)
-
-    async def wait_send_all_might_not_block(self) -> None:
-        await self.inner.wait_send_all_might_not_block()
-
-    async def send_eof(self) -> None:
-        await self.inner.send_eof()  # type: ignore[attr-defined]
-
-    async def aclose(self) -> None:
-        await self.inner.aclose()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.inner, name)
-
-    def __repr__(self) -> str:
-        return f"<WatchedStream {self.connection!r} around {self.inner!r}>"
-
-
 class WatchedSocket(SocketStream):
     """A connected TCP socket that touches its connection whenever bytes are received: what `serve_tcp` hands out.
 
@@ -269,12 +205,13 @@ class WatchedSocket(SocketStream):
         connection: The `Connection`.
     """
 
-    __slots__ = ("_connected", "_readiness", "_socket", "connection")
+    __slots__ = ("_connected", "_number", "_readiness", "_socket", "connection")
 
     def __init__(self, connected: socket.socket, connection: Connection, readiness: Readiness | None = None) -> None:
         super().__init__()
         self._readiness = readiness
         self._connected = connected
+        self._number = connected.fileno()  # kept, for a handler may close the socket itself
         self._socket: trio.socket.SocketType | None = None
         self.connection: Connection = connection
         connection.handled()
@@ -307,17 +244,16 @@ class WatchedSocket(SocketStream):
             if readiness is None:
                 await trio.lowlevel.wait_readable(self._open())
             else:
-                await readiness.wait(self._open())
+                await readiness.wait(self._open(), self)
         finally:
             connection.receiving = False
 
     def close(self) -> None:
         """Close at once; any number of times."""
-        fd = self._connected.fileno()
-        if fd >= 0:
+        if self._readiness is not None:
+            self._readiness.closing(self._number, self)
+        if self._connected.fileno() >= 0:
             trio.lowlevel.notify_closing(self._connected)
-            if self._readiness is not None:
-                self._readiness.closing(fd)
             self._connected.close()
 
     def setsockopt(self, *arguments: Any) -> None:

@@ -8,13 +8,8 @@ CPython has OpenSSL release its read and write buffers (SSL_MODE_RELEASE_BUFFERS
 from __future__ import annotations
 
 import ssl
-from collections.abc import Awaitable
-from typing import Any
-
-import trio
 
 from ..driver.sockets import borrowed
-from .parked import ParkableStream, Parked
 
 EARLY_BYTES = 16384
 """What a step of the handshake reads at the most, should there be more than the handshake: one record."""
@@ -34,7 +29,8 @@ class TlsSession:
         established: Whether `shake_hands` has brought the handshake to its end.
         wants_other: Whether the last read waits for room to write, or the last write for bytes to read.
     Raises:
-        OSError: the connection broke before the handshake began. Its descriptor is closed.
+        OSError: the connection broke before the handshake began. Only then the descriptor is not left to its owner: it
+            is closed, and its number may be another's soon.
     """
 
     __slots__ = ("_early", "established", "socket", "wants_other")
@@ -42,8 +38,15 @@ class TlsSession:
     def __init__(self, fd: int, context: ssl.SSLContext) -> None:
         with borrowed(fd) as connected:
             connected.setblocking(False)
-            # It takes the descriptor over; `detach` gives it back.
-            self.socket: ssl.SSLSocket = context.wrap_socket(connected, server_side=True, do_handshake_on_connect=False)
+            try:
+                # It takes the descriptor over; `detach` gives it back.
+                self.socket: ssl.SSLSocket = context.wrap_socket(
+                    connected, server_side=True, do_handshake_on_connect=False
+                )
+            except BaseException as error:
+                connected.close()  # nothing, if it has been taken over
+                _close_what_was_begun(error)
+                raise
         self._early = b""  # what the last step of the handshake has read beyond it
         self.established: bool = False
         self.wants_other: bool = False
@@ -110,67 +113,14 @@ class TlsSession:
         self.socket.detach()
 
 
-class TlsStream(ParkableStream):
-    """A connection of a parking lot with TLS. Unlike its plain sibling it outlives each run of the handler.
+def _close_what_was_begun(error: BaseException) -> None:
+    """Close the socket that CPython could not finish: some versions do, others when the collector finds it.
 
-    The handshake happens in the first receive or send. A client that is slow at it costs no task: a receive parks in a
-    handshake, too. What OpenSSL has decrypted is used up before a receive parks.
-
-    Attributes are also those of its `ssl.SSLSocket`: `version()`, `selected_alpn_protocol()`, `getpeercert()`...
+    That would be after the number has become another connection's. Only the traceback of *error* knows it.
     """
-
-    __slots__ = ("_session",)
-
-    def __init__(self, parked: Parked, context: ssl.SSLContext) -> None:
-        super().__init__(parked)
-        self._session = TlsSession(parked.fd, context)
-
-    @property
-    def transport_stream(self) -> TlsStream:
-        """Itself: there is no stream below."""
-        return self
-
-    def begin(self) -> None:
-        """Bytes have come, and a handler is about to run."""
-        super().begin()
-        self.touch()
-
-    def read_now(self, most: int) -> bytes:
-        """As in `SocketStream`."""
-        self._open()  # OpenSSL would read from the number, whatever that stands for by now
-        return self._session.read(most)
-
-    def write_now(self, data: memoryview) -> int:
-        """As in `SocketStream`."""
-        self._open()
-        return self._session.write(data)
-
-    def until_readable(self) -> Awaitable[None]:
-        """Wait for bytes, or raise `Silent`."""
-        return super().until_writable() if self._session.wants_other else self._until_readable()
-
-    async def _until_readable(self) -> None:
-        await super().until_readable()
-        self.touch()  # part of a record is activity, too
-
-    def until_writable(self) -> Awaitable[None]:
-        """Wait for room, or for what the handshake needs."""
-        return trio.lowlevel.wait_readable(self.parked.fd) if self._session.wants_other else super().until_writable()
-
-    async def send_eof(self) -> None:
-        """Not to be had.
-
-        Raises:
-            RuntimeError: always. TLS has no half-closed connections.
-        """
-        raise RuntimeError("TLS has no half-closed connections; close it instead")
-
-    def detach(self) -> None:
-        """Leave the descriptor to the lot, which closes it."""
-        self._session.detach()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._session.socket, name)
-
-    def __repr__(self) -> str:
-        return f"<TlsStream {self.parked!r}>"
+    trace = error.__traceback__
+    while trace is not None:
+        begun = trace.tb_frame.f_locals.get("self")
+        if isinstance(begun, ssl.SSLSocket):
+            begun.close()
+        trace = trace.tb_next
