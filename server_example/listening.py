@@ -17,7 +17,8 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
 from reaper.driver import accept_burst
-from reaper.driver.sockets import user_of
+from reaper.driver.sockets import credentials, listen_as, names_of
+from reaper.errors import printable
 
 BACKLOG = 4096  # the kernel cuts it to net.core.somaxconn
 
@@ -41,7 +42,9 @@ class Listening:
 
     def __init__(self, sockets: Sequence[socket.socket], counter: socket.socket | None, *, inherited: bool) -> None:
         self.sockets = list(sockets)
-        self.host, self.port = sockets[0].getsockname()[:2]
+        address = sockets[0].getsockname()
+        # A service manager may have opened a Unix socket, which has a path and no port.
+        self.host, self.port = address[:2] if isinstance(address, tuple) else (printable(os.fsdecode(address)), 0)
         self.inherited = inherited
         self._counter = counter  # where successors ask for copies
 
@@ -71,7 +74,7 @@ class Listening:
             for each in sockets:
                 each.close()
             raise
-        return cls(sockets, _counter(*sockets[0].getsockname()[:2]), inherited=False)
+        return cls(sockets, listen_as(_family(*sockets[0].getsockname()[:2])), inherited=False)
 
     @classmethod
     def activated(cls, environ: Mapping[str, str] = os.environ) -> Listening | None:
@@ -98,7 +101,7 @@ class Listening:
             asking, _ = self._counter.accept()
             with asking:
                 asking.settimeout(1.0)
-                if user_of(asking) in (0, os.getuid()):
+                if credentials(asking).user in (0, os.getuid()):
                     copies = [self._counter, *self.sockets]
                     for start in range(0, len(copies), PER_MESSAGE):
                         batch = [each.fileno() for each in copies[start : start + PER_MESSAGE]]
@@ -129,7 +132,7 @@ def beside(address: str, *, share: bool = False) -> socket.socket:
     if int(port) and not share:
         _refuse_if_in_use(family, host, int(port))
     made = _bound(family, host, int(port))
-    made.listen(16)
+    made.listen(BACKLOG)
     return made
 
 
@@ -178,38 +181,26 @@ def _refuse_if_in_use(family: int, host: str, port: int) -> None:
         time.sleep(0.02)
 
 
-def _name(host: str, port: int) -> str:
-    return f"\0reaper-example/{host}:{port}"
-
-
-def _counter(host: str, port: int) -> socket.socket | None:
-    """Where a successor asks; None: another server that shares the port has that place."""
-    made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        made.bind(_name(host, port))
-    except OSError:
-        made.close()
-        return None
-    made.listen(8)
-    made.setblocking(False)
-    return made
+def _family(host: str, port: int) -> str:
+    return f"reaper-example/{host}:{port}/"
 
 
 def _ask_for_copies(host: str, port: int) -> Listening | None:
-    """The sockets of the server that listens there; None: it is none of ours, or another user's."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking:
-        asking.settimeout(5.0)
-        try:
-            address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][4]
-            asking.connect(_name(str(address[0]), port))
-            if user_of(asking) != os.getuid():  # any process may take a name of this kind
-                return None
-            copies: list[socket.socket] = []
-            while True:
-                message, descriptors, _, _ = socket.recv_fds(asking, 4, PER_MESSAGE)
-                if not message:
-                    break
-                copies += [socket.socket(fileno=descriptor) for descriptor in descriptors]
-        except OSError:
-            return None
-    return Listening(copies[1:], copies[0], inherited=True) if len(copies) > 1 else None
+    """The sockets of the server of this user's that listens there; None: there is none."""
+    with suppress(OSError):
+        address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][4]
+        for name in names_of(_family(str(address[0]), port)):
+            with suppress(OSError), socket.socket(socket.AF_UNIX) as asking:
+                asking.settimeout(5.0)
+                asking.connect(f"\0{name}")
+                if credentials(asking).user != os.getuid():  # any process may take a name of this kind
+                    continue
+                copies: list[socket.socket] = []
+                while True:
+                    message, descriptors, _, _ = socket.recv_fds(asking, 4, PER_MESSAGE)
+                    if not message:
+                        break
+                    copies += [socket.socket(fileno=descriptor) for descriptor in descriptors]
+                if len(copies) > 1:
+                    return Listening(copies[1:], copies[0], inherited=True)
+    return None

@@ -11,12 +11,16 @@ import socket
 import subprocess
 import sys
 import time
+from contextlib import suppress
 
 import pytest
 from server_process import PATIENCE, wait_until
 from test_uvicorn import connect, get, serving, until
 
 from reaper.asyncio import open_reaper, serve_status
+from reaper.driver.sockets import listen_as, names_of
+from reaper.servers import workers
+from reaper.servers.workers import Workers, _connected
 from reaper.status import SCHEMA
 from reaper.top.picture import picture_of
 
@@ -106,7 +110,7 @@ async def asked(listening):
     for descriptors in ((listening.fileno(),), ()):
         child = await asyncio.create_subprocess_exec(sys.executable, "-c", {ASKING!r}, pass_fds=descriptors)
         await child.wait()
-    assert siblings.others() == []
+    assert not siblings.others()
 others = [socket.socket() for _ in range(10)]  # older, and no servers
 with socket.create_server(("127.0.0.1", 0)) as listening:
     asyncio.run(asked(listening))
@@ -118,6 +122,41 @@ for other in others:
 def test_workers_find_each_other_by_the_socket_they_have_inherited() -> None:
     done = subprocess.run([sys.executable, "-c", ASKED], capture_output=True, text=True, timeout=PATIENCE)
     assert (done.stdout, done.stderr) == ("True\nFalse\n", "")
+
+
+def test_workers_ask_none_but_their_own_and_all_of_them_when_many_ask_at_once(monkeypatch) -> None:
+    """A process of another pid has taken names of both kinds; a hundred scrapes come in one instant."""
+
+    async def page() -> tuple[str, bytes]:
+        return "text/plain", b"hello"
+
+    async def program(listening: socket.socket) -> None:
+        monkeypatch.setattr(workers, "inherited", lambda: 4711)
+        asked = Workers({"/metrics": page})
+        me = os.getpid()
+        family = f"reaper-status/{os.getuid()}/4711/"
+        with listen_as(f"{family}{me + 1}/"):
+            assert list(asked.others()) == [me + 1]
+            assert await asked.ask("/metrics") == {}
+        (name,) = names_of(family)
+        assert await asyncio.gather(*(asked._ask(me, name, "/metrics") for _ in range(100))) == [b"hello"] * 100
+        monkeypatch.setattr(socket, "SOMAXCONN", 4)
+        with listen_as("reaper-test/") as full:
+            asking = [asyncio.create_task(_connected(full.getsockname()[1:].decode())) for _ in range(20)]
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            assert sum(one.done() for one in asking) < 20
+            for one in asking:
+                while True:
+                    with suppress(BlockingIOError):
+                        full.accept()[0].close()
+                    if one.done():
+                        break
+                    await asyncio.sleep(0.01)
+                one.result().close()
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        asyncio.run(program(listening))
 
 
 def test_an_asyncio_program_serves_its_status_and_its_metrics_in_one_line() -> None:

@@ -8,13 +8,15 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import secrets
 import select
 import socket
 import struct
 import sys
 import termios
 from collections.abc import Iterable, Iterator
-from typing import Protocol
+from pathlib import Path
+from typing import NamedTuple, Protocol
 
 from ..errors import printable
 
@@ -118,10 +120,45 @@ def borrowed(descriptor: int) -> Iterator[socket.socket]:
         connected.detach()
 
 
-def user_of(connected: socket.socket) -> int:
-    """The user of the process at the other end of the Unix socket *connected*, as the kernel has it. Linux only."""
-    _, user, _ = struct.unpack("3i", connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
-    return int(user)
+class Credentials(NamedTuple):
+    """Of a process, as the kernel has them."""
+
+    pid: int
+    user: int
+
+
+def credentials(connected: socket.socket) -> Credentials:
+    """Of the process at the other end of the Unix socket *connected*: who listened, or who connected. Linux only."""
+    pid, user, _ = struct.unpack("3i", connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    return Credentials(pid, user)
+
+
+def listen_as(family: str) -> socket.socket:
+    """A non-blocking Unix socket that listens under an abstract name, *family* and what nobody can guess. Linux only.
+
+    A name that can be guessed any local user could take first. Whoever looks for it finds it by `names_of`, perhaps
+    among others that begin alike, and asks the kernel whose it is (`credentials`).
+    """
+    made = socket.socket(socket.AF_UNIX)
+    try:
+        made.bind(f"\0{family}{secrets.token_hex(8)}")
+        made.listen(socket.SOMAXCONN)
+        made.setblocking(False)
+    except OSError:
+        made.close()
+        raise
+    return made
+
+
+def names_of(family: str) -> list[str]:
+    """The abstract names that begin with *family* and are listened on now, by whomever; without the leading NUL."""
+    found = set()
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/net/unix").read_text(errors="replace").splitlines():
+            *_, name = line.split(None, 7)
+            if name.startswith(f"@{family}"):
+                found.add(name[1:])
+    return sorted(found)
 
 
 def reset_on_close(connected: socket.socket) -> None:

@@ -15,14 +15,16 @@ import sys
 import weakref
 from collections.abc import Mapping
 from contextlib import suppress
-from pathlib import Path
 
 from ..asyncio.status import answer
-from ..driver.sockets import borrowed, user_of
+from ..driver.sockets import borrowed, credentials, listen_as, names_of
 from ..status import Page
 
 WAIT = 1.5
 """Seconds that one worker waits for another: a stalled one is left out."""
+
+RETRY = 0.02
+"""Seconds until a worker with a full backlog is asked again."""
 
 LARGEST = 16 << 20
 """Bytes of an answer, at most."""
@@ -42,62 +44,72 @@ class Workers:
         inode = inherited() if sys.platform.startswith("linux") else 0
         if not inode:
             return
-        listening = socket.socket(socket.AF_UNIX)
-        weakref.finalize(self, listening.close)
         with suppress(OSError):
-            listening.bind(f"\0reaper-status/{os.getuid()}/{inode}/{os.getpid()}")
-            listening.listen(8)
-            listening.setblocking(False)
+            family = f"reaper-status/{os.getuid()}/{inode}/"
+            listening = listen_as(f"{family}{os.getpid()}/")
+            weakref.finalize(self, listening.close)
             self._loop = asyncio.get_running_loop()
             self._loop.add_reader(listening.fileno(), self._accept, listening)
-            self._family = f"reaper-status/{os.getuid()}/{inode}/"
+            self._family = family
 
     def _accept(self, listening: socket.socket) -> None:
         with suppress(OSError):
             asking, _ = listening.accept()
-            if user_of(asking) in (0, os.getuid()):
+            if credentials(asking).user in (0, os.getuid()):
                 task = self._loop.create_task(_answered(self._pages, asking))
                 self._tasks.add(task)
                 task.add_done_callback(self._tasks.discard)
             else:
                 asking.close()
 
-    def others(self) -> list[int]:
-        """The process ids of the other workers that have had a connection yet."""
-        if not self._family:
-            return []
-        with suppress(OSError):
-            names = Path("/proc/net/unix").read_text(errors="replace").splitlines()
-            found = {name.rpartition("/")[2] for name in names if f"@{self._family}" in name}
-            return sorted(int(pid) for pid in found if pid.isdecimal() and int(pid) != os.getpid())
-        return []
+    def others(self) -> dict[int, list[str]]:
+        """The names of the other workers that have had a connection yet, by process id; also such as another took."""
+        found: dict[int, list[str]] = {}
+        for name in names_of(self._family) if self._family else ():
+            pid = name.removeprefix(self._family).partition("/")[0]
+            if pid.isdecimal() and int(pid) != os.getpid():
+                found.setdefault(int(pid), []).append(name)
+        return found
 
     async def ask(self, path: str) -> dict[int, bytes]:
         """What each of the others answers for *path*, by process id; empty: it did not, in time."""
-        pids = self.others()
-        return dict(zip(pids, await asyncio.gather(*(self._ask(pid, path) for pid in pids)), strict=True))
+        asked = [(pid, self._ask(pid, name, path)) for pid, names in self.others().items() for name in names]
+        found = await asyncio.gather(*(asking for _, asking in asked))
+        return {pid: body for (pid, _), body in zip(asked, found, strict=True) if body is not None}
 
-    async def _ask(self, pid: int, path: str) -> bytes:
+    async def _ask(self, pid: int, name: str, path: str) -> bytes | None:
+        """What the worker *pid* answers; None: the name is not that worker's."""
         with suppress(OSError, TimeoutError):
             async with asyncio.timeout(WAIT):
-                asked = socket.socket(socket.AF_UNIX)
-                asked.setblocking(False)
+                reader, writer = await asyncio.open_unix_connection(sock=await _connected(name))
                 try:
-                    # By hand: uvloop's own connect takes no abstract names.
-                    await self._loop.sock_connect(asked, f"\0{self._family}{pid}")
-                except BaseException:
-                    asked.close()
-                    raise
-                reader, writer = await asyncio.open_unix_connection(sock=asked)
-                try:
-                    if user_of(writer.get_extra_info("socket")) != os.getuid():
-                        return b""  # any process may take a name of this kind
+                    if credentials(writer.get_extra_info("socket")) != (pid, os.getuid()):
+                        return None  # any process may take a name of this kind
                     writer.write(f"GET {path} HTTP/1.1\r\n\r\n".encode())
                     head, _, body = (await reader.read(-1))[:LARGEST].partition(b"\r\n\r\n")
                     return body if b" 200 " in head[:20] else b""
                 finally:
                     writer.close()
         return b""
+
+
+async def _connected(name: str) -> socket.socket:
+    """A connection to the abstract *name*, by hand: uvloop's own connect takes no such names.
+
+    Nor does asyncio's know that EAGAIN says of a Unix socket that its backlog is full, and nothing is under way.
+    """
+    while True:
+        asking = socket.socket(socket.AF_UNIX)
+        try:
+            asking.setblocking(False)
+            asking.connect(f"\0{name}")
+            return asking
+        except BlockingIOError:
+            asking.close()
+        except BaseException:
+            asking.close()
+            raise
+        await asyncio.sleep(RETRY)
 
 
 async def _answered(pages: Mapping[str, Page], asking: socket.socket) -> None:
