@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import json
 import sys
 from pathlib import Path
 from time import perf_counter, process_time
 from typing import Any
 
 from .judge.thresholds import parse_threshold
-from .plan.plan import DEFAULT_MIX, Law, make_plan
+from .plan.plan import DEFAULT_MIX, Law, Plan, least_duration, make_plan
 from .plan.scenario import from_mix, load_scenario
 from .units import BadArgument, parse_count, parse_positive_duration, seconds, size
 
@@ -47,6 +48,19 @@ def add_simulate(commands: Any, reading: Any) -> None:
     command.add_argument(
         "--threshold", type=reading(parse_threshold), action="append", default=[], metavar="'NAME<VALUE'"
     )
+    command.add_argument(
+        "--journal", type=Path, metavar="DIR",
+        help="write journals instead: of a server that keeps the law (DIR/server) and of its clients (DIR/client)",
+    )  # fmt: skip
+    command.add_argument("--events", type=reading(parse_count), metavar="N", help="rows of the server's, about; with "
+                         "--journal, instead of --connections")  # fmt: skip
+    command.add_argument("--mode", choices=("full", "gaps"), default="full", help="of the journals; default full")
+    command.add_argument("--writers", type=reading(parse_count), default=1, metavar="N", help="server processes, with "
+                         "--journal; default 1")  # fmt: skip
+    command.add_argument("--side", choices=("both", "server"), default="both", help="of the journals; default both")
+    command.add_argument(
+        "--faults", type=Path, metavar="FILE", help="TOML: what the server did wrong, and how often; with --journal"
+    )
     command.add_argument("--report", type=Path, metavar="FILE", help="write the JSON report here")
     command.add_argument("--png", type=Path, metavar="FILE", help="draw the lateness histogram here")
     command.add_argument("--html", type=Path, metavar="FILE", help="write a self-contained page here")
@@ -63,6 +77,10 @@ def run_simulate(options: argparse.Namespace) -> int:
     from .simulate import Faults, simulate_core
 
     check_files(options)
+    if options.journal:
+        return run_journals(options)
+    if options.faults or options.events:
+        raise BadArgument("--faults and --events: give --journal DIR as well")
     law = Law(options.timeout, options.tick)
     scenario = load_scenario(options.scenario) if options.scenario else from_mix(options.mix)
     rate = options.connect_rate or max(options.connections / RAMP, 1.0)
@@ -110,6 +128,49 @@ def run_simulate(options: argparse.Namespace) -> int:
             f"{actions:,} actions, {actions / wall:,.0f} a second, {size((after - before) / plan.connections)} each"
         )
     return deliver(report, options)
+
+
+def run_journals(options: argparse.Namespace) -> int:
+    """`loadgen simulate --journal`."""
+    try:
+        from .journals import Planted, connections_for, load_planted, write_journals
+    except ImportError as error:
+        raise BadArgument(f"--journal needs numpy and pyarrow ({error}): pip install 'idle-reaper[pipeline]'") from None
+    law = Law(options.timeout, options.tick)
+    scenario = load_scenario(options.scenario) if options.scenario else from_mix(options.mix)
+    longest = max(client.behaviour(law.timeout, 0.0).timeout for client in scenario.clients)
+    duration = max(options.duration, least_duration(longest, law.tick))
+
+    def make(connections: int) -> Plan:
+        rate = options.connect_rate or connections / options.duration
+        return make_plan(scenario, connections, law, duration, options.seed, rate)
+
+    planted = load_planted(options.faults) if options.faults else Planted()
+    count = connections_for(make, options.events, options.duration) if options.events else options.connections
+    started = perf_counter()
+    silent = options.quiet or not sys.stderr.isatty()
+    summary = write_journals(
+        make(count), options.journal / "server", options.journal / "client" if options.side == "both" else None,
+        span=options.duration, mode=options.mode, writers=options.writers, planted=planted, stalls=options.stalls,
+        progress=_ignore if silent else _count,
+    )  # fmt: skip
+    if options.json:
+        print(json.dumps(summary, indent=1))
+    else:
+        print(
+            f"{summary['events']:,} rows of {summary['connections']:,} connections on the server's side, "
+            f"{summary['client_events']:,} on the clients', in {summary['files']} files, {size(summary['bytes'])}, "
+            f"{seconds(perf_counter() - started)}: {options.journal}"
+        )
+    return 0
+
+
+def _ignore(rows: int) -> None:
+    pass
+
+
+def _count(rows: int) -> None:
+    print(f"\r{rows:>15,} rows", end="\r", file=sys.stderr, flush=True)
 
 
 def _show(now: float, present: int) -> None:

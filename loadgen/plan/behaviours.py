@@ -134,6 +134,8 @@ class Behaviour:
     reconnect: float | None = None
     deadline: bool = False
     """Whether the timeout runs from the first step and no later byte extends it."""
+    listener: str = "echo"
+    """The server's port or service that it connects to, as simulated journals call it."""
 
     @property
     def judged(self) -> bool:

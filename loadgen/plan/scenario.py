@@ -43,7 +43,7 @@ SLOWEST_RATE, MOST_WAVES = 0.001, 1_000_000
 TAILS = (0.1, 1000.0)
 SHOWN = 40
 """Characters of a value that a complaint repeats."""
-_OWN = {"name", "weight", "timeout", "horizon", "reconnect", "deadline"}
+_OWN = {"name", "weight", "timeout", "horizon", "reconnect", "deadline", "listener"}
 
 
 @dataclass(frozen=True)
@@ -92,12 +92,14 @@ class ClientSpec:
         if "deadline" in options and not isinstance(options["deadline"], bool):
             raise BadArgument(f"{self.name}.deadline = {_shown(options['deadline'])}: write true or false")
         values: dict[str, Any] = {"deadline": options.pop("deadline")} if "deadline" in options else {}
+        if "listener" in options:
+            values["listener"] = _text(f"{self.name}.listener", options.pop("listener"))
         if "reconnect" in options:
             values["reconnect"] = _quantity(f"{self.name}.reconnect", options.pop("reconnect"), own)
         unknown = sorted(set(options) - set(known))
         if unknown:
             name = unknown[0] if unknown[0].isidentifier() else _shown(unknown[0])
-            accepted = ", ".join(["weight", "timeout", "reconnect", "deadline", *known])
+            accepted = ", ".join(["weight", "timeout", "reconnect", "deadline", "listener", *known])
             raise BadArgument(f"{self.name}.{name}: a {self.kind} client has no such parameter: it has {accepted}")
         for key, spec in known.items():
             if "default" in spec.metadata:
