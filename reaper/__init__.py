@@ -7,12 +7,19 @@ Importing this package imports nothing but the standard library. `reaper.trio` i
 
 from __future__ import annotations
 
-from .core.lease import Expiry, Explanation, Lease, Statistics
-from .core.purgatory import DelayedOperation, Purgatory
-from .core.reaper import IdleReaper
-from .core.ring import IdleRing
-from .core.timer import Timer
-from .core.wheel import Level, TimingWheel
+from .core import (
+    DelayedOperation,
+    Expiry,
+    Explanation,
+    IdleReaper,
+    IdleRing,
+    Lease,
+    Level,
+    Purgatory,
+    Statistics,
+    Timer,
+    TimingWheel,
+)
 from .errors import (
     ClockWentBackwards,
     ConfigError,

@@ -16,7 +16,7 @@ from reaper import (
     InvariantViolated,
     UnknownUid,
 )
-from reaper.core.law import MOVES_PER_CALL
+from reaper.core.reaper import MOVES_PER_CALL
 from reaper.core.slots import CHUNK
 
 

@@ -103,9 +103,22 @@ def test_expiry_completes_then_expires_each_once_in_deadline_order(bench: Bench)
     assert bench.purgatory.advance(9) == [early, same, late]
     assert bench.log == [(call, name) for name in ("early", "same", "late") for call in ("complete", "expire")]
     assert bench.counts() == (0, 0, 0)
-    assert all(op.completed and not op.force_complete() for op in (late, early, same))
+    assert all(op.completed and op.expired and not op.force_complete() for op in (late, early, same))
     assert bench.purgatory.check_and_complete("k") == 0
     assert bench.purgatory.next_expiry() is None
+
+
+def test_an_operation_knows_in_its_hooks_whether_its_deadline_ended_it(bench: Bench) -> None:
+    known: list[bool] = []
+    on_time, late, cancelled = bench.watch("on time", 5, "k"), bench.watch("late", 5), bench.watch("cancelled", 5, "c")
+    for op in (on_time, late):
+        op.hooks["complete"] = lambda op=op: known.append(op.expired)
+    on_time.ready = True
+    assert bench.purgatory.check_and_complete("k") == 1
+    bench.purgatory.cancel_for_key("c")
+    bench.purgatory.advance(5)
+    assert known == [False, True]
+    assert [(op.completed, op.expired) for op in (on_time, late, cancelled)] == [(1, 0), (1, 1), (0, 0)]
 
 
 def test_a_deadline_in_the_past_expires_at_the_next_advance(bench: Bench) -> None:

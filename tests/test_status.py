@@ -18,8 +18,8 @@ from server_process import PATIENCE, ROOT, server, wait_until
 import reaper.asyncio
 import reaper.status
 import reaper.trio
+from reaper.core.introspect import STEP, count, places, upcoming
 from reaper.core.reaper import IdleReaper
-from reaper.core.status import STEP, count, places, upcoming
 from reaper.policy.pressure import Limits, Pressure, Reading
 from reaper.status import IDLE_BOUNDS, SCHEMA, answer, complete, document
 from reaper.status import PATIENCE as REQUEST_PATIENCE
@@ -117,7 +117,7 @@ def test_what_is_due_next_is_found_behind_many_that_have_spoken_and_no_step_is_l
 
 
 def test_what_ends_while_it_is_still_looked_for_what_is_due_next_is_not_named(monkeypatch):
-    monkeypatch.setattr("reaper.core.status.STEP", 1)
+    monkeypatch.setattr("reaper.core.introspect.STEP", 1)
     core = IdleReaper(tick=1.0)
     leases = [core.register(n, 5.0 + n, 0.0) for n in range(5)]
     core.close_epoch(1.0)
@@ -127,7 +127,7 @@ def test_what_ends_while_it_is_still_looked_for_what_is_due_next_is_not_named(mo
     leases[0].release()
     leases[1].suspend()
     assert [lease.uid for _, lease in finished(steps)[0]] == [2, 3, 4]
-    monkeypatch.setattr("reaper.core.status.LOOKS", 2)
+    monkeypatch.setattr("reaper.core.introspect.LOOKS", 2)
     assert [lease.uid for _, lease in finished(upcoming(core, 9, label))[0]] == [2, 3]
 
 

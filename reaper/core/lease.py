@@ -9,14 +9,18 @@ to the slot, the way to the core belongs to the class (one lease class per core,
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import wraps
 from types import FunctionType
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
+from ..errors import HookErrors
 from .slots import Slot
 from .timer import Timer
+
+if TYPE_CHECKING:
+    from .reaper import IdleReaper
 
 Key = tuple[float | None, str]
 """What the leases of one slot have in common besides their epoch: (timeout in seconds, None for none; reason)."""
@@ -65,17 +69,6 @@ class IdleSlot(Slot):
         return OPEN if timeout is None else self.epoch.closed + timeout
 
 
-class Core(Protocol):
-    """What a lease asks of its core."""
-
-    _never: Epoch
-
-    def _suspend(self, lease: Any) -> bool: ...
-    def _resume(self, lease: Any, now: float) -> bool: ...
-    def _retime(self, lease: Any, timeout: float | None, now: float, reason: str | None) -> bool: ...
-    def _release(self, lease: Any) -> bool: ...
-
-
 class Lease:
     """The reaper's handle on one connection. Made by `IdleReaper.register`, never directly.
 
@@ -89,7 +82,7 @@ class Lease:
     _epoch: Epoch
     _chunk: Any  # Chunk | None
     _pos: int
-    _core: ClassVar[Core]
+    _core: ClassVar[IdleReaper]
 
     def touch(self) -> None:
         """Note activity now. One store: no clock is read, nothing moves. Cost: about an empty method call."""
@@ -183,6 +176,41 @@ class Expiry(NamedTuple):
 
 
 Hook = Callable[[Expiry], object]
+ErrorHook = Callable[[Exception, Expiry], object]
+
+
+def call_hooks(hooks: Sequence[Hook | None], expired: list[Expiry], on_error: ErrorHook | None) -> None:
+    """Call the hook of each of *expired*, whatever the others do. The books are closed: a hook may call anything.
+
+    Args:
+        hooks: One for each of *expired*, None where there is none.
+        on_error: Called with (error, expiry) when a hook raises. None: see Raises.
+    Raises:
+        HookErrors: hooks raised and there is no *on_error*, or it raised too. All have run; `.expired` has the list.
+        BaseException: the first one that is no Exception, with the list as its attribute `expired`. All have run.
+    """
+    errors: list[Exception] = []
+    fatal: BaseException | None = None
+    for hook, expiry in zip(hooks, expired, strict=True):
+        if hook is None:
+            continue
+        try:
+            try:
+                hook(expiry)
+            except Exception as error:
+                if on_error is None:
+                    raise
+                on_error(error, expiry)
+        except Exception as error:
+            errors.append(error)
+        except BaseException as error:
+            fatal = fatal or error
+    group = HookErrors("hooks raised while reaping", errors, expired) if errors else None
+    if fatal is not None:
+        fatal.expired = expired  # type: ignore[attr-defined]
+        raise fatal from group
+    if group is not None:
+        raise group
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,13 +35,13 @@ class DelayedOperation:
         InvalidArgument: *deadline* is not an int.
     """
 
-    __slots__ = ("_cancelled", "_completed", "_deadline", "_purgatory", "_timer", "_watches")
+    __slots__ = ("_cancelled", "_completed", "_deadline", "_expired", "_purgatory", "_timer", "_watches")
 
     def __init__(self, *, deadline: int) -> None:
         if type(deadline) is not int:
             raise InvalidArgument(f"deadline must be an int in the timer queue's unit, got {shown(deadline)}")
         self._deadline = deadline
-        self._completed = self._cancelled = False
+        self._completed = self._cancelled = self._expired = False
         self._purgatory: Purgatory | None = None  # while it waits
         self._timer: TimerEntry[DelayedOperation] | None = None
         self._watches: tuple[_Watch, ...] = ()
@@ -55,6 +55,11 @@ class DelayedOperation:
     def completed(self) -> bool:
         """True once `force_complete` has been the one to end it, or it has expired."""
         return self._completed
+
+    @property
+    def expired(self) -> bool:
+        """True once its deadline has been what ended it: while `on_complete` runs already. Then it is completed too."""
+        return self._expired
 
     @property
     def cancelled(self) -> bool:
@@ -244,6 +249,7 @@ class Purgatory:
             operation: DelayedOperation = self._expiring.popleft().item
             if operation._completed or operation._cancelled:
                 continue
+            operation._expired = True
             expired.append(operation)
             for hook in (operation.force_complete, operation.on_expiration):
                 try:

@@ -1,30 +1,150 @@
-"""IdleReaper: the law (law.py) for any uids and any number of timeouts, with a handle to touch by.
+"""IdleReaper: who is due, and when. *Never early; at most one tick late, plus the loop's own stall; exactly once.*
 
-One rule: *whole slots wait, not connections*. A slot holds the leases of one (epoch, timeout, reason), so one instant
-is due for all of them. Slots due within the ring's span lie in a heap by due instant; later ones in a hierarchical
-timing wheel, from which they drop into the ring. When a slot is due, the leases whose epoch is still the slot's have
-been silent. Those whose epoch has moved on are moved to that epoch's slot: at most once per timeout, however often they
-were touched.
+THEORY OF OPERATION
+
+A timer per connection would have to be moved with every packet; a scan would look at every connection every tick. Here
+a packet costs one store, and a connection is looked at about once per timeout, however often it spoke. Four ideas:
+
+1. A touch notes the epoch, not the time.
+
+   Time is cut into epochs, one per tick (or `epochs_per_tick` of them). Exactly one is open. `lease.touch()` stores it:
+
+       lease._epoch = open_epoch
+
+   No clock is read and nothing moves. An epoch knows the instants at which it really began and ended;
+   `close_epoch(now)` ends the open one and opens the next.
+
+2. An epoch's real end is what counts from.
+
+   What was last touched in an epoch is due at `epoch.closed + timeout`: exactly, on no grid. A touch at t lies in an
+   epoch with t <= closed, so nothing is due before t + timeout, *whatever the loop did*: after a stall the epoch is
+   closed late, and all that was touched in it is due later. That is "never early". An epoch that is closed on time is
+   one tick long: that is "at most one tick late". While it is open nothing in it is due: `closed` is infinite.
+
+       touched here           closed              closed + timeout: due
+            |                   |                          |
+       |----x-------------------|--------------------------|-------->
+       opened                                              reaped at the first wake from here on
+
+3. Whole slots wait, not leases.
+
+   A slot holds the leases of one (epoch, timeout, reason), so one instant is due for all of them. It is made in the
+   open epoch when the first lease needs it; when the epoch is closed it is put where it waits for that instant:
+
+       the open epoch  --closed-->  ring: a heap of (due, slot)       due within `wheel_size` ticks
+                                    wheel: a hierarchical timing      due later; it comes down into the ring
+                                    wheel, in whole ticks             a whole span before it is due
+
+   The wheel counts ticks and rounds; the ring does not. Because a slot leaves the wheel long before it is due, the
+   wheel's coarser time never delays a close.
+
+4. A touched lease is moved when its slot comes due, not before.
+
+   A touch leaves the lease in its old slot; only `lease._epoch` has moved on. When the slot is due, `sweep` compares:
+
+       lease._epoch is slot.epoch        it has been silent since: take it
+       anything later                    it has spoken: move it to the slot of that epoch, which comes due later
+
+   So a lease moves at most once per timeout; a chunk whose leases all spoke last in one epoch moves as one.
+
+THE STEPS OF A WAKE
+
+    next_wakeup   the end of the open epoch, or the next due instant, whichever is first; None while nothing is armed
+    close_epoch   what is touched from here on lies in the next epoch
+    ...           an adapter lets its loop read here: bytes that came during a stall are still in the kernel
+    expire        take what is due (`_take_due`), put it to the final check (`spare`), end it and report it
+
+`advance` is close_epoch and expire at one instant, for callers that have no loop.
+
+WHERE A LEASE CAN LIE
+
+    registered ---> a slot of the open epoch --close--> heap or wheel --due--> taken --final check--> ended: reaped
+        |                   ^                               |                    |
+        |                   +---- moved: touched since -----+                    +--> spared: alive, see below
+        +--suspend()--> a slot of `_never`, the epoch that is never closed --resume()--> a slot of the open epoch
+    release(), from anywhere: ended
+
+A lease lies in exactly one slot while it is alive (`_chunk` is not None), and `_armed` counts those that can come due:
+all but the ones in `_never`. With nothing armed nothing wakes; the first lease armed then closes the epoch that was
+open all that time (`_wake_up`).
+
+The final check is foreign code: it may call anything. So the leases that it looks at are put into slots of their own
+(`_checked`) first. What is not found there afterwards was changed; what has another epoch was touched. Those it names:
+
+    named, or with the instant of their last activity     moved to the epoch of that instant; reaped all the same if
+                                                          that much silence is over even so
+    with None                                             a limit, which no activity moves: it stays due, and waits in
+                                                          `_postponed` until the open epoch is closed
+
+An activity before the open epoch (`since=`) has an epoch made up for it, which closes less than an epoch later: late is
+allowed and early is not.
+
+WHAT IS BOUNDED, AND WHAT MISBEHAVES
+
+`expire(limit=)` takes at most so many leases, and spends at most `MOVES_PER_CALL` steps on moving others, so that no
+call holds the loop for long; what is left stays due. Empty slots in the heap are dropped when they come up, which is
+soon; those in the wheel at once. Hooks are called when all books are closed: they may call anything, and what one
+raises stops no other. A uid whose `__hash__` changes cannot be found again: `_forget_strays` goes through all then.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from heapq import heappop, heappush
 from itertools import count
-from typing import Any
+from typing import Any, NamedTuple
 
-from ..errors import DuplicateUid, UnknownUid, shown
+from ..errors import DuplicateUid, InvalidArgument, UnknownUid, shown
 from .introspect import check, explain, oldest
-from .law import MOVES_PER_CALL, Due, ErrorHook, Law, Spare
-from .lease import OPEN, Changed, Epoch, Explanation, Hook, IdleSlot, Key, Lease, Statistics, bind
+from .lease import (
+    OPEN,
+    Changed,
+    Epoch,
+    ErrorHook,
+    Expiry,
+    Explanation,
+    Hook,
+    IdleSlot,
+    Key,
+    Lease,
+    Statistics,
+    bind,
+    call_hooks,
+)
 from .slots import remove
 from .sweep import sweep
-from .ticks import check_count, check_now, check_timeout, seconds_to_tick
+from .ticks import check_count, check_instant, check_limit, check_now, check_timeout, next_multiple, seconds_to_tick
 from .wheel import TimingWheel
 
+MOVES_PER_CALL = 4096
+"""Steps of work that one `expire` with a limit may take although it found nothing to reap. About 1 ms."""
 
-class IdleReaper(Law):
+Spare = Callable[[Sequence[Lease]], Collection[Lease] | Mapping[Lease, float | None]]
+"""The final check: of these leases, which are to live on? As a collection: those that have shown a sign of life, and
+count as touched now. As a mapping: each with the instant of its last activity, or None; see `IdleReaper.expire`."""
+
+
+class Due(NamedTuple):
+    """Leases that fell silent in one epoch, with one timeout and one reason."""
+
+    epoch: Epoch
+    key: Key
+    leases: list[Lease]
+
+
+@dataclass(slots=True)
+class Counts:
+    """As in `Statistics`. Together, for more than 30 attributes make an instance slow to read in CPython 3.11."""
+
+    expired: int = 0
+    moved: int = 0
+    averted: int = 0
+    released: int = 0
+    max_lateness: float = 0.0
+
+
+class IdleReaper:
     """Watches connections and names those that have been silent for their timeout.
 
     All times are float seconds on one monotonic clock of the caller's. Not thread-safe: one event loop, one core.
@@ -41,17 +161,35 @@ class IdleReaper(Law):
     def __init__(
         self, tick: float = 1.0, wheel_size: int = 64, *, epochs_per_tick: int = 1, on_error: ErrorHook | None = None
     ) -> None:
-        super().__init__(tick, epochs_per_tick, on_error)
+        self.tick: float = check_timeout("tick", tick)
+        self._epoch_length = self.tick / check_count("epochs_per_tick", epochs_per_tick, 1, 1_000_000)
+        if self._epoch_length == 0:
+            raise InvalidArgument(f"tick must be a duration that can be divided into epochs, got {shown(tick)}")
         self.wheel_size: int = check_count("wheel_size", wheel_size, 2)
+        self._on_error = on_error
         self._leases: dict[Any, Lease] = {}
+        self._hooks: dict[Lease, Hook] = {}
+        self._armed = 0  # leases that can come due
+        self._counts = Counts()
+
+        # Time.
+        self._latest = float("-inf")  # the latest instant that any call has named
+        self._judged = float("-inf")  # the latest instant that `expire` has judged by
+        self._origin = 0.0  # the first instant named
+        self._epochs = 0  # closed so far
+        self._open = Epoch(0.0, 0)
+        self._made_up: dict[float, Epoch] = {}  # by closing instant, since the open epoch was opened
+
+        # Where slots are. Those of the three kinds that never come due by themselves first.
         self._never = Epoch(OPEN, -1)  # the epoch that never closes: suspended leases lie in its slots
-        self._postponed = Epoch(OPEN, -1)  # so do, until the open epoch is closed, those that the final check spared
+        self._postponed = Epoch(OPEN, -1)  # so do, until the open epoch is closed, limits that the final check spared
         self._checked: set[IdleSlot] = set()  # slots of those that the final check is looking at
         self._slots: dict[IdleSlot, None] = {}  # every slot but those, in order of creation
         self._heap: list[tuple[float, int, IdleSlot]] = []  # (due, order of scheduling, slot)
         self._order = count()
         self._wheel: TimingWheel[IdleSlot] = TimingWheel(tick=1, wheel_size=wheel_size)  # counts ticks since _origin
-        self._origin = 0.0  # the first instant named
+
+        # What a touch reads: names in a namespace of this core's own, see `bind`.
         self._namespace: dict[str, Any] = {"open_epoch": self._open}
         self._lease_base = type("Lease", (Lease,), {"__slots__": (), "_core": self})
         self._lease_type = bind(self._lease_base, self._namespace)
@@ -113,12 +251,6 @@ class IdleReaper(Law):
         self._arm(lease, self._open if since is None else self._epoch_at(since), (timeout, reason))
         return lease
 
-    def _epoch_at(self, since: float | Lease) -> Epoch:
-        if isinstance(since, Lease):
-            return since._epoch
-        opened = self._open.opened
-        return self._open if since >= opened else self._make_up(since, opened)
-
     def report_silences(
         self, beyond: float, report: Callable[[Lease, float, float], object], changed: Changed | None = None
     ) -> None:
@@ -157,10 +289,9 @@ class IdleReaper(Law):
 
     def _touch_by_lease(self, uid: Hashable) -> bool:
         lease = self._leases.get(uid)
-        if lease is None:
-            return False
-        lease.touch()
-        return True
+        if lease is not None:
+            lease.touch()
+        return lease is not None
 
     def discard(self, uid: Hashable) -> bool:
         """`release()` the lease of *uid*; False if it is not registered. O(1)."""
@@ -242,11 +373,42 @@ class IdleReaper(Law):
                 self._drop(slot)  # nothing else would: it waits nowhere
         return slot.key
 
-    # ---- where slots wait ----------------------------------------------------------------------------------------
+    # ---- epochs --------------------------------------------------------------------------------------------------
 
-    def _settle(self, ended: Epoch) -> None:
-        now = ended.closed
-        self._namespace["open_epoch"] = self._open
+    @property
+    def epoch_length(self) -> float:
+        """Seconds that an epoch lasts when it is closed on time: tick / epochs_per_tick."""
+        return self._epoch_length
+
+    @property
+    def epoch_ends(self) -> float:
+        """The instant at which the open epoch should be closed. How late that happens is how late the loop is."""
+        return self._open.opened + self._epoch_length
+
+    def close_epoch(self, now: float, at_least: float = 0.0) -> bool:
+        """End the open epoch at *now* and open the next: what is touched from here on belongs to the next.
+
+        Args:
+            now: Seconds; must not be less than any instant named before.
+            at_least: Leave the epoch open if it has lasted less than this many seconds.
+        Returns:
+            Whether it was closed.
+        Raises:
+            InvalidArgument, ClockWentBackwards: State unchanged.
+        Cost: O(distinct (timeout, reason) in the epoch + slots that come within the ring's span).
+        """
+        now = check_now(now, self._latest)
+        self._latest = now
+        return now - self._open.opened >= at_least and self._close(now)
+
+    def _close(self, now: float) -> bool:
+        ended = self._open
+        ended.closed = now
+        self._epochs += 1
+        self._open = Epoch(now, self._epochs)
+        if self._made_up:
+            self._made_up.clear()
+        self._namespace["open_epoch"] = self._open  # from here on touches lie in it
         if self._edge is not None:
             self._namespace["edge"] = now - self._edge
         if self._epochs == 1:
@@ -262,6 +424,45 @@ class IdleReaper(Law):
                 for lease in slot.take():
                     self._slot_of(lease._epoch, slot.key).add(lease)
             self._postponed.slots.clear()
+        return True
+
+    def _wake_up(self, now: float) -> None:
+        """Something is armed at *now*: while nothing was, nothing kept the epochs going."""
+        self._latest = now
+        if not self._armed:
+            self._close(now)
+
+    def _check_since(self, since: float | Lease, now: float) -> float | Lease:
+        if isinstance(since, Lease):
+            if since._core is not self:
+                raise InvalidArgument(f"since must be an instant or a lease of this core, got {shown(since)}")
+            return since
+        since = check_instant("since", since)
+        if since > now:
+            raise InvalidArgument(f"since must not be after now, {now!r}, got {shown(since)}")
+        return since
+
+    def _epoch_at(self, since: float | Lease) -> Epoch:
+        """The epoch of an activity at *since*, an instant or the last one of a lease."""
+        if isinstance(since, Lease):
+            return since._epoch
+        opened = self._open.opened
+        return self._open if since >= opened else self._make_up(since, opened)
+
+    def _make_up(self, since: float, opened: float) -> Epoch:
+        """An epoch for an activity at *since*, before *opened*, the beginning of the oldest one that is remembered.
+
+        It closes less than an epoch after *since*. Those whose instants lie close together share it, so that many of
+        them make few slots.
+        """
+        closed = min(next_multiple(since, self._epoch_length), opened)
+        epoch = self._made_up.get(closed)
+        if epoch is None:
+            epoch = self._made_up[closed] = Epoch(closed - self._epoch_length, 0)
+            epoch.closed = closed
+        return epoch
+
+    # ---- where slots wait ----------------------------------------------------------------------------------------
 
     def _slot_of(self, epoch: Epoch, key: Key) -> IdleSlot:
         slot = epoch.slots.get(key)
@@ -309,7 +510,74 @@ class IdleReaper(Law):
             self._drop(slot)
         return None
 
-    # ---- what is due ---------------------------------------------------------------------------------------------
+    # ---- wakes and reaps -----------------------------------------------------------------------------------------
+
+    def next_wakeup(self) -> float | None:
+        """When `advance` should next be called: the end of the open epoch or the next due instant, whichever is first.
+
+        None when nothing is registered, or everything is suspended: then only `register`, `resume` or `retime` can
+        change that. An instant in the past means there is work now. O(1) amortised.
+        """
+        if not self._armed:
+            return None
+        end = self.epoch_ends
+        due = self._next_due()
+        return end if due is None or end < due else due
+
+    def advance(self, now: float, limit: int | None = None) -> list[Expiry]:
+        """Move the clock to *now*, note the end of the epoch, and reap what is due: `close_epoch`, then `expire`.
+
+        An epoch younger than half its length stays open. Otherwise a wake at a due instant in the middle of an epoch
+        would cut it, both parts would fall due at instants of their own, and the wakes would multiply.
+
+        Args, Returns, Raises: as `expire`; ClockWentBackwards also when now precedes any instant named before.
+        """
+        check_limit(limit)
+        self.close_epoch(now, at_least=self._epoch_length / 2)
+        self._judged = now = self._latest
+        return self._reap(now, limit, None)
+
+    def expire(self, now: float, limit: int | None = None, spare: Spare | None = None) -> list[Expiry]:
+        """Reap what is due as of *now*: due <= now.
+
+        It may be given an instant that is already a little past - the one at which `close_epoch` was called before the
+        loop was let run - and then judges as of that instant.
+
+        Args:
+            now: Seconds; must not be less than the last instant judged by.
+            limit: Most leases to put to the final check; the rest stays due. None for all. With a limit the list may
+                be empty although more is due, once `MOVES_PER_CALL` steps were spent on leases that live;
+                `next_wakeup()` then is not later than now.
+            spare: The final check: called once with the leases about to be reaped, in order. Those it returns are
+                alive after all and count as averted. In a collection they are treated as touched now. In a mapping
+                each has the instant of its last activity, and is reaped all the same if it is due even so; or None,
+                for limits that activity does not move: it stays due, and is checked again one epoch later. A lease
+                touched or ended during the check is not reaped. If it raises, nothing is reaped.
+        Returns:
+            A new list, earliest due first, ties in the order of arrival in their slot; may be empty. Their leases have
+            ended.
+        Raises:
+            InvalidArgument, ClockWentBackwards: State unchanged.
+            HookErrors: hooks raised and there is no on_error. All hooks have run; `.expired` has the list.
+            BaseException: as a hook raised it (KeyboardInterrupt, for one). As with HookErrors, `.expired` included.
+        Cost: O(reaped + moved).
+        """
+        check_limit(limit)
+        now = check_now(now, self._judged, "after judging by")
+        self._judged = now
+        if now > self._latest:
+            self._latest = now
+            self._lower(now)
+        return self._reap(now, limit, spare)
+
+    def _reap(self, now: float, limit: int | None, spare: Spare | None) -> list[Expiry]:
+        due = self._take_due(now, limit)
+        if not due:
+            return []
+        if spare is not None:
+            due = self._final_check(due, spare, now)
+        self._end_all(due)
+        return self._report(due, now)
 
     def _take_due(self, now: float, limit: int | None) -> list[Due]:
         taken: list[Due] = []
@@ -334,19 +602,33 @@ class IdleReaper(Law):
         return taken
 
     def _final_check(self, due: list[Due], spare: Spare, now: float) -> list[Due]:
+        """What *spare* leaves of *due*."""
         for epoch, key, leases in due:  # into slots of their own: they live, and whatever is called on them counts
             slot = IdleSlot(epoch, key)
             self._checked.add(slot)
             for lease in leases:
                 slot.add(lease)
         try:
-            return super()._final_check(due, spare, now)
+            spared = _verdicts(spare([lease for group in due for lease in group.leases]))
+            return [group._replace(leases=self._left_of(group, spared, now)) for group in due]
+        except BaseException:
+            for group in due:
+                for lease in self._silent_of(group):
+                    self._move(lease, group.epoch, group.key)
+            raise
         finally:
             for slot in self._checked:
                 slot.chunks.clear()  # or slot, chunk and leases would be a circle, which only the collector frees
             self._checked.clear()
 
+    def _left_of(self, group: Due, spared: Mapping[Lease, float | None], now: float) -> list[Lease]:
+        silent = self._silent_of(group)
+        left = [one for one in silent if one not in spared or not self._revive(one, group, spared[one], now)]
+        self._counts.averted += len(silent) - len(left)
+        return left
+
     def _silent_of(self, group: Due) -> list[Lease]:
+        """The leases of *group* that were neither touched nor changed nor ended during the final check."""
         silent = []
         for lease in group.leases:
             if lease._chunk is not None and lease._chunk.slot in self._checked:
@@ -356,17 +638,15 @@ class IdleReaper(Law):
                     self._move(lease, lease._epoch, group.key)
         return silent
 
-    def _put_back(self, group: Due) -> None:
-        for lease in group.leases:
-            self._move(lease, group.epoch, group.key)
-
     def _revive(self, lease: Lease, group: Due, since: float | None, now: float) -> bool:
+        """*lease* was spared: active at *since* (`OPEN`: now), or due still if None. False: it is due even so."""
         if since is None:
             remove(lease)
             self._set_aside(lease, group.key, self._postponed)
             return True
         epoch = self._epoch_at(since)
-        if epoch.closed + group.timeout <= now:
+        timeout, _ = group.key
+        if timeout is not None and epoch.closed + timeout <= now:
             return False
         self._move(lease, epoch, group.key)
         return True
@@ -408,6 +688,20 @@ class IdleReaper(Law):
                     leases[lease] = lease
         self._leases = leases
 
+    def _report(self, due: list[Due], now: float) -> list[Expiry]:
+        expired: list[Expiry] = []
+        for (timeout, reason), epoch, leases in ((group.key, group.epoch, group.leases) for group in due):
+            assert timeout is not None  # what has none is never due
+            instant = epoch.closed + timeout
+            lateness = now - instant
+            if leases and lateness > self._counts.max_lateness:
+                self._counts.max_lateness = lateness
+            expired += [Expiry(lease.uid, lease, reason, instant, now, lateness, timeout) for lease in leases]
+        self._counts.expired += len(expired)
+        if self._hooks:
+            call_hooks([self._hooks.pop(expiry.lease, None) for expiry in expired], expired, self._on_error)
+        return expired
+
     # ---- looking in ----------------------------------------------------------------------------------------------
 
     def explain(self, uid: Hashable) -> Explanation:
@@ -436,7 +730,8 @@ class IdleReaper(Law):
             suspended=len(self._leases) - self._armed,
             slots=len(self._heap),
             slots_in_wheel=len(self._wheel),
-            **self._common(),
+            epochs=self._epochs,
+            **asdict(self._counts),
         )
 
     def check(self) -> None:
@@ -446,3 +741,10 @@ class IdleReaper(Law):
             InvariantViolated: the first one that does not hold.
         """
         check(self)
+
+
+def _verdicts(spared: Collection[Lease] | Mapping[Lease, float | None]) -> dict[Lease, float | None]:
+    """What the final check said of each lease that it named: the instant of its last activity; `OPEN`: now."""
+    if not isinstance(spared, Mapping):
+        return dict.fromkeys(spared, OPEN)
+    return {lease: None if since is None else check_instant("last activity", since) for lease, since in spared.items()}

@@ -10,9 +10,12 @@ are the implementation this library uses.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from ..errors import InvalidArgument, shown
+
+if TYPE_CHECKING:
+    from .wheel import TimingWheel
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -42,13 +45,6 @@ class TimerQueue(Protocol[T]):
     def advance(self, now: int) -> Sequence[TimerEntry[T]]: ...
     def next_expiry(self) -> int | None: ...
     def __len__(self) -> int: ...
-
-
-class Wheel(Protocol):
-    """What a timer asks of its wheel, which its slot knows."""
-
-    def _forget(self, timer: Any) -> None: ...
-    def _move(self, timer: Any, deadline: int) -> None: ...
 
 
 class Timer(Generic[T]):
@@ -89,7 +85,7 @@ class Timer(Generic[T]):
         """
         if self._chunk is None:
             return False
-        wheel: Wheel = self._chunk.slot.wheel
+        wheel: TimingWheel[T] = self._chunk.slot.wheel
         wheel._forget(self)
         self._pos = -1
         return True
@@ -109,7 +105,7 @@ class Timer(Generic[T]):
             raise InvalidArgument(f"deadline must be an int in the wheel's unit, got {shown(deadline)}")
         if self._chunk is None:
             return False
-        wheel: Wheel = self._chunk.slot.wheel
+        wheel: TimingWheel[T] = self._chunk.slot.wheel
         wheel._move(self, deadline)
         return True
 

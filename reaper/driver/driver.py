@@ -194,11 +194,13 @@ class Driver:
         expired = self.core.expire(now, limit, self._final_check) if limit else []
         if self._bucket is not None:
             self._bucket.spend(len(expired))
-        self.books.expired([expiry for expiry in expired if self._is_connections(expiry.uid)], self.now())
+        self.books.expired(
+            [expiry for expiry in expired if self.owner_of(expiry.uid, limits=True) is not None], self.now()
+        )
         for expiry in expired:
-            ward = self.ward_of(expiry.uid)
-            if ward is not None:
-                ward.reap(expiry.reason, expiry)
+            owner = self.owner_of(expiry.uid)
+            if owner is not None:
+                owner.reap(expiry.reason, expiry)
         if self._probed:
             self._send_probes()
         if self._purgatory.delayed:
@@ -214,17 +216,22 @@ class Driver:
 
     # ---- the final check -----------------------------------------------------------------------------------------
 
-    def ward_of(self, uid: Any) -> Reapable | None:
-        """The connection whose own lease has *uid*; None: it is a limit, a timer of the server's, or unknown."""
+    def owner_of(self, uid: Any, *, limits: bool = False) -> Reapable | None:
+        """The connection whose own lease has *uid*; with *limits*, also the one of which such a lease is a limit.
+
+        What a uid means is said here and nowhere else: the number of one of `connections`, a `Reapable` itself, a
+        `DeadlineKey` of either; anything else is a timer of the server's or of the user's, and None.
+        """
+        if type(uid) is DeadlineKey:
+            if not limits:
+                return None
+            uid = uid.uid
         if isinstance(uid, Reapable):
             return uid
         try:
             return self.connections.get(uid)
         except TypeError:
             return None
-
-    def _is_connections(self, uid: Any) -> bool:
-        return type(uid) is DeadlineKey or self.ward_of(uid) is not None
 
     def _final_check(self, leases: Sequence[Lease]) -> Mapping[Lease, float | None]:
         """Those of *leases* that must not be reaped now, because bytes are unread or a probe has yet to be answered,
@@ -234,17 +241,17 @@ class Driver:
         pardoned: list[Lease] = []
         for lease in leases:
             uid = lease.uid
-            ward = self.ward_of(_connection(uid))
-            if ward is None:
+            owner = self.owner_of(uid, limits=True)
+            if owner is None:
                 continue
-            if ward.pardon(lease):
+            if owner.pardon(lease):
                 pardoned.append(lease)
                 continue
-            if ward.probe is not None and ward.lease is lease:
+            if owner.probe is not None and owner.lease is lease:
                 # Asked before it is spared, which looks like activity: was the probe before this one answered?
                 self._purgatory.check_and_complete((Answer, uid))
-                quiet[lease] = ward  # type: ignore[assignment]
-            descriptor = ward.descriptor
+                quiet[lease] = owner  # type: ignore[assignment]
+            descriptor = owner.descriptor
             if descriptor >= 0:
                 sockets.setdefault(descriptor, []).append(lease)
         spared: list[Lease] = []
@@ -406,8 +413,8 @@ class Driver:
 
     def waiting(self, uid: Any) -> Reapable | None:
         """The connection of *uid* if it waits for bytes with nothing else to do; None if it is in use, or is none."""
-        ward = self.ward_of(uid)
-        return None if ward is None or ward.busy else ward
+        owner = self.owner_of(uid)
+        return None if owner is None or owner.busy else owner
 
     def statistics(self, parked: int = 0) -> LoopStatistics:
         """A snapshot; O(1). *parked*: how many connections have no task now."""
@@ -431,15 +438,10 @@ class Driver:
         )
 
 
-def _connection(uid: Any) -> Any:
-    """The uid of the connection that a lease of *uid* is about."""
-    return uid.uid if type(uid) is DeadlineKey else uid
-
-
 def _nothing() -> None:
     """No adapter asked."""
 
 
-def unread_of(wards: Iterable[Reapable]) -> set[int]:
-    """Descriptors of those of *wards* for which the kernel holds bytes that were not read yet."""
-    return set(unread(descriptor for ward in wards if (descriptor := ward.descriptor) >= 0))
+def unread_of(connections: Iterable[Reapable]) -> set[int]:
+    """Descriptors of those of *connections* for which the kernel holds bytes that were not read yet."""
+    return set(unread(descriptor for one in connections if (descriptor := one.descriptor) >= 0))

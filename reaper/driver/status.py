@@ -11,14 +11,13 @@ import time
 from collections.abc import Awaitable, Callable, Generator, Mapping
 from typing import Any, Protocol, TypeVar
 
+from ..core.introspect import count, places, silence, upcoming
 from ..core.lease import Lease
-from ..core.status import count, places, silence, upcoming
 from ..metrics import BOUNDS, CONTENT_TYPE, LoopStatistics, exposition, families
 from ..policy.pressure import Pressure
 from ..status import IDLE_BOUNDS, JSON, Page, document
 from .driver import Driver
 from .sockets import peer_name
-from .watched import Reapable
 
 IN_FLIGHT = "in_flight"
 """The phase of a connection that cannot expire now."""
@@ -71,12 +70,12 @@ async def survey(reaper: Surveyed, pause: Pause, pressure: Pressure | None = Non
 
     def phase(lease: Lease) -> str | None:
         uid, slot = lease.uid, lease._chunk.slot
-        ward = uid if isinstance(uid, Reapable) else driver.ward_of(uid)
-        if ward is None:
+        owner = driver.owner_of(uid)
+        if owner is None:
             return None  # a limit, or a timer of the server's
         if slot.epoch is never:
             return IN_FLIGHT
-        exact = getattr(ward, "phase", None)  # a guarded connection knows better than its lease
+        exact = getattr(owner, "phase", None)  # a guarded connection knows better than its lease
         reason: str = slot.key[1] if exact is None else exact().value
         return reason
 
@@ -157,5 +156,5 @@ async def _returned(steps: Generator[None, None, Found], pause: Pause) -> Found:
 
 
 def _name_of(driver: Driver, lease: Lease) -> str:
-    ward = driver.ward_of(lease.uid)
-    return ("" if ward is None else peer_name(ward.descriptor)) or str(lease.uid)
+    owner = driver.owner_of(lease.uid)
+    return ("" if owner is None else peer_name(owner.descriptor)) or str(lease.uid)
