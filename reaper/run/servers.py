@@ -183,7 +183,13 @@ def _gunicorn_config(module: ModuleType, server: Server) -> None:
     def worker_class(self: Any) -> Any:
         found = read(self)
         name = GUNICORN.get(f"{found.__module__}.{found.__qualname__}")
-        return found if name is None else getattr(import_module("..gunicorn", __package__), name)
+        if name is None:
+            return found
+        try:
+            return getattr(import_module("..gunicorn", __package__), name)
+        except Exception as error:  # gunicorn goes on with its own
+            report.left_alone(f"{server}'s {name}", one_line(error))
+            return found
 
     module.Config.worker_class = property(worker_class, doc=module.Config.worker_class.__doc__)
 
