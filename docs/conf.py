@@ -39,6 +39,7 @@ NAVIGATION = {
         "docs/production",
         "docs/tick",
         "docs/uvicorn",
+        "docs/run",
         "docs/attach",
     ],
     "Reference": [
