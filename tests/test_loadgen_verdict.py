@@ -76,6 +76,30 @@ def test_own_lag_counts_only_in_the_window_it_fell_into() -> None:
     assert judged(record(106.3), stalled(107.0, 0.4)).category == "late"
 
 
+@pytest.mark.parametrize("ago", [4800.0, 4.0])
+def test_a_stall_excuses_no_reap_that_is_late_in_a_window_of_its_own(ago: float) -> None:
+    elsewhere = stalled(5000.0 - ago, 200.0)
+    seen = record(5107.0, sent=5000.0, seen=5000.0)  # 102 s late
+    assert judged(seen, elsewhere, elsewhere).category == "late"
+    assert judged(seen, stalled(5106.0, 101.0)).category == "reaped"
+
+
+@given(
+    lags=st.lists(st.tuples(st.floats(0, 500), st.floats(0, 20)), max_size=20),
+    start=st.floats(0, 500),
+    length=st.floats(0, 500),
+)
+def test_a_window_of_any_length_holds_what_its_tenths_of_a_second_hold(
+    lags: list[tuple[float, float]], start: float, length: float
+) -> None:
+    stalls = Stalls()
+    for instant, lag in lags:
+        stalls.add(instant, lag)
+    first, last = int(start / BUCKET), int((start + length) / BUCKET) + 1
+    inside = [lag for instant, lag in lags if first <= int(instant / BUCKET) <= last]
+    assert stalls.between(start, start + length) == max(inside, default=0.0)
+
+
 def test_a_stalled_server_is_within_the_law_but_named() -> None:
     finding = judged(record(106.3), server=stalled(106.2, 0.4))
     assert finding == ("reaped", pytest.approx(1.3), True)

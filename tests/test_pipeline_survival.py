@@ -14,7 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reaper import IdleReaper
-from reaper.pipeline.advise.run import CANDIDATES, Policy, _recommend, cost, tick_for, wheel_size_for
+from reaper.config.measure import tick_for
+from reaper.pipeline.advise.run import CANDIDATES, WHEEL_SIZE, Policy, _recommend, cost
 from reaper.pipeline.advise.survival import LEAST_NS, Curve, edge_ns, kaplan_meier
 
 TRUTH_MEDIAN, TRUTH_SIGMA = 8.0, 1.0
@@ -123,6 +124,28 @@ def test_a_load_balancer_in_front_has_its_rule(curve: Curve, behind: str, least:
     assert any("raised" in reason or "lowered" in reason for reason in advice["because"])
 
 
+@pytest.mark.parametrize("timeout", [4.0, 7.0, 10.0, 20.0, 40.0])
+def test_near_where_silences_are_cut_the_advice_is_at_least_that(timeout: float) -> None:
+    censored = kaplan_meier(sample(60_000, 12, (timeout,))[0])
+    advice = _recommend(censored, Policy(), 0.0, 1.0, 7200.0)
+    assert (advice["timeout_s"], advice["interval_s"]) == (None, [None, None])
+    assert timeout - 0.1 <= advice["at_least_s"] <= timeout + 0.1
+    assert "this log cannot say more: log with a timeout of" in advice["because"][1]
+
+
+def test_peers_that_never_speak_again_leave_the_advice_where_the_others_end() -> None:
+    counts = [(t, n, dead) for t, n, dead in sample(20_000, 9, (1e9,))[0] if t < 60] + [(300.0, 0, 20_000)]
+    advice = _recommend(kaplan_meier(counts), Policy(), 0.0)
+    assert (advice["at_least_s"], 50 <= advice["timeout_s"] <= 60) == (None, True)
+
+
+def test_an_interval_has_a_width_even_where_both_ends_are_one_bucket() -> None:
+    low, high = _recommend(kaplan_meier([(2.0, 100_000, 0), (3.0, 100_000, 0), (4.0, 3, 0)]), Policy(), 0.0)[
+        "interval_s"
+    ]
+    assert low < high == 3.0
+
+
 def test_a_timeout_is_never_below_what_the_log_can_tell(curve: Curve) -> None:
     assert _recommend(curve, Policy(max_cut=0.9), 30.0)["timeout_s"] == 30.0
 
@@ -190,7 +213,7 @@ def test_a_log_of_whole_seconds_is_not_read_a_bucket_late() -> None:
 @pytest.mark.parametrize("timeout", [5.0, 30.0, 75.0, 350.0])
 def test_the_cost_model_agrees_with_a_replay_through_the_real_wheel(timeout: float) -> None:
     tick = tick_for(timeout)
-    core = IdleReaper(tick=tick, wheel_size=wheel_size_for(timeout, tick))
+    core = IdleReaper(tick=tick, wheel_size=WHEEL_SIZE)
     chance = random.Random(2)
     connections, silent = 200, 40
     leases = [core.register(uid, timeout, 0.0) for uid in range(connections)]
@@ -205,7 +228,7 @@ def test_the_cost_model_agrees_with_a_replay_through_the_real_wheel(timeout: flo
         most_slots = max(most_slots, core.statistics().slots)
     model = cost(timeout, tick, connections, silent / span)
     seen = core.statistics()
-    assert seen.slots_in_wheel == 0  # the advised wheel size holds the timeout: nothing waits beyond the ring
+    assert seen.slots_in_wheel == 0  # at the advised tick the ring holds the timeout
     assert seen.epochs == pytest.approx(model["wakeups_per_s"] * span, rel=0.02)
     assert seen.moved <= model["moves_per_s_at_most"] * span * 1.01
     assert most_slots <= model["slots"] + 1

@@ -7,15 +7,15 @@ and counts only for the closes whose window it falls into.
 from __future__ import annotations
 
 from bisect import bisect_left
-from itertools import islice
+from itertools import chain, islice
 from typing import Protocol
 
 BUCKET = 0.1
 """Seconds per bucket."""
 LEAST = 0.05
 """Seconds of lag from which on it is a stall, and not the pace of a busy machine."""
-LONG_WINDOW = 100.0
-"""Seconds beyond which a window is not searched: all that was ever seen counts."""
+BLOCK = 1000
+"""Buckets whose worst is kept together, so that a window of an hour is searched in less than a hundred steps."""
 
 
 class Lag(Protocol):
@@ -31,10 +31,11 @@ class Lag(Protocol):
 class Stalls:
     """Bucket number -> the worst seconds seen in it. Buckets count from 0 of the monotonic clock."""
 
-    __slots__ = ("long", "longest", "together", "worst")
+    __slots__ = ("blocks", "long", "longest", "together", "worst")
 
     def __init__(self) -> None:
         self.worst: dict[int, float] = {}
+        self.blocks: dict[int, float] = {}  # bucket number // BLOCK -> the worst of its buckets
         self.long: list[tuple[float, float]] | None = None  # `stretches`, until something is added
         self.longest = 0.0  # the worst of all, seconds; 0 when nothing was ever late
         self.together = 0.0  # the sum of the worst of each bucket: no window can hold more
@@ -52,6 +53,7 @@ class Stalls:
         before = self.worst.get(bucket, 0.0)
         if lag > before:
             self.worst[bucket] = lag
+            self.blocks[bucket // BLOCK] = max(self.blocks.get(bucket // BLOCK, 0.0), lag)
             self.together += lag - before
             self.longest = max(self.longest, lag)
             self.long = None
@@ -59,12 +61,15 @@ class Stalls:
     def between(self, start: float, end: float) -> float:
         """The worst lag seen from *start* to one bucket after *end*: what was late at the end shows just after it.
 
-        Cost: O(buckets in the window), at most O(LONG_WINDOW / BUCKET + all buckets).
+        Cost: O(buckets in the window), at most O(BLOCK + blocks in the window).
         """
-        worst = self.worst
-        if end - start > LONG_WINDOW:
-            return self.longest
-        return max((worst.get(b, 0.0) for b in range(int(start / BUCKET), int(end / BUCKET) + 2)), default=0.0)
+        first, beyond = int(start / BUCKET), int(end / BUCKET) + 2
+        whole, last = -(-first // BLOCK), beyond // BLOCK
+        if whole >= last:
+            return max((self.worst.get(bucket, 0.0) for bucket in range(first, beyond)), default=0.0)
+        edges = chain(range(first, whole * BLOCK), range(last * BLOCK, beyond))
+        found = max((self.worst.get(bucket, 0.0) for bucket in edges), default=0.0)
+        return max(found, max(self.blocks.get(block, 0.0) for block in range(whole, last)))
 
     def total(self, start: float, end: float) -> float:
         """Seconds from *start* to *end* during which something was already LEAST or more overdue; each second once.

@@ -64,6 +64,11 @@ def measure(config: ReaperConfig, connections: int = 10_000) -> list[Cost]:
     return [_run(tick, config.reaper.wheel_size, timeouts, connections, late) for tick in sorted(ticks)]
 
 
+def tick_for(shortest: float) -> float:
+    """The coarsest of the candidates that is within a tenth of *shortest*, a timeout in seconds, or else the finest."""
+    return max((tick for tick in CANDIDATES if tick <= GOOD_SHARE * shortest), default=CANDIDATES[0])
+
+
 def recommended(costs: list[Cost], config: ReaperConfig) -> Cost:
     """The coarsest tick that is within a tenth of the shortest timeout, or else the finest one measured."""
     shortest = min((seconds for _, seconds in in_force(config)), default=LONGEST)

@@ -89,9 +89,12 @@ class ConnectionLog:
             return
         self._timeout_ms = timeout_ms
         if self._long_ns < 0 and not self.ended and timeout_ms is not None:
-            self._retimed += 1  # ns: each change is later than the one before, and none reads a clock
-            t = self.last_ns + self._retimed
-            self._append((t, self.conn, CONFIG, None, None, timeout_ms, None, self.listener, RETIME, None, None, None))
+            self._note_timeout(timeout_ms)
+
+    def _note_timeout(self, timeout_ms: int) -> None:
+        self._retimed += 1  # ns: each change is later than the one before, and none reads a clock
+        t = self.last_ns + self._retimed
+        self._append((t, self.conn, CONFIG, None, None, timeout_ms, None, self.listener, RETIME, None, None, None))
 
     def touch(self, t: int, nbytes: int | None = None) -> None:
         """Note activity at *t* ns (of *nbytes* bytes, if known). A store, a count and one comparison in `gaps` mode."""
@@ -132,7 +135,9 @@ class ConnectionLog:
     def reap(self, t: int, due: int, reason: str | None = None, *, deadline: bool = False) -> None:
         """The reaper ended it at *t* ns; allowed from *due* ns. *deadline*: one that activity does not move."""
         if deadline:
-            self._timeout_ms = None  # a reader then judges by due_ns alone
+            if self._timeout_ms and t - self.last_ns > self._timeout_ms * 1_000_000:
+                self._note_timeout(self._timeout_ms)  # it should have been closed before, for its silence
+            self._timeout_ms = None  # a reader then judges by due_ns
         self._end(REAP, t, due, reason)
 
     def close_peer(self, t: int, reason: str | None = None) -> None:

@@ -44,6 +44,17 @@ def positive_ns(text: str) -> int:
     return value
 
 
+def share(text: str) -> float:
+    """`0.001` or `0.1%` as a share between 0 and 1, both exclusive; for argparse."""
+    try:
+        value = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        value = -1.0
+    if not 0 < value < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a share such as 0.001 or 0.1%")
+    return value
+
+
 def place(text: str) -> Place:
     """A path of this machine or a URI, see `places.place`; for argparse."""
     try:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...config.balancers import BALANCERS
 from ...config.flags import Parser
-from ..arguments import AddCommand, Fault, Progress, duration_ns, place, positive_ns, show, write_json
+from ..arguments import AddCommand, Fault, Progress, duration_ns, place, positive_ns, share, show, write_json
 from ..places import write_text
 from ..read.command import add_inputs, asking, read_inputs
 from ..read.inputs import Inputs
@@ -41,7 +41,7 @@ def add_policy(parser: Parser) -> None:
     )
     parser.add_argument(
         "--max-cut",
-        type=_share,
+        type=share,
         default=0.001,
         metavar="SHARE",
         help="silences that may be cut though they would have ended; default 0.1%%",
@@ -58,17 +58,6 @@ def add_policy(parser: Parser) -> None:
     )
 
 
-def _share(text: str) -> float:
-    """`0.001` or `0.1%` as a share between 0 and 1, both exclusive; for argparse."""
-    try:
-        value = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
-    except ValueError:
-        value = -1.0
-    if not 0 < value < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a share such as 0.001 or 0.1%")
-    return value
-
-
 def _longest(text: str) -> int:
     """A duration of at least a second, the shortest timeout that is considered, as ns; for argparse."""
     if (value := duration_ns(text)) < SECOND_NS:
@@ -79,7 +68,10 @@ def _longest(text: str) -> int:
 def run_advise(
     spark: Any, arguments: argparse.Namespace, server: Inputs, progress: Progress, *, logs: bool = False
 ) -> Advice:
-    """Advise, and write advice.json, advice.txt and reaper.toml below `--out`. *logs*: from `--logs`, not *server*."""
+    """Advise, and write advice.json, advice.txt and, where the log holds the answer, reaper.toml below `--out`.
+
+    *logs*: from `--logs`, not *server*.
+    """
     from .run import NotFull, Policy, advise, as_text, as_toml
 
     policy = Policy(max_cut=arguments.max_cut, behind=arguments.behind, longest_s=arguments.longest / SECOND_NS)
@@ -90,7 +82,11 @@ def run_advise(
         raise Fault(str(error)) from None
     write_json(arguments.out / "advice.json", result.summary)
     write_text(arguments.out / "advice.txt", as_text(result.summary) + "\n")
-    write_text(arguments.out / "reaper.toml", as_toml(result.summary))
+    toml = arguments.out / "reaper.toml"
+    if result.summary["config"]:
+        write_text(toml, as_toml(result.summary))
+    elif toml.exists():
+        toml.unlink()  # an earlier answer's
     return result
 
 

@@ -15,12 +15,15 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from ...config.balancers import BALANCERS
+from ...config.durations import spoken
+from ...config.measure import tick_for
+from ...config.settings import ReaperConfig
 from ...journal.schema import AVERTED
 from ..engine import together
 from ..places import Place
 from ..read.expected import as_list, line
 from ..read.frames import listener_names, read_events, recomputed
-from ..read.inputs import Inputs
+from ..read.inputs import Inputs, hole_line
 from .access_logs import read_requests, silences
 from .formats import FORMATS
 from .survival import Curve, kaplan_meier
@@ -30,10 +33,15 @@ SCHEMA = "reaper-advice/1"
 CANDIDATES = (1, 2, 3, 4, 5, 7, 10, 15, 20, 30, 45, 60, 75, 90, 120, 180, 300, 350, 600, 900, 1800, 3600)
 """Seconds. Those that people configure; the recommendation itself is not bound to them."""
 
-LATENESS_SHARE = 0.02
-"""A reap may be this share of the timeout late: a tick of 0.5 s at 30 s. Finer ticks cost wake-ups and buy nothing."""
+NEAR = 0.1
+"""An answer within this share of the longest silence that was followed may be longer: what ended it was the timeout."""
 
-TICKS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0)
+ENOUGH = 10
+"""Silences beyond a timeout that say well enough how many there are."""
+
+WHEEL_SIZE: int = ReaperConfig().reaper.wheel_size
+"""Not to be advised on: it costs a little processor time for long timeouts, never accuracy."""
+
 MARGIN_S = 5.0
 """By how much a timeout must outlast a load balancer's: a request and an idle close must not cross on the way."""
 
@@ -61,19 +69,9 @@ class Advice:
 
     @property
     def complete(self) -> bool:
-        """Whether no file, line, row or expected server is missing, and there was anything to learn from."""
-        missing = any(self.summary[key] for key in ("quarantined", "dropped_rows", "silent_servers"))
-        return bool(not missing and self.summary["listeners"])
-
-
-def tick_for(timeout: float) -> float:
-    """The coarsest usual tick that is at most `LATENESS_SHARE` of *timeout*, seconds."""
-    return max((tick for tick in TICKS if tick <= timeout * LATENESS_SHARE), default=TICKS[0])
-
-
-def wheel_size_for(timeout: float, tick: float) -> int:
-    """The least power of two whose span holds *timeout* and the epoch it counts from, so that nothing cascades."""
-    return 1 << max(1, math.ceil(math.log2(timeout / tick + 2)))
+        """Whether no file, line, row or expected server is missing, and the log holds the answer."""
+        missing = any(self.summary[key] for key in ("quarantined", "dropped_rows", "silent_servers", "holes"))
+        return bool(not missing and self.summary["config"])
 
 
 def cost(timeout: float, tick: float, connections: float, reaps_per_s: float) -> dict[str, float]:
@@ -122,6 +120,7 @@ def advise(
         named = listener_names(spark, inputs)
         threshold = max((run.gap_threshold_ns for run in inputs.runs), default=0) / 1e9
         source = "journal"
+        tick = max((run.tick_ns for run in inputs.runs if run.tick_ns), default=10**9) / 1e9
         read, own = sum(facts.rows for facts in inputs.files), sum(facts.own_rows for facts in inputs.files)
         apart = 0
     else:
@@ -140,6 +139,7 @@ def advise(
         named = {row[0]: row[1] for row in gaps.select(F.xxhash64("listener"), "listener").distinct().collect()}
         threshold = 0.0
         source = name
+        tick = tick_for(timeout_ns / 1e9)
         notes.append(f"{name} logs do not show {FORMATS[name].blind}")
     progress("counting silences, weighing candidate timeouts")
     buckets, traffic = together(partial(histogram, rows), partial(connections, lives, candidates))
@@ -150,6 +150,7 @@ def advise(
     if lost := read - traffic.rows - own - apart:
         reason = f"{lost} row(s) were judged by no rule: they belong to no run of a writer that is known"
         quarantined.append({"path": ", ".join(str(facts.path) for facts in inputs.files[:3]), "reason": reason})
+    notes += map(hole_line, inputs.holes)
     if inputs.dropped_rows:
         notes.append(f"the writers dropped {inputs.dropped_rows} row(s): figures are of what is left")
     if threshold:
@@ -166,7 +167,7 @@ def advise(
             edge = max(threshold, 1e-6)
             counts[edge] = (counts.get(edge, (0, 0))[0] + facts["short"], counts.get(edge, (0, 0))[1])
         curve = kaplan_meier((edge, ended, censored) for edge, (ended, censored) in counts.items())
-        entry = _listener(curve, facts, candidates, policy, traffic.span_s, threshold)
+        entry = _listener(curve, facts, candidates, policy, traffic.span_s, threshold, tick)
         listeners[named.get(key, "(none)")] = entry
     summary: dict[str, Any] = {
         "schema": SCHEMA,
@@ -181,15 +182,24 @@ def advise(
         "listeners": dict(sorted(listeners.items(), key=lambda item: -item[1]["silences"])),
         "quarantined": quarantined,
         "dropped_rows": inputs.dropped_rows,
+        "holes": inputs.holes,
         "silent_servers": as_list(inputs.silent),
         "notes": notes,
     }
     summary["config"] = _config(summary["listeners"])
-    return Advice(summary)
+    advice = Advice(summary)
+    summary["result"] = "pass" if advice.complete else "inconclusive"
+    return advice
 
 
 def _listener(
-    curve: Curve, facts: dict[str, Any], candidates: list[float], policy: Policy, span_s: float, threshold: float
+    curve: Curve,
+    facts: dict[str, Any],
+    candidates: list[float],
+    policy: Policy,
+    span_s: float,
+    threshold: float,
+    tick_s: float,
 ) -> dict[str, Any]:
     total = facts["connections"]
     trade_off: list[dict[str, Any]] = []
@@ -210,14 +220,14 @@ def _listener(
                 "beyond_what_was_seen": candidate > curve.followed,
             }
         )
-    recommendation = _recommend(curve, policy, threshold)
+    recommendation = _recommend(curve, policy, threshold, tick_s, span_s)
     timeout = recommendation["timeout_s"]
     if timeout is not None:
         tick = tick_for(timeout)
         mean_open = next((row["mean_open"] for row in trade_off if row["timeout_s"] >= timeout), 0.0)
         recommendation |= {
             "tick_s": tick,
-            "wheel_size": wheel_size_for(timeout, tick),
+            "wheel_size": WHEEL_SIZE,
             "cost": cost(timeout, tick, mean_open, facts["reaps"] / span_s if span_s else 0.0),
         }
     points = _thin(list(zip(curve.times, curve.survival, strict=True)), 300)
@@ -233,21 +243,36 @@ def _listener(
     }
 
 
-def _recommend(curve: Curve, policy: Policy, threshold: float) -> dict[str, Any]:
-    """The shortest timeout that keeps the policy at the careful end of its interval, then the load balancer's rule."""
+def _recommend(
+    curve: Curve, policy: Policy, threshold: float, tick_s: float = 1.0, span_s: float = 0.0
+) -> dict[str, Any]:
+    """The shortest timeout that keeps the policy at the careful end of its interval, then the load balancer's rule.
+
+    Where the silences that ended reach up to where others were cut, and more were cut than may be, the answer lies
+    beyond: `timeout_s` is null, and `at_least_s` is what is known.
+    """
     point, careful = curve.shortest(policy.max_cut), curve.shortest(policy.max_cut, which=2)
     optimistic = curve.shortest(policy.max_cut, which=1)
-    allowed, seen = f"{policy.max_cut:.2%}", f"{curve.followed:.3g} s that were seen"
+    allowed, seen = f"{policy.max_cut:.2%}", f"{spoken(curve.followed)} that were seen"
     because = [f"shortest timeout that cuts at most {allowed} of the silences that end within the {seen}"]
     chosen = careful if careful is not None else point
     if careful is None and point is not None:
         because.append(f"{curve.events} silences that ended are too few to be 95 % sure of it")
     if chosen is None:
         because = ["no silence that ended was seen: the log says nothing about how long they last"]
-        return {"timeout_s": None, "interval_s": [None, None], "because": because}
-    if curve.survival and curve.survival[-1] > policy.max_cut:
+        return {"timeout_s": None, "at_least_s": None, "interval_s": [None, None], "because": because}
+    outlived = curve.survival[-1] if curve.survival else 1.0
+    if outlived > policy.max_cut and chosen > curve.followed - max(2 * tick_s, NEAR * curve.followed):
+        hours = max(1, math.ceil(span_s / 3600 * ENOUGH / policy.max_cut / curve.total))
+        longer = spoken(min(max(4 * curve.followed, 60.0), policy.longest_s))
+        because = [
+            f"{outlived:.1%} of the silences outlasted the {seen} and were cut there; others ended up to there",
+            f"this log cannot say more: log with a timeout of {longer} for {spoken(hours * 3600.0)} to know",
+        ]
+        return {"timeout_s": None, "at_least_s": curve.followed, "interval_s": [None, None], "because": because}
+    if outlived > policy.max_cut:
         because.append(
-            f"{curve.survival[-1]:.1%} of the silences outlasted everything that was seen: dead peers, or longer than "
+            f"{outlived:.1%} of the silences outlasted everything that was seen: dead peers, or longer than "
             "any timeout that was in force; the log cannot tell which, only a longer timeout on a few servers can"
         )
     timeout = max(_nice(chosen), math.ceil(threshold), 1.0)
@@ -261,8 +286,10 @@ def _recommend(curve: Curve, policy: Policy, threshold: float) -> dict[str, Any]
             because.append(f"lowered: {balancer.title} forgets connections silently after {balancer.idle:g} s")
     if timeout > policy.longest_s:
         timeout = policy.longest_s
-        because.append(f"lowered to the longest that may be considered, {policy.longest_s:g} s")
-    return {"timeout_s": timeout, "interval_s": [optimistic, careful], "because": because}
+        because.append(f"lowered to the longest that may be considered, {spoken(policy.longest_s)}")
+    if optimistic is not None and optimistic == careful:  # both ends in one bucket: the truth is within it
+        optimistic = max((time for time in curve.times if time < optimistic), default=0.0)
+    return {"timeout_s": timeout, "at_least_s": None, "interval_s": [optimistic, careful], "because": because}
 
 
 def _nice(seconds: float) -> float:
@@ -279,7 +306,10 @@ def _thin(points: list[tuple[float, float]], most: int) -> list[tuple[float, flo
 
 
 def _config(listeners: dict[str, Any]) -> dict[str, Any]:
-    """One timeout a key of reaper.toml: the longest that any of its listeners wants."""
+    """One timeout a key of reaper.toml: the longest that any of its listeners wants. Empty where one wants more than
+    its log can say."""
+    if any(entry["recommendation"]["at_least_s"] is not None for entry in listeners.values()):
+        return {}
     keys: dict[str, tuple[float, str]] = {}
     for name, entry in listeners.items():
         timeout = entry["recommendation"]["timeout_s"]
@@ -288,10 +318,9 @@ def _config(listeners: dict[str, Any]) -> dict[str, Any]:
             keys[key] = max(keys.get(key, (0.0, "")), (timeout, name))
     if not keys:
         return {}
-    shortest, longest = min(keys.values())[0], max(keys.values())[0]
-    tick = tick_for(shortest)
+    tick = tick_for(min(keys.values())[0])
     timeouts = {key: {"timeout_s": timeout, "listener": name} for key, (timeout, name) in sorted(keys.items())}
-    return {"tick_s": tick, "wheel_size": wheel_size_for(longest, tick), "timeouts": timeouts}
+    return {"tick_s": tick, "wheel_size": WHEEL_SIZE, "timeouts": timeouts}
 
 
 def as_text(summary: dict[str, Any]) -> str:
@@ -299,7 +328,7 @@ def as_text(summary: dict[str, Any]) -> str:
     rows = f"{summary['rows_judged']:,} of {summary['rows_read']:,} rows judged"
     if summary["rows_of_writers"] or summary["rows_apart"]:
         rows += f", {summary['rows_of_writers']:,} of the writers themselves, {summary['rows_apart']:,} set apart"
-    lines = [f"advice from {summary['source']}: {summary['observed_s']:,.0f} s observed; {rows}"]
+    lines = [f"advice from {summary['source']}: {spoken(summary['observed_s'])} observed; {rows}"]
     lines += [f"  note: {note}" for note in summary["notes"]]
     lines += [f"  put aside: {entry['path']}: {entry['reason']}" for entry in summary["quarantined"]]
     lines += [f"  {line(entry)}" for entry in summary["silent_servers"]]
@@ -313,30 +342,30 @@ def as_text(summary: dict[str, Any]) -> str:
             low, high = row["silences_cut_interval"]
             mark = " beyond what was seen" if row["beyond_what_was_seen"] else ""
             lines.append(
-                f"{row['timeout_s']:>8g}s{row['silences_cut']:>14.3%}{low:>10.3%}{high:>10.3%}"
+                f"{spoken(row['timeout_s']):>9}{row['silences_cut']:>14.3%}{low:>10.3%}{high:>10.3%}"
                 f"{row['connections_cut']:>11.3%}{row['peak_open']:>9,}{row['mean_open']:>9,.0f}{mark}"
             )
         advice = entry["recommendation"]
-        if advice["timeout_s"] is None:
+        if advice["at_least_s"] is not None:
+            lines.append(f"  at least {spoken(advice['at_least_s'])}")
+        elif advice["timeout_s"] is None:
             lines.append("  no recommendation")
         else:
-            low, high = (f"{end:.3g} s" if end is not None else "?" for end in advice["interval_s"])
+            low, high = (spoken(end) if end is not None else "?" for end in advice["interval_s"])
             lines.append(
-                f"  recommended: {advice['timeout_s']:g} s (95 %: {low} to {high}), tick {advice['tick_s']:g} s, "
-                f"wheel size {advice['wheel_size']}"
+                f"  recommended: {spoken(advice['timeout_s'])} (95 %: {low} to {high}), "
+                f"tick {spoken(advice['tick_s'])}, wheel size {advice['wheel_size']}"
             )
         lines += [f"    - {reason}" for reason in advice["because"]]
     return "\n".join(lines)
 
 
 def as_toml(summary: dict[str, Any]) -> str:
-    """The advice as a `reaper.toml`."""
+    """The advice as a `reaper.toml`. Only where there is a `config`."""
     config = summary["config"]
-    traffic, allowed = f"{summary['source']}, {summary['observed_s']:,.0f} s of traffic", summary["policy"]["max_cut"]
-    lines = [f"# Advised from {traffic}: at most {allowed:.2%} of the silences that end in sight are cut."]
-    if not config:
-        return "\n".join([*lines, "# Nothing could be learnt: no setting is advised.", ""])
-    lines += [
+    traffic, allowed = f"{summary['source']}, {spoken(summary['observed_s'])} of traffic", summary["policy"]["max_cut"]
+    lines = [
+        f"# Advised from {traffic}: at most {allowed:.2%} of the silences that end in sight are cut.",
         "[reaper]",
         f'tick = "{_duration(config["tick_s"])}"',
         f"wheel_size = {config['wheel_size']}",

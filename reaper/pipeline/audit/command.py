@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from ..arguments import AddCommand, Progress, duration_ns, show, write_json
+from ..arguments import AddCommand, Progress, duration_ns, share, show, write_json
 from ..places import write_text
 from ..read.command import add_inputs, asking, read_inputs
 from ..read.inputs import Inputs
@@ -33,6 +33,12 @@ def add_law(parser: argparse.ArgumentParser) -> None:
         help="bytes sent so shortly before a reap crossed it; default 50ms",
     )
     parser.add_argument(
+        "--unmatched",
+        type=share,
+        metavar="SHARE",
+        help="with --client: connections of either side that may lack a counterpart; default 1%%",
+    )
+    parser.add_argument(
         "--tick", type=duration_ns, metavar="DURATION", help="of files that do not state it; default 1s"
     )
 
@@ -43,7 +49,12 @@ def run_audit(
     """Audit, and write audit.json, audit.txt and connections/ below `--out`."""
     from .run import Settings, as_text, audit
 
-    given = {"grace_ns": arguments.grace, "flight_ns": arguments.flight, "tick_ns": arguments.tick}
+    given = {
+        "grace_ns": arguments.grace,
+        "flight_ns": arguments.flight,
+        "tick_ns": arguments.tick,
+        "unmatched": arguments.unmatched,
+    }
     settings = Settings(**{key: value for key, value in given.items() if value is not None})
     arguments.out.mkdir(parents=True, exist_ok=True)
     result = audit(spark, server, client, arguments.out, settings, progress)

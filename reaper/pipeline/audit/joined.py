@@ -11,11 +11,17 @@ from dataclasses import dataclass
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
+from ..read.frames import ns
+
 CONSISTENT_S = 0.05
 """By how much the two bounds may cross before the clocks are called irreconcilable: delays are not that regular."""
 
 SLACK_NS = 1_000_000_000
 """How far apart two intervals may lie and still be one connection's: clocks, and a connection not yet accepted."""
+
+
+FAR_NS = 1 << 62
+"""Beyond every instant."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +54,13 @@ def client_view(client: DataFrame) -> DataFrame:
     """The load generator's lifetimes as the join wants them. One row per connection that has a peer key.
 
     Its times are on the shared timeline: peer_key, c_conn, c_run, c_opened, c_last (last byte it sent, or the opening),
-    c_ended, c_by_server.
+    c_ended, c_by_server; and c_silent_to: up to when it certainly sent nothing after c_last (null: not known), while
+    c_timeout_ms was in force.
     """
     last_sent = F.coalesce(F.col("ended") - F.col("end_idle_ns"), "last_activity", "opened")
+    # Without an end a journal in `gaps` mode, or one with a hole, does not know the last byte; ended, it sends no more.
+    whole = F.when(F.col("full") & ~F.col("run_holed"), F.col("log_end_ns") + F.col("offset_ns"))
+    silent_to = F.when(F.col("ended").isNotNull(), F.lit(FAR_NS)).otherwise(whole)
     return client.where(F.col("peer").isNotNull() & (F.col("opens") > 0)).select(
         F.col("peer").alias("peer_key"),
         F.col("conn").alias("c_conn"),
@@ -59,7 +69,14 @@ def client_view(client: DataFrame) -> DataFrame:
         (last_sent + F.col("offset_ns")).alias("c_last"),
         (F.col("ended") + F.col("offset_ns")).alias("c_ended"),
         (F.col("by_peer") == 1).alias("c_by_server"),
+        silent_to.alias("c_silent_to"),
+        F.coalesce("end_timeout_ms", "last_timeout_ms").alias("c_timeout_ms"),
     )
+
+
+def without_peer(lives: DataFrame, runs: list[int]) -> DataFrame:
+    """*lives* without the peer of those in *runs*, which have no place on the shared timeline: they find no pair."""
+    return lives.withColumn("peer", F.when(~F.col("run").isin(runs), F.col("peer"))) if runs else lives
 
 
 def pair(server: DataFrame, client: DataFrame) -> DataFrame:
@@ -68,11 +85,11 @@ def pair(server: DataFrame, client: DataFrame) -> DataFrame:
     Cardinality: every row of *server* once. A key that was used again belongs to the connection that was opened
     nearest in time, among those that were open together.
     """
-    far = F.lit(1 << 62)
+    far = F.lit(FAR_NS)
     begun, over = F.col("opened") + F.col("offset_ns"), F.coalesce(F.col("ended") + F.col("offset_ns"), far)
     together = (begun - SLACK_NS <= F.coalesce("c_ended", far)) & (F.col("c_opened") <= over + SLACK_NS)
     distance = F.abs(begun - F.col("c_opened"))
-    columns = ("c_conn", "c_run", "c_opened", "c_last", "c_ended", "c_by_server")
+    columns = ("c_conn", "c_run", "c_opened", "c_last", "c_ended", "c_by_server", "c_silent_to", "c_timeout_ms")
     nearest = (
         server.where(F.col("peer").isNotNull() & F.col("opened").isNotNull())
         .select("conn", "peer", "opened", "ended", "offset_ns")
@@ -99,20 +116,27 @@ def measure_skew(paired: DataFrame) -> Skew:
 
 
 def seen(frame: DataFrame, skew_ns: int) -> DataFrame:
-    """*frame* (prepared, paired) with `seen_lateness_ns`, an idle reap's as the client saw it, and its silence as the
-    client saw it: `from` and `to` (shared timeline; null without a client), `over`, how long it was overdue.
+    """*frame* (prepared, paired) with `seen_lateness_ns`, an idle reap's as the client saw it, and its last silence as
+    the client saw it: `from` and `to` (shared timeline; null without a client), `over`, how long it was overdue. Of a
+    connection without an end: up to the end of the log, as far as both sides say that a timeout was in force.
 
     Args:
-        frame: One row per server connection.
+        frame: One row per server connection. `leaking` is added: whether `to` is such an end of the log.
         skew_ns: Server's clock less the client's, still to be taken off.
     """
     idle_reap = (F.col("reaps") > 0) & F.col("idle_timeout_ns").isNotNull() & F.col("c_by_server")
     since = F.greatest("c_last", "c_opened")
+    no_end, watched = F.col("ends") == 0, (F.col("c_timeout_ms") > 0) & (F.col("last_timeout_ms") > 0)
+    log_end = F.col("log_end_ns") + F.col("offset_ns")
+    known = no_end & watched & F.col("c_silent_to").isNotNull()
+    until = F.when(known, F.least(log_end, F.col("c_silent_to") + F.lit(skew_ns)))
+    timeout = F.when(no_end, ns(F.col("last_timeout_ms"))).otherwise(F.col("idle_timeout_ns"))
     return (
         frame.withColumn("seen_lateness_ns", F.when(idle_reap, F.col("c_ended") - since - F.col("idle_timeout_ns")))
         .withColumn("from", since + F.lit(skew_ns))
-        .withColumn("to", F.col("c_ended") + F.lit(skew_ns))
-        .withColumn("over", F.col("c_ended") - since - F.col("idle_timeout_ns"))
+        .withColumn("to", F.coalesce(until, F.col("c_ended") + F.lit(skew_ns)))
+        .withColumn("leaking", F.coalesce(known, F.lit(False)))
+        .withColumn("over", F.col("to") - F.col("from") - timeout)
     )
 
 
@@ -135,15 +159,14 @@ def judge_pairs(judged: DataFrame, *, skew_ns: int, flight_ns: int, tolerance_ns
     early = idle_reap & ~crossed & (silent < F.col("idle_timeout_ns") - F.lit(tolerance_ns))
     left_by_itself = paired & (F.col("reaps") == 0) & (F.col("ends") > 0) & ~F.coalesce("c_by_server", F.lit(False))
     overdue = F.col("c_ended") - F.col("c_last") - F.col("idle_timeout_ns")
-    lost = (
-        paired
-        & (F.col("ends") == 0)
-        & F.col("c_by_server")
-        & (F.col("c_ended") + F.lit(skew_ns) < F.col("log_end_ns") + F.col("offset_ns") - limit)
-    )
+    log_end = F.col("log_end_ns") + F.col("offset_ns")
+    forgotten = F.col("c_by_server") & (F.col("c_ended") + F.lit(skew_ns) < log_end - limit)
+    leaked = F.col("leaking") & (F.col("over") > limit)
+    lost = paired & (F.col("ends") == 0) & ~F.col("run_holed") & (forgotten | leaked)
     # What the server knows of activity is an epoch wide, and an end it learns of late; the client knows both exactly.
     by_due = F.coalesce(F.col("ended") - F.col("due_ns") > limit, F.lit(False))
     acquitted_late = (F.col("verdict") == "late") & idle_reap & (F.col("seen_lateness_ns") <= limit) & ~by_due
+    acquitted_late &= F.col("backed_over_ns").isNull()
     acquitted_missed = (F.col("verdict") == "missed") & left_by_itself & (overdue <= limit) & (F.col("came_back") == 0)
     fine = F.col("verdict").isin("ok_reaped", "ok_closed", "open_at_end", "late", "missing_touch")
     verdict = (

@@ -18,12 +18,12 @@ from pyspark.sql import functions as F  # noqa: N812
 from ..engine import NoSpark, together
 from ..places import Place, pattern, uri
 from ..read.expected import as_list, line
-from ..read.frames import lifetimes, listener_names, read_events, runs_frame, with_run
-from ..read.inputs import Inputs
+from ..read.frames import lifetimes, listener_names, read_events, with_run
+from ..read.inputs import Inputs, hole_line
 from ..read.runs import Timeline
 from ..read.writer_facts import Stalls, overdue_files, said
-from .joined import Skew, client_view, judge_pairs, measure_skew, pair, seen
-from .silences import excuse, judged_runs, overdue_rows, with_silences
+from .joined import Skew, client_view, judge_pairs, measure_skew, pair, seen, without_peer
+from .silences import excuse, judged_runs, overdue_rows, shifted, with_backed, with_silences
 from .verdicts import VERDICTS, VIOLATIONS, judge, prepare
 
 SCHEMA = "reaper-audit/1"
@@ -43,18 +43,24 @@ class Settings:
     """Bytes sent within so short a time before a reap may have crossed with it."""
     tick_ns: int = 1_000_000_000
     """Tick of files that do not state it."""
+    unmatched: float = 0.01
+    """Share of either side's connections that may lack a counterpart in a joined audit, before it proves nothing."""
 
 
 @dataclass(slots=True)
 class Audit:
-    """The outcome: `summary` goes to JSON, `connections` is one row per connection of the server with its verdict."""
+    """The outcome: `summary` goes to JSON, `connections` is one row per connection of the server with its verdict.
+
+    `result` is `fail` where the law was broken; `inconclusive` where it was not, as far as can be seen, and something
+    that was asked for could not be judged; else `pass`.
+    """
 
     summary: dict[str, Any]
     connections: DataFrame
 
     @property
     def passed(self) -> bool:
-        """Whether nothing was violated and everything could be read."""
+        """Whether nothing was violated and everything could be judged."""
         return bool(self.summary["result"] == "pass")
 
 
@@ -83,23 +89,26 @@ def audit(
     runs = judged_runs(spark, server.runs, timeline, settings.tick_ns, by_writers)
     lives = with_run(lifetimes(events), runs)
     lives = with_silences(spark, lives, overdue, by_writers.stalls, runs, settings.grace_ns)
+    lives = with_backed(spark, lives, by_writers.stalls)
     prepared = prepare(lives, settings.grace_ns)
     c_stalls: Stalls = {}
     target = out / "connections"
     skew: Skew | None = None
-    unmatched = 0
+    seen_by_client = unmatched = 0
     if client is None:
         progress("judging every connection")
         connections = _written(judge(prepared), target)
     else:
-        c_stalls = said(client.files, client.runs, timeline).stalls
-        c_runs = runs_frame(spark, client.runs, timeline, settings.tick_ns)
-        view = client_view(with_run(lifetimes(read_events(spark, client)), c_runs))
-        paired = pair(prepared, view)
+        c_said = said(client.files, client.runs, timeline)
+        c_stalls = c_said.stalls
+        c_runs = judged_runs(spark, client.runs, timeline, settings.tick_ns, c_said)
+        c_lives = with_run(lifetimes(read_events(spark, client)), c_runs)
+        view = client_view(without_peer(c_lives, timeline.apart(client.runs)))
+        paired = pair(without_peer(prepared, timeline.apart(server.runs)), view)
         tolerance_ns = 1_000_000 if one_clock else settings.flight_ns
 
         def judge_by_both(skew_ns: int) -> DataFrame:
-            excused = excuse(spark, seen(paired, skew_ns), by_writers.stalls, c_stalls)
+            excused = excuse(spark, seen(paired, skew_ns), by_writers.stalls, shifted(c_stalls, skew_ns))
             both = judge_pairs(
                 judge(excused),
                 skew_ns=skew_ns,
@@ -109,7 +118,7 @@ def audit(
             return _written(both, target)
 
         progress("joining both sides, judging every connection")
-        connections, seen_by_client = together(partial(judge_by_both, 0), view.count)
+        connections, seen_by_client = together(partial(judge_by_both, 0), c_lives.where("opens > 0").count)
         skew = measure_skew(connections)
         if not one_clock and skew.estimate is not None and abs(skew.estimate) > NEGLIGIBLE_SKEW_S:
             progress(f"judging again with the clocks' skew of {skew.estimate * 1e3:+.1f} ms taken off")
@@ -134,8 +143,9 @@ def audit(
         }
     stalled = [stall for side in (by_writers.stalls, c_stalls) for found in side.values() for stall in found]
     summary["stalls"] = {"count": len(stalled), "total_s": sum(to - since for since, to in stalled) / 1e9}
-    summary["reasons"] = _reasons(summary)
-    summary["result"] = "fail" if summary["reasons"] else "pass"
+    broken, doubts = _broken(summary), _doubts(summary, server, client, seen_by_client, settings.unmatched)
+    summary["reasons"] = broken + doubts
+    summary["result"] = "fail" if broken else "inconclusive" if doubts else "pass"
     return Audit(summary, connections)
 
 
@@ -145,7 +155,7 @@ def _written(judged: DataFrame, target: Place) -> DataFrame:
     Raises:
         NoSpark: some of it did not come back: executors wrote it where the driver does not look.
     """
-    kept = judged.drop("writer", "first_conn", "last_conn", "run_stalled_ns", "run_drained", "from", "to", "over")
+    kept = judged.drop("writer", "first_conn", "last_conn", "run_drained", "run_holed", "from", "to", "over", "leaking")
     vars(kept)["isStreaming"] = False  # or Connect has the whole plan analysed, for the observation's own question
     sent = Observation()
     write = kept.observe(sent, F.count(F.lit(1)).alias("rows")).write.mode("overwrite")
@@ -197,6 +207,7 @@ def _summarise(
             "growing": server.growing + (client.growing if client else 0),
             "quarantined": quarantined,
         },
+        "holes": server.holes + (client.holes if client else []),
         "dropped_rows": server.dropped_rows,
         "silent_servers": as_list(server.silent),
         "settings_s": {
@@ -291,13 +302,23 @@ def _story(row: Any, listeners: dict[int, str], joined: bool) -> str:
     return "; ".join(parts)
 
 
-def _reasons(summary: dict[str, Any]) -> list[str]:
+def _broken(summary: dict[str, Any]) -> list[str]:
+    """What is proven to be wrong."""
     verdicts = summary["verdicts"]
     reasons = [f"{verdicts[name]} {name}: {VERDICTS[name]}" for name in VIOLATIONS if verdicts[name]]
-    if quarantined := summary["files"]["quarantined"]:
-        reasons.append(f"{len(quarantined)} file(s) put aside: {quarantined[0]['path']}: {quarantined[0]['reason']}")
     if rows := summary["clock"]["backward_rows"]:
         reasons.append(f"{rows} row(s) in which a monotonic clock ran backwards")
+    return reasons
+
+
+def _doubts(
+    summary: dict[str, Any], server: Inputs, client: Inputs | None, seen_by_client: int, allowed: float
+) -> list[str]:
+    """What was asked for and could not be judged."""
+    reasons = []
+    if quarantined := summary["files"]["quarantined"]:
+        reasons.append(f"{len(quarantined)} file(s) put aside: {quarantined[0]['path']}: {quarantined[0]['reason']}")
+    reasons += map(hole_line, summary["holes"])
     if unjudged := summary["rows_read"] - summary["rows"] - summary["rows_of_writers"]:
         reasons.append(f"{unjudged} row(s) were judged by no rule: they belong to no run of a writer that is known")
     if dropped := summary["dropped_rows"]:
@@ -308,7 +329,35 @@ def _reasons(summary: dict[str, Any]) -> list[str]:
         reasons.append("the two sides' clocks cannot be reconciled: a clock was stepped")
     if not summary["connections"]:
         reasons.append("no connection was found: nothing is proven")
+    elif summary["verdicts"]["unknown"] == summary["connections"]:
+        reasons.append("no connection could be judged: nothing is proven")
+    if client is not None and (unjoined := _unjoined(summary, server, client, seen_by_client, allowed)):
+        reasons.append(unjoined)
     return reasons
+
+
+def _unjoined(
+    summary: dict[str, Any], server: Inputs, client: Inputs, seen_by_client: int, allowed: float
+) -> str | None:
+    """Why the client's log does not confirm the server's, where it does not."""
+    joined, connections = summary["joined"], summary["connections"]
+    alone, c_alone = joined["server_only"], joined["client_only"]
+    if not client.files:
+        return "the client's log was asked for, and none of its files could be read: one side alone was judged"
+    apart = sum(not run.anchors for run in server.runs + client.runs)
+    clockless = f"; {apart} run(s) have no anchors, so their instants cannot be compared" if apart else ""
+    if not joined["pairs"]:
+        return (
+            f"none of the client's {seen_by_client} connection(s) is among the server's {connections}: it is another "
+            "server's client, or an address translator or balancer lies between them. No two logs can be joined across "
+            f"one: it gives connections other addresses, and nothing else tells them apart{clockless}"
+        )
+    if alone > allowed * connections or c_alone > allowed * seen_by_client:
+        return (
+            f"{alone} of the server's {connections} connection(s) and {c_alone} of the client's {seen_by_client} have "
+            f"no counterpart, more than {allowed:.3g} of them (--unmatched): one side alone was judged{clockless}"
+        )
+    return None
 
 
 def as_text(summary: dict[str, Any]) -> str:

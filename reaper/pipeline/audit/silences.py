@@ -1,8 +1,8 @@
 """Each silence that outlasted its timeout, judged by itself, and the stalls that excuse.
 
 The rule of this module: *an excuse belongs to one silence*. A stall excuses as much as it overlaps with that silence,
-because time in which a loop stood still is charged to no connection; a final check that found bytes unread ends the
-silence in which it was made. These rows are few, and the check of the files knows which have any: no other is read.
+because time in which a loop stood still is charged to no connection; a final check that found bytes unread ends one
+silence and begins the next. These rows are few, and the check of the files knows which have any: no other is read.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
 
@@ -50,11 +50,11 @@ _STALLS = T.StructType(
 JUDGED_RUNS: T.StructType = T.StructType(
     [
         *RUNS.fields,
-        T.StructField("run_stalled_ns", T.LongType(), False),
         T.StructField("run_drained", T.BooleanType(), False),
+        T.StructField("run_holed", T.BooleanType(), False),
     ]
 )
-"""`RUNS`; how long the run's loop stood still in all; whether it said that no connection of its is left."""
+"""`RUNS`; whether the run said that no connection of its is left; `Run.holed`."""
 
 SILENCES: T.StructType = T.StructType(
     [
@@ -68,7 +68,7 @@ SILENCES: T.StructType = T.StructType(
     ]
 )
 """Grain: one row per connection with such a silence. missed: silences that ought to have been reaped and were not;
-came_back: those of them that activity ended; missed_ns, missed_t: of the worst, how long it was overdue and when that
+came_back: those of them that bytes ended; missed_ns, missed_t: of the worst, how long it was overdue and when that
 ended; reaped_late: reaps too late; spared_lateness_ns: lateness of a reap that counts from a final check (null: it
 counts from the silence)."""
 
@@ -104,42 +104,37 @@ def judged_runs(
 
     Columns, so that the text of the plan is the same for every journal: Java has compiled it when it is asked again.
     """
-    stalled = {run: sum(to - since for since, to in found) for run, found in by_writers.stalls.items()}
+    runs = list(runs)
+    holed = {run.index for run in runs if run.holed}
     rows = as_rows(runs, timeline, tick_ns)
-    rows = [(*row, stalled[row[0]], row[0] in by_writers.drained) for row in rows]
+    rows = [(*row, row[0] in by_writers.drained, row[0] in holed) for row in rows]
     return small_frame(spark, rows, JUDGED_RUNS)
 
 
 def judge_silences(spark: SparkSession, rare: DataFrame, stalls: Stalls, runs: DataFrame, grace_ns: int) -> DataFrame:
     """One row per connection with a silence beyond its timeout and the limit, see `SILENCES`."""
     ends = [KINDS.index(kind) for kind in ENDS]
-    spared = (
-        rare.where(F.col("code") == AVERTED)
-        .groupBy(F.col("conn").alias("spared_conn"))
-        .agg(F.collect_list("t").alias("spared_at"))
-    )
-    silent = with_run(rare.where(F.col("code").isin(ACTIVITY, *ends)), runs)
-    silent = silent.join(spared, F.col("conn") == F.col("spared_conn"), "left").drop("spared_conn")
-    since, t, reaped = F.col("t") - F.col("idle_ns"), F.col("t"), F.col("code") == REAP
-    checks = F.filter("spared_at", lambda at: (at > since) & (at <= t))
-    first, last = F.array_min(checks), F.array_max(checks)
+    t, reaped, averted = F.col("t"), F.col("code") == REAP, F.col("code") == AVERTED
+    before = Window.partitionBy("conn").orderBy("t", F.when(averted, 0).otherwise(1))
+    last_check = F.max(F.when(averted, t)).over(before.rowsBetween(Window.unboundedPreceding, -1))
+    silent = rare.where(F.col("code").isin(ACTIVITY, AVERTED, *ends)).withColumn("last_check", last_check)
     silent = (
-        silent.withColumn("since", F.when(reaped, F.coalesce(last, since)).otherwise(since))
-        .withColumn("until", F.when(reaped, t).otherwise(F.coalesce(first, t)))
-        .withColumn("spared", reaped & last.isNotNull())
+        with_run(silent, runs)
+        .withColumn("since", F.greatest(t - F.col("idle_ns"), "last_check"))
+        .withColumn("spared", reaped & (F.col("last_check") > t - F.col("idle_ns")))
         .withColumn("from", F.least("since", F.when(reaped, F.col("due_ns"))) + F.col("offset_ns"))
-        .withColumn("to", F.col("until") + F.col("offset_ns"))
+        .withColumn("to", t + F.col("offset_ns"))
     )
     timeout = F.when(F.col("timeout_ms") > 0, ns(F.col("timeout_ms")))
-    over = F.greatest(F.col("until") - F.col("since") - timeout, F.when(reaped, t - F.col("due_ns")))
+    over = F.greatest(t - F.col("since") - timeout, F.when(reaped, t - F.col("due_ns")))
     silent = excuse(spark, silent.withColumn("over", over), stalls, {})
     wrong = F.col("over") > F.col("tick_ns") + F.lit(grace_ns) + F.col("stalled_ns")
     missed = wrong & ~reaped
     return silent.groupBy("conn").agg(
         F.count(F.when(missed, 1)).alias("missed"),
-        F.count(F.when(missed & (F.col("code") == ACTIVITY), 1)).alias("came_back"),
+        F.count(F.when(missed & F.col("code").isin(ACTIVITY, AVERTED), 1)).alias("came_back"),
         F.max(F.when(missed, F.col("over"))).alias("missed_ns"),
-        F.max_by(F.when(missed, F.col("until")), F.when(missed, F.col("over"))).alias("missed_t"),
+        F.max_by(F.when(missed, t), F.when(missed, F.col("over"))).alias("missed_t"),
         F.count(F.when(wrong & reaped, 1)).alias("reaped_late"),
         F.max(F.when(F.col("spared"), F.col("over"))).alias("spared_lateness_ns"),
     )
@@ -159,6 +154,34 @@ def with_silences(
         silences.withColumnRenamed("conn", "silent_conn"), F.col("conn") == F.col("silent_conn"), "left"
     )
     return joined.drop("silent_conn").fillna(0, ["missed", "came_back", "reaped_late"])
+
+
+def with_backed(spark: SparkSession, lives: DataFrame, stalls: Stalls) -> DataFrame:
+    """*lives* with `backed_ns`, the idle timeout that rows before the end say was in force, where the end is missing,
+    or is a reap that says none (a deadline's) or another; 0: none was in force; null: the end agrees, or no row tells.
+    And with `backed_over_ns`, how long the connection outlasted it; `backed_stalled_ns`, how much of that stalls
+    explain.
+
+    In `gaps` mode short silences leave no row, and a change of the timeout only before such a reap: without one nothing
+    is known.
+    """
+    known, opened = F.col("last_timeout_ms"), F.col("ends") == 0
+    apart = F.col("end_timeout_ms").isNull() | (F.col("full") & (F.col("end_timeout_ms") != known))
+    told = (F.col("reaps") > 0) & apart & (F.col("full") | (F.col("changes") > 0))
+    last = F.when(opened, F.greatest("opened", "last_activity")).otherwise(F.col("ended") - F.col("end_idle_ns"))
+    since, until = F.greatest(last, "last_averted"), F.when(opened, F.col("log_end_ns")).otherwise(F.col("ended"))
+    lives = lives.withColumn("backed_ns", F.when(told | (opened & F.col("full")), ns(known)))
+    lives = lives.withColumn("over", F.when(F.col("backed_ns") > 0, until - since - F.col("backed_ns")))
+    overdue = F.col("over") > F.col("tick_ns")
+    lives = lives.withColumn("from", F.when(overdue, since + F.col("offset_ns")))
+    lives = lives.withColumn("to", F.when(overdue, until + F.col("offset_ns")))
+    renamed = {"over": "backed_over_ns", "stalled_ns": "backed_stalled_ns"}
+    return excuse(spark, lives, stalls, {}).withColumnsRenamed(renamed).drop("from", "to")
+
+
+def shifted(stalls: Stalls, by_ns: int) -> Stalls:
+    """*stalls* later by *by_ns*."""
+    return {run: [(since + by_ns, to + by_ns) for since, to in found] for run, found in stalls.items()}
 
 
 def excuse(spark: SparkSession, frame: DataFrame, server: Stalls, client: Stalls) -> DataFrame:
@@ -198,7 +221,7 @@ def excuse(spark: SparkSession, frame: DataFrame, server: Stalls, client: Stalls
 
     c_run = F.coalesce("c_run", F.lit(NO_RUN)) if client else F.lit(NO_RUN)
     same = (F.col("run") == F.col("s_run")) & (c_run == F.col("s_c_run"))
-    stalls = F.col("s_stalls")
+    stalls = F.when(F.col("to").isNotNull(), F.col("s_stalls"))
     joined = frame.join(small, same, "left").withColumn("_whole_ns", shared(F.filter(stalls, whole), F.col("from")))
     since_due = F.greatest(F.col("from"), F.col("to") - F.greatest(F.col("over") - F.col("_whole_ns"), nothing))
     stalled = F.col("_whole_ns") + shared(F.filter(stalls, lambda stall: ~whole(stall)), since_due)

@@ -18,13 +18,14 @@ VERDICTS = {
     "late": "reaped more than one tick, the grace and the stalls of its loop after it was due",
     "lost": "it has no end although it was due long before the log ends, or left no row at all",
     "missing_touch": "the silences written do not add up to what its end row says",
-    "unknown": "its beginning is not in the log, its clock ran backwards, or its reap states neither timeout nor due",
+    "unknown": "its beginning is not in the log, rows of it may be in a file that is missing, its clock ran backwards, "
+    "or its reap states neither timeout nor due",
     "open_at_end": "still open, and rightly, when the log ends",
     "ok_reaped": "reaped, in time",
     "ok_closed": "ended by a peer or the program, in time",
 }
 VIOLATIONS = ("early", "missed", "late", "lost", "duplicate", "activity_after_end", "missing_touch")
-"""An audit with any of these fails; so does quarantined input."""
+"""An audit with any of these fails."""
 
 
 def prepare(frame: DataFrame, grace_ns: int) -> DataFrame:
@@ -35,10 +36,12 @@ def prepare(frame: DataFrame, grace_ns: int) -> DataFrame:
     timeout = F.when(F.col("end_timeout_ms") > 0, ns(F.col("end_timeout_ms")))
     by_row = F.greatest(F.col("end_idle_ns") - timeout, F.col("ended") - F.col("due_ns"))
     lateness = F.when(F.col("reaps") > 0, F.coalesce("spared_lateness_ns", by_row))
+    before_it_began = F.when(F.col("first_trace") < F.col("opened"), 1).otherwise(0)
     return (
         frame.withColumn("limit_ns", F.col("tick_ns") + F.lit(grace_ns))
         .withColumn("idle_timeout_ns", timeout)
         .withColumn("lateness_ns", lateness)
+        .withColumn("backward", F.col("backward") + before_it_began)
     )
 
 
@@ -48,11 +51,17 @@ def judge(frame: DataFrame) -> DataFrame:
     reaped = F.col("reaps") > 0
     no_end = F.col("ends") == 0
     rows_idle = F.when(F.col("activities") == 0, F.lit(0)).otherwise(F.col("activity_idle_ns"))
+    timeout = F.col("idle_timeout_ns")
+    # A check that spared counts from an instant of the loop's clock, which may lag behind the row's by up to a tick.
+    after_check = F.greatest(timeout - F.col("tick_ns"), timeout / 2)
     early = reaped & (
-        (F.col("end_idle_ns") < F.col("idle_timeout_ns"))
+        (F.col("end_idle_ns") < timeout)
         | (ended < F.col("due_ns"))
-        | (ended - F.col("last_activity") < F.col("idle_timeout_ns"))
+        | (ended - F.col("last_activity") < timeout)
+        | (ended - F.col("last_averted") < after_check)
+        | (timeout.isNotNull() & ((F.col("end_idle_ns") < F.col("backed_ns")) | (F.col("backed_ns") == 0)))
     )
+    outlasted = F.col("backed_over_ns") > F.col("limit_ns") + F.col("backed_stalled_ns")
     unread = ended - F.col("end_idle_ns") - opened - F.col("end_idle_sum_ns")  # silences that were not written
     doubled = (rows_idle > F.col("end_idle_sum_ns")) | (F.col("activities") > F.col("end_n"))
     missing = (
@@ -61,11 +70,7 @@ def judge(frame: DataFrame) -> DataFrame:
         | (F.col("full") & ((unread != 0) | (F.col("activities") < F.col("end_n"))))
     )
     undecidable = reaped & F.col("idle_timeout_ns").isNull() & F.col("due_ns").isNull()
-    last_seen = F.greatest(F.coalesce("last_activity", opened), opened)
-    due_ms = F.when(F.col("last_timeout_ms") > 0, F.col("last_timeout_ms"))
-    # In `gaps` mode short silences leave no row: a quiet log proves a quiet connection only in `full` mode.
-    patience = ns(due_ms) + F.col("limit_ns") + F.col("run_stalled_ns")
-    forgotten = F.col("full") & (F.col("log_end_ns") - last_seen > patience)
+    lost = no_end & (outlasted | F.col("run_drained"))
     return frame.withColumn(
         "verdict",
         _first(
@@ -74,10 +79,10 @@ def judge(frame: DataFrame) -> DataFrame:
             ("duplicate", (F.col("opens") > 1) | (F.col("ends") > 1) | ((F.col("opens") == 1) & ~no_end & doubled)),
             ("unknown", undecidable),
             ("early", early),
-            ("missed", F.col("missed") > 0),
-            ("late", F.col("reaped_late") > 0),
-            ("unknown", F.col("opens") == 0),
-            ("lost", no_end & (forgotten | F.col("run_drained"))),
+            ("missed", (F.col("missed") > 0) | (reaped & outlasted & timeout.isNull())),
+            ("late", (F.col("reaped_late") > 0) | (reaped & outlasted)),
+            ("unknown", (F.col("opens") == 0) | (F.col("run_holed") & (lost | missing))),
+            ("lost", lost),
             ("missing_touch", missing),
             ("open_at_end", no_end),
             ("ok_reaped", reaped),

@@ -12,6 +12,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from html import escape
 
+from ...config.durations import seconds as seconds
+
 WIDTH, HEIGHT = 640, 320
 LEFT, RIGHT, TOP, BOTTOM = 80, 18, 38, 50
 
@@ -27,17 +29,6 @@ APART = 0.11
 """How far apart two ticks of a logarithmic axis are at least, as a share of its length."""
 
 Points = Sequence[tuple[float, float]]
-
-
-def seconds(value: float) -> str:
-    """A duration as an axis says it: 20 ms, 5 s, 2 min, 1 h, 3 d."""
-    if value == 0:
-        return "0"
-    for unit, size in (("d", 86400.0), ("h", 3600.0), ("min", 60.0), ("s", 1.0), ("ms", 1e-3)):
-        many = abs(value) / size
-        if many >= 1.9995 or (many >= 0.9995 and round(many, 3) == round(many, 1)):  # 63 s, but 1.5 min
-            return f"{value / size:.3g} {unit}"
-    return f"{value * 1e6:.3g} µs"
 
 
 def percent(value: float) -> str:

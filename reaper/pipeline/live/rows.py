@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from ...journal.layout import bounds
-from ...journal.schema import CONFIG, KINDS, OWN
+from ...journal.schema import CONFIG, KINDS, OWN, REAP
 from ..read.runs import Facts
 
 MARKER = "marker"
@@ -29,7 +29,7 @@ FEED = pa.schema(
         pa.field("kind", pa.string(), nullable=False),
         pa.field("idle_ns", pa.int64()),
         pa.field("timeout_ms", pa.int32()),  # in force before it; of a change: after it
-        pa.field("lateness_ns", pa.int64()),  # reaps: t - due_ns
+        pa.field("lateness_ns", pa.int64()),  # reaps: since its last byte + timeout, at most; of a deadline: since due
         pa.field("listener", pa.string()),
         pa.field("full", pa.bool_(), nullable=False),  # the writer's mode: every activity has a row
         pa.field("tick_ns", pa.int64(), nullable=False),
@@ -74,6 +74,9 @@ def rows_of(facts: Facts, run: int) -> pa.Table | None:
     at = pc.divide(pc.add(table["t"], offset), 1000).cast(pa.timestamp("us", "UTC"))
     kind = table["kind"].cast(pa.string())
     count = table.num_rows
+    timeout = pc.multiply(table["timeout_ms"].cast(pa.int64()), 1_000_000)
+    over = pc.if_else(pc.greater(timeout, 0), pc.subtract(table["idle_ns"], timeout), None)
+    late = pc.max_element_wise(over, pc.subtract(table["t"], table["due_ns"]))
     columns = {
         "at": at,
         "run": pa.repeat(pa.scalar(run, pa.int64()), count),
@@ -81,7 +84,7 @@ def rows_of(facts: Facts, run: int) -> pa.Table | None:
         "kind": kind,
         "idle_ns": table["idle_ns"],
         "timeout_ms": table["timeout_ms"],
-        "lateness_ns": pc.subtract(table["t"], table["due_ns"]),
+        "lateness_ns": pc.if_else(pc.equal(kind, KINDS[REAP]), late, None),
         "listener": table["listener"].cast(pa.string()),
         "full": pa.repeat(pa.scalar(facts.mode == "full"), count),
         "tick_ns": pa.repeat(pa.scalar(facts.tick_ns or 0, pa.int64()), count),

@@ -152,4 +152,4 @@ def _compact(arguments: argparse.Namespace, progress: Progress) -> int:
     except Occupied as error:
         raise Fault(str(error)) from None
     show(arguments, summary, as_text(summary))
-    return 1 if summary["quarantined"] or summary["silent_servers"] else 0
+    return 1 if summary["quarantined"] or summary["silent_servers"] or summary["holes"] else 0

@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 from ..places import Place, is_pattern, pattern, remove_tree, replace, uri
 from .expected import as_list, line
 from .frames import read_events
-from .inputs import Inputs
+from .inputs import Inputs, hole_line
 from .manifest import BUCKETS, ORDER, write_manifest
 from .runs import Facts
 
@@ -107,6 +107,7 @@ def compact(
         "bytes": sum(entry["bytes"] for entry in manifest["files"]),
         "quarantined": inputs.quarantined,
         "silent_servers": as_list(inputs.silent),
+        "holes": inputs.holes,
         "growing": inputs.growing,
     }
 
@@ -122,5 +123,6 @@ def as_text(summary: dict[str, Any]) -> str:
     size = f"{summary['buckets']:,} buckets, {summary['bytes'] / 1e6:,.1f} MB"
     lines = [f"{summary['table']}: {summary['rows']:,} rows of {summary['files_read']:,} files in {size}"]
     lines += [f"  put aside: {entry['path']}: {entry['reason']}" for entry in summary["quarantined"]]
+    lines += [f"  {hole_line(hole)}" for hole in summary["holes"]]
     lines += [f"  {line(entry)}" for entry in summary["silent_servers"]]
     return "\n".join(lines)

@@ -66,6 +66,7 @@ def compact_by_day(
         "table": str(out),
         **{key: sum(table[key] for table in tables) for key in ("rows", "buckets", "files_read", "bytes")},
         "silent_servers": as_list(inputs.silent),
+        "holes": inputs.holes,
         "growing": inputs.growing,
         "tables": [{key: table[key] for key in ("table", "rows", "buckets", "bytes")} for table in tables],
     }

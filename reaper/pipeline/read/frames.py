@@ -136,8 +136,8 @@ def lifetimes(events: DataFrame) -> DataFrame:
     """One row per connection: everything that a verdict needs. No order among the rows of a connection is assumed.
 
     Key: conn. Times in ns on the writer's clock. Null where no row of that kind was found; activity_idle_ns also where
-    the sum does not fit. last_timeout_ms: of the latest row, or of a change of the timeout after it; rows that only
-    report such a change count among their writer's.
+    the sum does not fit. last_timeout_ms: in force before its end, as its latest activity or a change after that says;
+    rows that only report such a change count among their writer's. first_trace: of its first row but the opening.
 
     Args:
         events: Grain one row per event, see `read_events`.
@@ -150,13 +150,19 @@ def lifetimes(events: DataFrame) -> DataFrame:
         "reaps": filtered("count(1)", is_reap),
         "activities": filtered("count(1)", is_activity),
         "averts": filtered("count(1)", f"code = {AVERTED}"),
+        "last_averted": filtered("max(t)", f"code = {AVERTED}"),
         "backward": filtered("count(1)", "idle_ns < 0"),
+        "first_trace": filtered("min(t)", f"code NOT IN ({OPEN}, {CONFIG})"),
         "opened": filtered("min(t)", is_open),
         "open_timeout_ms": filtered("max(timeout_ms)", is_open),
         "listener_hash": F.max(F.xxhash64("listener")),
         "peer": filtered("max(peer)", is_open),
         "last_t": F.max("t"),
-        "last_timeout_ms": F.expr("max_by(timeout_ms, t * 8 + code)"),  # of one instant's rows the change is the last
+        # Of one instant's rows the change is the last; it follows the latest activity, whatever was averted since.
+        "last_timeout_ms": filtered(
+            "max_by(timeout_ms, t * 8 + code)", f"timeout_ms IS NOT NULL AND code IN ({OPEN}, {ACTIVITY}, {CONFIG})"
+        ),
+        "changes": filtered("count(1)", f"code = {CONFIG}"),
         "last_activity": filtered("max(t)", is_activity),
         "activity_idle_ns": filtered("try_sum(idle_ns)", is_activity),
         "nbytes": filtered("sum(nbytes)", is_activity),

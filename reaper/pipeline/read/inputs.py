@@ -18,7 +18,7 @@ from ..places import Place, files_below, pattern, place, size_of
 from .file import Shape, count_here, facts_of, shape_of
 from .manifest import BUCKETS, Table, Unsound, open_table, tables_in
 from .row_checks import Refused
-from .runs import Facts, Run, runs_of, strangers
+from .runs import Facts, Run, missing_serials, runs_of, strangers
 from .span import ALWAYS, Span
 
 if TYPE_CHECKING:
@@ -51,6 +51,8 @@ class Inputs:
     are not counted."""
     silent: dict[str, str] = field(default_factory=dict)
     """Expected servers that are missing, or were silent: name -> what is missing."""
+    holes: list[dict[str, Any]] = field(default_factory=list)
+    """Files that are missing between others of their run, and were not put aside: run, writer, server, serials."""
 
 
 def check(
@@ -116,6 +118,7 @@ def check(
         counted = {shape.path: rows for shape, rows in tallies}
         shapes = [shape for shape, _ in tallies]
     outcomes: list[Facts] = []
+    footers = {shape.path: shape for shape in shapes}
     for shape in shapes:
         try:
             facts = facts_of(shape, counted[shape.path], max_age_ns, now)
@@ -140,6 +143,8 @@ def check(
         found.files = [facts for facts in found.files if facts.path != path]
     found.quarantined.sort(key=lambda entry: entry["path"])
     found.runs = runs_of(found.files)
+    aside = {entry["path"] for entry in found.quarantined}
+    found.holes = [] if by_name else _holes(found, [s for path, s in footers.items() if str(path) in aside], span)
     latest: dict[str, int] = {}
     before: dict[str, int] = {}
     for facts in found.files:
@@ -148,6 +153,33 @@ def check(
         before[facts.run] = min(before.get(facts.run, earlier), earlier)
     found.dropped_rows = sum(latest.values()) - sum(before.values())
     return found
+
+
+def _holes(found: Inputs, aside: Iterable[Shape], span: Span) -> list[dict[str, Any]]:
+    """See `Inputs.holes`. Between the files of the time that is asked about alone: of others some are not opened."""
+    runs: dict[str, list[Facts]] = {}
+    for facts in found.files:
+        if facts.run and span.meets(facts.bounds):
+            runs.setdefault(facts.run, []).append(facts)
+    known = {run: {facts.serial for facts in members} for run, members in runs.items()}
+    for facts in found.files:
+        known.get(facts.run, set()).add(facts.serial)
+    for shape in aside:
+        known.get(shape.run, set()).add(shape.number("serial", 0))
+    holes = []
+    for run, members in runs.items():
+        wanted = range(min(facts.serial for facts in members), max(facts.serial for facts in members))
+        if missing := [serial for serial in missing_serials(known[run]) if serial in wanted]:
+            holes.append({"run": run, "writer": members[0].writer, "server": members[0].server, "serials": missing})
+    return holes
+
+
+def hole_line(hole: dict[str, Any]) -> str:
+    """One of `Inputs.holes` in words."""
+    serials = hole["serials"]
+    shown = ", ".join(map(str, serials[:5])) + (", ..." if len(serials) > 5 else "")
+    of = f"run {hole['run']} of writer {hole['writer']}" + (f" on {hole['server']}" if hole["server"] else "")
+    return f"{len(serials)} file(s) of {of} missing between others of it: number {shown}"
 
 
 def _take_table(found: Inputs, directory: Place, span: Span, checksums: bool, progress: Callable[[str], None]) -> None:

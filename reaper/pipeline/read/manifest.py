@@ -16,7 +16,7 @@ from typing import Any
 from ..places import Place, files_below, is_pattern, write_text
 from .footer import fingerprint
 
-SCHEMA = "reaper-compacted/4"
+SCHEMA = "reaper-compacted/5"
 
 MANIFEST = "compacted.json"
 """What makes a directory a compacted table."""

@@ -41,9 +41,9 @@ BY = ("kind", "listener", "writer")
 MARKS = ("mark_conn", "mark_t", "mark_idle")
 """And by these, which are null but in a drain row (mark_conn) and in a stall's (conn, t and idle_ns)."""
 _NANOSECONDS = ("t", "idle_ns", "due_ns", "idle_sum_ns")
-_SILENT = (KINDS[ACTIVITY], *ENDS)
+_SILENT = (KINDS[ACTIVITY], KINDS[AVERTED], *ENDS)
 """Kinds of rows that end a silence."""
-_NEEDED = (("idle_ns", (*_SILENT, KINDS[AVERTED])), ("n", ENDS), ("idle_sum_ns", ENDS))
+_NEEDED = (("idle_ns", _SILENT), ("n", ENDS), ("idle_sum_ns", ENDS))
 
 
 class Refused(Exception):

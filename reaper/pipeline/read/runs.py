@@ -105,9 +105,15 @@ class Run:
     gap_threshold_ns: int
     log_end_ns: int
     whole: bool
-    """Every file since its start is here and nothing was dropped: a hole is then a loss."""
+    """Every file since its start is here and nothing was dropped: a number without a row is then a loss."""
+    holed: bool
+    """A file between others of it is missing or put aside, or its writer dropped rows: what is not in the log may have
+    happened all the same."""
     boot: str
     anchors: list[list[int]]
+    beside_ns: int = 0
+    """Of a run without anchors, among others that have them: its clock + this puts its last row at the end of theirs.
+    An assumption, for figures over time; no instant of it is compared with another run's."""
 
     @property
     def steps(self) -> int:
@@ -125,24 +131,39 @@ class Timeline(Enum):
     ONE_CLOCK = "the machine's monotonic clock"
     """All ran within one boot: CLOCK_MONOTONIC, which no step of the wall clock moves."""
     UNIX = "Unix time"
-    """All files have anchors."""
     UNRELATED = "each writer's own clock, taken to be one: no anchors in the files"
 
     @classmethod
     def of(cls, runs: Iterable[Run]) -> Timeline:
-        """The best that all of *runs* share."""
+        """The best that all of *runs* with anchors share. One without them changes no other run's clock."""
         runs = list(runs)
-        boots = {run.boot for run in runs}
-        if len(boots) == 1 and "" not in boots and all(len(a) == 3 for run in runs for a in run.anchors):
-            return cls.ONE_CLOCK
-        return cls.UNIX if all(run.anchors for run in runs) else cls.UNRELATED
+        related = [run for run in runs if run.anchors]
+        if not related:
+            return cls.UNRELATED
+        boots = {run.boot for run in related}
+        one = len(boots) == 1 and "" not in boots and all(len(a) == 3 for run in related for a in run.anchors)
+        timeline = cls.ONE_CLOCK if one else cls.UNIX
+        latest = max(timeline.offset_ns(run) + run.log_end_ns for run in related)
+        for run in runs:
+            run.beside_ns = 0 if run.anchors else latest - run.log_end_ns
+        return timeline
 
     def offset_ns(self, run: Run) -> int:
         """The clock of *run* + this = this timeline."""
         if self is Timeline.UNRELATED or not run.anchors:
-            return 0
+            return run.beside_ns
         shared = 2 if self is Timeline.ONE_CLOCK else 1
         return round(median(anchor[shared] - anchor[0] for anchor in run.anchors))
+
+    def apart(self, runs: Iterable[Run]) -> list[int]:
+        """The indices of those of *runs* that have no place on this timeline."""
+        return [] if self is Timeline.UNRELATED else [run.index for run in runs if not run.anchors]
+
+
+def missing_serials(serials: Iterable[int]) -> list[int]:
+    """The numbers between those of one run's files that are not among *serials*: retention takes none of these."""
+    present = {serial for serial in serials if serial > 0}
+    return sorted(set(range(min(present), max(present))) - present) if present else []
 
 
 def runs_of(files: list[Facts]) -> list[Run]:
@@ -170,6 +191,7 @@ def runs_of(files: list[Facts]) -> list[Run]:
                 whole=bool(name)
                 and serials == list(range(1, len(serials) + 1))
                 and not any(facts.dropped for facts in members),
+                holed=bool(name and missing_serials(serials)) or any(facts.dropped for facts in members),
                 boot=members[0].boot,
                 anchors=sorted(anchor for facts in members for anchor in facts.anchors),
             )

@@ -135,7 +135,12 @@ def _advice(advice: dict[str, Any]) -> str:
     for name, entry in shown:
         recommended = entry["recommendation"]
         timeout = recommended["timeout_s"]
-        verdict = f"{seconds(timeout)}, tick {seconds(recommended['tick_s'])}" if timeout else "no recommendation"
+        if timeout is not None:
+            verdict = f"{seconds(timeout)}, tick {seconds(recommended['tick_s'])}"
+        elif (least := recommended["at_least_s"]) is not None:
+            verdict = f"at least {seconds(least)}"
+        else:
+            verdict = "no recommendation"
         reasons = "".join(f"<li>{escape(reason)}</li>" for reason in recommended["because"])
         sentences.append(f"<h3>{escape(name)}: {escape(verdict)}</h3><ul>{reasons}</ul>")
     return grid(

@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from ..read.expected import as_list, line
 from ..read.frames import small_frame
-from ..read.inputs import Inputs
+from ..read.inputs import Inputs, hole_line
 from .replay import PLAN
 from .settings import InForce, Setting, duration, wheel
 
@@ -118,6 +118,7 @@ def notes_of(log: Log, facts: dict[str, Any], inputs: Inputs, asked: Sequence[Se
         notes.append(f"the writers dropped {inputs.dropped_rows} row(s): figures are of what is left")
     if inputs.quarantined:
         notes.append(f"{len(inputs.quarantined)} file(s) were put aside: figures are of what is left")
+    notes += map(hole_line, inputs.holes)
     notes += map(line, as_list(inputs.silent))
     if facts["unjudged"]:
         notes.append(f"{facts['unjudged']} row(s) belong to no run of a writer that is known: they are in no figure")

@@ -105,7 +105,9 @@ def what_if(
         end=max([facts["end"], *(run.log_end_ns + timeline.offset_ns(run) for run in inputs.runs)]),
         held_ns=facts["held_ns"],
         connections=facts["connections"],
-        complete=not (inputs.dropped_rows or inputs.quarantined or inputs.silent or facts["headless"] or unjudged),
+        complete=not (
+            inputs.dropped_rows or inputs.quarantined or inputs.holes or inputs.silent or facts["headless"] or unjudged
+        ),
     )
     answers, curves = _replay_all(log, events, todo, seed, progress) if in_force else ({}, {})
     table = []
@@ -132,6 +134,7 @@ def what_if(
         "complete": log.complete,
         "quarantined": inputs.quarantined,
         "silent_servers": as_list(inputs.silent),
+        "holes": inputs.holes,
         "assumptions": list(ASSUMPTIONS),
         "notes": notes_of(log, {**facts, "unjudged": unjudged}, inputs, asked),
     }
