@@ -15,7 +15,7 @@ from contextlib import suppress
 from typing import Any
 
 from ..config.durations import format_duration
-from ..config.settings import ReaperConfig
+from ..config.settings import DEFAULT, ReaperConfig
 
 REPORT = "REAPER_RUN_REPORT"
 """The variable that names the watcher's socket, in the abstract namespace."""
@@ -30,6 +30,11 @@ def load() -> ReaperConfig:
         ConfigError: what REAPER_CONFIG and REAPER_* say cannot be used.
     """
     return ReaperConfig.load(os.environ.get("REAPER_CONFIG"))
+
+
+def is_set(name: str) -> bool:
+    """Whether the timeout *name* was set anywhere."""
+    return load().origin(f"timeouts.{name}") != DEFAULT
 
 
 def limits_text(values: Mapping[str, float]) -> str:

@@ -91,9 +91,9 @@ class Server:
         timeouts = report.load().timeouts
         return {name: getattr(timeouts, name) for name in self.limits}
 
-    def listens(self, sockets: Iterable[Any]) -> None:
-        """It serves *sockets*, guarded."""
-        report.guarded(str(self), sockets, self.in_force())
+    def listens(self, sockets: Iterable[Any], **known: float) -> None:
+        """It serves *sockets*, guarded; *known*: timeouts that are the server's own, in seconds."""
+        report.guarded(str(self), sockets, {**self.in_force(), **known})
 
     def __str__(self) -> str:
         return f"{self.name} {self.version}".rstrip()
@@ -164,7 +164,8 @@ def _uvicorn_server(module: ModuleType, server: Server) -> None:
     async def wrapped(self: Any, sockets: Any = None) -> None:
         await startup(self, sockets=sockets)
         if "reaper" in f"{self.config.http_protocol_class.__module__}":
-            server.listens(sockets or [sock for each in getattr(self, "servers", ()) for sock in each.sockets])
+            own = {} if report.is_set("keep_alive") else {"keep_alive": self.config.timeout_keep_alive}
+            server.listens(sockets or [sock for each in getattr(self, "servers", ()) for sock in each.sockets], **own)
 
     module.Server.startup = wrapped
 
