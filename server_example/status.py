@@ -18,7 +18,8 @@ import trio
 from reaper.metrics import CONTENT_TYPE, merged
 from reaper.policy.pressure import Pressure
 from reaper.status import JSON, document
-from reaper.trio import TrioReaper, serve_pages, survey_of
+from reaper.trio import TrioReaper, serve_pages
+from reaper.trio.status import survey_of
 
 from .bulletins import Bulletins
 

@@ -142,11 +142,11 @@ class Worker:
     ) -> None:
         """Accept until told to stop; then empty the backlogs, close the sockets and return.
 
-        Args as in `reaper.trio.accept`; *welcome* is not asked about what waits in the backlog at the end.
+        Args as in `reaper.trio.accepting.accept`; *welcome* is not asked about what waits in the backlog at the end.
         """
         async with trio.open_nursery() as nursery:
             for each in self.listening:
-                nursery.start_soon(partial(reaper.trio.accept, each, admit, welcome=welcome, failed=failed))
+                nursery.start_soon(partial(reaper.trio.accepting.accept, each, admit, welcome=welcome, failed=failed))
             self.counters["ready"] = 1
             await self._stop.wait()
             nursery.cancel_scope.cancel()

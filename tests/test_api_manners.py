@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import pydoc
 import socket
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -101,6 +102,19 @@ def test_the_reapers_and_their_doors_take_the_same_arguments() -> None:
     ):
         assert {"config", "idle"} <= set(taken(door, set()))
         assert options.items() <= taken(door, set()).items(), door
+
+
+@pytest.mark.parametrize("kind", [reaper.trio.Connection, reaper.asyncio.Connection])
+def test_help_says_what_each_attribute_of_a_connection_is(kind: type) -> None:
+    said = pydoc.render_doc(kind, renderer=pydoc.plaintext)
+    assert "Why the reaper ended it" in said
+    assert "Seconds that the peer has" in said
+
+
+def test_a_door_has_no_more_names_than_a_reader_holds() -> None:
+    assert len(reaper.trio.__all__) <= 14
+    assert len(reaper.asyncio.__all__) <= 14
+    assert reaper.core.IdleRing is reaper.IdleRing
 
 
 @pytest.mark.trio

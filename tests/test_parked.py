@@ -17,10 +17,12 @@ from clocks import autojump
 from streams import TlsClient
 
 import reaper.trio
-from reaper.trio import ParkableStream, ParkingLot, TlsSession, open_reaper, unread
+from reaper.driver.sockets import unread
+from reaper.trio import ParkableStream, ParkingLot, open_reaper
 from reaper.trio.linger import FEWEST, LINGERERS
 from reaper.trio.parking import PARKED, WAKES_PER_PASS
 from reaper.trio.task_pool import KEPT
+from reaper.trio.tls import TlsSession
 
 pytestmark = pytest.mark.trio
 
@@ -214,7 +216,7 @@ async def test_more_bytes_than_a_handler_read_wake_it_again():
 
     async def one_byte(stream) -> None:
         got.append(await stream.receive_some(1))
-        raise reaper.trio.Silent
+        raise reaper.trio.linger.Silent
 
     async with open_reaper() as r, r.parking_lot(one_byte, 30) as lot:
         ours, theirs = pair()
@@ -917,7 +919,7 @@ async def test_a_task_whose_connection_was_reaped_is_fit_for_the_next(how, autoj
                 await trio.sleep(60)
             except trio.Cancelled:
                 if how == "silent":
-                    raise reaper.trio.Silent from None
+                    raise reaper.trio.linger.Silent from None
                 if how == "cancelled":
                     raise
                 return

@@ -20,7 +20,9 @@ from trio.testing import MockClock
 
 import reaper.trio
 from reaper.core.lease import Lease
-from reaper.trio import ParkableStream, Resting, TlsSession, open_reaper
+from reaper.trio import ParkableStream, open_reaper
+from reaper.trio.parking import Resting
+from reaper.trio.tls import TlsSession
 from server_example.http.connection import HttpConnection
 from server_example.http.transport import Transport
 

@@ -23,7 +23,8 @@ from reaper.core.reaper import IdleReaper
 from reaper.policy.pressure import Limits, Pressure, Reading
 from reaper.status import IDLE_BOUNDS, SCHEMA, answer, complete, document
 from reaper.status import PATIENCE as REQUEST_PATIENCE
-from reaper.trio import open_reaper, serve_status, survey_of
+from reaper.trio import open_reaper, serve_status
+from reaper.trio.status import survey_of
 
 
 def label(lease) -> str | None:

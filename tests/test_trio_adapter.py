@@ -13,7 +13,8 @@ from clocks import autojump
 
 import reaper.trio
 from reaper import InvalidArgument
-from reaper.trio import REAPS_PER_SLICE, TrioReaper, WatchedStream, fair_slice, open_reaper
+from reaper.driver.pacing import REAPS_PER_SLICE, fair_slice
+from reaper.trio import TrioReaper, WatchedStream, open_reaper
 
 pytestmark = pytest.mark.trio
 

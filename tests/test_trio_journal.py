@@ -10,7 +10,8 @@ import trio
 import trio.testing
 
 from reaper.journal import Journal
-from reaper.trio import Resting, journal_clock, open_reaper
+from reaper.trio import journal_clock, open_reaper
+from reaper.trio.parking import Resting
 
 pytestmark = [pytest.mark.trio]
 

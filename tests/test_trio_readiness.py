@@ -13,9 +13,10 @@ import trio.testing
 from streams import SECONDS, bounded, check_stream
 
 import reaper.trio
-from reaper.trio import WatchedSocket, open_reaper
+from reaper.trio import open_reaper
 from reaper.trio import readiness as module
 from reaper.trio.readiness import READS_PER_PASS, Readiness
+from reaper.trio.streams import WatchedSocket
 
 pytestmark = pytest.mark.trio
 

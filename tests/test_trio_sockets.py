@@ -15,7 +15,8 @@ import trio.testing
 from streams import check_stream
 
 import reaper.trio
-from reaper.trio import open_reaper, unread
+from reaper.driver.sockets import unread
+from reaper.trio import open_reaper
 from reaper.trio.streams import WatchedSocket
 
 pytestmark = [pytest.mark.trio, pytest.mark.slow]

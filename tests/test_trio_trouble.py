@@ -384,7 +384,7 @@ async def test_a_handler_that_takes_the_end_of_file_for_a_pause_does_not_spin_an
                 await r.watched(endless)(trio.SocketStream(trio.socket.from_stdlib_socket(ours)))
             elif way == "socket":
                 with r.watch(ours) as connection:
-                    await endless(reaper.trio.WatchedSocket(ours, connection))
+                    await endless(reaper.trio.streams.WatchedSocket(ours, connection))
             else:
                 async with r.parking_lot(endless) as lot:
                     lot.add(ours)
@@ -403,7 +403,7 @@ async def test_a_handler_that_swallows_its_silence_in_a_loop_lets_the_loop_run()
             try:
                 await stream.receive_some()
             except BaseException as error:
-                if not isinstance(error, reaper.trio.Silent):
+                if not isinstance(error, reaper.trio.linger.Silent):
                     raise
                 swallowed += 1
 

@@ -22,7 +22,7 @@ from ..common import Note, Scale, by_scale, spread
 TIMEOUT = 30.0
 EVERY = 10
 SLICE = 128
-"""The limit that the adapters give (reaper.trio.REAPS_PER_SLICE)."""
+"""The limit that the adapters give (reaper.driver.REAPS_PER_SLICE)."""
 WARM_UP = 60
 
 

@@ -47,7 +47,7 @@ async def echo_again(stream: trio.abc.Stream) -> None:
         await stream.send_all(data)
 
 
-async def echo_under_serve(stream: reaper.trio.WatchedSocket) -> None:
+async def echo_under_serve(stream: reaper.trio.streams.WatchedSocket) -> None:
     """The same, given a stream that touches by itself."""
     while data := await stream.receive_some(4096):
         await stream.send_all(data)

@@ -98,7 +98,7 @@ async def http(linger: float | None) -> AsyncIterator[int]:
             async with server.parking():
                 if linger is None:
                     server.lot = None
-                nursery.start_soon(reaper.trio.accept, listener, server.admitting(nursery))
+                nursery.start_soon(reaper.trio.accepting.accept, listener, server.admitting(nursery))
                 yield listener.getsockname()[1]
                 nursery.cancel_scope.cancel()
 

@@ -92,7 +92,7 @@ async def echo_parked(idle: float) -> AsyncIterator[tuple[int, Callable[[], int]
             r.parking_lot(echo, idle) as lot,
             trio.open_nursery() as nursery,
         ):
-            nursery.start_soon(reaper.trio.accept, listening, lot.add)
+            nursery.start_soon(reaper.trio.accepting.accept, listening, lot.add)
             yield listening.getsockname()[1], lambda: len(lot)
             nursery.cancel_scope.cancel()
 
@@ -128,7 +128,7 @@ async def http_parked(idle: float) -> AsyncIterator[tuple[int, Callable[[], int]
         async with reaper.trio.open_reaper(config) as r, trio.open_nursery() as nursery:
             server = HttpServer(config, r)
             async with server.parking():
-                nursery.start_soon(reaper.trio.accept, listening, server.admitting(nursery))
+                nursery.start_soon(reaper.trio.accepting.accept, listening, server.admitting(nursery))
                 yield listening.getsockname()[1], lambda: server.open
                 nursery.cancel_scope.cancel()
 

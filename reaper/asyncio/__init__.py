@@ -5,7 +5,6 @@ from __future__ import annotations
 from ..errors import needs
 
 with needs("reaper.asyncio", "idle-reaper"):
-    from ..driver.pacing import PROBE_GRACE, REAPS_PER_SLICE
     from ..driver.watched import Probe
     from ..metrics import LoopStatistics
     from .connection import Connection
@@ -13,7 +12,7 @@ with needs("reaper.asyncio", "idle-reaper"):
     from .pressure import relieve
     from .protocols import Protocol, guard
     from .reaper import AsyncioReaper, journal_clock, open_reaper, reaper_of
-    from .status import serve_status, survey_of
+    from .status import serve_status
     from .streams import WatchedReader, start_server
 
 __all__ = [
@@ -29,9 +28,6 @@ __all__ = [
     "LoopStatistics",
     "relieve",
     "serve_status",
-    "survey_of",
     "reaper_of",
     "journal_clock",
-    "REAPS_PER_SLICE",
-    "PROBE_GRACE",
 ]

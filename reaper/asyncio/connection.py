@@ -13,7 +13,8 @@ from types import TracebackType
 from typing import Any
 
 from ..core.lease import Expiry
-from ..driver.watched import Steers, Watched
+from ..driver.driver import Driver
+from ..driver.watched import Watched
 from .transports import descriptor_of
 
 
@@ -26,7 +27,7 @@ class Connection(Watched):
 
     __slots__ = ("_before", "_ended", "_entered", "_given", "_soon", "_task", "_transport")
 
-    def __init__(self, driver: Steers, uid: int, transport: Any, ended: Callable[[], object]) -> None:
+    def __init__(self, driver: Driver, uid: int, transport: Any, ended: Callable[[], object]) -> None:
         super().__init__(driver, uid)
         self._transport = transport
         self._ended = ended

@@ -7,29 +7,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
-from typing import Protocol
+from typing import TYPE_CHECKING
 
-from ..core.lease import Lease
 from ..core.purgatory import DelayedOperation
 
+if TYPE_CHECKING:
+    from .watched import Watched
+
 log: logging.Logger = logging.getLogger("reaper")
-
-
-class Drainable(Protocol):
-    """What the operations need of an adapter's connection."""
-
-    lease: Lease
-    receiving: bool | None
-
-    @property
-    def busy(self) -> bool:
-        """Whether it is in use, or not known to be idle."""
-
-    def reap(self, reason: str) -> object:
-        """End it."""
-
-    def has_unread(self) -> bool:
-        """Whether the kernel holds bytes of it."""
 
 
 class Answer(DelayedOperation):
@@ -43,9 +28,9 @@ class Answer(DelayedOperation):
 
     __slots__ = ("_epoch", "connection")
 
-    def __init__(self, connection: Drainable, deadline: int) -> None:
+    def __init__(self, connection: Watched, deadline: int) -> None:
         super().__init__(deadline=deadline)
-        self.connection: Drainable = connection
+        self.connection: Watched = connection
         self.mark()
 
     def mark(self) -> None:
@@ -73,9 +58,9 @@ class Leave(DelayedOperation):
 
     __slots__ = ("connection", "spoken")
 
-    def __init__(self, connection: Drainable, deadline: int, spoken: bool) -> None:
+    def __init__(self, connection: Watched, deadline: int, spoken: bool) -> None:
         super().__init__(deadline=deadline)
-        self.connection: Drainable = connection
+        self.connection: Watched = connection
         self.spoken: bool = spoken
 
     def try_complete(self) -> bool:
@@ -95,7 +80,7 @@ class Leave(DelayedOperation):
         self.connection.reap("drain_deadline")
 
 
-def log_drain(connections: Iterable[Drainable], awake: int = 0) -> None:
+def log_drain(connections: Iterable[Watched], awake: int = 0) -> None:
     """Say in the log what a drain waits for that has just closed the idle: *connections*, and *awake* handlers.
 
     A connection of which nobody says whose turn it is keeps a drain waiting until its deadline: that is a warning.

@@ -9,16 +9,16 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from inspect import isbuiltin, iscoroutinefunction, isfunction, ismethod
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..core.lease import Expiry, Hook, Lease
+from ..core.lease import Expiry, Lease
 from ..core.ticks import check_timeout
 from ..errors import InvalidArgument, shown
 from .operations import Answer
 from .sockets import unread
 
 if TYPE_CHECKING:
-    from .ends import Books
+    from .driver import Driver
 
 Probe = Callable[[Any], Awaitable[object]]
 """Called with the connection: sends something that the peer must answer, a WebSocket ping for instance."""
@@ -33,33 +33,6 @@ class DeadlineKey(NamedTuple):
 
     uid: Any  # of the connection; or the `Reapable` itself
     number: int
-
-
-class Steers(Protocol):
-    """What a connection needs of its `Driver`."""
-
-    books: Books
-
-    def now(self) -> float:
-        """The clock of the core."""
-
-    def register(self, uid: Any, timeout: float, on: Hook | None = None, *, reason: str = "idle") -> Lease:
-        """A lease as of now."""
-
-    def next_number(self) -> int:
-        """A number that was never used before."""
-
-    def poke(self) -> None:
-        """Something may be due earlier than before."""
-
-    def ended(self, connection: Reapable) -> None:
-        """*connection* is watched no longer."""
-
-    def went_idle(self, connection: Reapable) -> None:
-        """It may leave, if everything is being drained."""
-
-    def in_force(self, idle: float) -> float | None:
-        """The core's timeout for *idle* seconds; None, which is off, for 0."""
 
 
 class Reapable:
@@ -108,51 +81,40 @@ class Reapable:
 
 
 class Watched(Reapable):
-    """One watched connection. An adapter's own class adds how its handler is ended (`_cut`) and where its socket is.
+    """One watched connection. An adapter's own class adds how its handler is ended (`_cut`) and where its socket is."""
 
-    Attributes:
-        touch: Call it for every packet. One store; see `Lease.touch`.
-        lease: The lease in force.
-        reaped: Whether the reaper ended it.
-        reason: Why, or None.
-        expiry: The core's record of the reap, or None.
-        uid: Its key in the core, a number that is never used again.
-        receiving: Whether nothing but more bytes can wake the handler; None: not known. Then it counts as in use from
-            the first sign of life on.
-        hung_up: Whether the peer has said that it will send no more, or is gone.
-    """
-
-    __slots__ = (
-        "_born",
-        "_deadlines",
-        "_driver",
-        "_touched",
-        "answer",
-        "awaited",
-        "expiry",
-        "grace",
-        "hung_up",
-        "lease",
-        "probe",
-        "reaped",
-        "reason",
-        "receiving",
-        "touch",
-        "uid",
-    )
+    __slots__ = {  # noqa: RUF023  # as one reads them; help() shows these texts
+        "touch": "Call it for every packet. One store; see `Lease.touch`.",
+        "lease": "The lease in force.",
+        "uid": "Its key in the core, a number that is never used again.",
+        "reaped": "Whether the reaper ended it: for silence, for a limit, or in a drain.",
+        "reason": "Why the reaper ended it (`idle`, `unanswered`, `vanished`, `drain`, ...); None: it did not.",
+        "expiry": "The core's record of the reap: when it was due, and how late it was; None where it was not due.",
+        "probe": "What is sent when it has been silent for its timeout; None: it is closed then.",
+        "grace": "Seconds that the peer has for its answer to the probe.",
+        "receiving": "Whether nothing but more bytes can wake the handler; None: not known. Then it counts as in use "
+        "from the first sign of life on.",
+        "hung_up": "Whether the peer has said that it will send no more, or is gone.",
+        "awaited": "Whether an operation waits for it to go idle; see `went_idle`.",
+        "answer": "What waits for the peer's answer to a probe, or None.",
+        "_born": "",
+        "_deadlines": "",
+        "_driver": "",
+        "_touched": "",
+    }
 
     touch: Callable[[], None]
 
-    def __init__(self, driver: Steers, uid: int) -> None:
+    def __init__(self, driver: Driver, uid: int) -> None:
         self._driver = driver
         self.uid: int = uid
         self._touched = False
         self._born = 0
         self._deadlines: list[Lease] | None = None
-        self.awaited: bool = False  # whether an operation waits for it to go idle
+        self.awaited: bool = False
         self.probe: Probe | None = None
         self.grace: float = 0.0
-        self.answer: Answer | None = None  # what waits for the peer's
+        self.answer: Answer | None = None
         self.reaped: bool = False
         self.reason: str | None = None
         self.expiry: Expiry | None = None

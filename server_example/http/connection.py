@@ -18,7 +18,8 @@ import trio
 
 from reaper.config import ReaperConfig
 from reaper.policy import IDLE_PHASES, IdlePolicy, Phase
-from reaper.trio import HandoffLot, TrioReaper
+from reaper.trio import TrioReaper
+from reaper.trio.handoff import HandoffLot
 
 from ..status import Desk
 from .counters import Counters

@@ -26,7 +26,9 @@ from reaper.core.lease import Lease
 from reaper.driver import after
 from reaper.policy import ANSWERS, INSTANT, NOT_TAKEN, TOO_OLD, IdlePolicy, Phase, lifespan
 from reaper.policy.min_rate import Sweep
-from reaper.trio import HandoffLot, Silent, TlsSession
+from reaper.trio.handoff import HandoffLot
+from reaper.trio.linger import Silent
+from reaper.trio.tls import TlsSession
 
 from ..status import Board, Desk
 from ..tls import tls_context
@@ -113,7 +115,7 @@ class HttpServer:
         listening = socket.socket(fileno=listener.socket.fileno())
         try:
             serve, welcome = self.admitting(nursery), self.watcher.welcome
-            await reaper.trio.accept(listening, serve, welcome=welcome, failed=self.not_accepted)
+            await reaper.trio.accepting.accept(listening, serve, welcome=welcome, failed=self.not_accepted)
         finally:
             listening.detach()  # it is the caller's
 

@@ -17,7 +17,8 @@ import trio
 from reaper.driver import peer_has_shut, queued, reset_on_close, waiting
 from reaper.driver.sockets import TCP_NOTSENT_LOWAT
 from reaper.policy import IdlePolicy, Phase
-from reaper.trio import SocketStream, TlsSession
+from reaper.trio.streams import SocketStream
+from reaper.trio.tls import TlsSession
 
 RECEIVE_BYTES = 65536
 

@@ -18,7 +18,9 @@ import h11
 
 from reaper.core.lease import Lease
 from reaper.policy import ANSWERS, INSTANT, IdlePolicy, Phase
-from reaper.trio import HandoffLot, Resting, TlsSession
+from reaper.trio.handoff import HandoffLot
+from reaper.trio.parking import Resting
+from reaper.trio.tls import TlsSession
 
 from .connection import HEAD, SERVER, Host, HttpConnection, HttpError
 
