@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -18,11 +21,62 @@ import pyarrow.parquet as pq
 from pipeline_traffic import WALL, Clock, S, journal
 
 from reaper.journal.schema import COLUMNS, connection_id
-from reaper.pipeline.cli import main
+from reaper.pipeline.arguments import aside_lines, whole
+from reaper.pipeline.cli import _full, main
 from reaper.pipeline.engine import NoJava, check_java
+from reaper.pipeline.places import write_text
 from reaper.pipeline.read.inputs import check
 from reaper.pipeline.read.runs import Facts, Timeline
+from reaper.pipeline.read.span import Span
 from reaper.pipeline.read.writer_facts import Said, overdue_files, said
+
+
+def test_many_files_put_aside_are_one_line_and_few_are_each_their_own() -> None:
+    entries = [{"path": f"{i}.parquet", "reason": "empty"} for i in range(9554)]
+    assert aside_lines(entries[:2]) == ["put aside: 0.parquet: empty", "put aside: 1.parquet: empty"]
+    assert aside_lines(entries) == ["put aside: 0.parquet: empty; and 9,553 more, see put-aside.txt"]
+
+
+def test_a_command_that_fails_leaves_nothing_that_was_not_there_before(tmp_path: Path) -> None:
+    def fail(out: Path) -> None:
+        with pytest.raises(OSError, match="full"), whole(out):
+            (out / "connections").mkdir(parents=True)
+            (out / "connections" / "part").write_text("half")
+            (out / "audit.json").write_text("half")
+            raise OSError("full")
+
+    fail(tmp_path / "new")
+    (tmp_path / "old").mkdir()
+    (tmp_path / "old" / "mine").write_text("kept")
+    fail(tmp_path / "old")
+    assert [str(path.relative_to(tmp_path)) for path in sorted(tmp_path.rglob("*"))] == ["old", "old/mine"]
+
+
+def test_a_full_disk_is_named_and_leaves_no_half_written_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(OSError, match="No space left on device: '.*audit.json'"):
+        write_text(tmp_path / "audit.json", "half")
+    assert list(tmp_path.iterdir()) == []
+    assert "no space is left for o" in _full(Path("o"))
+
+
+def test_a_reader_that_has_seen_enough_is_no_error() -> None:
+    program = (
+        "import argparse; from reaper.pipeline.arguments import show; show(argparse.Namespace(json=False), {}, 'x')"
+    )
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run([sys.executable, "-c", program], stdout=write, stderr=subprocess.PIPE, check=False)
+    os.close(write)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_a_directory_without_journals_is_named(tmp_path: Path) -> None:
+    assert check([tmp_path]).nothing == [str(tmp_path)]
+    assert check([tmp_path], span=Span(0, 1)).nothing == []
 
 
 @pytest.fixture
@@ -245,6 +299,8 @@ def test_a_missing_or_old_java_is_one_line_that_says_what_to_install(
         (["audit", "--events", ".", "--out", __file__], f"--out {__file__}: {__file__} is not a directory"),
         (["live", "--events", ".", "--out", f"{__file__}/o"], f"--out {__file__}/o: {__file__} is not a directory"),
         (["what-if", "--events", ".", "--out", "o", "--timeouts", "3s", "--seed", "x"], "--seed: expected an integer"),
+        (["audit", "--events", "..", "--out", "o"], "--out o lies in .., which is read: name a directory outside"),
+        (["audit", "--events", "/none", "--client", ".", "--out", "./a/b"], "no such file or directory: /none"),
         (["advise", "--out", "o"], "one of --events DIR and --logs FILE must be given"),
         (["advise", "--logs", "x", "--out", "o"], "--logs needs --format"),
         (

@@ -9,7 +9,9 @@ from __future__ import annotations
 import argparse
 import json
 import os
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from ..config.durations import parse_duration
@@ -17,12 +19,17 @@ from ..config.flags import Parser
 from ..errors import InvalidArgument
 from . import hadoop, places
 from .hadoop import Remote
-from .places import Place, write_text
+from .places import Place, remove_tree, write_text
 
 DAY_NS = 86_400 * 10**9
 
 Progress = Callable[[str], None]
 """Reports how far a command is, one line of text."""
+
+
+PUT_ASIDE = "put-aside.txt"
+"""Below `--out`: every file that was put aside, where they are many."""
+SHOWN_ASIDE = 3
 
 
 class Fault(Exception):
@@ -87,8 +94,33 @@ def write_json(where: Place, value: object) -> None:
 
 
 def show(arguments: argparse.Namespace, summary: object, text: str) -> None:
-    """Print *text*, or *summary* as JSON where `--json` was given."""
-    print(json.dumps(summary, indent=2) if arguments.json else text)
+    """Print *text*, or *summary* as JSON where `--json` was given. A reader may leave early, as `head` does."""
+    try:
+        print(json.dumps(summary, indent=2) if arguments.json else text, flush=True)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the interpreter complains as it ends
+
+
+def aside_lines(quarantined: Sequence[Mapping[str, str]], name: str = PUT_ASIDE) -> list[str]:
+    """Files put aside, in words: each of a few, or one of them and a count; the file *name* then has them all."""
+    shown = [f"put aside: {entry['path']}: {entry['reason']}" for entry in quarantined]
+    return shown if len(shown) <= SHOWN_ASIDE else [f"{shown[0]}; and {len(shown) - 1:,} more, see {name}"]
+
+
+@contextmanager
+def whole(out: Place) -> Iterator[None]:
+    """A command that fails leaves nothing new in *out*, and no *out* where there was none."""
+    before = set(map(str, out.iterdir())) if out.exists() else None
+    try:
+        yield
+    except BaseException:
+        if out.exists():
+            for path in [out] if before is None else [path for path in out.iterdir() if str(path) not in before]:
+                if path.is_dir():
+                    remove_tree(path)
+                else:
+                    path.unlink()
+        raise
 
 
 def require(wanted: Sequence[Place]) -> None:
@@ -118,6 +150,17 @@ def room(out: Place) -> None:
         raise Fault(f"--out {out}: {there} is not a directory")
     if not os.access(there, os.W_OK | os.X_OK):
         raise Fault(f"--out {out}: no permission to write in {there}")
+
+
+def apart(out: Place, events: Sequence[Place]) -> None:
+    """Make sure that *out* lies in none of *events*: its tables would be read as journals the next time.
+
+    Raises:
+        Fault: it does.
+    """
+    for where in events:
+        if isinstance(out, Path) and isinstance(where, Path) and out.resolve().is_relative_to(where.resolve()):
+            raise Fault(f"--out {out} lies in {where}, which is read: name a directory outside of it")
 
 
 def named(arguments: argparse.Namespace) -> list[Place]:

@@ -7,10 +7,12 @@ progress goes to stderr.
 from __future__ import annotations
 
 import argparse
+import errno
 import re
 import sys
 from collections.abc import Sequence
 from functools import partial
+from tempfile import gettempdir
 from typing import Any
 from urllib.parse import unquote
 
@@ -24,6 +26,7 @@ with needs("reaper.pipeline", "idle-reaper[pipeline]"):
     from .audit import command as audit
     from .engine import NoSpark, line_of
     from .live import command as live
+    from .places import Place
     from .read import command as compact
     from .report import command as report
     from .whatif import command as whatif
@@ -66,16 +69,22 @@ def _run(run: Run, arguments: argparse.Namespace) -> int:
         with needs(arguments.prog, "idle-reaper[pipeline]"):
             return run(arguments, progress_on_stderr(arguments.quiet))
     except (Fault, NoSpark, NotInstalled, OSError) as error:
-        print(f"{arguments.prog}: {error}", file=sys.stderr)
+        full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+        print(f"{arguments.prog}: {_full(arguments.out) if full else error}", file=sys.stderr)
         return 2
     except Exception as error:
         if type(error).__module__.partition(".")[0] not in ("pyspark", "py4j"):
             raise
-        print(f"{arguments.prog}: {_why(error)}", file=sys.stderr)
+        full = any(text in str(error) for text in ("No space left on device", "Disk quota exceeded"))
+        print(f"{arguments.prog}: {_full(arguments.out) if full else _why(error)}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print(f"{arguments.prog}: stopped", file=sys.stderr)
         return 130
+
+
+def _full(out: Place) -> str:
+    return f"no space is left for {out}, or in {gettempdir()}, where engines spill: nothing was written"
 
 
 def _why(error: Exception) -> str:

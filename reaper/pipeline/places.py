@@ -102,12 +102,17 @@ def write_text(where: Place, text: str) -> None:
     hidden = where.with_name(f".{where.name}.tmp")
     if isinstance(hidden, Remote):
         hidden.write_bytes(text.encode())
-    else:
+        hidden.replace(where)
+        return
+    try:
         with hidden.open("w", encoding="utf-8") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
-    replace(hidden, where)
+        hidden.replace(str(where))
+    except OSError as error:
+        hidden.unlink(missing_ok=True)
+        raise OSError(error.errno, error.strerror, str(where)) from None
 
 
 def replace(source: Place, target: Place) -> None:

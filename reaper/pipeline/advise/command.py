@@ -106,8 +106,8 @@ def _advise(arguments: argparse.Namespace, progress: Progress) -> int:
     with asking("advise", arguments, progress) as spark:
         from .run import as_text
 
-        server, _ = read_inputs(spark, arguments, progress)
         arguments.out.mkdir(parents=True, exist_ok=True)
+        server, _ = read_inputs(spark, arguments, progress)
         result = run_advise(spark, arguments, server, progress, logs=bool(arguments.logs))
     show(arguments, result.summary, as_text(result.summary))
     return 0 if result.complete else 1

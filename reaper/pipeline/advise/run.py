@@ -19,6 +19,7 @@ from ...config.durations import spoken
 from ...config.measure import tick_for
 from ...config.settings import ReaperConfig
 from ...journal.schema import AVERTED
+from ..arguments import aside_lines
 from ..engine import together
 from ..places import Place
 from ..read.expected import as_list, line
@@ -330,7 +331,7 @@ def as_text(summary: dict[str, Any]) -> str:
         rows += f", {summary['rows_of_writers']:,} of the writers themselves, {summary['rows_apart']:,} set apart"
     lines = [f"advice from {summary['source']}: {spoken(summary['observed_s'])} observed; {rows}"]
     lines += [f"  note: {note}" for note in summary["notes"]]
-    lines += [f"  put aside: {entry['path']}: {entry['reason']}" for entry in summary["quarantined"]]
+    lines += [f"  {text}" for text in aside_lines(summary["quarantined"])]
     lines += [f"  {line(entry)}" for entry in summary["silent_servers"]]
     if not summary["listeners"]:
         lines.append("nothing to learn from: no silence was found")

@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from ..arguments import AddCommand, Progress, duration_ns, share, show, write_json
-from ..places import write_text
+from ..places import remove_tree, write_text
 from ..read.command import add_inputs, asking, read_inputs
 from ..read.inputs import Inputs
 
@@ -56,8 +56,11 @@ def run_audit(
         "unmatched": arguments.unmatched,
     }
     settings = Settings(**{key: value for key, value in given.items() if value is not None})
-    arguments.out.mkdir(parents=True, exist_ok=True)
-    result = audit(spark, server, client, arguments.out, settings, progress)
+    try:
+        result = audit(spark, server, client, arguments.out, settings, progress)
+    except BaseException:
+        remove_tree(arguments.out / "connections")  # half of them, or an earlier answer's
+        raise
     write_json(arguments.out / "audit.json", result.summary)
     write_text(arguments.out / "audit.txt", as_text(result.summary) + "\n")
     return result
@@ -67,6 +70,7 @@ def _audit(arguments: argparse.Namespace, progress: Progress) -> int:
     with asking("audit", arguments, progress) as spark:
         from .run import as_text
 
+        arguments.out.mkdir(parents=True, exist_ok=True)
         server, client = read_inputs(spark, arguments, progress)
         result = run_audit(spark, arguments, server, client, progress)
     show(arguments, result.summary, as_text(result.summary))

@@ -327,6 +327,8 @@ def _doubts(
     skew = summary["clock"]["skew_s"]
     if skew is not None and not skew["consistent"] and not summary["clock"]["one_clock"]:
         reasons.append("the two sides' clocks cannot be reconciled: a clock was stepped")
+    if nothing := server.nothing + (client.nothing if client else []):
+        reasons.append(f"no journal, which is *.parquet, below {', '.join(nothing)}")
     if not summary["connections"]:
         reasons.append("no connection was found: nothing is proven")
     elif summary["verdicts"]["unknown"] == summary["connections"]:

@@ -10,9 +10,13 @@ from typing import TYPE_CHECKING, Any
 from ...config.flags import Parser
 from ..arguments import (
     DAY_NS,
+    PUT_ASIDE,
+    SHOWN_ASIDE,
     AddCommand,
     Fault,
     Progress,
+    apart,
+    aside_lines,
     duration_ns,
     named,
     place,
@@ -21,11 +25,13 @@ from ..arguments import (
     require,
     room,
     show,
+    whole,
 )
 from ..engine import expect, open_session
 from ..hadoop import Remote
+from ..places import write_text
 from .expected import add_expected, as_list, line, silent
-from .inputs import Inputs, check
+from .inputs import Inputs, check, hole_line
 from .manifest import Unsound
 from .span import add_span, span_of
 
@@ -80,9 +86,10 @@ def asking(name: str, arguments: argparse.Namespace, progress: Progress) -> Iter
     """
     require(named(arguments))
     room(arguments.out)
+    apart(arguments.out, [*arguments.events, *arguments.client])
     progress("starting Spark")
     connect = not remotes(arguments)
-    with open_session(name, arguments.master, rows=None, connect=connect) as spark:
+    with open_session(name, arguments.master, rows=None, connect=connect) as spark, whole(arguments.out):
         yield spark
 
 
@@ -112,13 +119,19 @@ def read_inputs(spark: SparkSession, arguments: argparse.Namespace, progress: Pr
     server.silent = silent(arguments.expect, server.files, arguments.expect_within, span)
     for entry in as_list(server.silent):
         progress(line(entry))
+    aside = [entry for found in (server, client) if found for entry in found.quarantined]
+    for text in [*aside_lines(aside), *map(hole_line, server.holes + (client.holes if client else []))]:
+        progress(text)
+    if len(aside) > SHOWN_ASIDE and arguments.out.is_dir():
+        listed = (f"{entry['path']}: {entry['reason']}\n" for entry in aside)
+        write_text(arguments.out / PUT_ASIDE, "".join(listed))
     for found in (server, client):
-        for entry in found.quarantined if found else ():
-            progress(f"put aside: {entry['path']}: {entry['reason']}")
         if found and found.outside:
             progress(f"{found.outside} file(s) hold no row of the time asked about")
         if found and found.growing:
             progress(f"{found.growing} stream(s) are no Parquet yet and are not read")
+        if found and found.nothing:
+            progress(f"no journal, which is *.parquet, below {', '.join(found.nothing)}")
     expect(spark, rows_of(server, client))
     return server, client
 

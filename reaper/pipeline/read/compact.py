@@ -13,6 +13,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
+from ..arguments import aside_lines
 from ..places import Place, is_pattern, pattern, remove_tree, replace, uri
 from .expected import as_list, line
 from .frames import read_events
@@ -122,7 +123,7 @@ def as_text(summary: dict[str, Any]) -> str:
     """The summary to read."""
     size = f"{summary['buckets']:,} buckets, {summary['bytes'] / 1e6:,.1f} MB"
     lines = [f"{summary['table']}: {summary['rows']:,} rows of {summary['files_read']:,} files in {size}"]
-    lines += [f"  put aside: {entry['path']}: {entry['reason']}" for entry in summary["quarantined"]]
+    lines += [f"  {text}" for text in aside_lines(summary["quarantined"], "the summary with --json")]
     lines += [f"  {hole_line(hole)}" for hole in summary["holes"]]
     lines += [f"  {line(entry)}" for entry in summary["silent_servers"]]
     return "\n".join(lines)

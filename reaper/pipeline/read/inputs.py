@@ -51,6 +51,8 @@ class Inputs:
     are not counted."""
     silent: dict[str, str] = field(default_factory=dict)
     """Expected servers that are missing, or were silent: name -> what is missing."""
+    nothing: list[str] = field(default_factory=list)
+    """Directories in which no journal was found, of any time."""
     holes: list[dict[str, Any]] = field(default_factory=list)
     """Files that are missing between others of their run, and were not put aside: run, writer, server, serials."""
 
@@ -97,10 +99,13 @@ def check(
         for table_at in tables:
             if span.below([table_at.name]):
                 _take_table(found, table_at, span, checksums, progress)
-        if not tables:
-            paths += (
-                [(directory, size_of(directory))] if directory.is_file() else sorted(_visible(directory, found, span))
-            )
+        if directory.is_file():
+            paths.append((directory, size_of(directory)))
+        elif not tables:
+            below = sorted(_visible(directory, found, span))
+            if not below and not span:
+                found.nothing.append(str(directory))
+            paths += below
     now = time.time_ns() if now_ns is None else now_ns
     progress(f"checking {len(paths)} files")
     shapes, refused = _each(shape_of, paths, _FETCHED if any(isinstance(p, Remote) for p, _ in paths) else None)

@@ -24,8 +24,8 @@ def _report(arguments: argparse.Namespace, progress: Progress) -> int:
         from .page import render
         from .run import gather
 
-        server, client = read_inputs(spark, arguments, progress)
         arguments.out.mkdir(parents=True, exist_ok=True)
+        server, client = read_inputs(spark, arguments, progress)
         audited = run_audit(spark, arguments, server, client, progress)
         advice = run_advise(spark, arguments, server, progress)
         progress("gathering the charts")

@@ -45,10 +45,10 @@ def _what_if(arguments: argparse.Namespace, progress: Progress) -> int:
         with asking("what-if", arguments, progress) as spark:
             from .run import what_if
 
+            arguments.out.mkdir(parents=True, exist_ok=True)
             server, _ = read_inputs(spark, arguments, progress)
             result = what_if(spark, server, base, variants, arguments.sets, seed=seed, progress=progress)
             text = as_text(result.summary)
-            arguments.out.mkdir(parents=True, exist_ok=True)
             write_json(arguments.out / "what-if.json", result.summary)
             write_text(arguments.out / "what-if.txt", text + "\n")
             write_text(arguments.out / "what-if.html", render(result.summary, result.curves))
