@@ -337,9 +337,9 @@ def test_every_answer_names_the_servers_it_misses_and_the_rows_that_were_dropped
 
 @pytest.mark.parametrize("missing", ["quarantined", "dropped_rows", "silent_servers", "holes"])
 def test_advice_from_a_part_of_the_journals_is_not_complete(missing: str) -> None:
-    whole = {"quarantined": [], "dropped_rows": 0, "silent_servers": [], "holes": [], "listeners": {"echo": {}}}
+    whole = {"quarantined": [], "dropped_rows": 0, "silent_servers": [], "holes": [], "config": {"tick_s": 1.0}}
     assert Advice(whole).complete
-    assert not Advice({**whole, "listeners": {}}).complete
+    assert not Advice({**whole, "config": {}}).complete
     assert not Advice({**whole, missing: 1}).complete
 
 
