@@ -243,14 +243,6 @@ def test_a_file_that_gets_its_name_while_the_directory_is_listed_stops_nothing(
     assert len(check([good], now_ns=WALL).files) == 1
 
 
-def test_files_of_version_1_without_metadata_read_on(good: Path) -> None:
-    old = [column.name for column in COLUMNS if column.since == 1]
-    rewrite(only(good), lambda table: table.select(old).replace_schema_metadata({}))
-    found = check([good], now_ns=WALL)
-    assert found.quarantined == []
-    assert [(run.writer, run.tick_ns, run.whole) for run in found.runs] == [(3, None, False)]
-
-
 def test_streams_that_still_grow_are_counted_and_hidden_files_are_left_alone(good: Path) -> None:
     growing = journal(good, 9)
     growing.open(S, 1)

@@ -384,18 +384,6 @@ def test_a_file_that_fails_after_its_check_is_put_aside_and_not_tried_for_ever(
     assert one.ledger.rows == 0
 
 
-def test_files_of_version_1_are_put_on_the_timeline_by_their_anchors(tmp_path: Path) -> None:
-    opened(tmp_path / "server", 1, S)
-    (path,) = (tmp_path / "server").glob("*.parquet")
-    table = pq.ParquetFile(path).read()
-    metadata = {**table.schema.metadata, b"reaper.schema_version": b"1"}
-    pq.write_table(table.drop_columns(["peer", "wall_offset_ns"]).replace_schema_metadata(metadata), path)
-    one = feed(tmp_path)
-    admit_all(one)
-    assert one.quarantined == {}
-    assert fed(tmp_path)[0][0] == (WALL + S) // 1000
-
-
 def test_a_change_of_a_timeout_is_in_the_feed_and_counts_as_no_row_and_as_none_that_is_late(tmp_path: Path) -> None:
     with journal(tmp_path / "server", 1) as ours:
         log = ours.open(S, 5000, "echo")

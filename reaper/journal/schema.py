@@ -1,7 +1,7 @@
 """The journal's schema: the one thing that writers and readers share.
 
 One row per event. A row explains itself: it carries the silence that preceded it and the timeout that was in force, so
-that a reader needs neither a sort nor the row before. Versions only ever add nullable columns.
+that a reader needs neither a sort nor the row before.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 SCHEMA_VERSION = 2
-"""Version that is written. Version 1 had neither `peer` nor `wall_offset_ns`; readers see nulls there."""
+"""Version that is written, and the newest that is read."""
 
 OPEN, ACTIVITY, REAP, AVERTED, CLOSE_PEER, CLOSE_APP, DRAIN, CONFIG = range(8)
 KINDS = ("open", "activity", "reap", "averted", "close_peer", "close_app", "drain", "config")
@@ -49,11 +49,10 @@ PREFIX = "reaper."
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column: its name, Arrow type by name, the version that brought it, whether every row has a value."""
+    """One column: its name, Arrow type by name, whether every row has a value."""
 
     name: str
     type: str
-    since: int = 1
     required: bool = False
 
 
@@ -69,8 +68,8 @@ COLUMNS = (
     Column("reason", "dictionary"),
     Column("n", "int64"),  # end row: activities counted, at least the activity rows written
     Column("idle_sum_ns", "int64"),  # end row: sum of idle_ns over the activity rows written
-    Column("peer", "int64", since=2),  # open row: peer_key(), the same number on both sides of one connection
-    Column("wall_offset_ns", "int64", since=2),  # t + this = Unix time in ns, measured at least once per minute
+    Column("peer", "int64"),  # open row: peer_key(), the same number on both sides of one connection
+    Column("wall_offset_ns", "int64"),  # t + this = Unix time in ns, measured at least once per minute
 )
 
 

@@ -84,7 +84,7 @@ def shape_of(path: Place, size: int) -> Shape:
         raise Refused(f"wrong metadata: {PREFIX}mode is {shape.mode[:80]!r}, expected gaps or full")
     if version > SCHEMA_VERSION:
         raise Refused(f"schema version {version} is newer than {SCHEMA_VERSION}, the newest this release reads")
-    _check_columns(schema, version)
+    _check_columns(schema)
     run = shape.run
     if run and not (run.isascii() and all(digit in "0123456789abcdefABCDEF" for digit in run)):
         raise Refused(f"wrong metadata: {PREFIX}run is {run[:80]!r}, expected hexadecimal digits")
@@ -192,12 +192,10 @@ def _opened(path: Place, size: int, checksums: bool = False) -> Iterator[pq.Parq
         yield file
 
 
-def _check_columns(schema: pa.Schema, version: int) -> None:
+def _check_columns(schema: pa.Schema) -> None:
     for column in COLUMNS:
         if column.name not in schema.names:
-            if column.since <= version and (column.required or column.since == 1):
-                raise Refused(f"wrong schema: column {column.name} is missing")
-            continue
+            raise Refused(f"wrong schema: column {column.name} is missing")
         found = schema.field(column.name).type
         plain = found.value_type if pa.types.is_dictionary(found) else found
         good = pa.types.is_string(plain) if column.type == "dictionary" else str(plain) == column.type
