@@ -13,6 +13,7 @@ import shutil
 import signal
 import subprocess
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import PurePath
 from typing import Any
 
@@ -34,7 +35,17 @@ QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[Any]:
-    """The embedded Spark session of all tests in this process: starting one takes as long as ten tests."""
+    """The embedded engine of all tests in this process. Which engine a test means, `pytest_runtest_setup` sees."""
+    pytest.importorskip("duckdb")
+    from reaper.pipeline.engine import embedded
+
+    with embedded.open_session() as session:
+        yield session
+
+
+@pytest.fixture(scope="session")
+def real_spark() -> Iterator[Any]:
+    """The Spark session of all tests in this process: starting one takes as long as ten tests."""
     if shutil.which("java") is None:
         pytest.skip("Spark needs Java 17 (Debian: apt-get install openjdk-17-jre-headless)")
     from reaper.pipeline.engine import open_session
@@ -45,6 +56,22 @@ def spark() -> Iterator[Any]:
             patch.undo()
             session.conf.set("spark.sql.shuffle.partitions", "1")
             yield session
+
+
+@pytest.fixture
+def on_spark(real_spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commands ask the Spark of all tests: left to themselves they would end it with their own."""
+    monkeypatch.setattr("reaper.pipeline.read.command.asked_session", lambda *_: nullcontext(real_spark))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Which engine `F` is of, before the first fixture needs it: Spark's where a test asks for it."""
+    names = getattr(item, "fixturenames", ())
+    if "real_spark" in names or "spark" in names:
+        from reaper.pipeline.engine import use
+
+        use("spark" if "real_spark" in names else "embedded")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -43,7 +43,7 @@ ARROWS: Mapping[str, Collection[str]] = {
 PLACES = {"places", "hadoop"}
 COMMON = PLACES | {"arguments", "engine"}
 PIPELINE = {
-    "engine": {"arguments"},
+    "engine": PLACES,
     "hadoop": (),
     "places": {"hadoop"},
     "arguments": PLACES,

@@ -341,7 +341,7 @@ def test_spark_connect_needs_no_java_here(connect: str, reference: Reference, tm
 
 
 def test_what_another_machine_has_kept_for_itself_is_named_in_one_line(
-    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    real_spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = DataFrameReader.parquet
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from contextlib import nullcontext, redirect_stdout
+from contextlib import redirect_stdout
 from io import StringIO
 from pathlib import Path
 from threading import Lock
@@ -55,9 +55,9 @@ def raw(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def table(spark: Any, raw: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def table(real_spark: Any, raw: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("made") / "it's a table"
-    summary = compact(spark, looked(raw), out, 3)
+    summary = compact(real_spark, looked(raw), out, 3)
     assert (summary["buckets"], len(summary["quarantined"]), summary["growing"]) == (3, 1, 1)
     return out
 
@@ -66,17 +66,17 @@ def looked(*directories: Path, checksums: bool = True) -> Inputs:
     return check(directories, now_ns=WALL, checksums=checksums)
 
 
-def answers(spark: Any, inputs: Inputs, out: Path, *, recompute: bool = False) -> tuple[Any, Any, list[Any]]:
-    audited = audit(spark, inputs, None, out, Settings())
-    advice = advise(spark, inputs, None, Policy(max_cut=0.05), recompute=recompute).summary
+def answers(real_spark: Any, inputs: Inputs, out: Path, *, recompute: bool = False) -> tuple[Any, Any, list[Any]]:
+    audited = audit(real_spark, inputs, None, out, Settings())
+    advice = advise(real_spark, inputs, None, Policy(max_cut=0.05), recompute=recompute).summary
     return audited.summary, advice, sorted(map(tuple, audited.connections.collect()))
 
 
 def test_audit_and_advice_of_the_table_are_those_of_the_files(
-    spark: Any, raw: Path, table: Path, tmp_path: Path
+    real_spark: Any, raw: Path, table: Path, tmp_path: Path
 ) -> None:
-    of_files = answers(spark, looked(raw), tmp_path / "a")
-    of_table = answers(spark, looked(table), tmp_path / "b")
+    of_files = answers(real_spark, looked(raw), tmp_path / "a")
+    of_table = answers(real_spark, looked(table), tmp_path / "b")
     assert of_table == of_files
     verdicts = of_files[0]["verdicts"]
     assert {name: verdicts[name] for name in FAULTS} == FAULTS
@@ -87,10 +87,9 @@ def test_audit_and_advice_of_the_table_are_those_of_the_files(
 
 
 def test_the_command_makes_a_table_that_the_commands_read(
-    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    on_spark: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write(tmp_path / "raw", connections=12)
-    monkeypatch.setattr("reaper.pipeline.read.command.open_session", lambda *_, **__: nullcontext(spark))
     raw, table = str(tmp_path / "raw"), str(tmp_path / "table")
     assert cli.main(["compact", "--events", raw, "--out", table, "--buckets", "2", "--quiet", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["buckets"] == 2
@@ -108,7 +107,7 @@ def test_the_command_makes_a_table_that_the_commands_read(
 # ---- the plans ------------------------------------------------------------------------------------------------------
 
 
-def plans(spark: Any, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def plans(real_spark: Any, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The physical plan of every query from now on that reads a compacted table."""
     found: list[str] = []
     alone = Lock()  # questions are asked at once, and there is one stdout
@@ -128,7 +127,7 @@ def plans(spark: Any, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
         monkeypatch.setattr(owner, name, noted)
 
-    dataframe = type(spark.range(1))
+    dataframe = type(real_spark.range(1))
     for name in ("collect", "count", "first", "toArrow"):
         noting(dataframe, name, lambda frame: frame)
     noting(DataFrameWriter, "parquet", lambda writer: writer._df)
@@ -157,14 +156,14 @@ def moves_of_events(plan: str) -> list[str]:
 
 @pytest.mark.parametrize("question", ["audit", "advise", "recompute"])
 def test_a_compacted_table_is_asked_without_moving_or_sorting_a_row(
-    spark: Any, table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, question: str
+    real_spark: Any, table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, question: str
 ) -> None:
     inputs = looked(table)
-    found = plans(spark, monkeypatch)
+    found = plans(real_spark, monkeypatch)
     if question == "audit":
-        audit(spark, inputs, None, tmp_path, Settings())
+        audit(real_spark, inputs, None, tmp_path, Settings())
     else:
-        advise(spark, inputs, None, Policy(), recompute=question == "recompute")
+        advise(real_spark, inputs, None, Policy(), recompute=question == "recompute")
     assert len(found) == {"audit": 2, "advise": 3, "recompute": 4}[question]
     for plan in found:
         moved = moves_of_events(plan)
@@ -183,36 +182,38 @@ def test_a_compacted_table_is_asked_without_moving_or_sorting_a_row(
 # ---- gaps from the times --------------------------------------------------------------------------------------------
 
 
-def test_silences_recomputed_from_the_times_are_those_that_a_healthy_log_states(spark: Any, tmp_path: Path) -> None:
+def test_silences_recomputed_from_the_times_are_those_that_a_healthy_log_states(
+    real_spark: Any, tmp_path: Path
+) -> None:
     write(tmp_path / "raw", connections=150, listeners=("echo", "http"))
     inputs = looked(tmp_path / "raw")
-    compact(spark, inputs, tmp_path / "table", 2)
-    stated = advise(spark, inputs, None, Policy()).summary
+    compact(real_spark, inputs, tmp_path / "table", 2)
+    stated = advise(real_spark, inputs, None, Policy()).summary
     for source in (inputs, looked(tmp_path / "table")):
-        assert advise(spark, source, None, Policy(), recompute=True).summary == stated
+        assert advise(real_spark, source, None, Policy(), recompute=True).summary == stated
 
 
-def test_silences_are_not_recomputed_from_a_log_that_has_not_every_activity(spark: Any, tmp_path: Path) -> None:
+def test_silences_are_not_recomputed_from_a_log_that_has_not_every_activity(real_spark: Any, tmp_path: Path) -> None:
     write(tmp_path / "raw", connections=4, mode="gaps")
     with pytest.raises(NotFull, match="writer 7 is not in full mode"):
-        advise(spark, looked(tmp_path / "raw"), None, Policy(), recompute=True)
+        advise(real_spark, looked(tmp_path / "raw"), None, Policy(), recompute=True)
 
 
 # ---- whole or not at all --------------------------------------------------------------------------------------------
 
 
-def test_tables_and_files_merge_and_what_is_in_both_counts_once(spark: Any, tmp_path: Path) -> None:
+def test_tables_and_files_merge_and_what_is_in_both_counts_once(real_spark: Any, tmp_path: Path) -> None:
     for name in ("old", "new"):
         with journal(tmp_path / name, 1 if name == "old" else 2) as ours:
             ours.open(S, 5000, name).reap(7 * S, 6 * S)
-    compact(spark, looked(tmp_path / "old"), tmp_path / "first", 2)
+    compact(real_spark, looked(tmp_path / "old"), tmp_path / "first", 2)
     both = looked(tmp_path / "first", tmp_path / "new", tmp_path / "old")
     assert len(both.files) == 2
     assert "duplicated" in both.quarantined[0]["reason"]
-    compact(spark, looked(tmp_path / "first", tmp_path / "new"), tmp_path / "second", 2)
-    summary = audit(spark, looked(tmp_path / "second"), None, tmp_path / "out", Settings()).summary
+    compact(real_spark, looked(tmp_path / "first", tmp_path / "new"), tmp_path / "second", 2)
+    summary = audit(real_spark, looked(tmp_path / "second"), None, tmp_path / "out", Settings()).summary
     assert (summary["result"], summary["connections"], summary["files"]["read"]) == ("pass", 2, 2)
-    mixed = audit(spark, looked(tmp_path / "first", tmp_path / "new"), None, tmp_path / "out", Settings()).summary
+    mixed = audit(real_spark, looked(tmp_path / "first", tmp_path / "new"), None, tmp_path / "out", Settings()).summary
     assert mixed == summary
     with pytest.raises(Unsound, match="both hold the rows"):
         looked(tmp_path / "first", tmp_path / "second")
@@ -274,25 +275,25 @@ def test_a_table_that_is_not_what_its_manifest_says_is_refused_with_one_line(
 
 @pytest.mark.parametrize("broken", ["write_manifest", "read_events"])
 def test_an_interrupted_compaction_leaves_nothing(
-    spark: Any, raw: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: str
+    real_spark: Any, raw: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: str
 ) -> None:
     def interrupt(*_: Any) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(module, broken, interrupt)
     with pytest.raises(KeyboardInterrupt):
-        compact(spark, looked(raw), tmp_path / "table", 2)
+        compact(real_spark, looked(raw), tmp_path / "table", 2)
     assert list(tmp_path.iterdir()) == []
-    assert not [name for found in spark.catalog.listTables() if len(name := found.name) > 30]
+    assert not [name for found in real_spark.catalog.listTables() if len(name := found.name) > 30]
 
 
-def test_a_table_is_never_added_to(spark: Any, raw: Path, table: Path) -> None:
+def test_a_table_is_never_added_to(real_spark: Any, raw: Path, table: Path) -> None:
     before = {path: path.stat().st_mtime_ns for path in table.rglob("*")}
     with pytest.raises(Occupied, match="is not empty"):
-        compact(spark, looked(raw), table, 2)
+        compact(real_spark, looked(raw), table, 2)
     assert {path: path.stat().st_mtime_ns for path in table.rglob("*")} == before
     with pytest.raises(Occupied, match="for a pattern"):
-        compact(spark, looked(raw), table.parent / "of {any}", 2)
+        compact(real_spark, looked(raw), table.parent / "of {any}", 2)
 
 
 def test_there_is_a_bucket_for_every_two_million_rows() -> None:

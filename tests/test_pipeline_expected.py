@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -283,12 +282,6 @@ def test_days_that_are_tables_and_days_that_are_not_are_refused_together(tmp_pat
         check([tmp_path])
 
 
-@pytest.fixture
-def commands(spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Commands use the session of all tests: left to themselves they would end it with their own."""
-    monkeypatch.setattr("reaper.pipeline.read.command.open_session", lambda *_, **__: nullcontext(spark))
-
-
 def audited(capsys: pytest.CaptureFixture[str], events: Path, out: Path, *argv: str) -> tuple[int, dict[str, Any]]:
     capsys.readouterr()
     ended = cli.main(["audit", "--events", str(events), "--out", str(out), "--quiet", "--json", *argv])
@@ -297,7 +290,7 @@ def audited(capsys: pytest.CaptureFixture[str], events: Path, out: Path, *argv: 
 
 @spark_test
 def test_an_audit_of_an_hour_of_the_lake_misses_a_server_and_does_not_pass(
-    commands: None, lake: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    lake: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     time = ["--from", "2026-09-21T14:10", "--to", "2026-09-21T14:38"]
     ended, passed = audited(capsys, lake, tmp_path, *time, "--expect", "web-1,web-2")
@@ -313,7 +306,7 @@ def test_an_audit_of_an_hour_of_the_lake_misses_a_server_and_does_not_pass(
 
 @spark_test
 def test_every_answer_names_the_servers_it_misses_and_the_rows_that_were_dropped(
-    commands: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    on_spark: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     opened(tmp_path / "lake", "web-1", 0)
 
@@ -345,7 +338,7 @@ def test_advice_from_a_part_of_the_journals_is_not_complete(missing: str) -> Non
 
 @spark_test
 def test_a_lake_compacted_by_day_is_asked_day_by_day(
-    commands: None, lake: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    on_spark: None, lake: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     table = tmp_path / "table"
     argv = ["compact", "--events", str(lake), "--out", str(table), "--by", "day", "--buckets", "1", "--quiet", "--json"]

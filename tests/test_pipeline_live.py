@@ -571,9 +571,9 @@ def tables(out: Path) -> dict[str, list[tuple[Any, ...]]]:
     return found
 
 
-def batch(spark: Any, *directories: Path, window: int = 10 * S) -> dict[str, list[tuple[Any, ...]]]:
+def batch(real_spark: Any, *directories: Path, window: int = 10 * S) -> dict[str, list[tuple[Any, ...]]]:
     """The answer over the same files as they lie there."""
-    events = read(spark, check(directories, by_name=True))
+    events = read(real_spark, check(directories, by_name=True))
     frames = {"windows": windows(events, window, DELAY), "idle": idle(events, DELAY)}
     return {name: ordered([tuple(row.values()) for row in f.toArrow().to_pylist()]) for name, f in frames.items()}
 
@@ -648,21 +648,21 @@ def fleet(root: Path) -> list[Path]:
 
 
 @on_spark
-def test_live_equals_batch_whether_it_ran_through_or_was_stopped_between(spark: Any, tmp_path: Path) -> None:
+def test_live_equals_batch_whether_it_ran_through_or_was_stopped_between(real_spark: Any, tmp_path: Path) -> None:
     servers = fleet(tmp_path)
     leftover = tmp_path / "once" / "checkpoint" / "idle" / "offsets"
     leftover.mkdir(parents=True)
     (leftover / ".0.tmp").touch()  # killed while the first batch was written down
-    through = follow(spark, servers, tmp_path / "once", Settings(delay_ns=DELAY, drain=True))
+    through = follow(real_spark, servers, tmp_path / "once", Settings(delay_ns=DELAY, drain=True))
     assert through["complete"]
     assert through["dropped_by_watermark"] == 0
-    expected = batch(spark, *servers)
+    expected = batch(real_spark, *servers)
     assert tables(tmp_path / "once") == expected
     growing = tmp_path / "growing"
     for number, source in enumerate(servers):
         shutil.copytree(source, growing / source.name)
         if number % 2:
-            last = follow(spark, [growing], tmp_path / "out", Settings(delay_ns=DELAY, drain=number == 3))
+            last = follow(real_spark, [growing], tmp_path / "out", Settings(delay_ns=DELAY, drain=number == 3))
     assert tables(tmp_path / "out") == expected
     assert last["listeners"] == through["listeners"]
     echo, unnamed = through["listeners"]["echo"], through["listeners"]["(none)"]
@@ -683,19 +683,19 @@ def test_live_equals_batch_whether_it_ran_through_or_was_stopped_between(spark: 
 
 @on_spark
 def test_rows_that_come_too_late_are_kept_apart_and_the_rest_equals_batch_without_them(
-    spark: Any, tmp_path: Path
+    real_spark: Any, tmp_path: Path
 ) -> None:
     opened(tmp_path / "a", 1, *(t * S for t in range(100, 200, 10)))
     settings = Settings(delay_ns=DELAY)
-    assert follow(spark, [tmp_path / "a", tmp_path / "b"], tmp_path / "out", settings)["complete"]
+    assert follow(real_spark, [tmp_path / "a", tmp_path / "b"], tmp_path / "out", settings)["complete"]
     opened(tmp_path / "b", 2, 20 * S, 129 * S, 130 * S)  # the newest was 190: at 130 or before it is too late
     opened(tmp_path / "c", 3, 131 * S, 150 * S)
     servers = [tmp_path / name for name in "abc"]
-    last = follow(spark, servers, tmp_path / "out", Settings(delay_ns=DELAY, drain=True))
+    last = follow(real_spark, servers, tmp_path / "out", Settings(delay_ns=DELAY, drain=True))
     assert (last["late_rows"], last["dropped_by_watermark"], last["complete"]) == (3, 0, False)
     assert last["servers"][str(tmp_path / "b")]["late"] == 3
     assert [at - WALL // 1000 for at, *_ in fed(tmp_path, "late")] == [20_000_000, 129_000_000, 130_000_000]
-    assert tables(tmp_path / "out") == batch(spark, tmp_path / "a", tmp_path / "c")
+    assert tables(tmp_path / "out") == batch(real_spark, tmp_path / "a", tmp_path / "c")
 
 
 # ---- a real process, killed -----------------------------------------------------------------------------------------
@@ -740,7 +740,7 @@ def wait_for(condition: Callable[[], bool], process: subprocess.Popen[bytes]) ->
 
 @on_spark
 def test_killed_in_the_middle_of_batches_while_servers_write_nothing_is_lost_or_doubled(
-    spark: Any, tmp_path: Path
+    real_spark: Any, tmp_path: Path
 ) -> None:
     servers, out = [tmp_path / "server1", tmp_path / "server2"], tmp_path / "out"
     writers = [
@@ -773,7 +773,7 @@ def test_killed_in_the_middle_of_batches_while_servers_write_nothing_is_lost_or_
         try:
             wait_for(lambda: step_of(out) > steps, live)
             with pytest.raises(Fault, match=f"another live .process {live.pid}. is at work"):
-                follow(spark, servers, out, Settings())
+                follow(real_spark, servers, out, Settings())
             os.killpg(live.pid, signal.SIGINT)  # as a terminal does
             assert live.wait(280) == 0
         finally:
@@ -786,11 +786,11 @@ def test_killed_in_the_middle_of_batches_while_servers_write_nothing_is_lost_or_
         for writer in writers:
             writer.wait(60)
     assert "Traceback" not in (tmp_path / "stderr").read_text()
-    last = follow(spark, servers, out, Settings(window_ns=S, delay_ns=60 * S, drain=True))
+    last = follow(real_spark, servers, out, Settings(window_ns=S, delay_ns=60 * S, drain=True))
     assert last["complete"], last
     assert last["dropped_by_watermark"] == 0
     found = tables(out)
-    assert found == batch(spark, *servers, window=S)
+    assert found == batch(real_spark, *servers, window=S)
     opens = sum(
         pq.ParquetFile(path).read(columns=["kind"])["kind"].to_pylist().count("open")
         for server in servers

@@ -6,7 +6,6 @@ import json
 import re
 import socket
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -95,7 +94,7 @@ def test_a_uri_is_refused_through_spark_connect_before_anything_is_asked(
 def test_a_name_node_that_does_not_listen_is_one_line_before_spark_is_started(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], host: str
 ) -> None:
-    monkeypatch.setattr("reaper.pipeline.read.command.open_session", None)
+    monkeypatch.setattr("reaper.pipeline.read.command.asked_session", None)
     with socket.socket() as closed:  # bound but not listening: refused
         closed.bind(("127.0.0.1", 0))
         given = f"hdfs://{host}:{closed.getsockname()[1]}/journals"
@@ -119,9 +118,9 @@ def test_live_says_that_it_follows_this_machines_files(tmp_path: Path, capsys: p
 
 
 @pytest.fixture
-def mounted(spark: Any, tmp_path: Path) -> Iterator[str]:
+def mounted(real_spark: Any, tmp_path: Path) -> Iterator[str]:
     """`viewfs://reaper-tests/data`, a mount of the test's directory; and the default file system is that `viewfs:`."""
-    settings = spark.sparkContext._jsc.hadoopConfiguration()
+    settings = real_spark.sparkContext._jsc.hadoopConfiguration()
     root = f"fs.viewfs.mounttable.{NAME}.link./data"
     before = settings.get("fs.defaultFS")
     settings.set(root, f"file://{tmp_path}")
@@ -135,9 +134,8 @@ def mounted(spark: Any, tmp_path: Path) -> Iterator[str]:
 
 
 @pytest.fixture
-def run(spark: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Any]:
+def run(on_spark: None, capsys: pytest.CaptureFixture[str]) -> Callable[..., Any]:
     """Run a command in the session of all tests: status, what went to stdout, what went to stderr."""
-    monkeypatch.setattr("reaper.pipeline.read.command.open_session", lambda *_, **__: nullcontext(spark))
 
     def command(*words: Any) -> tuple[int, str, str]:
         status = cli.main([*map(str, words), "--quiet"])
@@ -274,7 +272,7 @@ def facts_of(inputs: Inputs) -> Any:
 @pytest.mark.spark
 @pytest.mark.slow
 def test_spark_finds_in_every_hostile_file_what_is_found_here(
-    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    real_spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for number, harm in enumerate(HOSTILE.values()):
         directory = tmp_path / f"{number:02d} hostile%20"
@@ -293,7 +291,7 @@ def test_spark_finds_in_every_hostile_file_what_is_found_here(
     pq.write_table(pages.replace_schema_metadata({}), tmp_path / "nameless" / "a.parquet", row_group_size=10)
     here = check([tmp_path], now_ns=WALL)
     monkeypatch.setattr(inputs_module, "SMALL_BYTES", 0)
-    there = check([tmp_path], spark=spark, now_ns=WALL)
+    there = check([tmp_path], spark=real_spark, now_ns=WALL)
     assert len(here.quarantined) == len(HOSTILE)
     assert facts_of(there) == facts_of(here)
     kept = {facts.path.parent.name: facts for facts in here.files}
@@ -336,7 +334,7 @@ def test_pages_that_fail_their_checksum_are_put_aside_by_name_and_the_rest_is_as
 @pytest.mark.slow
 @pytest.mark.usefixtures("looking")
 def test_a_failure_that_passes_is_not_held_against_the_file(
-    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    real_spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(tmp_path, connections=5)
     count, asked = spark_counts._count, []
@@ -346,7 +344,7 @@ def test_a_failure_that_passes_is_not_held_against_the_file(
         return count(session, known, checksums) if len(asked) > 1 else {}
 
     monkeypatch.setattr(spark_counts, "_count", once)
-    found = check([tmp_path], spark=spark, now_ns=WALL)
+    found = check([tmp_path], spark=real_spark, now_ns=WALL)
     assert (asked, found.quarantined, len(found.files)) == ([1, 1], [], 1)
 
 

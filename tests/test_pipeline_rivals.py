@@ -46,7 +46,7 @@ def spark_says(
     """The audit's summary, and both answers in the form that all engines share."""
     out = tmp_path_factory.mktemp("out")
     summary = audit(spark, journal[0], None, out, Settings()).summary
-    connections = form_of_connections(spark, out / "connections")
+    connections = form_of_connections(out / "connections")
     with Listener() as heard:
         advise(spark, journal[0], None, Policy())
     return summary, connections, heard.form()

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from contextlib import nullcontext, redirect_stdout, suppress
+from contextlib import redirect_stdout, suppress
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -188,11 +188,10 @@ def test_files_of_version_1_are_audited(spark: Any, tmp_path: Path) -> None:
 
 
 def test_the_audit_command_fails_on_a_violation_and_on_a_file_put_aside(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spark: Any, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write(tmp_path / "good", connections=8)
     write(tmp_path / "bad", connections=8, faults={"late": 1})
-    monkeypatch.setattr("reaper.pipeline.read.command.open_session", lambda *_, **__: nullcontext(spark))
 
     def run(*argv: str) -> int:
         return cli.main(["audit", "--out", str(tmp_path / "out"), "--json", "--quiet", "--events", *argv])
@@ -269,7 +268,7 @@ http {{
 
 
 def test_java_compiles_every_method_that_spark_writes_for_audit_and_advice(
-    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    real_spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A longer method than this Java only interprets: one of them took as long as all the rest of an advice."""
     from pyspark.sql.classic.dataframe import DataFrame
@@ -291,12 +290,12 @@ def test_java_compiles_every_method_that_spark_writes_for_audit_and_advice(
     server, client = check([tmp_path / "server"], now_ns=WALL), check([tmp_path / "client"], now_ns=WALL)
     for name in asked:
         monkeypatch.setattr(DataFrame, name, noting(name))
-    spark.conf.set("spark.sql.adaptive.enabled", "false")  # whose plans are not final before they have run
+    real_spark.conf.set("spark.sql.adaptive.enabled", "false")  # whose plans are not final before they have run
     try:
-        audit(spark, server, client, tmp_path / "out", Settings())
-        advise(spark, server, None, Policy())
+        audit(real_spark, server, client, tmp_path / "out", Settings())
+        advise(real_spark, server, None, Policy())
     finally:
-        spark.conf.set("spark.sql.adaptive.enabled", "true")
+        real_spark.conf.set("spark.sql.adaptive.enabled", "true")
     assert len(sizes) > 15
     assert max(sizes) < 8000
 

@@ -7,7 +7,6 @@ import random
 import zlib
 from collections import Counter
 from collections.abc import Callable
-from contextlib import nullcontext
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -23,7 +22,8 @@ from pipeline_traffic import WALL, Clock, journal
 from reaper import IdleReaper
 from reaper.pipeline import cli
 from reaper.pipeline.advise.survival import kaplan_meier
-from reaper.pipeline.read.frames import read_events, runs_frame
+from reaper.pipeline.engine.xxhash import xxhash64
+from reaper.pipeline.read.frames import read_events, runs_frame, small_frame
 from reaper.pipeline.read.inputs import Inputs, check
 from reaper.pipeline.read.runs import Timeline
 from reaper.pipeline.whatif import replay as whatif_replay
@@ -404,13 +404,13 @@ def test_spark_replays_journals_as_the_real_reaper_would_have_lived_them(
         assert row["lateness_s"]["max"] <= epoch
     # and each single instant
     silences = whatif_replay.silences(read_events(spark, inputs), runs_frame(spark, inputs.runs, Timeline.UNRELATED, 1))
-    echo, timeout_ms = spark.range(1).selectExpr("xxhash64('echo')").first()[0], LONG * UNIT // 10**6
+    echo, timeout_ms = xxhash64(b"echo"), LONG * UNIT // 10**6
     origin = min(life.opened for life in logs[0].lives) * UNIT
     plan = [
         (0, 0, echo, timeout_ms, 3 * 10**9, 1, 0, 10**9, origin, 0),
         (1, 0, echo, timeout_ms, 4 * 10**9, 5, half, half, origin, 0),
     ]
-    hits = whatif_replay.judged(silences, spark.createDataFrame(plan, whatif_replay.PLAN), 5).where("cut").collect()
+    hits = whatif_replay.judged(silences, small_frame(spark, plan, whatif_replay.PLAN), 5).where("cut").collect()
     client_of = {conn: client for client, conn in conn_of[0].items()}
     for i, truth in ((0, truths[0][0]), (1, truths[3][0])):
         assert sorted((client_of[hit.conn], hit.due // UNIT) for hit in hits if hit.setting == i) == sorted(truth.reaps)
@@ -419,12 +419,11 @@ def test_spark_replays_journals_as_the_real_reaper_would_have_lived_them(
 @pytest.mark.spark
 @pytest.mark.slow
 def test_what_the_log_cannot_know_is_bounded_and_the_truth_lies_within(
-    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     script = traffic(12, 150, longest=20 * 512)
     log = run(script, lambda _: 5 * 512, 512, sentinel=False)
     record(tmp_path / "server", log, 5000, mode="gaps")
-    monkeypatch.setattr("reaper.pipeline.read.command.open_session", lambda *_, **__: nullcontext(spark))
     arguments = ["what-if", "--events", str(tmp_path / "server"), "--out", str(tmp_path / "out"), "--epochs-per-tick=1"]
     arguments += ["--timeouts", "999ms,3300ms,12s", "--json", "--quiet"]
     assert cli.main(arguments) == 0

@@ -14,6 +14,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
+
 from benchmarks.pipeline.rivals import ENGINES, Counted, Judged
 from reaper.pipeline.read.inputs import Inputs, check
 
@@ -121,17 +123,18 @@ class Listener:
         return form_of_advice(cells, self.table, self.span_s)
 
 
-def form_of_connections(spark: Any, target: Path) -> Answer:
+def form_of_connections(target: Path) -> Answer:
     """The audit's table, summed up once more: not timed."""
-    from pyspark.sql import functions as F  # noqa: N812
-
-    table = spark.read.parquet(str(target))
-    cells = table.groupBy("listener_hash", "verdict").count().collect()
-    late = table.where(F.col("lateness_ns").isNotNull()).groupBy("listener_hash")
-    extremes = late.agg(F.min("lateness_ns").alias("least"), F.max("lateness_ns").alias("most")).collect()
+    table = pq.read_table(target, columns=["listener_hash", "verdict", "lateness_ns"])
+    cells = table.group_by(["listener_hash", "verdict"]).aggregate([([], "count_all")]).to_pylist()
+    late = table.group_by("listener_hash").aggregate([("lateness_ns", "min"), ("lateness_ns", "max")]).to_pylist()
     return form_of_audit(
-        {(row.listener_hash, row.verdict): row["count"] for row in cells},
-        {row.listener_hash: (row.least, row.most) for row in extremes},
+        {(row["listener_hash"], row["verdict"]): row["count_all"] for row in cells},
+        {
+            row["listener_hash"]: (row["lateness_ns_min"], row["lateness_ns_max"])
+            for row in late
+            if row["lateness_ns_min"] is not None
+        },
     )
 
 
@@ -153,7 +156,7 @@ def run_spark(inputs: Inputs, compacted: Path | None, out: Path, steps: list[str
                 continue
             if question == "audit":
                 timed(step, partial(audit, spark, source, None, out, Settings()))
-                tell(answer=step, of=form_of_connections(spark, out / "connections"))
+                tell(answer=step, of=form_of_connections(out / "connections"))
             else:
                 options: dict[str, Any] = {"recompute": True} if question == "recompute" else {}
                 with Listener() as heard:

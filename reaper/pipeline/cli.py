@@ -25,6 +25,7 @@ with needs("reaper.pipeline", "idle-reaper[pipeline]"):
     from .arguments import Fault, Run, place
     from .audit import command as audit
     from .engine import NoSpark, line_of
+    from .engine.choice import CHOICES
     from .live import command as live
     from .places import Place
     from .read import command as compact
@@ -36,9 +37,7 @@ COMMANDS = (audit, advise, report, live, whatif, compact)
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status."""
-    parser = Parser(
-        prog="python -m reaper.pipeline", description="Questions to journals and access logs, answered with Spark."
-    )
+    parser = Parser(prog="python -m reaper.pipeline", description="Questions to journals and access logs.")
     add_version(parser)
     add_commands(parser.add_subparsers(required=True, metavar="COMMAND"))
     arguments = parser.parse_args(argv)
@@ -58,6 +57,10 @@ def add_commands(commands: Any) -> None:
         sub.add_argument(
             "--master", metavar="URL", help="a Spark master, or sc://... ; default: what the environment says"
         )
+        sub.add_argument(
+            "--engine", choices=CHOICES, default="auto",
+            help="embedded: in this process, without Java; auto: that, for files of this machine that memory bears",
+        )  # fmt: skip
         return sub
 
     for module in COMMANDS:
@@ -73,7 +76,7 @@ def _run(run: Run, arguments: argparse.Namespace) -> int:
         print(f"{arguments.prog}: {_full(arguments.out) if full else error}", file=sys.stderr)
         return 2
     except Exception as error:
-        if type(error).__module__.partition(".")[0] not in ("pyspark", "py4j"):
+        if type(error).__module__.partition(".")[0] not in ("pyspark", "py4j", "duckdb", "_duckdb"):
             raise
         full = any(text in str(error) for text in ("No space left on device", "Disk quota exceeded"))
         print(f"{arguments.prog}: {_full(arguments.out) if full else _why(error)}", file=sys.stderr)
@@ -88,10 +91,11 @@ def _full(out: Place) -> str:
 
 
 def _why(error: Exception) -> str:
-    """Why Spark gave up, in one line."""
+    """Why an engine gave up, in one line."""
     if unreadable := re.search(r"while reading file (\S+?)\.?\s", str(error)):
         return (
             f"{unquote(unreadable[1])} cannot be read: a page fails its checksum, or the file changed since it was "
             "checked. Ask again; of a compacted table: compact the journals again"
         )
-    return f"Spark gave up: {line_of(error)}"
+    engine = "Spark" if type(error).__module__.startswith("py") else "the embedded engine"
+    return f"{engine} gave up: {line_of(error)}"

@@ -11,14 +11,16 @@ from __future__ import annotations
 import gzip
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from pyspark.sql import Column, DataFrame, SparkSession, Window
-from pyspark.sql import functions as F  # noqa: N812
-
-from ..places import Place, open_file, pattern
+from ..engine import F, Window, here
+from ..places import Place, open_file
 from .formats import FORMATS, SHOWN, SHOWN_CHARACTERS
 
-Parser = Callable[[Column, Callable[[int], Column]], dict[str, Column]]
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+Parser = Callable[["Column", Callable[[int], "Column"]], dict[str, "Column"]]
 """The line, and its groups by number (null where empty) -> the columns of a request."""
 
 
@@ -72,9 +74,9 @@ def _envoy(line: Column, _: Callable[[int], Column]) -> dict[str, Column]:
 
 
 def _combined(_: Column, part: Callable[[int], Column]) -> dict[str, Column]:
-    when = _date_ns(part(2), "dd/MMM/yyyy:HH:mm:ss Z")
+    when = _date_ns(part(3), "dd/MMM/yyyy:HH:mm:ss Z")
     return {
-        "key": F.xxhash64(part(1), F.coalesce(part(3), F.lit(""))),
+        "key": F.xxhash64(F.coalesce(part(1), part(2)), F.coalesce(part(4), F.lit(""))),
         "start_ns": when,
         "end_ns": when,
         "serial": F.lit(None).cast("long"),
@@ -116,7 +118,7 @@ def read_requests(spark: SparkSession, name: str, paths: list[Place]) -> Request
     def part(group: int) -> Column:
         return F.nullif(F.regexp_extract(line, known.request, group), F.lit(""))
 
-    lines = spark.read.text([pattern(path) for path in paths]).where(F.trim("value") != "")
+    lines = here().read_lines(spark, paths).where(F.trim("value") != "")
     columns = [column.alias(label) for label, column in PARSERS[name](line, part).items()]
     parsed = lines.select("value", *columns)
     good = F.col("key").isNotNull() & F.coalesce(F.col("start_ns").between(0, F.col("end_ns")), F.lit(False))

@@ -65,7 +65,7 @@ FORMATS = {
         "force counts as a new connection. Several connections of one client look like one that is busier; requests "
         "that came on a new connection look like a silence that ended. What is advised may be too short or too long",
         # Lazy up to the status: a request or an agent may hold escaped quotes, a user spaces.
-        rf'^(?:\S+:\d{{1,5}} (?=[^-\s]))?(\S+) \S+ .*?\[({_TIME} [+-]\d{{4}})\] ".*?" (?:\d{{3}}|-) (?:\d+|-)'
+        rf'^(?:\S+:\d{{1,5}} ([^-\s]\S*)|(\S+)) \S+ .*?\[({_TIME} [+-]\d{{4}})\] ".*?" (?:\d{{3}}|-) (?:\d+|-)'
         r'(?: ".*?" "(.*?)")?(?: .*)?$',
     ),
 }

@@ -9,10 +9,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
-
-from pyspark.sql import SparkSession
-from pyspark.sql import functions as F  # noqa: N812
+from typing import TYPE_CHECKING, Any
 
 from ...config.balancers import BALANCERS
 from ...config.durations import spoken
@@ -20,7 +17,7 @@ from ...config.measure import tick_for
 from ...config.settings import ReaperConfig
 from ...journal.schema import AVERTED
 from ..arguments import aside_lines
-from ..engine import together
+from ..engine import F, together
 from ..places import Place
 from ..read.expected import as_list, line
 from ..read.frames import listener_names, read_events, recomputed
@@ -29,6 +26,9 @@ from .access_logs import read_requests, silences
 from .formats import FORMATS
 from .survival import Curve, kaplan_meier
 from .traffic import connections, histogram, lives_of_journal, lives_of_requests, silences_of_journal
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 SCHEMA = "reaper-advice/1"
 CANDIDATES = (1, 2, 3, 4, 5, 7, 10, 15, 20, 30, 45, 60, 75, 90, 120, 180, 300, 350, 600, 900, 1800, 3600)

@@ -7,16 +7,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import reduce
-from typing import Any
-
-from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812
+from typing import TYPE_CHECKING, Any
 
 from ...journal.schema import ACTIVITY, AVERTED, OPEN, REAP
+from ..engine import F
 from ..read.frames import IS_END, coded, filtered, runs_frame, with_run
 from ..read.inputs import Inputs
 from ..read.runs import Timeline
 from .survival import LEAST_NS, width_sql
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
 
 BINS = 600
 """Bins of time for open connections."""

@@ -7,9 +7,13 @@ it saw the end: what contradicts that is a violation whatever the server wrote.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from pyspark.sql import DataFrame
-from pyspark.sql import functions as F  # noqa: N812
+from ..engine import F
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
 
 from ..read.frames import ns
 

@@ -10,13 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from pyspark.sql import DataFrame, Observation, SparkSession
-from pyspark.sql import functions as F  # noqa: N812
-
-from ..engine import NoSpark, together
-from ..places import Place, pattern, uri
+from ..engine import F, here, together
+from ..places import Place
 from ..read.expected import as_list, line
 from ..read.frames import lifetimes, listener_names, read_events, with_run
 from ..read.inputs import Inputs, hole_line
@@ -25,6 +22,9 @@ from ..read.writer_facts import Stalls, overdue_files, said
 from .joined import Skew, client_view, judge_pairs, measure_skew, pair, seen, without_peer
 from .silences import excuse, judged_runs, overdue_rows, shifted, with_backed, with_silences
 from .verdicts import VERDICTS, VIOLATIONS, judge, prepare
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
 
 SCHEMA = "reaper-audit/1"
 QUANTILES = (0.0, 0.5, 0.9, 0.99, 0.999, 1.0)
@@ -150,23 +150,10 @@ def audit(
 
 
 def _written(judged: DataFrame, target: Place) -> DataFrame:
-    """*judged* as it reads back from *target*: the plan before it runs once, however often it is asked.
-
-    Raises:
-        NoSpark: some of it did not come back: executors wrote it where the driver does not look.
-    """
+    """*judged* as it reads back from *target*: the plan before it runs once, however often it is asked."""
     kept = judged.drop("writer", "first_conn", "last_conn", "run_drained", "run_holed", "from", "to", "over", "leaking")
-    vars(kept)["isStreaming"] = False  # or Connect has the whole plan analysed, for the observation's own question
-    sent = Observation()
-    write = kept.observe(sent, F.count(F.lit(1)).alias("rows")).write.mode("overwrite")
-    _, schema = together(partial(write.parquet, uri(target)), lambda: kept.schema)  # Connect plans it for each
-    back = judged.sparkSession.read.schema(schema).parquet(pattern(target))
-    if (found := back.count()) != sent.get["rows"]:
-        raise NoSpark(
-            f"of {sent.get['rows']} connections written to {target} {found} are there: executors wrote the rest to "
-            "disks of their own; --out must be one directory for the driver and every executor"
-        )
-    return back
+    frame: DataFrame = here().write_back(kept, target)
+    return frame
 
 
 def _summarise(

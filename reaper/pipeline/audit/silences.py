@@ -9,62 +9,65 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from pyspark.sql import Column, DataFrame, SparkSession, Window
-from pyspark.sql import functions as F  # noqa: N812
-from pyspark.sql import types as T  # noqa: N812
+import pyarrow as pa
 
 from ...journal.schema import ACTIVITY, AVERTED, ENDS, KINDS, REAP
+from ..engine import F, Window
 from ..read.frames import OVERDUE, RUNS, ns, read_events, small_frame, with_run
 from ..read.inputs import Inputs
 from ..read.runs import Facts, Run, Timeline, as_rows
 from ..read.writer_facts import Said, Stalls, merge
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
 
 MOST_ROWS = 200_000
 """Rows of an `Overdue` that are kept in the driver. Beyond, the events are looked at again where they lie."""
 
 NO_RUN = -1
 
-RARE: T.StructType = T.StructType(
+RARE: pa.Schema = pa.schema(
     [
-        T.StructField("conn", T.LongType(), False),
-        T.StructField("code", T.ByteType(), False),
-        T.StructField("t", T.LongType(), False),
-        T.StructField("idle_ns", T.LongType()),
-        T.StructField("timeout_ms", T.IntegerType()),
-        T.StructField("due_ns", T.LongType()),
+        pa.field("conn", pa.int64(), nullable=False),
+        pa.field("code", pa.int8(), nullable=False),
+        pa.field("t", pa.int64(), nullable=False),
+        pa.field("idle_ns", pa.int64()),
+        pa.field("timeout_ms", pa.int32()),
+        pa.field("due_ns", pa.int64()),
     ]
 )
 """Grain: one row per final check that spared, and per silence beyond its timeout."""
 
-_STALL = T.StructType([T.StructField("s_from", T.LongType(), False), T.StructField("s_to", T.LongType(), False)])
-_STALLS = T.StructType(
+_STALL = pa.struct([pa.field("s_from", pa.int64(), nullable=False), pa.field("s_to", pa.int64(), nullable=False)])
+_STALLS = pa.schema(
     [
-        T.StructField("s_run", T.IntegerType(), False),
-        T.StructField("s_c_run", T.IntegerType(), False),
-        T.StructField("s_stalls", T.ArrayType(_STALL, False), False),
+        pa.field("s_run", pa.int32(), nullable=False),
+        pa.field("s_c_run", pa.int32(), nullable=False),
+        pa.field("s_stalls", pa.list_(pa.field("item", _STALL, nullable=False)), nullable=False),
     ]
 )
 """Grain: one row per pair of runs that stalled. One per stall would multiply the rows it is joined with."""
 
-JUDGED_RUNS: T.StructType = T.StructType(
+JUDGED_RUNS: pa.Schema = pa.schema(
     [
-        *RUNS.fields,
-        T.StructField("run_drained", T.BooleanType(), False),
-        T.StructField("run_holed", T.BooleanType(), False),
+        *RUNS,
+        pa.field("run_drained", pa.bool_(), nullable=False),
+        pa.field("run_holed", pa.bool_(), nullable=False),
     ]
 )
 """`RUNS`; whether the run said that no connection of its is left; `Run.holed`."""
 
-SILENCES: T.StructType = T.StructType(
+SILENCES: pa.Schema = pa.schema(
     [
-        T.StructField("conn", T.LongType(), False),
-        T.StructField("missed", T.LongType(), False),
-        T.StructField("came_back", T.LongType(), False),
-        T.StructField("missed_ns", T.LongType()),
-        T.StructField("missed_t", T.LongType()),
-        T.StructField("reaped_late", T.LongType(), False),
-        T.StructField("spared_lateness_ns", T.LongType()),
+        pa.field("conn", pa.int64(), nullable=False),
+        pa.field("missed", pa.int64(), nullable=False),
+        pa.field("came_back", pa.int64(), nullable=False),
+        pa.field("missed_ns", pa.int64()),
+        pa.field("missed_t", pa.int64()),
+        pa.field("reaped_late", pa.int64(), nullable=False),
+        pa.field("spared_lateness_ns", pa.int64()),
     ]
 )
 """Grain: one row per connection with such a silence. missed: silences that ought to have been reaped and were not;
@@ -94,7 +97,7 @@ def overdue_rows(spark: SparkSession, inputs: Inputs, files: list[Facts], least_
     found = events.where((F.col("code") == AVERTED) | (F.expr(OVERDUE) > least_ns) | late).select(*RARE.names)
     table = found.limit(MOST_ROWS + 1).toArrow()
     few = table.num_rows <= MOST_ROWS
-    return Overdue(spark.createDataFrame(table, RARE) if few else found, few)
+    return Overdue(spark.createDataFrame(table.cast(RARE)) if few else found, few)
 
 
 def judged_runs(
@@ -145,7 +148,7 @@ def with_silences(
 ) -> DataFrame:
     """*lives* with what `judge_silences` finds of them. Each row once."""
     if overdue is None:  # as in a journal that kept the law: no plan for what is not there
-        columns = {f.name: F.lit(None if f.nullable else 0).cast(f.dataType) for f in SILENCES if f.name != "conn"}
+        columns = {f.name: F.lit(None if f.nullable else 0).cast("long") for f in SILENCES if f.name != "conn"}
         return lives.withColumns(columns)
     silences = judge_silences(spark, overdue.frame, stalls, runs, grace_ns)
     if overdue.few:

@@ -5,10 +5,13 @@ A verdict is the first that applies, worst first, so that every connection has e
 
 from __future__ import annotations
 
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F  # noqa: N812
+from typing import TYPE_CHECKING
 
+from ..engine import F
 from ..read.frames import ns
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
 
 VERDICTS = {
     "activity_after_end": "something happened on it after it had ended",

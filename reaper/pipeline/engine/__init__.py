@@ -5,6 +5,7 @@ One rule: *what the user has set is never set again*.
 
 from __future__ import annotations
 
+from .functions import F, Window, answering, here, use
 from .spark import (
     EMBEDDED_HEAP_MB,
     NoJava,
@@ -18,6 +19,11 @@ from .spark import (
 )
 
 __all__ = [
+    "F",
+    "Window",
+    "answering",
+    "here",
+    "use",
     "EMBEDDED_HEAP_MB",
     "NoJava",
     "NoSpark",

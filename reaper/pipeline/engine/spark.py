@@ -6,20 +6,27 @@ on executors, so that Spark Connect and any cluster work unchanged. docs/cluster
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import shutil
 import socket
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ...errors import needs
+from ..places import Place, pattern, uri
+from .functions import use
+
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    import pyarrow as pa
+    from pyspark.sql import Column, DataFrame, SparkSession
 
 JAVA_LEAST = 17
 """Spark 4 asks for it."""
@@ -138,6 +145,7 @@ def open_session(
         check_reachable(remote or master or "")
     with tempfile.TemporaryDirectory(prefix="reaper-spark-") as scratch:
         session = _started(Path(scratch), f"reaper {name}", master, remote)
+        before = use("spark")
         try:
             _settle(session, rows)
             yield session
@@ -149,6 +157,7 @@ def open_session(
                 ) from error
             raise
         finally:
+            use(before)
             session.stop()
 
 
@@ -158,8 +167,9 @@ def _started(scratch: Path, name: str, master: str | None, remote: str | None) -
         check_java()
     import logging
 
-    from pyspark.errors import PySparkImportError
-    from pyspark.sql import SparkSession
+    with needs("Spark", "idle-reaper[spark]"):
+        from pyspark.errors import PySparkImportError
+        from pyspark.sql import SparkSession
 
     logging.getLogger("DataFrameQueryContextLogger").setLevel(logging.CRITICAL)  # the exception says it all again
     builder = SparkSession.builder.appName(name)
@@ -177,6 +187,71 @@ def _started(scratch: Path, name: str, master: str | None, remote: str | None) -
     except Exception as error:
         raise NoSpark(f"Spark does not start{f' at {master}' if master else ''}: {line_of(error)}") from error
     return session
+
+
+def names() -> dict[str, Any]:
+    """What product code calls `F` and `Window`."""
+    from pyspark.sql import Window, functions
+
+    return {"functions": functions, "Window": Window}
+
+
+def filtered(aggregate: str, condition: str) -> Column:
+    """*aggregate* over the rows where *condition* holds, both SQL."""
+    from pyspark.sql.functions import expr
+
+    return expr(f"{aggregate} FILTER (WHERE {condition})")
+
+
+def read_parquet(session: SparkSession, paths: Sequence[Place], schema: pa.Schema) -> DataFrame:
+    """The rows of the files *paths*; columns of *schema* that a file lacks are null."""
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    return session.read.schema(from_arrow_schema(schema)).parquet(*map(pattern, paths))
+
+
+def read_lines(session: SparkSession, paths: Sequence[Place]) -> DataFrame:
+    """The lines of the texts *paths*, files or directories of them, `.gz` or plain, as `value`."""
+    return session.read.text([pattern(path) for path in paths])
+
+
+def read_buckets(
+    session: SparkSession, where: Place, schema: pa.Schema, buckets: int, order: Sequence[str], digest: str
+) -> DataFrame:
+    """A bucketed table, declared in the session's catalogue: read by its path, Spark would not know of its order."""
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    session.conf.set("spark.sql.legacy.bucketedTableScan.outputOrdering", "true")
+    columns = ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in from_arrow_schema(schema))
+    name = f"reaper_{hashlib.blake2b(f'{uri(where)} {digest}'.encode(), digest_size=8).hexdigest()}"
+    location = uri(where).replace("\\", "\\\\").replace("'", "\\'")
+    session.sql(
+        f"CREATE TABLE IF NOT EXISTS {name} ({columns}) USING parquet CLUSTERED BY ({order[0]}) "
+        f"SORTED BY ({', '.join(order)}) INTO {buckets} BUCKETS LOCATION '{location}'"
+    )
+    return session.table(name)
+
+
+def write_back(frame: DataFrame, target: Place) -> DataFrame:
+    """*frame*, written to Parquet at *target* in place of what is there, as it reads back.
+
+    Raises:
+        NoSpark: some of it did not come back: executors wrote it where the driver does not look.
+    """
+    from pyspark.sql import Observation
+    from pyspark.sql.functions import count, lit
+
+    vars(frame)["isStreaming"] = False  # or Connect has the whole plan analysed, for the observation's own question
+    sent = Observation()
+    write = frame.observe(sent, count(lit(1)).alias("rows")).write.mode("overwrite")
+    _, schema = together(partial(write.parquet, uri(target)), lambda: frame.schema)  # Connect plans it for each
+    back = frame.sparkSession.read.schema(schema).parquet(pattern(target))
+    if (found := back.count()) != sent.get["rows"]:
+        raise NoSpark(
+            f"of {sent.get['rows']} connections written to {target} {found} are there: executors wrote the rest to "
+            "disks of their own; --out must be one directory for the driver and every executor"
+        )
+    return back
 
 
 def together(*questions: Callable[[], Any]) -> list[Any]:
@@ -224,7 +299,7 @@ def _of_driver(scratch: Path, master: str | None) -> dict[str, str]:
     if master.startswith("local") if master is not None else not elsewhere:
         wanted["spark.ui.enabled"] = "false"
         if "SPARK_DRIVER_MEMORY" not in os.environ:
-            wanted["spark.driver.memory"] = f"{min(EMBEDDED_HEAP_MB, max(1024, _memory_mb() // 2))}m"
+            wanted["spark.driver.memory"] = f"{min(EMBEDDED_HEAP_MB, max(1024, memory_mb() // 2))}m"
     return {
         key: value
         for key, value in wanted.items()
@@ -238,7 +313,7 @@ def _spark_home() -> Path:
     return Path(os.environ.get("SPARK_HOME") or Path(pyspark.__file__).parent)
 
 
-def _memory_mb() -> int:
+def memory_mb() -> int:
     """What this machine has, or the container allows."""
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     limit = Path("/sys/fs/cgroup/memory.max")

@@ -8,6 +8,7 @@ from functools import partial
 from ...config.running import stoppable
 from ..arguments import AddCommand, Fault, Progress, duration_ns, here, place, require, room, show
 from ..engine import open_session
+from ..engine.choice import choose
 from ..read.expected import add_expected
 
 
@@ -61,6 +62,7 @@ def _live(arguments: argparse.Namespace, progress: Progress) -> int:
     for directory in directories:
         if not directory.is_dir():
             raise Fault(f"--events {directory} is a file; live follows directories")
+    choose(arguments.engine, arguments.master, directories, out, only_spark="live is a stream")
     progress("starting Spark")
     said = partial(progress, "stopping after this step")
     with open_session("live", arguments.master, connect=False) as spark, stoppable(said) as stop:

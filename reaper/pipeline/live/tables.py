@@ -156,12 +156,12 @@ def read(spark: SparkSession, inputs: Inputs) -> DataFrame:
 
     Files need `wall_offset_ns` on each row, and the name of their run.
     """
-    facts = T.StructType(
+    facts = pa.schema(
         [
-            T.StructField("name", T.StringType(), False),
-            T.StructField("run", T.LongType(), False),
-            T.StructField("full", T.BooleanType(), False),
-            T.StructField("tick_ns", T.LongType(), False),
+            pa.field("name", pa.string(), nullable=False),
+            pa.field("run", pa.int64(), nullable=False),
+            pa.field("full", pa.bool_(), nullable=False),
+            pa.field("tick_ns", pa.int64(), nullable=False),
         ]
     )
     rows = [(file.path.name, int(file.run[:15], 16), file.mode == "full", file.tick_ns or 0) for file in inputs.files]

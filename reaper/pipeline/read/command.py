@@ -27,7 +27,8 @@ from ..arguments import (
     show,
     whole,
 )
-from ..engine import expect, open_session
+from ..engine import answering, expect
+from ..engine.choice import asked_session, choose
 from ..hadoop import Remote
 from ..places import write_text
 from .expected import add_expected, as_list, line, silent
@@ -81,16 +82,17 @@ def asking(name: str, arguments: argparse.Namespace, progress: Progress) -> Iter
     """The session of the command *name*, for what `read_inputs` reads.
 
     Raises:
-        Fault, OSError: an input is not there, or nothing can be written to `--out`. Spark was not started for it.
-        NoSpark: see `open_session`.
+        Fault, OSError: an input is not there, or nothing can be written to `--out`. No engine was started for it.
+        NoSpark: see `choose` and `open_session`.
     """
     require(named(arguments))
     room(arguments.out)
     apart(arguments.out, [*arguments.events, *arguments.client])
-    progress("starting Spark")
-    connect = not remotes(arguments)
-    with open_session(name, arguments.master, rows=None, connect=connect) as spark, whole(arguments.out):
-        yield spark
+    only = "compact writes Spark's buckets" if name == "compact" else None
+    chosen, why = choose(arguments.engine, arguments.master, named(arguments), arguments.out, only_spark=only)
+    asked = asked_session(name, chosen, why, arguments.master, not remotes(arguments), progress)
+    with asked as session, whole(arguments.out):
+        yield session
 
 
 def read_inputs(spark: SparkSession, arguments: argparse.Namespace, progress: Progress) -> tuple[Inputs, Inputs | None]:
@@ -99,13 +101,15 @@ def read_inputs(spark: SparkSession, arguments: argparse.Namespace, progress: Pr
     Raises:
         Fault: a directory is missing, or a compacted table is not what its manifest says.
     """
-    from .spark_counts import verify
-
     reach(arguments)
-    verify(spark, not arguments.no_checksums)
+    here_alone = answering() == "embedded"
+    if not here_alone:
+        from .spark_counts import verify
+
+        verify(spark, not arguments.no_checksums)
     span = span_of(arguments)
     options: dict[str, Any] = {
-        "spark": spark,
+        "spark": None if here_alone else spark,
         "checksums": not arguments.no_checksums,
         "max_age_ns": arguments.max_age,
         "span": span,
@@ -132,7 +136,8 @@ def read_inputs(spark: SparkSession, arguments: argparse.Namespace, progress: Pr
             progress(f"{found.growing} stream(s) are no Parquet yet and are not read")
         if found and found.nothing:
             progress(f"no journal, which is *.parquet, below {', '.join(found.nothing)}")
-    expect(spark, rows_of(server, client))
+    if not here_alone:
+        expect(spark, rows_of(server, client))
     return server, client
 
 

@@ -9,9 +9,7 @@ import uuid
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict
-from typing import Any
-
-from pyspark.sql import SparkSession
+from typing import TYPE_CHECKING, Any
 
 from ..arguments import aside_lines
 from ..places import Place, is_pattern, pattern, remove_tree, replace, uri
@@ -20,6 +18,9 @@ from .frames import read_events
 from .inputs import Inputs, hole_line
 from .manifest import BUCKETS, ORDER, write_manifest
 from .runs import Facts
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 ROWS_PER_BUCKET = 2_000_000
 """A task sorts one bucket, about 100 bytes per row, and reads one later."""

@@ -6,16 +6,11 @@ get their names back from a frame of a few rows.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Sequence
 from functools import reduce
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from pyspark.sql import Column, DataFrame, SparkSession, Window
-from pyspark.sql import functions as F  # noqa: N812 - every Spark program calls it F
-from pyspark.sql import types as T  # noqa: N812
-from pyspark.sql.pandas.types import to_arrow_schema
 
 from ...journal.schema import (
     ACTIVITY,
@@ -29,36 +24,38 @@ from ...journal.schema import (
     REAP,
     SEQUENCE_BITS,
 )
-from ..places import uri
-from .inputs import Inputs, spark_paths
+from ..engine import F, Window, here
+from .inputs import Inputs
 from .manifest import BUCKETS, ORDER, Table
 from .runs import Run, Timeline, as_rows
 from .schema import EVENTS
 
-CODE: T.StructField = T.StructField("code", T.ByteType())
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+CODE: pa.Field = pa.field("code", pa.int8())
 """`kind` as its place in `KINDS`: stored in compacted tables, whose rows it puts in order; computed elsewhere."""
 
-RUNS: T.StructType = T.StructType(
+RUNS: pa.Schema = pa.schema(
     [
-        T.StructField("run", T.IntegerType(), False),
-        T.StructField("writer", T.LongType(), False),
-        T.StructField("first_conn", T.LongType(), False),
-        T.StructField("last_conn", T.LongType(), False),
-        T.StructField("tick_ns", T.LongType(), False),
-        T.StructField("full", T.BooleanType(), False),
-        T.StructField("log_end_ns", T.LongType(), False),
-        T.StructField("offset_ns", T.LongType(), False),
+        pa.field("run", pa.int32(), nullable=False),
+        pa.field("writer", pa.int64(), nullable=False),
+        pa.field("first_conn", pa.int64(), nullable=False),
+        pa.field("last_conn", pa.int64(), nullable=False),
+        pa.field("tick_ns", pa.int64(), nullable=False),
+        pa.field("full", pa.bool_(), nullable=False),
+        pa.field("log_end_ns", pa.int64(), nullable=False),
+        pa.field("offset_ns", pa.int64(), nullable=False),
     ]
 )
 """Grain: one row per writer and start of it."""
 
 
-def small_frame(spark: SparkSession, rows: Sequence[tuple[Any, ...]], schema: T.StructType) -> DataFrame:
+def small_frame(spark: SparkSession, rows: Sequence[tuple[Any, ...]], schema: pa.Schema) -> DataFrame:
     """*rows* as a frame that travels within the plan. By way of Arrow: from a list, Spark runs Python on executors."""
-    types = to_arrow_schema(schema)
-    columns = list(zip(*rows, strict=True)) if rows else [()] * len(types)
-    arrays = [pa.array(column, kind) for column, kind in zip(columns, types.types, strict=True)]
-    return spark.createDataFrame(pa.Table.from_arrays(arrays, schema=types), schema)
+    columns = list(zip(*rows, strict=True)) if rows else [()] * len(schema)
+    arrays = [pa.array(column, kind) for column, kind in zip(columns, schema.types, strict=True)]
+    return spark.createDataFrame(pa.Table.from_arrays(arrays, schema=schema))
 
 
 def read_events(spark: SparkSession, inputs: Inputs) -> DataFrame:
@@ -71,10 +68,10 @@ def read_events(spark: SparkSession, inputs: Inputs) -> DataFrame:
     found = [_bucketed(spark, table) for table in inputs.tables]
     loose = [facts for facts in inputs.files if facts.within is None]
     if loose or not found:
-        paths = spark_paths(loose)
-        frame = spark.read.schema(EVENTS).parquet(*paths) if paths else small_frame(spark, [], EVENTS)
+        paths = [facts.path for facts in loose]
+        frame = here().read_parquet(spark, paths, EVENTS) if paths else small_frame(spark, [], EVENTS)
         found.append(with_code(frame))
-    return reduce(DataFrame.unionByName, found)
+    return reduce(lambda some, more: some.unionByName(more), found)
 
 
 def with_code(events: DataFrame) -> DataFrame:
@@ -120,11 +117,12 @@ OVERDUE = "CASE WHEN timeout_ms > 0 THEN idle_ns - CAST(timeout_ms AS BIGINT) * 
 
 
 def filtered(aggregate: str, condition: str) -> Column:
-    """*aggregate* over the rows where *condition* holds.
+    """*aggregate*, one function of one expression, over the rows where *condition* holds.
 
     A FILTER, not a CASE within: rows of other kinds, nine in ten, then neither read nor write its buffer.
     """
-    return F.expr(f"{aggregate} FILTER (WHERE {condition})")
+    column: Column = here().filtered(aggregate, condition)
+    return column
 
 
 def coded(events: DataFrame) -> DataFrame:
@@ -202,20 +200,13 @@ def names(events: DataFrame, column: str) -> dict[int, str]:
 def listener_names(spark: SparkSession, inputs: Inputs) -> dict[int, str]:
     """hash -> text of every listener that the check has met. Reads nothing."""
     found = sorted({name for facts in inputs.files for name in facts.listeners})
-    schema = T.StructType([T.StructField("name", T.StringType(), False)])
+    schema = pa.schema([pa.field("name", pa.string(), nullable=False)])
     frame = small_frame(spark, [(name,) for name in found], schema)
     return {row[0]: row[1] for row in frame.select(F.xxhash64("name"), "name").collect()}
 
 
 def _bucketed(spark: SparkSession, table: Table) -> DataFrame:
-    """A compacted table, declared in the session's catalogue: read by its path, Spark would not know of its order."""
-    spark.conf.set("spark.sql.legacy.bucketedTableScan.outputOrdering", "true")
-    columns = ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in [*EVENTS, CODE])
-    where = uri(table.path / BUCKETS)
-    name = f"reaper_{hashlib.blake2b(f'{where} {table.digest}'.encode(), digest_size=8).hexdigest()}"
-    location = where.replace("\\", "\\\\").replace("'", "\\'")
-    spark.sql(
-        f"CREATE TABLE IF NOT EXISTS {name} ({columns}) USING parquet CLUSTERED BY (conn) "
-        f"SORTED BY ({', '.join(ORDER)}) INTO {table.buckets} BUCKETS LOCATION '{location}'"
-    )
-    return spark.table(name)
+    """A compacted table; Spark is told of its order."""
+    schema = pa.schema([*EVENTS, CODE])
+    frame: DataFrame = here().read_buckets(spark, table.path / BUCKETS, schema, table.buckets, ORDER, table.digest)
+    return frame

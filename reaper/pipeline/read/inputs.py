@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..hadoop import Remote
-from ..places import Place, files_below, pattern, place, size_of
+from ..places import Place, files_below, place, size_of
 from .file import Shape, count_here, facts_of, shape_of
 from .manifest import BUCKETS, Table, Unsound, open_table, tables_in
 from .row_checks import Refused
@@ -230,8 +230,3 @@ def _visible(directory: Place, found: Inputs, span: Span) -> Iterator[tuple[Plac
             raise Unsound(f"{path.parent} is part of a compacted table: name that itself, not a directory above it")
         elif path.suffix == ".parquet" and span.below(parts[:-1]):
             yield path, size
-
-
-def spark_paths(files: Iterable[Facts]) -> list[str]:
-    """The paths as Spark wants them: with their scheme, what it would take for a pattern escaped."""
-    return [pattern(facts.path) for facts in files]

@@ -1,14 +1,14 @@
-"""The journal's columns as Spark reads them."""
+"""The journal's columns as the pipeline reads them."""
 
 from __future__ import annotations
 
-from pyspark.sql import types as T  # noqa: N812 - every Spark program calls it T
+import pyarrow as pa
 
 from ...journal.schema import COLUMNS
 
-_TYPES: dict[str, T.DataType] = {"int64": T.LongType(), "int32": T.IntegerType(), "dictionary": T.StringType()}
+_TYPES = {"int64": pa.int64(), "int32": pa.int32(), "dictionary": pa.string()}
 
-EVENTS: T.StructType = T.StructType(
-    [T.StructField(column.name, _TYPES[column.type], not column.required) for column in COLUMNS]
+EVENTS: pa.Schema = pa.schema(
+    [pa.field(column.name, _TYPES[column.type], nullable=not column.required) for column in COLUMNS]
 )
 """Grain: one row per event. Columns that an older file lacks are null."""

@@ -11,7 +11,8 @@ from contextlib import contextmanager
 from urllib.parse import unquote
 
 from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql import functions as F  # noqa: N812 - Spark alone counts where rows lie
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from ...journal.schema import CONFIG, DRAIN, KINDS, SEQUENCE_BITS, STALL
 from ..places import Place, pattern, uri
@@ -42,7 +43,9 @@ def tallies(spark: SparkSession, rows: Mapping[Place, int], *, checksums: bool) 
 
 
 def _read(spark: SparkSession, files: Sequence[Place]) -> DataFrame:
-    return spark.read.schema(EVENTS).option("ignoreCorruptFiles", "true").parquet(*map(pattern, files))
+    return (
+        spark.read.schema(from_arrow_schema(EVENTS)).option("ignoreCorruptFiles", "true").parquet(*map(pattern, files))
+    )
 
 
 def _count(spark: SparkSession, known: Mapping[str, Place], checksums: bool) -> dict[Place, list[Tally]]:

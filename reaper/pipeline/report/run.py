@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
-
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F  # noqa: N812
+from typing import TYPE_CHECKING, Any
 
 from ..audit.run import Audit
-from ..engine import together
+from ..engine import F, together
 from ..read.frames import listener_names
 from ..read.inputs import Inputs
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
 
 BINS = 240
 LATENESS_BINS = 40

@@ -7,15 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
-
-from pyspark.sql import DataFrame, SparkSession
+from typing import TYPE_CHECKING, Any
 
 from ..read.expected import as_list, line
 from ..read.frames import small_frame
 from ..read.inputs import Inputs, hole_line
 from .replay import PLAN
 from .settings import InForce, Setting, duration, wheel
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
 
 
 @dataclass(slots=True)

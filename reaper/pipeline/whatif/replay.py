@@ -12,16 +12,17 @@ per connection. Instants in ns on the writer's clock, + offset_ns on the timelin
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812
-from pyspark.sql import types as T  # noqa: N812
-from pyspark.sql.window import Window
+import pyarrow as pa
 
 from ...journal.schema import ENDS
+from ..engine import F, Window
 from ..read.frames import ns, of_connections, small_frame, with_run
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
 
 RETURNED, CLOSED, CUT = 0, 1, 2
 """How a silence ended: bytes came; the connection was closed; never, as far as the log shows."""
@@ -37,20 +38,20 @@ AS_LOGGED = -1
 TELLING = 20
 """Reaps from which on their distances tell how activity was logged."""
 
-ASKED: T.StructType = T.StructType([T.StructField("setting", T.IntegerType()), T.StructField("bin", T.IntegerType())])
+ASKED: pa.Schema = pa.schema([pa.field("setting", pa.int32()), pa.field("bin", pa.int32())])
 
-PLAN: T.StructType = T.StructType(
+PLAN: pa.Schema = pa.schema(
     [
-        T.StructField("setting", T.IntegerType(), False),
-        T.StructField("run", T.IntegerType(), False),
-        T.StructField("listener_hash", T.LongType(), False),
-        T.StructField("timeout_ms", T.IntegerType(), False),
-        T.StructField("timeout_ns", T.LongType(), False),
-        T.StructField("steps", T.LongType(), False),
-        T.StructField("step_ns", T.LongType(), False),
-        T.StructField("epoch_ns", T.LongType(), False),
-        T.StructField("origin_ns", T.LongType(), False),
-        T.StructField("blur_ns", T.LongType(), False),
+        pa.field("setting", pa.int32(), nullable=False),
+        pa.field("run", pa.int32(), nullable=False),
+        pa.field("listener_hash", pa.int64(), nullable=False),
+        pa.field("timeout_ms", pa.int32(), nullable=False),
+        pa.field("timeout_ns", pa.int64(), nullable=False),
+        pa.field("steps", pa.int64(), nullable=False),
+        pa.field("step_ns", pa.int64(), nullable=False),
+        pa.field("epoch_ns", pa.int64(), nullable=False),
+        pa.field("origin_ns", pa.int64(), nullable=False),
+        pa.field("blur_ns", pa.int64(), nullable=False),
     ]
 )
 """Grain: one row per setting and (run, listener, timeout in force): what it means there."""

@@ -8,13 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
-
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812
+from typing import TYPE_CHECKING, Any
 
 from ..advise.survival import Curve, kaplan_meier
 from ..advise.traffic import histogram, silences_of_journal, with_edge
+from ..engine import F
 from ..read.expected import as_list
 from ..read.frames import names, read_events, runs_frame
 from ..read.inputs import Inputs
@@ -23,6 +21,9 @@ from . import replay as spark_replay
 from .log import Log, merged, notes_of, settings_of, wheel_of
 from .replay import RETURNED
 from .settings import CURRENT, HOUR_NS, InForce, Setting, figure, parse, refusal
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
 
 SCHEMA = "reaper-what-if/1"
 ASSUMPTIONS = (

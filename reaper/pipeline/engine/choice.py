@@ -1,0 +1,97 @@
+"""Which engine a command asks: DuckDB in this process, or Spark.
+
+The rule of this module: *what is chosen is said, and why, in one line*.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from importlib.util import find_spec
+from typing import Any
+
+from ..hadoop import Remote
+from ..places import Place, files_below, size_of
+from . import embedded
+from .spark import NoSpark, open_session
+
+CHOICES = ("auto", "spark", "embedded")
+
+WORKED_ON = 4
+"""How much memory a byte of a journal may take while it is judged: 50M rows, 0.9 GB of files, stay below 4 GiB."""
+
+ENVIRONMENT = ("SPARK_REMOTE", "MASTER", "PYSPARK_GATEWAY_PORT")
+"""Who sets one of these has said where Spark is to run."""
+
+
+def choose(
+    asked: str, master: str | None, inputs: Sequence[Place], out: Place, *, only_spark: str | None = None
+) -> tuple[str, str]:
+    """`spark` or `embedded`, and why.
+
+    Args:
+        asked: One of `CHOICES`.
+        only_spark: Why nothing but Spark will do; None: both will.
+    Raises:
+        NoSpark: the embedded engine is asked for what it cannot. The message is one line.
+    """
+    elsewhere = next((where for where in (*inputs, out) if isinstance(where, Remote)), None)
+    named = next((name for name in ENVIRONMENT if os.environ.get(name)), None)
+    if only_spark is not None:
+        why = only_spark
+    elif master is not None:
+        why = "--master is given"
+    elif elsewhere is not None:
+        why = f"{elsewhere} is not on this machine"
+    elif asked == "auto" and named is not None:
+        why = f"{named} is set"
+    else:
+        why = ""
+    if asked == "embedded" and why:
+        raise NoSpark(f"--engine embedded cannot do this: {why}; use --engine spark")
+    if asked == "spark":
+        return "spark", "as asked"
+    if why:
+        return "spark", why
+    if asked == "embedded":
+        return "embedded", "as asked"
+    most = embedded.memory_bytes() // WORKED_ON
+    size = bytes_of(inputs, most)
+    if size <= most:
+        return "embedded", f"{size / 1e6:,.1f} MB of files on this machine"
+    if not spark_is_here():
+        return "embedded", f"more than {most / 1e9:,.1f} GB of files, and Spark or Java is not installed: it will spill"
+    return "spark", f"more than {most / 1e9:,.1f} GB of files"
+
+
+def spark_is_here() -> bool:
+    """Whether Spark could start in this process: PySpark and some Java."""
+    java = os.environ.get("JAVA_HOME")
+    return find_spec("pyspark") is not None and (java is not None or shutil.which("java") is not None)
+
+
+def bytes_of(inputs: Sequence[Place], enough: int) -> int:
+    """The bytes of all files at and below *inputs*; once more than *enough*, it does not look further."""
+    total = 0
+    for where in inputs:
+        for size in [size_of(where)] if where.is_file() else (size for _, _, size in files_below(where)):
+            total += size
+            if total > enough:
+                return total
+    return total
+
+
+@contextmanager
+def asked_session(
+    name: str, engine: str, why: str, master: str | None, connect: bool, progress: Callable[[str], None]
+) -> Iterator[Any]:
+    """The session of the command *name*, of the *engine* that was chosen."""
+    progress(f"engine: {engine} ({why})")
+    if engine == "embedded":
+        with embedded.open_session() as session:
+            yield session
+    else:
+        with open_session(name, master, rows=None, connect=connect) as spark:
+            yield spark

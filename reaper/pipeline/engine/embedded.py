@@ -1,0 +1,350 @@
+"""PySpark's DataFrames on DuckDB in this process, as far as the pipeline uses them: no Java, and little to start.
+
+A frame is a query, text in text, and nothing runs before it is asked for rows; its columns are known without asking.
+What does not fit in memory goes to a temporary directory, and with the session.
+"""
+
+from __future__ import annotations
+
+import gzip
+import os
+import re
+import shutil
+import tempfile
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from threading import RLock
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from ...errors import needs
+from ..places import Place
+from . import sql
+from .functions import use
+from .sql import OVER, Column, Window, col, column_of, literal, name
+from .xxhash import SEED, xxhash64
+
+if TYPE_CHECKING:
+    import duckdb
+
+MEMORY_SHARE = 0.5
+"""How much of the machine's memory queries may take before they write to the disk."""
+
+MOST_MEMORY = 6 << 30
+LINES = 1 << 24
+"""Bytes of a text that are read at once."""
+
+
+class Row(tuple[Any, ...]):
+    """A row: `row.name`, `row["name"]`, `row[0]`."""
+
+    _names: tuple[str, ...]
+
+    def __getattr__(self, label: str) -> Any:
+        try:
+            return self[self._names.index(label)]
+        except ValueError:
+            raise AttributeError(label) from None
+
+    def __getitem__(self, key: Any) -> Any:
+        return super().__getitem__(self._names.index(key) if isinstance(key, str) else key)
+
+    def asDict(self) -> dict[str, Any]:  # noqa: N802
+        return dict(zip(self._names, self, strict=True))
+
+
+class Session:
+    """What frames are asked of."""
+
+    def __init__(self, connection: duckdb.DuckDBPyConnection) -> None:
+        self._connection, self._lock, self._tables = connection, RLock(), 0
+
+    @contextmanager
+    def _asked(self) -> Iterator[duckdb.DuckDBPyConnection]:
+        with self._lock, self._connection.cursor() as cursor:
+            yield cursor
+
+    def rows(self, query: str) -> list[Row]:
+        with self._asked() as cursor:
+            found = cursor.execute(query.replace(OVER, ""))
+            names = tuple(column[0] for column in found.description or ())
+            kind = type("Row", (Row,), {"_names": names, "__slots__": ()})
+            return [kind(row) for row in found.fetchall()]
+
+    def arrow(self, query: str) -> pa.Table:
+        with self._asked() as cursor:
+            return cursor.sql(query.replace(OVER, "")).to_arrow_table()
+
+    def table(self, query: str, given: Any = None) -> str:
+        """A new table with the rows of *query*, which may read *given* by that name; the table's."""
+        with self._asked() as cursor:
+            self._tables += 1
+            if given is not None:
+                cursor.register("given", given)
+            cursor.execute(f"CREATE TABLE t{self._tables} AS {query.replace(OVER, '')}").fetchall()
+            return f"t{self._tables}"
+
+    def createDataFrame(self, data: pa.Table | pa.RecordBatchReader) -> DataFrame:  # noqa: N802
+        """A table, so that plans know how many rows it has."""
+        return DataFrame(self, f"SELECT * FROM {self.table('SELECT * FROM given', data)}", data.schema.names)
+
+
+class DataFrame:
+    """A query. *columns*: its names, in order."""
+
+    def __init__(self, session: Session, query: str, columns: Sequence[str]) -> None:
+        self.sparkSession, self._query, self.columns = session, query, list(columns)
+        if len(set(self.columns)) < len(self.columns):
+            raise ValueError(f"two columns of one name: {self.columns}")
+        self._kept: str | None = None
+        self._ordered = False
+
+    def _on(self, select: str, columns: Sequence[str], rest: str = "") -> DataFrame:
+        return DataFrame(self.sparkSession, f"SELECT {select} FROM ({self._query}) {rest}", columns)
+
+    def __getitem__(self, column: str) -> Column:
+        return col(column)
+
+    def select(self, *columns: Any) -> DataFrame:
+        given = columns[0] if len(columns) == 1 and isinstance(columns[0], list) else columns
+        parts: list[str] = []
+        names: list[str] = []
+        for each in given:
+            if isinstance(each, str) and each == "*":
+                parts.append("*")
+                names += self.columns
+                continue
+            column = column_of(each)
+            if column.members:
+                parts.append(column.sql)
+                names += column.members
+            else:
+                names.append(column.label or f"_{len(names)}")
+                parts.append(f"{column.sql} AS {name(names[-1])}")
+        return self._on(", ".join(parts), names)
+
+    def withColumns(self, columns: dict[str, Column]) -> DataFrame:  # noqa: N802
+        old = [f"{column.sql} AS {name(label)}" for label, column in columns.items() if label in self.columns]
+        new = [label for label in columns if label not in self.columns]
+        select = f"* REPLACE ({', '.join(old)})" if old else "*"
+        more = "".join(f", {columns[label].sql} AS {name(label)}" for label in new)
+        return self._on(select + more, [*self.columns, *new])
+
+    def withColumn(self, label: str, column: Column) -> DataFrame:  # noqa: N802
+        return self.withColumns({label: column})
+
+    def withColumnsRenamed(self, names: dict[str, str]) -> DataFrame:  # noqa: N802
+        return self.select(*(col(each).alias(names.get(each, each)) for each in self.columns))
+
+    def withColumnRenamed(self, old: str, new: str) -> DataFrame:  # noqa: N802
+        return self.withColumnsRenamed({old: new})
+
+    def fillna(self, value: int, columns: list[str]) -> DataFrame:
+        return self.withColumns({each: sql.coalesce(each, sql.lit(value)) for each in columns})
+
+    def drop(self, *columns: str) -> DataFrame:
+        gone = [each for each in columns if each in self.columns]
+        kept = [each for each in self.columns if each not in gone]
+        return self._on(f"* EXCLUDE ({', '.join(map(name, gone))})", kept) if gone else self
+
+    def where(self, condition: Column | str) -> DataFrame:
+        found = condition.sql if isinstance(condition, Column) else f"({condition})"
+        return self._on("*", self.columns, f"WHERE {found}")
+
+    def distinct(self) -> DataFrame:
+        return self._on("DISTINCT *", self.columns)
+
+    def orderBy(self, *columns: Any) -> DataFrame:  # noqa: N802
+        frame = self._on("*", self.columns, f"ORDER BY {sql.ordered(columns)}")
+        frame._ordered = True
+        return frame
+
+    def limit(self, most: int) -> DataFrame:
+        query = self._query if self._ordered else f"SELECT * FROM ({self._query})"  # else the order would be lost
+        return DataFrame(self.sparkSession, f"{query} LIMIT {most}", self.columns)
+
+    def unionByName(self, other: DataFrame) -> DataFrame:  # noqa: N802
+        theirs = other.select(*self.columns)
+        return DataFrame(self.sparkSession, f"({self._query}) UNION ALL ({theirs._query})", self.columns)
+
+    def groupBy(self, *columns: Any) -> Grouped:  # noqa: N802
+        return Grouped(self, [column_of(each) for each in columns])
+
+    def agg(self, *columns: Column) -> DataFrame:
+        return self.groupBy().agg(*columns)
+
+    def join(self, other: DataFrame, on: Column | str | list[str], how: str = "inner") -> DataFrame:
+        if isinstance(on, Column):
+            return self._joined(other, how.upper(), f"ON {on.sql}", [*self.columns, *other.columns])
+        keys = [on] if isinstance(on, str) else on
+        rest = [each for each in [*self.columns, *other.columns] if each not in keys]
+        return self._joined(other, how.upper(), f"USING ({', '.join(map(name, keys))})", [*keys, *rest])
+
+    def crossJoin(self, other: DataFrame) -> DataFrame:  # noqa: N802
+        return self._joined(other, "CROSS", "", [*self.columns, *other.columns])
+
+    def _joined(self, other: DataFrame, how: str, on: str, columns: list[str]) -> DataFrame:
+        shown = ", ".join(map(name, columns))
+        query = f"SELECT {shown} FROM ({self._query}) AS _l {how} JOIN ({other._query}) AS _r {on}"
+        return DataFrame(self.sparkSession, query, columns)
+
+    def persist(self) -> DataFrame:
+        """Computed now, and kept."""
+        kept = self.sparkSession.table(self._query)
+        frame = DataFrame(self.sparkSession, f"SELECT * FROM {kept}", self.columns)
+        frame._kept = kept
+        return frame
+
+    cache = persist
+
+    def unpersist(self) -> None:
+        if self._kept is not None:
+            self.sparkSession.rows(f"DROP TABLE {self._kept}")
+
+    def collect(self) -> list[Row]:
+        return self.sparkSession.rows(self._query)
+
+    def first(self) -> Row | None:
+        return next(iter(self.limit(1).collect()), None)
+
+    def count(self) -> int:
+        return int(self.sparkSession.rows(f"SELECT count(*) FROM ({self._query})")[0][0])
+
+    def toArrow(self) -> pa.Table:  # noqa: N802
+        return self.sparkSession.arrow(self._query)
+
+
+class Grouped:
+    """Rows in groups."""
+
+    def __init__(self, frame: DataFrame, keys: list[Column]) -> None:
+        self._frame, self._keys = frame, keys
+
+    def agg(self, *columns: Column) -> DataFrame:
+        found = [*self._keys, *columns]
+        names = [column.label or f"_{i}" for i, column in enumerate(found)]
+        parts = [f"{column.sql} AS {name(label)}" for column, label in zip(found, names, strict=True)]
+        by = f"GROUP BY {', '.join(str(i + 1) for i in range(len(self._keys)))}" if self._keys else ""
+        return self._frame._on(", ".join(parts), names, by)
+
+    def count(self) -> DataFrame:
+        return self.agg(sql.count(sql.lit(1)).alias("count"))
+
+
+def names() -> dict[str, ModuleType | type]:
+    """What product code calls `F` and `Window`."""
+    return {"functions": sql, "Window": Window}
+
+
+def filtered(aggregate: str, condition: str) -> Column:
+    """*aggregate*, one function of expressions, over the rows where *condition* holds; both SQL."""
+    function, _, rest = aggregate.partition("(")
+    given = re.split(r", (?![^(]*\))", rest.removesuffix(")"))
+    found: Column = getattr(sql, function)(*map(sql.expr, given))
+    return found.filtered(condition)
+
+
+def read_parquet(session: Session, paths: Sequence[Place], schema: pa.Schema) -> DataFrame:
+    """The rows of the files *paths*; columns of *schema* that a file lacks are null."""
+    files = f"read_parquet([{', '.join(literal(_plain(path)) for path in paths)}], union_by_name = true)"
+    there = {row[0] for row in session.rows(f"DESCRIBE SELECT * FROM {files}")}
+    kinds = {field.name: _KINDS[str(field.type)] for field in schema}
+    columns = [f"{name(each) if each in there else 'NULL'}::{kind} AS {name(each)}" for each, kind in kinds.items()]
+    return DataFrame(session, f"SELECT {', '.join(columns)} FROM {files}", schema.names)
+
+
+_KINDS = {"int64": "BIGINT", "int32": "INTEGER", "int8": "TINYINT", "string": "VARCHAR"}
+
+
+def _plain(path: Place) -> str:
+    """*path* without meaning for DuckDB, which would take it for a pattern."""
+    return "".join(f"[{char}]" if char in "*?[" else char for char in os.path.abspath(str(path)))
+
+
+def read_buckets(
+    session: Session, where: Place, schema: pa.Schema, buckets: int, order: Sequence[str], digest: str
+) -> DataFrame:
+    """A bucketed table. Its order is of no use here."""
+    files = sorted(path for path in Path(str(where)).iterdir() if not path.name.startswith((".", "_")))
+    return read_parquet(session, files, schema)
+
+
+def read_lines(session: Session, paths: Sequence[Place]) -> DataFrame:
+    """The lines of the texts *paths*, files or directories of them, `.gz` or plain, as `value`. Read once, and kept."""
+    schema = pa.schema([pa.field("value", pa.string())])
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for path in paths:
+            here = Path(str(path))
+            for file in sorted(here.iterdir()) if here.is_dir() else [here]:
+                if not file.name.startswith((".", "_")) or file == here:
+                    with gzip.open(file) if file.suffix == ".gz" else file.open("rb") as lines:
+                        while found := lines.readlines(LINES):
+                            texts = [line.rstrip(b"\r\n").decode(errors="replace") for line in found]
+                            yield pa.record_batch([pa.array(texts, pa.string())], schema=schema)
+
+    return session.createDataFrame(pa.RecordBatchReader.from_batches(schema, batches()))
+
+
+def write_back(frame: DataFrame, target: Place) -> DataFrame:
+    """*frame*, written to Parquet at *target* in place of what is there, as it reads back."""
+    directory = Path(str(target))
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.mkdir(parents=True)
+    file = directory / "part-00000.parquet"
+    frame.sparkSession.rows(f"COPY ({frame._query}) TO {literal(str(file))} (FORMAT parquet)")
+    return DataFrame(frame.sparkSession, f"SELECT * FROM read_parquet({literal(_plain(file))})", frame.columns)
+
+
+expect_texts = sql.expect_texts
+
+
+def memory_bytes() -> int:
+    """What queries may take before they write to the disk."""
+    from .spark import memory_mb
+
+    return min(MOST_MEMORY, int((memory_mb() << 20) * MEMORY_SHARE))
+
+
+@contextmanager
+def open_session() -> Iterator[Session]:
+    """A session of one command; its temporary files go with it."""
+    with needs("--engine embedded", "idle-reaper[pipeline]"):
+        import duckdb
+    with tempfile.TemporaryDirectory(prefix="reaper-duckdb-") as scratch:
+        settings: dict[str, str | bool | int | float | list[str]] = {
+            "memory_limit": f"{memory_bytes() >> 20}MiB",
+            "temp_directory": scratch,
+            "preserve_insertion_order": False,
+            "autoinstall_known_extensions": False,
+            "TimeZone": "UTC",
+        }
+        connection = duckdb.connect(config=settings)
+        create: Any = connection.create_function
+        how = {"type": "arrow", "null_handling": "special"}
+        create("xxhash64", _of_each(xxhash64, SEED), ["VARCHAR"], "BIGINT", **how)
+        create("crc32", _of_each(zlib.crc32, None), ["BLOB"], "BIGINT", **how)
+        before = use("embedded")
+        try:
+            yield Session(connection)
+        finally:
+            use(before)
+            connection.close()
+
+
+def _of_each(function: Callable[[bytes], int], of_null: int | None) -> Callable[[Any], pa.Array]:
+    """*function* of each text of a column; each distinct one is asked for once."""
+
+    def of_column(column: Any) -> pa.Array:
+        whole = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+        found = whole.dictionary_encode()
+        texts = found.dictionary.to_pylist()
+        values = [function(text.encode() if isinstance(text, str) else text) for text in texts]
+        taken = pa.array(values, pa.int64()).take(found.indices)
+        return taken if of_null is None else taken.fill_null(of_null)
+
+    return of_column

@@ -1,0 +1,52 @@
+"""The functions of PySpark's DataFrames, of the engine that answers: one program, whichever it is.
+
+The rule of this module: *PySpark is imported only where Spark answers*. Product code writes `F.col("conn")`, as every
+Spark program does; what `F` and `Window` are is decided when they are asked.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+__all__ = ["F", "Window", "answering", "here", "use"]
+
+ENGINES = {"spark": f"{__package__}.spark", "embedded": f"{__package__}.embedded"}
+"""The modules that do for their engine what PySpark has no word for; both have the same functions."""
+
+_answering = "spark"
+
+
+def use(name: str) -> str:
+    """From now on the engine *name*, one of `ENGINES`, answers in this process; returns the one that did before."""
+    global _answering
+    before, _answering = _answering, name
+    return before
+
+
+def answering() -> str:
+    """Which of `ENGINES` answers."""
+    return _answering
+
+
+def here() -> Any:
+    """The module of the engine that answers."""
+    return import_module(ENGINES[_answering])
+
+
+class _Answering:
+    """A name of PySpark's, as the engine has it that answers."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(here().names()[self._name], name)
+
+
+if TYPE_CHECKING:
+    from pyspark.sql import Window as Window
+    from pyspark.sql import functions as F  # noqa: N812
+else:
+    F = _Answering("functions")
+    Window = _Answering("Window")
