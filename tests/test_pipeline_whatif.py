@@ -446,7 +446,15 @@ def test_what_the_log_cannot_know_is_bounded_and_the_truth_lies_within(
     assert longer["peak_open"]["low"] <= truth.peak <= longer["peak_open"]["high"]
     held = truth.held(log.end) * UNIT / 3600e9
     assert longer["descriptor_hours"]["low"] <= held <= longer["descriptor_hours"]["high"]
-    assert "REFUSED" in as_text(summary)
+    text = as_text(summary)
+    assert "REFUSED" in text
+    assert (off_grid["cannot_know"], summary["result"]) == (None, "pass")
+    assert longer["cannot_know"].startswith("the log cannot know: its own reaper cut ")
+    assert f"{longer['name']}: {longer['cannot_know']}" in text
+    shown = {line.split()[0]: line.split()[1:] for line in text.splitlines() if line.startswith("timeout=")}
+    never, back = off_grid["never_come_back"]["reaps"], off_grid["come_back"]["reaps"]
+    assert shown["timeout=3300ms"][1:3] == [f"{never:,}", f"{back:,}"]
+    assert shown["timeout=12s"][1:3] == ["?", "?"]
     page = (tmp_path / "out" / "what-if.html").read_text()
     assert "<polyline" in page
     assert "http" not in page.replace("http-equiv", "")

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ...config.durations import spoken
 from ..advise.survival import Curve, kaplan_meier
 from ..advise.traffic import histogram, silences_of_journal, with_edge
 from ..engine import F
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 SCHEMA = "reaper-what-if/1"
+CANNOT_KNOW = 0.01
+"""Share of the silences that reach a timeout which the log may have cut before, for the answer still to be known."""
 ASSUMPTIONS = (
     "Low: a client that was cut never comes back.",
     "High: it connects again at the activity that the log shows, and goes on as it did.",
@@ -46,8 +49,8 @@ class WhatIf:
 
     @property
     def complete(self) -> bool:
-        """Whether nothing was missing from the log and there was something to replay."""
-        return bool(self.summary["complete"] and self.summary["connections"])
+        """Whether nothing was missing from the log, and it knows the answer for one of the settings asked about."""
+        return bool(self.summary["result"] == "pass")
 
 
 def what_if(
@@ -116,6 +119,7 @@ def what_if(
         entry = {"name": setting.name, "settings": settings_of(setting, log), "refused": refused.get(i)}
         table.append(entry | answers.get(i, {}))
     lives.unpersist()
+    answered = any(not row["refused"] and not row["cannot_know"] for row in table[1:] if "reaps" in row)
     summary: dict[str, Any] = {
         "schema": SCHEMA,
         "connections": facts["connections"],
@@ -133,6 +137,7 @@ def what_if(
         "rows": table,
         "calibration": _calibration(facts, answers),
         "complete": log.complete,
+        "result": "pass" if log.complete and facts["connections"] and answered else "inconclusive",
         "quarantined": inputs.quarantined,
         "silent_servers": as_list(inputs.silent),
         "holes": inputs.holes,
@@ -247,6 +252,7 @@ def _figures(log: Log, setting: Setting, seen: Counted) -> dict[str, Any]:
         ),
         "false_cuts": ranged(total("never_false_certain"), most_false),
         "undecided": censored,
+        "cannot_know": _cannot_know(censored, seen.sums, log),
         "peak_open": ranged(*seen.peak),
         "descriptor_hours": ranged(
             never_hours - unseen_ns / HOUR_NS,
@@ -273,6 +279,17 @@ def _figures(log: Log, setting: Setting, seen: Counted) -> dict[str, Any]:
         "lateness_s": None if seen.sums is None else _spread(seen.sums.slack, ("min", "p50", "p90", "p99", "max")),
         "wheel": wheel_of(setting, log, log.held_ns - total("freed_ns")),
     }
+
+
+def _cannot_know(censored: int, sums: Any | None, log: Log) -> str | None:
+    """Why neither world is known under a timeout longer than the log's; None: of nearly all silences it is."""
+    if sums is None or censored <= CANNOT_KNOW * (censored + sums.reaps):
+        return None
+    longest = spoken(max(entry.timeout_ms for entry in log.in_force) / 1e3)
+    return (
+        f"the log cannot know: its own reaper cut {censored:,} silence(s) after {longest} or less, before this timeout "
+        "would have, and what came of them is not in it; log with a timeout at least as long"
+    )
 
 
 def _spread(values: Sequence[int] | None, names: Sequence[str]) -> dict[str, float] | None:

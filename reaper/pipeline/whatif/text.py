@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from ...config.durations import spoken
+
 
 def say(figure: dict[str, Any] | None, digits: int = 0) -> str:
     """A figure as a reader sees it: `12`, `10..14` for bounds, `~12` for an estimate, `>=10` where nothing is above."""
@@ -22,41 +24,33 @@ def say(figure: dict[str, Any] | None, digits: int = 0) -> str:
 
 
 LEGEND = (
-    "12 is exact, ~12 an estimate; 10..14 are bounds: cut clients never come back, or come back as the log shows them"
+    "12 is exact, ~12 an estimate, 10..14 bounds; never and back: the two worlds, in which a client that was cut never "
+    "comes back, or does as the log shows; ?: the log cannot know"
 )
+
+MEASURES = (("reaps", 0), ("false_cuts", 0), ("peak_open", 0), ("descriptor_hours", 2))
+"""Keys of a row that are shown as bounds, and in each of the two worlds; with their digits."""
 
 HEAD = (
     "setting",
-    "reaps",
-    "false cuts",
-    "peak open",
-    "descriptor-h",
-    "back/s mean",
-    "peak",
-    "late p50",
-    "max",
+    *(head for name in ("reaps", "false cuts", "peak open", "descriptor-h") for head in (name, "never", "back")),
+    "back/s",
+    "late max",
 )
 
 
 def cells(row: dict[str, Any]) -> list[str]:
     """The row's figures in the order of `HEAD`."""
-    late, back = row["lateness_s"], row["reconnects_per_s"]
-    return [
-        row["name"],
-        say(row["reaps"]),
-        say(row["false_cuts"]),
-        say(row["peak_open"]),
-        say(row["descriptor_hours"], 2),
-        say(back["mean"], 3),
-        say(back["peak"]),
-        "-" if late is None else f"{late['p50']:.3f}s",
-        "-" if late is None else f"{late['max']:.3f}s",
-    ]
+    late, found = row["lateness_s"], [row["name"]]
+    for key, digits in MEASURES:
+        worlds = [f"{row[world][key]:,.{digits}f}" for world in ("never_come_back", "come_back")]
+        found += [say(row[key], digits), *(["?", "?"] if row["cannot_know"] else worlds)]
+    return [*found, say(row["reconnects_per_s"]["mean"], 3), "-" if late is None else spoken(late["max"])]
 
 
 def as_text(summary: dict[str, Any]) -> str:
     """The answer as a table to read."""
-    lines = [f"what if: {summary['connections']:,} connections, {summary['observed_s']:,.0f} s observed"]
+    lines = [f"what if: {summary['connections']:,} connections, {spoken(summary['observed_s'])} observed"]
     answered = [row for row in summary["rows"] if "reaps" in row and not row["refused"]]
     table = [list(HEAD), *(cells(row) for row in answered)]
     widths = [max(len(line[i]) for line in table) for i in range(len(HEAD))]
@@ -67,6 +61,7 @@ def as_text(summary: dict[str, Any]) -> str:
         )
         for line in table
     ]
+    lines += [f"{row['name']}: {row['cannot_know']}" for row in answered if row["cannot_know"]]
     lines += [f"{row['name']}: REFUSED: {row['refused']}" for row in summary["rows"] if row["refused"]]
     lines.append("")
     lines.append(LEGEND)
