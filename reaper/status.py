@@ -25,6 +25,11 @@ PATIENCE = 5.0
 
 JSON = "application/json"
 
+
+class Unavailable(Exception):
+    """Raised by a page: answered 503, as by a server that is about to end and is asked whether it is ready."""
+
+
 log: logging.Logger = logging.getLogger("reaper")
 
 Page = Callable[[], Awaitable[tuple[str, bytes]]]
@@ -54,9 +59,11 @@ async def answer(received: bytes, pages: Mapping[str, Page]) -> bytes:
     if page is None:
         return _response(404, f"here are {', '.join(pages)}\n".encode())
     if method not in ("GET", "HEAD"):
-        return _response(405)
+        return _response(405, allow="GET, HEAD")
     try:
         content_type, body = await page()
+    except Unavailable:
+        return _response(503)
     except Exception:
         log.exception("a status page failed")  # looking must not end the server
         return _response(500)
@@ -64,12 +71,18 @@ async def answer(received: bytes, pages: Mapping[str, Page]) -> bytes:
 
 
 def _response(
-    status: int, body: bytes = b"", content_type: str = "text/plain; charset=utf-8", *, head_only: bool = False
+    status: int,
+    body: bytes = b"",
+    content_type: str = "text/plain; charset=utf-8",
+    *,
+    head_only: bool = False,
+    allow: str = "",
 ) -> bytes:
     phrase = HTTPStatus(status).phrase
+    allowed = f"allow: {allow}\r\n" if allow else ""
     body = body or f"{status} {phrase}\n".encode()
     head = (
         f"HTTP/1.1 {status} {phrase}\r\ncontent-type: {content_type}\r\ncontent-length: {len(body)}\r\n"
-        "cache-control: no-store\r\nconnection: close\r\n\r\n"
+        f"{allowed}cache-control: no-store\r\nconnection: close\r\n\r\n"
     ).encode()
     return head if head_only else head + body

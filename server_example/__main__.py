@@ -22,12 +22,11 @@ try:
     with needs("server_example", "idle-reaper[http]"):
         from reaper.trio import journal_clock
 
-        from . import echo, http
-        from .listening import Listening, beside
+        from . import serving
+        from .listening import Listening, beside, tls_context
+        from .notify import say, speak
         from .planning import CannotFit, descriptors, plan
-        from .saying import say, speak
         from .status import Board
-        from .tls import tls_context
         from .workers import Serve, Supervisor, Worker
 except NotInstalled as error:
     print(error, file=sys.stderr)
@@ -64,6 +63,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             action="store_true",
             help="start although a server of ours listens on the port, and accept from its sockets: then stop that one",
         )
+        command.add_argument(
+            "--show-connections",
+            action="store_true",
+            help="http: let everyone see /status and /connections on the server's own port, not only this machine",
+        )
         add_settings(command, ("server", "reaper", "timeouts", "limits"))
     parsed = parser.parse_args(arguments)
 
@@ -77,7 +81,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if parsed.connections is not None and parsed.connections < 1:
             raise CannotFit(f"--connections {parsed.connections}: must be an integer >= 1")
         workers = plan(config.server.workers, parsed.connections, descriptors())
-        serve = _serve(parsed.kind, config, load, parsed.journal, parked=parsed.parked, pressed=parsed.pressure)
+        options = {"parked": parsed.parked, "pressed": parsed.pressure, "show": parsed.show_connections}
+        serve = _serve(parsed.kind, config, load, parsed.journal, **options)
         listening = Listening.activated() or Listening.open(
             config.server.host, config.server.port, workers, share=parsed.share_port
         )
@@ -109,7 +114,8 @@ def _serve(
     directory: str | None,
     *,
     parked: bool,
-    pressed: bool = False,
+    pressed: bool,
+    show: bool,
 ) -> Serve:
     # Refuse what cannot work before any worker starts.
     tls_context(started_with)
@@ -132,10 +138,7 @@ def _serve(
                 # Here and not before the fork: its writer is a thread.
                 journal = Journal(directory, tick=config.reaper.tick, clock_ns=journal_clock())
                 stack.enter_context(journal)
-            if kind == "http":
-                await http.serve(worker, config, load, journal, parked=parked, pressed=pressed)
-            else:
-                await echo.serve(worker, config, load, journal, parked=parked, pressed=pressed)
+            await serving.serve(kind, worker, config, load, journal, parked=parked, pressed=pressed, show=show)
 
     return serve
 

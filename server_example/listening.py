@@ -11,14 +11,16 @@ from __future__ import annotations
 import errno
 import os
 import socket
+import ssl
 import struct
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
+from reaper.config import ReaperConfig
 from reaper.driver import accept_burst
 from reaper.driver.sockets import credentials, listen_as, names_of
-from reaper.errors import printable
+from reaper.errors import ConfigError, printable
 
 BACKLOG = 4096  # the kernel cuts it to net.core.somaxconn
 
@@ -134,6 +136,23 @@ def beside(address: str, *, share: bool = False) -> socket.socket:
     made = _bound(family, host, int(port))
     made.listen(BACKLOG)
     return made
+
+
+def tls_context(config: ReaperConfig) -> ssl.SSLContext | None:
+    """The TLS context that *config* asks for, before the first connection; None: no TLS.
+
+    Raises:
+        ConfigError: certificate or key cannot be read or do not fit together.
+    """
+    cert, key = config.server.tls_cert, config.server.tls_key
+    if not cert:
+        return None
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    try:
+        context.load_cert_chain(cert, key)
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigError(f"server.tls_cert, server.tls_key: {cert!r}, {key!r}: cannot be used: {error}") from error
+    return context
 
 
 def empty(listening: socket.socket, admit: Callable[[socket.socket], object]) -> int:

@@ -1,15 +1,33 @@
-"""What a service manager learns of the server's life (sd_notify): ready, reloading, alive, stopping.
+"""What is said of the server's life: lines for people, and for a service manager ready, reloading, alive, stopping.
 
-One rule: *without a service manager nothing happens*, and nothing that goes wrong with it harms the server.
+Without a service manager (sd_notify) nothing happens, and nothing that goes wrong with it harms the server.
 """
 
 from __future__ import annotations
 
 import os
 import socket
+import sys
 import time
 from collections.abc import Mapping
 from contextlib import suppress
+from typing import Any
+
+from reaper.logs import line
+
+
+class _Format:
+    json = False
+
+
+def speak(log_format: str) -> None:
+    """From now on say everything as "text", or as "json": one object per line, as `reaper.logs` has it."""
+    _Format.json = log_format == "json"
+
+
+def say(text: str, **fields: Any) -> None:
+    """Print *text* at once, also into a pipe; in JSON with *fields*."""
+    print(line("server_example", text, **fields) if _Format.json else text, flush=True, file=sys.stdout)
 
 
 class Notify:

@@ -9,19 +9,18 @@ from __future__ import annotations
 import json
 import mmap
 import socket
+import struct
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import trio
 
-from reaper.metrics import CONTENT_TYPE, merged
+from reaper.metrics import CONTENT_TYPE, Family, exposition, families, merged
 from reaper.policy.pressure import Pressure
-from reaper.status import JSON, document
+from reaper.status import JSON, Unavailable, document
 from reaper.trio import TrioReaper, serve_pages
 from reaper.trio.status import survey_of
-
-from .bulletins import Bulletins
 
 EVERY = 0.5
 """Seconds between two texts of a worker."""
@@ -31,6 +30,53 @@ WANTED_FOR = 10.0
 
 PATIENCE = 1.5
 """Seconds that an answer waits for the other workers."""
+
+
+SIZE = 65536
+"""Bytes of one place. A text that does not fit is not written."""
+
+TRIES = 3
+
+_HEADER = struct.Struct("<QI")
+
+
+class Bulletins:
+    """One text per worker, in memory they share. Made before the first of them is forked.
+
+    A reader never waits and never sees half a text. Each place has one writer, which makes the version odd, writes, and
+    makes it even; a reader that saw it change, or odd, reads again. A writer that was killed in the middle leaves
+    nothing to read until its successor has written.
+    """
+
+    def __init__(self, workers: int) -> None:
+        self.workers = workers
+        self._memory = mmap.mmap(-1, SIZE * workers)
+
+    def put(self, worker: int, text: bytes) -> bool:
+        """Write what *worker* says. False: it is too long. Only *worker* itself may call this."""
+        if len(text) > SIZE - _HEADER.size:
+            return False
+        start = worker * SIZE
+        version, _ = _HEADER.unpack_from(self._memory, start)
+        version += 1 + version % 2  # odd, also after a predecessor that was killed in the middle
+        _HEADER.pack_into(self._memory, start, version, 0)
+        self._memory[start + _HEADER.size : start + _HEADER.size + len(text)] = text
+        _HEADER.pack_into(self._memory, start, version + 1, len(text))
+        return True
+
+    def get(self, worker: int) -> bytes:
+        """What *worker* said last; empty if it has said nothing, or is in the middle of it."""
+        start = worker * SIZE
+        for _ in range(TRIES):
+            before = _HEADER.unpack_from(self._memory, start)
+            text = self._memory[start + _HEADER.size : start + _HEADER.size + before[1]]
+            if before[0] % 2 == 0 and _HEADER.unpack_from(self._memory, start) == before:
+                return text
+        return b""
+
+    def all(self) -> list[bytes]:
+        """What each worker said last, by index."""
+        return [self.get(worker) for worker in range(self.workers)]
 
 
 class Board:
@@ -57,8 +103,9 @@ class Desk:
         worker: Which of them this is.
         kind: Of the server: echo, http.
         reaper: Of this worker.
-        metrics: Makes this worker's own text.
+        own: The metrics that this kind of server has of its own.
         pressure: What its pressure is judged by.
+        leaving: Whether this worker has been told to end.
     """
 
     def __init__(
@@ -67,17 +114,19 @@ class Desk:
         worker: int,
         kind: str,
         reaper: TrioReaper,
-        metrics: Callable[[], str],
+        own: Callable[[], Iterable[Family]] = tuple,
         pressure: Pressure | None = None,
+        leaving: Callable[[], bool] = bool,
     ) -> None:
+        self._leaving = leaving
         self._board, self._worker, self._kind = board, worker, kind
-        self._reaper, self._metrics, self._pressure = reaper, metrics, pressure
+        self._reaper, self._own, self._pressure = reaper, own, pressure
 
     async def run(self) -> None:
         """Write, and answer on the board's own port if it has one, until cancelled."""
         async with trio.open_nursery() as nursery:
             if self._board.listening is not None:
-                pages = {"/status": self.show_status, "/metrics": self.show_metrics}
+                pages = {"/status": self.show_status, "/metrics": self.show_metrics, "/ready": self.show_ready}
                 nursery.start_soon(serve_pages, self._board.listening, pages)
             if self._board.workers > 1:
                 nursery.start_soon(self._write)
@@ -93,6 +142,16 @@ class Desk:
 
     async def _survey(self) -> dict[str, Any]:
         return await survey_of(self._reaper, self._pressure, self._worker)
+
+    def _metrics(self) -> str:
+        more = () if self._pressure is None else self._pressure.families()
+        return exposition([({}, (*self._own(), *families(self._reaper.statistics()), *more))])
+
+    async def show_ready(self) -> tuple[str, bytes]:
+        """For a load balancer: whether newcomers should come. Raises Unavailable: this worker has been told to end."""
+        if self._leaving():
+            raise Unavailable("leaving")
+        return "text/plain; charset=utf-8", b"ready\n"
 
     async def show_metrics(self) -> tuple[str, bytes]:
         """Metrics of every worker, each sample labelled with its worker; without a label if there is only one.

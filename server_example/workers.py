@@ -39,9 +39,8 @@ import trio
 import reaper.trio
 
 from .listening import Listening, empty
-from .notify import Notify
+from .notify import Notify, say
 from .planning import Rhythm, rhythm_of
-from .saying import say
 from .status import Board
 
 log = logging.getLogger("server_example")
@@ -65,6 +64,10 @@ FIRST_DELAY, LONGEST_DELAY = 0.1, 5.0
 
 DRAIN, RELOAD, END = b"d", b"r", b"e"
 """The supervisor's words."""
+
+
+Admit = Callable[[socket.socket], object]
+"""Serves an accepted connection from now on."""
 
 
 class Counters:
@@ -136,11 +139,13 @@ class Worker:
 
     async def accept(
         self,
-        admit: Callable[[socket.socket], object],
+        admit: Admit,
         welcome: Callable[[], Awaitable[object]],
         failed: Callable[[OSError], object] | None = None,
+        leave: Callable[[], float] = float,
     ) -> None:
-        """Accept until told to stop; then empty the backlogs, close the sockets and return.
+        """Accept until told to stop, and for as many seconds more as *leave* says, which is called then; empty the
+        backlogs, close the sockets and return.
 
         Args as in `reaper.trio.accepting.accept`; *welcome* is not asked about what waits in the backlog at the end.
         """
@@ -149,6 +154,7 @@ class Worker:
                 nursery.start_soon(partial(reaper.trio.accepting.accept, each, admit, welcome=welcome, failed=failed))
             self.counters["ready"] = 1
             await self._stop.wait()
+            await trio.sleep(leave())
             nursery.cancel_scope.cancel()
         for each in self.listening:
             empty(each, admit)
@@ -284,9 +290,16 @@ class Supervisor:
 
     def _start(self, slot: _Slot, serve: Serve) -> None:
         slot.counters["beat"] = slot.counters["reloaded"] = time.monotonic()
-        read_end, write_end = os.pipe()
         sys.stdout.flush()
-        pid = os.fork()
+        ends: tuple[int, ...] = ()
+        try:
+            ends = read_end, write_end = os.pipe()
+            pid = os.fork()
+        except OSError as error:  # no descriptors, no memory, no room for one more process
+            for end in ends:
+                os.close(end)
+            self._lost(slot, f"worker {slot.index} cannot be started: {error.strerror}", time.monotonic())
+            return
         if pid == 0:
             status = 1
             try:
@@ -405,7 +418,10 @@ class Supervisor:
                 say(f"worker {slot.index} (pid {pid}) ended with status {code}")
                 self._status = 1
             return
-        what = f"worker {slot.index} (pid {pid}) ended with status {code}"
+        self._lost(slot, f"worker {slot.index} (pid {pid}) ended with status {code}", now)
+
+    def _lost(self, slot: _Slot, what: str, now: float) -> None:
+        """There is no process in *slot*: have it filled again, unless that has been tried too often."""
         slot.deaths = [then for then in slot.deaths if now - then < DEATHS_WITHIN] + [now]
         times = len(slot.deaths)
         if not self._announced or times > DEATHS:

@@ -21,9 +21,11 @@ import trio
 import reaper.trio
 from reaper.config import ReaperConfig
 from reaper.metrics import families as library_families
-from server_example.http import HttpServer, reload_from
+from server_example.http import HttpServer
 from server_example.http.connection import Exchange, Route
 from server_example.http.routes import ROUTES
+from server_example.http.transport import Transport
+from server_example.serving import reload_from
 
 TICK = 0.05
 PATIENCE = 20.0  # seconds that a test waits for what must happen; only a broken server makes it wait that long
@@ -326,6 +328,44 @@ async def test_connections_are_shown_with_phase_and_reason_in_three_forms() -> N
         response, body = await client.ask("/connections", headers=(("accept", "text/html,*/*"),))
         assert header(response, "content-type") == "text/html; charset=utf-8"
         assert b"<table>" in body
+
+
+@pytest.mark.trio
+async def test_who_is_connected_is_for_this_machine_and_for_no_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with running() as run, await run.connect() as stream:
+        client = Client(stream)
+        for target in ("/connections?format=json", "/status", "/metrics", "/ready"):
+            response, _ = await client.ask(target)
+            assert (response.status_code, header(response, "cache-control")) == (200, "no-store")
+            assert header(response, "vary") is None
+        response, _ = await client.ask("/connections")
+        assert header(response, "vary") == "accept"
+        for target, allow in (("/connections", "GET, HEAD"), ("/upload", "POST, PUT")):
+            response, _ = await client.ask(target, "DELETE")
+            assert (response.status_code, header(response, "allow")) == (405, allow)
+        for local, proxied, show, status in (
+            (False, (), False, 403),
+            (True, (("x-forwarded-for", "192.0.2.1"),), False, 403),
+            (False, (), True, 200),
+        ):
+            monkeypatch.setattr(Transport, "is_local", local)
+            run.server.show = show
+            for target in ("/connections", "/status"):
+                async with await run.connect() as other:
+                    response, _ = await Client(other).ask(target, headers=proxied)
+                    assert response.status_code == status
+        response, _ = await client.ask("/ready")
+        run.server.leaving = True
+        unready, _ = await client.ask("/ready")
+        assert (response.status_code, unready.status_code) == (200, 503)
+        assert (header(response, "connection"), header(unready, "connection")) == (None, "close")
+
+
+@pytest.mark.trio
+async def test_without_a_margin_no_keep_alive_is_advertised() -> None:
+    async with running(keep_alive_margin=0.0) as run, await run.connect() as stream:
+        response, _ = await Client(stream).ask()
+        assert header(response, "keep-alive") is None
 
 
 @pytest.mark.trio

@@ -314,6 +314,55 @@ async def test_an_empty_line_in_pieces_is_no_request_and_does_not_put_the_end_of
         assert server.counters.reaped == {"first_byte": 1}
 
 
+@pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
+async def test_empty_lines_without_end_are_refused_and_hold_nobody_up(clock: MockClock, certificate, tls: bool) -> None:
+    secured = {"server__tls_cert": certificate[0], "server__tls_key": certificate[1]} if tls else {}
+    async with running(first_byte="1h", linger="1h", **secured) as server:
+
+        async def connect() -> trio.abc.Stream:
+            stream: trio.abc.Stream = await server.connect()
+            if tls:
+                trust = ssl.create_default_context(cafile=certificate[0])
+                stream = trio.SSLStream(stream, trust, server_hostname="127.0.0.1", https_compatible=True)
+                await stream.do_handshake()
+            return stream
+
+        stream = await connect()
+        with pytest.raises((trio.BrokenResourceError, trio.ClosedResourceError)):
+            while True:
+                await stream.send_all(b"\r\n" * 8192)
+                other = await connect()
+                await other.send_all(b"\r\n\r\nGET /nowhere HTTP/1.1\r\nHost: x\r\n\r\n")
+                assert (await head_of(other)).startswith(b"HTTP/1.1 404 ")
+                await trio.aclose_forcefully(other)
+        await trio.aclose_forcefully(stream)
+        assert server.counters.responses[400] == 1
+        assert server.counters.reaped == {}
+
+
+async def test_what_a_client_sends_while_it_listens_is_bounded(clock: MockClock) -> None:
+    async with running() as server, await server.connect(b"GET /events?every=1 HTTP/1.1\r\nHost: x\r\n\r\n") as stream:
+        assert (await head_of(stream)).startswith(b"HTTP/1.1 200 ")
+        with trio.move_on_after(30) as sending:
+            while True:
+                await stream.send_all(bytes(1 << 20))
+        assert sending.cancelled_caught
+        (connection,) = server.connections
+        assert len(connection.unread) <= server.config.limits.max_header_bytes + 65536
+        assert b"data: " in await stream.receive_some()
+        stream.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        await trio.aclose_forcefully(stream)
+        await until(lambda: server.counters.closed == 1)
+
+
+async def test_a_peer_that_goes_on_sending_after_its_last_answer_is_reset(clock: MockClock) -> None:
+    async with running(linger="1h") as server, await server.connect(CLOSE) as stream:
+        with pytest.raises(trio.BrokenResourceError):
+            while True:
+                await stream.send_all(bytes(65536))
+        assert server.counters.reaped == {}
+
+
 async def test_a_tunnel_is_one_of_several_protocols_that_are_offered(clock: MockClock) -> None:
     async with running() as server:
         request = b"GET /tunnel HTTP/1.1\r\nHost: x\r\nConnection: keep-alive, Upgrade\r\nUpgrade: foo, Echo\r\n\r\n"

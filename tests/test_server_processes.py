@@ -17,8 +17,8 @@ from contextlib import suppress
 import pytest
 from server_process import PATIENCE, ROOT, Process, answer, ask, server, wait_until
 
-from server_example.bulletins import Bulletins
 from server_example.listening import Listening, empty
+from server_example.status import Bulletins
 
 pytestmark = pytest.mark.slow
 
@@ -235,6 +235,54 @@ raise SystemExit(workers.Supervisor(Listening.open("127.0.0.1", 0, 1), 1).run(se
 """
 
 
+NO_ROOM = """
+import errno, os
+from server_example import workers
+from server_example.listening import Listening
+fork, calls = os.fork, []
+def failing():
+    calls.append(1)
+    if len(calls) in (2, 3):
+        raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+    return fork()
+os.fork = failing
+async def serve(worker):
+    worker.counters["ready"] = 1
+    await workers.trio.sleep(0.3)
+    if len(calls) == 1:
+        raise SystemExit(1)
+    os.kill(os.getppid(), 15)
+    await worker.accept(lambda accepted: None, workers.trio.sleep_forever)
+before = len(os.listdir("/proc/self/fd"))
+status = workers.Supervisor(Listening.open("127.0.0.1", 0, 1), 1).run(serve)
+raise SystemExit(status or len(os.listdir("/proc/self/fd")) - before)
+"""
+
+
+def test_a_fork_that_fails_is_tried_again_and_costs_nothing() -> None:
+    done = subprocess.run([sys.executable, "-c", NO_ROOM], cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE)
+    assert done.stdout.count("worker 0 cannot be started: Resource temporarily unavailable; starting it again") == 2
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_for_the_drain_delay_newcomers_are_served_and_told_to_go_elsewhere() -> None:
+    with server("http", "--drain-delay", "2s", "--drain-idle", "100ms") as process:
+        idle = ask(process.address, "/")
+        response = idle.getresponse()
+        assert (response.read() != b"", response.getheader("connection")) == (True, None)
+        assert answer(ask(process.address, "/ready")) == 200
+        process.group(signal.SIGTERM)
+        wait_until(lambda: answer(ask(process.address, "/ready")) == 503)
+        newcomer = ask(process.address, "/").getresponse()
+        assert (newcomer.status, newcomer.getheader("connection")) == (200, "close")
+        newcomer.close()
+        idle.request("GET", "/")
+        response = idle.getresponse()
+        assert (response.status, response.getheader("connection")) == (200, "close")
+        idle.close()
+        assert process.wait() == 0
+
+
 def test_a_worker_that_keeps_dying_ends_the_server() -> None:
     done = subprocess.run([sys.executable, "-c", CRASHING], cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 1
@@ -407,20 +455,25 @@ def test_each_socket_has_a_worker_and_each_worker_a_socket(sockets: int, workers
     listening.close()
 
 
-def test_sockets_of_a_service_manager_are_taken_over() -> None:
+@pytest.mark.parametrize("unix", [False, True], ids=["tcp", "unix"])
+def test_sockets_of_a_service_manager_are_taken_over(tmp_path, unix: bool) -> None:
+    path = str(tmp_path / "socket")
+    made = f"{path!r}, family=socket.AF_UNIX" if unix else "('127.0.0.1', 0)"
     code = (
-        "import os, socket, sys; s = socket.create_server(('127.0.0.1', 0)); port = s.getsockname()[1]; "
+        f"import os, socket, sys; s = socket.create_server({made}); port = s.getsockname()[1] if {not unix} else 0; "
         "os.dup2(s.fileno(), 3); os.set_inheritable(3, True); print(port, flush=True); "
         "os.environ |= {'LISTEN_FDS': '1', 'LISTEN_PID': str(os.getpid())}; "
-        "os.execv(sys.executable, [sys.executable, '-m', 'server_example', 'echo', '--workers', '2'])"
+        "os.execv(sys.executable, [sys.executable, '-m', 'server_example', 'http', '--workers', '2'])"
     )
     running = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, text=True)
     assert running.stdout is not None
     try:
         port = int(running.stdout.readline())
-        with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE) as client:
-            client.sendall(b"hello")
-            assert client.recv(10) == b"hello"
+        with socket.socket(socket.AF_UNIX if unix else socket.AF_INET) as client:
+            client.settimeout(PATIENCE)
+            client.connect(path if unix else ("127.0.0.1", port))
+            client.sendall(b"GET /connections HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert client.recv(100).startswith(b"HTTP/1.1 200 ")
     finally:
         running.terminate()
         running.communicate(timeout=PATIENCE)

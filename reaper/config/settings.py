@@ -114,7 +114,7 @@ class Timeouts(Section):
     keep_alive_margin: float = option(
         1.0,
         Duration(),
-        "`Keep-Alive: timeout=` advertises this much less than keep_alive, so that the client stops first.",
+        "`Keep-Alive: timeout=` advertises this much less than keep_alive: the client stops first. 0s: no such header.",
         precedent="Node.js keepAliveTimeoutBuffer 1 s",
     )
     write: float = option(

@@ -110,9 +110,9 @@ class HandoffLot(ParkingLot):
         resting.lease.retime(self.driver.in_force(idle), self.driver.now(), reason)
         self.driver.poke()
 
-    def gone(self, resting: Resting) -> None:
-        """Its peer has ended it: close it; nothing if it is not parked any more."""
-        self._leave(resting, by_peer=True)
+    def gone(self, resting: Resting, *, closed: bool = False) -> None:
+        """Its peer has ended it: close it, unless it is *closed*. Nothing if it is not parked any more."""
+        self._leave(resting, by_peer=True, closed=closed)
 
     def _start(self, parked: Any, *, ended: bool = False) -> None:
         fd = parked.fd

@@ -7,8 +7,10 @@ The state machine of the protocol is h11's.
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable
 from contextlib import suppress
+from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Protocol
 from urllib.parse import parse_qsl, urlsplit
@@ -22,7 +24,6 @@ from reaper.trio import TrioReaper
 from reaper.trio.handoff import HandoffLot
 
 from ..status import Desk
-from .counters import Counters
 from .transport import RECEIVE_BYTES, Transport
 
 DISCARD_BYTES = 65536
@@ -30,6 +31,10 @@ DISCARD_BYTES = 65536
 
 PIECES_PER_PASS = 16
 """Pieces of a request body before the loop is let run again: 64 KiB may be 10,000 chunks, and 80 ms of parsing."""
+
+BLANK_BYTES = 512
+"""Of empty lines before a request, which mean nothing (RFC 9112 section 2.2). More are no beginning of a request, and a
+client that sends nothing else is refused: there is always something of it unread, so no timeout would end it."""
 
 HEAD = b"HEAD "
 """How a request begins whose answer has no body, whatever else is wrong with it."""
@@ -45,12 +50,33 @@ log = logging.getLogger("server_example.http")
 Headers = Iterable[tuple[str, str]]
 
 
+@dataclass(slots=True)
+class Counters:
+    """Plain numbers of one process, exported by `/metrics`."""
+
+    opened: int = 0
+    closed: int = 0
+    refused: int = 0
+    requests: int = 0
+    failures: int = 0
+    """Routes that raised."""
+    lost: int = 0
+    """Connections that the peer broke off or let break."""
+    reloads: int = 0
+    accept_errors: int = 0
+    responses: Counter[int] = field(default_factory=Counter)
+    reaped: Counter[str] = field(default_factory=Counter)
+    """By reason."""
+
+
 class Host(Protocol):
     """What a connection and its routes see of the server."""
 
     config: ReaperConfig
     counters: Counters
     draining: bool
+    leaving: bool
+    show: bool
     lot: HandoffLot | None
     desk: Desk
 
@@ -108,6 +134,12 @@ class Exchange:
             self.headers[name] = f"{self.headers[name]}, {value}" if name in self.headers else value
         self.started = False
         self._version = bytes(request.http_version)
+
+    @property
+    def is_local(self) -> bool:
+        """Whether it comes from this machine, and no proxy says that it only hands it on."""
+        handed_on = self.headers.keys() & {"forwarded", "via", "x-forwarded-for", "x-real-ip"}
+        return self._connection.transport.is_local and not handed_on
 
     def asks_for(self, protocol: str) -> bool:
         """Whether the client offers to go on with *protocol* on this connection (RFC 9110 section 7.8)."""
@@ -167,9 +199,18 @@ class Exchange:
         return Tunnel(connection)
 
     async def gone(self) -> None:
-        """Return when the peer has closed or shut its sending side. For responses without an end."""
-        while data := await self._connection.receive():
-            self._connection.h11.receive_data(data)
+        """Return when the peer has closed or shut its sending side. For responses without an end.
+
+        What comes meanwhile is its next request. Beyond as much as a head may be it is left to the kernel; then
+        `Hangups` alone notices that the peer has gone.
+        """
+        connection = self._connection
+        while len(connection.unread) <= self.server.config.limits.max_header_bytes:
+            data = await connection.receive()
+            if not data:
+                return
+            connection.h11.receive_data(data)
+        await trio.sleep_forever()
 
 
 class Tunnel:
@@ -210,14 +251,18 @@ class HttpConnection:
         opened: Seconds on trio's clock.
         uid: The reaper's key for it.
         unread: What has come of the next request.
+        blank: How many bytes of empty lines have come before it.
     """
 
-    def __init__(self, server: Host, transport: Transport, policy: IdlePolicy, uid: int, unread: bytes = b"") -> None:
+    def __init__(
+        self, server: Host, transport: Transport, policy: IdlePolicy, uid: int, unread: bytes = b"", blank: int = 0
+    ) -> None:
         self.server = server
         self.transport = transport
         self.policy = policy
         self.opened = trio.current_time()
         self.uid = uid
+        self.blank = blank
         self.h11 = self._protocol()
         if unread:
             self.h11.receive_data(unread)
@@ -260,6 +305,7 @@ class HttpConnection:
         while True:
             event = self.h11.next_event()
             if isinstance(event, h11.Request):
+                self.blank = 0
                 ahead = len(self.h11.trailing_data[0])
                 policy.request(trio.current_time(), ahead, self._fed - ahead)
                 self._read, self._used = ahead, 0
@@ -269,7 +315,7 @@ class HttpConnection:
                 return None  # ConnectionClosed
             data = await self.receive()
             if not begun and data:
-                data = data.lstrip(b"\r\n")  # empty lines before a request mean nothing (RFC 9112 section 2.2)
+                data, self.blank = useful_of(data, self.blank)
                 if not data:
                     continue
                 begun = True
@@ -282,7 +328,7 @@ class HttpConnection:
     def _begin(self) -> bool:
         """Whether some of the next request is here already. Empty lines before it are dropped."""
         waiting, closed = self.h11.trailing_data
-        useful = bytes(waiting).lstrip(b"\r\n")
+        useful, self.blank = useful_of(bytes(waiting), self.blank)
         if len(useful) != len(waiting):
             self.h11 = self._protocol()
             if useful:
@@ -383,10 +429,10 @@ class HttpConnection:
         """Status line and headers of a response, with what is said about the connection's further life."""
         config = self.server.config
         said = [("date", self.server.date()), ("server", SERVER), *headers]
-        if self._last or self.policy.retired is not None or self.server.draining:
+        if self._last or self.policy.retired is not None or self.server.draining or self.server.leaving:
             self._last = True
             said.append(("connection", "close"))
-        elif config.timeouts.keep_alive and self._persistent:
+        elif config.timeouts.keep_alive and config.timeouts.keep_alive_margin and self._persistent:
             # Less than the truth, so that the client stops using the connection before the server closes it.
             advertised = int(config.timeouts.keep_alive - config.timeouts.keep_alive_margin)
             if advertised >= 1:
@@ -419,17 +465,12 @@ class HttpConnection:
                 self.transport.sent += self.transport.socket.send(data)
 
     async def _see_off(self) -> None:
-        """Lingering close: the end of file goes out, and what still comes in is read away.
-
-        Closing with bytes unread makes the kernel send a reset, and a reset may overtake the last response
-        (RFC 9112 section 9.6). With `linger` off it is closed at once, at that risk.
-        """
-        self.transport.shut_down()
-        if not self.server.config.timeouts.linger:
-            return
-        self.transport.wait_for(Phase.LINGER, self.policy)
-        while await self.transport.receive_some():
-            pass
+        """Lingering close. With `linger` off it is closed at once, at the risk of a reset that overtakes the answer."""
+        if self.server.config.timeouts.linger:
+            self.transport.wait_for(Phase.LINGER, self.policy)
+            await self.transport.read_away()
+        else:
+            self.transport.shut_down()
 
     @property
     def unread(self) -> bytes:
@@ -444,3 +485,13 @@ class HttpConnection:
 def _words(header: str) -> set[str]:
     """The members of a list in a header, in lower case."""
     return {word.strip().lower() for word in header.split(",")}
+
+
+def useful_of(data: bytes, blank: int) -> tuple[bytes, int]:
+    """*data* without the empty lines before a request, and how many bytes of them there were with *blank* before.
+
+    When that is too many they are left where they are, for h11 refuses what begins with them.
+    """
+    useful = data.lstrip(b"\r\n")
+    blank += len(data) - len(useful)
+    return (useful if blank <= BLANK_BYTES else data), blank

@@ -16,7 +16,7 @@ import trio
 from reaper.config.durations import parse_duration
 from reaper.errors import InvalidArgument
 from reaper.policy.events import IdleEvents
-from reaper.status import JSON
+from reaper.status import JSON, Unavailable
 
 from .connection import Exchange, HttpError, Route
 from .views import connection_rows, connections_text
@@ -30,6 +30,7 @@ LONGEST = 86400.0  # seconds between two events at most
 
 TEXT = "text/plain; charset=utf-8"
 HTML = "text/html; charset=utf-8"
+FRESH = [("cache-control", "no-store")]
 
 
 def methods(*allowed: str) -> Callable[[Route], Route]:
@@ -147,31 +148,50 @@ async def tunnel(exchange: Exchange) -> None:
 async def show_metrics(exchange: Exchange) -> None:
     """`/metrics`: counters of all workers, for Prometheus."""
     kind, body = await exchange.server.desk.show_metrics()
-    await exchange.respond(200, body, kind)
+    await exchange.respond(200, body, kind, FRESH)
+
+
+async def show_ready(exchange: Exchange) -> None:
+    """`/ready`: 200, or 503 once this worker has been told to end; for load balancers."""
+    try:
+        kind, body = await exchange.server.desk.show_ready()
+    except Unavailable as error:
+        await exchange.respond(503, f"{error}\n".encode(), TEXT, FRESH)
+    else:
+        await exchange.respond(200, body, kind, FRESH)
 
 
 async def show_status(exchange: Exchange) -> None:
-    """`/status`: all workers as JSON, for `python -m reaper top`."""
+    """`/status`: all workers as JSON, for `python -m reaper top`; for this machine."""
+    _only_for_this_machine(exchange)
     kind, body = await exchange.server.desk.show_status()
-    await exchange.respond(200, body, kind, [("cache-control", "no-store")])
+    await exchange.respond(200, body, kind, FRESH)
 
 
 async def show_connections(exchange: Exchange) -> None:
-    """`/connections?format=text|json|html`: who is connected to this worker, in which phase, until when, and why."""
+    """`/connections?format=text|json|html`: who is connected to this worker, in which phase, until when; here too."""
+    _only_for_this_machine(exchange)
     form = exchange.query.get("format")
+    headers = FRESH
     if form is None:
         accepted = exchange.headers.get("accept", "")
         form = "html" if "text/html" in accepted else "json" if JSON in accepted else "text"
+        headers = [*FRESH, ("vary", "accept")]
     if form == "html":
-        await exchange.respond(200, PAGE.read_bytes(), HTML)
+        await exchange.respond(200, PAGE.read_bytes(), HTML, headers)
         return
     rows = connection_rows(exchange.server, int(_number(exchange, "limit", 1000, 1e6)))
     if form == "json":
-        await exchange.respond(200, json.dumps(rows).encode() + b"\n", JSON, [("cache-control", "no-store")])
+        await exchange.respond(200, json.dumps(rows).encode() + b"\n", JSON, headers)
     elif form == "text":
-        await exchange.respond(200, connections_text(rows).encode(), TEXT)
+        await exchange.respond(200, connections_text(rows).encode(), TEXT, headers)
     else:
         raise HttpError(400, f"format={form}: expected text, json or html")
+
+
+def _only_for_this_machine(exchange: Exchange) -> None:
+    if not (exchange.server.show or exchange.is_local):
+        raise HttpError(403, "for this machine only: see server.status and --show-connections")
 
 
 def _number(exchange: Exchange, name: str, default: float, most: float) -> float:
@@ -196,6 +216,7 @@ ROUTES: Mapping[str, Route] = {
     "/events": events,
     "/tunnel": tunnel,
     "/metrics": show_metrics,
+    "/ready": show_ready,
     "/status": show_status,
     "/connections": show_connections,
 }

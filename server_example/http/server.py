@@ -1,9 +1,8 @@
 """A small HTTP/1.1 server on trio and h11 in which every kind of idleness has its own limit.
 
-One rule: *everything that is opened here is closed here*. A connection has one descriptor, one watch and one entry in
-`connections`, taken and given back in `_handle`, whatever happens in between.
-
-Nothing in it uses a timeout of trio's: what ends a wait is the reaper.
+Everything that is opened here is closed here: a connection has one descriptor, one watch and one entry in
+`connections`, taken and given back in `_handle`, whatever happens in between. Nothing in it uses a timeout of trio's:
+what ends a wait is the reaper.
 """
 
 from __future__ import annotations
@@ -12,8 +11,8 @@ import itertools
 import logging
 import random
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager, nullcontext, suppress
 from email.utils import formatdate
 from functools import partial
 
@@ -24,21 +23,21 @@ from reaper.config import ReaperConfig
 from reaper.config.reload import applied, changes
 from reaper.core.lease import Lease
 from reaper.driver import after
+from reaper.metrics import Family
 from reaper.policy import ANSWERS, INSTANT, NOT_TAKEN, TOO_OLD, IdlePolicy, Phase, lifespan
 from reaper.policy.min_rate import Sweep
 from reaper.trio.handoff import HandoffLot
 from reaper.trio.linger import Silent
 from reaper.trio.tls import TlsSession
 
+from ..listening import tls_context
 from ..status import Board, Desk
-from ..tls import tls_context
-from .connection import Exchange, HttpConnection, HttpError, Route
-from .counters import Counters
-from .hangups import Hangups
+from ..workers import Admit
+from .connection import Counters, Exchange, HttpConnection, HttpError, Route
 from .routes import ROUTES
-from .transport import TlsTransport, Transport
-from .views import metrics
-from .waiting import Kept, Waiting, name_of
+from .transport import Hangups, TlsTransport, Transport
+from .views import own_families
+from .waiting import Kept, Waiting
 
 RELOADS_PER_SLICE = 256
 """Connections that get new timeouts, or begin to drain, before the loop is let run again: about 2 ms."""
@@ -63,8 +62,10 @@ class HttpServer:
         config: Timeouts, limits, TLS.
         watcher: A running reaper.
         routes: Path -> route, in place of those of the example.
+        show: Whether everyone may see `/status` and `/connections`, not only this machine.
     Attributes:
         config: In force now.
+        leaving: Whether newcomers are still served, but told to go elsewhere next.
         draining: Whether every response is the last of its connection.
         connections: Those open and not parked, in order of opening, and what is remembered of each.
         lot: Where connections are parked between two requests; None: nowhere.
@@ -75,15 +76,21 @@ class HttpServer:
     """
 
     def __init__(
-        self, config: ReaperConfig, watcher: reaper.trio.TrioReaper, routes: Mapping[str, Route] = ROUTES
+        self,
+        config: ReaperConfig,
+        watcher: reaper.trio.TrioReaper,
+        routes: Mapping[str, Route] = ROUTES,
+        *,
+        show: bool = False,
     ) -> None:
         self.config = config
         self.watcher = watcher
         self.counters = Counters()
         self.connections: dict[HttpConnection, Kept] = {}
         self.lot: HandoffLot | None = None
-        self.draining = False
-        self.desk = Desk(Board(1), 0, "http", watcher, lambda: metrics(self))
+        self.show = show
+        self.leaving = self.draining = False
+        self.desk = Desk(Board(1), 0, "http", watcher, self.families, leaving=lambda: self.leaving)
         self._routes = routes
         self._tls = tls_context(config)
         self._waiting = Waiting(self, self._tls, lambda: self._empty.set())
@@ -101,7 +108,8 @@ class HttpServer:
         found = self._routes.get(path)
         if found is None:
             return _not_found
-        return found if method in getattr(found, "methods", ("GET", "HEAD")) else _not_allowed
+        allowed = getattr(found, "methods", ("GET", "HEAD"))
+        return found if method in allowed else partial(_not_allowed, allowed)
 
     def date(self) -> str:
         """The Date header, made once per second."""
@@ -119,7 +127,14 @@ class HttpServer:
         finally:
             listening.detach()  # it is the caller's
 
-    def admitting(self, nursery: trio.Nursery) -> Callable[[socket.socket], None]:
+    @asynccontextmanager
+    async def running(self, nursery: trio.Nursery, desk: Desk, *, parked: bool) -> AsyncIterator[Admit]:
+        """As in `serving.Server`."""
+        self.desk = desk
+        async with self.parking() if parked else nullcontext():
+            yield self.admitting(nursery)
+
+    def admitting(self, nursery: trio.Nursery) -> Admit:
         """A function that serves one connection in a task of *nursery*, or refuses it there."""
         if not self._listening_for_hangups:
             self._listening_for_hangups = True
@@ -134,7 +149,7 @@ class HttpServer:
                 self._limit_age(kept)
                 return
             try:
-                transport = Transport(connected, name_of(connected)) if full else self._transport(connected, None)
+                transport = Transport(connected) if full else self._transport(connected, None)
             except OSError:
                 connected.close()  # the peer is gone already
                 return
@@ -152,11 +167,13 @@ class HttpServer:
     def _transport(self, connected: socket.socket, session: TlsSession | None, *, fresh: bool = True) -> Transport:
         """Raises OSError if its peer is gone."""
         if self._tls is None:
-            return Transport(connected, name_of(connected), fresh=fresh)
+            return Transport(connected, fresh=fresh)
         if session is None:
-            session = TlsSession(connected.fileno(), self._tls)
+            fd = connected.detach()  # a session that cannot be made closes it
+            session = TlsSession(fd, self._tls)
             session.detach()
-        return TlsTransport(connected, name_of(connected), session, fresh=fresh)
+            connected = socket.socket(fileno=fd)
+        return TlsTransport(connected, session, fresh=fresh)
 
     def not_accepted(self, error: OSError) -> None:
         """Count what accept(2) said."""
@@ -206,7 +223,7 @@ class HttpServer:
                 policy.requests = kept.requests
                 kept.policy = transport.policy = policy
                 transport.linger = None if self.lot is None else self.lot.linger
-                connection = HttpConnection(self, transport, policy, watch.uid, kept.head)
+                connection = HttpConnection(self, transport, policy, watch.uid, kept.head, kept.blank)
                 connection.opened = kept.opened
                 kept.head = b""
                 self.connections[connection] = kept
@@ -290,9 +307,7 @@ class HttpServer:
                         b"HTTP/1.1 503 Service Unavailable\r\nconnection: close\r\ncontent-length: 0\r\n"
                         b"retry-after: 1\r\n\r\n"
                     )
-                    transport.shut_down()
-                    while await transport.receive_some():
-                        pass
+                    await transport.read_away()
         except trio.BrokenResourceError:
             pass
         finally:
@@ -348,6 +363,15 @@ class HttpServer:
                 if index % RELOADS_PER_SLICE == 0:
                     await trio.lowlevel.checkpoint()
 
+    def figures(self) -> dict[str, float]:
+        """As in `serving.Server`."""
+        counters = self.counters
+        return {"open": self.open, "accepted": counters.opened, "reaped": sum(counters.reaped.values())}
+
+    def families(self) -> tuple[Family, ...]:
+        """As in `serving.Server`."""
+        return tuple(own_families(self))
+
     async def drain(self) -> None:
         """Let every connection finish the request in flight, and the idle ones wait a moment for one; then return.
 
@@ -393,5 +417,6 @@ def _not_found(exchange: Exchange) -> Awaitable[None]:
     return exchange.respond(404, b"404 Not Found\n", "text/plain; charset=utf-8")
 
 
-def _not_allowed(exchange: Exchange) -> Awaitable[None]:
-    return exchange.respond(405, b"405 Method Not Allowed\n", "text/plain; charset=utf-8")
+def _not_allowed(allowed: Iterable[str], exchange: Exchange) -> Awaitable[None]:
+    allow = [("allow", ", ".join(allowed))]
+    return exchange.respond(405, b"405 Method Not Allowed\n", "text/plain; charset=utf-8", allow)

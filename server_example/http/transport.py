@@ -7,15 +7,18 @@ for the size of its queue: when a blocked send goes on, and by the sweep of the 
 
 from __future__ import annotations
 
+import ipaddress
 import os
+import select
 import socket
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import ClassVar
 
 import trio
 
 from reaper.driver import peer_has_shut, queued, reset_on_close, waiting
-from reaper.driver.sockets import TCP_NOTSENT_LOWAT
+from reaper.driver.sockets import TCP_NOTSENT_LOWAT, peer_name
 from reaper.policy import IdlePolicy, Phase
 from reaper.trio.streams import SocketStream
 from reaper.trio.tls import TlsSession
@@ -29,6 +32,10 @@ for. Less is on its way at once, and an acknowledgement that is only delayed mus
 UNSENT_BYTES = 131072
 """What the kernel may hold that is not even on its way. Without this limit a peer that takes nothing costs up to some
 megabytes: a thousand of them had a gigabyte copied in vain, and the loop with it."""
+
+AWAY_BYTES = 1 << 20
+"""Read after the last answer, so that no reset overtakes it. Whoever goes on sending after that is reset all the same:
+there is always something of it unread, so no timeout would end it."""
 
 PARKABLE = frozenset({Phase.FIRST_BYTE, Phase.HEADERS, Phase.KEEP_ALIVE})
 """Phases in which nothing is known of a connection but what it has sent of its next request."""
@@ -53,15 +60,16 @@ class Transport(SocketStream):
 
     secure: ClassVar[bool] = False
 
-    def __init__(self, connected: socket.socket, peer: str, *, fresh: bool = True) -> None:
+    def __init__(self, connected: socket.socket, *, fresh: bool = True) -> None:
         super().__init__()
         if connected.gettimeout() != 0.0:
             connected.setblocking(False)
         if fresh:
-            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            connected.setsockopt(socket.IPPROTO_TCP, TCP_NOTSENT_LOWAT, UNSENT_BYTES)
+            with suppress(OSError):  # it is no TCP
+                connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                connected.setsockopt(socket.IPPROTO_TCP, TCP_NOTSENT_LOWAT, UNSENT_BYTES)
         self.socket = connected
-        self.peer = peer
+        self.peer = peer_name(connected.fileno())
         self.policy: IdlePolicy | None = None
         self.linger: Callable[[int], Awaitable[None]] | None = None
         self._taken = 0  # bytes the peer had taken when it was last asked
@@ -74,6 +82,18 @@ class Transport(SocketStream):
 
     def fileno(self) -> int:
         return self.socket.fileno()
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the peer is on this machine."""
+        try:
+            address = self.socket.getpeername()
+        except OSError:
+            return False
+        if not isinstance(address, tuple):
+            return True  # a UNIX socket
+        host = ipaddress.ip_address(address[0].partition("%")[0])
+        return host.is_loopback or (host.version == 6 and host.ipv4_mapped is not None and host.ipv4_mapped.is_loopback)
 
     def heard(self, count: int) -> None:
         if self.policy is not None:
@@ -115,6 +135,17 @@ class Transport(SocketStream):
         await super().until_writable()
         if self.policy is not None:
             self.policy.bytes_out(self.progress(), trio.current_time())
+
+    async def read_away(self) -> None:
+        """Shut our side, then read what still comes until the end of file, `AWAY_BYTES` of it at the most.
+
+        Closing with bytes unread makes the kernel send a reset, and a reset may overtake the last answer (RFC 9112
+        section 9.6).
+        """
+        self.shut_down()
+        until = self.received + AWAY_BYTES
+        while self.received < until and await self.receive_some():
+            pass
 
     def close(self) -> None:
         """Close at once; any number of times."""
@@ -181,8 +212,8 @@ class TlsTransport(Transport):
 
     secure = True
 
-    def __init__(self, connected: socket.socket, peer: str, session: TlsSession, *, fresh: bool = True) -> None:
-        super().__init__(connected, peer, fresh=fresh)
+    def __init__(self, connected: socket.socket, session: TlsSession, *, fresh: bool = True) -> None:
+        super().__init__(connected, fresh=fresh)
         self._session = session
         self._ahead = 0  # bytes that have been heard of, and are part of a record that is not whole
 
@@ -232,3 +263,51 @@ class TlsTransport(Transport):
             await trio.lowlevel.wait_readable(self.fileno())
         else:
             await super().until_writable()
+
+
+HANGUPS_PER_PASS = 256
+
+_GONE = select.EPOLLHUP | select.EPOLLERR
+
+Heard = Callable[[bool], object]
+"""Called with whether the connection is gone (True), or the peer has only said that it will send no more (False)."""
+
+
+class Hangups:
+    """Who is to be called when which descriptor's peer hangs up: one epoll for all connections that have a task.
+
+    A task that computes an answer reads nothing, and so learns neither of an end of file nor of a reset; without this a
+    client that went long ago would hold its descriptor, its task and its place until the answer is ready. It costs a
+    connection two system calls, however many requests it makes.
+    """
+
+    def __init__(self) -> None:
+        self._epoll = select.epoll()
+        self._heard: dict[int, Heard] = {}
+
+    def watch(self, fd: int, heard: Heard) -> None:
+        """Call *heard* once with False when the peer shuts its side, and once with True when the connection is gone."""
+        self._heard[fd] = heard
+        self._epoll.register(fd, select.EPOLLRDHUP | select.EPOLLONESHOT)
+
+    def forget(self, fd: int) -> None:
+        """Nothing if it is not watched. Before the descriptor is closed, or is another's to watch."""
+        if self._heard.pop(fd, None) is not None:
+            with suppress(OSError, ValueError):  # the connection, or all of this, is closed
+                self._epoll.unregister(fd)
+
+    async def run(self) -> None:
+        """Call until cancelled."""
+        try:
+            while True:
+                await trio.lowlevel.wait_readable(self._epoll.fileno())
+                for fd, events in self._epoll.poll(0, HANGUPS_PER_PASS):
+                    heard = self._heard.get(fd)
+                    if heard is None:
+                        continue
+                    gone = bool(events & _GONE)
+                    if not gone:
+                        self._epoll.modify(fd, select.EPOLLONESHOT)  # what remains to be heard is that it is gone
+                    heard(gone)
+        finally:
+            self._epoll.close()

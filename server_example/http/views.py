@@ -14,8 +14,7 @@ from typing import Any
 import trio
 
 from reaper.errors import UnknownUid
-from reaper.metrics import Family, exposition, families
-from reaper.policy.pressure import Pressure
+from reaper.metrics import Family
 
 from .connection import Host
 
@@ -33,49 +32,35 @@ def connection_rows(server: Host, limit: int) -> Row:
     now = trio.current_time()
     core = server.watcher.core
     rows: list[Row] = []
-    for connection in islice(server.connections, limit):
+
+    def add(uid: object, opened: float, received: int, sent: int, **said: object) -> None:
         try:
-            explained = core.explain(connection.uid)
+            explained = core.explain(uid)
         except UnknownUid:
-            continue  # reaped a moment ago
-        policy = connection.policy
+            return  # reaped a moment ago
         idle_since = explained.active_from if explained.active_until is None else explained.active_until
         rows.append(
             {
-                "peer": connection.transport.peer,
-                "phase": policy.phase.value,
-                "age": round(now - connection.opened, 3),
+                **said,
+                "age": round(now - opened, 3),
                 "idle_for": round(max(0.0, now - idle_since), 3),
                 "due_in": None if explained.due is None else round(explained.due - now, 3),
                 "timeout": None if explained.suspended else explained.timeout,
                 "reason": None if explained.suspended else explained.reason,
-                "requests": policy.requests,
-                "received": connection.transport.received,
-                "sent": connection.transport.sent,
-                "last_request": policy.retired,
+                "received": received,
+                "sent": sent,
                 "why": str(explained),
             }
         )
+
+    for each in islice(server.connections, limit):
+        policy, peer = each.policy, each.transport
+        about = {"peer": peer.peer, "phase": policy.phase.value, "requests": policy.requests}
+        add(each.uid, each.opened, peer.received, peer.sent, last_request=policy.retired, **about)
     dozing: Iterable[Any] = () if server.lot is None else server.lot
     for kept in islice(dozing, limit - len(rows)):
-        explained = core.explain(kept)
-        idle_since = explained.active_from if explained.active_until is None else explained.active_until
-        rows.append(
-            {
-                "peer": kept.peer,
-                "phase": PARKED,
-                "age": round(now - kept.opened, 3),
-                "idle_for": round(max(0.0, now - idle_since), 3),
-                "due_in": None if explained.due is None else round(explained.due - now, 3),
-                "timeout": explained.timeout,
-                "reason": explained.reason,
-                "requests": kept.requests,
-                "received": kept.received,
-                "sent": kept.sent,
-                "last_request": None,
-                "why": str(explained),
-            }
-        )
+        about = {"peer": kept.peer, "phase": PARKED, "requests": kept.requests}
+        add(kept, kept.opened, kept.received, kept.sent, last_request=None, **about)
     return {"worker": os.getpid(), "open": server.open, "draining": server.draining, "connections": rows}
 
 
@@ -91,13 +76,8 @@ def connections_text(table: Row) -> str:
     return "\n".join([*lines, ""])
 
 
-def metrics(server: Host, pressure: Pressure | None = None) -> str:
-    """Everything that is counted, in Prometheus' text format: the server's own metrics, then the library's."""
-    more = () if pressure is None else pressure.families()
-    return exposition([({}, (*_families(server), *families(server.watcher.statistics()), *more))])
-
-
-def _families(server: Host) -> Iterator[Family]:
+def own_families(server: Host) -> Iterator[Family]:
+    """Everything that is counted, for Prometheus."""
     counters = server.counters
     phases = dict(Counter(connection.policy.phase.value for connection in server.connections))
     if server.lot is not None:

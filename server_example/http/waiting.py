@@ -22,7 +22,7 @@ from reaper.trio.handoff import HandoffLot
 from reaper.trio.parking import Resting
 from reaper.trio.tls import TlsSession
 
-from .connection import HEAD, SERVER, Host, HttpConnection, HttpError
+from .connection import HEAD, SERVER, Host, HttpConnection, HttpError, useful_of
 
 HEAD_BYTES = 16384
 """Read at once while there is no task: what is beyond a head that long is the body's, and its task reads it."""
@@ -39,19 +39,20 @@ class Kept(Resting):
     Attributes:
         opened: Seconds on trio's clock.
         requests, received, sent: Of the time until it was parked.
-        head: What has come of the next request; never begins with an empty line.
+        head: What has come of the next request; begins with an empty line only after too many of them.
+        blank: How many bytes of empty lines have come before it.
         age: The lease of its age limit, over or not; None: it has none.
         policy: While it has a task.
         tls: Its session, from the first byte on; None without TLS.
     """
 
-    __slots__ = ("age", "head", "opened", "policy", "received", "requests", "sent", "tls")
+    __slots__ = ("age", "blank", "head", "opened", "policy", "received", "requests", "sent", "tls")
 
     def __init__(self, opened: float) -> None:
         super().__init__()
         self.opened = opened
         self.age: Lease | None = None
-        self.requests = self.received = self.sent = 0
+        self.requests = self.received = self.sent = self.blank = 0
         self.head = b""
         self.policy: IdlePolicy | None = None
         self.tls: TlsSession | None = None
@@ -93,7 +94,7 @@ class Waiting:
         """Go on waiting for what *connection* waits for. Its silence goes on where it was."""
         transport, policy = connection.transport, connection.policy
         kept.requests, kept.received, kept.sent = policy.requests, transport.received, transport.sent
-        kept.head = connection.unread
+        kept.head, kept.blank = connection.unread, connection.blank
         kept.policy = None
         self._park(transport.socket, kept, activity, policy.phase)
 
@@ -119,24 +120,19 @@ class Waiting:
     # ---- what is heard of them ---------------------------------------------------------------------------------------
 
     def heard(self, kept: Kept) -> bool:
-        """Read what has come. True: its task may begin."""
+        """Read once of what has come: of more the epoll tells anew. True: its task may begin."""
         try:
-            if self._tls is not None and not self._is_established(kept, self._tls):
-                assert kept.tls is not None
-                return kept.tls.wants_other
-            while (data := self._read(kept)) is not None:
-                if not data:
-                    if kept.head:
-                        return True  # it is told that this is no request
-                    self.lot.gone(kept)
-                    return False
-                if self._is_whole(kept, data):
-                    return True
-                if kept.tls is None and len(data) < HEAD_BYTES:
-                    return False
+            if self._tls is None or self._is_established(kept, self._tls):
+                data = self._read(kept)
+                if data:
+                    return self._is_whole(kept, data)
+                if data is not None:
+                    if not kept.head:
+                        self.lot.gone(kept)
+                    return bool(kept.head)  # its task is told that this is no request
         except OSError:
             self._server.counters.lost += 1
-            self.lot.gone(kept)
+            self.lot.gone(kept, closed=self._tls is not None and kept.tls is None)
             return False
         return kept.tls is not None and kept.tls.wants_other
 
@@ -152,7 +148,7 @@ class Waiting:
         """Whether a task can do something with the head of *kept* and *data*: serve it, or refuse it."""
         before = len(kept.head)
         if not before:
-            data = data.lstrip(b"\r\n")  # empty lines before a request mean nothing (RFC 9112 section 2.2)
+            data, kept.blank = useful_of(data, kept.blank)
             if not data:
                 return False
         head = kept.head = kept.head + data
@@ -214,9 +210,3 @@ def last_words(server: Host, error: HttpError, head: bytes) -> bytes:
     answer = h11.Response(status_code=error.status, headers=headers, reason=HTTPStatus(error.status).phrase)
     server.counters.responses[error.status] += 1
     return (h11.Connection(h11.SERVER).send(answer) or b"") + (b"" if head.startswith(HEAD) else body)
-
-
-def name_of(connected: socket.socket) -> str:
-    """The peer of *connected* as text. Raises OSError if it is gone."""
-    host, port = connected.getpeername()[:2]
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -1,0 +1,137 @@
+"""One worker process of either server: from its first accept to the end of its drain.
+
+A configuration that cannot be used changes nothing, and is reported line by line.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from functools import partial
+from typing import Protocol
+
+import trio
+
+import reaper.trio
+from reaper.config import ReaperConfig
+from reaper.errors import ConfigError
+from reaper.journal import Journal
+from reaper.metrics import Family
+from reaper.policy.pressure import Pressure, limits_here
+
+from .echo import EchoServer
+from .http import HttpServer
+from .status import Desk
+from .workers import Admit, Worker
+
+log = logging.getLogger("server_example")
+
+
+class Server(Protocol):
+    """What the echo server and the HTTP server have in common.
+
+    Attributes:
+        config: In force now.
+        leaving: Whether newcomers are served, but should not come: SIGTERM has been sent.
+    """
+
+    config: ReaperConfig
+    leaving: bool
+
+    def running(self, nursery: trio.Nursery, desk: Desk, *, parked: bool) -> AbstractAsyncContextManager[Admit]:
+        """A function that serves an accepted connection, for the length of the block. *desk* speaks for all workers."""
+
+    async def reload(self, config: ReaperConfig) -> None:
+        """Put what is live of *config* in force, also on open connections."""
+
+    async def drain(self) -> None:
+        """End every connection: the idle ones soon, the others when they go idle, all by `timeouts.drain`."""
+
+    def figures(self) -> dict[str, float]:
+        """`open`, `accepted` and `reaped`."""
+
+    def families(self) -> tuple[Family, ...]:
+        """Metrics of its own."""
+
+    def not_accepted(self, error: OSError) -> None:
+        """What accept(2) said."""
+
+
+async def serve(
+    kind: str,
+    worker: Worker,
+    config: ReaperConfig,
+    load: Callable[[], ReaperConfig],
+    journal: Journal | None = None,
+    *,
+    parked: bool = True,
+    pressed: bool = False,
+    show: bool = False,
+) -> None:
+    """Serve until told to stop, then drain.
+
+    Args:
+        kind: "echo" or "http".
+        worker: Listening sockets, counters, and the word to stop.
+        config: What to begin with.
+        load: Reads the configuration anew when SIGHUP comes.
+        journal: Where the life of every connection is written; None: nowhere.
+        parked: Whether a connection gives up its task while it is silent.
+        pressed: Whether the longest silent go, and newcomers wait in the backlog, as descriptors or memory run short.
+        show: Whether everyone may see `/status` and `/connections` of the HTTP server, not only this machine.
+    Raises:
+        ConfigError: certificate and key cannot be used.
+    """
+    async with (
+        reaper.trio.open_reaper(config, journal=journal, listener=kind) as watcher,
+        trio.open_nursery() as handlers,
+        trio.open_nursery() as helpers,
+        AsyncExitStack() as stack,
+    ):
+        watcher.driver.phase = worker.rhythm.phase
+        pressure = Pressure(limits_here()) if pressed else None
+        server: Server = EchoServer(config, watcher) if kind == "echo" else HttpServer(config, watcher, show=show)
+        own, leaving = server.families, lambda: server.leaving
+        desk = Desk(worker.board, worker.index, kind, watcher, own, pressure, leaving)
+        admit = await stack.enter_async_context(server.running(handlers, desk, parked=parked))
+        helpers.start_soon(worker.count, partial(_publish, worker, server, watcher))
+        helpers.start_soon(_reloads, worker, server, load)
+        helpers.start_soon(desk.run)
+        if pressure is not None:
+            helpers.start_soon(reaper.trio.relieve, watcher, pressure)
+
+        def leave() -> float:
+            server.leaving = True
+            return server.config.timeouts.drain_delay
+
+        await worker.accept(admit, watcher.welcome, server.not_accepted, leave)
+        await server.drain()
+        if journal is not None:
+            journal.drain(reaper.trio.journal_clock()())
+        _publish(worker, server, watcher)
+        helpers.cancel_scope.cancel()
+        handlers.cancel_scope.cancel()
+
+
+async def _reloads(worker: Worker, server: Server, load: Callable[[], ReaperConfig]) -> None:
+    async for _ in worker.reloads():
+        await reload_from(server, load)
+
+
+async def reload_from(server: Server, load: Callable[[], ReaperConfig]) -> bool:
+    """Reload what *load* returns; a configuration that cannot be used changes nothing and is said. True: reloaded."""
+    try:
+        config = load()
+    except ConfigError as error:
+        for line in (*str(error).splitlines(), "nothing was changed"):
+            log.error("reload: %s", line)
+        return False
+    await server.reload(config)
+    return True
+
+
+def _publish(worker: Worker, server: Server, watcher: reaper.trio.TrioReaper) -> None:
+    for name, value in server.figures().items():
+        worker.counters[name] = value
+    worker.counters.note(watcher.statistics())
