@@ -7,9 +7,8 @@
 #   make attach-demo [CONNECTIONS=10000]
 #                                   nginx with its timeouts off, half its clients silent, guarded from outside
 #   make pipeline-demo              real traffic -> journals -> audit, advice and report on Spark (needs Java 17)
-#   make bench                      every claim compared with every peer, about 20 minutes; writes docs/performance.md and -full.md
-#   make bench-quick                the same, smaller, about three minutes; into out/bench/
-#   make bench-pipeline             Spark, DuckDB and Polars at 50M events, and growth to 100M: hours; 15 GB below out/
+#   make bench                      every claim compared with every peer, about 25 minutes; writes docs/performance.md
+#   make bench-quick                the same, smaller, about five minutes; into out/bench/
 #   make campaign [MINUTES=60]      trials that last: lifetimes, signals, restarts, killed workers, full disks, attackers
 #   make interop                    attack tools, a reverse proxy and other servers against the HTTP server
 #   make docs                       the documentation as a site, into out/site/; a warning is an error
@@ -24,7 +23,7 @@ MINUTES ?= 60
 BIN := .venv/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo uvicorn-demo attach-demo pipeline-demo interop campaign bench bench-quick bench-pipeline test test-quick \
+.PHONY: demo uvicorn-demo attach-demo pipeline-demo interop campaign bench bench-quick test test-quick \
         docs lint dist clean
 .DEFAULT_GOAL := demo
 
@@ -53,11 +52,6 @@ bench: .venv/.dev
 bench-quick: .venv/.dev
 	$(BIN)/python -m benchmarks run --quick --out out/bench
 	$(BIN)/python -m benchmarks document --results out/bench --out out/bench/performance.md
-
-bench-pipeline: .venv/.dev
-	$(BIN)/python -m benchmarks.pipeline.run --events 10M --rounds 3 --no-table --data out/bench --json benchmarks/results/pipeline-10M.json
-	$(BIN)/python -m benchmarks.pipeline.run --events 50M --rounds 3 --data out/bench --json benchmarks/results/pipeline-50M.json
-	$(BIN)/python -m benchmarks.pipeline.run --growth 1M,3M,10M,30M,50M,100M --data out/bench --json benchmarks/results/pipeline-growth.json
 
 # A dot per test as it ends, and the slowest at the end.
 test: .venv/.dev

@@ -1,60 +1,105 @@
-"""`python -m benchmarks`: run the suite, write the document.
+"""`python -m benchmarks`: measure, and write docs/performance.md.
 
-python -m benchmarks run [--quick] [--only touch,ticks] [--out DIR]
-python -m benchmarks document [--results DIR] [--out FILE]
+    python -m benchmarks run [NAME ...] [--quick] [--out DIR]
+    python -m benchmarks document [--results DIR] [--out FILE]
+
+Each program answers one question and has two functions: `run(scale, note)` measures and returns what goes into its JSON
+file, `table(found)` makes Markdown of that. Each runs in a process of its own, so that none inherits another's memory.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import resource
+import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from . import suite
-from .common import RESULTS, ROOT
-from .page.results import NoResults
+from .common import RESULTS, ROOT, Scale, machine
+from .document import page
+from .programs import PROGRAMS, SLOW, Program
+
+SCHEMA = "reaper-benchmarks/1"
+
+
+def measure(program: Program, scale: Scale, out: Path) -> str:
+    """Run *program* in this process and write its file; its table. Notes go to stdout, a line each."""
+    about, began = machine(), time.monotonic()
+    module = program.load()
+    found: dict[str, Any] = module.run(scale, lambda text: print(f"# {text}", flush=True))
+    usage = [resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    head = {"schema": SCHEMA, "part": program.name, "scale": scale, "about": about}
+    head |= {"seconds": time.monotonic() - began, "peak_rss_bytes": max(usage) * 1024}
+    whole = out / f"{program.name}.json"
+    partial = whole.with_suffix(".json.part")
+    partial.write_text(json.dumps({**head, **found}) + "\n")
+    partial.rename(whole)
+    return str(found["absent"] if "absent" in found else module.table(found))
+
+
+def run_all(programs: Sequence[Program], scale: Scale, out: Path) -> list[str]:
+    """Run *programs* one after the other into *out*, tables to stdout; returns those that failed."""
+    out.mkdir(parents=True, exist_ok=True)
+    failed = []
+    for index, program in enumerate(programs):
+        print(f"[{index + 1}/{len(programs)}] {program.name}: {program.title.lower()}", file=sys.stderr, flush=True)
+        command = [sys.executable, "-m", "benchmarks", "measure", program.name, "--scale", scale, "--out", str(out)]
+        with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            for line in process.stdout:
+                if not line.startswith("# "):
+                    print(line, end="", flush=True)
+                elif sys.stderr.isatty():
+                    print(f"\r\x1b[K    {line[2:].rstrip()}", end="", file=sys.stderr, flush=True)
+            if sys.stderr.isatty():
+                print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+        if process.returncode:
+            failed.append(program.name)
+            print(f"    {program.name} FAILED; its old results, if any, stay", file=sys.stderr)
+    return failed
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Exit status: 0 good, 1 a part failed, 2 bad arguments, 130 interrupted."""
+    """Exit status: 0 good, 1 a program failed, 2 bad arguments, 130 interrupted."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Measure, and write docs/performance.md.")
     commands = parser.add_subparsers(dest="command", required=True)
-    run = commands.add_parser("run", help="measure: about 20 minutes; with --quick three")
+    run = commands.add_parser("run", help="measure: about 25 minutes; with --quick five")
+    run.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(PROGRAMS)}; default: all but {SLOW[0]}")
     run.add_argument("--quick", action="store_true", help="small sizes: is it about right?")
     run.add_argument("--tiny", action="store_true", help="smallest sizes: does it run?")
-    names = ", ".join(part.name for part in suite.PARTS if suite.present(part))
-    run.add_argument("--only", metavar="PARTS", help=f"a list with commas, of {names}")
     run.add_argument("--out", type=Path, default=RESULTS, metavar="DIR", help="where the JSON files go")
-    write = commands.add_parser("document", help="write the document and its plots from the JSON files")
+    write = commands.add_parser("document", help="write the page from the JSON files")
     write.add_argument("--results", type=Path, default=RESULTS, metavar="DIR")
     write.add_argument("--out", type=Path, default=ROOT / "docs" / "performance.md", metavar="FILE")
-    part = commands.add_parser("part", help="run one part in this process; what `run` starts")
-    part.add_argument("name", choices=[part.name for part in suite.PARTS])
-    part.add_argument("--scale", choices=["tiny", "quick", "full"], default="full")
-    part.add_argument("--out", type=Path, default=RESULTS, metavar="DIR")
+    one = commands.add_parser("measure", help="one program in this process; what `run` starts")
+    one.add_argument("name", choices=PROGRAMS)
+    one.add_argument("--scale", choices=["tiny", "quick", "full"], default="full")
+    one.add_argument("--out", type=Path, default=RESULTS, metavar="DIR")
     options = parser.parse_args(arguments)
     try:
-        if options.command == "part":
-            suite.run_part(options.name, options.scale, options.out)
+        if options.command == "measure":
+            print(measure(PROGRAMS[options.name], options.scale, options.out))
             return 0
         if options.command == "document":
-            from .page import document  # with it comes matplotlib, which no part needs
-
-            document.write(options.results, options.out)
+            if not any(options.results.glob("*.json")):
+                write.error(f"--results {options.results}: no results there; measure first")
+            options.out.parent.mkdir(parents=True, exist_ok=True)
+            options.out.write_text(page(options.results))
             print(f"wrote {options.out}")
             return 0
-        try:
-            parts = suite.chosen(options.only.split(",") if options.only else None)
-        except ValueError as error:
-            run.error(str(error))
-        failed = suite.run_all(parts, "tiny" if options.tiny else "quick" if options.quick else "full", options.out)
+        for name in options.names:
+            if name not in PROGRAMS:
+                run.error(f"NAME {name}: must be of {', '.join(PROGRAMS)}")
+        names = options.names or [name for name in PROGRAMS if name not in SLOW]
+        scale: Scale = "tiny" if options.tiny else "quick" if options.quick else "full"
+        failed = run_all([PROGRAMS[name] for name in names], scale, options.out)
     except KeyboardInterrupt:
         print("interrupted; what had been measured by then is kept", file=sys.stderr)
         return 130
-    except NoResults as error:
-        print(error, file=sys.stderr)
-        return 2
     if failed:
         print(f"failed: {', '.join(failed)}", file=sys.stderr)
     return 1 if failed else 0

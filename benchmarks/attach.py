@@ -1,18 +1,13 @@
-"""What `attach` costs compared with a full dump per tick, which `ss -K` in a loop and tcp_closer do: in one run.
-
-    python -m benchmarks.attach --connections 100000 --idle 60 --seconds 120 --json out/attach.json
+"""What `attach` costs compared with a full dump per tick, which `ss -K` in a loop and tcp_closer do.
 
 Holder processes keep the connections, both ends, and have each of them exchange a byte once per three quarters of the
 timeout: nothing is due, everything has to be watched. Measured of `attach`: CPU time and resident memory by /proc. Of
-the dump: CPU time of one with `tcp_info` and its parsing here, and of `ss -tni` (C), each once per tick.
+the dump: CPU time of one with `tcp_info` and its parsing here, and of `ss -tni` (C), each once per tick of 1 s.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
-import platform
 import resource
 import shutil
 import socket
@@ -23,16 +18,18 @@ import time
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 from reaper.attach.kernel import Linux
 
+from .common import ROOT, Note, Scale, by_scale, figure, markdown
+
 PAIRS = 9500
 """Connections per holder: both ends are descriptors of one process, of which it may have 20,000."""
-ROOT = Path(__file__).resolve().parent.parent
 
 
 def hold(count: int, period: float, number: int) -> None:
-    """Keep *count* connections, and exchange a byte on each once per *period* seconds, until standard input ends."""
+    """Keep *count* connections, and exchange a byte on each once per *period* seconds, until the parent ends."""
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     listener = socket.create_server((f"127.0.2.{number + 1}", 0), backlog=4096)
@@ -61,10 +58,10 @@ def usage(pid: int) -> tuple[float, int]:
     return cpu, int(fields[21]) * resource.getpagesize()
 
 
-def timed(call: Callable[[], object], times: int) -> float:
-    """CPU seconds of one *call*, children included: the median of *times*."""
+def timed(call: Callable[[], object]) -> float:
+    """CPU seconds of one *call*, children included: the median of five."""
     found = []
-    for _ in range(times):
+    for _ in range(5):
         before = os.times()
         call()
         after = os.times()
@@ -72,10 +69,10 @@ def timed(call: Callable[[], object], times: int) -> float:
     return statistics.median(found)
 
 
-def attached(parent: int, idle: float, seconds: float, close: bool) -> tuple[float, int, int]:
+def attached(parent: int, idle: float, seconds: float) -> tuple[float, int, int]:
     """(share of a core, resident bytes at the start, and with all connections) of `attach` on *parent*'s children."""
     command = [sys.executable, "-m", "reaper", "attach", "--pid", str(parent), "--idle", f"{idle:g}s", "--tick", "1s"]
-    with subprocess.Popen(command + ["--close"] * close, cwd=ROOT, stdout=subprocess.PIPE, text=True) as guard:
+    with subprocess.Popen([*command, "--close"], cwd=ROOT, stdout=subprocess.PIPE, text=True) as guard:
         assert guard.stdout is not None
         guard.stdout.readline()
         empty = usage(guard.pid)[1]
@@ -86,73 +83,67 @@ def attached(parent: int, idle: float, seconds: float, close: bool) -> tuple[flo
         spent, full = usage(guard.pid)
         share = (spent - cpu) / (time.monotonic() - begun)
         guard.send_signal(2)
-        print("   " + guard.stdout.read().splitlines()[-1])
+        guard.stdout.read()
     return share, empty, full
 
 
-def main() -> int:
-    """Run it; print, and write JSON on demand."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.attach", description=__doc__)
-    parser.add_argument("--connections", type=int, default=100_000)
-    parser.add_argument("--idle", type=float, default=60.0, help="the timeout, seconds")
-    parser.add_argument("--seconds", type=float, default=120.0, help="how long attach is measured")
-    parser.add_argument("--json", type=Path)
-    parser.add_argument("--hold", type=int, nargs=2, help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    if options.hold:
-        hold(options.hold[0], options.idle * 0.75, options.hold[1])
-        return 0
-    counts = [PAIRS] * (options.connections // PAIRS) + [options.connections % PAIRS] * bool(
-        options.connections % PAIRS
-    )
-    me = [sys.executable, "-m", "benchmarks.attach", "--idle", str(options.idle), "--hold"]
-    holders = []
+def run(scale: Scale, note: Note) -> dict[str, Any]:
+    """Shares of a core: `attach`, a `dump` per tick, `ss` per tick (None: not installed); bytes per connection."""
+    connections, idle, seconds = by_scale(scale, (200, 2.0, 2.0), (10_000, 20.0, 30.0), (100_000, 60.0, 120.0))
+    full_holders, rest = divmod(connections, PAIRS)
+    counts = [PAIRS] * full_holders + [rest] * (rest > 0)
+    holders: list[subprocess.Popen[bytes]] = []
+    ss = shutil.which("ss")
     try:
+        note(f"{connections:,} connections in {len(counts)} processes, timeout {idle:g} s, tick 1 s")
         for number, count in enumerate(counts):
-            holders.append(subprocess.Popen([*me, str(count), str(number)], cwd=ROOT, stdout=subprocess.PIPE))
+            me = [sys.executable, "-m", "benchmarks.attach", str(count), str(idle * 0.75), str(number)]
+            holders.append(subprocess.Popen(me, cwd=ROOT, stdout=subprocess.PIPE))
         for holder in holders:
             assert holder.stdout is not None
-            assert holder.stdout.readline() == b"ready\n"
-        print(f"{options.connections:,} connections in {len(holders)} processes, timeout {options.idle:g} s, tick 1 s")
-        share, empty, full = attached(os.getpid(), options.idle, options.seconds, close=True)
+            if holder.stdout.readline() != b"ready\n":
+                raise RuntimeError("a process that holds connections has ended")
+        share, empty, full = attached(os.getpid(), idle, seconds)
+        note("full dumps")
         with closing(Linux()) as kernel:
-            pids = {holder.pid for holder in holders}
             listeners = [one for one in kernel.listeners() if one.address.host.startswith("127.0.2.")]
-            assert len(listeners) == len(pids)
 
             def dump() -> None:
                 seen = sum(found.snapshot is not None for found in kernel.dump(listeners, True))
-                assert seen == options.connections
+                if seen != connections:
+                    raise RuntimeError(f"a dump has {seen} of {connections} connections")
 
-            full_dump = timed(dump, 5)
-        ss = shutil.which("ss")
-        by_ss = (
-            timed(lambda: subprocess.run([str(ss), "-tniH", "src", "127.0.2.0/24"], stdout=-3, check=True), 5)
-            if ss
-            else None
-        )
+            by_dump = timed(dump)
+        command = [str(ss), "-tniH", "src", "127.0.2.0/24"]
+        by_ss = timed(lambda: subprocess.run(command, stdout=subprocess.DEVNULL, check=True)) if ss else None
     finally:
         for holder in holders:
             holder.terminate()
         for holder in holders:
             holder.wait()
-    result = {
-        "connections": options.connections,
-        "idle_s": options.idle,
-        "attach_core_share": round(share, 4),
-        "attach_bytes_per_connection": round((full - empty) / options.connections),
-        "dump_per_tick_core_share": round(full_dump, 3),
-        "ss_per_tick_core_share": None if by_ss is None else round(by_ss, 3),
-        "ratio_to_dump": round(full_dump / share, 1),
-        "ratio_to_ss": None if by_ss is None else round(by_ss / share, 1),
-        "python": platform.python_version(),
-        "kernel": platform.release(),
+    cores = {"attach": share, "dump": by_dump, "ss": by_ss}
+    return {"connections": connections, "idle_s": idle, "cores": cores, "bytes": (full - empty) / connections}
+
+
+def table(found: dict[str, Any]) -> str:
+    """Shares of a core, and what the others are of ours."""
+    names = {
+        "attach": "**`reaper attach`**",
+        "dump": "a full dump with tcp_info per tick, read in Python",
+        "ss": "`ss -tni`",
     }
-    print(json.dumps(result, indent=2))
-    if options.json:
-        options.json.write_text(json.dumps(result, indent=2) + "\n")
-    return 0
+    ours = found["cores"]["attach"]
+    rows = [
+        [
+            names[name],
+            "-" if share is None else f"{share:.1%}",
+            "-" if share is None else f"{share / max(ours, 1e-4):.1f}x",
+        ]
+        for name, share in found["cores"].items()
+    ]
+    head = [f"{found['connections']:,} connections, none due, tick 1 s", "of a core", "x attach"]
+    return markdown(head, rows) + f"\n\n{figure(found['bytes'])} bytes of memory per connection."
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    hold(int(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3]))

@@ -28,18 +28,7 @@ Scale = Literal["tiny", "quick", "full"]
 Note = Callable[[str], None]
 """Called now and then with what is being done: one short line."""
 
-PACKAGES = (
-    "trio",
-    "h11",
-    "uvloop",
-    "sortedcontainers",
-    "numpy",
-    "pyarrow",
-    "pyspark",
-    "matplotlib",
-    "uvicorn",
-    "aiohttp",
-)
+PACKAGES = ("trio", "h11", "uvloop", "numpy", "pyarrow", "pyspark", "duckdb", "uvicorn", "aiohttp", "hypercorn")
 
 CACHE_BYTES = 64 << 20
 """Read before a pass that is to find nothing in the caches; twice the last-level cache of the machines at hand."""
@@ -67,6 +56,35 @@ def spread(samples: Sequence[float]) -> dict[str, Any]:
 def ratios(ours: Sequence[float], theirs: Sequence[float]) -> dict[str, Any]:
     """The spread of ours/theirs, round by round."""
     return spread([a / b for a, b in zip(ours, theirs, strict=True)])
+
+
+def markdown(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """A table; the first column is to the left, the others to the right."""
+    lines = [head, ["---", *["---:"] * (len(head) - 1)], *rows]
+    return "\n".join(f"| {' | '.join(str(cell) for cell in line)} |" for line in lines)
+
+
+def times(found: dict[str, Any], digits: int = 2) -> str:
+    """A spread of ratios as the pages have it: median (10th to 90th percentile)."""
+    return f"{found['median']:.{digits}f}x ({found['p10']:.{digits}f}-{found['p90']:.{digits}f})"
+
+
+def figure(value: float | None, unit: str = "") -> str:
+    """Three significant digits, thousands with commas; `-` for None."""
+    if value is None:
+        return "-"
+    if value >= 99.95:
+        return f"{value:,.0f}{unit}"
+    return f"{float(f'{value:.3g}'):g}{unit}"
+
+
+def short(n: int | str) -> str:
+    """1,000,000 as 1M."""
+    n = int(n)
+    for size, letter in ((1_000_000, "M"), (1000, "k")):
+        if n >= size and n % (size // 10) == 0:
+            return f"{n / size:g}{letter}"
+    return f"{n:,}"
 
 
 def ns_of(function: Callable[..., object], *args: Any) -> int:

@@ -24,7 +24,8 @@ from pathlib import Path
 from py_compile import PycInvalidationMode
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
+from .common import ROOT, markdown
+
 PROGRAM = Path(__file__).with_name("instructions_program.py")
 BEATING = 512
 """Leases of `beat`, as in the program."""
@@ -98,6 +99,13 @@ def run(_scale: str = "full", note: Callable[[str], None] = lambda _: None) -> d
     return {"instructions": count(PARTS, note)}
 
 
+def table(found: dict[str, Any]) -> str:
+    """A row per part."""
+    counts = found["instructions"]
+    rows = [[name, f"{cost:,.0f}", f"{cost / counts['empty call']:.2f}x"] for name, cost in counts.items()]
+    return markdown(["", "instructions", "x an empty call"], rows)
+
+
 def main() -> None:
     """Count and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -106,9 +114,7 @@ def main() -> None:
     result = run(note=lambda text: print(text, file=sys.stderr))
     if "absent" in result:
         parser.exit(2, f"{parser.prog}: {result['absent']}\n")
-    floor = result["instructions"]["empty call"]
-    for name, cost in result["instructions"].items():
-        print(f"{name:<24}{cost:>12,.1f}{cost / floor:>10.2f}x an empty call")
+    print(table(result))
     if options.json:
         options.json.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
 

@@ -3,10 +3,8 @@
     python -m benchmarks.scale [--add REPORT ...]
 
 `--add out/demo/report.json` takes the report of a `make demo` into benchmarks/results/scale/demos.json, in place of the
-one of that size; then, as without it, the chart is drawn and the table is written. Before that, for the chart:
-`python -m benchmarks.servers.burst --json benchmarks/results/scale/burst.json`.
-
-One rule: *no figure is typed by hand*. What was not measured has no row.
+one of that size; then, as without it, the chart is drawn and the table is written. The chart's other bars are those of
+`python -m benchmarks run idle`. *No figure is typed by hand*: what was not measured has no row.
 """
 
 from __future__ import annotations
@@ -38,6 +36,8 @@ BARS = {
     "hypercorn": "hypercorn on trio",
 }
 """What the benchmark calls a server -> what the chart calls it."""
+OURS, SOFT, INK, RULE = "#0f6e6e", "#a9b4bb", "#22303a", "#e3e7ea"
+STYLE = {"font.family": "sans-serif", "svg.hashsalt": "reaper", "axes.spines.top": False, "axes.spines.right": False}
 PARKED = {"ours-echo-parked", "ours-parked"}
 TABLE = re.compile(r"(<!-- demos -->\n).*?(<!-- end of demos -->)", re.DOTALL)
 
@@ -68,32 +68,28 @@ def kept(report: dict[str, Any]) -> dict[str, Any]:
 
 
 def idle_bytes(results: Path) -> dict[str, float]:
-    """Server -> resident bytes per idle connection: after the largest burst, where that was measured, else at a gentle
-    pace; of the parked echo server, in the largest demo."""
+    """Server -> resident bytes per idle connection: after a burst; of the parked echo server, in the largest demo."""
 
-    def figures(name: str) -> dict[str, Any]:
-        path = results / f"{name}.json"
-        measured: dict[str, Any] = json.loads(path.read_text())["results"] if path.exists() else {}
+    def figures(path: str) -> dict[str, Any]:
+        measured: dict[str, Any] = (
+            json.loads((results / path).read_text())["results"] if (results / path).exists() else {}
+        )
         return measured
 
-    found = {name: each["bytes_per_idle_connection"] for name, each in figures("servers").items() if name in BARS}
-    for name, bursts in figures("scale/burst").items():
-        found[name] = bursts[max(bursts, key=int)]["bytes_per_idle_connection"]
-    demos = figures("scale/demos")
-    if demos:
+    found = {name: each["burst"] for name, each in figures("idle.json").items() if "burst" in each}
+    if demos := figures("scale/demos.json"):
         found["ours-echo-parked"] = demos[max(demos, key=int)]["server"]["rss_bytes_per_connection"]
     return found
 
 
 def draw(found: dict[str, float], path: Path) -> None:
     """One bar per server, the smallest first."""
-    from .page.plots import INK, OURS, RULE, SOFT, STYLE, pyplot
-    from .page.results import LEASE
+    from matplotlib import pyplot
 
     rows = sorted(((value, name) for name, value in found.items() if name in BARS), reverse=True)
     with pyplot.rc_context(STYLE):  # type: ignore[arg-type]  # the names are those that matplotlib's table has
         figure, axes = pyplot.subplots(figsize=(9, 0.42 * len(rows) + 1.1))
-        colours = [OURS[LEASE] if name in PARKED else SOFT for _, name in rows]
+        colours = [OURS if name in PARKED else SOFT for _, name in rows]
         axes.barh([BARS[name] for _, name in rows], [value for value, _ in rows], color=colours, height=0.68, zorder=2)
         for place, (value, name) in enumerate(rows):
             bold = "bold" if name in PARKED else "normal"

@@ -55,7 +55,6 @@ NAVIGATION = {
     "Background": [
         "docs/how-it-works",
         "docs/performance",
-        "docs/performance-full",
         "docs/cluster",
         "docs/probe",
         "docs/uvicorn-probe",

@@ -35,7 +35,7 @@ BUDGET = 0.3
 a tick to wait for its worker's turn, and for the client's that sees it."""
 EXCHANGE, CLOSE = 100e-6, 60e-6
 """Seconds of CPU of both sides, kernel included, of clients that act together. Measured 88 and 60 us, by
-`python -m benchmarks.exchange`; an exchange whose client acts alone takes 400."""
+`benchmarks/exchange.py` of commit aa5331a; an exchange whose client acts alone takes 400."""
 RESTING = 0.002
 """Share of a processor that a process takes to itself: epochs, signs of life, looks. Measured 0.0026 of a worker and
 0.0015 of a client process with 6 of each; 0.0009 and 0.0004 with 50, which give signs of life less often."""

@@ -1,107 +1,52 @@
-"""The benchmarks run, their peers are real, and the document says what was found - and nothing that was not."""
+"""The benchmarks run, their peers are real, and the page says what was found - and nothing that was not."""
 
 from __future__ import annotations
 
+import copy
 import json
-import re
+import socket
 import subprocess
 import sys
-import time
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from benchmarks import exchange, suite
 from benchmarks.common import ROOT, ratios, spread
-from benchmarks.heart.outliers import DESIGNS
-from benchmarks.page import document, goals, results
-from benchmarks.peers import table as peers
+from benchmarks.document import page
+from benchmarks.peers import jvm
+from benchmarks.peers import python as peers
+from benchmarks.programs import PROGRAMS
+from benchmarks.servers import idle, process
+from benchmarks.servers import run as servers
+from scripts import serving
 
-SMOKED = [part.name for part in suite.PARTS if part.name not in ("jvm", "servers", "instructions", "exchanges")]
-"""Those have tests of their own."""
-
+SMOKED = ["touch", "ticks", "timers", "memory", "pauses", "mass", "accuracy", "journal", "attach"]
+"""The others have tests of their own."""
 EXPIRING = [kind for kind in peers.ALL if kind.expires]
-RELEASING = [kind for kind in EXPIRING if not kind.real and kind is not peers.TrioMoveOn]
-"""A read that ends by itself has nothing to release; the real clock's release is that of its twin on virtual time."""
 
 
-def lives_of(kind: type[peers.Peer], timeout: float, wait: Any) -> tuple[dict[Any, float], list[Any], list[Any]]:
-    """Ten connections, of which every other one speaks at half its timeout: when each was expired, in timeouts."""
-    keys = [f"client {i}" for i in range(10)]
-    peer = kind(keys, timeout)
-    speaking, silent = [0, 2, 4, 6, 8], [1, 3, 5, 7, 9]
+@pytest.mark.parametrize("kind", EXPIRING, ids=lambda kind: kind.name)
+def test_each_peer_expires_the_silent_and_no_other_and_forgets_the_released(kind: type[peers.Peer]) -> None:
+    keys = [f"client {i}" for i in range(12)]
+    peer = kind(keys, 20.0)
     died: dict[Any, float] = {}
     try:
-        wait(0.0)
-        peer.register(10, 0.0)
-        for twentieth in range(1, 51):
-            at = twentieth / 20
-            if twentieth == 10:
-                peer.touch_all(peer.handles(speaking), at * timeout)
-            wait(at)
-            for uid in peer.tick(at * timeout):
+        peer.register(12, 0.0)
+        for second in range(1, 51):
+            if second == 5:
+                peer.release(peer.handles([10, 11]))
+            if second == 10:
+                peer.touch_all(peer.handles([0, 2, 4, 6, 8]), float(second))
+            for uid in peer.tick(float(second)):
                 assert uid not in died, f"{uid} was expired twice"
-                died[uid] = at
+                died[uid] = second
     finally:
         peer.close()
-    by_number = isinstance(next(iter(died), ""), int)
-    return died, *([i if by_number else keys[i] for i in group] for group in (silent, speaking))  # type: ignore[return-value]
-
-
-@pytest.mark.parametrize("kind", [kind for kind in EXPIRING if not kind.real], ids=lambda kind: kind.name)
-def test_each_peer_expires_the_silent_and_no_other(kind: type[peers.Peer]) -> None:
-    died, silent, speaking = lives_of(kind, 20.0, lambda at: None)
-    assert sorted(died) == sorted(silent + speaking)
-    assert all(1.0 <= died[uid] <= 1.15 for uid in silent), died
-    assert all(1.5 <= died[uid] <= 1.65 for uid in speaking), died
-
-
-class Stalled(Exception):
-    """This machine did not let the test run for too long: what it saw says nothing about the peer."""
-
-
-def on_the_real_clock(timeout: float) -> None:
-    """The same for the peer that cannot be told the time, in steps that are kept to a tenth of its timeout."""
-    began = time.monotonic()
-
-    def wait(at: float) -> None:
-        ahead = began + at * timeout - time.monotonic()
-        if ahead < -timeout / 10:
-            raise Stalled(f"{-ahead:.3f} s behind")
-        time.sleep(max(0.0, ahead))
-
-    died, silent, speaking = lives_of(peers.UvloopTimer, timeout, wait)
-    assert sorted(died) == sorted(silent + speaking)
-    assert all(0.85 <= died[uid] <= 1.25 for uid in silent), died
-    assert all(1.35 <= died[uid] <= 1.75 for uid in speaking), died
-
-
-@pytest.mark.slow
-def test_the_peer_on_the_real_clock_expires_the_silent_first() -> None:
-    for timeout in (0.4, 1.6, 6.4):
-        try:
-            return on_the_real_clock(timeout)
-        except Stalled:
-            continue
-    return on_the_real_clock(25.6)
-
-
-@pytest.mark.parametrize("kind", RELEASING, ids=lambda kind: kind.name)
-def test_each_peer_lets_go_of_the_released(kind: type[peers.Peer]) -> None:
-    peer = kind([f"client {i}" for i in range(6)], 10.0)
-    try:
-        peer.register(6, 0.0)
-        peer.tick(1.0)
-        peer.release(peer.handles([1, 3]))
-        died = [uid for second in range(2, 14) for uid in peer.tick(float(second))]
-    finally:
-        peer.close()
-    assert sorted(str(uid)[-1] for uid in died) == ["0", "2", "4", "5"]
-
-
-def test_every_suspect_design_expires_all_in_as_many_slices() -> None:
-    assert {name: sum(1 for _ in steps(5_000)) - 1 for name, steps in DESIGNS.items()} == dict.fromkeys(DESIGNS, 5)
+    assert sorted(died) == sorted(keys[:10])
+    assert all(20 <= died[keys[i]] <= 23 for i in (1, 3, 5, 7, 9)), died
+    assert all(30 <= died[keys[i]] <= 33 for i in (0, 2, 4, 6, 8)), died
 
 
 def test_a_ratio_is_taken_round_by_round_and_not_of_the_medians() -> None:
@@ -110,142 +55,211 @@ def test_a_ratio_is_taken_round_by_round_and_not_of_the_medians() -> None:
     assert spread([4, 1, 3, 2, 5])["samples"] == [4, 1, 3, 2, 5]
 
 
-ABOUT = {
-    "cpu": "a processor", "cpus": 2, "memory_bytes": 2**30, "system": "Linux", "kernel": "6", "python": "CPython 3",
-    "packages": {}, "commit": "0" * 40, "dirty": False, "date": "today",
-}  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tiny run of everything, by the command that a user types."""
-    out = tmp_path_factory.mktemp("results")
-    command = [sys.executable, "-m", "benchmarks", "run", "--tiny", "--only", ",".join(SMOKED), "--out", str(out)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert "to go" in done.stderr
-    return out
+# ---- the harness -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
-def test_every_part_says_what_it_was_measured_on(measured: Path) -> None:
-    found = {path.stem: json.loads(path.read_text()) for path in measured.iterdir()}
-    assert sorted(found) == sorted(SMOKED)
-    for name, part in found.items():
+def test_a_run_prints_tables_and_writes_what_they_were_measured_on_and_the_page_has_them_all(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "benchmarks", "run", "--tiny", *SMOKED, "--out", str(tmp_path)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    for name in SMOKED:
+        part = json.loads((tmp_path / f"{name}.json").read_text())
         assert part["scale"] == "tiny"
         assert {"cpu", "kernel", "python", "packages", "commit", "dirty", "date"} <= set(part["about"]), name
-    for case in found["accuracy"]["core"].values():
-        assert case["reaps"] > 0, "none was reaped, so none could be early"
-        assert (case["early"], case["left"]) == (0, 0)
+        assert PROGRAMS[name].load().table(part) in done.stdout
+    text = page(tmp_path)
+    for name, program in PROGRAMS.items():
+        section = text.partition(f"## {program.title}\n")[2].partition("\n## ")[0]
+        if name in SMOKED:
+            assert "**A tiny run, with small sizes.**" in section
+        else:
+            assert f"Not measured: `python -m benchmarks run {name}`" in section
+    assert "| an idle HTTP connection, memory | not measured | not measured |" in text
+    simulated = json.loads((tmp_path / "accuracy.json").read_text())["simulated"]["reaps"]
+    assert simulated["observed"] > 0
+    assert (simulated["early"], simulated["false"]) == (0, 0)
 
 
-@pytest.mark.slow
-def test_the_document_has_a_row_for_every_goal_and_no_hole_left(measured: Path, tmp_path: Path) -> None:
-    text = document_of(measured, tmp_path)
-    short = (tmp_path / "performance.md").read_text()
-    assert not document.HOLE.search(short)
-    assert "](performance-full.md)" in short
-    for section in ("## Use something else when", "## Known bad"):
-        assert section in short
-    drawn = {path.name: path.read_bytes() for path in (tmp_path / "img").iterdir()}
-    assert document_of(measured, tmp_path) == text, "the same figures, another document"
-    assert drawn == {path.name: path.read_bytes() for path in (tmp_path / "img").iterdir()}, "... other plots"
-    assert not document.HOLE.search(text)
-    assert "{" not in re.sub(r"`[^`]*`", "", text)
-    for goal in goals.GOALS:
-        assert f"| {goal.text} |" in text
-    assert "**NOT RUN**: the part `jvm`" in text
-    for image in re.findall(r"\]\((img/\S+\.svg)\)", text):
-        assert "<svg" in (tmp_path / image).read_text()
-    assert "](pipeline-speed.md)" not in text, "it was not measured, and yet there is a link to it"
+def test_the_part_of_the_page_for_users_fits_one_screen() -> None:
+    above, line, _ = (ROOT / "docs" / "performance.md").read_text().partition("\n---\n")
+    assert line
+    assert len(above.splitlines()) <= 50
 
 
-def document_of(measured: Path, folder: Path) -> str:
-    """The page of all tables; it, the short page and its plots are written below *folder*."""
-    document.write(measured, folder / "performance.md")
-    return (folder / "performance-full.md").read_text()
-
-
-def test_the_short_page_fits_one_screen_and_says_what_was_not_measured(tmp_path: Path) -> None:
-    figures = {"touch_ns": spread([1.0]), "to_empty": spread([1.0]), "to_store": spread([3.0])}
-    kinds = (peers.LeaseTouch, peers.UidTouch, peers.DictStore, peers.EmptyCall, peers.EmptyAgain)
-    found = {kind.name: {"100": figures} for kind in kinds}
-    (tmp_path / "touch.json").write_text(json.dumps({"results": found, "about": ABOUT}))
-    document.write(tmp_path, tmp_path / "page.md")
-    text = (tmp_path / "page.md").read_text()
-    assert "| per packet | not measured | not measured |" in text
-    assert "| per tick, nothing due | not measured | not measured |" in text
-    assert "- `core.touch(uid)` costs 3.00x" in text
-    assert "](page-full.md)" in text
-    assert len((ROOT / "docs" / "performance.md").read_text().splitlines()) <= 50
-
-
-def test_the_documents_in_the_repository_are_those_of_its_results(tmp_path: Path) -> None:
-    document.write(ROOT / "benchmarks" / "results", tmp_path / "performance.md")
-    for name in ("performance.md", "performance-full.md"):
-        assert (ROOT / "docs" / name).read_text() == (tmp_path / name).read_text(), "run: python -m benchmarks document"
-
-
-@pytest.mark.slow
-def test_a_missed_goal_is_marked_and_explained_and_a_met_one_is_not(measured: Path, tmp_path: Path) -> None:
-    for factor, marked in ((100.0, True), (0.001, False)):
-        found = json.loads((measured / "touch.json").read_text())
-        for figures in found["results"][peers.LeaseTouch.name].values():
-            figures["to_empty"] = spread([factor * sample for sample in figures["to_empty"]["samples"]])
-        (tmp_path / "touch.json").write_text(json.dumps(found))
-        changed = results.Results(tmp_path)
-        rows = [line for line in document.goals(changed).splitlines() if line.startswith(f"| {goals.GOALS[0].text}")]
-        assert [row.endswith(f"{document.MISSED} |") for row in rows] == [marked]
-        assert (goals.EXPLANATIONS["touch-1k"] in document.explanations(changed)) is marked
-
-
-def test_where_we_lose_is_computed_from_the_figures(tmp_path: Path) -> None:
-    figures = {"touch_ns": spread([1.0]), "to_empty": spread([1.0]), "to_store": spread([1.0])}
-    found = {
-        peers.LeaseTouch.name: {"100": figures | {"lease_to_it": spread([1.0])}},
-        "slower": {"100": figures | {"lease_to_it": spread([0.5])}},
-        "faster": {"100": figures | {"lease_to_it": spread([1.5])}},
-    }
-    (tmp_path / "touch.json").write_text(json.dumps({"results": found}))
-    lost = [each for each in results.comparisons(results.Results(tmp_path)) if each.ratio > 1]
-    assert [(each.theirs, each.n, each.ratio) for each in lost] == [("faster", 100, 1.5)]
-
-
-def test_every_explanation_belongs_to_a_goal_and_types_no_figure() -> None:
-    assert set(goals.EXPLANATIONS) <= {goal.key for goal in goals.GOALS}
-    assert len({goal.key for goal in goals.GOALS}) == len(goals.GOALS)
-    for key, text in goals.EXPLANATIONS.items():
-        assert not re.search(r"(?<![\w.])\d+(\.\d+)?(?![\w])", text), f"{key}: a figure typed by hand"
+def test_of_the_results_in_the_repository_every_program_makes_its_table() -> None:
+    found = {name: ROOT / "benchmarks" / "results" / f"{name}.json" for name in PROGRAMS}
+    tables = [
+        PROGRAMS[name].load().table(json.loads(path.read_text())) for name, path in found.items() if path.exists()
+    ]
+    assert len(tables) >= 10
+    assert all("| ---" in table for table in tables)
 
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["run", "--only", "touch,nothing"], "--only nothing: must be of touch, "),
-        (["document", "--results", "/nonexistent"], "/nonexistent: no results there; measure first"),
+        (["run", "nothing"], "NAME nothing: must be of touch, "),
+        (["document", "--results", "/nonexistent"], "--results /nonexistent: no results there; measure first"),
     ],
 )
 def test_bad_arguments_are_named_in_one_line(arguments: list[str], words: str) -> None:
-    done = subprocess.run([sys.executable, "-m", "benchmarks", *arguments], cwd=ROOT, capture_output=True, text=True)
+    command = [sys.executable, "-m", "benchmarks", *arguments]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert words in done.stderr.splitlines()[-1]
 
 
-def test_what_an_exchange_costs_is_what_a_run_without_any_does_not_use(monkeypatch: pytest.MonkeyPatch) -> None:
-    resting = 0.25  # of a processor
+# ---- the JVM ---------------------------------------------------------------------------------------------------------
 
-    def run(connections: int, processes: int, mix: str, beat: float = 0.0) -> exchange.Used:
-        speaks = "chatty" in mix
-        each = 0.0 if not speaks else 1e-4 if beat else 4e-4
-        held, closed = (24.0 if speaks else 20.0), 12.0
-        speaking = each * connections / 2 / exchange.MEAN_GAP * held
-        server = connections * 1e-4, resting * held + speaking, resting * closed + connections * 3e-5
-        opening, holding, closing = ((used, 2 * used) for used in server)  # the clients use twice of everything
-        return exchange.Used(opening, holding, closing, held, closed)
+GOOD = {
+    "each": 100,
+    "silent": {"fired": 100, "twice": 0, "late_ms_least": 0.5, "late_ms_most": 40.0},
+    "touched": {"fired": 100, "twice": 0, "late_ms_least": 0.5, "late_ms_most": 40.0},
+}
 
-    monkeypatch.setattr(exchange, "run", run)
-    found = exchange.measure(1000, 10)
-    expected = {"connect": 1e-4, "exchange": 4e-4, "exchange, together": 1e-4, "close": 3e-5, "resting": 0.025}
-    assert list(found) == list(expected)
-    for name, value in expected.items():
-        assert found[name] == pytest.approx({"server": value, "clients": 2 * value})
+
+@pytest.mark.slow
+def test_each_way_of_using_the_wheel_has_figures_from_every_round_next_to_ours(tmp_path: Path) -> None:
+    found = jvm.run("tiny", lambda _: None, sizes=[jvm.Size(500, 5_000, 2, 100)])
+    if "absent" in found:
+        pytest.skip(found["absent"])
+    for peer in jvm.PEERS:
+        figures = found["results"][peer]["500"]
+        assert len(figures["touch_ns"]["samples"]) == len(found["ratios"][peer]["500"]["all_in"]["samples"]) == 2
+        assert figures["bytes"] > 0
+        assert found["checks"][peer]["silent"]["fired"] == found["checks"][peer]["each"]
+    ours = found["results"][jvm.LEASE]["500"]
+    assert ours["touch_ns"]["median"] < ours["process_cpu_ns"]["median"]
+    assert jvm.PEERS["netty-wheel"] in jvm.table(found)
+    with (
+        pytest.raises(RuntimeError, match="Could not find or load main class Bench"),
+        jvm.running(str(tmp_path), {"netty-wheel": 10}, 10, "64m", tmp_path),
+    ):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("group", "name", "value", "said"),
+    [
+        ("silent", "fired", 0, "of the silent, 0 fired"),
+        ("silent", "twice", 1, "1 fired more than once"),
+        ("touched", "late_ms_least", -3.0, "one fired 3.0 ms early"),
+        ("touched", "fired", 99, "of the touched, 99 fired"),
+    ],
+)
+def test_a_peer_that_does_not_do_its_work_is_found_out(group: str, name: str, value: float, said: str) -> None:
+    assert jvm.wrong_with(GOOD) is None
+    bad: dict[str, Any] = copy.deepcopy(GOOD)
+    bad[group][name] = value
+    assert said in str(jvm.wrong_with(bad))
+
+
+def test_without_java_nothing_is_run_and_that_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    found = jvm.run("tiny", lambda _: None)
+    assert "java is not installed" in found["absent"]
+    about = {"about": {"cpu": "", "cpus": 2, "python": "", "commit": "", "date": "", "dirty": False, "load_before": 0}}
+    (tmp_path / "jvm.json").write_text(json.dumps({**about, "scale": "full", **found}))
+    assert "Not measured: java is not installed" in page(tmp_path)
+
+
+def test_a_pass_touches_each_lease_equally_often_in_an_order_that_is_not_theirs() -> None:
+    leases = jvm.Leases(100)
+    parts = leases._take(250)
+    assert [len(part) for part in parts] == [100, 100, 50]
+    assert parts[0] == parts[1]
+    assert len({id(lease) for lease in parts[0]}) == 100
+    assert [lease.uid for lease in parts[0]] != sorted(lease.uid for lease in parts[0])
+    assert leases._take(60)[0][:50] == parts[0][50:]
+
+
+# ---- servers ---------------------------------------------------------------------------------------------------------
+
+WRK = """Running 1s test @ http://127.0.0.1:18999/ok
+  1 threads and 50 connections
+  Latency Distribution
+     50%    2.90ms
+     99%    1.20s
+  16321 requests in 1.00s, 1.56MB read
+Requests/sec:  16279.11
+"""
+
+
+@pytest.mark.slow
+def test_each_server_has_a_figure_from_every_round_and_is_compared_with_its_kind() -> None:
+    wrk = process.installed("wrk") is not None
+    found = servers.run("tiny", lambda _: None, size=servers.Size(200, 2, int(wrk)))
+    names = set(process.KINDS) - set(found["not_run"])
+    assert set(found["results"]) == names
+    assert all(len(each["cpu_us"]["samples"]) == 2 for each in found["results"].values())
+    http = {"hypercorn", "uvicorn", "aiohttp", "asyncio", "nginx"} & names
+    expected = {name: set(servers.OURS) for name in http} | {"asyncio-echo": set(servers.OURS_ECHO)}
+    assert {theirs: set(each) for theirs, each in found["ratios"].items()} == expected
+    assert ("wrk_time" in found["ratios"]["uvicorn"]["ours"]) is wrk
+    assert process.KINDS["uvicorn"].about in servers.table(found)
+
+
+def test_what_wrk_prints_is_read_with_its_units_and_errors_are_no_result() -> None:
+    assert servers.read_wrk(WRK) == {
+        "requests": 16321,
+        "requests_per_second": 16279.11,
+        "latency_ms_p50": 2.9,
+        "latency_ms_p99": 1200.0,
+    }
+    for added in ("  Non-2xx or 3xx responses: 3\n", "  Socket errors: connect 0, read 1\n"):
+        with pytest.raises(ValueError, match="wrk met errors"):
+            servers.read_wrk(WRK + added)
+
+
+def test_without_its_tool_a_server_is_left_out_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process.shutil, "which", lambda *words, **more: None)
+    found = servers.run("tiny", lambda _: None, only=["nginx"])
+    assert set(found["not_run"]) == {"nginx", "wrk"}
+    assert "NOT RUN: nginx: nginx is not installed." in servers.table(found)
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (b"HTTP/1.1 500 Oops\r\ncontent-length: 2\r\n\r\nok", "does not answer as it should"),
+        (b"HTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\nok", "does not answer as it should"),
+        (b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\nConnection: close\r\n\r\nok", "does not keep its connections"),
+    ],
+)
+def test_a_server_that_answers_wrongly_is_not_measured(answer: bytes, said: str, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            client, _ = listener.accept()
+            with client:
+                while client.recv(4096):
+                    client.sendall(answer)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        started = serving.Server([sys.executable, "-c", ""], tmp_path / "log", port=listener.getsockname()[1])
+        with pytest.raises(RuntimeError, match=said):
+            process.Server("wrong", process.KINDS["asyncio"], started).check()
+        started.end()
+        thread.join()
+
+
+@pytest.mark.slow
+def test_clients_that_do_nothing_are_counted_plain_and_behind_tls_and_must_all_be_kept(tmp_path: Path) -> None:
+    found = idle.run("tiny", lambda _: None, only=["ours-parked", "sessions"])
+    assert set(found["results"]["ours-parked"]) == set(idle.MEASURES)
+    assert set(found["results"]["sessions"]) == {"tls"}
+    assert process.ALL_KINDS["sessions"].about in idle.table(found)
+
+    def leaving(server: process.Server) -> socket.socket:
+        client = server.dial()
+        client.shutdown(socket.SHUT_WR)
+        return client
+
+    with (
+        process.running(["asyncio"], 100, tmp_path) as started,
+        pytest.raises(RuntimeError, match="closed 2 of 2 clients"),
+    ):
+        idle.bytes_of(started["asyncio"], 2, 0.2, leaving)

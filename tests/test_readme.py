@@ -274,10 +274,6 @@ def test_the_core_needs_no_framework_and_prints_what_the_comment_says(capsys: py
     assert capsys.readouterr().out.strip() == said[1]
 
 
-def test_readme_fits_two_screens() -> None:
-    assert len(PAGES["README.md"].splitlines()) <= 90
-
-
 @pytest.mark.parametrize("path", sorted(str(p.relative_to(ROOT)) for p in MARKDOWN))
 def test_links_point_to_what_exists(path: str) -> None:
     page = ROOT / path
@@ -342,7 +338,7 @@ def test_commands_of_the_makefile_exist() -> None:
 def test_what_the_makefile_runs_exists() -> None:
     makefile = (ROOT / "Makefile").read_text()
     modules = set(re.findall(r"python -m ([a-z_.]+)", makefile)) - {"venv", "pytest", "sphinx", "build"}
-    assert {"benchmarks", "benchmarks.pipeline.run"} <= modules
+    assert "benchmarks" in modules
     for name in modules:
         path = ROOT / name.replace(".", "/")
         assert (path / "__main__.py").exists() or path.with_suffix(".py").exists(), name

@@ -1,4 +1,4 @@
-"""docs/scale.md: its chart and its table come from the committed results, and from nothing else."""
+"""The chart and the table of docs/scale.md come from results, and from nothing else."""
 
 from __future__ import annotations
 
@@ -31,20 +31,11 @@ REPORT: dict[str, Any] = {
 }
 
 
-def test_the_committed_page_is_what_the_committed_results_give(tmp_path: Path) -> None:
-    page = tmp_path / "page.md"
-    page.write_text(scale.PAGE.read_text())
-    assert scale.main(["--page", str(page), "--chart", str(tmp_path / "chart.svg")]) == 0
-    assert page.read_text() == scale.PAGE.read_text()
-
-
 def test_a_demo_that_passed_becomes_a_column_and_another_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "servers.json").write_text(json.dumps({"results": {"nginx": {"bytes_per_idle_connection": 514.0}}}))
-    bursts = {n: {"bytes_per_idle_connection": each} for n, each in (("4000", 442.0), ("12000", 298.0))}
-    (tmp_path / "scale").mkdir()
-    (tmp_path / "scale" / "burst.json").write_text(json.dumps({"results": {"ours-parked": bursts}}))
+    idle = {"nginx": {"burst": 514.0}, "ours-parked": {"burst": 298.0, "silent": 180.0}, "sessions": {"tls": 14127.0}}
+    (tmp_path / "idle.json").write_text(json.dumps({"results": idle}))
     page, report = tmp_path / "page.md", tmp_path / "report.json"
     page.write_text("before\n<!-- demos -->\nold\n<!-- end of demos -->\nafter\n")
     run = ["--results", str(tmp_path), "--page", str(page), "--chart", str(tmp_path / "c.svg"), "--add", str(report)]

@@ -1,6 +1,6 @@
 """What the journal costs the event loop: a touch of a lease that logs itself, of a `ConnectionLog`, and each event.
 
-    python -m benchmarks run --only journal
+    python -m benchmarks run journal
 
 Rounds are interleaved within one run, because on a shared machine only differences within a run mean anything. Epochs
 change between rounds as they do in a server, so the comparison that a logging lease makes at each touch is never a
@@ -19,7 +19,7 @@ from reaper import IdleReaper
 from reaper.journal import ConnectionLog, Journal
 from reaper.journal.leases import LeaseLog
 
-from ..common import Note, Scale, by_scale, ratios, spread
+from ..common import Note, Scale, by_scale, figure, markdown, ratios, spread, times
 
 
 def timed(work: Callable[[], object], count: int, clock: Callable[[], int] = time.process_time_ns) -> float:
@@ -102,3 +102,14 @@ def run(scale: Scale, note: Note) -> dict[str, Any]:
         events = event_costs(Path(scratch, "events"), rounds, rows)
         size = sum(path.stat().st_size for path in Path(scratch, "events").glob("*.parquet"))
     return {"touch_ns": touches, "event_ns": events, "parquet_bytes_per_row": size / (rounds * 3 * rows)}
+
+
+def table(found: dict[str, Any]) -> str:
+    """Touches in `gaps` mode; a line for the events of `full` mode."""
+    rows = [
+        [f"{int(n):,}", figure(each["bare"]["median"]), figure(each["gaps"]["median"]), times(each["ratio"])]
+        for n, each in found["touch_ns"].items()
+    ]
+    events = "; ".join(f"{name} {figure(each['median'])} ns" for name, each in found["event_ns"].items())
+    head = ["a touch in `gaps` mode, connections", "bare, ns", "logging, ns", "ratio"]
+    return markdown(head, rows) + f"\n\n{events}; {figure(found['parquet_bytes_per_row'])} bytes per row as Parquet."

@@ -17,7 +17,7 @@ import trio
 
 import reaper.trio
 
-from ..common import Note, Scale, by_scale
+from ..common import Note, Scale, by_scale, figure, markdown
 
 
 class Passes(trio.abc.Instrument):
@@ -62,7 +62,7 @@ async def sockets(count: int, idle: float, parks: bool) -> dict[str, float]:
         took = time.perf_counter() - began
     for client in clients:
         client.close()
-    return _tell(passes, count, took)
+    return _summary(passes, count, took)
 
 
 async def tasks(count: int, idle: float) -> dict[str, float]:
@@ -95,10 +95,10 @@ async def tasks(count: int, idle: float) -> dict[str, float]:
         while len(ended) < count:
             await trio.sleep(0.01)
         took = time.perf_counter() - began
-    return _tell(passes, count, took)
+    return _summary(passes, count, took)
 
 
-def _tell(passes: Passes, count: int, took: float) -> dict[str, float]:
+def _summary(passes: Passes, count: int, took: float) -> dict[str, float]:
     ordered = sorted(passes.seconds)
     return {
         "connections": count,
@@ -125,3 +125,12 @@ def run(scale: Scale, note: Note) -> dict[str, Any]:
     note(f"{many:,} tasks without sockets")
     results["tasks without sockets"] = trio.run(tasks, many, long)
     return {"results": results}
+
+
+def table(found: dict[str, Any]) -> str:
+    """One row per kind."""
+    rows = [
+        [name, f"{each['connections']:,}", figure(each["p99_ms"]), figure(each["worst_ms"]), figure(each["all_gone_s"])]
+        for name, each in found["results"].items()
+    ]
+    return markdown(["scheduling passes", "connections", "p99, ms", "worst, ms", "all closed in, s"], rows)

@@ -15,8 +15,8 @@ import numpy
 
 import reaper
 
-from ..common import Note, Scale, by_scale, names
-from ..peers import table as peers
+from ..common import Note, Scale, by_scale, figure, markdown, names, short
+from ..peers import python as peers
 
 TIMEOUT = 30.0
 
@@ -27,7 +27,7 @@ def run(scale: Scale, note: Note) -> dict[str, Any]:
     results: dict[str, dict[str, Any]] = {}
     for n in sizes:
         for kind in peers.ALL:
-            if not kind.expires or kind.real or issubclass(kind, peers.TrioScope) or n > min(kind.largest, 1_000_000):
+            if not kind.expires or issubclass(kind, peers.TrioScope) or n > min(kind.largest, 1_000_000):
                 continue
             note(f"{n:,} connections, {kind.name}")
             results.setdefault(kind.name, {})[str(n)] = of_peer(kind, n)
@@ -106,3 +106,27 @@ def hour(n: int, minutes: int, note: Note) -> dict[str, Any]:
         "lease_growth": (series[-1] - uid_map_after) / (fresh - uid_map),
         "by_minute": series,
     }
+
+
+def table(found: dict[str, Any]) -> str:
+    """Fresh, and after a minute of traffic; then the hour."""
+    results = {kind: found["results"][kind.name] for kind in peers.ALL if kind.name in found["results"]}
+    sizes = list(results[peers.LeaseTouch])
+
+    def cell(figures: dict[str, float] | None) -> str:
+        if figures is None:
+            return "-"
+        after = f", then {figure(figures['bytes_traffic'])}" if "bytes_traffic" in figures else ""
+        return figure(figures["bytes_fresh"]) + after
+
+    rows = []
+    for kind, by_size in results.items():
+        if kind is not peers.UidTouch:
+            name = "**reaper: lease and map**" if kind is peers.LeaseTouch else kind.name
+            rows.append([name, *(cell(by_size.get(size)) for size in sizes)])
+    hour = found["hour"]
+    return markdown(["bytes, fresh, then after a minute", *(f"{short(size)} open" for size in sizes)], rows) + (
+        f"\n\nBy `tracemalloc`, keys not counted. {short(hour['n'])} connections that come evenly: "
+        f"{figure(hour['lease'])} bytes for a lease and {figure(hour['uid_map'])} for the map from uids; after "
+        f"{hour['minutes']} minutes of traffic {figure(hour['after'])} together: churn makes a dict grow."
+    )

@@ -13,10 +13,11 @@ from typing import Any
 
 import reaper
 
-from ..common import Note, Scale, by_scale, spread
+from ..common import Note, Scale, by_scale, figure, markdown, short, spread
 
 LIMIT = 1024
 
+MEASURED = [("cpu", "median"), ("cpu", "p99.9"), ("cpu", "worst"), ("wall", "p99.9"), ("wall", "worst")]
 Slices = list[tuple[float, float]]
 """(wall, CPU) milliseconds of each."""
 
@@ -36,8 +37,8 @@ def run(scale: Scale, note: Note) -> dict[str, Any]:
             collections += collected
             controls.append(control(len(slices), statistics.median(wall for wall, _ in slices)))
         results[str(n)] = {
-            "ours": _tell(runs),
-            "control": _tell(controls),
+            "ours": _summary(runs),
+            "control": _summary(controls),
             "slices": len(runs[0]),
             "rounds": rounds,
             "full_collections": collections,
@@ -46,16 +47,16 @@ def run(scale: Scale, note: Note) -> dict[str, Any]:
     return {"results": results, "limit": LIMIT, "unit": "ms"}
 
 
-def _tell(runs: list[Slices]) -> dict[str, Any]:
-    told: dict[str, Any] = {}
+def _summary(runs: list[Slices]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
     for index, name in enumerate(("wall", "cpu")):
         ordered = [sorted(each[index] for each in slices) for slices in runs]
-        told[name] = {
+        found[name] = {
             "median": spread([statistics.median(each) for each in ordered]),
             "p99.9": spread([each[int((len(each) - 1) * 0.999)] for each in ordered]),
             "worst": spread([each[-1] for each in ordered]),
         }
-    return told
+    return found
 
 
 def mass_expiry(n: int) -> tuple[Slices, int]:
@@ -92,3 +93,19 @@ def control(count: int, length_ms: float) -> Slices:
         cpu = time.thread_time_ns() - cpu
         slices.append(((time.perf_counter_ns() - wall) / 1e6, cpu / 1e6))
     return slices
+
+
+def table(found: dict[str, Any]) -> str:
+    """Ours and the control, per number of connections."""
+    rows = []
+    for n, figures in found["results"].items():
+        for who, name in (("ours", "slices"), ("control", "the control")):
+            each = figures[who]
+            cells = [figure(each[clock][what]["max" if what == "worst" else "median"]) for clock, what in MEASURED]
+            collections = figures["full_collections"] if who == "ours" else ""
+            rows.append([f"{short(n)}, {name}", f"{figures['rounds']} x {figures['slices']:,}", *cells, collections])
+    head = ["all due in one instant", "runs x slices", *(f"{what}, ms {clock}" for clock, what in MEASURED)]
+    return markdown([*head, "full collections"], rows) + (
+        f"\n\nSlices of {found['limit']:,} closes, the collector on. The control is an empty loop, cut alike, run a "
+        "moment later."
+    )

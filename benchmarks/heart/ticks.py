@@ -1,8 +1,7 @@
 """What else a peer does: register, release, a tick with nothing due, with one in a hundred due, with all due, and under
 traffic.
 
-One rule: virtual time, one peer at a time, the collector off (its pauses are `pauses.py`'s subject). Peers on the real
-clock are left out.
+Virtual time, one peer at a time, the collector off: its pauses are `pauses.py`'s subject.
 """
 
 from __future__ import annotations
@@ -12,8 +11,8 @@ import random
 import statistics
 from typing import Any
 
-from ..common import Note, Scale, by_scale, names, ns_of, spread
-from ..peers import table as peers
+from ..common import Note, Scale, by_scale, figure, markdown, names, ns_of, short, spread
+from ..peers import python as peers
 
 TIMEOUT = 30.0
 IDLE_TICKS = 9
@@ -33,8 +32,7 @@ def run(scale: Scale, note: Note) -> dict[str, Any]:
         rounds = by_scale(scale, 1, 3, 1 if n > 100_000 else 3)
         samples: dict[str, dict[str, list[float]]] = {}
         keys = names(n)
-        kinds = [kind for kind in peers.ALL if kind.expires and not kind.real and n <= min(kind.largest, 1_000_000)]
-        kinds = [kind for kind in kinds if not issubclass(kind, peers.TrioMoveOn)]
+        kinds = [kind for kind in peers.ALL if kind.expires and n <= min(kind.largest, 1_000_000)]
         for turn in range(rounds):
             for kind in kinds:
                 note(f"{n:,} connections, {kind.name}: round {turn + 1} of {rounds}")
@@ -109,3 +107,32 @@ def steady(kind: type[peers.Peer], keys: list[str], figures: dict[str, list[floa
         figures.setdefault("steady_worst_ms", []).append(max(counted))
     finally:
         peer.close()
+
+
+COLUMNS = {
+    "register, ns": "register_ns",
+    "release, ns": "release_ns",
+    "nothing due, us": "idle_us",
+    "1 % due, ms": "one_percent_ms",
+    "all due, ms": "all_due_ms",
+    "traffic, mean ms": "steady_mean_ms",
+    "traffic, worst ms": "steady_worst_ms",
+}
+
+
+def table(found: dict[str, Any]) -> str:
+    """A table for each of the two largest numbers of connections."""
+    results = {kind: found["results"][kind.name] for kind in peers.ALL if kind.name in found["results"]}
+    parts = []
+    for size in list(results[peers.LeaseTouch])[-2:]:
+        rows = []
+        for kind, by_size in results.items():
+            if (figures := by_size.get(size)) is not None:
+                cells = (figure(figures[key]["median"] if key in figures else None) for key in COLUMNS.values())
+                rows.append([f"**{kind.name}**" if kind in peers.OURS else kind.name, *cells])
+        parts.append(markdown([f"{short(size)} connections", *COLUMNS], rows))
+    return "\n\n".join(parts) + (
+        "\n\nOne timeout for all, the easiest case for the peers: then the order of touches is the order of deadlines. "
+        "*1 % due*: all others have spoken since, and each has to be looked at in that tick. *Traffic*: each speaks "
+        f"every {found['touch_every_s']} s, none falls due."
+    )

@@ -1,6 +1,6 @@
 """What a timer costs in the wheel and in a heapq with lazy deletion, and what an operation costs in the purgatory.
 
-    python -m benchmarks run --only timers
+    python -m benchmarks run timers
 
 The two queues take turns within each round, in one process, on the same timers; the machine's moods hit both, so the
 ratios are what to trust. Figures are medians over the rounds, with the collector off while the clock runs: its pauses
@@ -20,7 +20,7 @@ from reaper.core.purgatory import DelayedOperation, Purgatory
 from reaper.core.wheel import TimingWheel
 from reaper.testing import HeapTimerQueue
 
-from ..common import Note, Scale, by_scale, ratios, resident, spread
+from ..common import Note, Scale, by_scale, figure, markdown, ratios, resident, short, spread, times
 
 QUEUES: dict[str, Callable[[], Any]] = {"wheel": TimingWheel, "heap": HeapTimerQueue}
 NEAREST, FARTHEST = 10_000, 110_000  # deadlines in ticks: 10 to 110 s at 1 ms, three levels of the wheel
@@ -146,3 +146,21 @@ def run(scale: Scale, note: Note) -> dict[str, Any]:
     found = {str(count): queues(count, rounds, note) for count, rounds in plan}
     gc.enable()
     return {"timers": found, "purgatory": rows, "unit": "ns"}
+
+
+def table(found: dict[str, Any]) -> str:
+    """A table per number of timers, and the purgatory in a line."""
+    parts = []
+    for n, queues in found["timers"].items():
+        rows = [
+            [act, figure(each["median"]), figure(queues["heap"][act]["median"]), times(queues["wheel/heap"][act])]
+            for act, each in queues["wheel"].items()
+        ]
+        parts.append(markdown([f"{short(n)} timers, ns each", "wheel", "heapq", "wheel / heapq"], rows))
+    last = found["purgatory"][-1]
+    parts.append(
+        f"The purgatory, after each operation was completed and replaced {last['round']} times: "
+        f"{figure(last['bytes'])} bytes an operation, {figure(last['ns'])} ns to complete and renew one, the longest "
+        f"{figure(last['longest_us'])} us."
+    )
+    return "\n\n".join(parts)

@@ -13,8 +13,8 @@ import random
 import statistics
 from typing import Any
 
-from ..common import Note, Scale, by_scale, cool, names, ns_of, ratios, spread
-from ..peers import table as peers
+from ..common import Note, Scale, by_scale, cool, figure, markdown, names, ns_of, ratios, short, spread, times
+from ..peers import python as peers
 
 HOT = 10_000
 """Up to so many connections a pass is repeated and nothing is cooled."""
@@ -80,12 +80,12 @@ def compare(n: int, rounds: int, note: Note) -> dict[str, dict[str, Any]]:
         for peer, _ in entered:
             peer.close()
     found: dict[str, dict[str, Any]] = {name: {} for name in samples}
-    for figure, taken in (("touch_ns", samples if n < COLD else cold), ("cold_ns", cold)):
-        prefix = "" if figure == "touch_ns" else "cold_"
+    for name_of, taken in (("touch_ns", samples if n < COLD else cold), ("cold_ns", cold)):
+        prefix = "" if name_of == "touch_ns" else "cold_"
         for name, each in taken.items():
             if each:
                 found[name] |= {
-                    figure: spread(each),
+                    name_of: spread(each),
                     f"{prefix}to_empty": ratios(each, taken[peers.EmptyCall.name]),
                     f"{prefix}to_store": ratios(each, taken[peers.DictStore.name]),
                     f"{prefix}lease_to_it": ratios(taken[peers.LeaseTouch.name], each),
@@ -100,7 +100,7 @@ def net(peer: peers.Peer, handles: list[Any], now: float, *, cold: bool) -> floa
     spent = ns_of(peer.touch_all, handles, now)
     if cold:
         cool()
-    # A machine in trouble can make the loop dearer than the loop with touches: no ratio is to be had of that.
+    # A machine in trouble can make the loop dearer than the loop with touches: no ratio can be made of that.
     return max(1.0, (spent - ns_of(peer.baseline, handles)) / len(handles))
 
 
@@ -148,3 +148,31 @@ def hot_subset(few: int, many: int, note: Note) -> dict[str, Any]:
         "among_many": spread(samples[many]),
         "ratio": ratios(samples[many], samples[few]),
     }
+
+
+def table(found: dict[str, Any]) -> str:
+    """A row per peer, a column per number of connections."""
+    results = {kind: found["results"][kind.name] for kind in peers.ALL if kind.name in found["results"]}
+    sizes = list(results[peers.LeaseTouch])
+
+    def cell(figures: dict[str, Any] | None) -> str:
+        if figures is None:
+            return "-"
+        shown = f"{figure(figures['touch_ns']['median'])}, {times(figures['to_empty'])}"
+        if "cold_to_empty" in figures and figures["cold_ns"] != figures["touch_ns"]:
+            shown += f"<br>cold {figure(figures['cold_ns']['median'])}, {times(figures['cold_to_empty'])}"
+        return shown
+
+    rows = []
+    for kind, by_size in results.items():
+        name = f"**{kind.name}**" if kind in peers.OURS else kind.name
+        rows.append([f"{name}: {kind.how}", *(cell(by_size.get(size)) for size in sizes)])
+    text = markdown(["CPU ns per touch, x an empty call", *(f"{short(size)} open" for size in sizes)], rows)
+    again, subset = found["repeated"], found["hot_subset"]
+    return (
+        f"{text}\n\nConnections are touched in random order. *Cold*: a block larger than the caches was read before, "
+        f"from 1M on always. The control row is the same code twice.\n\nThe first touch in an epoch takes "
+        f"{figure(again['first']['median'])} ns, the next {times(again['second_to_first'])} of it ({short(again['n'])} "
+        f"open). {short(subset['busy'])} busy connections among {short(subset['many'])} cost {times(subset['ratio'])} "
+        f"of what they cost among {short(subset['few'])}."
+    )

@@ -1,93 +1,167 @@
-"""What a touch costs in the timers of the JVM, compared with `lease.touch()` in the same rounds.
+"""What a touch costs in Netty's timer wheel, compared with `lease.touch()` in the same rounds.
 
-    python -m benchmarks.peers.jvm [--quick] [--json FILE]
-
-One rule: *each peer is used as its own documentation and its best-known user have it*, from the jars that come with
-pyspark. Each runs in a JVM of its own, warmed up until it gets no faster; a round makes each of them touch the same
-number of connections in random order, one after the other, with `lease.touch()` before and after.
-
-Three figures a touch, in nanoseconds:
-
-- `touch_ns`: CPU time of the thread that touches. What a timer leaves to a thread of its own is not in it.
-- `process_cpu_ns`: CPU time of the whole process until all that the touches left to do is done: the timer's worker, and
-  the garbage collector. For us: the touch with its share of the ticks, while every connection is touched each 10 s.
-- `wall_ns`: what the clock on the wall says. On a machine that is shared, much of it is other people's work.
-
-`bytes` is live heap a connection when armed (its name not counted), `bytes_after` after the rounds. `idle_cpu_us_per_s`
-is CPU time while nothing happens, `expire` what it takes when all fall silent in one instant. `checks` shows that each
-peer does what it is for: the silent fire, the touched do not.
+Each way of using the wheel runs in a JVM of its own, from the jars that come with pyspark, warmed up until it gets no
+faster; a round makes each touch the same number of connections in random order, with `lease.touch()` before and after.
+`touch_ns` is CPU time of the thread that touches; `process_cpu_ns` that of the whole process until all that the touches
+left to the timer's thread is done, and for us the touch with its share of the ticks. Kafka's wheel is not compared: its
+jars do not come with pyspark.
 """
 
 from __future__ import annotations
 
-import argparse
+import importlib.util
 import json
+import os
 import random
-import sys
+import select
+import shutil
+import subprocess
 import tempfile
 import time
-import tracemalloc
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import reaper
 
-from ..common import cool, loop_only, machine, names, ratios, spread
-from .jvm_process import Jvm, Missing, compiled, running, versions
+from ..common import Note, Scale, by_scale, cool, figure, markdown, names, ratios, short, spread, times
 
+SOURCES = Path(__file__).parent / "jvm"
 LEASE = "lease.touch"
 PEERS = {
     "netty-wheel": "Netty HashedWheelTimer: cancel + newTimeout",
     "netty-wheel-lazy": "Netty HashedWheelTimer, one store per packet, re-armed only when it fires",
-    "netty-idle-handler": "Netty IdleStateHandler in a pipeline, a read and a read-complete a packet",
-    "netty-pipeline": "the same pipeline without it: the control",
-    "zookeeper": "ZooKeeper ExpiryQueue.update, first of a tick",
-    "zookeeper-again": "ZooKeeper ExpiryQueue.update, again in the same tick",
-    "executor-remove": "ScheduledThreadPoolExecutor: cancel + schedule, cancelled ones removed",
-    "executor-keep": "ScheduledThreadPoolExecutor: cancel + schedule, cancelled ones kept (its default)",
-    "map-put": "ConcurrentHashMap.put by name: a floor",
-    "field-store": "a field store: the floor",
 }
-REARMED = ("netty-wheel", "zookeeper", "executor-remove", "executor-keep")
-"""The timers that move something at every packet: what a server without a reaper would use."""
-
-CHANNELS = ("netty-idle-handler", "netty-pipeline")
-"""These hold a whole channel each, a kilobyte and more, and their event loops are not driven: fewer, and no expiry."""
-MOST_CHANNELS = 100_000
-
-NOT_MEASURED = {
-    "Kafka SystemTimer": "its jars do not come with pyspark",
-    "netty-idle-handler at 1,000,000": "embedded channels would take gigabytes; a touch of 100,000 tells as much",
-    "netty-idle-handler, expiry": "an embedded channel has no thread that could work it off",
-}
-
-TOGETHER = 5
-"""JVMs that run at once; more of them with a million connections each would need much memory."""
-
+PATIENCE = 180.0
+"""Seconds for one answer; far more than any takes."""
 TIMEOUT, TICK = 30.0, 1.0  # seconds, of the leases
 TOUCHED_EVERY = 10  # ticks between two touches of a lease while ticks are counted in
 
 
-@dataclass(frozen=True)
-class Size:
+class Missing(Exception):
+    """What the JVM needs is not installed. The message says what, and what would bring it."""
+
+
+class Size(NamedTuple):
     """How much is measured."""
 
     connections: int
     touches: int  # a round
     rounds: int
     warm_ms: int  # at most
-    idle_ms: int
-    expire_ms: int  # the timeout when all fall silent at once; all have to be armed by then; 0: leave that out
 
 
-QUICK = (Size(1_000, 50_000, 3, 600, 300, 0), Size(10_000, 50_000, 3, 600, 200, 400))
-FULL = (
-    Size(1_000, 200_000, 11, 4_000, 2_000, 0),
-    Size(100_000, 200_000, 11, 4_000, 2_000, 2_000),
-    Size(1_000_000, 300_000, 9, 6_000, 2_000, 5_000),
-)
+def tool(name: str) -> str:
+    """Where the JDK's *name* is. Raises Missing if neither JAVA_HOME nor the PATH has it."""
+    home = os.environ.get("JAVA_HOME")
+    found = shutil.which(name, path=os.path.join(home, "bin")) if home else None
+    found = found or shutil.which(name)
+    if found is None:
+        raise Missing(f"{name} is not installed (Debian package openjdk-17-jdk-headless)")
+    return found
+
+
+def jar() -> Path:
+    """Netty's. Raises Missing where pyspark or the jar is absent."""
+    spec = importlib.util.find_spec("pyspark")  # found, not imported: that would take a second
+    if spec is None or spec.origin is None:
+        raise Missing("pyspark is not installed; Netty comes with it: pip install pyspark")
+    found = sorted((Path(spec.origin).parent / "jars").glob("netty-common-[0-9]*.jar"))
+    if not found:
+        raise Missing("netty-common-*.jar is not among pyspark's jars")
+    return found[0]
+
+
+def compiled(into: Path) -> str:
+    """Compile what is in `SOURCES` into the folder *into* and return the class path to run them with. About 3 s.
+
+    Raises:
+        Missing: No compiler, no jars.
+        RuntimeError: The compiler refused; with its words.
+    """
+    path = str(jar())
+    sources = [str(source) for source in sorted(SOURCES.glob("*.java"))]
+    command = [tool("javac"), "-Xlint:all", "-Werror", "-proc:none", "-cp", path, "-d", str(into), *sources]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        raise RuntimeError(f"javac: {done.stderr or done.stdout}")
+    return os.pathsep.join([path, str(into)])
+
+
+class Jvm:
+    """A running peer. What it says on stderr is kept in *log* for the day it fails."""
+
+    def __init__(self, class_path: str, peer: str, connections: int, warm_ms: int, heap: str, log: Path) -> None:
+        self.peer = peer
+        self._log = log
+        command = [tool("java"), f"-Xmx{heap}", "-cp", class_path, "Bench", peer, str(connections), str(warm_ms)]
+        with log.open("wb") as errors:
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, bufsize=0
+            )
+        # The kernel's number for "CPU clock of that process": all its threads, those that have ended as well.
+        self._clock = ~self._process.pid << 3 | 2
+
+    def cpu_ns(self) -> int:
+        """CPU nanoseconds of the whole process so far: every thread of its own, the collector and the compiler."""
+        return time.clock_gettime_ns(self._clock)
+
+    def tell(self, line: str) -> None:
+        """Send a line; `answer` gives what comes of it."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(line.encode() + b"\n")
+
+    def answer(self) -> dict[str, Any]:
+        """The next line of JSON it says.
+
+        Raises:
+            RuntimeError: It ended, or said nothing for `PATIENCE` seconds; with the end of what it said on stderr.
+        """
+        assert self._process.stdout is not None
+        ready, _, _ = select.select([self._process.stdout], [], [], PATIENCE)
+        line = self._process.stdout.readline() if ready else b""
+        if not line:
+            words = self._log.read_text(errors="replace")[-2000:]
+            raise RuntimeError(f"the JVM with {self.peer} {'ended' if ready else 'does not answer'}: {words}")
+        found: dict[str, Any] = json.loads(line)
+        return found
+
+    def ask(self, line: str) -> dict[str, Any]:
+        """`tell`, then `answer`."""
+        self.tell(line)
+        return self.answer()
+
+    def end(self) -> None:
+        """Close its input, and wait; kill it if that does not help. Harmless if it has ended."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.close()
+        try:
+            self._process.wait(10)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._process.stdout.close()
+
+
+@contextmanager
+def running(
+    class_path: str, peers: dict[str, int], warm_ms: int, heap: str, folder: Path
+) -> Iterator[dict[str, tuple[Jvm, dict[str, Any]]]]:
+    """A JVM for each of *peers* (name -> connections), with what it said when it was ready; all ended after the block.
+
+    They start together, and so warm up side by side.
+    """
+    started: dict[str, Jvm] = {}
+    try:
+        for peer, connections in peers.items():
+            log = folder / f"{peer}.log"
+            started[peer] = Jvm(class_path, peer, connections, warm_ms, heap, log)
+        yield {peer: (jvm, jvm.answer()) for peer, jvm in started.items()}
+    finally:
+        for jvm in started.values():
+            jvm.end()
 
 
 def touch_all(leases: Iterable[reaper.Lease]) -> None:
@@ -103,31 +177,18 @@ class Leases:
         self._core = reaper.IdleReaper(tick=TICK)
         self._now = 0.0
         uids = names(connections)
-        traced = connections <= MOST_CHANNELS  # tracing a million takes a minute
-        if traced:
-            tracemalloc.start()
         self._order = [self._core.register(uid, timeout=TIMEOUT, now=0.0) for uid in uids]
-        order_bytes = sys.getsizeof(self._order)
-        self.bytes = (tracemalloc.get_traced_memory()[0] - order_bytes) / connections if traced else None
-        if traced:
-            tracemalloc.stop()
         random.Random(1).shuffle(self._order)
         self._position = 0
         for _ in range(4 * TOUCHED_EVERY):  # until the ticks are in their stride
             self._tick(connections // TOUCHED_EVERY)
 
-    def touch(self, touches: int) -> tuple[float, float]:
-        """CPU nanoseconds a touch, with the loop around it and net of it."""
+    def touch(self, touches: int) -> float:
+        """CPU nanoseconds a touch, with the loop around it: the JVM's has one as well."""
         self._now += TICK
         self._core.close_epoch(self._now)
         self._cooled(touches)
-        parts = self._take(touches)
-        spent = self._touch(parts)
-        before = time.thread_time_ns()
-        for part in parts:
-            loop_only(part)
-        loop = time.thread_time_ns() - before
-        return spent / touches, (spent - loop) / touches
+        return self._touch(self._take(touches)) / touches
 
     def touch_and_tick(self, touches: int) -> float:
         """CPU nanoseconds a touch with its share of the ticks, each lease touched once in `TOUCHED_EVERY` ticks."""
@@ -169,118 +230,84 @@ class Leases:
         return parts
 
 
-def run(quick: bool, note: Callable[[str], None], *, sizes: Sequence[Size] | None = None) -> dict[str, Any]:
-    """Measure every peer at every size; without Java, say so under `not_run` and return no results.
+def run(scale: Scale, note: Note, sizes: Sequence[Size] | None = None) -> dict[str, Any]:
+    """`results[peer][n]`, `ratios[peer][n]`: ours / theirs, `touch` and `all_in`; `checks`.
 
-    Args:
-        quick: Few and small: under half a minute. Otherwise about four minutes and, at most, 6 GiB.
-        note: Told what is being done.
-        sizes: Instead of those that *quick* chooses.
-    Returns:
-        machine, peers (name -> what it is), results, ratios, checks, not_measured, not_run. `ratios` are ours / theirs
-        round by round: `touch` and `all_in` (the whole process; for us, with the ticks).
+    {"absent": why} without Java.
     """
-    chosen = sizes or (QUICK if quick else FULL)
-    report: dict[str, Any] = {"machine": machine(), "peers": PEERS, "rearmed": list(REARMED)}
-    report |= {"results": {}, "ratios": {}, "checks": {}, "not_measured": NOT_MEASURED, "not_run": {}}
+    quick = [Size(1_000, 50_000, 3, 600), Size(10_000, 50_000, 3, 600)]
+    full = [Size(1_000, 200_000, 11, 4_000), Size(100_000, 200_000, 11, 4_000), Size(1_000_000, 300_000, 9, 6_000)]
+    report: dict[str, Any] = {"results": {LEASE: {}}, "ratios": {}, "checks": {}}
     with tempfile.TemporaryDirectory(prefix="reaper-jvm-") as folder:
         try:
-            note("compiling the JVM peers")
+            tool("java")
             class_path = compiled(Path(folder))
         except Missing as missing:
-            note(f"JVM peers NOT RUN: {missing}")
-            report["not_run"] = dict.fromkeys(PEERS, str(missing))
-            return report
-        report["jars"] = versions()
-        for index, size in enumerate(chosen):
+            return {"absent": str(missing)}
+        report["jars"] = [jar().name]
+        for size in sizes or by_scale(scale, quick[:1], quick, full):
+            note(f"{size.connections:,} connections: starting {', '.join(PEERS)}")
             leases = Leases(size.connections)
-            ours: dict[str, list[float]] = {"touch_ns": [], "net_ns": [], "process_cpu_ns": []}
-            peers = [peer for peer in PEERS if peer not in CHANNELS or size.connections <= MOST_CHANNELS]
-            for first in range(0, len(peers), TOGETHER):
-                group = peers[first : first + TOGETHER]
-                note(f"{size.connections:,} connections: starting {', '.join(group)}")
-                all_of_them = dict.fromkeys(group, size.connections)
-                with running(class_path, all_of_them, size.warm_ms, "2g", Path(folder)) as jvms:
-                    _measure(size, jvms, leases, ours, report, note)
-                    if index == 0:
-                        _check({peer: jvm for peer, (jvm, _) in jvms.items() if peer != "netty-pipeline"}, report, note)
-                    _idle(size, {peer: jvm for peer, (jvm, _) in jvms.items()}, report, note)
-                    for peer, (jvm, ready) in jvms.items():
-                        report.setdefault("java", f"{ready['vm']} {ready['java']}")
-                        found = report["results"][peer][str(size.connections)]
-                        found |= _memory(jvm, ready, size)
-                        if size.expire_ms and peer not in CHANNELS:
-                            note(f"{size.connections:,} connections: all of {peer} fall silent at once")
-                            found["expire"] = _expire(jvm, size)
-            result: dict[str, Any] = {name: spread(samples) for name, samples in ours.items()}
-            report["results"].setdefault(LEASE, {})[str(size.connections)] = result | {"bytes": leases.bytes}
+            with running(class_path, dict.fromkeys(PEERS, size.connections), size.warm_ms, "2g", Path(folder)) as jvms:
+                _measure(size, jvms, leases, report, note)
+                if not report["checks"]:
+                    _check({peer: jvm for peer, (jvm, _) in jvms.items()}, report, note)
+                for peer, (jvm, ready) in jvms.items():
+                    report["java"] = f"{ready['vm']} {ready['java']}"
+                    found = report["results"][peer][str(size.connections)]
+                    found["bytes"] = (ready["heap"] - ready["heap_before"]) / size.connections
+                    found["bytes_after"] = (jvm.ask("memory")["heap"] - ready["heap_before"]) / size.connections
             del leases
     return report
 
 
 def _measure(
-    size: Size,
-    jvms: dict[str, tuple[Jvm, dict[str, Any]]],
-    leases: Leases,
-    ours: dict[str, list[float]],
-    report: dict[str, Any],
-    note: Callable[[str], None],
+    size: Size, jvms: dict[str, tuple[Jvm, dict[str, Any]]], leases: Leases, report: dict[str, Any], note: Note
 ) -> None:
     """The rounds. Each peer's turn lies between two of ours, and is compared with their mean."""
-    figures: dict[str, dict[str, list[float]]] = {
-        peer: {name: [] for name in ("touch_ns", "process_cpu_ns", "wall_ns")} for peer in jvms
-    }
-    quotients: dict[str, dict[str, tuple[list[float], list[float]]]] = {
-        peer: {"touch": ([], []), "all_in": ([], [])} for peer in jvms
-    }
+    ours: list[tuple[float, float]] = []
+    theirs: dict[str, list[tuple[float, float]]] = {peer: [] for peer in jvms}
+    beside: dict[str, list[tuple[float, float]]] = {peer: [] for peer in jvms}
     order = list(jvms)
+
+    def our_turn() -> tuple[float, float]:
+        ours.append((leases.touch(size.touches), leases.touch_and_tick(size.touches)))
+        return ours[-1]
+
     for turn in range(size.rounds):
         note(f"{size.connections:,} connections: round {turn + 1} of {size.rounds}")
-        before = _our_turn(leases, size.touches, ours)
+        before = our_turn()
         for peer in order:
             jvm = jvms[peer][0]
             cool()
             cpu = jvm.cpu_ns()
             answer = jvm.ask(f"round {size.touches}")
             cpu = jvm.cpu_ns() - cpu
-            mine = figures[peer]
-            mine["touch_ns"].append(answer["cpu_ns"] / size.touches)
-            mine["wall_ns"].append(answer["wall_ns"] / size.touches)
-            mine["process_cpu_ns"].append(cpu / answer["all_touches"])
-            after = _our_turn(leases, size.touches, ours)
-            for (us, them), name, at in zip(
-                quotients[peer].values(), ("touch_ns", "process_cpu_ns"), range(2), strict=True
-            ):
-                us.append((before[at] + after[at]) / 2)
-                them.append(mine[name][-1])
+            theirs[peer].append((answer["cpu_ns"] / size.touches, cpu / answer["all_touches"]))
+            after = our_turn()
+            beside[peer].append(((before[0] + after[0]) / 2, (before[1] + after[1]) / 2))
             before = after
         order.append(order.pop(0))
     key = str(size.connections)
-    for peer in jvms:
-        report["results"].setdefault(peer, {})[key] = {name: spread(each) for name, each in figures[peer].items()}
-        report["ratios"].setdefault(peer, {})[key] = {
-            name: ratios(us, them) for name, (us, them) in quotients[peer].items()
-        }
+    for peer, samples in {LEASE: ours, **theirs}.items():
+        columns = list(zip(*samples, strict=True))
+        figures = {name: spread(column) for name, column in zip(("touch_ns", "process_cpu_ns"), columns, strict=True)}
+        report["results"].setdefault(peer, {})[key] = figures
+        if peer != LEASE:
+            mine = zip(*beside[peer], strict=True)
+            pairs = zip(("touch", "all_in"), mine, columns, strict=True)
+            report["ratios"].setdefault(peer, {})[key] = {name: ratios(us, them) for name, us, them in pairs}
 
 
-def _our_turn(leases: Leases, touches: int, ours: dict[str, list[float]]) -> tuple[float, float]:
-    touch, net = leases.touch(touches)
-    all_in = leases.touch_and_tick(touches)
-    for name, value in (("touch_ns", touch), ("net_ns", net), ("process_cpu_ns", all_in)):
-        ours[name].append(value)
-    return touch, all_in
-
-
-def _check(jvms: dict[str, Jvm], report: dict[str, Any], note: Callable[[str], None]) -> None:
-    """Every peer at once: they sleep nearly all the time. A peer that does not do its work is an error."""
+def _check(jvms: dict[str, Jvm], report: dict[str, Any], note: Note) -> None:
+    """All at once: they sleep nearly all the time. One that does not do its work is an error."""
     note(f"checking that {', '.join(jvms)} fire, and only when they should")
     for jvm in jvms.values():
         jvm.tell("check")
     for peer, jvm in jvms.items():
         report["checks"][peer] = found = jvm.answer()
-        each = found["each"]
         if wrong := wrong_with(found):
-            raise RuntimeError(f"{peer}, {each} silent and {each} touched connections: {wrong}")
+            raise RuntimeError(f"{peer}, {found['each']} silent and {found['each']} touched connections: {wrong}")
 
 
 def wrong_with(found: dict[str, Any]) -> str | None:
@@ -297,88 +324,20 @@ def wrong_with(found: dict[str, Any]) -> str | None:
     return None
 
 
-def _memory(jvm: Jvm, ready: dict[str, Any], size: Size) -> dict[str, Any]:
-    """Live heap a connection, armed and after the rounds."""
-    empty = ready["heap_before"]
-    after = jvm.ask("memory")["heap"]
-    return {
-        "bytes": (ready["heap"] - empty) / size.connections,
-        "bytes_after": (after - empty) / size.connections,
-        "warm_touches": ready["warm_touches"],
-    }
-
-
-def _idle(size: Size, jvms: dict[str, Jvm], report: dict[str, Any], note: Callable[[str], None]) -> None:
-    """CPU time of each while nothing happens: all at once, for they sleep nearly all the time."""
-    note(f"{size.connections:,} connections: nothing happens")
-    before = {}
-    for peer, jvm in jvms.items():
-        before[peer] = jvm.cpu_ns()
-        jvm.tell(f"idle {size.idle_ms}")
-    for peer, jvm in jvms.items():
-        jvm.answer()
-        used = (jvm.cpu_ns() - before[peer]) / size.idle_ms
-        if peer not in CHANNELS:
-            report["results"][peer][str(size.connections)]["idle_cpu_us_per_s"] = used
-
-
-def _expire(jvm: Jvm, size: Size) -> dict[str, Any]:
-    """All connections fall due in one instant: CPU time of each, and how late they were."""
-    armed = jvm.ask(f"expire {size.expire_ms}")
-    cpu = jvm.cpu_ns()
-    expire = jvm.answer()
-    if expire["fired"] != size.connections:
-        raise RuntimeError(f"{jvm.peer}: {expire['fired']} of {size.connections} silent connections fired")
-    expire["cpu_ns"] = None if armed["fired_already"] else (jvm.cpu_ns() - cpu) / size.connections
-    return expire
-
-
-def table(report: dict[str, Any]) -> str:
-    """The medians, one line for a peer and a size."""
-    widths = {"touch ns": 10, "process ns": 12, "bytes": 8, "after": 8, "idle us/s": 11, "expiry ns": 11}
-    widths |= {"ours/theirs": 13, "all in": 8}
-    lines = [" " * 28 + "".join(f"{name:>{width}}" for name, width in widths.items())]
-    for peer, by_size in report["results"].items():
-        for connections, found in by_size.items():
-            ratio = report["ratios"].get(peer, {}).get(connections)
-            cells = {
-                "touch ns": (found["touch_ns"]["median"], ".1f"),
-                "process ns": (found["process_cpu_ns"]["median"], ".1f"),
-                "bytes": (found.get("bytes"), ".0f"),
-                "after": (found.get("bytes_after"), ".0f"),
-                "idle us/s": (found.get("idle_cpu_us_per_s"), ".0f"),
-                "expiry ns": (found.get("expire", {}).get("cpu_ns"), ".0f"),
-                "ours/theirs": (ratio and ratio["touch"]["median"], ".3f"),
-                "all in": (ratio and ratio["all_in"]["median"], ".3f"),
-            }
-            shown = (f"{'-' if v is None else format(v, form):>{widths[name]}}" for name, (v, form) in cells.items())
-            lines.append(f"{peer:18}{int(connections):>10,}{''.join(shown)}")
-    lines += [f"NOT RUN: {peer}: {why}" for peer, why in report["not_run"].items()]
-    return "\n".join(lines)
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure, print the medians, write everything if asked. Exit status 1: nothing could be run; 130: Ctrl-C."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.peers.jvm", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="few and small: does it run?")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write every sample")
-    options = parser.parse_args(arguments)
-
-    def note(text: str) -> None:
-        if sys.stderr.isatty():
-            print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
-
-    try:
-        report = run(options.quick, note)
-    except KeyboardInterrupt:
-        note("")
-        return 130
-    note("")
-    print(table(report))
-    if options.json:
-        options.json.write_text(json.dumps(report, indent=1) + "\n")
-    return 1 if report["not_run"] else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+def table(found: dict[str, Any]) -> str:
+    """A row per way of using the wheel, ours / theirs in each cell."""
+    sizes = list(found["results"][LEASE])
+    rows = []
+    for peer, what in {**PEERS, LEASE: "**reaper: lease.touch()**"}.items():
+        cells = []
+        for figure_of, ratio_of in (("touch_ns", "touch"), ("process_cpu_ns", "all_in")):
+            for size in sizes:
+                shown = figure(found["results"][peer][size][figure_of]["median"])
+                ratio = found["ratios"].get(peer, {}).get(size)
+                cells.append(shown if ratio is None else f"{shown}; ours {times(ratio[ratio_of])} of it")
+        rows.append([what, *cells])
+    columns = [f"{short(size)}, {which}" for which in ("thread", "process") for size in sizes]
+    return markdown(["CPU ns per touch", *columns], rows) + (
+        f"\n\n{found['java']}. *Process*: until the work that was put off for the timer's thread is done; for us, with "
+        "a share of the ticks. Kafka's wheel is not compared: its jars do not come with pyspark."
+    )

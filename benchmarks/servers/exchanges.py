@@ -24,7 +24,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from ..common import ROOT, Note, Scale, by_scale
+from ..common import ROOT, Note, Scale, by_scale, markdown
 
 COMPARED = (
     "plain",
@@ -34,7 +34,7 @@ COMPARED = (
     "watch() and touch()",
     "move_on_after per read",
 )
-"""Ways to serve an echo that keep a task for each connection; `echo.py` measures the same ones."""
+"""Ways to serve an echo that keep a task for each connection."""
 ECHOES = (*COMPARED, "serve_parked()")
 HTTP = ("http", "http, lingering", "http, parked")
 KINDS = (*ECHOES, *HTTP)
@@ -119,16 +119,20 @@ def _run(under: list[str], kind: str, connections: int, rounds: int, *more: str)
     return done.stderr
 
 
-def table(results: dict[str, Counted]) -> str:
-    """One line per kind: instructions and system calls of an exchange, and both compared with the first."""
-    first = next(iter(results.values()))
-    lines = [f"{'':24}{'instructions':>13}{'':>7}{'calls':>7}{'':>7}"]
-    for kind, found in results.items():
-        total, base = sum(found["calls"].values()), sum(first["calls"].values())
-        said = ", ".join(f"{name} {n:.2f}" for name, n in found["calls"].items())
-        more = found["instructions"] / first["instructions"]
-        lines.append(f"{kind:24}{found['instructions']:13,}{more:6.2f}x{total:7.2f}{total / base:6.2f}x  {said}")
-    return "\n".join(lines)
+def table(found: dict[str, Any]) -> str:
+    """A row per kind: instructions and system calls of an exchange, and the former compared with the first's."""
+    results = found["results"]
+    first = next(iter(results.values()))["instructions"]
+    rows = []
+    for kind, each in results.items():
+        calls = ", ".join(f"{name} {n:.1f}" for name, n in each["calls"].items())
+        row = [
+            f"{each['instructions']:,}",
+            f"{each['instructions'] / first:.2f}x",
+            f"{sum(each['calls'].values()):.1f}",
+        ]
+        rows.append([kind, *row, calls])
+    return markdown(["", "instructions", "x the first", "calls", "which"], rows)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -151,7 +155,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         max(1, 1000 // options.connections),
         lambda text: print(text, file=sys.stderr),
     )
-    print(table(results))
+    print(table({"results": results}))
     if options.json:
         options.json.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
     return 0

@@ -10,8 +10,8 @@ import java.util.concurrent.atomic.AtomicLongArray;
 /**
  * Measures one timer of the JVM, a round at a time, as the lines on its standard input say.
  *
- * One rule: the other side decides when. A line `round COUNT`, `memory`, `idle MILLIS`, `expire MILLIS` or `check` is
- * answered by one line of JSON (`expire`: two), and the end of input ends the process, whatever it holds.
+ * One rule: the other side decides when. A line `round COUNT`, `memory` or `check` is answered by one line of
+ * JSON, and the end of input ends the process, whatever it holds.
  *
  * Arguments: peer, connections, most milliseconds of warm-up.
  */
@@ -27,9 +27,6 @@ final class Bench {
     private static final long CHECK_TICK_MILLIS = 50;
     private static final long CHECK_TIMEOUT_MILLIS = 300;
     private static final int CHECK_EACH = 100; // connections that are silent, and as many that are touched
-
-    /** Names of connections, made before memory is measured: a connection's name is the user's, not the timer's. */
-    private static String[] names;
 
     private static final ThreadMXBean THREADS = ManagementFactory.getThreadMXBean();
 
@@ -47,11 +44,6 @@ final class Bench {
 
     public static void main(String[] arguments) throws Exception {
         int count = Integer.parseInt(arguments[1]);
-        names = new String[Math.max(count, 2 * CHECK_EACH)];
-        for (int number = 0; number < names.length; number++) {
-            names[number] = String.format(Locale.ROOT, "10.0.%d.%d:%d", number >> 8 & 255, number & 255, number);
-            names[number].hashCode(); // kept in the string from now on, as in Python
-        }
         Bench bench = new Bench(arguments[0], count);
         bench.prepare(Long.parseLong(arguments[2]));
         BufferedReader input = new BufferedReader(new InputStreamReader(System.in));
@@ -64,13 +56,6 @@ final class Bench {
                 case "memory":
                     say("{\"heap\": %d}", used());
                     break;
-                case "idle":
-                    Thread.sleep(Long.parseLong(words[1]));
-                    say("{\"idle\": true}");
-                    break;
-                case "expire":
-                    bench.expire(Long.parseLong(words[1]));
-                    break;
                 case "check":
                     bench.check();
                     break;
@@ -79,11 +64,6 @@ final class Bench {
             }
         }
         System.exit(0); // peers have threads that would go on
-    }
-
-    /** A connection's name: as much of a key as an address. */
-    static String name(int number) {
-        return names[number];
     }
 
     private void prepare(long warmMillis) throws InterruptedException {
@@ -144,7 +124,6 @@ final class Bench {
             position = end;
             if (position == count) {
                 position = 0;
-                peer.nextPass();
             }
         }
     }
@@ -168,23 +147,6 @@ final class Bench {
         say("{\"wall_ns\": %d, \"cpu_ns\": %d, \"all_touches\": %d}", wall, cpu, touches + touches / 4);
     }
 
-    /** All fall silent at once. The timed connections are let go first. */
-    private void expire(long timeoutMillis) throws InterruptedException {
-        peer.close();
-        java.util.Arrays.fill(order, null);
-        used();
-        Watch watch = new Watch(count, timeoutMillis);
-        peer = Peer.named(peerName, 0, timeoutMillis, watch);
-        for (int number = 0; number < count; number++) {
-            watch.opens(number);
-            order[number] = peer.open(number);
-        }
-        say("{\"armed\": true, \"fired_already\": %d}", watch.fired());
-        watch.await(timeoutMillis + 60_000, () -> {});
-        say("{%s}", watch.json(0, count));
-        peer.close();
-    }
-
     /** In real time: who is silent fires once, who is touched does not until the touches end. */
     private void check() throws InterruptedException {
         Watch watch = new Watch(2 * CHECK_EACH, CHECK_TIMEOUT_MILLIS);
@@ -203,12 +165,11 @@ final class Bench {
                     watch.touched(number, before);
                 }
             }
-            small.poll();
             Thread.sleep(5);
         }
         String silent = watch.json(0, CHECK_EACH);
         int firedWhileTouched = watch.fired() - watch.fired(0, CHECK_EACH);
-        watch.await(10 * CHECK_TIMEOUT_MILLIS, small::poll);
+        watch.await(10 * CHECK_TIMEOUT_MILLIS);
         Thread.sleep(2 * CHECK_TICK_MILLIS); // whoever fires twice may do so now
         say(
                 "{\"tick_ms\": %d, \"timeout_ms\": %d, \"each\": %d, \"silent\": {%s}, \"fired_while_touched\": %d, "
@@ -291,10 +252,9 @@ final class Bench {
             return fired;
         }
 
-        void await(long millis, Runnable meanwhile) throws InterruptedException {
+        void await(long millis) throws InterruptedException {
             long until = System.nanoTime() + millis * 1_000_000;
             while (fired() < times.length() && System.nanoTime() < until) {
-                meanwhile.run();
                 Thread.sleep(5);
             }
         }

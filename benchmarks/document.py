@@ -1,0 +1,176 @@
+"""docs/performance.md: one screen for users on top, the table of every program below a line.
+
+*No figure is typed*: what the page says comes from the JSON files, and what was not measured is named.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from .common import figure, markdown, short, times
+from .programs import PROGRAMS
+
+HEAD = """<!-- Written by `python -m benchmarks document` from benchmarks/results/*.json; do not edit. -->
+
+# What it costs
+
+What you pay, next to what the usual way of doing the same costs. Both sides of a ratio were measured a moment apart in
+one run, over and over; cells show the median ratio and its 10th to 90th percentile.
+"""
+ADVICE = """## Use something else when
+
+- you have a few hundred connections and one timeout: `asyncio.timeout` or `trio.move_on_after` around each read is
+  simpler, and its cost does not show. It does close clients whose bytes had arrived while your loop was stalled;
+- all connections share one timeout that never changes, and you need no explanations and no slices: an `OrderedDict`,
+  each entry moved to its end per packet, has the cheaper tick;
+- you schedule tasks, not silence: `heapq` is written in C, and scheduling with it is cheaper than with the wheel;
+- a proxy in front of you closes idle clients already, and nothing reaches you past it;
+- you are on the JVM: Netty's wheel costs about the same per packet.
+
+## Known bad
+
+- `watched()` wraps every receive in one more `async` call; `serve_tcp` does not.
+- `core.touch(uid)` looks the lease up first: keep the lease and touch that.
+- Opening a connection costs several times what it costs with a heap.
+- The map from uids is a dict, and churn makes it grow.
+- A full garbage collection stops the loop as long as ever: `open_reaper(tame_gc=True)` keeps it out of a server.
+- The example HTTP server is no fast server; see its table below.
+"""
+BELOW = """---
+
+## How to read the tables
+
+A figure swings by half from run to run on a shared machine; a ratio within a round does not. Rounds are interleaved, in
+an order that changes, and a control times the same code twice: its distance from 1.00 is the error of its neighbours.
+`make bench` measures all of it anew, `python -m benchmarks run NAME` one table.
+"""
+
+
+def page(results: Path) -> str:
+    """The whole page."""
+    found = {name: json.loads(path.read_text()) for name in PROGRAMS if (path := results / f"{name}.json").exists()}
+    parts = [HEAD, top(found), "", ADVICE, BELOW]
+    for name, program in PROGRAMS.items():
+        parts.append(f"## {program.title}\n")
+        if name not in found:
+            parts.append(f"Not measured: `python -m benchmarks run {name}`.\n")
+        elif "absent" in found[name]:
+            parts.append(f"Not measured: {found[name]['absent']}.\n")
+        else:
+            parts.append(program.load().table(found[name]) + f"\n\n<sub>{measured(found[name])}</sub>\n")
+    return "\n".join(parts)
+
+
+def measured(part: dict[str, Any]) -> str:
+    """What a table was measured on, in a line."""
+    about = part["about"]
+    size = "" if part["scale"] == "full" else f" **A {part['scale']} run, with small sizes.**"
+    load = about["load_before"]
+    busy = f" **On a busy machine (load {load:.1f}).**" if load > about["cpus"] else ""
+    dirty = " with changes" if about["dirty"] else ""
+    where = f"{about['cpu']}, {about['cpus']} processors, {about['python']}"
+    return f"`{part['part']}`: {where}; commit {about['commit'][:12]}{dirty}, {about['date']}.{size}{busy}"
+
+
+def top(found: dict[str, Any]) -> str:
+    """The screen for users."""
+    rows = [[name, *cells(found)] for name, cells in ROWS.items()]
+    return markdown(["", "reaper", "the usual way"], rows)
+
+
+def _cells(part: str, make: Any) -> Any:
+    def cells(found: dict[str, Any]) -> list[str]:
+        if part not in found or "absent" in found[part]:
+            return ["not measured", "not measured"]
+        made: list[str] = make(found[part])
+        return made
+
+    return cells
+
+
+def _of(part: dict[str, Any], peer: str, size: str | None = None) -> tuple[str, dict[str, Any]]:
+    """(size, figures) of *peer* at *size*, or at the largest that was measured."""
+    by_size = part["results"][peer]
+    key = size if size in by_size else max(by_size, key=int)
+    return key, by_size[key]
+
+
+def _packet(part: dict[str, Any]) -> list[str]:
+    size, ours = _of(part, "lease.touch()", "100000")
+    said = []
+    for peer, name in (("asyncio call_later + cancel", "asyncio"), ("trio scope, deadline set anew", "trio")):
+        theirs = part["results"][peer].get(size)
+        if theirs:
+            inverse = theirs["lease_to_it"]
+            ratio = {key: 1 / inverse[other] for key, other in (("median", "median"), ("p10", "p90"), ("p90", "p10"))}
+            said.append(f"{name} {figure(theirs['touch_ns']['median'])} ns, {times(ratio, 1)}")
+    return [f"{figure(ours['touch_ns']['median'])} ns ({short(size)} open)", f"re-arming a timer: {'; '.join(said)}"]
+
+
+def _memory(part: dict[str, Any]) -> list[str]:
+    _, ours = _of(part, "lease.touch()", "100000")
+    _, theirs = _of(part, "asyncio call_later + cancel", "100000")
+    return [f"{figure(ours['bytes_fresh'])} bytes", f"asyncio's timer: {figure(theirs['bytes_fresh'])} bytes"]
+
+
+def _idle_tick(part: dict[str, Any]) -> list[str]:
+    size, ours = _of(part, "lease.touch()")
+    _, theirs = _of(part, "asyncio call_later + cancel")
+    return [
+        f"{figure(ours['idle_us']['median'])} us ({short(size)} open)",
+        f"asyncio: {figure(theirs['idle_us']['median'])} us",
+    ]
+
+
+def _traffic(part: dict[str, Any]) -> list[str]:
+    size, ours = _of(part, "lease.touch()", "100000")
+    rest = []
+    for peer, name in (
+        ("asyncio call_later + cancel", "asyncio's timers"),
+        ("heapq, re-armed when it comes up", "a heap"),
+    ):
+        rest.append(f"{name} {figure(_of(part, peer, size)[1]['steady_mean_ms']['median'])} ms")
+    return [f"{figure(ours['steady_mean_ms']['median'])} ms ({short(size)}, each every 10 s)", "; ".join(rest)]
+
+
+def _pause(part: dict[str, Any]) -> list[str]:
+    n = max(part["results"], key=lambda n: (int(n) <= 1_000_000, int(n)))
+    each = part["results"][n]
+    worst = {who: figure(each[who]["wall"]["worst"]["median"]) for who in ("ours", "control")}
+    return [f"{worst['ours']} ms ({short(n)} due)", f"an empty loop beside it: {worst['control']} ms"]
+
+
+def _exchange(part: dict[str, Any]) -> list[str]:
+    counts = {kind: each["instructions"] for kind, each in part["results"].items()}
+    ratio = {kind: f"{n / counts['plain']:.2f}x" for kind, n in counts.items()}
+    names = {"`serve_tcp`": "serve_tcp(idle=30)", "parked": "serve_parked()", "`watch()`": "watch() and touch()"}
+    return [
+        ", ".join(f"{name} {ratio[kind]}" for name, kind in names.items()),
+        f"`trio.move_on_after` per read: {ratio['move_on_after per read']}",
+    ]
+
+
+def _idle(part: dict[str, Any]) -> list[str]:
+    each = {name: figure(found["burst"]) for name, found in part["results"].items() if "burst" in found}
+    rest = "; ".join(f"{name} {each[name]}" for name in ("nginx", "uvicorn", "aiohttp", "hypercorn") if name in each)
+    return [f"{each['ours-parked']} bytes, not parked {each['ours']}", rest]
+
+
+def _accuracy(part: dict[str, Any]) -> list[str]:
+    both = [part[kind]["reaps"] for kind in ("simulated", "real")]
+    early, late, total = (sum(reaps[key] for reaps in both) for key in ("early", "late", "observed"))
+    return [f"early: {early} of {total:,}; late: {late}", "after a stall, closes clients that had sent something"]
+
+
+ROWS = {
+    "per packet": _cells("touch", _packet),
+    "per connection, memory": _cells("memory", _memory),
+    "per tick, nothing due": _cells("ticks", _idle_tick),
+    "per tick, all talking": _cells("ticks", _traffic),
+    "longest pause, all due at once": _cells("pauses", _pause),
+    "an echo: instructions, compared with no timeout": _cells("exchanges", _exchange),
+    "an idle HTTP connection, memory": _cells("idle", _idle),
+    "closes that came early, or more than a tick late": _cells("accuracy", _accuracy),
+}
