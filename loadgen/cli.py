@@ -20,7 +20,7 @@ from .cli_simulate import add_simulate
 from .drive.protocols import Paths, dialect_for
 from .judge.thresholds import parse_threshold
 from .plan.plan import DEFAULT_MIX, Law, make_plan
-from .plan.scenario import PROTOCOL_NAMES, from_mix, load_scenario, parse_statuses
+from .plan.scenario import PROTOCOL_NAMES, from_mix, load_scenario
 from .units import BadArgument, parse_address, parse_count, parse_duration, parse_positive_duration
 
 T = TypeVar("T")
@@ -139,14 +139,6 @@ def add_run(commands: Any) -> None:
     )
     run.add_argument("--seed", type=int, help="same seed, same plan; default: drawn and reported")
     run.add_argument("--protocol", choices=PROTOCOL_NAMES, help="default echo, or the scenario's")
-    run.add_argument(
-        "--statuses", type=reading(parse_statuses), metavar="2xx,...",
-        help="of answers that are as expected; default 2xx, or the scenario's",
-    )  # fmt: skip
-    run.add_argument(
-        "--max-age", type=duration, metavar="DURATION",
-        help="from this age on even a client that talks may be closed; default: never, or the scenario's",
-    )  # fmt: skip
     run.add_argument("--path", help="what an HTTP client asks for; default /, or the URL's")
     run.add_argument(
         "--connect-rate",
@@ -207,10 +199,9 @@ def run_command(options: argparse.Namespace) -> int:
     target, spoken, path = take_target(options)
     check_files(options)
     seed = random.SystemRandom().randrange(1 << 32) if options.seed is None else options.seed
-    scenario = load_scenario(options.scenario) if options.scenario else from_mix(options.mix)
-    max_age = options.max_age or scenario.age_limit(options.timeout)
-    law = Law(options.timeout, options.tick, options.tolerance, max_age)
+    law = Law(options.timeout, options.tick, options.tolerance)
     duration = options.duration or 3 * law.timeout + law.tick
+    scenario = load_scenario(options.scenario) if options.scenario else from_mix(options.mix)
     protocol = spoken or scenario.protocol or "echo"
     plan = make_plan(scenario, options.connections, law, duration, seed, options.connect_rate, options.beat)
     for behaviour in plan.behaviours:
@@ -237,7 +228,7 @@ def run_command(options: argparse.Namespace) -> int:
     try:
         observation = drive(
             plan, target, protocol, patience, Paths(path), options.processes,
-            options.journal, Hooks(on_progress, at_phase), None, options.statuses or scenario.statuses,
+            options.journal, Hooks(on_progress, at_phase),
         )  # fmt: skip
     except WorkerDied as error:
         print(f"loadgen run: {error}", file=sys.stderr)

@@ -202,7 +202,7 @@ http {{
     access_log off; client_body_temp_path {folder}/b; proxy_temp_path {folder}/p; fastcgi_temp_path {folder}/f;
     uwsgi_temp_path {folder}/u; scgi_temp_path {folder}/s;
     keepalive_timeout 1h; keepalive_requests 1000000; client_header_timeout 1h; client_body_timeout 1h; send_timeout 1h;
-    server {{ listen 127.0.0.1:{port}; location / {{ return 200 "hello"; }} }}
+    server {{ listen 127.0.0.1:{port} {listen}; location / {{ {location} }} }}
 }}
 """
 
@@ -210,8 +210,11 @@ http {{
 class Nginx(Http):
     @staticmethod
     @contextmanager
-    def server(port: int, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
-        (folder / "nginx.conf").write_text(NGINX.format(folder=folder, port=port))
+    def server(
+        port: int, folder: Path, listen: str = "", location: str = 'return 200 "hello";'
+    ) -> Iterator[subprocess.Popen[bytes]]:
+        config = NGINX.format(folder=folder, port=port, listen=listen, location=location)
+        (folder / "nginx.conf").write_text(config)
         command = (tool("nginx"), "-p", str(folder), "-c", str(folder / "nginx.conf"), "-e", str(folder / "error.log"))
         with running(*command, port=port) as process:
             yield process

@@ -32,7 +32,9 @@ class FakeSocket:
     unread: int = 0
     queued: int = 0
     open: bool = True
-    ended: str = ""
+    waits: bool = False
+    """Whether it asked last: known of a socket in hand alone."""
+    outgoing: bool = False
 
 
 @dataclass
@@ -59,7 +61,7 @@ class FakeWorld:
         return made
 
     def send(self, sock: FakeSocket, count: int = 1) -> None:
-        sock.heard = self.now
+        sock.heard, sock.waits = self.now, True
         sock.received += count
 
     def leave_unread(self, sock: FakeSocket) -> None:
@@ -67,7 +69,7 @@ class FakeWorld:
         sock.unread += 3
 
     def answer(self, sock: FakeSocket, count: int = 1) -> None:
-        sock.spoke = self.now
+        sock.spoke, sock.waits = self.now, False
         sock.acked += count
 
     def stall(self, sock: FakeSocket) -> None:
@@ -89,7 +91,7 @@ class FakeWorld:
     def close(self) -> None:
         pass
 
-    # -- as Kernel and Hands
+    # -- as Linux and Hands
 
     def _snapshot(self, sock: FakeSocket) -> Snapshot | None:
         if not sock.open:
@@ -98,7 +100,8 @@ class FakeWorld:
         self.now += self.takes
         return Snapshot(
             ESTABLISHED, self.now - sock.heard, self.now - sock.spoke, sock.received, sock.acked,
-            sock.unread, sock.queued, before, self.now,
+            sock.unread, sock.queued, before, self.now, outgoing=sock.outgoing,
+            sent=sock.acked + sock.queued,
         )  # fmt: skip
 
     def dump(self, listeners: Sequence[Listener], info: bool) -> Iterator[Found]:
@@ -116,9 +119,9 @@ class FakeWorld:
         self.looks -= 1
         if seen is None:
             return "gone"
-        if not again(seen):
-            return "averted"
         sock = next(sock for sock in self.sockets if sock.ident == ident)
+        if not again(seen._replace(answered=not sock.waits)):
+            return "averted"
         assert sock.open, "closed twice"
         sock.open = False
         self.shut.append(sock)

@@ -32,7 +32,8 @@ def look(
     heard, spoke = (opened if at is None else at for at in (received, sent))
     count = 0 if received is None else count
     after = now + took
-    return Snapshot(ESTABLISHED, after - heard, after - spoke, count, acked, unread, queued, now, after)
+    ago = after - heard, after - spoke
+    return Snapshot(ESTABLISHED, *ago, count, acked, unread, queued, now, after, sent=int(sent is not None))
 
 
 def fresh(opened: float = 0.0) -> Memory:
@@ -70,11 +71,35 @@ def test_unread_bytes_are_the_servers_affair(even_unanswered: bool) -> None:
     assert not judge(look(100.0, received=1.0, sent=2.0, unread=1), fresh(), limits)[0].due
 
 
-def test_a_question_within_milliseconds_of_the_answer_is_the_servers_turn_once_it_is_known() -> None:
-    seen = look(50.0, received=1.0, sent=1.0)
-    assert judge(seen, fresh(), IDLE)[0].due
-    verdict, _ = judge(seen._replace(unanswered=True), fresh(), IDLE)
+@pytest.mark.parametrize("limits", [IDLE, Limits(max_age=10.0, grain=GRAIN)])
+@pytest.mark.parametrize(("answered", "closes"), [(True, True), (False, False), (None, False)])
+def test_equal_stamps_are_the_peers_turn_only_where_the_socket_says_so(
+    answered: bool | None, closes: bool, limits: Limits
+) -> None:
+    seen = look(50.0, received=1.0, sent=1.0)._replace(answered=answered)
+    verdict, _ = judge(seen, fresh(), limits)
+    assert (verdict.due and verdict.sure) == closes
+    assert verdict.due or answered is False
+
+
+def test_a_question_to_which_not_one_byte_was_sent_is_the_servers_turn_whatever_the_stamps_say() -> None:
+    """The first question within the jiffy of the connect."""
+    verdict, _ = judge(look(50.0, received=0.0), fresh(), IDLE)
     assert (verdict.due, verdict.peers_turn) == (False, False)
+
+
+def test_the_peers_turn_stays_so_until_something_comes() -> None:
+    _, known = judge(look(5.0, received=1.0, sent=1.0)._replace(answered=True), fresh(), IDLE)
+    later = look(50.0, received=1.0, sent=1.0)
+    assert judge(later, known, IDLE)[0].peers_turn is True
+    assert judge(later._replace(received=2), known, IDLE)[0].peers_turn is None
+
+
+def test_a_push_on_its_way_gives_the_peer_its_whole_timeout_and_more_of_them_to_no_avail_do_not() -> None:
+    _, known = judge(look(5.0, received=1.0, sent=2.0), fresh(), IDLE)
+    verdict, known = judge(look(12.1, received=1.0, sent=12.0, queued=7), known, IDLE)
+    assert (verdict.due, verdict.at) == (False, pytest.approx(22.0 + GRAIN))
+    assert judge(look(22.1, received=1.0, sent=22.0, queued=14), known, IDLE)[0].due
 
 
 def test_a_download_that_the_peer_acknowledges_is_not_idle() -> None:
@@ -133,6 +158,61 @@ def test_a_request_that_drips_is_due_by_its_rate_and_a_server_at_work_is_not() -
     assert not fast.due
     answered, _ = judge(look(11.0, received=10.5, sent=9.0, count=210), known, limits)
     assert not answered.due
+    # The server does not read: then the peer may not send, however much it would like to.
+    held_back, unread = judge(look(11.0, received=10.5, count=210, unread=10), known, limits)
+    assert (held_back.due, unread.slow) == (False, NONE)
+
+
+VANISHED = Limits(vanished=60.0, capped=True, grain=GRAIN)
+
+
+def network(now: float, answered: float, **seen: float) -> Snapshot:
+    """A look at a connection whose peer's kernel answered last at *answered*."""
+    return look(now, received=0.0, sent=0.0)._replace(ack_ago=now - answered, **seen)
+
+
+@pytest.mark.parametrize("silent_since", [1.0, -10_000.0])
+def test_a_kernel_that_was_not_asked_has_not_vanished(silent_since: float) -> None:
+    verdict, _ = judge(network(100.0, silent_since), fresh(), VANISHED)
+    assert (verdict.due, verdict.at) == (False, 145.0)
+
+
+def test_a_peer_that_answers_no_keep_alive_is_due_a_limit_after_the_first_that_it_can_have_missed() -> None:
+    """Its network went away up to `asks` seconds after it answered last: the time counts from there."""
+    known = fresh()._replace(asks=True)
+    verdict, known = judge(network(160.0, 100.0, probes=3), known, VANISHED)
+    assert not verdict.due
+    assert 100.0 + VANISHED.asks + 60.0 <= verdict.at <= 100.0 + 60.0 * 1.25
+    verdict, _ = judge(network(verdict.at + 0.01, 100.0, probes=5), known, VANISHED)
+    assert (verdict.due, verdict.reason, verdict.sure) == (True, "vanished", True)
+    assert not judge(network(verdict.at + 0.01, 170.0, probes=1), known, VANISHED)[0].due
+
+
+def test_without_keep_alives_of_ours_time_counts_from_the_first_look_that_shows_a_probe_unanswered() -> None:
+    verdict, known = judge(network(1000.0, 100.0, probes=1), fresh(), VANISHED)
+    assert (verdict.due, verdict.at) == (False, 1060.0)
+    assert not judge(network(1060.1, 100.0, probes=1), known, VANISHED)[0].due  # its answer may be on its way
+    assert judge(network(1060.1, 100.0, probes=2), known, VANISHED)[0].due
+
+
+def test_data_that_is_retransmitted_in_vain_is_due_a_limit_after_it_was_sent_first() -> None:
+    verdict, known = judge(network(145.0, 10.0, in_vain=20.0)._replace(sent_ago=7.0, queued=9), fresh(), VANISHED)
+    assert (verdict.due, verdict.at) == (False, 185.0)
+    last = network(185.1, 10.0, in_vain=60.1)._replace(queued=9)
+    assert judge(last._replace(sent_ago=20.0), known, VANISHED)[0].due
+    # The network may be back since: the latest retransmission was early, or its answer is on its way.
+    assert not judge(last._replace(sent_ago=35.0), known, VANISHED)[0].due
+    assert not judge(last._replace(sent_ago=0.1), known, VANISHED)[0].due
+    assert not judge(last._replace(ack_ago=1.0), known, VANISHED)[0].due
+
+
+def test_a_stopped_peer_whose_full_window_is_probed_twice_in_four_minutes_has_not_vanished() -> None:
+    limits = Limits(vanished=60.0, grain=GRAIN)
+    known = fresh()._replace(asks=True)
+    for now in range(100, 1000, 4):
+        answered = now - now % 120
+        verdict, known = judge(network(now, answered, probes=int(not now % 120))._replace(queued=9), known, limits)
+        assert not verdict.due
 
 
 def test_our_own_stop_in_the_middle_of_a_look_makes_nothing_due() -> None:
@@ -162,8 +242,7 @@ class World(RuleBasedStateMachine):
         self.received = self.acked = self.queued = self.unread = 0
         self.stuck_since: float | None = None
         self.known = Memory(start)
-        self.told = 0.0
-        self.due: str | None = None
+        self.last = ""
         self.discovered = False
 
     def jiffies(self, instant: float) -> int:
@@ -179,6 +258,7 @@ class World(RuleBasedStateMachine):
     @rule(count=st.integers(1, 1000), read=st.booleans())
     def peer_sends(self, count: int, read: bool) -> None:
         self.heard = self.moved = self.now
+        self.last = "peer"
         self.received += count
         self.unread = 0 if read else self.unread + count
 
@@ -190,6 +270,7 @@ class World(RuleBasedStateMachine):
     @rule(count=st.integers(1, 1000), taken=st.booleans())
     def server_sends(self, count: int, taken: bool) -> None:
         self.spoke = self.now
+        self.last = "server"
         self.queued += count
         if taken:
             self.peer_takes()
@@ -204,29 +285,35 @@ class World(RuleBasedStateMachine):
         self.stuck_since = None
         self.moved = self.now
 
-    @rule(took=st.floats(0.0, 0.01))
-    def looks(self, took: float) -> None:
+    def answered(self) -> bool:
+        return self.last == "server"
+
+    @rule(took=st.floats(0.0, 0.01), in_hand=st.booleans())
+    def looks(self, took: float, in_hand: bool) -> None:
         before = self.now
         self.now += took
         seen = Snapshot(
             ESTABLISHED, self.ago(self.heard), self.ago(self.spoke), self.received, self.acked,
-            self.unread, self.queued, before, self.now,
+            self.unread, self.queued, before, self.now, self.answered() if in_hand else None,
+            sent=self.acked + self.queued,
         )  # fmt: skip
         verdict, self.known = judge(seen, self.known, self.limits)
         assert verdict.due == (verdict.at <= before)
         self.discovered = True
-        if verdict.due:
+        if verdict.due and verdict.sure:
             self.never_early(verdict.reason, before)
-        else:
+        elif not verdict.due:
             self.never_forgotten(before)
             assert verdict.at > before
+        else:
+            assert self.jiffies(self.heard) == self.jiffies(self.spoke)
 
     def never_early(self, reason: str, now: float) -> None:
         silence = now - self.heard
         if reason == "idle":
             assert not self.unread
             assert silence >= self.limits.idle
-            assert self.spoke >= self.heard - JIFFY or not self.received
+            assert self.last == "server" or not self.received
             if not self.queued:  # a server that sends to no avail does not keep a connection open
                 assert now - self.spoke >= self.limits.idle
         elif reason == "first_byte":
@@ -242,7 +329,7 @@ class World(RuleBasedStateMachine):
     def never_forgotten(self, now: float) -> None:
         """What is certainly silent is due at once, however seldom it was looked at."""
         quiet = now - max(self.heard, self.spoke) - 2 * GRAIN - 0.01
-        if not self.unread and self.spoke >= self.heard and not self.queued:
+        if not self.unread and self.last == "server" and not self.queued:
             assert quiet < self.limits.idle or self.known.turn > max(self.heard, self.spoke)
         if not self.received and not self.queued:
             assert now - self.opened - 2 * GRAIN < self.limits.first_byte

@@ -17,10 +17,12 @@ import pytest
 from attach_worlds import FakeWorld, RealWorld
 
 from reaper.attach import netlink
-from reaper.attach.closing import MOST_PIDFDS, Shutdown, check_shutdown
+from reaper.attach.closing import MOST_PIDFDS, Hands, check_shutdown
 from reaper.attach.kernel import Linux, Refusal, jiffy
 from reaper.attach.netlink import Address, addresses_of, cookie_of
+from reaper.attach.proc_fds import Owners
 from reaper.attach.sockets import OwnSockets, acks_tell, look
+from reaper.attach.targets import READ_EVERY, ByListen, ByPid, parse_address
 from reaper.attach.tcpinfo import JIFFIES_AGAINST_US
 from reaper.errors import InvalidArgument
 
@@ -176,6 +178,95 @@ def test_ipv6_and_dual_stack_connections_are_found_and_looked_at() -> None:
             end.close()
 
 
+def test_an_outgoing_connection_from_the_listening_port_is_known_as_such() -> None:
+    with (
+        socket.create_server(("127.0.0.1", 0), reuse_port=True) as server,
+        socket.create_server(("127.0.0.1", 0)) as elsewhere,
+        socket.create_connection(server.getsockname()),
+        server.accept()[0] as accepted,
+        socket.socket() as out,
+        closing(Linux()) as kernel,
+    ):
+        out.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        out.bind(server.getsockname())
+        out.connect(elsewhere.getsockname())
+        (listener,) = (one for one in kernel.listeners() if one.address.port == server.getsockname()[1])
+        inodes = {os.fstat(sock.fileno()).st_ino: sock is out for sock in (accepted, out)}
+        with elsewhere.accept()[0]:
+            for much in (1, 10_000_000, 1):
+                found = list(kernel.dump([listener], True))
+                assert {one.inode: one.snapshot.outgoing for one in found} == inodes
+                for sock in (accepted, out):
+                    sock.setblocking(False)
+                    with contextlib.suppress(BlockingIOError):
+                        sock.send(b"x" * much)
+                time.sleep(0.05)
+
+
+SERVES_ALL = """
+import socket, sys
+server = socket.create_server(("::", 0), family=socket.AF_INET6, dualstack_ipv6=True)
+print(server.getsockname()[1], flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_server_of_every_address_is_found_by_each_of_them() -> None:
+    with (
+        subprocess.Popen([sys.executable, "-c", SERVES_ALL], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child,
+        closing(Linux()) as kernel,
+    ):
+        port = int(child.stdout.readline())
+        with socket.create_connection(("127.0.0.1", port)), socket.create_connection(("::1", port)):
+            for asked, hosts in (
+                ("[::1]", ["::1"]),
+                ("127.0.0.1", ["127.0.0.1"]),
+                ("[::ffff:127.0.0.1]", ["127.0.0.1"]),
+                ("[::]", ["127.0.0.1", "::1"]),
+                ("", ["127.0.0.1", "::1"]),
+            ):
+                target = ByListen(parse_address(f"{asked}:{port}"), kernel)
+                found = [addresses_of(one.ident)[0].host for one in kernel.dump(target.listeners(), False)]
+                assert sorted(found) == hosts, asked
+            assert target.pids() == [child.pid]
+        child.communicate()
+
+
+TAKES_OVER = """
+import socket, sys
+with socket.socket(fileno=0) as channel:
+    _, given, _, _ = socket.recv_fds(channel, 1, 1)
+    channel.send(b"!")
+    channel.recv(1)
+"""
+
+
+def test_a_listening_socket_that_is_handed_over_later_is_watched(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, theirs = socket.socketpair()
+    with (
+        ours, theirs, socket.create_server(("127.0.0.1", 0)) as server, closing(Linux()) as kernel,
+        subprocess.Popen([sys.executable, "-c", TAKES_OVER], stdin=theirs) as child,
+    ):  # fmt: skip
+        target = ByPid(child.pid, kernel, waits=True)
+        assert target.listeners() == []
+        socket.send_fds(ours, [b"!"], [server.fileno()])
+        assert ours.recv(1) == b"!"
+        monkeypatch.setattr(target, "_clock", lambda: time.monotonic() + READ_EVERY)
+        assert [one.address.port for one in target.listeners()] == [server.getsockname()[1]]
+        ours.send(b"!")
+
+
+@pytest.mark.parametrize(("code", "said"), [(errno.EOPNOTSUPP, "CONFIG_INET_DIAG_DESTROY"), (errno.EPERM, "NET_ADMIN")])
+def test_a_destroy_that_the_kernel_refuses_is_said_in_words(
+    code: int, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with closing(Linux()) as kernel:
+        assert kernel.destroy(struct.pack("=40xQ", 1)) is False
+        monkeypatch.setattr(kernel, "_acknowledged", lambda sequence: netlink.Answer(sequence, code))
+        with pytest.raises(Refusal, match=said):
+            kernel.destroy(struct.pack("=40xQ", 1))
+
+
 def test_a_descriptor_that_was_given_to_another_connection_is_not_the_old_one() -> None:
     own = OwnSockets()
     with socket.create_server(("127.0.0.1", 0)) as server:
@@ -226,7 +317,7 @@ def test_a_socket_in_hand_tells_whether_the_last_question_was_answered(exchanges
         if found:
             break
     assert found
-    assert {seen.unanswered for seen in found} == {asks_again}
+    assert {seen.answered for seen in found} == {not asks_again}
     world.close()
 
 
@@ -298,7 +389,7 @@ def test_a_descriptor_that_is_not_there_takes_no_right_to_ask_for() -> None:
 
 def test_hands_keep_a_bounded_number_of_process_handles() -> None:
     """A server with a process per connection: each close concerns another process."""
-    hands = Shutdown(list)
+    hands = Hands(Owners(list))
     children = [subprocess.Popen(["sleep", "30"]) for _ in range(MOST_PIDFDS + 5)]
     for child in children:
         hands._pidfd(child.pid)

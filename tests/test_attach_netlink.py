@@ -14,11 +14,10 @@ from hypothesis import strategies as st
 
 from reaper.attach import netlink, tcpinfo
 from reaper.attach.kernel import Linux
-from reaper.attach.looks import Looks
 from reaper.attach.netlink import BadAnswer
 from reaper.errors import ReaperError
 
-INFO = struct.pack("=44xIII64xQQ", 148, 0, 48, 17, 21)
+INFO = struct.pack("=44xIIII60xQQ64xQQ", 148, 0, 48, 40, 17, 21, 17, 0)
 IDENT4 = struct.pack("!HH4s12x4s12x", 6379, 40000, bytes([127, 0, 0, 1]), bytes([127, 0, 0, 2])) + struct.pack(
     "=IQ", 0, 77
 )
@@ -72,7 +71,7 @@ def test_the_kernels_count_of_an_end_of_file_is_no_byte() -> None:
 
 
 def test_a_kernel_without_byte_counters_is_refused() -> None:
-    with pytest.raises(tcpinfo.NoCounters, match=r"120 bytes.*Linux 4\.2"):
+    with pytest.raises(tcpinfo.NoCounters, match=r"120 bytes.*Linux 4\.19"):
         tcpinfo.parse(INFO[:120], 1, 0, 0, 0.0, 0.0)
 
 
@@ -82,80 +81,26 @@ def test_a_message_cut_off_anywhere_is_refused(cut: int) -> None:
         list(netlink.parse(message()[:-cut]))
 
 
-def at_length(data: bytes) -> list[tuple[int, ...]]:
-    """What the long way makes of *data*, as `Looks` says it."""
-    found = []
-    for one in netlink.parse(data):
-        ago = struct.unpack_from("=" + tcpinfo.FIELDS, one.info)
-        found.append((one.sequence, one.state, one.unread, one.queued, *ago))
-    return found
+@pytest.mark.parametrize(
+    ("acked", "unsent", "outgoing"), [(17, 0, False), (18, 0, True), (10, 2, False), (11, 2, True)]
+)
+def test_whoever_opened_the_connection_had_its_syn_acknowledged(acked: int, unsent: int, outgoing: bool) -> None:
+    """17 bytes were sent, 3 of them twice; what is not acknowledged is queued, as is what was not sent yet."""
+    info = struct.pack("=120xQQ8xI52xQQ", acked + outgoing, 0, unsent, 20, 3)
+    queued = 17 - acked + unsent
+    assert tcpinfo.parse(info, 1, 0, queued, 0.0, 0.0).outgoing is outgoing
 
 
-def test_an_answer_of_a_known_form_is_read_as_at_length() -> None:
-    looks, first, second = Looks(), message(), message(state=8, sequence=6, info=INFO[:-8] + b"\7" * 8)
-    assert looks.read(bytearray(first), len(first)) is None
-    looks.learn(bytearray(first), len(first))
-    for data in (first, second):
-        assert [looks.read(bytearray(data), len(data))] == at_length(data)
-
-
-@pytest.mark.parametrize("data", [message(info=b""), message(info=INFO[:100]), message() * 2, message()[:60], b""])
-def test_an_answer_without_all_that_is_read_is_no_form(data: bytes) -> None:
-    looks = Looks()
-    looks.learn(bytearray(data), len(data))
-    assert len(looks) == 0
-
-
-def test_an_answer_of_another_kind_or_family_goes_the_long_way() -> None:
-    looks, known = Looks(), message()
-    looks.learn(bytearray(known), len(known))
-    error = struct.pack("=IHHIIi", len(known), netlink.NLMSG_ERROR, 0, 9, 1, -errno.ENOENT).ljust(len(known), b"\0")
-    for other in (message(family=10), error):
-        assert looks.read(bytearray(other), len(other)) is None
-
-
-@pytest.mark.parametrize("at", [88, 90, 96, 98])
-def test_an_answer_with_other_attributes_goes_the_long_way(at: int) -> None:
-    looks, known = Looks(), message()
-    looks.learn(bytearray(known), len(known))
-    other = bytearray(known)
-    other[at] ^= 1  # the length or the number of one of the two
-    assert looks.read(other, len(other)) is None
-
-
-@given(data=st.data())
-def test_a_damaged_answer_is_read_as_at_length_or_not_at_all(data: st.DataObject) -> None:
-    looks, good = Looks(), message()
-    looks.learn(bytearray(good), len(good))
-    damaged = bytearray(good)
-    for _ in range(data.draw(st.integers(1, 4))):
-        damaged[data.draw(st.integers(0, len(good) - 1))] = data.draw(st.integers(0, 255))
-    found = looks.read(damaged, len(damaged))
-    if found is not None:
-        assert [found] == at_length(bytes(damaged))
-
-
-@given(data=st.data())
-def test_a_dump_is_read_as_at_length_whatever_was_damaged(data: st.DataObject) -> None:
-    done = struct.pack("=IHHIIi", 20, netlink.NLMSG_DONE, 2, 5, 1, 0)
-    kinds = [message(info=b""), message(info=b"", state=8), message(), message(family=10), message(sequence=4), done]
-    dump = bytearray(b"".join(data.draw(st.lists(st.sampled_from(kinds), max_size=6))))
-    for _ in range(data.draw(st.integers(0, 2)) if dump else 0):
-        dump[data.draw(st.integers(0, len(dump) - 1))] = data.draw(st.integers(0, 255))
-    quick, long = list[object](), list[object]()
-    for found, parse in (
-        (quick, lambda: netlink.parse_dump(memoryview(dump), 5, 2)),
-        (long, lambda: netlink.parse(dump, info=False)),
-    ):
-        try:
-            for one in parse():
-                if isinstance(one, netlink.Answer) and not one.done and (one.sequence, one.family) == (5, 2):
-                    found.append((one.ident, one.inode, one.queued))
-                else:
-                    found.append(tuple(one))
-        except BadAnswer:
-            found.append("refused")
-    assert quick == long
+@pytest.mark.parametrize(
+    ("retransmits", "unacked", "ack_ago", "in_vain"),
+    [(3, 1, 90_000, 5.0 + 0.8 * 7 / 8), (3, 1, 4_000, 0.0), (3, 0, 90_000, 0.0), (0, 1, 90_000, 0.0)],
+)
+def test_retransmissions_tell_how_long_they_have_been_in_vain(
+    retransmits: int, unacked: int, ack_ago: int, in_vain: float
+) -> None:
+    """The timeout is 0.8 s after three of them; the last was 5 s ago."""
+    info = struct.pack("=2xBx4xI12xI16xIIII156x", retransmits, 800_000, unacked, 5_000, 0, ack_ago, ack_ago)
+    assert tcpinfo.parse(info, 1, 0, 9, 0.0, 0.0).in_vain == pytest.approx(in_vain)
 
 
 def test_one_dump_shows_the_connections_of_several_listeners_and_of_no_other() -> None:

@@ -6,8 +6,10 @@ than the timeout proves nothing, and connects again.
 
 from __future__ import annotations
 
+import os
 import re
 import signal
+import socket
 import subprocess
 import time
 from pathlib import Path
@@ -75,30 +77,73 @@ def test_without_close_nothing_is_closed_and_each_that_would_be_is_named_once(wh
             silent.close()
 
 
+def preface_of_http2(path: str) -> bytes:
+    """All that a client needs to say, in one go: preface, settings, and a request."""
+    block = b"\x82\x86\x41\x01x" + b"\x04" + bytes([len(path)]) + path.encode()
+    headers = len(block).to_bytes(3) + b"\x01\x05\0\0\0\x01" + block
+    return b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(3) + b"\x04\0\0\0\0\0" + headers
+
+
 @pytest.mark.slow
-def test_a_client_that_waits_for_its_answer_is_not_idle(tmp_path: Path) -> None:
-    """BLPOP: the server owes the answer. Asked in the same breath as the question before, and after a pause."""
-    port = free_port()
-    with Redis.server(port, tmp_path), Attach("--listen", f"127.0.0.1:{port}", *LIMITS, "--close") as attach:
-        at_once, later, silent = Redis(port), Redis(port), Redis(port)
-        for client in (at_once, later, silent):
-            client.exchange()
-        at_once.sock.sendall(b"BLPOP one 0\r\n")
-        time.sleep(0.1)
-        later.sock.sendall(b"BLPOP two 0\r\n")
-        silent.wait_for_the_end()
-        time.sleep(2 * IDLE)
-        assert attach.clients("closed") == [silent.name]
+@pytest.mark.parametrize("end", ["shutdown", "destroy", "destroy without the socket"])
+@pytest.mark.parametrize("how", ["right after connect", "after an answer", "in two segments"])
+def test_a_client_that_waits_for_its_answer_is_not_idle(end: str, how: str, tmp_path: Path) -> None:
+    """BLPOP: the server owes the answer, and the question came in the jiffy of what was before it."""
+    port, prefix = free_port(), ()
+    if end != "shutdown" and os.getuid():
+        pytest.skip("SOCK_DESTROY needs CAP_NET_ADMIN")
+    if end.endswith("socket"):
+        prefix = (tool("setpriv"), "--bounding-set=-sys_ptrace", "--inh-caps=-sys_ptrace")
+    flags = ("--listen", f"127.0.0.1:{port}", *LIMITS, "--close", "--how", end.split()[0])
+    with Redis.server(port, tmp_path), Attach(*flags, prefix=prefix) as attach:
+        waiting = [Redis(port) for _ in range(10)]
+        for client in waiting:
+            client.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if how != "right after connect":
+                client.exchange()
+            for part in [b"BLPOP ", b"key 0\r\n"] if how == "in two segments" else [b"BLPOP key 0\r\n"]:
+                client.sock.sendall(part)
+                time.sleep(0.0005)
+        time.sleep(3 * IDLE)
         pusher = Redis(port)
-        for number, client in enumerate((at_once, later)):
-            pusher.sock.sendall(b"LPUSH %s x\r\n" % (b"one", b"two")[number])
-            client.answer_ends = b"$1\r\nx\r\n"
+        pusher.sock.sendall(b"LPUSH key" + b" x" * len(waiting) + b"\r\n")
+        for client in waiting:
+            client.answer_ends = b"x\r\n"
             client.read_answer()
-        for client in (at_once, later):
-            assert client.wait_for_the_end() >= IDLE  # answered, and silent since: now they go
+            client.spoke = time.monotonic()
+        assert not attach.of("closed")
+        for client in waiting:  # answered, and silent since: now they go
+            assert client.wait_for_the_end() >= IDLE
             client.close()
         pusher.close()
-        silent.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("end", ["shutdown", "destroy"])
+def test_a_request_in_flight_is_answered_although_the_server_spoke_first(end: str, tmp_path: Path) -> None:
+    """HTTP/2: nginx greets with its settings; its upstream takes three times the limit. SMTP and MySQL are alike."""
+    port = free_port()
+    if end == "destroy" and os.getuid():
+        pytest.skip("SOCK_DESTROY needs CAP_NET_ADMIN")
+    flags = ("--listen", f"127.0.0.1:{port}", *LIMITS, "--close", "--how", end)
+    with socket.create_server(("127.0.0.1", 0)) as upstream:
+        proxied = f"proxy_pass http://127.0.0.1:{upstream.getsockname()[1]};"
+        with Nginx.server(port, tmp_path, listen="http2", location=proxied), Attach(*flags) as attach:
+            clients = [Nginx(port) for _ in range(10)]
+            for client in clients:
+                client.sock.sendall(preface_of_http2("/"))
+                client.sock.recv(100)
+                client.sock.sendall(bytes(3) + b"\x04\x01\0\0\0\0")  # as it must, it agrees to the server's settings
+            behind = [upstream.accept()[0] for _ in clients]
+            time.sleep(3 * IDLE)
+            assert not attach.of("closed")
+            for sock in behind:
+                sock.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello")
+            for client in clients:
+                client.read_answer()
+                client.close()
+            for sock in behind:
+                sock.close()
 
 
 @pytest.mark.slow

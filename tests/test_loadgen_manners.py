@@ -90,7 +90,7 @@ def test_a_server_that_never_answers_does_not_pass() -> None:
         status, report = run(port, "--mix", "chatty", "--duration", "2s")
     assert (status, report["verdict"]) == (1, "fail")
     (reason,) = report["reasons"]
-    assert reason.startswith("12 connections unanswered: ")
+    assert reason.startswith("12 connections unanswered: they asked and never got an answer; if the server speaks ano")
     assert reason.endswith("give --protocol raw, or http")
     assert headline(report) == "FAIL: 12 connections unanswered, and none was answered"
 

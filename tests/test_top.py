@@ -84,6 +84,14 @@ def test_the_workers_are_added_up_and_what_is_due_first_stands_first():
         picture_of(status())
 
 
+def test_what_a_peer_chose_reaches_no_terminal_unescaped():
+    evil = "\x1b]0;x\x07\u202e\n\x9b31m"
+    named = {"name": evil, "phase": evil, "idle_s": 1.0, "timeout_s": 9.0, "due_in_s": 1.0}
+    document = status(worker(due_next=[named], closed={evil: 1}), server=evil)
+    for line in draw(picture_of(document), {}, Frame(300, None)):
+        assert line.plain.isprintable()
+
+
 def test_rates_are_per_second_and_unknown_after_a_worker_was_replaced():
     before = picture_of(status(worker()))
     later = worker(at=102.0, closed={"keep_alive": 28}, loop={**worker()["loop"], "cpu_s": 1.1})

@@ -161,14 +161,8 @@ class Http(Dialect):
         if parser is None:  # a goodbye that answers no request, such as 408
             if not data.startswith(b"HTTP/"):
                 self.foreign = self.foreign or data[:KEPT_BYTES]
-            return Heard(int(data[8:10] == b" 2"), True)
+            return Heard(0, True)
         h11 = self.h11
-        if (
-            parser.their_state is h11.SEND_RESPONSE
-            and not parser.trailing_data[0]
-            and data[:5] != b"HTTP/"[: len(data)]
-        ):
-            self.foreign = self.foreign or data[:KEPT_BYTES]
         parser.receive_data(data)
         done = 0
         while True:

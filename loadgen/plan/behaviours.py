@@ -134,7 +134,7 @@ class Behaviour:
     reconnect: float | None = None
     deadline: bool = False
     """Whether the timeout runs from the first step and no later byte extends it."""
-    listener: str = field(default="echo", repr=False)
+    listener: str = "echo"
     """The server's port or service that it connects to, as simulated journals call it."""
 
     @property

@@ -10,7 +10,7 @@ from ..errors import needs
 with needs("reaper.attach", "idle-reaper[attach]"):
     from .guard import Guard
     from .judge import Limits, Memory, Verdict, judge
-    from .kernel import Kernel, Linux, Listener, Refusal
+    from .kernel import Linux, Listener, Refusal
     from .tcpinfo import Snapshot
     from .watch import Event, Watch
 
@@ -23,7 +23,6 @@ __all__ = [
     "Snapshot",
     "Verdict",
     "judge",
-    "Kernel",
     "Linux",
     "Listener",
     "Refusal",

@@ -12,7 +12,7 @@ from ..journal.log import ConnectionLog, Journal
 from ..journal.schema import peer_key
 from ..metrics import Family
 from .judge import NONE, SLIDING, Limits
-from .netlink import addresses_of, cookie_of
+from .netlink import addresses_of
 from .watch import Event, Watch
 
 NOTABLE_SHARE = 0.05
@@ -40,7 +40,7 @@ class JournalBook:
         self, journal: Journal, limits: Limits, closes: bool, jitter: float, tick: float, clock: Callable[[], float]
     ) -> None:
         self._journal = journal
-        self._logs: dict[int, ConnectionLog] = {}
+        self._logs: dict[bytes, ConnectionLog] = {}
         longest = limits.idle * (1 + jitter)
         self._timeout_ms = round(longest * 1e3) if closes else 0
         self._closes = closes
@@ -49,15 +49,14 @@ class JournalBook:
 
     def note(self, event: Event) -> None:
         """Write *event*."""
-        cookie = cookie_of(event.ident)
         if event.kind == "found":
             local, remote = addresses_of(event.ident)
             opened = to_ns(event.opened)
             log = self._journal.open(opened, self._timeout_ms, str(local), peer_key(remote, local))
             log.last_ns = max(opened, to_ns(event.since))
-            self._logs[cookie] = log
+            self._logs[event.ident] = log
             return
-        log = self._logs[cookie]
+        log = self._logs[event.ident]
         if event.since != NONE:
             log.last_ns = max(log.last_ns, to_ns(event.since))
         if event.kind == "averted":
@@ -65,12 +64,12 @@ class JournalBook:
         elif event.kind == "closed":
             log.timeout_ms = round(event.limit * 1e3)
             log.reap(to_ns(event.at), to_ns(event.due), event.reason, deadline=event.reason not in SLIDING)
-            del self._logs[cookie]
+            del self._logs[event.ident]
         elif event.kind == "gone":
             if event.since == NONE:  # the server's turn: no timeout was in force
                 log.timeout_ms = 0
             log.close_peer(max(to_ns(self._clock()), log.last_ns), "gone")
-            del self._logs[cookie]
+            del self._logs[event.ident]
 
     def began(self, now: float) -> None:
         """The first discovery is complete: what was late by then was not ours to end."""
@@ -86,11 +85,12 @@ class JournalBook:
 def families(watch: Watch, lines_dropped: int = 0) -> Iterator[Family]:
     """For `reaper.metrics`, under stable names."""
     counts = watch.counts
-    yield Family("reaper_attach_connections", "gauge", "Connections watched.", len(watch.table))
+    yield Family("reaper_attach_connections", "gauge", "Connections watched.", len(watch))
     for kind, doc in (
         ("found", "Connections found."),
         ("gone", "Connections that ended without us."),
         ("averted", "Connections spared by the final check."),
+        ("unsure", "Silent connections that may be waiting for an answer: nothing tells."),
         ("unreachable", "Due connections that no process we may touch holds."),
     ):
         yield Family(f"reaper_attach_{kind}", "counter", doc, counts.events[kind])

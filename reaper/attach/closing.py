@@ -1,11 +1,12 @@
 """Ending a connection of another process: gracefully, by shutdown(2) on a duplicate of its socket, or by SOCK_DESTROY.
 
 One rule: *the final check and the close concern the same socket, one call apart*. pidfd_getfd(2) pins it: whatever the
-server does meanwhile, no later connection can be hit.
+server does meanwhile, no later connection can be hit. And only a socket in hand tells whose turn it is where question
+and answer fell into one jiffy, so SOCK_DESTROY takes it, too, if it may.
 
 After shutdown the client has received everything that was queued, then an end of file; the server reads an end of file
-and cleans up by itself, as if the client had hung up. SOCK_DESTROY resets both sides: for servers whose descriptors may
-not be taken, and for those that ignore an end of file.
+and cleans up by itself, as if the client had hung up. SOCK_DESTROY resets both sides: for servers that ignore an end
+of file, and those whose descriptors may not be taken.
 """
 
 from __future__ import annotations
@@ -13,14 +14,14 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import struct
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Protocol
 
-from .kernel import Kernel, Refusal
+from .kernel import SHUTDOWN_INSTEAD, Linux, Refusal
 from .proc_fds import Owners
-from .sockets import end
+from .sockets import ask, end
 from .tcpinfo import Snapshot
 
 SYS_PIDFD_GETFD = 438  # the same number on every architecture but Alpha
@@ -35,8 +36,29 @@ MOST_PIDFDS = 64
 Again = Callable[[Snapshot], bool]
 
 
-class Hands(Protocol):
-    """What ends connections."""
+class Hands:
+    """What takes sockets of other processes.
+
+    Args:
+        owners: Where their descriptors are.
+        destroy: Aborts a connection by SOCK_DESTROY, False if it has ended; None: by shutdown(2). With it, a
+            connection whose socket cannot be taken is looked at from outside.
+        look: For that look.
+        clock: Seconds, monotonic.
+    """
+
+    def __init__(
+        self,
+        owners: Owners,
+        destroy: Callable[[bytes], bool] | None = None,
+        look: Callable[[Sequence[bytes]], list[Snapshot | None]] = lambda idents: [None for _ in idents],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._owners = owners
+        self._destroy = destroy
+        self._look = look
+        self._clock = clock
+        self._pidfds: dict[int, int] = {}
 
     def end(self, ident: bytes, inode: int, again: Again) -> str:
         """End the connection with *ident* if *again*, given a final check of that very socket, says so.
@@ -44,46 +66,35 @@ class Hands(Protocol):
         Returns:
             "closed"; "averted": *again* said no; "gone": it ended by itself; "unreachable": no process that we may
             touch holds it; "later": ask again in a second.
+        Cost: about 15 us; and at most once per second a scan, when a descriptor is not where it was.
         """
+        destroy = self._destroy
+        abort = None if destroy is None else lambda: destroy(ident)
+        outcome = self._with(inode, lambda held: end(held, ident, again, self._clock, abort))
+        if outcome != "unreachable" or destroy is None:
+            return outcome
+        (seen,) = self._look([ident])
+        if seen is None:
+            return "gone"
+        if not again(seen):
+            return "averted"
+        return "closed" if destroy(ident) else "gone"
 
-    def close(self) -> None:
-        """Let go of everything."""
+    def ask(self, ident: bytes, inode: int, seconds: int) -> str:
+        """Have the kernel ask the peer whenever it was silent for *seconds*: "asked", "unreachable" or "later"."""
+        return self._with(inode, lambda held: ask(held, ident, seconds))
 
-
-class Shutdown:
-    """The graceful hand.
-
-    Args:
-        pids: The processes whose connections they may be, now. Called before each scan.
-        owners: Where their descriptors were found.
-        clock: Seconds, monotonic.
-    """
-
-    def __init__(
-        self,
-        pids: Callable[[], Sequence[int]],
-        owners: Owners | None = None,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._pids = pids
-        self._owners = Owners() if owners is None else owners
-        self._clock = clock
-        self._pidfds: dict[int, int] = {}
-        self._scanned_at = float("-inf")
-
-    def end(self, ident: bytes, inode: int, again: Again) -> str:
-        """See `Hands`. Cost: about 15 us; and at most once per second a scan, when a descriptor is not where it was."""
-        outcome = self._try(ident, inode, again)
+    def _with(self, inode: int, use: Callable[[int], str]) -> str:
+        """What *use* makes of a duplicate of the socket, which it closes; it says "other" if that is not the one."""
+        outcome = self._try(inode, use)
         if outcome in ("other", "unreachable"):
-            now = self._clock()
-            if now - self._scanned_at < SCAN_EVERY:
+            if self._clock() - self._owners.read_at < SCAN_EVERY:
                 return "later"
-            self._owners.scan(self._pids())
-            self._scanned_at = now
-            outcome = self._try(ident, inode, again)
+            self._owners.scan()
+            outcome = self._try(inode, use)
         return "unreachable" if outcome == "other" else outcome
 
-    def _try(self, ident: bytes, inode: int, again: Again) -> str:
+    def _try(self, inode: int, use: Callable[[int], str]) -> str:
         place = self._owners.find(inode)
         if place is None:
             return "unreachable"
@@ -95,10 +106,10 @@ class Shutdown:
         except OSError as error:
             if error.errno == errno.EBADF:
                 return "other"
-            if error.errno in (errno.EPERM, errno.EMFILE, errno.ENFILE):
+            if error.errno in (errno.EPERM, errno.EMFILE, errno.ENFILE, errno.ENOSYS):
                 return "unreachable"
             raise
-        return end(held, ident, again, self._clock)
+        return use(held)
 
     def _pidfd(self, pid: int) -> int:
         if pid not in self._pidfds:
@@ -116,25 +127,6 @@ class Shutdown:
         """Close the handles of the processes."""
         for pid in list(self._pidfds):
             self._forget(pid)
-
-
-class Destroy:
-    """The hard hand: SOCK_DESTROY by cookie. Needs CAP_NET_ADMIN, and no right on the process."""
-
-    def __init__(self, kernel: Kernel) -> None:
-        self._kernel = kernel
-
-    def end(self, ident: bytes, inode: int, again: Again) -> str:
-        """See `Hands`. Cost: about 15 us."""
-        (seen,) = self._kernel.look([ident])
-        if seen is None:
-            return "gone"
-        if not again(seen):
-            return "averted"
-        return "closed" if self._kernel.destroy(ident) else "gone"
-
-    def close(self) -> None:
-        """Nothing: the kernel's sockets are not ours."""
 
 
 def take(pidfd: int, fd: int) -> int:
@@ -177,17 +169,18 @@ def check_shutdown(pid: int, fd: int) -> None:
         os.close(pidfd)
 
 
-def check_destroy() -> None:
-    """Make sure that SOCK_DESTROY is allowed.
+def check_destroy(kernel: Linux) -> None:
+    """Make sure that SOCK_DESTROY is there, and allowed.
 
     Raises:
-        Refusal: CAP_NET_ADMIN is missing.
+        Refusal: CAP_NET_ADMIN or CONFIG_INET_DIAG_DESTROY is missing.
     """
     if not has_capability(CAP_NET_ADMIN):
         raise Refusal(
             "--how destroy needs CAP_NET_ADMIN in the network namespace of the target: run as root, under systemd with "
-            "AmbientCapabilities=CAP_NET_ADMIN, or leave it out: --how shutdown needs no more than the right to trace"
+            f"AmbientCapabilities=CAP_NET_ADMIN, or {SHUTDOWN_INSTEAD}"
         )
+    kernel.destroy(struct.pack("=40xQ", 1))  # no socket has these addresses
 
 
 def has_capability(number: int) -> bool:

@@ -19,11 +19,9 @@ from ..config.attach import Attach
 from ..config.flags import add_settings, settings
 from ..config.settings import ReaperConfig
 from ..errors import ConfigError, ReaperError, needs
-from .judge import Limits
-from .kernel import Linux, Refusal, jiffy
+from .kernel import Linux, Refusal
 from .output import Output, in_words
 from .show import Json, Lines, Table, View, dropped_record
-from .tcpinfo import JIFFIES_AGAINST_US
 from .watch import Watch
 
 GOOD, UNUSABLE = 0, 2
@@ -71,23 +69,6 @@ def _network(text: str) -> Network:
         raise argparse.ArgumentTypeError(f"{error}: expected a network such as 10.0.0.0/8 or ::1/128") from None
 
 
-def limits_of(config: Attach) -> Limits:
-    """The limits that `[attach]` sets, with this kernel's grain.
-
-    Raises:
-        Refusal: it sets none.
-    """
-    values = (config.idle, config.first_byte, config.max_age, config.stalled_write, config.min_in_rate)
-    if not any(values):
-        raise Refusal("no limit is on: give --idle 5m, --first-byte, --max-age, --stalled-write or --min-in-rate")
-    shortest = min(value for value in (*values[:4], config.min_in_grace) if value)
-    if config.tick > shortest:
-        raise Refusal(
-            f"--tick {config.tick:g}s is longer than the shortest limit, {shortest:g}s: a quarter of it is fine"
-        )
-    return Limits(*values, config.min_in_grace, config.even_unanswered, JIFFIES_AGAINST_US * jiffy())
-
-
 def run(parsed: argparse.Namespace) -> int:
     """Run the command; returns the exit status."""
     try:
@@ -96,9 +77,8 @@ def run(parsed: argparse.Namespace) -> int:
         loaded = ReaperConfig.load(parsed.config, overrides=settings(parsed))
         config = loaded.attach
         parsed.json = parsed.json or loaded.reaper.log_format == "json"
-        limits = limits_of(config)
         with ExitStack() as stack:
-            return _watch(parsed, config, limits, stack)
+            return _watch(parsed, config, stack)
     except ConfigError as error:
         for line in str(error).splitlines():
             print(line, file=sys.stderr)
@@ -107,10 +87,12 @@ def run(parsed: argparse.Namespace) -> int:
     return UNUSABLE
 
 
-def _watch(parsed: argparse.Namespace, config: Attach, limits: Limits, stack: ExitStack) -> int:
+def _watch(parsed: argparse.Namespace, config: Attach, stack: ExitStack) -> int:
     with needs("this", "idle-reaper[attach]"):
+        from .outside import limits_of
         from .runner import Runner
         from .targets import ByListen, ByPid, ByUser, Target, parse_address
+    limits = limits_of(config)
     kernel = Linux(parsed.pid)
     stack.callback(kernel.close)
     target: Target
@@ -148,7 +130,7 @@ def _view(watch: Watch, as_json: bool, output: Output) -> View:
             return Table(watch, output)
         except ImportError:
             output.line("no live table: rich is not installed")
-    return Lines(watch, output)
+    return Lines(watch, output.line)
 
 
 def _end(output: Output) -> None:

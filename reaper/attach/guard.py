@@ -53,7 +53,7 @@ class Guard:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         grain = JIFFIES_AGAINST_US * jiffy()
-        limits = Limits(idle, first_byte, max_age, write, min_in_rate, min_in_grace, even_unanswered, grain)
+        limits = Limits(idle, first_byte, max_age, write, min_in_rate, min_in_grace, even_unanswered, grain=grain)
         self._tick = check_timeout("tick", tick)
         self._clock = clock
         self._sockets = OwnSockets(clock)
@@ -111,7 +111,7 @@ class Guard:
             return self._watch.next_wakeup(self._clock())
 
     def __len__(self) -> int:
-        return len(self._watch.table)
+        return len(self._watch)
 
     def __repr__(self) -> str:
         return f"<Guard of {len(self)} sockets, {self.closed} closed so far>"

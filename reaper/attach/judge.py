@@ -7,18 +7,21 @@ Whose turn:
 
     bytes lie unread                         the server's: it is behind
     data came after data last went           the server's: it is at work, unless `even_unanswered`
-    both in one jiffy, and `unanswered`      the server's, too: the peer asked again within milliseconds
+    both in one jiffy                        the server's, unless `Snapshot.answered` says that it spoke last
     data went last, or none came             the peer's: it is silent
 
 A peer's silence begins when its turn begins: with the end of the server's answer, not with the question. So neither a
 request that takes longer than `idle` nor a long download costs its connection. Only what the peer acknowledges counts:
-what the server retransmits to a peer that is gone is no sign of life. With `even_unanswered` nothing but the peer's own
-bytes count.
+what the server retransmits, or sends in addition, to a peer that acknowledges nothing is no sign of life. With
+`even_unanswered` nothing but the peer's own bytes count.
+
+`vanished` asks another question: does the peer's *kernel* answer? Silence does not tell, for a kernel that is not asked
+says nothing. So time counts from the first byte or probe that was sent and not answered.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from ..core.ticks import check_instant, check_timeout
@@ -28,12 +31,14 @@ from .tcpinfo import Snapshot
 NONE = -1.0
 """An instant that has not come about. Instants on a monotonic clock are >= 0."""
 
-REASONS = ("idle", "first_byte", "max_age", "write", "min_in_rate")
+REASONS = ("idle", "first_byte", "max_age", "write", "min_in_rate", "vanished")
 SLIDING = frozenset({"idle", "first_byte"})
 """Reasons that are timeouts of silence; the others are deadlines, which activity does not move."""
 
 BUSY_LOOK = 1.0
 """Seconds until a connection past its age, whose server is at work, is looked at again."""
+ANSWER = 1.0
+"""Seconds that an answer may take on its way, at most; of a short limit, a quarter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +63,10 @@ class Limits:
     """How long a peer may be slower than that."""
     even_unanswered: bool = False
     """Nothing but the peer's own bytes count: neither what the server owes it nor what the server sends."""
+    vanished: float = 0.0
+    """The peer's kernel has answered nothing for so long, although it was asked."""
+    capped: bool = False
+    """Whether this kernel probes a full window as often as it is told to (Linux 6.15), not once in two minutes."""
     grain: float = 0.02
     """Seconds by which the kernel's stamps may be off: `JIFFIES_AGAINST_US` jiffies. Never less than two of them."""
 
@@ -70,7 +79,7 @@ class Limits:
 
     def shortest(self) -> float:
         """The shortest limit of time that is on, seconds."""
-        limits: list[float] = [getattr(self, name) for name in ("idle", "first_byte", "max_age", "write")]
+        limits: list[float] = [getattr(self, name) for name in ("idle", "first_byte", "max_age", "write", "vanished")]
         if self.min_in_rate:
             limits.append(max(self.min_in_grace, 0.1))
         return min(limit for limit in limits if limit)
@@ -83,10 +92,12 @@ class Limits:
     def longer(self, factor: float) -> Limits:
         """These limits, with each timeout of silence *factor* times as long (>= 1): jitter only ever lengthens."""
         check_timeout("factor", factor)
-        return Limits(
-            self.idle * factor, self.first_byte * factor, self.max_age * factor, self.write,
-            self.min_in_rate, self.min_in_grace, self.even_unanswered, self.grain,
-        )  # fmt: skip
+        return replace(self, idle=self.idle * factor, first_byte=self.first_byte * factor)
+
+    @property
+    def asks(self) -> int:
+        """How often a silent peer has to be asked for `vanished`: whole seconds, as the kernel counts them."""
+        return max(int(self.vanished / 5), 1)
 
 
 class Memory(NamedTuple):
@@ -105,6 +116,14 @@ class Memory(NamedTuple):
     slow_received: int = 0
     slow: float = NONE
     """The first byte seen of what the server has not answered, and the bytes received by then."""
+    theirs: bool = False
+    """Whether it was the peer's turn for certain."""
+    owed: bool = False
+    """Whether something was queued for the peer."""
+    asks: bool = False
+    """Whether its kernel asks the peer's once per `Limits.asks`."""
+    vain: float = NONE
+    """Since when the peer's kernel has been asked in vain."""
 
 
 class Verdict(NamedTuple):
@@ -116,18 +135,30 @@ class Verdict(NamedTuple):
     """Which limit is, or will be next."""
     at: float
     """Since when it has been due; or the instant of the next look: not before it can anything be due."""
-    peers_turn: bool
+    peers_turn: bool | None
+    """Whether silence is the peer's affair; None: that cannot be told."""
     since: float
     """Of silence: since when, at the latest, the peer has been silent."""
 
+    @property
+    def sure(self) -> bool:
+        """Whether it may be closed; False: it may also be waiting for an answer."""
+        return self.peers_turn is not None or self.reason not in ("idle", "max_age")
 
-def peers_turn(seen: Snapshot, limits: Limits) -> bool:
-    """Whether silence is the peer's affair now."""
+
+def peers_turn(seen: Snapshot, known: Memory, limits: Limits) -> bool | None:
+    """Whether silence is the peer's affair now; None: it cannot be told."""
     if seen.unread:
         return False
     if limits.even_unanswered or not seen.received:
         return True
-    return seen.sent_ago < seen.received_ago or (seen.sent_ago == seen.received_ago and not seen.unanswered)
+    if not seen.sent:
+        return False
+    if seen.sent_ago != seen.received_ago:
+        return seen.sent_ago < seen.received_ago
+    if seen.answered is None and known.theirs and known.received == seen.received:
+        return True  # nothing came since it was
+    return seen.answered
 
 
 def judge(seen: Snapshot, known: Memory, limits: Limits) -> tuple[Verdict, Memory]:
@@ -141,24 +172,25 @@ def judge(seen: Snapshot, known: Memory, limits: Limits) -> tuple[Verdict, Memor
         The verdict, and what to remember for the next look.
     Timing: never due early. Due at the instant itself for `idle` and `first_byte`, if looked at when told to. `write`
         and `min_in_rate` count from the first look that shows them.
-    Cost: about 3 us.
+    Cost: about 4 us.
     """
     grain = limits.grain
     before, after = seen.before, seen.after
     heard = seen.since(seen.received_ago, grain)
     spoke = seen.since(seen.sent_ago, grain)
-    theirs = peers_turn(seen, limits)
+    theirs = peers_turn(seen, known, limits)
     opened = min(known.opened, heard, spoke)
     turn = NONE
     at, reason = float("inf"), ""
     look = float("inf")
 
-    if theirs:
+    if theirs is not False:
+        same = (known.received, known.acked) == (seen.received, seen.acked) and known.turn != NONE
         if limits.even_unanswered:
             turn = heard
-        elif known.turn != NONE and (known.received, known.acked) == (seen.received, seen.acked):
+        elif same and (known.owed or not seen.queued):
             turn = known.turn
-        else:
+        else:  # a push that is on its way counts, once: more of them, to a peer that takes none, do not
             turn = max(heard, spoke)
         if limits.idle:
             # By both clocks: ours since the turn began, and the kernel's since the last byte.
@@ -174,7 +206,7 @@ def judge(seen: Snapshot, known: Memory, limits: Limits) -> tuple[Verdict, Memor
 
     if limits.max_age:
         until = opened + limits.max_age
-        if until > before or theirs:
+        if until > before or theirs is not False:
             if until < at:
                 at, reason = until, "max_age"
         else:
@@ -191,7 +223,8 @@ def judge(seen: Snapshot, known: Memory, limits: Limits) -> tuple[Verdict, Memor
 
     slow, slow_received = NONE, 0
     if limits.min_in_rate:
-        if seen.received and seen.sent_ago > seen.received_ago:
+        # What a server leaves unread fills its buffer, and then the peer may send no faster than the server reads.
+        if seen.received and not seen.unread and seen.sent_ago > seen.received_ago:
             if known.slow == NONE or spoke > known.slow:
                 slow, slow_received = heard, seen.received
             else:
@@ -201,10 +234,43 @@ def judge(seen: Snapshot, known: Memory, limits: Limits) -> tuple[Verdict, Memor
                     at, reason = min(at, before), "min_in_rate" if at > before else reason
         look = min(look, after + max(limits.min_in_grace, 0.1))
 
+    vain = NONE
+    if limits.vanished:
+        vain, until, again = _unanswered(seen, known, limits)
+        look = min(look, again)
+        if until < at:
+            at, reason = until, "vanished"
+
     since = turn if turn != NONE else heard
-    memory = Memory(opened, seen.received, turn, seen.acked, stalled, slow_received, slow)
+    memory = Memory(
+        opened, seen.received, turn, seen.acked, stalled, slow_received, slow, theirs is True, seen.queued > 0,
+        known.asks, vain,
+    )  # fmt: skip
     if at <= before:
         return Verdict(True, reason, at, theirs, since), memory
-    if look < at:
-        return Verdict(False, reason, look, theirs, since), memory
-    return Verdict(False, reason, at, theirs, since), memory
+    return Verdict(False, reason, min(at, look), theirs, since), memory
+
+
+def _unanswered(seen: Snapshot, known: Memory, limits: Limits) -> tuple[float, float, float]:
+    """Since when at the latest the peer's kernel has been asked in vain, when that is too long, and the next look."""
+    limit = limits.vanished
+    answered = seen.since(min(seen.ack_ago, seen.received_ago), limits.grain)
+    full = bool(seen.queued) and not seen.in_vain  # then there are no keep-alives, only probes of the window
+    soon = seen.after + max(limit / 16, limits.grain)
+    if not seen.in_vain and not seen.probes:
+        return NONE, float("inf"), soon if full else seen.after + limit * 0.75
+    vain = seen.after - seen.in_vain
+    if known.asks and (limits.capped or not full):
+        # It was asked no later than that; an eighth, because the kernel's timers may be so late.
+        vain = answered + limits.asks * 1.125
+    if known.vain >= answered:
+        vain = min(vain, known.vain)
+    # An answer may be on its way. And where retransmissions are few and far between, the network may be back again.
+    if seen.in_vain:
+        asked_for = max(seen.in_vain, seen.before - vain) - seen.sent_ago
+        certain = asked_for >= limit / 2 and seen.sent_ago >= min(ANSWER, limit / 4)
+    else:
+        certain = seen.probes >= 2
+    if vain + limit <= seen.before and not certain:
+        return vain, float("inf"), soon
+    return vain, vain + limit, float("inf")

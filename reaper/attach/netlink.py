@@ -12,7 +12,6 @@ import ipaddress
 import socket
 import struct
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
 from typing import NamedTuple
 
 from ..errors import ReaperError
@@ -121,11 +120,9 @@ def _request(
     return _HEADER.pack(_HEADER.size + len(body), kind, flags, sequence, 0) + body
 
 
-def parse(data: bytes | memoryview, info: bool = True) -> Iterator[Answer]:
+def parse(data: bytes | memoryview) -> Iterator[Answer]:
     """The messages in one datagram of the kernel, in order.
 
-    Args:
-        info: Whether `tcp_info` is looked for; if not, the attributes are passed over.
     Raises:
         BadAnswer: a length does not fit. What was yielded before is whole.
     Cost: 1 to 2 us each.
@@ -138,11 +135,11 @@ def parse(data: bytes | memoryview, info: bool = True) -> Iterator[Answer]:
         length, kind, _, sequence, _ = _HEADER.unpack_from(view, at)
         if length < _HEADER.size or length > end - at:
             raise BadAnswer(f"a netlink message at {at} says it has {length} bytes of {end - at}")
-        yield _parse_one(view[at + _HEADER.size : at + length], kind, sequence, info)
+        yield _parse_one(view[at + _HEADER.size : at + length], kind, sequence)
         at += (length + 3) & ~3
 
 
-def _parse_one(body: memoryview, kind: int, sequence: int, wanted: bool) -> Answer:
+def _parse_one(body: memoryview, kind: int, sequence: int) -> Answer:
     if kind in (NLMSG_ERROR, NLMSG_DONE):
         code = _ERROR.unpack_from(body)[0] if len(body) >= _ERROR.size else 0
         return Answer(sequence, error=-code if code < 0 else 0, done=True)
@@ -153,7 +150,7 @@ def _parse_one(body: memoryview, kind: int, sequence: int, wanted: bool) -> Answ
     family, state, _, _, ident, _, unread, queued, uid, inode = _MESSAGE.unpack_from(body)
     if family not in (AF_INET, AF_INET6):
         raise BadAnswer(f"an inet_diag message of address family {family}")
-    at, end, info = _MESSAGE.size, len(body) if wanted else 0, b""
+    at, end, info = _MESSAGE.size, len(body), b""
     while at + 4 <= end:
         length, name = _ATTRIBUTE.unpack_from(body, at)
         if length < 4 or length > end - at:
@@ -163,34 +160,6 @@ def _parse_one(body: memoryview, kind: int, sequence: int, wanted: bool) -> Answ
             break
         at += (length + 3) & ~3
     return Answer(sequence, 0, False, family, state, ident, unread, queued, uid, inode, info)
-
-
-@lru_cache(16)
-def _entries(length: int) -> struct.Struct:
-    return struct.Struct(f"=IH2xI4xB3x48s8xI4xI{length - _HEADER.size - _MESSAGE.size}x")
-
-
-def parse_dump(data: memoryview, sequence: int, family: int) -> Iterator[tuple[bytes, int, int] | Answer]:
-    """(ident, inode, queued) of each socket in one datagram of a dump without `tcp_info`; an `Answer` for the rest.
-
-    Entries of a dump are alike, so they are taken apart at once, as far as they are what was asked for.
-
-    Raises:
-        BadAnswer: as `parse`.
-    Cost: about 0.4 us each.
-    """
-    at = 0
-    if len(data) >= _HEADER.size + _MESSAGE.size:
-        length: int = _HEADER.unpack_from(data)[0]
-        if length >= _HEADER.size + _MESSAGE.size and not length & 3:
-            form = _entries(length)
-            alike = form.iter_unpack(data[: len(data) // length * length])
-            for size, kind, number, its, ident, queued, inode in alike:
-                if (size, kind, number, its) != (length, SOCK_DIAG_BY_FAMILY, sequence, family):
-                    break
-                yield ident, inode, queued
-                at += length
-    yield from parse(data[at:], info=False)
 
 
 def cookie_of(ident: bytes | memoryview) -> int:
@@ -212,10 +181,14 @@ def family_of(ident: bytes) -> int:
     return AF_INET if v4 else AF_INET6
 
 
-def addresses_of(ident: bytes) -> tuple[Address, Address]:
-    """(local, remote) of the socket with *ident*."""
+def addresses_of(ident: bytes, family: int = 0) -> tuple[Address, Address]:
+    """(local, remote) of the socket with *ident*.
+
+    Args:
+        family: AF_INET or AF_INET6, for a listening socket: its ident does not tell `::` from 0.0.0.0.
+    """
     local_port, remote_port = _PORTS.unpack_from(ident)
-    size = 4 if family_of(ident) == AF_INET else 16
+    size = 4 if (family or family_of(ident)) == AF_INET else 16
     return Address(host_of(ident[4 : 4 + size]), local_port), Address(host_of(ident[20 : 20 + size]), remote_port)
 
 

@@ -7,9 +7,11 @@ socket's cookie, and asks again after a new scan when it differs.
 from __future__ import annotations
 
 import os
+import time
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from heapq import merge
 
 FD_BITS, PID_BITS = 20, 12
@@ -38,32 +40,41 @@ def socket_inodes(pid: int) -> Iterator[tuple[int, int]]:
 
 
 class Owners:
-    """The sockets of some processes, as of the last scan. 4,096 processes and a million descriptors each at most."""
+    """The sockets of some processes, as of the last scan. 4,096 processes and a million descriptors each at most.
 
-    def __init__(self) -> None:
-        self._pids: list[int] = []
+    Args:
+        pids: Those processes, asked for at each scan.
+        clock: Seconds, monotonic.
+    Attributes:
+        read_at: When the last scan was; -inf: never.
+    """
+
+    def __init__(self, pids: Callable[[], Sequence[int]], clock: Callable[[], float] = time.monotonic) -> None:
+        self._asked = pids
+        self._clock = clock
+        self._pids: Sequence[int] = ()
         self._packed: array[int] = array("Q")
         self.scans: int = 0
+        self.read_at: float = float("-inf")
 
-    def scan(self, pids: Iterable[int]) -> None:
-        """Read the descriptors of *pids* anew. Those that may not be read are passed over.
+    def scan(self) -> None:
+        """Read all their descriptors anew. Those that may not be read are left out.
 
         Cost: about 3 us per descriptor.
         """
         self.scans += 1
-        self._pids = list(pids)[: 1 << PID_BITS]
+        self.read_at = self._clock()
+        self._pids = self._asked()[: 1 << PID_BITS]
         each: list[array[int]] = []
         for number, pid in enumerate(self._pids):
-            try:
+            with suppress(PermissionError):
                 found = [
                     (inode << PID_BITS | number) << FD_BITS | fd
                     for inode, fd in socket_inodes(pid)
                     if fd < 1 << FD_BITS
                 ]
-            except PermissionError:
-                continue
-            found.sort()
-            each.append(array("Q", found))
+                found.sort()
+                each.append(array("Q", found))
         # Merged, not sorted as a whole: a list of all would take forty bytes per socket, and the process keeps them.
         self._packed = array("Q", merge(*each))
 
@@ -77,6 +88,3 @@ class Owners:
 
     def __contains__(self, inode: int) -> bool:
         return self.find(inode) is not None
-
-    def __len__(self) -> int:
-        return len(self._packed)

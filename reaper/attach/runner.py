@@ -18,13 +18,12 @@ from typing import Any
 from ..config.attach import Attach
 from ..journal.log import Journal
 from .books import JournalBook
-from .closing import Destroy, Hands, Shutdown, check_destroy, check_shutdown
+from .closing import Hands, check_destroy, check_shutdown
 from .judge import Limits
 from .kernel import Found, Listener, Refusal
-from .netlink import addresses_of, cookie_of
-from .proc_fds import Owners
+from .netlink import addresses_of
 from .show import View
-from .targets import Target, socket_of
+from .targets import READ_EVERY, Target, socket_of
 from .watch import SLICE, Event, Watch
 
 LONGEST_PERIOD = 60.0
@@ -42,6 +41,7 @@ class Runner:
         config: Tick, jitter, bound and way of the closes.
         closes: Whether anything is closed at all.
         only, never: Networks of clients that are watched alone, and that are never watched.
+        meant: Whether a listening socket is; None: each of the target's.
         view: Shows it; given the watch.
         clock: Seconds, monotonic.
     """
@@ -56,24 +56,24 @@ class Runner:
         closes: bool = False,
         only: Sequence[Network] = (),
         never: Sequence[Network] = (),
+        meant: Callable[[Listener], bool] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.target = target
-        self.closes = closes
+        self.target: Target = target
+        self.closes: bool = closes
         self.tick: float = config.tick
         self._config = config
         self._clock = clock
-        self._only, self._never = only, never
-        self._owners = Owners()
-        self._hands: Hands = (
-            Destroy(target.kernel) if config.how == "destroy" else Shutdown(target.pids, self._owners, clock)
-        )
+        self._only, self._never, self._meant = only, never, meant
+        kernel = target.kernel
+        self._hands = Hands(target.owners, kernel.destroy if config.how == "destroy" else None, kernel.look, clock)
         self.watch: Watch = Watch(
-            target.kernel.look,
+            kernel.look,
             limits,
             tick=config.tick,
             now=clock(),
             end=self._hands.end,
+            ask=(lambda ident, inode: self._hands.ask(ident, inode, limits.asks)) if closes else None,
             closes=closes,
             jitter=config.jitter,
             reaps_per_second=config.reaps_per_second,
@@ -82,12 +82,14 @@ class Runner:
         self.view: View = view(self.watch)
         self._book: JournalBook | None = None
         self._period = min(max(limits.shortest() / 2, config.tick), LONGEST_PERIOD)
-        self._scans = 0
-        self._doubtful: list[Found] = []
-        self._strangers: set[int] = set()
-        self._strangers_seen: set[int] = set()
+        self._strangers: dict[bytes, int] = {}  # how often the descriptors had been read when it was first seen
+        self._strangers_at = float("-inf")
+        self._scans_left = 0
         self._served = True
         self._stop = False
+        self._waker, self._wakes = socket.socketpair()
+        self._waker.setblocking(False)
+        self._wakes.setblocking(False)
 
     def check_rights(self) -> None:
         """Make sure, before anything is shown, that what was asked for can be done.
@@ -104,7 +106,7 @@ class Runner:
 
     def _check_rights(self) -> None:
         if self._config.how == "destroy":
-            check_destroy()
+            check_destroy(self.target.kernel)
             return
         place = socket_of(self.target, self.target.listeners())
         if place is None:
@@ -122,38 +124,44 @@ class Runner:
 
     def run(self) -> int:
         """Watch until SIGINT or SIGTERM, or until the target is gone for good. The exit status."""
-        waker, wakes = socket.socketpair()
-        wakes.setblocking(False)
-        waker.setblocking(False)
         before: dict[signal.Signals, Any] = {}
-        old = signal.set_wakeup_fd(waker.fileno(), warn_on_full_buffer=False)
+        old = signal.set_wakeup_fd(self._waker.fileno(), warn_on_full_buffer=False)
         for number in (signal.SIGINT, signal.SIGTERM):
-            before[number] = signal.signal(number, self._stopped)
+            before[number] = signal.signal(number, lambda *_: self.stop())
+        try:
+            self.watch_until_stopped()
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+            signal.set_wakeup_fd(old)
+        return 0
+
+    def watch_until_stopped(self) -> None:
+        """Watch until `stop`, or until the target is gone for good: in any thread."""
         self.view.start(str(self.target), self.closes)
         try:
-            self._loop(wakes)
+            self._loop()
         except Refusal as gone:
             self.view.say(str(gone))
         except BrokenPipeError:  # `attach | head`: as good as Ctrl-C
             pass
         finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
-            signal.set_wakeup_fd(old)
-            waker.close()
-            wakes.close()
             with suppress(BrokenPipeError):
                 self.view.end()
-        return 0
+
+    def stop(self) -> None:
+        """End the watch soon. May be called from any thread, and from a signal's handler."""
+        self._stop = True
+        with suppress(OSError):
+            self._waker.send(b"!")
 
     def close(self) -> None:
-        """Let go of everything."""
+        """Close what the watch holds."""
         self._hands.close()
+        self._waker.close()
+        self._wakes.close()
 
-    def _stopped(self, number: int, frame: object) -> None:
-        self._stop = True
-
-    def _loop(self, wakes: socket.socket) -> None:
+    def _loop(self) -> None:
         next_dump = wake = self._clock()
         discovery: Iterator[None] | None = None
         while not self._stop:
@@ -172,52 +180,37 @@ class Runner:
                 continue
             due = self.watch.next_wakeup(wake)
             wake = min(at for at in (next_dump, due, shown) if at is not None)
-            ready, _, _ = select.select([wakes], [], [], max(wake - self._clock(), 0.0))
+            ready, _, _ = select.select([self._wakes], [], [], max(wake - self._clock(), 0.0))
             if ready:
-                wakes.recv(64)
+                self._wakes.recv(64)
 
     def _discover(self) -> Iterator[None]:
         """One discovery, a slice per step."""
-        listeners = self.target.listeners()
+        listeners = [one for one in self.target.listeners() if self._meant is None or self._meant(one)]
         if bool(listeners) != self._served:
             self._served = bool(listeners)
             self.view.say(f"{self.target} " + ("is served again" if listeners else "is not served now; waiting"))
-        self._scans = 0
-        self._doubtful = []
-        self._strangers_seen = set()
-        yield from self.watch.discover(self._dump(listeners), self._wanted)
-        self._strangers = self._strangers_seen
-        if self._book is not None and self.watch.counts.dumps == 1:
+        if self._clock() - self._strangers_at >= READ_EVERY:  # one may have been handed over meanwhile
+            self._strangers.clear()
+            self._strangers_at = self._clock()
+        self._scans_left = 1
+        first = not self.watch.counts.dumps
+        yield from self.watch.discover(self.target.kernel.dump(listeners, first), self._wanted)
+        if self._book is not None and first:
             self._book.began(self._clock())
-
-    def _dump(self, listeners: Sequence[Listener]) -> Iterator[Found]:
-        first = self.watch.counts.dumps == 1
-        yield from self.target.kernel.dump(listeners, first)
-        # Accepted after the descriptors were read, and seen before the dump was complete: read them once more.
-        if self._doubtful:
-            self._scan()
-            yield from self._doubtful
 
     def _wanted(self, found: Found) -> bool:
         """Whether a connection that is not watched yet is meant. One that is not accepted yet may be, next time."""
-        if not found.inode:
+        if not found.inode or not self._allowed(found.ident):
             return False
-        cookie = cookie_of(found.ident)
-        if cookie in self._strangers:
-            self._strangers_seen.add(cookie)
-            return False
-        if self._allowed(found.ident):
-            if not self.target.restricted or found.inode in self._owners:
-                return True
-            if not self._scans:
-                self._scan()
-                if found.inode in self._owners:
-                    return True
-            elif self._scans == 1:
-                self._doubtful.append(found)
-                return False
-        self._strangers_seen.add(cookie)
-        return False
+        if not self.target.restricted or found.inode in self.target.owners:
+            return True
+        owners = self.target.owners
+        since = self._strangers.setdefault(found.ident, owners.scans)
+        if self._scans_left and owners.scans < since + 2:
+            self._scans_left = 0  # twice: it may be accepted, and its descriptor not be there yet
+            owners.scan()
+        return found.inode in owners
 
     def _allowed(self, ident: bytes) -> bool:
         if not self._only and not self._never:
@@ -226,10 +219,6 @@ class Runner:
         if self._only and not any(remote in network for network in self._only):
             return False
         return not any(remote in network for network in self._never)
-
-    def _scan(self) -> None:
-        self._scans += 1
-        self._owners.scan(self.target.pids())
 
     def _note(self, event: Event) -> None:
         if self._book is not None:

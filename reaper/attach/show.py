@@ -27,6 +27,7 @@ WORDS = {
     "closed": "closed",
     "due": "would close",
     "averted": "averted",
+    "unsure": "cannot tell",
     "unreachable": "cannot reach",
     "found": "found",
     "gone": "gone",
@@ -42,9 +43,13 @@ def text_of(event: Event) -> str:
     if event.kind == "averted":
         return f"{said}  the final check found it in use"
     silence = max(event.at - event.since, 0.0)
-    late = max(event.at - event.due, 0.0)
     limit = format_duration(round(event.limit, 3))
-    return f"{said}  {event.reason} {limit}: silent for {silence:.2f} s, {late:.2f} s after it was due"
+    said = f"{said}  {event.reason} {limit}: silent for {silence:.2f} s"
+    if event.kind == "unsure":
+        return f"{said}, or waiting for an answer: --even-unanswered closes it all the same"
+    if event.overdue:
+        return f"{said}; it was due before this watch began"
+    return f"{said}, {max(event.at - event.due, 0.0):.2f} s after it was due"
 
 
 def record_of(event: Event, wall: float) -> dict[str, Any]:
@@ -53,12 +58,13 @@ def record_of(event: Event, wall: float) -> dict[str, Any]:
     found: dict[str, Any] = {"event": event.kind, "client": str(remote), "server": str(local)}
     if event.at != NONE:
         found["time"] = round(event.at + wall, 3)
-    if event.kind in ("due", "closed", "unreachable"):
+    if event.kind in ("due", "closed", "unsure", "unreachable"):
         found |= {
             "reason": event.reason,
             "limit_s": round(event.limit, 3),
             "silent_s": round(event.at - event.since, 3),
             "late_s": round(event.at - event.due, 3),
+            "overdue": event.overdue,
         }
     return found
 
@@ -91,8 +97,8 @@ def summary(watch: Watch) -> str:
     """The whole watch in one line."""
     events = watch.counts.events
     ended = f"{events['closed']} closed" if events["closed"] or not events["due"] else f"{events['due']} would close"
-    parts = [f"{len(watch.table)} watched", ended, f"{events['gone']} gone"]
-    parts += [f"{events[kind]} {kind}" for kind in ("averted", "unreachable") if events[kind]]
+    parts = [f"{len(watch)} watched", ended, f"{events['gone']} gone"]
+    parts += [f"{events[kind]} {kind}" for kind in ("averted", "unsure", "unreachable") if events[kind]]
     if events["closed"] or events["due"]:
         parts.append(f"{watch.counts.max_lateness * 1e3:.0f} ms late at most")
     return ", ".join(parts)
@@ -101,9 +107,9 @@ def summary(watch: Watch) -> str:
 class Lines:
     """A line per event that a user may want to act on."""
 
-    def __init__(self, watch: Watch, out: Output) -> None:
+    def __init__(self, watch: Watch, line: Callable[[str], object]) -> None:
         self._watch = watch
-        self._out = out
+        self._line = line
 
     def start(self, what: str, closes: bool) -> None:
         """See `View`."""
@@ -116,7 +122,7 @@ class Lines:
 
     def say(self, text: str) -> None:
         """See `View`."""
-        self._out.line(f"{time.strftime('%H:%M:%S')} {text}")
+        self._line(f"{time.strftime('%H:%M:%S')} {text}")
 
     def refresh(self, now: float) -> float | None:
         """See `View`."""
@@ -157,7 +163,7 @@ class Json:
         self._print(
             {
                 "event": "end",
-                "watched": len(self._watch.table),
+                "watched": len(self._watch),
                 **{kind: counts.events[kind] for kind in WORDS},
                 "reasons": dict(counts.reasons),
                 "looks": counts.looks,

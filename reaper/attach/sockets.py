@@ -24,7 +24,7 @@ from ..errors import InvalidArgument
 from .netlink import IDENT_BYTES, cookie_of
 from .tcpinfo import CLOSE_WAIT, ESTABLISHED, Snapshot, parse
 
-SO_COOKIE, TCP_INFO, TCP_QUICKACK, SIOCOUTQ = 57, 11, 12, 0x5411
+SO_COOKIE, TCP_INFO, TCP_QUICKACK, TCP_RTO_MAX_MS, SIOCOUTQ = 57, 11, 12, 44, 0x5411
 _IDENT = struct.Struct(
     "=20xI16xQ"
 )  # a descriptor where a foreign ident has the peer's address; the cookie in its place
@@ -75,11 +75,21 @@ def look(fd: int, clock: Callable[[], float]) -> Snapshot | None:
     unread = struct.unpack("=i", fcntl.ioctl(fd, termios.FIONREAD, b"\0\0\0\0"))[0]
     queued = struct.unpack("=i", fcntl.ioctl(fd, SIOCOUTQ, b"\0\0\0\0"))[0]
     seen = parse(info, state, unread, queued, before, clock())
-    # A kernel that answers its peer quickly lets acknowledgements ride on the answers. When one has to go alone,
-    # because no answer came in time, it stops doing so: then the option reads 1.
-    if seen.sent_ago == seen.received_ago and acks_tell():
-        seen = seen._replace(unanswered=_option(fd, socket.IPPROTO_TCP, TCP_QUICKACK, 4)[:1] != b"\0")
-    return seen
+    return seen._replace(answered=_answered(fd, seen)) if seen.sent_ago == seen.received_ago else seen
+
+
+def _answered(fd: int, seen: Snapshot) -> bool | None:
+    """Whether the server spoke last, although both stamps are equal; None: this kernel does not tell.
+
+    A kernel that answers its peer quickly lets acknowledgements ride on the answers. When one has to go alone, because
+    no answer came within 40 ms, it stops doing so: then the option reads 1. But a question in two segments is
+    acknowledged at once, and the option stays 0. An answer that the peer acknowledged a little later, by itself, came
+    after the question. So did one of as many segments as came in: a question in two would be one too many.
+    """
+    if _option(fd, socket.IPPROTO_TCP, TCP_QUICKACK, 4)[:1] != b"\0":
+        return False if acks_tell() else None
+    acknowledged_alone = 0 < seen.received_ago - seen.ack_ago < 1.0  # later, it was a keep-alive
+    return True if acknowledged_alone or seen.segments_in <= seen.segments_out else None
 
 
 @cache
@@ -123,7 +133,7 @@ class OwnSockets:
         return found
 
     def end(self, ident: bytes, again: Callable[[Snapshot], bool]) -> str:
-        """See `reaper.attach.closing.Hands`. The descriptor stays its owner's: it reads an end of file, and closes."""
+        """As `reaper.attach.closing.Hands.end`. Its owner keeps the descriptor, reads an end of file, and closes."""
         fd, _ = _IDENT.unpack(ident)
         try:
             held = os.dup(fd)
@@ -132,9 +142,17 @@ class OwnSockets:
         return end(held, ident, again, self._clock)
 
 
-def end(held: int, ident: bytes, again: Callable[[Snapshot], bool], clock: Callable[[], float]) -> str:
+def end(
+    held: int,
+    ident: bytes,
+    again: Callable[[Snapshot], bool],
+    clock: Callable[[], float],
+    abort: Callable[[], bool] | None = None,
+) -> str:
     """Shut the connection behind *held* down if it is that of *ident* and *again* still says so; close *held*.
 
+    Args:
+        abort: Called instead of shutdown(2); False: the connection has ended.
     Returns:
         "closed", "averted" (by the final check), "gone" or "other": *held* is another socket.
     """
@@ -146,6 +164,8 @@ def end(held: int, ident: bytes, again: Callable[[Snapshot], bool], clock: Calla
             return "gone"
         if not again(seen):
             return "averted"
+        if abort is not None:
+            return "closed" if abort() else "gone"
         if _shutdown(held, socket.SHUT_RDWR):  # one call after the check: a socket object would make five between
             code = ctypes.get_errno()
             raise OSError(code, os.strerror(code))
@@ -156,3 +176,41 @@ def end(held: int, ident: bytes, again: Callable[[Snapshot], bool], clock: Calla
         raise
     finally:
         os.close(held)
+
+
+def ask(held: int, ident: bytes, seconds: int) -> str:
+    """Have the kernel ask the peer of *held*, if it is that of *ident*, whenever it was silent for *seconds*.
+
+    By keep-alives, which a live peer's kernel answers, and, where ours can (Linux 6.15), by probes of a full window as
+    often. Not by TCP_USER_TIMEOUT: that ends a peer whose window is full although it answers each probe. If nothing
+    answers for eleven times as long, our kernel ends the connection by itself, whether or not anyone watches.
+
+    Returns:
+        "asked" or "other"; *held* is closed.
+    """
+    try:
+        if cookie(held) != cookie_of(ident):
+            return "other"
+        with socket.socket(fileno=os.dup(held)) as sock:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, seconds)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, max(seconds // 2, 1))
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 20)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            if probes_capped():
+                sock.setsockopt(socket.IPPROTO_TCP, TCP_RTO_MAX_MS, min(max(seconds * 500, 1000), 120_000))
+        return "asked"
+    except OSError:
+        return "other"
+    finally:
+        os.close(held)
+
+
+@cache
+def probes_capped() -> bool:
+    """Whether this kernel can be told how far apart its probes of a full window may be: since Linux 6.15."""
+    with socket.socket() as sock:
+        try:
+            sock.setsockopt(socket.IPPROTO_TCP, TCP_RTO_MAX_MS, 120_000)
+        except OSError:
+            return False
+        return True

@@ -3,35 +3,42 @@
 One rule: *never more than was asked for*. Only connections that came in through a listening TCP socket; never a
 listening socket itself, never an outgoing connection, never a UNIX socket, never our own process.
 
-The answer changes while we watch: servers restart, workers come and go. `listeners` and `pids` are asked again at each
-discovery.
+The answer changes while we watch: servers restart, workers come and go, listening sockets and connections are handed
+over. So `listeners` is asked again at each discovery, and what processes hold is read again every few seconds, whether
+or not anything looks new.
 """
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import pwd
 import socket
 import time
-from collections.abc import Iterable, Sequence
-from typing import Protocol
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 
 import psutil
 
-from .kernel import Kernel, Listener, Refusal
+from .kernel import Linux, Listener, Refusal
 from .netlink import Address
-from .proc_fds import socket_inodes
+from .proc_fds import Owners, socket_inodes
 
 READ_EVERY = 10.0
-"""Seconds: a target that opens another port is noticed after so long at the latest."""
+"""Seconds: what was handed over is noticed after so long at the latest."""
 
 
-class Target(Protocol):
-    """What is watched."""
+class _Held:
+    """Targets that mean connections only if one of their processes holds them, and listening sockets likewise."""
 
-    kernel: Kernel
-    restricted: bool
-    """Whether a connection counts only if one of `pids` holds it."""
+    restricted: bool = True
+    """Whether a connection counts only if `owners` has it."""
+
+    def __init__(self, kernel: Linux, clock: Callable[[], float] = time.monotonic) -> None:
+        self.kernel: Linux = kernel
+        self.owners: Owners = Owners(self.pids, clock)
+        self._clock = clock
+        self._known: frozenset[int] = frozenset()
 
     def listeners(self) -> list[Listener]:
         """The listening sockets whose connections are meant, now.
@@ -39,69 +46,48 @@ class Target(Protocol):
         Raises:
             Refusal: the target is gone for good.
         """
+        found = self.kernel.listeners()
+        inodes = frozenset(listener.inode for listener in found)
+        if inodes - self._known or self._clock() - self.owners.read_at >= READ_EVERY:
+            self.owners.scan()
+            self._known = inodes
+        return [listener for listener in found if listener.inode in self.owners]
 
     def pids(self) -> list[int]:
         """The processes that may hold them, now."""
-
-    def __str__(self) -> str:
-        """As the user would say it."""
+        raise NotImplementedError
 
 
-class _Held:
-    """The listening sockets that the processes of *target* hold.
-
-    To read all their descriptors costs more than to ask the kernel who listens: only when something new does, and then
-    at most once per `READ_EVERY` seconds.
-    """
-
-    def __init__(self, target: Target) -> None:
-        self._target = target
-        self._known: frozenset[int] = frozenset()
-        self._ours: frozenset[int] = frozenset()
-        self._read_at = float("-inf")
-
-    def among(self, listeners: list[Listener]) -> list[Listener]:
-        """Those of *listeners*, which are all there are."""
-        inodes = frozenset(listener.inode for listener in listeners)
-        now = time.monotonic()
-        if inodes - self._known and now - self._read_at >= READ_EVERY:
-            self._ours = _held(self._target.pids()) & inodes
-            self._known = inodes
-            self._read_at = now
-        return [listener for listener in listeners if listener.inode in self._ours]
-
-
-class ByPid:
+class ByPid(_Held):
     """A process and its descendants, by the listening sockets that they hold.
 
+    Args:
+        waits: Whether it may be that nothing listens yet.
     Raises:
         Refusal: there is no such process, its descriptors may not be read, or it listens nowhere.
     """
 
-    restricted = True
-
-    def __init__(self, pid: int, kernel: Kernel) -> None:
-        self.pid = pid
+    def __init__(self, pid: int, kernel: Linux, waits: bool = False) -> None:
+        super().__init__(kernel)
+        self.pid: int = pid
         if pid == os.getpid():
             raise Refusal(f"--pid {pid} is this very process")
         try:
             self._process = psutil.Process(pid)
         except (psutil.NoSuchProcess, ValueError):
             raise Refusal(f"--pid {pid}: there is no such process") from None
-        self.kernel = kernel
-        self._held = _Held(self)
         _readable(pid)
-        if not self.listeners():
+        if not self.listeners() and not waits:
             raise Refusal(f"--pid {pid}: neither it nor a child of it listens on a TCP port")
 
     def listeners(self) -> list[Listener]:
-        """See `Target`."""
+        """See `_Held`."""
         if not self._process.is_running():  # compares the time it was started, too
             raise Refusal(f"process {self.pid} has ended")
-        return self._held.among(self.kernel.listeners())
+        return super().listeners()
 
     def pids(self) -> list[int]:
-        """See `Target`."""
+        """See `_Held`."""
         return descendants([self.pid])
 
     def __str__(self) -> str:
@@ -115,78 +101,77 @@ class ByListen:
         Refusal: nothing listens there.
     """
 
-    restricted = False
+    restricted: bool = False
 
-    def __init__(self, address: Address, kernel: Kernel) -> None:
-        self.address = address
-        self.kernel = kernel
+    def __init__(self, address: Address, kernel: Linux) -> None:
+        self.address: Address = address
+        self.kernel: Linux = kernel
+        self.owners: Owners = Owners(self.pids)
+        self._host = ipaddress.ip_address(address.host.partition("%")[0])
         self._holders: list[int] = []
         self._inodes: frozenset[int] = frozenset()
+        self._read_at = float("-inf")
         if not self.listeners():
             raise Refusal(f"--listen {address}: nothing listens there")
-        mine = _held([os.getpid()])
+        mine = {inode for inode, _ in socket_inodes(os.getpid())}
         if all(listener.inode in mine for listener in self.listeners()):
             raise Refusal(f"--listen {address}: that is this very process")
 
     def listeners(self) -> list[Listener]:
-        """See `Target`. None while the server restarts."""
+        """The listening sockets whose connections are meant, now. None while the server restarts."""
         found = [listener for listener in self.kernel.listeners() if self._means(listener)]
-        if self.address.host in ("0.0.0.0", "::"):
+        if self._host.is_unspecified:
             return found
         # Of a server that listens everywhere, only the connections to the address that was asked for.
         return [listener._replace(address=self.address) for listener in found]
 
     def pids(self) -> list[int]:
-        """See `Target`. Cost: reads the descriptors of every process once per restart of the server."""
+        """The processes that may hold its connections, now.
+
+        Cost: if the server has restarted, and after `READ_EVERY` seconds, it reads every process's descriptors.
+        """
         inodes = frozenset(listener.inode for listener in self.listeners())
-        if inodes != self._inodes or not any(psutil.pid_exists(pid) for pid in self._holders):
-            self._inodes = inodes
+        now = time.monotonic()
+        if inodes != self._inodes or now - self._read_at >= READ_EVERY:
+            self._inodes, self._read_at = inodes, now
             self._holders = [pid for pid in psutil.pids() if pid != os.getpid() and _holds(pid, inodes)]
         return descendants(self._holders)
 
     def _means(self, listener: Listener) -> bool:
-        asked, found = self.address, listener.address
-        if asked.port != found.port:
+        asked, found = self._host, listener.host
+        if self.address.port != listener.address.port:
             return False
-        if asked.host == found.host:
+        if asked == found or asked.is_unspecified:  # who asks for any asks for each
             return True
-        # A wildcard serves each address of the machine, and who asks for any asks for each.
-        everywhere = found.host == "::" or (found.host == "0.0.0.0" and ":" not in asked.host)
-        return everywhere or asked.host in ("0.0.0.0", "::")
+        # A wildcard serves each address of the machine; one of IPv6 those of IPv4, too.
+        return found.is_unspecified and (listener.family == socket.AF_INET6 or asked.version == 4)
 
     def __str__(self) -> str:
         return str(self.address)
 
 
-class ByUser:
+class ByUser(_Held):
     """Every process of a user that listens.
 
     Raises:
         Refusal: there is no such user, or none of its processes listens.
     """
 
-    restricted = True
-
-    def __init__(self, user: str, kernel: Kernel) -> None:
+    def __init__(self, user: str, kernel: Linux) -> None:
+        super().__init__(kernel)
         try:
             self.uid: int = int(user) if user.isdecimal() else pwd.getpwnam(user).pw_uid
         except KeyError:
             raise Refusal(f"--all-listening-of {user}: there is no such user") from None
-        self.user = user
-        self.kernel = kernel
-        self._held = _Held(self)
+        self.user: str = user
         if not self.listeners():
             raise Refusal(
                 f"--all-listening-of {user}: no process of it listens on a TCP port (processes of other users can be "
                 "read with CAP_SYS_PTRACE only)"
             )
 
-    def listeners(self) -> list[Listener]:
-        """See `Target`."""
-        return self._held.among(self.kernel.listeners())
-
     def pids(self) -> list[int]:
-        """See `Target`."""
+        """See `_Held`."""
         found = []
         for process in psutil.process_iter(["uids"]):
             uids = process.info["uids"]
@@ -196,6 +181,9 @@ class ByUser:
 
     def __str__(self) -> str:
         return f"all servers of {self.user}"
+
+
+Target = ByPid | ByListen | ByUser
 
 
 def parse_address(text: str) -> Address:
@@ -214,7 +202,9 @@ def parse_address(text: str) -> Address:
         resolved = socket.getaddrinfo(host, int(port), type=socket.SOCK_STREAM)
     except OSError as error:
         raise Refusal(f"{text!r}: {host} is no address: {error.strerror}") from None
-    return Address(str(resolved[0][4][0]), int(port))
+    found = str(resolved[0][4][0])
+    mapped = getattr(ipaddress.ip_address(found.partition("%")[0]), "ipv4_mapped", None)
+    return Address(str(mapped or found), int(port))
 
 
 def descendants(pids: Iterable[int]) -> list[int]:
@@ -234,23 +224,11 @@ def socket_of(target: Target, listeners: Sequence[Listener]) -> tuple[int, int] 
     """(pid, descriptor) of one of *listeners*, to try our rights on; None: no process that we may read holds one."""
     inodes = {listener.inode for listener in listeners}
     for pid in target.pids():
-        try:
+        with suppress(PermissionError):
             for inode, fd in socket_inodes(pid):
                 if inode in inodes:
                     return pid, fd
-        except PermissionError:
-            continue
     return None
-
-
-def _held(pids: Iterable[int]) -> frozenset[int]:
-    found: set[int] = set()
-    for pid in pids:
-        try:
-            found.update(inode for inode, _ in socket_inodes(pid))
-        except PermissionError:
-            continue
-    return frozenset(found)
 
 
 def _holds(pid: int, inodes: frozenset[int]) -> bool:

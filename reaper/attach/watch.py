@@ -3,6 +3,9 @@
 One rule: *a connection is looked at when something can be due, and not before*. A look costs the kernel a hash lookup;
 what it shows says when the next one is worth while. New connections are found by a dump, at half the shortest limit.
 
+What cannot be told is not closed: where question and answer fell into one jiffy, only the socket in hand may tell
+whether the server owes an answer. If it does not either, that is said, once per silence.
+
 No clock and no I/O of its own: `now` is an argument, the kernel and the hands are given. It never blocks longer than
 one slice of work.
 """
@@ -18,13 +21,13 @@ from ..policy.jitter import Bucket
 from .judge import NONE, Limits, Memory, Verdict, judge
 from .kernel import Found
 from .netlink import cookie_of
-from .schedule import Schedule
-from .table import MARKS, Table
+from .schedule import Row, Schedule
 from .tcpinfo import Snapshot
 
 Look = Callable[[Sequence[bytes]], list[Snapshot | None]]
 Again = Callable[[Snapshot], bool]
 End = Callable[[bytes, int, Again], str]
+Ask = Callable[[bytes, int], str]
 
 SLICE = 256
 """Connections per step of work: about 5 ms."""
@@ -32,6 +35,9 @@ STEPS = 16
 """Distinct lengths that jitter gives a timeout."""
 TOLD, OVERDUE = 1, 2
 """Flags of a row: reported as due, and has not stirred since; was due when it was found."""
+TAKEN, QUEUED, HELD, GONE = 0, -1, -2, -3
+"""In place of a row's slot: being looked at; come due, to be looked at; judged due, waiting for the bound on closes;
+watched no longer."""
 RETRY = 1.0
 """Seconds, at least, until a connection that could not be reached is tried again."""
 
@@ -40,8 +46,8 @@ class Event(NamedTuple):
     """What happened to one connection. Instants are seconds on the monotonic clock."""
 
     kind: str
-    """found; due (reported, not closed); closed; averted (by the final check); gone (ended without us); unreachable
-    (no process that we may touch holds it)."""
+    """found; due (reported, not closed); closed; averted (by the final check); gone (ended without us); unsure (silent,
+    or waiting for an answer: nothing tells); unreachable (no process that we may touch holds it)."""
     at: float
     """`NONE` where only that it happened is known: just now, or since the previous check."""
     ident: bytes
@@ -54,6 +60,8 @@ class Event(NamedTuple):
     limit: float = 0.0
     """The limit in force for that reason, seconds."""
     due: float = NONE
+    overdue: bool = False
+    """Whether it was due already when it was found: that lateness is not ours."""
 
 
 class Counts:
@@ -80,6 +88,7 @@ class Watch:
         tick: Seconds, > 0: a due connection is ended at most one tick late, plus our own stall.
         now: Seconds, monotonic.
         end: What ends a connection, see `Hands.end`; None: a look has to do for a final check.
+        ask: Has the kernel ask a silent peer for `Limits.vanished`, see `Hands.ask`; None: nothing does.
         closes: Whether it may. If not, what is due is reported, once per silence; the final check is made all the same.
         jitter: 0..1: the most by which a timeout of silence is lengthened, differently for each connection.
         reaps_per_second: The most that are ended per second; 0: no bound.
@@ -96,6 +105,7 @@ class Watch:
         tick: float,
         now: float,
         end: End | None = None,
+        ask: Ask | None = None,
         closes: bool = True,
         jitter: float = 0.0,
         reaps_per_second: float = 0.0,
@@ -106,45 +116,47 @@ class Watch:
         steps = [limits.longer(1 + jitter * step / (STEPS - 1)) for step in range(STEPS)] if jitter else [limits]
         self._limits = steps
         self._end = end
+        self._ask = ask if limits.vanished else None
         self._closes = closes and end is not None
         self._on = on
         self._bucket = Bucket(reaps_per_second) if reaps_per_second else None
         self._stalls_matter = limits.write > 0
         self.limits = limits
-        self.table: Table = Table(limits.write > 0, limits.min_in_rate > 0, limits.max_age > 0)
+        self.rows: dict[bytes, Row] = {}
+        """By ident. About 500 bytes each, everything included."""
         self.counts: Counts = Counts()
         self._schedule = Schedule(tick, now)
-        self._due: deque[tuple[int, int]] = deque()  # (row, generation): come due, to be looked at
-        self._held: deque[tuple[int, int]] = deque()  # judged due, waiting for the bound on closes
+        self._due: deque[Row] = deque()
+        self._held: deque[Row] = deque()
         self._serial = 1
 
     def look_only(self) -> None:
         """Have no hands from now on: what is due by a look is reported, and nothing is closed."""
-        self._end = None
+        self._end = self._ask = None
         self._closes = False
+
+    def __len__(self) -> int:
+        return len(self.rows)
 
     # -- who is there
 
-    def add(self, ident: bytes, inode: int, seen: Snapshot) -> int:
-        """Watch one more connection, from what *seen* shows; its row. One that is watched already keeps its row."""
-        known = self.table.find(cookie_of(ident))
-        if known is not None:
-            return known
-        verdict, memory = judge(seen, Memory(seen.after), self._limits_of(cookie_of(ident)))
-        row = self.table.add(ident, inode, memory, self._serial)
+    def add(self, ident: bytes, inode: int, seen: Snapshot) -> None:
+        """Watch one more connection, from what *seen* shows. One that is watched already stays as it is."""
+        if ident in self.rows:
+            return
+        verdict, memory = judge(seen, Memory(seen.after), self._limits_of(ident))
+        row = self.rows[ident] = Row(ident, inode, memory, self._serial)
         if verdict.due:  # before we were there: no lateness of ours
-            self.table.told[row] = OVERDUE
+            row.told = OVERDUE
         self._event("found", row, seen.after, verdict, memory.opened)
-        self._arm(row, verdict.at)
-        return row
+        self._arm(row, verdict.at, seen.after)
 
     def discard(self, ident: bytes) -> bool:
         """Stop watching a connection. True if it was watched."""
-        row = self.table.find(cookie_of(ident))
-        if row is None:
-            return False
-        self.table.remove(row)
-        return True
+        row = self.rows.pop(ident, None)
+        if row is not None:
+            row.slot = GONE
+        return row is not None
 
     def discover(self, dump: Iterable[Found], wanted: Callable[[Found], bool]) -> Iterator[None]:
         """Compare the table with a whole *dump* (of every listener): new connections in, vanished ones out.
@@ -155,16 +167,16 @@ class Watch:
             dump: Every open connection, once.
             wanted: Whether a connection that is not watched yet is meant.
         """
-        self._serial = serial = self._serial % MARKS + 1
+        self._serial += 1
+        serial, rows = self._serial, self.rows
         self.counts.dumps += 1
-        table, fresh = self.table, list[Found]()
-        find, mark = table.find, table.mark
+        fresh = list[Found]()
         for number, found in enumerate(dump, 1):
-            row = find(cookie_of(found.ident))
+            row = rows.get(found.ident)
             if row is not None:
-                mark[row] = serial
-                if self._stalls_matter and found.queued and table.memory(row).stalled == NONE:
-                    self._due.append((row, table.renew(row)))
+                row.mark = serial
+                if self._stalls_matter and found.queued and row.known.stalled == NONE and row.slot != QUEUED:
+                    self._queue(row)
             elif wanted(found):
                 fresh.append(found)
             self.counts.dumped += 1
@@ -174,25 +186,21 @@ class Watch:
                 yield
         self._admit(fresh)
         # A dump is not one instant's: what it did not show may only have moved. The kernel is asked for each.
-        unseen = [(row, table.generation[row]) for row in table.unmarked(serial)]
+        unseen = [row for row in rows.values() if row.mark != serial]
         for start in range(0, len(unseen), SLICE):
-            self._check(unseen[start : start + SLICE])
+            part = [row for row in unseen[start : start + SLICE] if row.slot != GONE]
+            for row, seen in zip(part, self._asked([row.ident for row in part]), strict=True):
+                if seen is None:
+                    self._gone(row)
             yield
 
     def _admit(self, found: list[Found]) -> None:
-        unknown = [connection for connection in found if connection.snapshot is None]
-        seen = self._asked([connection.ident for connection in unknown])
-        snapshots = {connection.ident: snapshot for connection, snapshot in zip(unknown, seen, strict=True)}
+        unknown = [connection.ident for connection in found if connection.snapshot is None]
+        snapshots = dict(zip(unknown, self._asked(unknown), strict=True))
         for connection in found:
             snapshot = connection.snapshot or snapshots.get(connection.ident)
-            if snapshot is not None:
+            if snapshot is not None and not snapshot.outgoing:
                 self.add(connection.ident, connection.inode, snapshot)
-
-    def _check(self, rows: list[tuple[int, int]]) -> None:
-        rows = [(row, generation) for row, generation in rows if self._alive(row, generation)]
-        for (row, _), seen in zip(rows, self._asked([self.table.ident(row) for row, _ in rows]), strict=True):
-            if seen is None:
-                self._gone(row)
 
     # -- who is due
 
@@ -213,97 +221,91 @@ class Watch:
             How many were looked at; as many as *limit*: call again, more is waiting.
         Cost: about 10 us per look, 30 us per close.
         """
-        for row in self._schedule.due(now, self._alive):
-            self._due.append((row, self.table.generation[row]))
+        for row in self._schedule.due(now):
+            self._queue(row)
         held = 0
         while self._held and held < limit and self._may_end(now):
-            row, generation = self._held.popleft()
-            if self._alive(row, generation):
-                self._judged(row, *self._asked([self.table.ident(row)]))
+            row = self._held.popleft()
+            if row.slot == HELD:
+                self._judged(row, *self._asked([row.ident]))
                 held += 1
-        batch: list[int] = []
+        batch: list[Row] = []
         while self._due and len(batch) + held < limit:
-            row, generation = self._due.popleft()
-            if self._alive(row, generation):
+            row = self._due.popleft()
+            if row.slot == QUEUED:
+                row.slot = TAKEN
                 batch.append(row)
         for start in range(0, len(batch), 32):
             part = batch[start : start + 32]
-            for row, seen in zip(part, self._asked([self.table.ident(row) for row in part]), strict=True):
+            for row, seen in zip(part, self._asked([row.ident for row in part]), strict=True):
                 self._judged(row, seen)
         return len(batch) + held
 
-    def _judged(self, row: int, seen: Snapshot | None) -> None:
+    def _judged(self, row: Row, seen: Snapshot | None) -> None:
         if seen is None:
             self._gone(row)
             return
-        table = self.table
-        known = table.memory(row)
+        known = row.known
         if (known.received, known.acked) != (seen.received, seen.acked):
-            table.told[row] = 0
-        limits = self._limits_of(table.cookie(row))
-        verdict, memory = judge(seen, known, limits)
-        table.remember(row, memory)
+            row.told = 0
+        limits = self._limits_of(row.ident)
+        verdict, row.known = judge(seen, known, limits)
         if not verdict.due:
-            self._arm(row, verdict.at)
+            self._arm(row, verdict.at, seen.after)
         elif self._end is None:
-            self._report(row, verdict, limits, seen.after)
+            self._report("due" if verdict.sure else "unsure", row, verdict, limits, seen.after)
         elif self._closes and not self._may_end(seen.after):
-            self._held.append((row, table.renew(row)))
+            row.slot = HELD
+            self._held.append(row)
         else:
-            self._close(row, verdict, limits, seen.after)
+            self._close(row, self._end, verdict, limits, seen.after)
 
-    def _close(self, row: int, verdict: Verdict, limits: Limits, at: float) -> None:
-        assert self._end is not None
-        table = self.table
+    def _close(self, row: Row, end: End, verdict: Verdict, limits: Limits, at: float) -> None:
         last: list[tuple[Snapshot, Verdict, Memory]] = []
 
         def again(seen: Snapshot) -> bool:
-            judged = judge(seen, table.memory(row), limits)
+            judged = judge(seen, row.known, limits)
             last.append((seen, *judged))
-            return judged[0].due and self._closes
+            return judged[0].due and judged[0].sure and self._closes
 
-        outcome = self._end(table.ident(row), table.inode[row], again)
+        outcome = end(row.ident, row.inode, again)
         if last:
-            seen, verdict, memory = last[-1]
-            table.remember(row, memory)
+            seen, verdict, row.known = last[-1]
             at = seen.after
         if outcome == "closed":
             if self._bucket is not None:
                 self._bucket.spend(1)
             self._event("closed", row, at, verdict)
-            table.remove(row)
+            self.discard(row.ident)
         elif outcome == "averted" and verdict.due:
-            self._report(row, verdict, limits, at)
+            self._report("due" if verdict.sure else "unsure", row, verdict, limits, at)
         elif outcome == "averted":
             self._event("averted", row, at, verdict)
-            self._arm(row, verdict.at)
+            self._arm(row, verdict.at, at)
         elif outcome == "gone":
             self._gone(row)
         elif outcome == "later":
             self._arm(row, at + RETRY)
-        elif not self._closes:
-            self._report(row, verdict, limits, at)
+        elif verdict.sure:
+            self._report("unreachable" if self._closes else "due", row, verdict, limits, at)
         else:
-            if not table.told[row] & TOLD:
-                table.told[row] |= TOLD
-                self._event("unreachable", row, at, verdict)
-            self._arm(row, at + max(RETRY, limits.of(verdict.reason)))
+            self._report("unsure", row, verdict, limits, at)
 
     def soonest(self, count: int) -> list[tuple[bytes, Snapshot, Verdict]]:
         """The *count* connections that are looked at next, as they are now: for people. Changes nothing."""
-        rows = self._schedule.soonest(count, self._alive)
-        idents = [self.table.ident(row) for row in rows]
+        rows = self._schedule.soonest(count)
         found = []
-        for row, ident, seen in zip(rows, idents, self._asked(idents), strict=True):
+        for row, seen in zip(rows, self._asked([row.ident for row in rows]), strict=True):
             if seen is not None:
-                found.append((ident, seen, judge(seen, self.table.memory(row), self._limits_of(cookie_of(ident)))[0]))
+                found.append((row.ident, seen, judge(seen, row.known, self._limits_of(row.ident))[0]))
         return sorted(found, key=lambda one: one[2].at)
 
-    def _report(self, row: int, verdict: Verdict, limits: Limits, at: float) -> None:
-        if not self.table.told[row] & TOLD:
-            self.table.told[row] |= TOLD
-            self._event("due", row, at, verdict)
-        self._arm(row, at + limits.of(verdict.reason))
+    def _report(self, kind: str, row: Row, verdict: Verdict, limits: Limits, at: float) -> None:
+        """Say it once, and look again when it could be so again."""
+        if not row.told & TOLD:
+            row.told |= TOLD
+            self._event(kind, row, at, verdict)
+        self._arm(row, at + max(RETRY if kind == "unreachable" else 0.0, limits.of(verdict.reason)))
 
     # -- small things
 
@@ -314,30 +316,38 @@ class Watch:
     def _may_end(self, now: float) -> bool:
         return self._bucket is None or self._bucket.available(now) >= 1
 
-    def _alive(self, row: int, generation: int) -> bool:
-        return self.table.generation[row] == generation
+    def _queue(self, row: Row) -> None:
+        row.slot = QUEUED
+        self._due.append(row)
 
-    def _arm(self, row: int, at: float) -> None:
-        self._schedule.arm(row, self.table.renew(row), at)
+    def _arm(self, row: Row, at: float, now: float = NONE) -> None:
+        """Look at *row* again at *at*; at *now*, if given, its peer may have to be asked from now on."""
+        if now != NONE and self._ask is not None and not row.known.asks:
+            outcome = self._ask(row.ident, row.inode)
+            if outcome == "asked":
+                row.known = row.known._replace(asks=True)
+            elif outcome == "later":
+                at = min(at, now + self.limits.asks)
+        self._schedule.arm(row, at)
 
-    def _limits_of(self, cookie: int) -> Limits:
+    def _limits_of(self, ident: bytes) -> Limits:
         # Cookies are assigned in order: neighbours get different lengths.
-        return self._limits[cookie * 7 % len(self._limits)]
+        return self._limits[cookie_of(ident) * 7 % len(self._limits)]
 
-    def _gone(self, row: int) -> None:
+    def _gone(self, row: Row) -> None:
         self._event("gone", row, NONE, None)
-        self.table.remove(row)
+        self.discard(row.ident)
 
-    def _event(self, kind: str, row: int, at: float, verdict: Verdict | None, opened: float = NONE) -> None:
+    def _event(self, kind: str, row: Row, at: float, verdict: Verdict | None, opened: float = NONE) -> None:
         self.counts.events[kind] += 1
-        ident = self.table.ident(row)
-        since, reason, limit, due = self.table.memory(row).turn, "", 0.0, NONE
+        since, reason, limit, due = row.known.turn, "", 0.0, NONE
         if verdict is not None:
             since, reason = verdict.since, verdict.reason
-            limit = self._limits_of(cookie_of(ident)).of(reason) if reason else 0.0
+            limit = self._limits_of(row.ident).of(reason) if reason else 0.0
             due = verdict.at
         if kind in ("due", "closed"):
             self.counts.reasons[reason] += 1
-            if not self.table.told[row] & OVERDUE:
+            if not row.told & OVERDUE:
                 self.counts.max_lateness = max(self.counts.max_lateness, at - due)
-        self._on(Event(kind, at, ident, self.table.inode[row], opened, since, reason, limit, due))
+        overdue = bool(row.told & OVERDUE)
+        self._on(Event(kind, at, row.ident, row.inode, opened, since, reason, limit, due, overdue))

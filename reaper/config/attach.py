@@ -56,6 +56,13 @@ class Attach(Section):
         precedent="Kestrel 5 s",
         live=False,
     )
+    vanished: float = option(
+        0.0,
+        Duration(),
+        "Client's machine answers nothing for this long, neither data nor keep-alives, which are set for that.",
+        precedent="TCP_USER_TIMEOUT, SO_KEEPALIVE: 2 h and more by default",
+        live=False,
+    )
     even_unanswered: bool = option(
         False,
         Switch(),

@@ -218,8 +218,8 @@ class Watcher:
     # ---- what listens -----------------------------------------------------------------------------------------------
 
     def _attach(self) -> None:
-        from ..attach.command import limits_of
         from ..attach.kernel import Linux, Listener, Refusal
+        from ..attach.outside import limits_of
         from ..attach.runner import Runner
         from ..attach.targets import ByPid
 

@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..errors import printable
+
 
 @dataclass(frozen=True, slots=True)
 class PhaseRow:
@@ -62,7 +64,12 @@ class Picture:
 
 
 def picture_of(document: Mapping[str, Any]) -> Picture:
-    """The picture in a status *document*. Raises KeyError, TypeError or ValueError if it is none."""
+    """The picture in a status *document*, of which peers chose some strings: what does not print is escaped.
+
+    Raises:
+        KeyError, TypeError, ValueError: it is none.
+    """
+    document = _printable(document)
     workers: Sequence[Mapping[str, Any]] = document["workers"]
     if not workers:
         raise ValueError("no worker has answered")
@@ -109,6 +116,14 @@ def picture_of(document: Mapping[str, Any]) -> Picture:
         pressures=tuple({**said["pressure"], "worker": said["worker"]} for said in workers if said.get("pressure")),
         dropped=sum(journal["dropped"] for journal in journals) if journals else None,
     )
+
+
+def _printable(value: Any) -> Any:
+    if isinstance(value, str):
+        return printable(value)
+    if isinstance(value, Mapping):
+        return {_printable(key): _printable(each) for key, each in value.items()}
+    return [_printable(each) for each in value] if isinstance(value, list) else value
 
 
 def _urgency(row: Mapping[str, Any]) -> tuple[float, float]:

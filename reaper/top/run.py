@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from ..errors import NotInstalled, ReaperError, needs
+from ..errors import NotInstalled, ReaperError, needs, printable
 from .picture import Picture, picture_of, rates
 from .sources import Http, Kernel, Source, Unreachable
 
@@ -52,7 +52,7 @@ def run(parsed: argparse.Namespace) -> int:
 
 
 def _refuse(why: str) -> int:
-    print(f"top: {why}", file=sys.stderr)
+    print(f"top: {printable(why)}", file=sys.stderr)
     return UNUSABLE
 
 
@@ -102,7 +102,8 @@ def _live(console: Any, source: Source, found: Picture, interval: float) -> None
                     before, found, answered = found, newer, time.monotonic()
                     clock, trouble = time.strftime("%H:%M:%S"), ""
                 except Unreachable as error:
-                    trouble = f"no answer for {time.monotonic() - answered:.0f} s, asking again: {error}"
+                    waited = time.monotonic() - answered
+                    trouble = f"no answer for {waited:.0f} s, asking again: {printable(str(error))}"
                 show()
     finally:
         signal.signal(signal.SIGTERM, old)

@@ -101,7 +101,6 @@ class Kernel:
 
     def __init__(self, pid: int) -> None:
         from ..attach.kernel import Linux
-        from ..attach.proc_fds import Owners
         from ..attach.targets import ByPid
 
         self.name: str = f"process {pid}"
@@ -112,7 +111,6 @@ class Kernel:
         except BaseException:
             self._kernel.close()
             raise
-        self._owners = Owners()
 
     def ask(self) -> dict[str, Any]:
         """See `Source`. Cost: about 10 us per connection."""
@@ -123,12 +121,12 @@ class Kernel:
             listeners = self._target.listeners()
         except Refusal as gone:
             raise Unreachable(str(gone)) from None
-        self._owners.scan(self._target.pids())
+        self._target.owners.scan()
         phases: dict[str, list[int]] = {}
         silences: list[tuple[float, bytes, str]] = []
         for found in self._kernel.dump(listeners, True):
             seen = found.snapshot
-            if seen is None or not found.inode or found.inode not in self._owners:
+            if seen is None or not found.inode or found.inode not in self._target.owners or seen.outgoing:
                 continue
             phase = _phase_of(seen)
             idle = max(0.0, seen.received_ago)
