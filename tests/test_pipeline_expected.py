@@ -157,8 +157,8 @@ def test_a_server_that_fell_silent_or_was_silent_between_is_missed(tmp_path: Pat
     opened(tmp_path, "paused", 0, 10, *range(80, 200, 10))
     opened(tmp_path, "new", *range(150, 200, 10))
     assert missing(tmp_path, "steady", "ended", "paused", "new") == {
-        "ended": "no row from 2026-09-21 14:35:21 UTC to 2026-09-21 17:25:21 UTC, 170m",
-        "paused": "no row from 2026-09-21 14:25:21 UTC to 2026-09-21 15:33:20 UTC, 4079s",
+        "ended": "no row from 2026-09-21 14:35:21 UTC to 2026-09-21 17:25:21 UTC, 2.83 h",
+        "paused": "no row from 2026-09-21 14:25:21 UTC to 2026-09-21 15:33:20 UTC, 68 min",
     }
     assert list(missing(tmp_path, "ended", "paused", until=25)) == []
     assert list(missing(tmp_path, "paused", "new", since=100)) == ["new"]
@@ -175,7 +175,7 @@ def test_a_file_without_the_wall_clock_speaks_for_its_server_at_any_time(tmp_pat
 def test_servers_that_are_followed_are_missed_when_they_fall_behind() -> None:
     newest = {"a": WALL, "b": WALL - 15 * MINUTE, "c": WALL - 16 * MINUTE}
     assert behind(["a", "b", "c", "d"], newest, 15 * MINUTE, WALL) == {
-        "c": "no row since 2026-09-21 13:57:20 UTC, 16m",
+        "c": "no row since 2026-09-21 13:57:20 UTC, 16 min",
         "d": "no file of it yet",
     }
 
@@ -299,7 +299,7 @@ def test_an_audit_of_an_hour_of_the_lake_misses_a_server_and_does_not_pass(
     ended, failed = audited(capsys, lake, tmp_path, *time, *expected)
     assert ended == 1
     assert failed["reasons"] == [
-        "server web-2 was expected: no row from 2026-09-21 14:25:21 UTC to 2026-09-21 14:38:00 UTC, 759s",
+        "server web-2 was expected: no row from 2026-09-21 14:25:21 UTC to 2026-09-21 14:38:00 UTC, 12.7 min",
         "server web-3 was expected: no file of it",
     ]
 

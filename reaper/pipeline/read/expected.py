@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from ...config.durations import format_duration
+from ...config.durations import spoken
 from ...config.flags import Parser
 from ..arguments import duration_ns
 from .runs import Facts
@@ -98,7 +98,7 @@ def behind(expected: Sequence[str], newest_ns: Mapping[str, int], within_ns: int
         if name not in newest_ns:
             result[name] = "no file of it yet"
         elif (silence := until_ns - newest_ns[name]) > within_ns:
-            result[name] = f"no row since {instant(newest_ns[name])}, {lasting(silence)}"
+            result[name] = f"no row since {instant(newest_ns[name])}, {spoken(silence / 1e9)}"
     return result
 
 
@@ -118,7 +118,7 @@ def _hole(spans: list[tuple[int, int]], within_ns: int, since_ns: int | None, un
     for first, last in [*spans, (until_ns, until_ns)]:
         first = min(first, until_ns)
         if first - at > within_ns:
-            return f"no row from {instant(at)} to {instant(first)}, {lasting(first - at)}"
+            return f"no row from {instant(at)} to {instant(first)}, {spoken((first - at) / 1e9)}"
         at = max(at, last)
     return None
 
@@ -126,8 +126,3 @@ def _hole(spans: list[tuple[int, int]], within_ns: int, since_ns: int | None, un
 def instant(unix_ns: int) -> str:
     """`2026-11-21 09:30:00 UTC`."""
     return datetime.fromtimestamp(unix_ns // 10**9, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-
-
-def lasting(span_ns: int) -> str:
-    """A long span in words, to the second."""
-    return format_duration(float(span_ns // 10**9))
