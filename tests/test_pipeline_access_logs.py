@@ -15,7 +15,7 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from reaper.pipeline.advise.access_logs import PARSERS, examples
+from reaper.pipeline.advise.access_logs import examples
 from reaper.pipeline.advise.formats import FORMATS
 from reaper.pipeline.advise.run import Policy, advise
 from reaper.pipeline.read.inputs import Inputs
@@ -121,8 +121,24 @@ def test_a_line_of_another_program_is_no_report_of_haproxy() -> None:
     assert not re.search(own, "Sep 21 14:13:20 lb sshd[1]: Connection closed by 10.0.0.1")
 
 
-def test_every_format_has_its_parser() -> None:
-    assert FORMATS.keys() == PARSERS.keys()
+ALB = (
+    "https {} app/my-loadbalancer/50dc6c495c0c9188 192.168.131.39:{} 10.0.0.1:80 0.086 0.048 0.037 200 200 0 57 "
+    '"GET https://www.example.com:443/ HTTP/1.1" "curl/7.46.0" ECDHE-RSA-AES128-GCM-SHA256 TLSv1.2 '
+    "arn:aws:elasticloadbalancing:us-east-2:123456789012:targetgroup/my-targets/73e2d6bc24d8a067 "
+    '"Root=1-58337281-1d84f3d73c47ec4e58577259" "www.example.com" "arn:aws:acm:us-east-2:123456789012:certificate/1" '
+    '1 {} "authenticate,forward" "-" "-" "10.0.0.1:80" "200" "-" "-"{}'
+)
+"""An entry as AWS documents it: time of the answer, port of the client, time of the request, conn_trace_id."""
+
+
+@pytest.mark.parametrize("trace", [" TID_123456", ""], ids=["traced", "before there was a trace id"])
+def test_an_entry_of_a_load_balancer_of_aws_gives_its_connection(trace: str) -> None:
+    entry = ALB.format("2018-07-02T22:23:00.186641Z", 2817, "2018-07-02T22:22:48.364000Z", trace)
+    found = re.match(FORMATS["alb"].request, entry)
+    assert found is not None
+    assert found.groups() == (
+        "2018-07-02T22:23:00.186641Z", "192.168.131.39:2817", "2018-07-02T22:22:48.364000Z", trace.strip() or None
+    )  # fmt: skip
 
 
 def test_a_bad_line_is_shown_with_its_file_its_number_and_its_beginning(tmp_path: Path) -> None:
@@ -152,11 +168,65 @@ LOGS = {
         f"{HEAD}10.0.0.{host}:4000 [21/Sep/2026:14:13:{at}] web~ app/s1 0/0/0/1/500 200 99 - - ---- 1/1/1/1/0 0/0"
         ' "GET / HTTP/1.1"'
         for host, at in ((1, "20.000"), (1, "22.500"), (1, "27.000"), (2, "20.500"))
-    ]
-    + [HEAD + REPORTS[0]],
+    ],
     "envoy": [
         json.dumps({"start_time": f"2026-09-21T14:13:{at}Z", "duration": duration, "connection_id": conn})
         for conn, at, duration in ((5, "20.000", 500), (5, "22.500", "500"), (5, "27.000", 500), (6, "20.500", 500))
+    ],
+    "traefik": [
+        json.dumps(
+            {
+                "ClientAddr": f"10.0.0.1:{port}",
+                "ClientHost": "10.0.0.1",
+                "Duration": 500_000_000,
+                "RequestCount": 9,
+                "DownstreamStatus": 200,
+                "RouterName": "web@file",
+                "StartUTC": f"2026-09-21T14:13:{at}123456Z",
+                "entryPointName": "web",
+                "level": "info",
+                "msg": "",
+                "time": "2026-09-21T14:13:30Z",
+            }
+        )
+        for port, at in ((4000, "20.000"), (4000, "22.500"), (4000, "27.000"), (4001, "20.500"))
+    ],
+    "caddy": [
+        json.dumps(
+            {
+                "level": "info",
+                "ts": SECOND + at,
+                "logger": "http.log.access.log0",
+                "msg": "handled request",
+                "request": {
+                    "remote_ip": "127.0.0.1",
+                    "remote_port": port,
+                    "client_ip": "127.0.0.1",
+                    "proto": "HTTP/2.0",
+                    "method": "GET",
+                    "host": "localhost",
+                    "uri": "/",
+                    "headers": {"User-Agent": ["curl/7.82.0"]},
+                },
+                "bytes_read": 0,
+                "user_id": "",
+                "duration": 0.5,
+                "size": 10900,
+                "status": 200,
+                "resp_headers": {},
+            },
+            separators=(",", ":"),
+        )
+        for port, at in (("41342", 0.5), ("41342", 3.0), ("41342", 7.5), ("41343", 1.0))
+    ],
+    "alb": [
+        ALB.format(f"2026-09-21T14:13:{end}Z", 2817, f"2026-09-21T14:13:{at}Z", trace)
+        for trace, at, end in (
+            (" TID_1", "20.000000", "20.500000"),
+            (" TID_1", "22.500000", "23.000000"),
+            (" TID_1", "27.000000", "27.500000"),
+            (" TID_2", "20.500000", "21.000000"),
+        )
     ],
     "combined": [
         f'10.0.0.{host} - - [21/Sep/2026:14:13:{at} +0000] "GET /\\"a\\" HTTP/1.1" 200 12 "-" "curl/8"'
@@ -165,7 +235,29 @@ LOGS = {
 }
 
 
+ISTIO = [
+    json.dumps(
+        {
+            "authority": "httpbin:8000", "bytes_received": "0", "connection_termination_details": None,
+            "downstream_local_address": "10.244.1.5:8000", "downstream_remote_address": f"10.244.1.3:{port}",
+            "duration": "500", "method": "GET", "path": "/", "protocol": "HTTP/1.1", "response_flags": "-",
+            "route_name": "default", "start_time": f"2026-09-21T14:13:{at}Z", "upstream_host": "10.244.1.5:8000",
+        }
+    )
+    for port, at in ((45678, "20.000"), (45678, "22.500"), (45678, "27.000"), (45679, "20.500"))
+]  # fmt: skip
+REPORT = {
+    "haproxy": HEAD + REPORTS[0],
+    "caddy": '{"level":"info","ts":1790000000.1,"logger":"tls","msg":"cleaning storage unit"}',
+    "traefik": '{"level":"info","msg":"Configuration loaded from file: /a.yml","time":"2026-09-21T14:13:20Z"}',
+}
+"""A line that such a server writes about itself into the same file."""
+
+
 HOSTILE = {
+    "traefik": ["[]", '{"ClientAddr": "10.0.0.1:1", "StartUTC": "9999-01-01T00:00:00Z", "Duration": 1}'],
+    "caddy": ["[]", json.dumps({"ts": 1e300, "request": {"remote_ip": "::1", "remote_port": "1"}, "duration": 1})],
+    "alb": [ALB.format("9999-01-01T00:00:00Z", 1, "9999-01-01T00:00:00Z", "")],
     "nginx": [f"{'9' * 40}.5 17 1 0.500", f"{SECOND}.5 17 {'9' * 30} 0.500", f"{SECOND}.5 17 1 {'9' * 30}.0"],
     "haproxy": [line.replace("/2026:", "/9999:") for line in LOGS["haproxy"][:1]],
     "envoy": ["{", "[]", '{"start_time": "9999-01-01T00:00:00Z", "duration": 1, "connection_id": 5}'],
@@ -184,19 +276,26 @@ def test_bad_lines_of_a_directory_of_logs_are_found_and_the_search_ends(
     assert examples([tmp_path / "logs"], ["bad"]) == ["'bad'"]
 
 
+def test_istios_own_log_tells_connections_by_the_clients_port(spark: Any, tmp_path: Path) -> None:
+    (tmp_path / "istio.log").write_text("\n".join(ISTIO))
+    (entry,) = advice_from(spark, "envoy", tmp_path / "istio.log")["listeners"].values()
+    assert (entry["connections"], entry["silences"], entry["silences_ended"]) == (2, 4, 2)
+
+
 @pytest.mark.spark
 @pytest.mark.slow
 @pytest.mark.parametrize("name", LOGS)
 def test_a_log_gives_the_silences_that_are_in_it(spark: Any, tmp_path: Path, name: str) -> None:
     # Two connections: silences of 2.0 s and 4.0 s on the first, none on the second; every request takes 0.5 s.
     path = tmp_path / f"{name}.log"
-    bad = ["not a line of any format", *HOSTILE[name]]
-    path.write_text("\n".join([*LOGS[name], *bad, ""]))
+    bad = ["not a line of any format", *HOSTILE[name], "\udcff\udcfe no text"]
+    own = name in REPORT
+    log = "\n".join([*LOGS[name], *([REPORT[name]] if own else []), *bad, ""])
+    path.write_bytes(log.encode(errors="surrogateescape"))
     summary = advice_from(spark, name, path)
     (entry,) = summary["listeners"].values()
     assert (entry["connections"], entry["silences"], entry["silences_ended"]) == (2, 4, 2)
     assert [time for time, *_ in entry["survival"]] == [2.0, 4.0]
-    own = name == "haproxy"
     counted = [summary[key] for key in ("rows_read", "rows_judged", "rows_of_writers", "rows_apart")]
     lines = 4 + own + len(bad)
     assert counted == [lines, 4, own, len(bad)]

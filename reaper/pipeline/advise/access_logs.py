@@ -1,6 +1,6 @@
 """Access logs that users already have, as silences.
 
-The rule of this module: *a silence is one connection's, or is said to be less*. Each parser gives one row per request:
+The rule of this module: *a silence is one connection's, or is said to be less*. Of each request there is one row:
 key (of the connection, or of the client where the format knows no connection), start_ns, end_ns, serial (number of the
 request on its connection, null where unknown), listener. A silence runs from the end of one request to the start of the
 next; one beyond the timeout in force cannot have been on one connection, so there a new one begins.
@@ -9,82 +9,59 @@ next; one beyond the timeout in force cannot have been on one connection, so the
 from __future__ import annotations
 
 import gzip
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ..engine import F, Window, here
 from ..places import Place, open_file
-from .formats import FORMATS, SHOWN, SHOWN_CHARACTERS
+from .formats import FORMATS, HTTP, ISO, SHOWN, SHOWN_CHARACTERS, UNIX, Format
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-Parser = Callable[["Column", Callable[[int], "Column"]], dict[str, "Column"]]
-"""The line, and its groups by number (null where empty) -> the columns of a request."""
+_ISO = r"^(\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:\.\d{1,6})?)\d*(Z|[+-]\d\d:?\d\d)?$"
+"""An instant of ISO 8601; digits beyond a microsecond are left out."""
 
 
-def _seconds_ns(text: Column) -> Column:
+def _scaled(text: Column, by: int) -> Column:
     # By way of decimal: a double would cost a microsecond at today's Unix time.
-    return (text.try_cast("decimal(20,6)") * F.lit(1_000_000_000)).try_cast("long")
+    return (text.try_cast("decimal(27,9)") * F.lit(by)).try_cast("long")
 
 
-def _date_ns(text: Column, pattern: str) -> Column:
-    return _micros_ns(F.try_to_timestamp(text, F.lit(pattern)))
-
-
-def _micros_ns(instant: Column) -> Column:
+def _instant(text: Column, clock: str) -> Column:
+    if clock == UNIX:
+        return _scaled(text, 10**9)
+    if clock == ISO:
+        zone = F.coalesce(F.nullif(F.regexp_extract(text, _ISO, 2), F.lit("")), F.lit("Z"))
+        instant = F.try_to_timestamp(F.concat(F.regexp_extract(text, _ISO, 1), zone))
+    else:
+        instant = F.try_to_timestamp(text, F.lit(clock))
     return F.try_multiply(F.unix_micros(instant), F.lit(1000))
 
 
-def _nginx(_: Column, part: Callable[[int], Column]) -> dict[str, Column]:
-    end = _seconds_ns(part(1))
+def _columns(known: Format, line: Column) -> dict[str, Column]:
+    """The columns of a request in *line*, as *known* says where they are."""
+
+    def field(name: str) -> Column:
+        if known.request:
+            found = [F.nullif(F.regexp_extract(line, known.request, int(each)), F.lit("")) for each in name.split("|")]
+        else:
+            found = [F.nullif(F.get_json_object(line, f"$.{each}"), F.lit("-")) for each in name.split("|")]
+        return found[0] if len(found) == 1 else F.coalesce(*found)
+
+    length = _scaled(field(known.length), known.unit_ns) if known.length else F.lit(0).cast("long")
+    first = _instant(field(known.start or known.end), known.clock)
+    start = first if known.start else first - length
+    end = _instant(field(known.end), known.clock) if known.start and known.end else start + length
+    key = F.xxhash64(F.concat_ws(" ", *map(field, known.key)))
     return {
-        "key": F.xxhash64(part(2)),
-        "start_ns": end - _seconds_ns(part(4)),
+        "key": F.when(field(known.key[0]).isNotNull(), key),
+        "start_ns": start,
         "end_ns": end,
-        "serial": part(3).try_cast("long"),
-        "listener": F.lit("http"),
+        "serial": field(known.serial).try_cast("long") if known.serial else F.lit(None).cast("long"),
+        "listener": F.coalesce(field(known.listener), F.lit(HTTP)) if known.listener else F.lit(HTTP),
     }
-
-
-def _haproxy(_: Column, part: Callable[[int], Column]) -> dict[str, Column]:
-    start = _date_ns(part(2), "dd/MMM/yyyy:HH:mm:ss.SSS")
-    return {
-        "key": F.xxhash64(part(1), part(3)),
-        "start_ns": start,
-        "end_ns": start + part(4).try_cast("int").cast("long") * F.lit(1_000_000),
-        "serial": F.lit(None).cast("long"),
-        "listener": part(3),
-    }
-
-
-def _envoy(line: Column, _: Callable[[int], Column]) -> dict[str, Column]:
-    def member(name: str) -> Column:
-        return F.get_json_object(line, f"$.{name}")
-
-    start = _micros_ns(F.try_to_timestamp(member("start_time")))
-    return {
-        "key": F.when(member("connection_id").try_cast("long").isNotNull(), F.xxhash64(member("connection_id"))),
-        "start_ns": start,
-        "end_ns": start + (member("duration").try_cast("int") * F.lit(1_000_000)),
-        "serial": F.lit(None).cast("long"),
-        "listener": F.coalesce(member("listener"), F.lit("http")),
-    }
-
-
-def _combined(_: Column, part: Callable[[int], Column]) -> dict[str, Column]:
-    when = _date_ns(part(3), "dd/MMM/yyyy:HH:mm:ss Z")
-    return {
-        "key": F.xxhash64(F.coalesce(part(1), part(2)), F.coalesce(part(4), F.lit(""))),
-        "start_ns": when,
-        "end_ns": when,
-        "serial": F.lit(None).cast("long"),
-        "listener": F.lit("http"),
-    }
-
-
-PARSERS: dict[str, Parser] = {"nginx": _nginx, "haproxy": _haproxy, "envoy": _envoy, "combined": _combined}
 
 
 _SEARCHED = 64 << 20
@@ -115,11 +92,8 @@ def read_requests(spark: SparkSession, name: str, paths: list[Place]) -> Request
     known = FORMATS[name]
     line = F.col("value")
 
-    def part(group: int) -> Column:
-        return F.nullif(F.regexp_extract(line, known.request, group), F.lit(""))
-
     lines = here().read_lines(spark, paths).where(F.trim("value") != "")
-    columns = [column.alias(label) for label, column in PARSERS[name](line, part).items()]
+    columns = [column.alias(label) for label, column in _columns(known, line).items()]
     parsed = lines.select("value", *columns)
     good = F.col("key").isNotNull() & F.coalesce(F.col("start_ns").between(0, F.col("end_ns")), F.lit(False))
     if known.request:

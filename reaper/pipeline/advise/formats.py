@@ -14,14 +14,37 @@ SHOWN = 3
 SHOWN_CHARACTERS = 80
 
 
+HTTP = "http"
+"""The listener of what names none."""
+
+UNIX, ISO = "unix", "iso"
+"""Clocks of a log beside those that a pattern describes: seconds since 1970, and ISO 8601."""
+
+
 @dataclass(frozen=True, slots=True)
 class Format:
-    """One kind of access log."""
+    """One kind of access log. A field is the number of a group of `request`, or the path of a member of a JSON object;
+    `a|b` is the first of them that has a value.
+    """
 
     wanted: str
     """What the server must be told to write."""
     blind: str
     """What it cannot show."""
+    key: tuple[str, ...]
+    """Fields that tell the connection; without the first there is none."""
+    clock: str
+    """Of start and end: `UNIX`, `ISO`, or a pattern of Java's."""
+    start: str = ""
+    """Field of the instant at which the request began. Of start, end and length two are there; or one: both are it."""
+    end: str = ""
+    length: str = ""
+    """How long it took."""
+    unit_ns: int = 1
+    """Of length."""
+    serial: str = ""
+    """Number of the request on its connection."""
+    listener: str = ""
     request: str = ""
     """A request, as a regular expression; empty: the line is JSON."""
     own: str | None = None
@@ -29,6 +52,11 @@ class Format:
 
 
 _TIME = r"\d{2}/\w{3}/\d{4}:\d{2}:\d{2}:\d{2}"
+
+MS = 1_000_000
+
+_CLOSES = "when a connection was closed and by which side"
+_PORTS = "a client port that was used again after the timeout in force counts as a new connection"
 
 _HAPROXY_REPORTS = (
     r"\[(?:NOTICE|WARNING|ALERT|DIAG)\s*\]",
@@ -46,18 +74,66 @@ FORMATS = {
         "log_format reaper '$msec $connection $connection_requests $request_time';",
         "connections that never sent a request, when a connection was closed and by which side; the last silence of "
         "each is taken as cut by the timeout in force",
-        r"^(\d{1,12}\.\d{1,6}) (\d{1,18}) (\d{1,18}) (\d{1,9}\.\d{1,6})\s*$",
+        request=r"^(\d{1,12}\.\d{1,6}) (\d{1,18}) (\d{1,18}) (\d{1,9}\.\d{1,6})\s*$",
+        key=("2",),
+        clock=UNIX,
+        end="1",
+        length="4",
+        unit_ns=10**9,
+        serial="3",
     ),
     "haproxy": Format(
         "option httplog",
-        "when a connection was closed and by which side; a client port that was used again after the timeout in force "
-        "counts as a new connection",
-        rf"(\S+:\d+) \[({_TIME}\.\d{{3}})\] (\S+?)~? \S+ -?\d+/-?\d+/-?\d+/-?\d+/\+?(\d+) -?\d+ ",
-        rf"(?:haproxy\[\d+\]: |^)(?:{'|'.join(_HAPROXY_REPORTS)})",
+        f"{_CLOSES}; {_PORTS}",
+        request=rf"(\S+:\d+) \[({_TIME}\.\d{{3}})\] (\S+?)~? \S+ -?\d+/-?\d+/-?\d+/-?\d+/\+?(\d+) -?\d+ ",
+        key=("1", "3"),
+        clock="dd/MMM/yyyy:HH:mm:ss.SSS",
+        start="2",
+        length="4",
+        unit_ns=MS,
+        listener="3",
+        own=rf"(?:haproxy\[\d+\]: |^)(?:{'|'.join(_HAPROXY_REPORTS)})",
     ),
     "envoy": Format(
-        'json_format: {start_time: "%START_TIME%", duration: "%DURATION%", connection_id: "%CONNECTION_ID%"}',
-        "when a connection was closed and by which side",
+        'json_format: {start_time: "%START_TIME%", duration: "%DURATION%", connection_id: "%CONNECTION_ID%"}, or '
+        "Istio's own JSON (accessLogEncoding: JSON), in which the client's address and port stand for the connection",
+        _CLOSES,
+        key=("connection_id|downstream_remote_address",),
+        clock=ISO,
+        start="start_time",
+        length="duration",
+        unit_ns=MS,
+        listener="listener",
+    ),
+    "traefik": Format(
+        "accessLog: {format: json}",
+        f"{_CLOSES}; {_PORTS}",
+        key=("ClientAddr",),
+        clock=ISO,
+        start="StartUTC",
+        length="Duration",
+        listener="entryPointName",
+        own=r'^\{.*"(?:level|msg|message)":',
+    ),
+    "caddy": Format(
+        "log { format json }, with its own time format",
+        f"{_CLOSES}; {_PORTS}",
+        key=("request.remote_ip", "request.remote_port"),
+        clock=UNIX,
+        end="ts",
+        length="duration",
+        unit_ns=10**9,
+        own=r'^\{"level":"\w+","ts":[\d.e+]+,(?:"msg"|"logger":"(?:admin|tls|pki|events|http(?:"|\.[a-km-z]|\.log\.error)))',
+    ),
+    "alb": Format(
+        "AWS Application Load Balancer: access logs, as they are in the bucket",
+        f"{_CLOSES}; of entries without a conn_trace_id {_PORTS}",
+        # type, time, balancer, client:port, ...: the time is that of the answer
+        request=r'^(?:https?|h2|grpcs?|wss?) (\S+Z) \S+ (\S+:\d+) .*" (?:-|-?\d+) (\S+Z) "[^"]*".*?(?: (TID_\w+))?\s*$',
+        key=("4|2",),
+        clock=ISO,
+        start="3",
+        end="1",
     ),
     "combined": Format(
         "the combined format of Apache and nginx, or vhost_combined",
@@ -65,7 +141,10 @@ FORMATS = {
         "force counts as a new connection. Several connections of one client look like one that is busier; requests "
         "that came on a new connection look like a silence that ended. What is advised may be too short or too long",
         # Lazy up to the status: a request or an agent may hold escaped quotes, a user spaces.
-        rf'^(?:\S+:\d{{1,5}} ([^-\s]\S*)|(\S+)) \S+ .*?\[({_TIME} [+-]\d{{4}})\] ".*?" (?:\d{{3}}|-) (?:\d+|-)'
+        request=rf'^(?:\S+:\d{{1,5}} ([^-\s]\S*)|(\S+)) \S+ .*?\[({_TIME} [+-]\d{{4}})\] ".*?" (?:\d{{3}}|-) (?:\d+|-)'
         r'(?: ".*?" "(.*?)")?(?: .*)?$',
+        key=("1|2", "4"),
+        clock="dd/MMM/yyyy:HH:mm:ss Z",
+        start="3",
     ),
 }

@@ -187,7 +187,7 @@ def advise(
         "silent_servers": as_list(inputs.silent),
         "notes": notes,
     }
-    summary["config"] = _config(summary["listeners"])
+    summary["config"] = _config(summary["listeners"], http=logs is not None)
     advice = Advice(summary)
     summary["result"] = "pass" if advice.complete else "inconclusive"
     return advice
@@ -306,7 +306,7 @@ def _thin(points: list[tuple[float, float]], most: int) -> list[tuple[float, flo
     return [points[round(i * (len(points) - 1) / (most - 1))] for i in range(most)]
 
 
-def _config(listeners: dict[str, Any]) -> dict[str, Any]:
+def _config(listeners: dict[str, Any], *, http: bool) -> dict[str, Any]:
     """One timeout a key of reaper.toml: the longest that any of its listeners wants. Empty where one wants more than
     its log can say."""
     if any(entry["recommendation"]["at_least_s"] is not None for entry in listeners.values()):
@@ -315,7 +315,7 @@ def _config(listeners: dict[str, Any]) -> dict[str, Any]:
     for name, entry in listeners.items():
         timeout = entry["recommendation"]["timeout_s"]
         if timeout is not None:
-            key = "keep_alive" if "http" in name.lower() else "idle"
+            key = "keep_alive" if http or "http" in name.lower() else "idle"
             keys[key] = max(keys.get(key, (0.0, "")), (timeout, name))
     if not keys:
         return {}
