@@ -326,7 +326,7 @@ def try_multiply(column: Any, other: Any) -> Column:
 
 
 def shiftleft(column: Any, bits: int) -> Column:
-    return column_of(column)._with("<<", bits)
+    return column_of(column) * (1 << bits)  # << refuses what is negative; beyond 64 bits this fails and Spark wraps
 
 
 def shiftright(column: Any, bits: int) -> Column:

@@ -1,0 +1,330 @@
+"""One program, two engines: Spark and the embedded one answer the same, row by row, and function by function."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark")
+pytest.importorskip("duckdb")
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+from pipeline_traffic import FAULTS, MS, WALL, write
+from test_pipeline_access_logs import HOSTILE, LOGS
+from test_pipeline_audit import write_traps
+
+from reaper.pipeline import cli
+from reaper.pipeline.advise.run import Policy, advise
+from reaper.pipeline.audit.run import Settings, audit
+from reaper.pipeline.engine import F, NoSpark, Window, use
+from reaper.pipeline.engine.choice import bytes_of, choose
+from reaper.pipeline.engine.xxhash import xxhash64
+from reaper.pipeline.hadoop import Remote
+from reaper.pipeline.read.frames import read_events, recomputed, small_frame
+from reaper.pipeline.read.inputs import Inputs, check
+from reaper.pipeline.report.run import gather
+from reaper.pipeline.whatif.run import what_if
+from reaper.pipeline.whatif.settings import Setting
+
+on_both = [pytest.mark.spark, pytest.mark.slow]
+ROUNDS = {"deadline": None, "suppress_health_check": list(HealthCheck)}
+
+
+@contextmanager
+def asked(engine: str) -> Iterator[None]:
+    before = use(engine)
+    try:
+        yield
+    finally:
+        use(before)
+
+
+@pytest.fixture
+def both(real_spark: Any, spark: Any) -> Callable[[Callable[[Any], Any]], tuple[Any, Any]]:
+    """What a question is answered, by the embedded engine and by Spark."""
+
+    def ask(question: Callable[[Any], Any]) -> tuple[Any, Any]:
+        with asked("embedded"):
+            embedded = question(spark)
+        with asked("spark"):
+            return embedded, question(real_spark)
+
+    return ask
+
+
+# ---- answers --------------------------------------------------------------------------------------------------------
+
+
+def answers(session: Any, server: Inputs, client: Inputs | None, out: Path, whole: bool) -> dict[str, Any]:
+    """What audit, advise and report would say of *server*; *whole*: and what-if, and of silences recomputed."""
+    audited = audit(session, server, client, out, Settings())
+    table = pq.read_table(out / "connections").sort_by("conn")
+    found = {
+        "audit": audited.summary,
+        "types": {field.name: str(field.type) for field in table.schema},
+        "connections": table.to_pylist(),
+        "charts": gather(audited, server),
+        "advice": advise(session, server, None, Policy(max_cut=0.05)).summary,
+    }
+    if whole:
+        replayed = what_if(session, server, Setting(""), [], [["timeout=3s", "jitter=0.3"], ["timeout=9s"]])
+        found["what-if"] = (replayed.summary, replayed.curves)
+        if all(run.full for run in server.runs):
+            found["recomputed"] = advise(session, server, None, Policy(), recompute=True).summary
+    return found
+
+
+def same(both: Any, tmp_path: Path, client: bool, whole: bool = True) -> dict[str, Any]:
+    """What both engines answer of the journals below *tmp_path*; fails where they differ."""
+    server = check([tmp_path / "server"], now_ns=WALL)
+    seen = check([tmp_path / "client"], now_ns=WALL) if client else None
+    embedded, spark = both(lambda session: answers(session, server, seen, tmp_path / "out", whole))
+    for key, answer in spark.items():
+        assert embedded[key] == answer, key
+    found: dict[str, Any] = spark
+    return found
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_every_trap_of_the_audit_is_answered_alike(both: Any, tmp_path: Path) -> None:
+    write_traps(tmp_path / "server")
+    assert same(both, tmp_path, client=False)["audit"]["verdicts"]["late"]
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+@settings(**ROUNDS, max_examples=2)
+@given(
+    seed=st.integers(0, 1000),
+    faults=st.dictionaries(st.sampled_from(FAULTS), st.integers(1, 3)),
+    mode=st.sampled_from(["full", "gaps"]),
+    ahead=st.sampled_from([0, 400 * MS, -3000 * MS]),
+)
+@example(seed=1, faults=dict.fromkeys(FAULTS, 2), mode="full", ahead=0)
+@example(seed=2, faults={}, mode="gaps", ahead=700 * MS)
+def test_any_traffic_with_any_faults_is_answered_alike(
+    both: Any, tmp_path_factory: pytest.TempPathFactory, seed: int, faults: dict[str, int], mode: str, ahead: int
+) -> None:
+    place = tmp_path_factory.mktemp("traffic")
+    long = "a listener with a name of more than 32 bytes"
+    options = {"connections": 60, "server_clock_ahead": ahead, "listeners": ("echo", "http", long)}
+    write(place / "server", place / "client", seed=seed, faults=faults, mode=mode, **options)
+    same(both, place, client=True, whole=seed < 3)
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+@pytest.mark.parametrize("name", LOGS)
+def test_every_format_of_access_logs_is_read_alike(both: Any, tmp_path: Path, name: str) -> None:
+    path = tmp_path / f"{name}.log"
+    path.write_bytes("\n".join([*LOGS[name], "no line", *HOSTILE[name], ""]).encode() + b"\xff\xfe\r\n")
+    logs = (name, [path], 75 * 10**9)
+    embedded, spark = both(lambda session: advise(session, Inputs(), logs, Policy(max_cut=0.3)).summary)
+    assert embedded == spark
+
+
+# ---- functions ------------------------------------------------------------------------------------------------------
+
+STEP = pa.struct([pa.field("at", pa.int64()), pa.field("up", pa.int64())])
+ROW = pa.schema(
+    [
+        pa.field("key", pa.int64(), nullable=False),
+        pa.field("serial", pa.int64(), nullable=False),
+        pa.field("a", pa.int64()),
+        pa.field("b", pa.int64()),
+        pa.field("text", pa.string()),
+        pa.field("numbers", pa.list_(pa.int64())),
+        pa.field("steps", pa.list_(STEP)),
+    ]
+)
+long, short = st.integers(-(1 << 62), 1 << 62), st.integers(-1000, 1000)
+rows = st.lists(
+    st.tuples(
+        st.integers(0, 3),
+        st.none() | short | long,
+        st.none() | short,
+        st.none() | st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=70),
+        st.lists(short, min_size=1, max_size=4),
+        st.none() | st.lists(st.fixed_dictionaries({"at": short, "up": short}), max_size=3),
+    ),
+    min_size=1,
+    max_size=30,
+)
+
+
+def of_rows(frame: Any) -> Any:
+    """A value from each row, by each function."""
+    a, b = F.col("a"), F.col("b")
+    small = F.coalesce("b", F.lit(7))
+    return frame.select(
+        "serial",
+        F.xxhash64("text").alias("hash"),
+        F.crc32(F.concat_ws(":", F.lit("5"), F.col("serial").cast("string")).cast("binary")).alias("crc"),
+        F.try_add("a", F.lit(1 << 62)).alias("added"),
+        F.try_subtract("a", F.lit(1 << 62)).alias("less"),
+        F.try_multiply("a", F.lit(1000)).alias("times"),
+        F.greatest("a", "b").alias("greatest"),
+        F.least("a", b).alias("least"),
+        F.floor(b / 7).alias("floor"),
+        F.expr("b div 7").alias("div"),
+        (b % 7).alias("mod"),
+        F.shiftright("a", 48).alias("right"),
+        F.shiftleft(small, 6).bitwiseOR(5).alias("bits"),
+        F.abs(b).alias("abs"),
+        F.when(b > 0, "more").when(b < 0, "less").otherwise("neither").alias("case"),
+        F.when(b.between(-5, 5) | b.isin(7, 8) | (a.isNull() & ~b.isNull()), 1).alias("logic"),
+        F.nullif("b", F.lit(0)).alias("nullif"),
+        F.filter("numbers", lambda x: x > small).alias("kept"),
+        F.array_min("numbers").alias("least_number"),
+        F.array_max("numbers").alias("most_number"),
+        F.transform("numbers", lambda x, i: x * 2 + i).alias("indexed"),
+        F.aggregate("steps", F.lit(0).cast("long"), lambda total, x: total + x["up"]).alias("total"),
+        F.concat(F.array(F.lit(1).cast("long")), F.col("numbers")).alias("concat"),
+        F.regexp_extract("text", r"^(\w*)(\d?)", 1).alias("word"),
+        F.col("text").rlike("[a-z]+").alias("like"),
+        F.col("text").try_cast("long").isNull().alias("no_number"),
+        F.lag("a").over(Window.partitionBy("key").orderBy("serial")).alias("before"),
+        F.lead("a").over(Window.partitionBy("key").orderBy("serial")).alias("after"),
+        F.sum("b").over(Window.partitionBy("key").orderBy("serial").rowsBetween(Window.unboundedPreceding, -1)).alias(
+            "until"
+        ),
+    ).orderBy("serial")  # fmt: skip
+
+
+def of_groups(frame: Any) -> Any:
+    """A row from each group, by each aggregate."""
+    return frame.groupBy("key").agg(
+        F.count(F.lit(1)).alias("rows"),
+        F.count("b").alias("count"),
+        F.sum("b").alias("sum"),
+        F.min("text").alias("min"),
+        F.max("a").alias("max"),
+        F.max_by("b", "serial").alias("max_by"),
+        F.percentile_approx("b", 0.5).alias("median"),
+        F.percentile_approx("b", [0.0, 0.1, 0.5, 0.9, 1.0], 1000).alias("quantiles"),
+        F.min(F.struct(F.col("serial"), F.col("b").alias("c"))).alias("struct"),
+    ).select("*", "struct.c").drop("struct").orderBy("key")  # fmt: skip
+
+
+def of_shapes(frame: Any) -> list[Any]:
+    """Frames made of frames."""
+    twice = F.array(*(F.struct(F.col(name).alias("at"), F.lit(up).alias("up")) for name, up in (("a", 1), ("b", 0))))
+    names = frame.select("key", F.col("text").alias("name")).distinct()
+    joined = frame.select("key", "serial").join(F.broadcast(names), "key", "left").withColumnRenamed("name", "text")
+    return [
+        frame.select("serial", F.inline(twice)).orderBy("serial", "up"),
+        frame.select("serial", F.explode("numbers").alias("n")).groupBy("n").count().orderBy("n"),
+        joined.orderBy("serial", "text"),
+        frame.select("serial", "b").fillna(0, ["b"]).orderBy(F.desc("b"), "serial").limit(3),
+        frame.select("serial", "b").orderBy(F.desc("b"), "serial"),
+        frame.select("a", "b").unionByName(frame.select("b", "a")).where("a > 0").agg(F.count("a"), F.max("b")),
+        frame.withColumns({"a": F.col("b"), "c": F.col("a")}).select("serial", "a", "c").orderBy("serial"),
+    ]
+
+
+def plain(frame: Any) -> list[Any]:
+    return [tuple(row) for row in frame.collect()]
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+@settings(**ROUNDS, max_examples=12)
+@given(given=rows)
+@example(
+    given=[(0, (1 << 62) - 1, None, "x" * 40, [1], None), (0, None, 0, None, [0, 0], []), (1, 1, -7, "7", [3], [])]
+)
+def test_every_function_that_spark_has_and_duckdb_has_not_gives_sparks_answer(both: Any, given: list[Any]) -> None:
+    found = [(key, serial, *rest) for serial, (key, *rest) in enumerate(given)]
+
+    def ask(session: Any) -> list[Any]:
+        frame = small_frame(session, found, ROW)
+        return [plain(each) for each in (of_rows(frame), of_groups(frame), *of_shapes(frame))]
+
+    embedded, spark = both(ask)
+    for ours, theirs in zip(embedded, spark, strict=True):
+        assert ours == theirs
+
+
+def test_the_hash_is_the_published_one() -> None:
+    """Spark's documentation: xxhash64('Spark') is 5602566077635097486 where the seed is 42."""
+    assert xxhash64(b"Spark") == -4294468057691064905
+
+
+# ---- the choice -----------------------------------------------------------------------------------------------------
+
+
+def test_files_of_this_machine_are_asked_here_and_the_reason_is_said(tmp_path: Path) -> None:
+    (tmp_path / "a.parquet").write_bytes(b"x" * 1_500_000)
+    assert choose("auto", None, [tmp_path], tmp_path) == ("embedded", "1.5 MB of files on this machine")
+    assert choose("spark", None, [tmp_path], tmp_path) == ("spark", "as asked")
+    assert bytes_of([tmp_path, tmp_path / "a.parquet"], 10**9) == 3_000_000
+
+
+@pytest.mark.parametrize(
+    ("master", "place", "only", "why"),
+    [
+        ("local[2]", None, None, "--master is given"),
+        (None, "s3a://b/x", None, "s3a://b/x is not on this machine"),
+        (None, None, "live is a stream", "live is a stream"),
+    ],
+)
+def test_what_the_embedded_engine_cannot_is_sparks_and_is_refused_with_its_name(
+    tmp_path: Path, master: str | None, place: str | None, only: str | None, why: str
+) -> None:
+    inputs: list[Any] = [Remote(place) if place else tmp_path]
+    assert choose("auto", master, inputs, tmp_path, only_spark=only) == ("spark", why)
+    with pytest.raises(NoSpark, match=r"--engine embedded cannot do this: .*; use --engine spark"):
+        choose("embedded", master, inputs, tmp_path, only_spark=only)
+
+
+def test_more_than_memory_bears_is_sparks_where_spark_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a.parquet").write_bytes(b"x" * 1000)
+    monkeypatch.setattr("reaper.pipeline.engine.embedded.memory_bytes", lambda: 100)
+    monkeypatch.setattr("reaper.pipeline.engine.choice.spark_is_here", lambda: True)
+    assert choose("auto", None, [tmp_path], tmp_path)[0] == "spark"
+    monkeypatch.setattr("reaper.pipeline.engine.choice.spark_is_here", lambda: False)
+    engine, why = choose("auto", None, [tmp_path], tmp_path)
+    assert (engine, "it will spill" in why) == ("embedded", True)
+
+
+def test_a_user_who_has_said_where_spark_runs_gets_it_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPARK_REMOTE", "sc://somewhere")
+    assert choose("auto", None, [tmp_path], tmp_path) == ("spark", "SPARK_REMOTE is set")
+    assert choose("embedded", None, [tmp_path], tmp_path) == ("embedded", "as asked")
+
+
+def test_the_embedded_engine_imports_no_spark_and_reads_files_of_any_name(tmp_path: Path) -> None:
+    write(tmp_path / "raw", connections=8)
+    odd = tmp_path / "of [any] {name}, it's*"
+    (tmp_path / "raw").rename(odd)
+    given = ["audit", "--events", str(odd), "--out", str(tmp_path / "it's"), "--json"]
+    program = f"import sys; from reaper.pipeline import cli; status = cli.main({given!r})"
+    program += "; sys.exit(status or any(name.split('.')[0] in ('pyspark', 'py4j') for name in sys.modules))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "engine: embedded (" in done.stderr
+    assert len(done.stderr.splitlines()) < 8, done.stderr
+
+
+def test_silences_recomputed_here_follow_the_order_of_time(spark: Any, tmp_path: Path) -> None:
+    write(tmp_path, connections=20)
+    events = read_events(spark, check([tmp_path], now_ns=WALL))
+    assert recomputed(events).where("idle_ns < 0").count() == 0
+
+
+def test_compact_and_live_say_that_they_need_spark(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for command in ("compact", "live"):
+        (tmp_path / "in").mkdir(exist_ok=True)
+        given = [command, "--events", str(tmp_path / "in"), "--out", str(tmp_path / "out"), "--engine=embedded"]
+        assert cli.main(given) == 2
+        assert "use --engine spark" in capsys.readouterr().err
