@@ -6,9 +6,16 @@ import asyncio
 import os
 import time
 
+import reaper.asyncio
 import reaper.uvicorn
+from reaper.config import ReaperConfig
 
 BIG = b"x" * 20_000_000
+
+
+def tls_loop():
+    """For `--loop tests.asgi:tls_loop`: as `reaper.uvicorn:loop`, on asyncio's own."""
+    return reaper.asyncio.loop_factory(config=ReaperConfig.load(), base=asyncio.SelectorEventLoop)()
 
 
 async def application(scope, receive, send):
@@ -16,13 +23,15 @@ async def application(scope, receive, send):
     if scope["type"] == "lifespan":
         await lifespan(receive, send)
     elif scope["type"] == "websocket":
-        await websocket(receive, send)
+        await websocket(receive, send, scope["path"])
     elif scope["path"] == "/metrics":
         await reaper.uvicorn.metrics(scope, receive, send)
     elif scope["path"] == "/status":
         await reaper.uvicorn.status(scope, receive, send)
     elif scope["path"] == "/events":
         await events(receive, send)
+    elif scope["path"] == "/stream":
+        await stream(int(scope["query_string"]), receive, send)
     else:
         await respond(send, await body_of(scope["path"], receive, scope["query_string"]))
 
@@ -64,9 +73,24 @@ async def events(receive, send):
         await asyncio.sleep(0.1)
 
 
-async def websocket(receive, send):
+async def stream(count, receive, send):
+    """Thousands of bytes, *count* of them, ten a second; like a framework it listens for the disconnect meanwhile."""
+    headers = [(b"content-length", str(1000 * count).encode())]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    await receive()  # the request
+    gone = asyncio.create_task(receive())
+    for left in reversed(range(count)):
+        await asyncio.sleep(0.1)
+        await send({"type": "http.response.body", "body": b"x" * 1000, "more_body": left > 0})
+    gone.cancel()
+
+
+async def websocket(receive, send, path):
     await receive()
     await send({"type": "websocket.accept"})
+    while path == "/push":
+        await asyncio.sleep(0.01)
+        await send({"type": "websocket.send", "bytes": b"x" * 100})
     while (message := await receive())["type"] == "websocket.receive":
         await send({"type": "websocket.send", "text": message["text"]})
 

@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import socket
 import ssl
 import time
+from pathlib import Path
 
 import pytest
 import uvloop
+from pyarrow import parquet
 
 import reaper.asyncio
+from reaper.config import ReaperConfig
 from reaper.errors import InvalidArgument
+from reaper.journal import Journal
+from reaper.policy import Phase
+from reaper.servers import polled
 
 pytestmark = pytest.mark.slow
 
@@ -265,6 +272,138 @@ def test_a_drain_tells_the_handler_that_waits_for_bytes_from_the_one_that_works(
             assert done == []
             for _, writer in (idle, works):
                 writer.close()
+            server.close()
+
+    run(body)
+
+
+def test_two_drains_at_once_both_return_and_guarded_connections_are_drained_when_the_server_has_answered(run):
+    async def body():
+        class Slow(Echo):
+            def data_received(self, data):
+                asyncio.get_running_loop().call_later(0.5, self.transport.write, data)
+
+        async with reaper.asyncio.open_reaper(tick=TICK) as r:
+            factory = reaper.asyncio.guard(Slow, 60, reaper=r)
+            server = await asyncio.get_running_loop().create_server(factory, "127.0.0.1", 0)
+            address = server.sockets[0].getsockname()
+            idle, works = await asyncio.open_connection(*address), await asyncio.open_connection(*address)
+            await eventually(lambda: len(r) == 2)
+            works[1].write(b"x")
+            await asyncio.sleep(0.1)
+            await asyncio.gather(r.drain(30), r.drain(30))
+            assert await works[0].read() == b"x"
+            assert await idle[0].read() == b""
+            assert r.statistics().reasons == {"drain": 2}
+            for _, writer in (idle, works):
+                writer.close()
+            server.close()
+
+    run(body)
+
+
+class Flooding(reaper.asyncio.Protocol):
+    idle = IDLE
+
+    def connection_made(self, transport):
+        super().connection_made(transport)
+        transport.write(bytes(5_000_000))
+
+
+async def floods(reader, writer):
+    writer.write(bytes(5_000_000))
+    try:
+        await reader.read()
+    finally:
+        writer.close()
+        await writer.wait_closed()
+
+
+async def floods_and_ends(reader, writer):
+    writer.write(bytes(5_000_000))
+    writer.close()
+
+
+@pytest.mark.parametrize("handler", [floods, floods_and_ends, None], ids=["reaped", "ended", "protocol"])
+def test_what_a_silent_client_does_not_take_keeps_no_connection_open(run, handler):
+    given = {"reaper.tick": "100ms", "timeouts.linger": "300ms", "timeouts.write": "300ms"}
+
+    async def body():
+        async with reaper.asyncio.open_reaper(ReaperConfig.load(environ={}, overrides=given)) as r:
+            if handler is None:
+                Flooding.reaper = r
+                server = await asyncio.get_running_loop().create_server(Flooding, "127.0.0.1", 0)
+            else:
+                server = await reaper.asyncio.start_server(handler, "127.0.0.1", 0, idle=IDLE, reaper=r)
+            with socket.create_connection(server.sockets[0].getsockname()) as client:
+                ports = f":{client.getpeername()[1]:04X}", f":{client.getsockname()[1]:04X}"
+                await eventually(lambda: has_a_descriptor(*ports))
+                await eventually(lambda: not has_a_descriptor(*ports))
+            server.close()
+
+    run(body)
+
+
+def has_a_descriptor(local, remote):
+    """Whether a process has one of the connection's end at *local*: the kernel names the socket's inode only then."""
+    for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
+        fields = line.split()
+        if fields[1].endswith(local) and fields[2].endswith(remote):
+            return fields[9] != "0"
+    return False
+
+
+@pytest.mark.parametrize("closes", ["client", "server"])
+@pytest.mark.parametrize("kind", ["mixin", "guard"])
+def test_the_journal_says_at_once_who_has_closed(run, kind, closes, tmp_path):
+    ends = {"client": lambda self, data: None, "server": lambda self, data: self.transport.close()}
+
+    async def body():
+        with Journal(tmp_path, tick=TICK, clock_ns=reaper.asyncio.journal_clock()) as journal:
+            async with reaper.asyncio.open_reaper(tick=TICK, journal=journal) as r:
+                base = WatchedEcho if kind == "mixin" else Echo
+                made = type("Ends", (base,), {"data_received": ends[closes], "reaper": r})
+                made.circle = made  # what the collector would have to find
+                factory = made if kind == "mixin" else reaper.asyncio.guard(made, 60, reaper=r)
+                server = await asyncio.get_running_loop().create_server(factory, "127.0.0.1", 0)
+                _, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+                await eventually(lambda: len(r) == 1)
+                writer.write(b"x")
+                if closes == "client":
+                    writer.close()
+                await eventually(lambda: len(r) == 0)
+                server.close()
+                writer.close()
+
+    gc.disable()
+    try:
+        run(body)
+    finally:
+        gc.enable()
+    kinds = [row["kind"] for file in tmp_path.glob("**/*.parquet") for row in parquet.read_table(file).to_pylist()]
+    assert [kind for kind in kinds if kind.startswith("close")] == ["close_peer" if closes == "client" else "close_app"]
+
+
+def test_after_an_answer_that_was_taken_slowly_the_keep_alive_is_in_force(run):
+    """`write`, an hour here, held in its place."""
+    given = {"reaper.tick": "100ms", "timeouts.keep_alive": "400ms", "timeouts.write": "1h"}
+
+    class Answers(Echo):
+        def data_received(self, data):
+            self.transport.write(bytes(8_000_000))
+
+    async def body():
+        loop = asyncio.get_running_loop()
+        async with reaper.asyncio.open_reaper(ReaperConfig.load(environ={}, overrides=given)) as r:
+            factory = polled.guard(Answers, lambda transport: Phase.KEEP_ALIVE, reaper=r)
+            server = await loop.create_server(factory, "127.0.0.1", 0)
+            with socket.create_connection(server.sockets[0].getsockname()) as client:
+                client.setblocking(False)
+                await loop.sock_sendall(client, b"x")
+                await eventually(lambda: any("write" in one._reason() for one in r.driver.connections.values()))
+                while await loop.sock_recv(client, 1_000_000):
+                    pass
+            assert r.statistics().reasons == {"keep_alive": 1}
             server.close()
 
     run(body)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import signal
 import socket
 import sys
 import time
@@ -121,6 +122,91 @@ def test_aiohttp_keeps_a_websocket_on_which_something_moves():
     asyncio.run(body())
 
 
+@pytest.mark.parametrize("upgrade", ["", "upgrade: websocket\r\nconnection: upgrade\r\n"])
+def test_aiohttp_bounds_a_body_whatever_upgrade_was_asked_for(upgrade):
+    async def body():
+        async with aiohttp_server() as (port, r):
+            _, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(f"POST /echo HTTP/1.1\r\nhost: h\r\n{upgrade}content-length: 9\r\n\r\nabc".encode())
+            async with asyncio.timeout(PATIENCE):
+                while not r.statistics().reasons:
+                    await asyncio.sleep(0.05)
+            assert r.statistics().reasons == {"body": 1}
+            writer.close()
+
+    asyncio.run(body())
+
+
+APP = """
+import asyncio, sys, aiohttp.web, reaper.aiohttp, reaper.asyncio
+from dataclasses import replace
+from reaper.config import ReaperConfig
+async def hello(request):
+    return aiohttp.web.Response(text=str(reaper.asyncio.reaper_of().config.reaper.tick))
+app = aiohttp.web.Application()
+app.add_routes([aiohttp.web.get('/', hello)])
+async def others(app):
+    reaper.asyncio.reaper_of()  # the loop has one already, with other settings
+app.on_startup.append(others)
+config = ReaperConfig.load()
+config = replace(config, timeouts=replace(config.timeouts, keep_alive=float(sys.argv[2])))
+reaper.aiohttp.run_app(app, config=config, host='127.0.0.1', port=int(sys.argv[1]))
+"""
+
+
+@contextlib.contextmanager
+def aiohttp_program(tmp_path, keep_alive, **settings):
+    program, port = tmp_path / "program.py", free_port()
+    program.write_text(APP)
+    environment = os.environ | {"REAPER_TICK": "100ms", "PYTHONPATH": os.getcwd()}
+    environment |= {f"REAPER_TIMEOUTS_{name}": value for name, value in settings.items()}
+    command = [sys.executable, str(program), str(port), str(keep_alive)]
+    with serving(command, tmp_path / "log", port=port, environment=environment) as server:
+        yield server
+
+
+def ask(client):
+    client.sendall(b"GET / HTTP/1.1\r\nhost: h\r\n\r\n")
+    said = b""
+    while b"\r\n\r\n" not in said or not said.rpartition(b"\r\n\r\n")[2]:
+        data = client.recv(1000)
+        assert data, "closed before it answered"
+        said += data
+    return said
+
+
+def test_aiohttp_answers_all_that_waited_while_the_process_was_paused(tmp_path):
+    with aiohttp_program(tmp_path, 1.0) as server, contextlib.ExitStack() as stack:
+        clients = [stack.enter_context(socket.create_connection(server.address, PATIENCE)) for _ in range(10)]
+        for client in clients:
+            ask(client)
+        os.kill(server.pid, signal.SIGSTOP)
+        for client in clients:
+            client.sendall(b"GET / HTTP/1.1\r\nhost: h\r\n\r\n")
+        time.sleep(3)
+        os.kill(server.pid, signal.SIGCONT)
+        for client in clients:
+            assert client.recv(1000).startswith(b"HTTP/1.1 200")
+
+
+def test_run_apps_config_holds_although_the_loop_has_a_reaper_and_its_age_is_announced(tmp_path):
+    with aiohttp_program(tmp_path, 0.5) as server, socket.create_connection(server.address, PATIENCE) as client:
+        ask(client)
+        start = time.monotonic()
+        assert client.recv(1) == b""  # by the default it would be open for 95 s
+        assert time.monotonic() - start >= 0.4
+    (tmp_path / "old").mkdir()
+    with (
+        aiohttp_program(tmp_path / "old", 30, MAX_AGE="1s", DRAIN_IDLE="20s") as server,
+        socket.create_connection(server.address, PATIENCE) as client,
+    ):
+        said = b""
+        while b"Connection: close" not in said:
+            said = ask(client)
+            time.sleep(0.1)
+        assert client.recv(1) == b""
+
+
 def test_every_name_of_aiohttps_that_is_used_is_there():
     assert set(reaper.servers.aiohttp.NAMES) <= set(aiohttp.web_protocol.RequestHandler.__slots__)
 
@@ -171,6 +257,86 @@ def test_websockets_closes_a_silent_connection_although_pings_are_answered():
             assert len(r.core) == 0
 
     asyncio.run(asyncio.wait_for(body(), 60))
+
+
+@contextlib.asynccontextmanager
+async def talking(handler, idle=0.5):
+    """A websockets server with *handler*, guarded; the reaper, and a client."""
+    async with reaper.asyncio.open_reaper(tick=0.1) as r:
+        kind = reaper.websockets.connection(idle=idle, reaper=r)
+        serve = websockets.asyncio.server.serve
+        async with serve(handler, "127.0.0.1", 0, create_connection=kind, max_size=None) as server:
+            yield r, server.sockets[0].getsockname()[1], server
+
+
+async def one_steady_frame(r, port, server):
+    """Sends a message of one frame for four times as long as silence is borne."""
+    async with websockets.asyncio.client.connect(f"ws://127.0.0.1:{port}", compression=None) as client:
+        client.transport.write(bytes([0x82, 0x80 | 126]) + (2000).to_bytes(2, "big") + bytes(4))
+        for _ in range(20):
+            await asyncio.sleep(0.1)
+            client.transport.write(bytes(100))
+        assert len(await client.recv()) == 2000
+
+
+async def only_broadcasts(r, port, server):
+    """Is sent something by nothing but `broadcast`."""
+    async with websockets.asyncio.client.connect(f"ws://127.0.0.1:{port}") as client:
+        for _ in range(15):
+            await asyncio.sleep(0.1)
+            websockets.asyncio.server.broadcast(server.connections, "x")
+            assert await client.recv() == "x"
+
+
+async def takes_a_long_message(r, port, server):
+    """Takes a message of megabytes, a bit at a time, for four times as long as silence is borne."""
+    loop = asyncio.get_running_loop()
+    with socket.socket() as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 100_000)
+        client.connect(("127.0.0.1", port))
+        client.setblocking(False)
+        client.send(
+            b"GET / HTTP/1.1\r\nhost: h\r\nconnection: upgrade\r\nupgrade: websocket\r\n"
+            b"sec-websocket-version: 13\r\nsec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+        )
+        assert b"101" in await loop.sock_recv(client, 65536)
+        sending = asyncio.create_task(next(iter(server.connections)).send(bytes(12_000_000)))
+        got = 0
+        while got < 12_000_000:
+            await asyncio.sleep(0.008)
+            data = await loop.sock_recv(client, 50_000)
+            assert data, f"closed after {got} bytes"
+            got += len(data)
+        await sending
+
+
+@pytest.mark.parametrize("peer", [one_steady_frame, only_broadcasts, takes_a_long_message])
+def test_websockets_keeps_a_peer_on_whose_messages_something_moves(peer):
+    async def echo(websocket):
+        async for message in websocket:
+            await websocket.send(message)
+
+    async def body():
+        async with talking(echo) as (r, port, server):
+            async with asyncio.timeout(PATIENCE):
+                await peer(r, port, server)
+            assert r.statistics().reasons == {}
+
+    asyncio.run(body())
+
+
+@pytest.mark.parametrize("said", [b"", b"GET / HTTP/1.1\r\nhost"])
+def test_websockets_lets_go_of_a_client_that_never_shakes_hands_when_it_says_so(said):
+    async def body():
+        async with talking(None) as (r, port, _):
+            with socket.create_connection(("127.0.0.1", port)) as client:
+                client.setblocking(False)
+                await asyncio.get_running_loop().sock_sendall(client, said)
+                async with asyncio.timeout(5):  # websockets itself gives it 10 s
+                    assert await asyncio.get_running_loop().sock_recv(client, 1) == b""
+            assert r.statistics().reasons == {"tunnel": 1}
+
+    asyncio.run(body())
 
 
 def test_hypercorn_is_guarded_by_its_loop(tmp_path):

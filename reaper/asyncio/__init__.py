@@ -8,12 +8,13 @@ with needs("reaper.asyncio", "idle-reaper"):
     from ..driver.watched import Probe
     from ..metrics import LoopStatistics
     from .connection import Connection
-    from .loops import loop_factory
+    from .guards import guard
     from .pressure import relieve
-    from .protocols import Protocol, guard
+    from .protocols import Protocol
     from .reaper import AsyncioReaper, journal_clock, open_reaper, reaper_of
+    from .serve import loop_factory, start_server
     from .status import serve_status
-    from .streams import WatchedReader, start_server
+    from .streams import WatchedReader
 
 __all__ = [
     "open_reaper",

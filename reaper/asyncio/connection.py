@@ -12,7 +12,6 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
-from ..core.lease import Expiry
 from ..driver.driver import Driver
 from ..driver.watched import Watched
 from .transports import descriptor_of
@@ -25,12 +24,12 @@ class Connection(Watched):
     that cancellation and no other, and `reaped` and `reason` tell about it afterwards. Its attributes are `Watched`'s.
     """
 
-    __slots__ = ("_before", "_ended", "_entered", "_given", "_soon", "_task", "_transport")
+    __slots__ = ("_before", "_entered", "_given", "_soon", "_task", "_transport", "when_cut")
 
-    def __init__(self, driver: Driver, uid: int, transport: Any, ended: Callable[[], object]) -> None:
+    def __init__(self, driver: Driver, uid: int, transport: Any) -> None:
         super().__init__(driver, uid)
         self._transport = transport
-        self._ended = ended
+        self.when_cut: Callable[[], object] | None = None  # called first when it is reaped
         self._task: asyncio.Task[Any] | None = None
         self._entered = False
         self._before = 0  # cancellations of the task that were under way when it entered
@@ -76,6 +75,8 @@ class Connection(Watched):
             self._driver.went_idle(self)
 
     def _cut(self, reason: str) -> None:
+        if self.when_cut is not None:
+            self.when_cut()
         task = self._task
         if task is None:
             return  # not entered yet: `__enter__` sees to it
@@ -89,19 +90,19 @@ class Connection(Watched):
     def _cancel(self, task: asyncio.Task[Any]) -> None:
         self._given = task.cancel(f"reaped: {self.reason}")
 
-    def reap(self, reason: str, expiry: Expiry | None = None) -> None:
-        """End it for *reason*, entered in the books; nothing if it was reaped already."""
-        super().reap(reason, expiry)
-        self._ended()
-
-    def leave(self) -> None:
-        """It has ended by itself; nothing if it was reaped."""
-        super().leave()
-        self._ended()
-
 
 def _current(task: asyncio.Task[Any]) -> asyncio.Task[Any] | None:
     try:
         return asyncio.current_task(task.get_loop())
     except RuntimeError:
         return None
+
+
+class Polled(Watched):
+    """A watched connection of which no event says that it has gone idle: while it is drained, the sweep asks."""
+
+    __slots__ = ()
+
+    def charge(self, now: float) -> None:
+        """As a member of the sweep."""
+        raise NotImplementedError

@@ -12,8 +12,8 @@ from typing import NoReturn
 from ..driver import pressing
 from ..driver.pressing import IDLE_REASONS
 from ..policy.pressure import Pressure, Reading
+from .loop import let_the_loop_read
 from .reaper import AsyncioReaper
-from .waking import let_the_loop_read
 
 
 async def relieve(

@@ -24,9 +24,9 @@ from ..driver.watched import Probe, Reapable
 from ..errors import InvalidArgument, shown
 from ..metrics import LoopStatistics
 from ..policy.min_rate import Sweep
-from .connection import Connection
+from .connection import Connection, Polled
+from .loop import Alarm, after_two_passes, clock_of, let_the_loop_read
 from .transports import socket_of
-from .waking import Alarm, after_two_passes, clock_of, let_the_loop_read
 
 LOOKS_PER_TICK = 4
 """Looks at peers that have not taken all of what was sent to them: when they take some, no event says so."""
@@ -75,7 +75,8 @@ class AsyncioReaper:
         self._state = "not started"
         self._passing = False  # whether a wake is between its two steps
         self._probes: set[asyncio.Task[None]] = set()
-        self._empty: asyncio.Future[None] | None = None
+        self._empty = asyncio.Event()
+        self.driver.on_empty = self._empty.set
 
     def __len__(self) -> int:
         """How many connections are watched now."""
@@ -127,8 +128,6 @@ class AsyncioReaper:
         try:
             self.driver.act()
         finally:
-            if self._empty is not None and not self.driver.connections and not self._empty.done():
-                self._empty.set_result(None)
             self._rest()
 
     def _run_probe(self, connection: Any) -> None:
@@ -189,7 +188,7 @@ class AsyncioReaper:
         if transport is not None and not hasattr(transport, "get_extra_info"):
             raise InvalidArgument(f"transport must be a transport, a StreamWriter or None, got {shown(transport)}")
         connection: Connection = self.driver.watch(
-            lambda uid: Connection(self.driver, uid, transport, self._ended),
+            lambda uid: Connection(self.driver, uid, transport),
             socket_of(transport),
             idle,
             reason=reason,
@@ -202,10 +201,6 @@ class AsyncioReaper:
         if not self.running:
             hint = "start() it first" if self._state == "not started" else "it was stopped"
             raise RuntimeError(f"this reaper does not run, so it would never close anything: {hint}")
-
-    def _ended(self) -> None:
-        if self._empty is not None and not self.driver.connections and not self._empty.done():
-            self._empty.set_result(None)
 
     def waiting(self, uid: Any) -> Reapable | None:
         """The connection of *uid* if it waits for bytes with nothing else to do; None if it is in use, or is none."""
@@ -233,31 +228,38 @@ class AsyncioReaper:
         for left in driver.drain_slices():
             pause = window / (left + 1) if pause is None else pause
             await asyncio.sleep(pause)
+        for connection in driver.connections.values():
+            if isinstance(connection, Polled):
+                self.sweep.add(connection)
         while driver.connections:
-            self._empty = self.loop.create_future()
-            await self._empty
+            self._empty.clear()
+            await self._empty.wait()
 
     def statistics(self) -> LoopStatistics:
         """A snapshot; O(1)."""
         return self.driver.statistics()
 
 
-_OF_LOOPS: dict[asyncio.AbstractEventLoop, AsyncioReaper] = {}
+_OF_LOOPS: dict[asyncio.AbstractEventLoop, list[AsyncioReaper]] = {}
 
 
 def reaper_of(loop: asyncio.AbstractEventLoop | None = None, config: ReaperConfig | None = None) -> AsyncioReaper:
-    """The reaper of *loop* (None: the running one), which runs; made with *config* where there is none yet.
+    """The reaper of *loop* (None: the running one) by *config* (None: any), which runs; made where there is none yet.
 
     For what has no `async with` block around it: protocols, servers of other packages.
     """
     loop = asyncio.get_running_loop() if loop is None else loop
-    found = _OF_LOOPS.get(loop)
-    if found is None:
+    if loop not in _OF_LOOPS:
         for other in [other for other in _OF_LOOPS if other.is_closed()]:
             del _OF_LOOPS[other]
-        found = _OF_LOOPS[loop] = AsyncioReaper(config, loop=loop)
-        found.start()
-    return found
+    known = _OF_LOOPS.setdefault(loop, [])
+    for found in known:
+        if config is None or found.config == config:
+            return found
+    made = AsyncioReaper(config, loop=loop)
+    known.append(made)
+    made.start()
+    return made
 
 
 def serving_reaper(

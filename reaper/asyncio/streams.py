@@ -1,4 +1,4 @@
-"""Streams whose connection is closed when it goes silent: `start_server` as asyncio has it, with one more argument.
+"""The reader of a stream whose connection is closed when it goes silent.
 
 The rule of this module: *the handler need know nothing of it*. Bytes that come touch the connection, however it reads
 them; a call that waits for bytes says so, which is how a drain tells the idle from the busy.
@@ -7,40 +7,10 @@ them; a call that waits for bytes says so, which is how a drain tells the idle f
 from __future__ import annotations
 
 import asyncio
-import socket
-import ssl as ssl_module
-from collections.abc import Awaitable, Callable
-from typing import Any, Unpack
+from collections.abc import Awaitable
+from typing import Any
 
-from ..config.settings import ReaperConfig
-from ..driver.options import Options, spelled_out
-from ..driver.pacing import PROBE_GRACE
-from ..driver.watched import Probe, check_handler, check_watch
 from .connection import Connection
-from .reaper import AsyncioReaper, serving_reaper
-from .transports import close
-
-LIMIT = 65536
-"""Bytes a reader buffers, as asyncio has it."""
-
-
-class ServerOptions(Options, total=False):
-    """What `start_server` takes besides: as in `asyncio.start_server`. A newer CPython's may be given too."""
-
-    family: int
-    flags: int
-    sock: socket.socket | None
-    backlog: int
-    ssl: ssl_module.SSLContext | bool | None
-    reuse_address: bool | None
-    reuse_port: bool | None
-    keep_alive: bool | None
-    ssl_handshake_timeout: float | None
-    ssl_shutdown_timeout: float | None
-    start_serving: bool
-
-
-Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[object] | None]
 
 
 class WatchedReader(asyncio.StreamReader):
@@ -91,67 +61,3 @@ class WatchedReader(asyncio.StreamReader):
             return await reading
         finally:
             connection.waits_for_bytes(False)
-
-
-@spelled_out
-async def start_server(
-    client_connected_cb: Handler,
-    host: Any = None,
-    port: Any = None,
-    *,
-    idle: float | None = None,
-    probe: Probe | None = None,
-    grace: float = PROBE_GRACE,
-    reaper: AsyncioReaper | None = None,
-    config: ReaperConfig | None = None,
-    limit: int = LIMIT,
-    **options: Unpack[ServerOptions],
-) -> asyncio.Server:
-    """`asyncio.start_server`, and every connection that stays silent for *idle* seconds is closed.
-
-    Its handler is cancelled with the message `reaped: idle`, and its writer is closed.
-
-    Args:
-        client_connected_cb: A coroutine function, as in `asyncio.start_server`; a plain one is called at once and the
-            connection then lives until its writer is closed.
-        host, port, limit: As in `asyncio.start_server`, and so are those of *options* that are here not named.
-        idle: Seconds of silence allowed: no byte received. 0 switches the timeout off; None takes the
-            reaper's own `idle`. Sending does not count: it says nothing about the peer.
-        probe, grace: As in `AsyncioReaper.watch`.
-        reaper: Watches; None: the loop's own, or one that is made with *config* and *options* if any is given.
-        config, options: As in `AsyncioReaper`: tick, wheel_size, journal, listener, jitter, reaps_per_second, seed.
-    With TLS the handshake has 10 s (`timeouts.handshake`), unless *options* say otherwise.
-    Raises:
-        InvalidArgument: by name and value; and whatever `asyncio.start_server` raises.
-    """
-    check_handler("client_connected_cb", client_connected_cb)
-    check_watch(idle, "idle", probe, grace)
-    of_loop: dict[str, Any] = {**options}
-    of_reaper: Any = {name: of_loop.pop(name) for name in Options.__annotations__ if name in of_loop}
-    watcher = serving_reaper(reaper, config, of_reaper)()
-    loop = asyncio.get_running_loop()
-    if isinstance(of_loop.get("ssl"), ssl_module.SSLContext):
-        of_loop.setdefault("ssl_handshake_timeout", watcher.config.timeouts.handshake or None)
-
-    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if not watcher.accepting:
-            close(writer.transport)
-            return
-        connection = watcher.watch(writer, idle, probe=probe, grace=grace)
-        assert isinstance(reader, WatchedReader)
-        reader.connection = connection
-        connection.waits_for_bytes(False)
-        with connection:
-            done = client_connected_cb(reader, writer)
-            if done is None:
-                await writer.wait_closed()
-            else:
-                await done
-        if connection.reaped:
-            close(writer.transport)
-
-    def factory() -> asyncio.StreamReaderProtocol:
-        reader = WatchedReader(limit=limit, loop=loop)
-        return asyncio.StreamReaderProtocol(reader, handle, loop=loop)
-
-    return await loop.create_server(factory, host, port, **of_loop)

@@ -6,8 +6,6 @@ idle. Progress is what the peer has acknowledged, not what was written: a write 
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import socket
 import struct
 from typing import Any, NamedTuple
@@ -29,6 +27,8 @@ class TcpInfo(NamedTuple):
     """Seconds since data was last sent; since it was established, if never. Exact to a kernel tick, 1 to 10 ms."""
     received_ago: float
     """Seconds since data last came; since it was established, if never."""
+    acked_ago: float
+    """Seconds since the peer last acknowledged anything, new or not."""
     acknowledged: int
     """Bytes the peer has acknowledged."""
     received: int
@@ -47,6 +47,18 @@ def descriptor_of(transport: Any) -> int:
     return -1 if found is None else int(found.fileno())
 
 
+def is_unix(transport: Any) -> bool:
+    """Whether it is a UNIX socket's."""
+    found = socket_of(transport)
+    return found is not None and found.family == socket.AF_UNIX
+
+
+def peer_has_shut(transport: Any) -> bool:
+    """Whether the peer has said that it will send no more; False also if the kernel does not say, or it is closed."""
+    found = socket_of(transport)
+    return found is not None and sockets.peer_has_shut(found)
+
+
 def tcp_info(transport: Any) -> TcpInfo | None:
     """What TCP knows of *transport*; None: it is no TCP, it is gone, or the kernel does not say."""
     found = socket_of(transport)
@@ -54,8 +66,8 @@ def tcp_info(transport: Any) -> TcpInfo | None:
         return None
     try:
         raw = found.getsockopt(socket.IPPROTO_TCP, sockets.TCP_INFO, _SIZE)
-        sent, _, received, _ = _MILLISECONDS.unpack_from(raw, 44)
-        return TcpInfo(sent / 1e3, received / 1e3, *_TOTALS.unpack_from(raw, 120))
+        sent, _, received, acked = _MILLISECONDS.unpack_from(raw, 44)
+        return TcpInfo(sent / 1e3, received / 1e3, acked / 1e3, *_TOTALS.unpack_from(raw, 120))
     except (OSError, struct.error):
         return None
 
@@ -99,26 +111,3 @@ class Progress:
 def is_tls(transport: Any) -> bool:
     """Whether there is TLS on it."""
     return transport.get_extra_info("sslcontext") is not None
-
-
-def close(transport: asyncio.WriteTransport) -> None:
-    """Close: what is buffered still goes out; with TLS at once.
-
-    asyncio keeps a closed TLS connection for 30 s, waiting for a close_notify that an attacker never sends.
-    """
-    if is_tls(transport):
-        transport.abort()
-    else:
-        transport.close()
-
-
-def reset(transport: asyncio.WriteTransport) -> None:
-    """Close at once by reset, and let the kernel forget what is queued.
-
-    For a peer that does not take its response: after an ordinary close the kernel would go on offering it for minutes.
-    """
-    found = socket_of(transport)
-    if found is not None:
-        with contextlib.suppress(NotImplementedError):
-            sockets.reset_on_close(found)
-    transport.abort()

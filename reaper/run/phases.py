@@ -12,7 +12,7 @@ from typing import Any
 
 from ..asyncio.reaper import AsyncioReaper, reaper_of
 from ..policy import Phase
-from ..servers.polled import PolledGuard
+from ..servers import polled
 from .report import load
 
 
@@ -23,8 +23,7 @@ def reaper() -> AsyncioReaper:
 
 def watch(transport: Any, ask: Callable[[Any], Phase]) -> None:
     """Guard the connection of *transport*, which *ask* says the phase of."""
-    watcher = reaper()
-    PolledGuard(watcher, transport, watcher.config.timeouts, ask)
+    polled.watch(reaper(), transport, ask)
 
 
 # ---- hypercorn -----------------------------------------------------------------------------------------------------

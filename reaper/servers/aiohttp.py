@@ -5,31 +5,44 @@ The rule of this module: *aiohttp is asked whose turn it is*: whether it has a r
 
 from __future__ import annotations
 
-import functools
 import os
 from collections.abc import Callable
 from typing import Any
 
 from aiohttp import web
 
-from ..asyncio.loops import default_loop, loop_factory
+from ..asyncio.guards import LEAVING
 from ..asyncio.reaper import AsyncioReaper, reaper_of
+from ..asyncio.serve import default_loop, loop_factory
 from ..config.settings import ReaperConfig
 from ..policy import Phase
 from . import polled
+from .waiting import kept_alive
 
-NAMES = ("_current_request",)
+NAMES = ("_current_request", "_request_in_progress", "_messages", "_payload_parser")
 """The private names of aiohttp's that are used here, of `aiohttp.web_protocol.RequestHandler`."""
+
+
+NEVER = 1e8
+"""Seconds; aiohttp's own keep-alive, where ours counts."""
 
 
 def phase_of(transport: Any) -> Phase:
     """What the connection of aiohttp's *transport* waits for."""
-    request = getattr(transport.get_protocol(), "_current_request", None)
+    handler = transport.get_protocol()
+    if getattr(handler, "_payload_parser", None) is not None:
+        return Phase.TUNNEL  # since its 101, whatever was asked for before
+    request = getattr(handler, "_current_request", None)
     if request is None:
-        return Phase.KEEP_ALIVE
-    if request.headers.get("upgrade", "").lower() == "websocket":
-        return Phase.TUNNEL
+        answering = getattr(handler, "_request_in_progress", False) or getattr(handler, "_messages", None)
+        return Phase.IN_FLIGHT if answering else Phase.KEEP_ALIVE
     return Phase.IN_FLIGHT if request.content.is_eof() or not transport.is_reading() else Phase.BODY
+
+
+async def _say_that_it_is_the_last(request: web.Request, response: web.StreamResponse) -> None:
+    if LEAVING and request.transport in LEAVING:
+        response.force_close()
+        response.headers["Connection"] = "close"
 
 
 def guard(server: Callable[[], Any], *, reaper: AsyncioReaper | None = None) -> Callable[[], Any]:
@@ -48,18 +61,19 @@ def run_app(app: Any, *, config: ReaperConfig | None = None, **options: Any) -> 
     Args:
         app: As there.
         config: None: the file that REAPER_CONFIG names, and the variables REAPER_*.
-        options: As there, but for `loop`. `timeouts.keep_alive` takes the place of `keepalive_timeout`, unless that
-            is given.
+        options: As there, but for `loop`. A `keepalive_timeout` holds where *config* leaves `timeouts.keep_alive` at
+            its default.
     Raises:
         ConfigError: there is no *config*, and the one found cannot be used.
     """
     settings = ReaperConfig.load(os.environ.get("REAPER_CONFIG")) if config is None else config
-    if "keepalive_timeout" not in options and settings.timeouts.keep_alive:
-        options["keepalive_timeout"] = 2 * settings.timeouts.keep_alive
-    wrap = functools.partial(_guarded_by, settings)
-    make = loop_factory(handshake=settings.timeouts.handshake, base=default_loop(), wrap=wrap)
+    settings = kept_alive(settings, options.get("keepalive_timeout"))
+    # aiohttp's own timer counts what the process stood still for, and fires before what came meanwhile is read.
+    options["keepalive_timeout"] = NEVER
+
+    def guarded(server: Callable[[], Any]) -> Callable[[], Any]:
+        return guard(server, reaper=reaper_of(config=settings))
+
+    app.on_response_prepare.append(_say_that_it_is_the_last)
+    make = loop_factory(base=default_loop(), wrap=guarded, config=settings)
     web.run_app(app, loop=make(), **options)
-
-
-def _guarded_by(settings: ReaperConfig, server: Callable[[], Any]) -> Callable[[], Any]:
-    return guard(server, reaper=reaper_of(config=settings))

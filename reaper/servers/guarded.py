@@ -47,7 +47,7 @@ class Guarded(Reapable):
         waiting: While its peer has to be waited for; otherwise None.
     """
 
-    __slots__ = ("_age", "_last", "_leaving", "_over", "lease", "shared", "waiting")
+    __slots__ = ("_age", "_leaving", "_over", "lease", "shared", "waiting")
 
     RESTS: ClassVar[Phase]
     """The phase in which it has no policy and nothing is in flight."""
@@ -63,7 +63,6 @@ class Guarded(Reapable):
         shared = self.shared
         self._over = False
         self._leaving: str | None = None
-        self._last: Lease | None = None  # what ends it although its last bytes do not go out
         self.waiting = None
         since = None if before is None else before.lease
         self.lease = shared.driver.register(self, timeout, reason=reason, since=since)
@@ -98,7 +97,7 @@ class Guarded(Reapable):
         if self._over:
             return
         phase, waiting = self.phase(), self.waiting
-        if self._rests_in(phase):
+        if self._leaving is None and self._rests_in(phase):
             if isinstance(waiting, Waiting):
                 waiting.end(self.RESTS)
             elif waiting is FRESH:
@@ -132,16 +131,20 @@ class Guarded(Reapable):
         return Phase.FIRST_BYTE if waiting is FRESH else self.RESTS
 
     def leave(self, reason: str) -> None:
-        """Let it go: soon if nothing has been asked for, otherwise after the response; a drain has an end."""
-        if self._over or self._leaving:
+        """Let it go: soon if nothing has been asked for, otherwise after the response.
+
+        A drain has an end besides, and may come to what is leaving for another reason. Only the first says why.
+        """
+        if self._over or self._leaving in (reason, DRAIN):
             return
-        self._leaving = reason
+        first, self._leaving = self._leaving is None, reason
         waiting = self.waiting
         if not isinstance(waiting, Waiting):
             waiting = self.waiting = Waiting(self.shared, self, self.phase())
-        waiting.retire(reason)
+        if first:
+            waiting.retire(reason)
         if reason == DRAIN:
-            waiting.cut(self.shared.config.timeouts.drain, DRAIN_DEADLINE)
+            waiting.cut(self.shared.left_to_drain(), DRAIN_DEADLINE)
 
     def reap(self, reason: str, expiry: Expiry | None = None) -> None:
         """End it for *reason*; nothing if it has ended."""
@@ -172,9 +175,6 @@ class Guarded(Reapable):
 
     def _left(self, *, by_peer: bool) -> None:
         """It has ended by itself, or is lost."""
-        if self._last is not None:
-            self._last.release()
-            self._last = None
         if not self._over:
             if self.shared.driver.books.journaled:
                 self.shared.driver.books.left(self.lease, by_peer=by_peer)
@@ -189,10 +189,3 @@ class Guarded(Reapable):
         if self._age is not None:
             self._age.release()
             self._age = None
-
-    def _insist(self) -> None:
-        """After a close: what is left to be written has `timeouts.linger` to go out."""
-        driver, transport = self.shared.driver, self.transport
-        if transports.buffered(transport):
-            seconds = self.shared.config.timeouts.linger or driver.core.tick
-            self._last = driver.register(("last", driver.next_number()), seconds, lambda expiry: transport.abort())

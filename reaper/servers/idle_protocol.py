@@ -12,7 +12,7 @@ import logging
 import socket
 from typing import Any, ClassVar, NamedTuple, Protocol
 
-from ..asyncio import transports
+from ..asyncio import closing, transports
 from ..driver.sockets import TCP_NOTSENT_LOWAT
 from ..policy import Phase
 from .guarded import FRESH, Fresh, Guarded
@@ -60,7 +60,7 @@ class IdleProtocol(Guarded, asyncio.Protocol):
         half_closed: Whether the peer sends no more.
     """
 
-    __slots__ = ("half_closed", "origin", "transport")
+    __slots__ = ("__weakref__", "half_closed", "origin", "transport")
 
     RESTS: ClassVar[Phase] = Phase.KEEP_ALIVE
 
@@ -81,6 +81,10 @@ class IdleProtocol(Guarded, asyncio.Protocol):
         self._begin(self.shared.first_byte, Phase.FIRST_BYTE.value)
         self.waiting: Waiting | Fresh | None = FRESH
         self._age = self.shared.age(self)
+        if self.shared.greeting is not None:
+            self.shared.greeting.greeted(self)
+        if self.shared.leave_by is not None:  # it came, or shook hands, while the server stops
+            self.shutdown()
 
     def rest(self, before: Guarded) -> None:
         """Take the place of *before*, a protocol of uvicorn's between two requests. Its peer's silence goes on."""
@@ -138,8 +142,7 @@ class IdleProtocol(Guarded, asyncio.Protocol):
 
     def _cut(self, reason: str) -> None:
         log.info("%s - closed: %s", self._name(), reason)
-        transports.close(self.transport)
-        self._insist()
+        closing.close(self.shared.reaper, self.transport)
 
     @property
     def client(self) -> Any:

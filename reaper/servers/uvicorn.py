@@ -20,15 +20,15 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
-from ..asyncio import transports
-from ..asyncio.loops import loop_factory
+from ..asyncio import closing, transports
+from ..asyncio.serve import loop_factory
 from ..config.settings import ReaperConfig
 from ..journal import Journal
 from ..policy import ANSWERS, NOT_TAKEN, TOO_OLD, Phase
 from .guarded import DRAIN, FRESH, Fresh, Guarded
 from .idle_protocol import IdleProtocol, Origin
 from .metrics import Application, Reports
-from .waiting import QUEUED_BYTES, Shared, Waiting
+from .waiting import QUEUED_BYTES, Greeting, Shared, Waiting
 from .websocket import tunnel
 
 REQUEST_TIMEOUT = b"408 Request Timeout\n"
@@ -99,7 +99,7 @@ _SHARED: weakref.WeakKeyDictionary[Config, UvicornShared] = weakref.WeakKeyDicti
 def shared_by(config: Config, settings: ReaperConfig | None = None, journal: Journal | None = None) -> UvicornShared:
     """What the connections of the server of *config* share; made when its first connection is."""
     found = _SHARED.get(config)
-    if found is None:
+    if found is None or found.reaper.loop is not asyncio.get_running_loop():
         found = _SHARED[config] = UvicornShared(config, settings, journal)
         REPORTS.join()
     return found
@@ -140,7 +140,12 @@ class GuardedHttp(Guarded):
     ) -> IdleProtocol:
         """What the loop is given for a new connection; one of this class takes its place at the first byte."""
         shared = shared_by(config, cls.settings, cls.journal)
-        return IdleProtocol(shared, shared.origin(cls, config, server_state, app_state, _loop))
+        made = IdleProtocol(shared, shared.origin(cls, config, server_state, app_state, _loop))
+        if config.ssl is not None:
+            if shared.greeting is None:
+                shared.greeting = Greeting(shared, server_state.connections)
+            shared.greeting.add(made)
+        return made
 
     @classmethod
     def configured(cls, settings: ReaperConfig | None = None, journal: Journal | None = None) -> type[GuardedHttp]:
@@ -267,8 +272,6 @@ class GuardedHttp(Guarded):
         return not self.flow.read_paused and not self.cycle.waiting_for_100_continue
 
     def _rests_in(self, phase: Phase) -> bool:
-        if self._leaving is not None:
-            return False
         return phase is Phase.KEEP_ALIVE or (phase is Phase.IN_FLIGHT and self._whole())
 
     def _whole(self) -> bool:
@@ -306,14 +309,10 @@ class GuardedHttp(Guarded):
         transport = self.transport
         log.info("%s - closed: %s", self._name(), reason)
         if reason in NOT_TAKEN or transport.is_closing():
-            transports.reset(transport)
-        elif ANSWERS.get(reason) and self._owes_an_answer():
-            transport.write(ANSWER)
-            transport.close()
-            self._insist()
+            closing.reset(transport)
         else:
-            transports.close(transport)
-            self._insist()
+            owed = ANSWERS.get(reason) and self._owes_an_answer()
+            closing.close(self.shared.reaper, transport, ANSWER if owed else b"")
 
 
 class H11(GuardedHttp, H11Protocol):
@@ -408,6 +407,8 @@ else:
                 self.look()
 
         def _reading(self) -> Phase:
+            if self.pipeline:
+                return Phase.IN_FLIGHT  # an earlier request is being answered; `cycle` is the newest's
             scope, cycle = self.scope, self.cycle
             if scope is None:
                 return self._between()
@@ -433,7 +434,7 @@ else:
 
 def loop() -> asyncio.AbstractEventLoop:
     """For `--loop reaper.uvicorn:loop`: TLS handshakes are bounded by `timeouts.handshake`, not by asyncio's 60 s."""
-    return loop_factory(handshake=ReaperConfig.load(os.environ.get("REAPER_CONFIG")).timeouts.handshake)()
+    return loop_factory(config=ReaperConfig.load(os.environ.get("REAPER_CONFIG")))()
 
 
 REPORTS = Reports(lambda: [shared.reaper for shared in _SHARED.values()])

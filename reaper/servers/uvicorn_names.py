@@ -19,7 +19,7 @@ TESTED = ("0.36.0", "0.54.0")
 """The lowest version of uvicorn that is supported (the first whose --http takes any class), and the latest tried."""
 
 NAMES: dict[str, tuple[str, ...]] = {
-    "Config": ("timeout_keep_alive", "ws_protocol_class"),
+    "Config": ("ssl", "timeout_keep_alive", "ws_protocol_class"),
     "FlowControl": ("read_paused", "write_paused"),
     "H11Protocol": ("conn",),
     "HttpToolsProtocol": ("parser", "pipeline"),

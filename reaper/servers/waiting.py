@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import random
+import weakref
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -25,8 +27,28 @@ from ..policy.min_rate import Charged, Sweep
 QUEUED_BYTES = 65536
 """With more than this unacknowledged a response still counts as being written when the next request is waited for."""
 
+KEEP_ALIVE = ReaperConfig().timeouts.keep_alive
+
 AT_ONCE = 0.001
 """Seconds; a keep-alive of 0 in a server's own settings means none, in ours that it is switched off."""
+
+
+def kept_alive(config: ReaperConfig, seconds: float | None) -> ReaperConfig:
+    """*config* with the keep-alive that a server's own settings name, unless *config* has one of its own.
+
+    A value given in code has no origin; it is told from the default by being another.
+    """
+    unset = config.origin("timeouts.keep_alive") == DEFAULT and config.timeouts.keep_alive == KEEP_ALIVE
+    if seconds is None or not unset:
+        return config
+    return replace(config, timeouts=replace(config.timeouts, keep_alive=float(seconds) or AT_ONCE))
+
+
+def ages(config: ReaperConfig) -> Callable[[], float]:
+    """What draws the `max_age` of a new connection, seconds; 0: there is none."""
+    share = random.Random().random
+    timeouts, limits = config.timeouts, config.limits
+    return lambda: lifespan(timeouts.max_age, limits.max_age_jitter, config.reaper.tick, share())
 
 
 class Shared:
@@ -49,9 +71,7 @@ class Shared:
         journal: Journal | None = None,
         loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
-        if keep_alive is not None and config.origin("timeouts.keep_alive") == DEFAULT:
-            config = replace(config, timeouts=replace(config.timeouts, keep_alive=float(keep_alive) or AT_ONCE))
-        self.config = config
+        self.config = config = kept_alive(config, keep_alive)
         self.reaper: AsyncioReaper = AsyncioReaper(config, journal=journal, listener="http", loop=loop)
         self.reaper.start()
         self.driver: Driver = self.reaper.driver
@@ -59,21 +79,60 @@ class Shared:
         self.keep_alive: float | None = self.driver.in_force(config.timeouts.keep_alive)
         self.tunnel: float | None = self.driver.in_force(config.timeouts.tunnel)
         self.sweep: Sweep = self.reaper.sweep
-        self._random = random.Random()
+        self._lifespan = ages(config)
+        self.leave_by: float | None = None  # once the server stops: when all have to be gone
+        self.greeting: Greeting | None = None
+
+    def left_to_drain(self) -> float:
+        """The server stops, now if not before: seconds until what is in use is cut."""
+        now, tick = self.driver.now(), self.driver.core.tick
+        if self.leave_by is None:
+            self.leave_by = now + self.config.timeouts.drain
+        return max(self.leave_by - now, tick)
 
     def age(self, connection: Ages) -> Age | None:
         """Have *connection*, made now, told when it has reached its `max_age`; None: there is none."""
-        seconds = lifespan(
-            self.config.timeouts.max_age,
-            self.config.limits.max_age_jitter,
-            self.config.reaper.tick,
-            self._random.random(),
-        )
+        seconds = self._lifespan()
         if not seconds:
             return None
         age, driver = Age(connection), self.driver
         age.lease = driver.register(("age", driver.next_number()), seconds, age.reached, reason=TOO_OLD)
         return age
+
+
+class Greeting:
+    """In the server's list of connections while any of them shakes hands: a stop is told to those, too, and waits.
+
+    Nobody is told when a handshake has failed: what was made for it is freed then.
+
+    Args:
+        connections: The server's list.
+    """
+
+    def __init__(self, shared: Shared, connections: set[Any]) -> None:
+        self._shared = shared
+        self._connections = connections
+        self._known: set[weakref.ref[Any]] = set()
+
+    def add(self, connection: Any) -> None:
+        """It is about to shake hands."""
+        self._known.add(weakref.ref(connection, self._over))
+        self._connections.add(self)
+
+    def greeted(self, connection: Any) -> None:
+        """It has."""
+        self._over(weakref.ref(connection))
+
+    def _over(self, known: weakref.ref[Any]) -> None:
+        self._known.discard(known)
+        if not self._known:
+            self._connections.discard(self)
+
+    def shutdown(self) -> None:
+        """The server stops. It waits for a handshake no longer than for anything else."""
+        driver = self._shared.driver
+        key = ("greeting", driver.next_number())
+        driver.register(key, self._shared.left_to_drain(), lambda expiry: self._connections.discard(self))
 
 
 class Ages(Protocol):

@@ -9,14 +9,47 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
+import math
 from typing import Any, ClassVar
 
-from ..asyncio import transports
+from ..asyncio import closing, transports
 from ..policy import NOT_TAKEN, TOO_OLD, Phase
-from .guarded import Guarded
+from .guarded import DRAIN, Guarded
 from .waiting import Shared, Waiting
 
 log: logging.Logger = logging.getLogger("uvicorn.error")
+
+
+class Counted:
+    """A transport whose kernel does not say how much the peer has taken in all: what is written to it is counted.
+
+    What a UNIX socket's queue holds is told by the memory it takes, so small messages look larger than they are. When
+    it is empty, all has been taken.
+
+    Attributes:
+        written, taken: Bytes; and how many of them the peer has certainly taken.
+    """
+
+    def __init__(self, transport: Any) -> None:
+        self._transport = transport
+        self.written = self.taken = 0
+
+    def count(self) -> None:
+        """Look how much has been taken."""
+        self.taken = max(self.taken, self.written - transports.queued(self._transport))
+
+    def write(self, data: Any) -> None:
+        """As the transport's."""
+        self.count()
+        self.written += len(data)
+        self._transport.write(data)
+
+    def writelines(self, parts: Any) -> None:
+        """As the transport's."""
+        self.write(b"".join(parts))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
 
 
 @functools.cache
@@ -28,7 +61,7 @@ def tunnel(base: type[asyncio.Protocol]) -> type[asyncio.Protocol]:
 class GuardedTunnel(Guarded):
     """What a WebSocket protocol adds to uvicorn's. The pings are uvicorn's; an answer to one counts as activity."""
 
-    __slots__ = ("_before", "_paused")
+    __slots__ = ("_before", "_paused", "_stalled", "_taken")
 
     RESTS: ClassVar[Phase] = Phase.TUNNEL
 
@@ -40,10 +73,15 @@ class GuardedTunnel(Guarded):
 
     def connection_made(self, transport: Any) -> None:
         """Go on watching."""
+        if transports.is_unix(transport):
+            transport = Counted(transport)
         super().connection_made(transport)  # type: ignore[misc]
         before, self._before = self._before, None
         assert before is not None
         self.transport = transport
+        self._stalled = self.shared.driver.clock.stalled
+        self._taken = 0
+        self._takes()
         self._begin(self.shared.tunnel, Phase.TUNNEL.value, before)
         self.lease.touch()
         before.hand_over(self)
@@ -80,9 +118,28 @@ class GuardedTunnel(Guarded):
             return True
         if lease is not self.lease or isinstance(self.waiting, Waiting):
             return False
-        info, limit = transports.tcp_info(self.transport), self.shared.tunnel
-        taken = info is not None and (limit is None or info.sent_ago < limit)
-        return taken and not transports.queued(self.transport)
+        return self._takes()
+
+    def _takes(self) -> bool:
+        """Whether the peer takes what it is sent: something since this was last asked, or all, and not too long ago."""
+        clock, limit = self.shared.driver.clock, self.shared.tunnel or math.inf
+        stalled, self._stalled = clock.stalled - self._stalled, clock.stalled  # charged to nobody
+        info, queued, before = transports.tcp_info(self.transport), transports.queued(self.transport), self._taken
+        if isinstance(self.transport, Counted):
+            self.transport.count()
+            self._taken = self.transport.taken
+            return self._taken > before
+        if info is None:
+            return False
+        self._taken = info.acknowledged
+        if not queued:
+            return info.sent_ago - stalled < limit
+        return self._taken > before and info.acked_ago - stalled < limit
+
+    def shutdown(self) -> None:
+        """The server stops: uvicorn says goodbye, and the drain has an end."""
+        super().shutdown()  # type: ignore[misc]
+        self.leave(DRAIN)
 
     def grew_old(self) -> None:
         """It has reached its maximum age."""
@@ -96,8 +153,7 @@ class GuardedTunnel(Guarded):
 
     def _cut(self, reason: str) -> None:
         log.info("%s - closed: %s", self._name(), reason)
-        if reason in NOT_TAKEN:
-            transports.reset(self.transport)
+        if reason in NOT_TAKEN or self.transport.is_closing():
+            closing.reset(self.transport)
         else:
-            transports.close(self.transport)
-            self._insist()
+            closing.close(self.shared.reaper, self.transport)

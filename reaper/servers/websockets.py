@@ -1,7 +1,8 @@
 """The server of websockets, guarded: `serve(..., create_connection=reaper.websockets.connection(idle=300))`.
 
-The rule of this module: *messages count, pings do not*. That the peer is alive is found out by the pings of websockets
-itself; here a connection is closed on which nothing has been said.
+The rule of this module: *messages count, pings do not*, and of a message every byte: those of an unfinished one that
+come, and those of a long one that the peer takes, at the least rates of `limits`. That the peer is alive is found out
+by the pings of websockets itself.
 """
 
 from __future__ import annotations
@@ -11,31 +12,91 @@ from typing import Any
 
 from websockets.asyncio.server import ServerConnection
 from websockets.frames import CloseCode, Frame, Opcode
+from websockets.protocol import State
 
 from ..asyncio import transports
+from ..asyncio.closing import close
 from ..asyncio.protocols import TransportConnection
 from ..asyncio.reaper import AsyncioReaper, reaper_of
 from ..core.ticks import check_timeout
+from ..policy.min_rate import Allowance
+from ..policy.phases import STALL_TICKS
 
 MESSAGES: frozenset[Opcode] = frozenset({Opcode.TEXT, Opcode.BINARY, Opcode.CONT})
+
+NAMES = {"Protocol": ("writes", "reader"), "StreamReader": ("buffer",), "Connection": ("send_data",)}
+"""The undocumented names of websockets' that are used here, by class; tried with 14.0 to 17.4."""
+
+LONG = 16384
+"""Bytes; whether the peer takes a message longer than that is looked at."""
 
 
 class _Silent(TransportConnection):
     """Closes with the goodbye of the protocol; websockets itself bounds how long that may take."""
 
-    __slots__ = ("goodbye", "websocket")
+    __slots__ = ("_inbound", "_outbound", "_progress", "goodbye", "websocket")
 
     goodbye: asyncio.Task[None]
     websocket: ServerConnection
 
+    def __init__(self, reaper: AsyncioReaper, uid: int, transport: Any) -> None:
+        super().__init__(reaper, uid, transport)
+        self._inbound: Allowance | None = None
+        self._outbound: Allowance | None = None
+        self._progress: transports.Progress | None = None
+
     def _cut(self, reason: str) -> None:
-        self.goodbye = asyncio.get_running_loop().create_task(
-            self.websocket.close(CloseCode.GOING_AWAY, f"reaped: {reason}")
-        )
+        if self.websocket.state is State.CONNECTING:  # there is nobody to say goodbye to
+            close(self._reaper, self.transport)
+            return
+        goodbye = self.websocket.close(CloseCode.GOING_AWAY, f"reaped: {reason}")
+        self.goodbye = asyncio.get_running_loop().create_task(goodbye)
+
+    def part_came(self, count: int) -> None:
+        """*count* bytes of a message that is not complete came."""
+        now = self._reaper.now()
+        if self._inbound is None:
+            limits = self._reaper.config.limits
+            self._inbound = self._allowed(limits.min_in_rate, limits.min_in_grace, now)
+        if self._kept(self._inbound, count, now):
+            self.touch()
+
+    def completed(self) -> None:
+        """The message is complete."""
+        self._inbound = None
+
+    def long_one_sent(self) -> None:
+        """A message was written that its peer needs time to take."""
+        if self._progress is None:
+            limits = self._reaper.config.limits
+            self._progress = transports.Progress(self.transport)
+            self._outbound = self._allowed(limits.min_out_rate, limits.min_out_grace, self._reaper.now())
+            self._reaper.sweep.add(self)
+
+    def charge(self, now: float) -> None:
+        """As a member of the sweep: whether the peer has taken something."""
+        if self._progress is None or not self.lease.alive or not transports.queued(self.transport):
+            self._progress = self._outbound = None
+            self._reaper.sweep.discard(self)
+        elif (count := self._progress.taken()) and self._kept(self._outbound, count, now):
+            self.touch()
+
+    def _allowed(self, rate: float, grace: float, now: float) -> Allowance | None:
+        if not rate:
+            return None
+        made = Allowance(rate, grace, 0.0, STALL_TICKS * self._reaper.core.tick)
+        made.start(now)
+        return made
+
+    def _kept(self, allowance: Allowance | None, count: int, now: float) -> bool:
+        if allowance is None:
+            return True
+        allowance.earn(count, now)
+        return allowance.left(now) > 0
 
 
 class GuardedConnection(ServerConnection):
-    """A connection of websockets' that is closed when no message has passed for `idle` seconds.
+    """A connection of websockets' that is closed when nothing of a message has passed for `idle` seconds.
 
     Attributes:
         idle: Seconds; 0 switches the timeout off; None takes the config's `timeouts.tunnel`.
@@ -50,10 +111,9 @@ class GuardedConnection(ServerConnection):
     def connection_made(self, transport: Any) -> None:
         """Begin to watch."""
         reaper = reaper_of() if self.reaper is None else self.reaper
-        driver = reaper.driver
         idle = reaper.config.timeouts.tunnel if self.idle is None else self.idle
-        self.watch = driver.watch(
-            lambda uid: _Silent(driver, uid, transport), transports.socket_of(transport), idle, reason="tunnel"
+        self.watch = reaper.driver.watch(
+            lambda uid: _Silent(reaper, uid, transport), transports.socket_of(transport), idle, reason="tunnel"
         )
         self.watch.websocket = self
         super().connection_made(transport)
@@ -64,15 +124,28 @@ class GuardedConnection(ServerConnection):
             self.watch.touch()
         super().process_event(event)
 
-    async def send(self, message: Any, *arguments: Any, **options: Any) -> None:
-        """As websockets'."""
-        self.watch.touch()
-        await super().send(message, *arguments, **options)
+    def data_received(self, data: bytes) -> None:
+        """Bytes came."""
+        super().data_received(data)
+        if self.protocol.state is State.OPEN:
+            if self.protocol.reader.buffer:
+                self.watch.part_came(len(data))
+            else:
+                self.watch.completed()
+
+    def send_data(self) -> None:
+        """What is to be sent goes out; `websockets.broadcast` comes by here too."""
+        # The low half of a frame's first byte is its opcode; of an HTTP response's, 8.
+        said = sum(len(data) for data in self.protocol.writes if data and data[0] & 0x0F in MESSAGES)
+        super().send_data()
+        if said:
+            self.watch.touch()
+            if said > LONG:
+                self.watch.long_one_sent()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Watch no longer."""
-        self.watch.hung_up = exc is not None
-        self.watch.leave()
+        self.watch.lost(exc)
         super().connection_lost(exc)
 
 
@@ -80,8 +153,8 @@ def connection(idle: float | None = None, *, reaper: AsyncioReaper | None = None
     """A class for `websockets.asyncio.server.serve(..., create_connection=...)`.
 
     Args:
-        idle: Seconds in which no message passes, either way; 0 switches the timeout off; None takes the config's
-            `timeouts.tunnel`.
+        idle: Seconds in which nothing of a message passes, either way; 0 switches the timeout off; None takes the
+            config's `timeouts.tunnel`.
         reaper: Watches; None: the loop's own.
     Raises:
         InvalidArgument: idle is NaN, negative or infinite.

@@ -1,0 +1,86 @@
+"""How a transport is closed: the one place, for all that this package closes.
+
+The rule of this module: *no close waits for its peer without a bound*. asyncio keeps a closed transport for as long as
+its peer takes nothing of what is left to be sent, and with TLS for 30 s more, waiting for a close_notify that an
+attacker never sends. Whoever is closed here is looked at in the reaper's sweep until its descriptor is free.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+from ..driver import sockets
+from . import transports
+
+if TYPE_CHECKING:
+    from .reaper import AsyncioReaper
+
+
+def close(reaper: AsyncioReaper, transport: Any, farewell: bytes = b"") -> None:
+    """Close what was judged: what is buffered, and *farewell* after it, has `timeouts.linger` to go out.
+
+    With TLS what is buffered goes out only if there is a farewell.
+    """
+    if farewell and not transport.is_closing():
+        transport.write(farewell)
+    if transports.is_tls(transport) and not farewell:
+        transport.abort()
+        return
+    transport.close()
+    bound(reaper, transport)
+
+
+def bound(reaper: AsyncioReaper, transport: Any) -> None:
+    """What is buffered has `timeouts.linger` to go out, and a TLS goodbye to be answered; then it is cut."""
+    _look_after(reaper, transport, reaper.config.timeouts.linger, patient=False)
+
+
+def see_off(reaper: AsyncioReaper, transport: Any) -> None:
+    """Its server has closed it: what is buffered may take as long as its peer takes some of it every `timeouts.write`.
+
+    Nothing if it is not closing.
+    """
+    if transport.is_closing():
+        _look_after(reaper, transport, reaper.config.timeouts.write, patient=True)
+
+
+def reset(transport: Any) -> None:
+    """Close at once by reset, and let the kernel forget what is queued.
+
+    For a peer that does not take its response: after an ordinary close the kernel would go on offering it for minutes.
+    """
+    found = transports.socket_of(transport)
+    if found is not None:
+        with contextlib.suppress(NotImplementedError):
+            sockets.reset_on_close(found)
+    transport.abort()
+
+
+def _look_after(reaper: AsyncioReaper, transport: Any, seconds: float, *, patient: bool) -> None:
+    if transports.buffered(transport) or transports.is_tls(transport):
+        reaper.sweep.add(_Farewell(reaper, transport, seconds or reaper.core.tick, patient))
+
+
+class _Farewell:
+    """A transport that is closed but for what is left to be sent."""
+
+    __slots__ = ("_progress", "_reaper", "_seconds", "_transport", "_until")
+
+    def __init__(self, reaper: AsyncioReaper, transport: Any, seconds: float, patient: bool) -> None:
+        self._reaper = reaper
+        self._transport = transport
+        self._seconds = seconds
+        self._until = reaper.now() + seconds
+        self._progress = transports.Progress(transport) if patient else None
+
+    def charge(self, now: float) -> None:
+        """As a member of the sweep: whether it has ended, and whether its time is over."""
+        if transports.descriptor_of(self._transport) < 0:
+            self._reaper.sweep.discard(self)
+            return
+        if self._progress is not None and self._progress.taken():
+            self._until = now + self._seconds
+        if now >= self._until:
+            self._reaper.sweep.discard(self)
+            reset(self._transport)

@@ -1,0 +1,389 @@
+"""A guard around any protocol factory: connections whose protocol knows nothing of it close when nothing moves on them.
+
+The guard is not in the way of the bytes. It leaves the data path when the connection is made, and asks when the
+connection comes due. So it costs nothing per packet, and the server may change the protocol of its transport.
+
+What a connection waits for is one field, found out at each look by `Guard._found` from whose turn it is (the server's
+word) and when bytes last moved (the kernel's). The limit of that phase is in force, counted from where this table says:
+
+    WRITE        bytes are queued, and the peer's turn to take them    the last that it was seen to take, in the sweep
+    IN_FLIGHT    the server works on a request                         never due
+    BODY         the server waits for the rest of a request            the last byte that came
+    TUNNEL, IDLE  either side may speak                                the last byte of either
+    FIRST_BYTE   nothing has come yet                                  the opening
+    HEADERS      bytes came after what was last sent                   the look that found it; bytes do not extend it
+    KEEP_ALIVE   none of these                                         the last byte sent
+
+No event says that a phase begins. So no look is further away than the shortest limit of all: a request that is dripped
+is closed within `keep_alive` + `headers`. A guarded connection is one of its driver's as any other: it is drained,
+counted and journaled. That it has ended is heard from its protocol's `connection_lost`; if that is another's meanwhile,
+from its transport, when that is freed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import weakref
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, Unpack
+
+from ..config.settings import ReaperConfig
+from ..core.lease import Expiry, Lease
+from ..core.ticks import seconds_to_tick
+from ..driver import sockets
+from ..driver.options import Options, spelled_out
+from ..driver.watched import check_handler, check_idle
+from ..errors import NotInstalled
+from ..policy import TOO_OLD, Phase
+from . import closing, transports
+from .connection import Polled
+from .reaper import AsyncioReaper, serving_reaper
+from .transports import STAMP, TcpInfo
+
+Busy = Callable[[Any], bool]
+"""Whether the server works on something for the connection of this transport, which is then not idle."""
+
+Ask = Callable[[Any], Phase]
+"""Whose turn it is on this transport: IN_FLIGHT, BODY, TUNNEL or IDLE; KEEP_ALIVE where a request is waited for."""
+
+LEAVING: weakref.WeakSet[Any] = weakref.WeakSet()
+"""Transports that are too old: what they answer should say that it is the last."""
+
+RESTING = frozenset({Phase.IDLE, Phase.FIRST_BYTE, Phase.KEEP_ALIVE})
+"""Phases in which nothing has been asked for."""
+
+
+class Rules(NamedTuple):
+    """What holds for all connections of one guarded factory."""
+
+    ask: Ask
+    limits: Mapping[Phase, float | None]
+    """Seconds; None, or missing: no limit."""
+    reasons: Mapping[Phase, str]
+    """What a reap gives; missing: the phase's name."""
+    told: bool
+    """Whether the server says when it is busy; otherwise the kernel's stamps say who spoke last."""
+    age: Callable[[], float] = float
+    """Seconds after which a connection made now is too old; 0: never."""
+
+    @property
+    def every(self) -> float | None:
+        """Seconds between two looks, at most: the shortest limit; None: there is none."""
+        return min(filter(None, self.limits.values()), default=None)
+
+
+class Guard(Polled):
+    """A connection whose protocol knows nothing of it."""
+
+    __slots__ = (
+        "_counted",
+        "_every",
+        "_leave_at",
+        "_phase",
+        "_progress",
+        "_reaper",
+        "_rules",
+        "_since",
+        "_stalled",
+        "_transport",
+    )
+
+    def __init__(self, reaper: AsyncioReaper, uid: int, transport: Any, rules: Rules) -> None:
+        super().__init__(reaper.driver, uid)
+        self._reaper = reaper
+        self._rules = rules
+        self._every = rules.every
+        # A transport is freed soon after it is closed. To hold it would keep all that hangs on it until it is due.
+        self._transport = _weak(transport, self.lost)
+        self._phase = Phase.FIRST_BYTE
+        self._since = 0.0  # when HEADERS or WRITE began, or the peer last took something
+        self._counted = 0  # what the peer had acknowledged when its request was seen to have begun
+        self._progress: transports.Progress | None = None
+        self._leave_at: float | None = None  # once it is too old
+        self._stalled = reaper.driver.clock.stalled
+
+    def _open(self) -> Any:
+        """Its transport; None: it is closed and nothing is left to be sent."""
+        transport = self._transport()
+        if transport is None or (transport.is_closing() and not transports.buffered(transport)):
+            return None
+        return transport
+
+    @property
+    def descriptor(self) -> int:
+        """Of its socket; -1 if there is none, or it is closed, or the peer has to take something first."""
+        transport = self._open()
+        return -1 if transport is None or self._phase is Phase.WRITE else transports.descriptor_of(transport)
+
+    # ---- what it waits for ---------------------------------------------------------------------------------------
+
+    def phase(self) -> Phase:
+        """What it waits for now."""
+        transport = self._open()
+        return self._phase if transport is None else self._found(transport, transports.tcp_info(transport))
+
+    @property
+    def busy(self) -> bool:
+        """Whether it is in use."""
+        transport = self._open()
+        if transport is None:
+            return False
+        info = transports.tcp_info(transport)
+        phase = self._found(transport, info)
+        if phase is Phase.IDLE and not self._rules.told:
+            return info is not None and _spoke_last(info)
+        return phase not in RESTING
+
+    def _found(self, transport: Any, info: TcpInfo | None) -> Phase:
+        asked = self._rules.ask(transport)
+        if transports.buffered(transport):
+            return Phase.WRITE  # the server may work: its peer holds it up
+        if asked is Phase.IN_FLIGHT or asked is Phase.BODY:
+            return asked
+        if transports.queued(transport):
+            return Phase.WRITE
+        if asked is not Phase.KEEP_ALIVE or info is None:
+            return asked
+        if not info.received:
+            return Phase.FIRST_BYTE
+        if self._phase is Phase.HEADERS and self._counted == info.acknowledged:
+            return Phase.HEADERS
+        return Phase.HEADERS if _spoke_last(info) else Phase.KEEP_ALIVE
+
+    def _look(self, transport: Any) -> float | None:
+        """Find out what it waits for; return how many seconds it may still. None: it need not hurry."""
+        info = transports.tcp_info(transport)
+        phase = self._found(transport, info)
+        if phase is not self._phase:
+            self._phase = phase
+            self._since = self._driver.now()
+            self._counted = 0 if info is None else info.acknowledged
+            self._progress = transports.Progress(transport) if phase is Phase.WRITE else None
+            if phase is Phase.WRITE:
+                self._reaper.sweep.add(self)
+        # The kernel counts the seconds in which this process stood still; they are charged to nobody.
+        stalled, self._stalled = self._reaper.driver.clock.stalled - self._stalled, self._reaper.driver.clock.stalled
+        limit = self._rules.limits.get(phase)
+        if limit is None or phase is Phase.IN_FLIGHT:
+            return None
+        if phase is Phase.WRITE or phase is Phase.HEADERS:
+            return limit - (self._driver.now() - self._since)
+        if info is None:
+            return 0.0
+        if phase is Phase.BODY:
+            ago = info.received_ago
+        elif phase is Phase.KEEP_ALIVE or phase is Phase.FIRST_BYTE:
+            ago = info.sent_ago
+        else:
+            ago = min(info.sent_ago, info.received_ago)
+        return limit - max(ago - stalled, 0.0) + STAMP
+
+    def pardon(self, lease: Lease) -> bool:
+        """At the final check: whether it is not due after all. It is then due when that may have changed."""
+        transport = self._open()
+        if transport is None:
+            return False
+        if lease is not self.lease:
+            return self._may_finish(transport)
+        left = self._look(transport)
+        if left is not None and left <= 0:
+            return False
+        self._reaper.loop.call_soon(self._look_again_in, left)  # after this check, which counts as activity
+        return True
+
+    def _may_finish(self, transport: Any) -> bool:
+        """It is too old: whether it has yet to answer a request, or one may be on its way."""
+        now = self._driver.now()
+        if self._leave_at is None:
+            self._leave_at = now + self._reaper.config.timeouts.drain_idle
+            with contextlib.suppress(TypeError):
+                LEAVING.add(transport)
+        return now < self._leave_at or self.busy
+
+    def _look_again_in(self, left: float | None) -> None:
+        if left is None or (self._every is not None and self._every < left):
+            left = self._every
+        if left is not None:
+            # In half ticks, for each distinct timeout costs; and never less than what is left.
+            half = self._reaper.core.tick / 2
+            left = (seconds_to_tick(max(left, 0.0), 0.0, half) + 1) * half
+        self.lease.retime(left, self._driver.now(), self._reason())
+        self._driver.poke()
+
+    def _reason(self) -> str:
+        return self._rules.reasons.get(self._phase, self._phase.value)
+
+    def charge(self, now: float) -> None:
+        """As a member of the sweep: whether the peer has taken something, and whether a drain need not wait."""
+        transport = self._open()
+        if transport is not None and self._progress is not None:
+            if self._progress.taken():
+                self._since = now
+                self.lease.touch()
+            if not transports.queued(transport):
+                left = self._look(transport)
+                self.lease.touch()
+                self._look_again_in(left)
+        if self.awaited and transport is not None and not self.busy:
+            self._reaper.driver.went_idle(self)
+        if transport is None or self.reaped or (self._progress is None and not self.awaited):
+            self._reaper.sweep.discard(self)
+
+    # ---- the end -------------------------------------------------------------------------------------------------
+
+    def reap(self, reason: str, expiry: Expiry | None = None) -> None:
+        """End it: for what it waits for, if that is due; nothing if it has ended."""
+        if self._open() is None:
+            self.lost()
+        else:
+            super().reap(self._reason() if expiry is not None and expiry.lease is self.lease else reason, expiry)
+
+    def _cut(self, reason: str) -> None:
+        transport = self._transport()
+        if transport is None:
+            return
+        if self._phase is Phase.WRITE:
+            closing.reset(transport)
+        else:
+            closing.close(self._reaper, transport)
+
+    def lost(self, by_peer: object = True) -> None:
+        """Its connection is no more."""
+        if self.lease.alive:
+            self.hung_up: bool = bool(by_peer)
+            self.leave()
+
+    def _let_go(self) -> None:
+        super()._let_go()
+        self._reaper.sweep.discard(self)
+
+
+def watch(reaper: AsyncioReaper, transport: Any, rules: Rules, protocol: Any = None) -> Guard:
+    """Guard the connection of *transport* by *rules*; *protocol*, its own if it has one, says when it has ended."""
+    first = rules.limits.get(Phase.FIRST_BYTE, rules.every)
+    made: Guard = reaper.driver.watch(
+        lambda uid: Guard(reaper, uid, transport, rules),
+        transports.socket_of(transport),
+        min(filter(None, (first, rules.every)), default=0),
+        reason=rules.reasons.get(Phase.FIRST_BYTE, Phase.FIRST_BYTE.value),
+    )
+    if age := rules.age():
+        made.deadline(age, TOO_OLD)
+    if hasattr(protocol, "__dict__"):
+        _hear_the_end(protocol, transport, made)
+    return made
+
+
+class Gate(asyncio.Protocol):
+    """Stands at the door: when the connection is made it is watched, and the gate leaves.
+
+    Args:
+        inner: The protocol proper.
+    """
+
+    def __init__(self, inner: Any, reaper: AsyncioReaper, rules: Rules) -> None:
+        self._inner = inner
+        self._reaper = reaper
+        self._rules = rules
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Watch, and get out of the way."""
+        transport.set_protocol(self._inner)
+        watch(self._reaper, transport, self._rules, self._inner)
+        self._inner.connection_made(transport)
+
+
+def guarded(
+    factory: Callable[[], Any], rules: Callable[[AsyncioReaper], Rules], reaper: Callable[[], AsyncioReaper]
+) -> Callable[[], asyncio.BaseProtocol]:
+    """*factory*, its connections guarded by *rules*, which are made once for each reaper."""
+    known: weakref.WeakKeyDictionary[AsyncioReaper, Rules] = weakref.WeakKeyDictionary()
+
+    def make() -> asyncio.BaseProtocol:
+        watcher = reaper()
+        found = known.get(watcher)
+        if found is None:
+            found = known[watcher] = rules(watcher)
+        return Gate(factory(), watcher, found)
+
+    return make
+
+
+@spelled_out
+def guard(
+    protocol_factory: Callable[[], Any],
+    idle: float | None = None,
+    *,
+    busy: Busy | None = None,
+    reaper: AsyncioReaper | None = None,
+    config: ReaperConfig | None = None,
+    **options: Unpack[Options],
+) -> Callable[[], asyncio.BaseProtocol]:
+    """Wrap any protocol factory, so that its connections are closed when nothing has moved on them for *idle* seconds.
+
+    For `loop.create_server(guard(factory, idle=30), host, port)`, and for servers that let a factory in. TCP only.
+
+    Args:
+        protocol_factory: The server's own; its protocols know nothing of it.
+        idle: Seconds in which no byte came, and the peer took none; 0 switches the timeout off; None takes the
+            reaper's own `idle`.
+        busy: Called with the transport when it is due: whether the server works on something for it. Without it a
+            response that takes longer than *idle* to begin is cut: the kernel does not know who is slow.
+        reaper: Watches; None: the loop's own, or one that is made with *config* and *options* if any is given.
+        config, options: As in `AsyncioReaper`.
+    Raises:
+        InvalidArgument: by name and value.
+        NotInstalled: the kernel is not Linux's, and does not say when bytes last moved.
+    Cost: nothing per packet; a question to the kernel (0.7 us) per connection and *idle* seconds.
+    Timing: as everywhere, and at most two hundredths of a second later.
+    """
+    check_handler("protocol_factory", protocol_factory, "callable that makes a protocol")
+    check_idle(idle)
+    if busy is not None:
+        check_handler("busy", busy, "function of a transport, or None")
+    watching = serving_reaper(reaper, config, options)
+    kernel_must_tell()
+
+    def ask(transport: Any) -> Phase:
+        return Phase.IN_FLIGHT if busy is not None and busy(transport) else Phase.IDLE
+
+    def rules(watcher: AsyncioReaper) -> Rules:
+        limit = check_idle(watcher.driver.idle if idle is None else idle)
+        phases = (Phase.IDLE, Phase.WRITE, Phase.FIRST_BYTE)
+        return Rules(ask, dict.fromkeys(phases, limit), dict.fromkeys(phases, "idle"), told=busy is not None)
+
+    return guarded(protocol_factory, rules, watching)
+
+
+def kernel_must_tell() -> None:
+    """Raise NotInstalled where the kernel does not say when bytes last moved."""
+    if sockets.TCP_INFO < 0:
+        raise NotInstalled(
+            "a guard needs Linux: this kernel does not say when bytes last moved; watch, start_server and Protocol work"
+        )
+
+
+def _spoke_last(info: TcpInfo) -> bool:
+    """Whether bytes of the peer came after what was last sent to it."""
+    return bool(info.received) and (not info.acknowledged or info.received_ago < info.sent_ago - STAMP)
+
+
+def _weak(thing: Any, gone: Callable[[Any], object] | None = None) -> Callable[[], Any]:
+    try:
+        return weakref.ref(thing, gone)
+    except TypeError:  # uvloop's transport with TLS, and what has slots: it is held until it is known to have ended
+        return lambda: thing
+
+
+def _hear_the_end(protocol: Any, transport: Any, guard: Guard) -> None:
+    """Have *guard* called by the `connection_lost` of *protocol*."""
+    whose, moving = _weak(protocol), _weak(transport)
+
+    def connection_lost(exc: BaseException | None) -> None:
+        guard.lost(exc is not None or transports.peer_has_shut(moving()))
+        found = whose()
+        found.__dict__.pop("connection_lost", None)  # a circle otherwise, where it is not held weakly
+        found.connection_lost(exc)
+
+    protocol.__dict__["connection_lost"] = connection_lost

@@ -1,0 +1,159 @@
+"""Servers that close the connections which go silent: `start_server` as asyncio has it, and loops that guard.
+
+The rule of this module: *what a server says itself is respected*. Only what it leaves open is filled in.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import socket
+import ssl as ssl_module
+from collections.abc import Awaitable, Callable
+from typing import Any, Unpack
+
+from ..config.settings import ReaperConfig
+from ..driver.options import Options, spelled_out
+from ..driver.pacing import PROBE_GRACE
+from ..driver.watched import Probe, check_handler, check_idle, check_watch
+from .closing import bound, close, see_off
+from .guards import guard
+from .reaper import AsyncioReaper, reaper_of, serving_reaper
+from .streams import WatchedReader
+from .tls import door
+
+LIMIT = 65536
+"""Bytes a reader buffers, as asyncio has it."""
+
+
+class ServerOptions(Options, total=False):
+    """What `start_server` takes besides: as in `asyncio.start_server`. A newer CPython's may be given too."""
+
+    family: int
+    flags: int
+    sock: socket.socket | None
+    backlog: int
+    ssl: ssl_module.SSLContext | bool | None
+    reuse_address: bool | None
+    reuse_port: bool | None
+    keep_alive: bool | None
+    ssl_handshake_timeout: float | None
+    ssl_shutdown_timeout: float | None
+    start_serving: bool
+
+
+Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[object] | None]
+Wrap = Callable[[Callable[[], Any]], Callable[[], Any]]
+
+
+@spelled_out
+async def start_server(
+    client_connected_cb: Handler,
+    host: Any = None,
+    port: Any = None,
+    *,
+    idle: float | None = None,
+    probe: Probe | None = None,
+    grace: float = PROBE_GRACE,
+    reaper: AsyncioReaper | None = None,
+    config: ReaperConfig | None = None,
+    limit: int = LIMIT,
+    **options: Unpack[ServerOptions],
+) -> asyncio.Server:
+    """`asyncio.start_server`, and every connection that stays silent for *idle* seconds is closed.
+
+    Its handler is cancelled with the message `reaped: idle`, and its writer is closed.
+
+    Args:
+        client_connected_cb: A coroutine function, as in `asyncio.start_server`; a plain one is called at once and the
+            connection then lives until its writer is closed.
+        host, port, limit: As in `asyncio.start_server`, and so are those of *options* that are here not named.
+        idle: Seconds of silence allowed: no byte received. 0 switches the timeout off; None takes the
+            reaper's own `idle`. Sending does not count: it says nothing about the peer.
+        probe, grace: As in `AsyncioReaper.watch`.
+        reaper: Watches; None: the loop's own, or one that is made with *config* and *options* if any is given.
+        config, options: As in `AsyncioReaper`: tick, wheel_size, journal, listener, jitter, reaps_per_second, seed.
+    With TLS the handshake has 10 s (`timeouts.handshake`), unless *options* say otherwise.
+    Raises:
+        InvalidArgument: by name and value; and whatever `asyncio.start_server` raises.
+    """
+    check_handler("client_connected_cb", client_connected_cb)
+    check_watch(idle, "idle", probe, grace)
+    of_loop: dict[str, Any] = {**options}
+    of_reaper: Any = {name: of_loop.pop(name) for name in Options.__annotations__ if name in of_loop}
+    watcher = serving_reaper(reaper, config, of_reaper)()
+    loop = asyncio.get_running_loop()
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        transport = writer.transport
+        if not watcher.accepting:
+            close(watcher, transport)
+            return
+        connection = watcher.watch(writer, idle, probe=probe, grace=grace)
+        connection.when_cut = functools.partial(bound, watcher, transport)  # a handler may wait for its writer to close
+        assert isinstance(reader, WatchedReader)
+        reader.connection = connection
+        connection.waits_for_bytes(False)
+        with connection:
+            done = client_connected_cb(reader, writer)
+            if done is None:
+                await writer.wait_closed()
+            else:
+                await done
+        if connection.reaped:
+            close(watcher, transport)
+        else:
+            see_off(watcher, transport)
+
+    def factory() -> asyncio.StreamReaderProtocol:
+        reader = WatchedReader(limit=limit, loop=loop)
+        return asyncio.StreamReaderProtocol(reader, handle, loop=loop)
+
+    made = door(factory, of_loop, watcher.config.timeouts.handshake, lambda: watcher)
+    return await loop.create_server(made, host, port, **of_loop)
+
+
+def loop_factory(
+    idle: float | None = None,
+    handshake: float | None = None,
+    base: type[asyncio.AbstractEventLoop] | None = None,
+    wrap: Wrap | None = None,
+    config: ReaperConfig | None = None,
+) -> Callable[[], asyncio.AbstractEventLoop]:
+    """What makes loops on which `create_server` guards: `asyncio.Runner(loop_factory=...)`, or a server's own setting.
+
+    Args:
+        idle: As in `guard`: seconds in which nothing moves on a connection; None: connections are not guarded.
+        handshake: Seconds for a TLS handshake, which asyncio gives 60; None: `timeouts.handshake`, 10 s by default.
+        base: The class of loop; None: uvloop's if it is installed, else asyncio's.
+        wrap: Instead of `guard` with *idle*: given a protocol factory, returns the one to use.
+        config: Of the reaper that bounds the handshakes; None: the loop's own.
+    Raises:
+        InvalidArgument: idle is NaN, negative or infinite.
+    """
+    kind: Any = default_loop() if base is None else base
+    check_idle(idle)
+    seconds = (config or ReaperConfig()).timeouts.handshake if handshake is None else handshake
+
+    class Loop(kind):  # type: ignore[misc]
+        """A loop that guards what is served on it."""
+
+        async def create_server(self, protocol_factory: Any, *arguments: Any, **options: Any) -> Any:
+            """As the loop's own."""
+            if wrap is not None:
+                protocol_factory = wrap(protocol_factory)
+            elif idle is not None:
+                protocol_factory = guard(protocol_factory, idle)
+            protocol_factory = door(protocol_factory, options, seconds, lambda: reaper_of(self, config))
+            return await super().create_server(protocol_factory, *arguments, **options)
+
+    return Loop
+
+
+def default_loop() -> type[asyncio.AbstractEventLoop]:
+    """uvloop's if it is installed, else asyncio's."""
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.SelectorEventLoop
+    return uvloop.Loop

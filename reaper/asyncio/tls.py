@@ -1,0 +1,156 @@
+"""TLS for servers, with a handshake that is judged as all else is: after the loop has read, on the awake clock.
+
+The rule of this module: *the raw connection has a lease from accept on*. asyncio bounds a handshake by a timer: after a
+pause of the process that fires before the ClientHello is read which waits in the kernel. And who is in a handshake is
+known to nobody but asyncio.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Callable
+from typing import Any
+
+from ..core.lease import Expiry
+from ..driver.watched import Probe, Reapable
+from ..policy import Phase
+from . import transports
+from .reaper import AsyncioReaper
+
+NEVER = 1e8
+"""Seconds; asyncio's own bound, where it is not the one that counts."""
+
+Options = dict[str, Any]
+
+
+def door(
+    factory: Callable[[], Any], options: Options, seconds: float, reaper: Callable[[], AsyncioReaper]
+) -> Callable[[], Any]:
+    """What to give `create_server` in the place of *factory*; takes the TLS out of *options*, its keywords.
+
+    Args:
+        factory: Makes the server's protocols. One is made at accept, as ever, and connected after the handshake.
+        options: Of `create_server`. Without an `ssl` in it, *factory* is returned as it is.
+        seconds: For the handshake, from accept on; 0: no bound. An `ssl_handshake_timeout` in *options* wins.
+        reaper: Called in the loop: whose lease it is.
+    """
+    context = options.get("ssl")
+    if not isinstance(context, ssl.SSLContext):
+        return factory
+    del options["ssl"]
+    given = options.pop("ssl_handshake_timeout", None)
+    shutdown = options.pop("ssl_shutdown_timeout", None)
+    return lambda: Door(factory(), context, seconds if given is None else given, shutdown, reaper())
+
+
+class Handshake(Reapable):
+    """A raw connection from accept to the end of its handshake; its bytes are no reason to wait for longer."""
+
+    __slots__ = ("_driver", "_transport", "lease")
+
+    probe: Probe | None = None
+
+    def __init__(self, reaper: AsyncioReaper, transport: Any, seconds: float) -> None:
+        self._driver = reaper.driver
+        self._transport = transport
+        self.lease = self._driver.register(self, self._driver.in_force(seconds), reason=Phase.HANDSHAKE.value)
+
+    @property
+    def descriptor(self) -> int:
+        """Of its socket; -1 if it is closed."""
+        return transports.descriptor_of(self._transport)
+
+    @property
+    def busy(self) -> bool:
+        """It always is."""
+        return True
+
+    def reap(self, reason: str, expiry: Expiry | None = None) -> None:
+        """End it for *reason*."""
+        name = self._transport.get_extra_info("peername")
+        self._driver.books.reaped(self.lease, f"handshake of {name}", reason, expiry)
+        self.end_lease()
+        self._transport.abort()
+
+
+class Door(asyncio.Protocol):
+    """The protocol of a raw connection, and then of the encrypted one until the server's own can be connected.
+
+    Args:
+        inner: The server's.
+    """
+
+    def __init__(
+        self, inner: Any, context: ssl.SSLContext, seconds: float, shutdown: float | None, reaper: AsyncioReaper
+    ) -> None:
+        self._inner = inner
+        self._context = context
+        self._seconds = seconds
+        self._shutdown = shutdown
+        self._reaper = reaper
+        self._early: list[bytes] = []  # what came before the handshake began, and with the last of it
+        self._ended = False
+
+    def connection_made(self, transport: Any) -> None:
+        """Shake hands."""
+        transport.pause_reading()  # until `start_tls` reads
+        self._task = self._reaper.loop.create_task(self._shake_hands(transport))
+
+    async def _shake_hands(self, raw: Any) -> None:
+        handshake = Handshake(self._reaper, raw, self._seconds)
+        loop, early = self._reaper.loop, b"".join(self._early)
+        self._early.clear()
+        starting: Any = loop.start_tls(
+            raw,
+            self,
+            self._context,
+            server_side=True,
+            ssl_handshake_timeout=NEVER,
+            ssl_shutdown_timeout=self._shutdown,
+        )
+        try:
+            if early:  # uvloop reads once although it was paused
+                starting = loop.create_task(starting)
+                await asyncio.sleep(0)  # it pauses reading, and...
+                await asyncio.sleep(0)  # ...lets what takes our place go on, before the loop reads again
+                _feed(raw.get_protocol(), early)
+            encrypted: Any = await starting
+        except OSError:  # ssl.SSLError too
+            raw.abort()
+            return
+        finally:
+            if handshake.lease.alive:
+                handshake.end_lease()
+        if encrypted is None or self._ended:
+            raw.abort()
+            return
+        inner = self._inner
+        encrypted.set_protocol(inner)
+        inner.connection_made(encrypted)
+        if self._early:
+            _feed(encrypted.get_protocol(), b"".join(self._early))
+
+    def data_received(self, data: bytes) -> None:
+        """Nobody is there yet."""
+        self._early.append(data)
+
+    def eof_received(self) -> None:
+        """It is over before it began."""
+        self._ended = True
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """It is over before it began."""
+        self._ended = True
+
+
+def _feed(protocol: Any, data: bytes) -> None:
+    if not hasattr(protocol, "get_buffer"):
+        protocol.data_received(data)
+        return
+    while data:
+        room: Any = protocol.get_buffer(len(data))
+        count = min(len(room), len(data))
+        room[:count] = data[:count]
+        protocol.buffer_updated(count)
+        data = data[count:]

@@ -1,0 +1,190 @@
+"""uvicorn, guarded: whose turn it is while several things are under way, and that every one of them ends."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import ssl
+import time
+
+import pytest
+import uvicorn
+import websockets.asyncio.client
+from server_process import wait_until
+from streams import TlsClient
+from test_uvicorn import KINDS, PATIENCE, connect, get, serving, until
+
+import reaper.uvicorn
+from reaper.config import ReaperConfig
+from reaper.servers import uvicorn as guarded
+from tests.asgi import application
+
+pytestmark = pytest.mark.slow
+
+TLS_KINDS = [("HttpTools", "reaper.uvicorn:loop"), ("H11", "reaper.uvicorn:loop"), ("HttpTools", "tests.asgi:tls_loop")]
+
+
+@pytest.fixture(params=TLS_KINDS, ids=["httptools-uvloop", "h11-uvloop", "httptools-asyncio"])
+def over_tls(request, tmp_path, certificate):
+    flags = ["--ssl-certfile", certificate[0], "--ssl-keyfile", certificate[1]]
+    return lambda **settings: serving(tmp_path, *request.param, *flags, **settings)
+
+
+def until_closed(client):
+    """What the server says until it closes or resets."""
+    said = b""
+    with contextlib.suppress(ConnectionError):
+        while data := client.recv(65536):
+            said += data
+    return said
+
+
+@pytest.mark.parametrize(("protocol", "loop"), KINDS)
+def test_a_request_that_waits_behind_a_response_owes_nothing_until_it_is_its_turn(tmp_path, protocol, loop):
+    with serving(tmp_path, protocol, loop) as server, connect(server) as client:
+        stalls = b"POST /echo HTTP/1.1\r\nhost: h\r\ncontent-length: 10\r\n\r\nabc"
+        client.sendall(get(b"/stream?30") + stalls)
+        said = until_closed(client)
+    first, _, second = said.partition(b"HTTP/1.1 408")
+    assert first.count(b"x") == 30_000
+    assert second
+
+
+@pytest.mark.parametrize("unix", [False, True], ids=["tcp", "unix"])
+@pytest.mark.parametrize("ws", ["websockets-sansio", "wsproto"])
+def test_a_websocket_client_that_only_listens_lives_and_one_that_takes_nothing_does_not(tmp_path, ws, unix):
+    where = {"uds": str(tmp_path / "socket")} if unix else {"port": 0}
+    settings = ReaperConfig.load(
+        environ={}, overrides={"timeouts.tunnel": "500ms", "timeouts.write": "500ms", "reaper.tick": "100ms"}
+    )
+
+    async def main():
+        kind = reaper.uvicorn.HttpTools.configured(settings)
+        config = uvicorn.Config(application, **where, http=kind, ws=ws, ws_ping_interval=600, lifespan="off")
+        server = uvicorn.Server(config)
+        serving = asyncio.create_task(server.serve())
+        while not server.started:
+            await asyncio.sleep(0.01)
+        client = websockets.asyncio.client
+        if unix:
+            connecting = client.unix_connect(where["uds"], uri="ws://localhost/push", ping_interval=None)
+        else:
+            port = server.servers[0].sockets[0].getsockname()[1]
+            connecting = client.connect(f"ws://127.0.0.1:{port}/push", ping_interval=None)
+        async with asyncio.timeout(PATIENCE), connecting as listening:
+            reasons = guarded.shared_by(config).driver.books.reasons
+            for _ in range(200):
+                await listening.recv()
+            assert reasons == {}
+            listening.transport.pause_reading()
+            while unix and not reasons:  # by TCP the kernel takes the first megabytes for it
+                await asyncio.sleep(0.05)
+            listening.transport.abort()
+        server.should_exit = True
+        await serving
+
+    asyncio.run(main())
+
+
+def test_a_drain_ends_a_stream_that_is_past_its_maximum_age(tmp_path):
+    with serving(tmp_path, REAPER_TIMEOUTS_MAX_AGE="1s", REAPER_TIMEOUTS_DRAIN="1s") as server:
+        with connect(server) as client:
+            client.sendall(get(b"/events"))
+            client.recv(1000)
+            time.sleep(1.5)
+            os.kill(server.pid, signal.SIGTERM)
+            until_closed(client)
+            wait_until(lambda: server.process.poll() is not None)
+        assert "drain_deadline" in server.log.read_text()
+
+
+def test_a_handshake_that_waits_in_the_kernel_while_the_process_is_paused_is_answered(over_tls, certificate):
+    trust = ssl.create_default_context(cafile=certificate[0])
+    with over_tls() as server:
+        os.kill(server.pid, signal.SIGSTOP)
+        clients = [connect(server) for _ in range(10)]
+        sessions = [TlsClient(certificate[0]) for _ in clients]
+        for client, session in zip(clients, sessions, strict=True):
+            session.shake_hands()
+            client.sendall(session.says())
+        time.sleep(2.5)
+        os.kill(server.pid, signal.SIGCONT)
+        for client, session in zip(clients, sessions, strict=True):
+            with client:
+                finish(client, session)
+                session.tls.write(get())
+                client.sendall(session.says())
+                assert b"200 OK" in read(client, session)
+        with trust.wrap_socket(connect(server), server_hostname="127.0.0.1") as client:
+            client.sendall(get())
+            until(client)
+
+
+def finish(client, session):
+    while not session.shake_hands():
+        client.sendall(session.says())
+        data = client.recv(65536)
+        assert data, "closed in the handshake"
+        session.hear(data)
+    client.sendall(session.says())
+
+
+def read(client, session):
+    """The first that *session* decrypts."""
+    while True:
+        with contextlib.suppress(ssl.SSLWantReadError):
+            return session.tls.read(65536)
+        data = client.recv(65536)
+        assert data, "closed before it answered"
+        session.hear(data)
+
+
+def test_after_its_408_a_client_that_says_no_goodbye_is_gone_soon(over_tls, certificate):
+    with over_tls() as server, connect(server) as raw:
+        raw.settimeout(15)  # asyncio would wait for the goodbye for 30 s
+        session = TlsClient(certificate[0])
+        session.shake_hands()
+        raw.sendall(session.says())
+        finish(raw, session)
+        session.tls.write(get()[:10])
+        raw.sendall(session.says())
+        assert b"408" in read(raw, session)
+        until_closed(raw)
+
+
+def test_a_stop_during_a_handshake_is_told_to_the_connection_that_comes_of_it(over_tls, certificate):
+    with over_tls(REAPER_TIMEOUTS_HANDSHAKE="30s", REAPER_TIMEOUTS_DRAIN="20s") as server:
+        with connect(server) as raw:
+            session = TlsClient(certificate[0])
+            session.shake_hands()
+            raw.sendall(session.says())
+            session.hear(raw.recv(65536))  # the server has begun
+            os.kill(server.pid, signal.SIGTERM)
+            wait_until(lambda: "Shutting down" in server.log.read_text())
+            finish(raw, session)
+            session.tls.write(get())
+            raw.sendall(session.says())
+            assert b"connection: close" in read(raw, session).lower()
+        wait_until(lambda: server.process.poll() is not None)
+
+
+def test_a_handshake_holds_a_stop_no_longer_than_the_drain(over_tls):
+    with over_tls(REAPER_TIMEOUTS_HANDSHAKE="300s", REAPER_TIMEOUTS_DRAIN="1s") as server, connect(server):
+        time.sleep(0.3)
+        os.kill(server.pid, signal.SIGTERM)
+        wait_until(lambda: server.process.poll() is not None)
+
+
+def test_a_websocket_whose_client_says_no_goodbye_holds_a_stop_no_longer_than_the_drain(tmp_path):
+    flags = ["--ws", "wsproto"]
+    with (
+        serving(tmp_path, "HttpTools", "asyncio", *flags, REAPER_TIMEOUTS_DRAIN="1s") as server,
+        connect(server) as client,
+    ):
+        key = b"sec-websocket-version: 13\r\nsec-websocket-key: dGhlIHNhbXBsZSBub25jZQ=="
+        client.sendall(get(b"/ws", b"connection: upgrade", b"upgrade: websocket", key))
+        until(client, b"101")
+        os.kill(server.pid, signal.SIGTERM)
+        wait_until(lambda: server.process.poll() is not None)
