@@ -15,13 +15,13 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
-from .cli_probe import add_behaviours, add_probe, add_schema, take_target
+from .cli_probe import add_behaviours, add_probe, add_schema, add_target, take_target
 from .cli_simulate import add_simulate
-from .drive.protocols import Paths, dialect_for
+from .drive.protocols import dialect_for
 from .judge.thresholds import parse_threshold
 from .plan.plan import DEFAULT_MIX, Law, make_plan
-from .plan.scenario import PROTOCOL_NAMES, from_mix, load_scenario
-from .units import BadArgument, parse_address, parse_count, parse_duration, parse_positive_duration
+from .plan.scenario import from_mix, load_scenario, parse_statuses
+from .units import BadArgument, parse_count, parse_duration, parse_positive_duration
 
 T = TypeVar("T")
 DEFAULT_RATE = 4000.0
@@ -115,10 +115,7 @@ def add_run(commands: Any) -> None:
         description="Opens real TCP connections, plays the planned behaviours and compares every close with the plan.",
     )
     duration = reading(parse_positive_duration)
-    run.add_argument(
-        "--target", required=True, type=reading(parse_address), metavar="HOST:PORT|URL",
-        help="such as 127.0.0.1:8080, [::1]:8080 or http://127.0.0.1:8080/path",
-    )  # fmt: skip
+    add_target(run, reading, "echo, or the scenario's")
     run.add_argument("--connections", type=reading(parse_count), default=1000, metavar="N", help="default 1000")
     run.add_argument("--timeout", type=duration, required=True, help="the server's idle timeout, such as 5s")
     run.add_argument("--tick", type=duration, default=1.0, help="how late the server may be; default 1s")
@@ -138,8 +135,14 @@ def add_run(commands: Any) -> None:
         "--duration", type=duration, help="from the last connection to the end of the run; default 3 timeouts + a tick"
     )
     run.add_argument("--seed", type=int, help="same seed, same plan; default: drawn and reported")
-    run.add_argument("--protocol", choices=PROTOCOL_NAMES, help="default echo, or the scenario's")
-    run.add_argument("--path", help="what an HTTP client asks for; default /, or the URL's")
+    run.add_argument(
+        "--statuses", type=reading(parse_statuses), metavar="2xx,...",
+        help="of answers that are as expected; default 2xx, or the scenario's",
+    )  # fmt: skip
+    run.add_argument(
+        "--max-age", type=duration, metavar="DURATION",
+        help="from this age on even a client that talks may be closed; default: never, or the scenario's",
+    )  # fmt: skip
     run.add_argument(
         "--connect-rate",
         type=reading(parse_count),
@@ -161,11 +164,6 @@ def add_run(commands: Any) -> None:
         "--patience",
         type=duration,
         help="how long an overdue close is waited for at the end; default 2 ticks, at least 1s",
-    )
-    run.add_argument(
-        "--allow-remote",
-        action="store_true",
-        help="permit a target outside the loopback: only with its owner's consent",
     )
     run.add_argument(
         "--server-pid",
@@ -196,12 +194,13 @@ def run_command(options: argparse.Namespace) -> int:
     from .show.dashboard import display_for
     from .show.deliver import check_files, deliver
 
-    target, spoken, path = take_target(options)
+    target, spoken, paths, tls = take_target(options)
     check_files(options)
     seed = random.SystemRandom().randrange(1 << 32) if options.seed is None else options.seed
-    law = Law(options.timeout, options.tick, options.tolerance)
-    duration = options.duration or 3 * law.timeout + law.tick
     scenario = load_scenario(options.scenario) if options.scenario else from_mix(options.mix)
+    max_age = options.max_age or scenario.age_limit(options.timeout)
+    law = Law(options.timeout, options.tick, options.tolerance, max_age)
+    duration = options.duration or 3 * law.timeout + law.tick
     protocol = spoken or scenario.protocol or "echo"
     plan = make_plan(scenario, options.connections, law, duration, seed, options.connect_rate, options.beat)
     for behaviour in plan.behaviours:
@@ -227,8 +226,8 @@ def run_command(options: argparse.Namespace) -> int:
 
     try:
         observation = drive(
-            plan, target, protocol, patience, Paths(path), options.processes,
-            options.journal, Hooks(on_progress, at_phase),
+            plan, target, protocol, patience, paths, options.processes,
+            options.journal, Hooks(on_progress, at_phase), tls, options.statuses or scenario.statuses,
         )  # fmt: skip
     except WorkerDied as error:
         print(f"loadgen run: {error}", file=sys.stderr)
@@ -240,6 +239,7 @@ def run_command(options: argparse.Namespace) -> int:
     config = {
         "target": str(target),
         "protocol": protocol,
+        "tls": tls is not None,
         "scenario": scenario.name,
         "mix": {behaviour.name: behaviour.weight for behaviour in plan.behaviours},
         "timeout_s": law.timeout,

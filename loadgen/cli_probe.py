@@ -1,4 +1,4 @@
-"""The commands `probe` and `behaviours`, and their options."""
+"""The commands `probe`, `behaviours` and `schema`, and the options that say whom to talk to, and how."""
 
 from __future__ import annotations
 
@@ -6,10 +6,70 @@ import argparse
 import json
 import sys
 from dataclasses import asdict
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
+from .drive.protocols import Paths
+from .drive.wire import Tls
 from .plan.scenario import PROTOCOL_NAMES
 from .units import BadArgument, Target, parse_address, parse_count, parse_positive_duration, seconds
+
+
+def add_target(command: Any, reading: Any, default: str) -> None:
+    """The options that say whom a command talks to, and how."""
+    command.add_argument(
+        "--target", type=reading(parse_address), metavar="HOST:PORT|URL",
+        help="such as 127.0.0.1:8080, [::1]:8080, https://127.0.0.1:8443/path or ws://127.0.0.1:8080/ws",
+    )  # fmt: skip
+    command.add_argument("url", nargs="?", type=reading(parse_address), metavar="URL", help="instead of --target")
+    command.add_argument("--protocol", choices=PROTOCOL_NAMES, help=f"default {default}")
+    command.add_argument("--path", help="what an HTTP or WebSocket client asks for; default /, or the URL's")
+    command.add_argument("--tls", action="store_true", help="speak TLS; https:// and wss:// mean it")
+    command.add_argument("--ca", metavar="FILE", help="PEM file of trusted authorities; default the system's")
+    command.add_argument("--insecure", action="store_true", help="take any certificate")
+    command.add_argument("--server-name", metavar="NAME", help="to ask for and to check; default the target's host")
+    command.add_argument(
+        "--allow-remote",
+        action="store_true",
+        help="permit a target that is not on the loopback: ask its owner first",
+    )
+
+
+class Contact(NamedTuple):
+    """Whom to talk to, and how; *protocol* is None where nothing says it."""
+
+    target: Target
+    protocol: str | None
+    paths: Paths
+    tls: Tls | None
+
+
+def take_target(options: argparse.Namespace) -> Contact:
+    """What *options* name.
+
+    Raises:
+        BadArgument: no target, a URL and options that contradict it, or a target that is not on the loopback.
+    """
+    if (options.target is None) == (options.url is None):
+        raise BadArgument("give one target: --target HOST:PORT, or a URL")
+    target, protocol, path, host, tls = options.target or options.url
+    if protocol and options.protocol not in (None, protocol):
+        raise BadArgument(f"--protocol {options.protocol}: the target is a URL of {protocol}: leave one of them out")
+    if path and options.path not in (None, path):
+        raise BadArgument(f"--path {options.path}: the target's URL says {path}: leave one of them out")
+    if not target.loopback and not options.allow_remote:
+        raise BadArgument(f"--target {target} is not on the loopback: give --allow-remote if its owner agrees")
+    if not (tls or options.tls):
+        for name in ("ca", "insecure", "server_name"):
+            if getattr(options, name):
+                option = f"--{name.replace('_', '-')}"
+                raise BadArgument(f"{option}: the target speaks no TLS: give --tls as well, or a URL of https or wss")
+    spoken = None
+    if tls or options.tls:
+        spoken = Tls(options.server_name or host, options.ca, options.insecure)
+        spoken.context()  # complains here rather than in a child process
+    authority = "" if host == target.host else f"{host}:{target.port}"
+    return Contact(target, protocol or options.protocol, Paths(path or options.path or "/", host=authority), spoken)
 
 
 def add_probe(commands: Any, reading: Any) -> None:
@@ -19,40 +79,22 @@ def add_probe(commands: Any, reading: Any) -> None:
         help="find out a server's idle timeouts by waiting for them",
         description="Opens a few connections per question, waits, and prints when and how the server closed them.",
     )
-    command.add_argument("--target", required=True, type=reading(parse_address), metavar="HOST:PORT|URL")
-    command.add_argument("--protocol", choices=PROTOCOL_NAMES, help="default http")
+    add_target(command, reading, "http")
     command.add_argument(
         "--wait", type=reading(parse_positive_duration), default=30.0, help="how long to wait for a close; default 30s"
     )
-    command.add_argument("--path", help="what to ask for; default /, or the URL's")
     command.add_argument("--trials", type=reading(parse_count), default=12, help="connections per question; default 12")
     command.add_argument(
         "--expect", action="append", default=[], type=reading(parse_expectation), metavar="QUESTION=DURATION",
-        help="what the server is configured with, such as keep_alive=5s; repeatable. Closing earlier: exit status 1",
+        help="the configured limit, such as keep_alive=5s; repeatable. Closing earlier or never: exit status 1",
     )  # fmt: skip
+    command.add_argument("--junit", type=Path, metavar="FILE", help="write what was expected as JUnit XML, for CI")
     command.add_argument(
         "--tolerance", type=reading(parse_positive_duration), default=0.0, help="how early a close may be; default 0"
     )
-    command.add_argument("--allow-remote", action="store_true", help="permit a target outside the loopback")
     command.add_argument("--json", action="store_true", help="print the findings as JSON")
     command.add_argument("--markdown", action="store_true", help="print the table as Markdown")
     command.set_defaults(run=run_probe)
-
-
-def take_target(options: argparse.Namespace) -> tuple[Target, str | None, str]:
-    """The target that *options* name, the protocol if they name one, and the path.
-
-    Raises:
-        BadArgument: a URL and options that contradict it, or a target that is not on the loopback.
-    """
-    target, protocol, path = options.target
-    if protocol and options.protocol not in (None, protocol):
-        raise BadArgument(f"--protocol {options.protocol}: the target is a URL of {protocol}: leave one of them out")
-    if path and options.path not in (None, path):
-        raise BadArgument(f"--path {options.path}: the target's URL says {path}: leave one of them out")
-    if not target.loopback and not options.allow_remote:
-        raise BadArgument(f"--target {target} is not on the loopback: give --allow-remote if its owner agrees")
-    return target, protocol or options.protocol, path or options.path or "/"
 
 
 def parse_expectation(text: str) -> tuple[str, float]:
@@ -61,33 +103,34 @@ def parse_expectation(text: str) -> tuple[str, float]:
     Raises:
         BadArgument: an unknown question, or no duration.
     """
-    from .probe import HTTP_QUESTIONS, PLAIN_QUESTIONS
+    from .probe import NAMES
 
     name, _, duration = text.partition("=")
-    known = dict.fromkeys(question.name for question in (*HTTP_QUESTIONS, *PLAIN_QUESTIONS))
-    if name not in known:
-        raise BadArgument(f"{text!r}: {name!r} is no question: write QUESTION=DURATION with one of {', '.join(known)}")
+    if name not in NAMES:
+        raise BadArgument(f"{text!r}: {name!r} is no question: write QUESTION=DURATION with one of {', '.join(NAMES)}")
     return name, parse_positive_duration(duration)
 
 
 def run_probe(options: argparse.Namespace) -> int:
     """`loadgen probe`."""
-    from .probe import as_text, probe
+    from .clients import Speech
+    from .probe import as_text, checked, probe, write_junit
 
-    target, protocol, path = take_target(options)
+    target, protocol, paths, tls = take_target(options)
+    if options.junit and not options.expect:
+        raise BadArgument("--junit: say what is expected: give --expect as well")
     if not options.json and sys.stderr.isatty():
         print(f"waiting up to {seconds(options.wait)} for {target} to close ...", file=sys.stderr)
-    findings = probe(target, protocol or "http", options.wait, dict(options.expect), path, options.trials)
+    speech = Speech(protocol or "http", paths, tls)
+    findings = probe(target, speech, options.wait, dict(options.expect), options.trials)
+    if options.junit:
+        write_junit(findings, options.tolerance, str(target), options.junit)
     if options.json:
         print(json.dumps([asdict(finding) | {"words": finding.words()} for finding in findings], indent=1))
     else:
-        print(as_text(findings, options.markdown))
-    early = any(
-        not found.guessed and found.expected is not None and found.shortest is not None
-        and found.shortest < found.expected - options.tolerance
-        for found in findings
-    )  # fmt: skip
-    return 1 if early or all(found.failures for found in findings) else 0
+        print("\n".join([as_text(findings, options.markdown), *checked(findings, options.tolerance)]))
+    broken = any(found.broken(options.tolerance) for found in findings)
+    return 1 if broken or all(found.failures for found in findings) else 0
 
 
 def add_behaviours(commands: Any) -> None:

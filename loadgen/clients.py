@@ -72,17 +72,19 @@ class Ended:
 
     Attributes:
         how: "closed" (by the server), "reset" (by it), "left" (by itself, or `until`), "refused" (never established).
-        connected: the instant of the call to connect, on the monotonic clock; `since`: that from which the server
-            counts; `at`: that of the end.
+        connected: the instant of the call to connect, on the monotonic clock; `ready`: that from which the server may
+            take the connection for ready (TLS and upgrade are through); `since`: that from which it counts; `at`: that
+            of the end.
         failure: of a refused one, why: "ECONNREFUSED", "CERTIFICATE_VERIFY_FAILED", ...
         asked, answered: units of answer. overslept: it was itself so late that the server may have closed before.
         slowest: seconds that the slowest answer took. wrong: unexpected statuses, and how often each came.
-        said: what the server said last.
+        answer: the beginning of what the server answered; `said`: what it said last besides.
     """
 
     kind: str
     how: str = "refused"
     connected: float = 0.0
+    ready: float = 0.0
     since: float = 0.0
     at: float = 0.0
     failure: str = ""
@@ -91,6 +93,7 @@ class Ended:
     overslept: bool = False
     slowest: float = 0.0
     wrong: Counter[str] = field(default_factory=Counter)
+    answer: bytes = b""
     said: bytes = b""
 
     @property
@@ -170,7 +173,7 @@ class Client:
 
     async def play(self, until: Until = never, patience: float = FOREVER, key: int = 1) -> Ended:
         """Connect and play until the server or the plan ends it, *until()* is true, or *patience* seconds are over."""
-        now = self.ended.connected = self.ended.since = monotonic()
+        now = self.ended.connected = self.ended.since = self.ended.ready = monotonic()
         give_up = now + patience
         try:
             async with asyncio.timeout(min(patience, PATIENCE)) as limit:
@@ -210,7 +213,8 @@ class Client:
                 try:
                     event = next(opening)
                 except StopIteration as done:
-                    self.sock, heard, self.ended.since = done.value
+                    self.sock, heard, self.ended.ready = done.value
+                    self.ended.since = self.ended.ready
                     return bytes(heard)
                 await readiness(fd, writing=event == EPOLLOUT)
 
@@ -292,7 +296,10 @@ class Client:
         if not data:
             return
         ended = self.ended
-        ended.said = (ended.said + data)[-KEPT:]
+        if ended.answered < ended.asked:
+            ended.answer = (ended.answer + data)[:KEPT]
+        else:
+            ended.said = (ended.said + data)[-KEPT:]
         done, _, reply = self.dialect.count(self.parser, data)
         if ended.answered < ended.asked:
             ended.answered += done

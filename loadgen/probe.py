@@ -7,18 +7,17 @@ of closes.
 
 from __future__ import annotations
 
-import errno
-import selectors
-import socket
+import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from pathlib import Path
 from statistics import median
-from time import monotonic
-from typing import Any
+from xml.sax.saxutils import quoteattr
 
-from .drive.protocols import Dialect, Paths, dialect_for
-from .plan.behaviours import Act, draw
+from .clients import Client, Ended, Speech, behaviour
+from .drive.watchdog import recognise, recognise_refusal
+from .plan.behaviours import draw
 from .units import Target, seconds
 
 TRIALS = 12
@@ -32,61 +31,51 @@ ROUND = 0.5
 """Timeouts are guessed in multiples of this many seconds."""
 NEAR = 0.12
 """How far, in seconds, an observation may be from a round number to be taken for it."""
+LONG = 86400.0
+"""T of the behaviours that are asked with, seconds: nothing is due by it."""
 
 
 @dataclass(frozen=True)
 class Question:
-    """One thing to find out: what to send, and whether to go on dripping."""
+    """One thing to find out: the behaviour that asks it."""
 
     name: str
     meaning: str
-    first: Act | None
-    drip: Act | None = None
-    answered: bool = False
+    kind: str
     delay: float = 0.0
     """Seconds between connecting and the first byte: an odd number, to tell which of the two the server counts from."""
+    every: float = DRIP_EVERY
 
 
-HTTP_QUESTIONS = (
-    Question("first_byte", "connected, nothing sent", None),
-    Question("headers", "part of the headers, then silence", Act.HEAD_START, delay=HEAD_DELAY),
-    Question(
-        "headers_drip",
-        f"a header line every {seconds(DRIP_EVERY)}, never the end",
-        Act.HEAD_START,
-        Act.HEAD_LINE,
-        delay=HEAD_DELAY,
+FIRST_BYTE = Question("first_byte", "connected, nothing sent", "mute")
+TLS_QUESTIONS = (
+    Question("handshake", "the beginning of a TLS handshake, then silence", "stalled_handshake", HEAD_DELAY),
+    Question("handshake_drip", "a byte of it every 500ms", "slow_handshake", HEAD_DELAY),
+)
+QUESTIONS = {
+    "http": (
+        FIRST_BYTE,
+        Question("headers", "part of the headers, then silence", "stalled_headers", HEAD_DELAY),
+        Question("headers_drip", "a header line every 500ms, never the end", "slow_headers", HEAD_DELAY),
+        Question("body", "headers, no body, then silence", "no_body"),
+        Question("body_drip", "a byte of body every 500ms", "slow_body"),
+        Question("keep_alive", "one request, its response, then silence", "silent"),
     ),
-    Question("body", "headers, no body, then silence", Act.BODY_START),
-    Question("body_drip", f"a byte of body every {seconds(DRIP_EVERY)}", Act.BODY_START, Act.BODY_BYTE),
-    Question("keep_alive", "one request, its response, then silence", Act.PING, answered=True),
-)
-PLAIN_QUESTIONS = (
-    Question("first_byte", "connected, nothing sent", None),
-    Question("idle", "one byte, then silence", Act.PING, answered=True),
-    Question("drip", f"a byte every {seconds(DRIP_EVERY)}", Act.PING, Act.PING),
-)
-
-
-@dataclass
-class Trial:
-    """One connection that asks one question. Instants in seconds on the monotonic clock."""
-
-    question: Question
-    start: float
-    sock: socket.socket | None = None
-    connected: bool = False
-    began: float = 0.0
-    first_at: float = float("inf")
-    sent: float = 0.0
-    drip_at: float = float("inf")
-    parser: Any = None
-    answer: bytes = b""
-    goodbye: bytes = b""
-    closed_after: float = 0.0
-    closed_by: float = 0.0
-    how: str = ""
-    failure: str = ""
+    "ws": (
+        Question("upgrade_drip", "the handshake of a WebSocket, a line every 500ms", "slow_upgrade", HEAD_DELAY),
+        Question("silent", "upgraded, then silence, no pongs either", "silent_upgrade"),
+        Question("pongs", "upgraded, then nothing but pongs", "pong_only"),
+        Question("listens", "one message, then nothing but pongs", "listener"),
+        Question("message_drip", "a byte of a long message every 500ms", "slow_message"),
+    ),
+    "echo": (
+        FIRST_BYTE,
+        Question("idle", "one byte, then silence", "silent"),
+        Question("drip", "a byte every 500ms", "drip"),
+    ),
+}
+QUESTIONS["raw"] = QUESTIONS["echo"]
+NAMES = tuple(dict.fromkeys(each.name for each in (*TLS_QUESTIONS, *sum(QUESTIONS.values(), ()))))
 
 
 @dataclass
@@ -108,6 +97,8 @@ class Finding:
     hint: str = ""
     waited: float = 0.0
     failures: list[str] = field(default_factory=list)
+    remark: str = ""
+    """What the server is, where it is not what was asked for."""
 
     def words(self) -> str:
         """Early or late against the expected timeout, for people."""
@@ -118,13 +109,28 @@ class Finding:
         parts += [f"late by up to {seconds(late)}"] if late > 0 else []
         return ", ".join(parts) or "exact"
 
+    def observed(self) -> str:
+        """The shortest and the longest wait, or why there is none."""
+        if self.shortest is None or self.longest is None:
+            return ", ".join(self.failures) or f"still open after {seconds(self.waited)}"
+        return f"{self.shortest:.3f}-{self.longest:.3f}s"
+
+    def broken(self, tolerance: float) -> str:
+        """Why what was expected is not so, in a few words; empty: it is, or nothing was."""
+        if self.guessed or self.expected is None:
+            return ""
+        if self.shortest is None:
+            return f"{seconds(self.expected)} expected: {self.observed()}"
+        if self.shortest < self.expected - tolerance:
+            return f"{seconds(self.expected)} expected, closed after {self.shortest:.3f}s: {self.words()}"
+        return ""
+
 
 def probe(
     target: Target,
-    protocol: str,
+    speech: Speech,
     wait: float,
     expected: dict[str, float] | None = None,
-    path: str = "/",
     trials: int = TRIALS,
 ) -> list[Finding]:
     """Ask every question of the protocol at once.
@@ -136,167 +142,58 @@ def probe(
     Returns:
         One finding per question, in the order of the questions.
     """
-    dialect = dialect_for(protocol, target, Paths(path))
-    questions = HTTP_QUESTIONS if protocol == "http" else PLAIN_QUESTIONS
-    begin = monotonic()
-    running = [
-        Trial(question, begin + min(STAGGER, wait / 2) * (number + draw(number, asked)) / trials)
-        for asked, question in enumerate(questions)
-        for number in range(trials)
-    ]
-    _Loop(target, dialect, running, wait).run()
+    questions = (*(TLS_QUESTIONS if speech.tls else ()), *QUESTIONS[speech.protocol])
+    ends = asyncio.run(_ask(questions, target, replace(speech, timeout=LONG), wait, trials))
     return [
-        summarise(
-            question,
-            [trial for trial in running if trial.question is question],
-            wait,
-            (expected or {}).get(question.name),
-        )
-        for question in questions
+        summarise(question, found, wait, (expected or {}).get(question.name))
+        for question, found in zip(questions, ends, strict=True)
     ]
 
 
-class _Loop:
-    """Drives all trials in one thread."""
+async def _ask(
+    questions: Sequence[Question], target: Target, speech: Speech, wait: float, trials: int
+) -> list[list[Ended]]:
+    async def trial(question: Question, asked: int, number: int) -> Ended:
+        await asyncio.sleep(min(STAGGER, wait / 2) * (number + draw(number, asked)) / trials)
+        parameters = {} if question.kind in PLAIN else {"every": f"{question.every}s"}
+        if question.delay:
+            parameters["delay"] = f"{question.delay}s"
+        client = Client(behaviour(question.kind, LONG, **parameters), target, speech)
+        return await client.play(patience=wait + question.delay)
 
-    def __init__(self, target: Target, dialect: Dialect, trials: list[Trial], wait: float) -> None:
-        self.target = target
-        self.dialect = dialect
-        self.waiting = sorted(trials, key=lambda trial: -trial.start)
-        self.limit = wait
-        self.selector = selectors.DefaultSelector()
-        self.looked = monotonic()
-
-    def run(self) -> None:
-        running: dict[int, Trial] = {}
-        while self.waiting or running:
-            now = monotonic()
-            instants = [min(trial.drip_at, trial.first_at) for trial in running.values()] + [
-                t.sent + self.limit for t in running.values() if t.sent
-            ]
-            wake = min([*instants, self.waiting[-1].start if self.waiting else float("inf"), now + 1.0])
-            events = self.selector.select(max(wake - now, 0.0))
-            now = monotonic()
-            for key, _ in events:
-                trial: Trial = key.data
-                if trial.connected:
-                    self._hear(trial, now)
-                else:
-                    self._connected(trial, now)
-            self.looked = now
-            while self.waiting and self.waiting[-1].start <= now:
-                trial = self.waiting.pop()
-                if self._connect(trial):
-                    running[id(trial)] = trial
-            for trial in list(running.values()):
-                first = trial.question.first
-                if trial.sock is not None and now >= trial.first_at and first is not None:
-                    self._begin(trial, first)
-                if trial.sock is not None and now >= trial.drip_at and trial.question.drip is not None:
-                    trial.drip_at = now + DRIP_EVERY
-                    self._send(trial, trial.question.drip)
-                if trial.sock is not None and trial.sent and now >= trial.sent + self.limit:
-                    self._leave(trial)
-                if trial.sock is None:
-                    del running[id(trial)]
-        self.selector.close()
-
-    def _connect(self, trial: Trial) -> bool:
-        sock = socket.socket(self.target.family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        trial.sock = sock
-        trial.began = trial.sent = monotonic()
-        code = sock.connect_ex((self.target.host, self.target.port))
-        if code not in (0, errno.EINPROGRESS):
-            trial.failure = errno.errorcode.get(code, str(code))
-            sock.close()
-            trial.sock = None
-            return False
-        self.selector.register(sock, selectors.EVENT_WRITE, trial)
-        return True
-
-    def _connected(self, trial: Trial, now: float) -> None:
-        sock = trial.sock
-        if sock is None:
-            return
-        code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-        if code:
-            trial.failure = errno.errorcode.get(code, str(code))
-            self._leave(trial)
-            return
-        trial.connected = True
-        self.selector.modify(sock, selectors.EVENT_READ, trial)
-        if trial.question.first is not None:
-            trial.first_at = now + trial.question.delay
-
-    def _begin(self, trial: Trial, first: Act) -> None:
-        trial.first_at = float("inf")
-        if trial.question.answered:
-            trial.parser = self.dialect.parser()
-        trial.sent = monotonic()
-        self._send(trial, first)
-        if trial.question.drip is not None:
-            trial.drip_at = trial.sent + DRIP_EVERY
-
-    def _send(self, trial: Trial, act: Act) -> None:
-        if trial.sock is None:
-            return
-        try:
-            trial.sock.send(self.dialect.payload(act)[0])
-        except OSError:
-            self._closed(trial, "RST", monotonic())
-
-    def _hear(self, trial: Trial, now: float) -> None:
-        if trial.sock is None:
-            return
-        try:
-            data = trial.sock.recv(65536)
-        except BlockingIOError:
-            return
-        except OSError:
-            self._closed(trial, "RST", monotonic())
-            return
-        if not data:
-            self._closed(trial, "FIN", now)
-        elif trial.question.answered and not trial.closed_after:
-            trial.answer += data
-            if self.dialect.count(trial.parser, data).answers:
-                trial.closed_after = now  # answered: what comes from now on is a goodbye
-        elif trial.question.drip is not Act.PING:
-            trial.goodbye += data
-
-    def _closed(self, trial: Trial, how: str, by: float) -> None:
-        trial.how = how
-        trial.closed_after, trial.closed_by = self.looked, by
-        self._leave(trial)
-
-    def _leave(self, trial: Trial) -> None:
-        if trial.sock is not None:
-            self.selector.unregister(trial.sock)
-            trial.sock.close()
-            trial.sock = None
+    return await asyncio.gather(
+        *(
+            asyncio.gather(*(trial(question, asked, number) for number in range(trials)))
+            for asked, question in enumerate(questions)
+        )
+    )
 
 
-def summarise(question: Question, trials: Sequence[Trial], wait: float, expected: float | None) -> Finding:
+PLAIN = ("mute", "silent", "silent_upgrade", "pong_only")
+"""Kinds that have no interval."""
+
+
+def summarise(question: Question, trials: Sequence[Ended], wait: float, expected: float | None) -> Finding:
     """Add up the trials of one question."""
-    closed = [trial for trial in trials if trial.how]
+    closed = [trial for trial in trials if trial.borne is not None]
     finding = Finding(question.name, question.meaning, len(trials), len(closed), waited=wait)
     finding.failures = sorted({trial.failure for trial in trials if trial.failure})
     finding.hint = next((hint for trial in trials if (hint := _keep_alive_hint(trial.answer))), "")
+    finding.remark = next((text for trial in trials if (text := _remark(trial))), "")
     if not closed:
         finding.expected, finding.guessed = expected, expected is None
         return finding
-    since_sent = [trial.closed_by - trial.sent for trial in closed]
-    since_connect = [trial.closed_by - trial.began for trial in closed]
+    since_sent = [trial.at - trial.since for trial in closed]
+    since_connect = [trial.at - trial.ready for trial in closed]
     waits = since_sent
     if question.delay:
         # The server counts from one or from the other; the one that comes out round is it.
         waits = min(since_sent, since_connect, key=lambda waits: _off(min(waits), expected))
         finding.since = "connecting" if waits is since_connect else "first byte"
     finding.shortest, finding.longest = min(waits), max(waits)
-    finding.how = "/".join(sorted({trial.how for trial in closed}))
-    finding.goodbye = next((_first_line(trial.goodbye) for trial in closed if trial.goodbye), "")
-    finding.granularity = granularity(sorted(trial.closed_by for trial in closed))
+    finding.how = "/".join(sorted({"RST" if trial.how == "reset" else "FIN" for trial in closed}))
+    finding.goodbye = next((_first_line(trial.said) for trial in closed if trial.said), "")
+    finding.granularity = granularity(sorted(trial.at for trial in closed))
     if expected is None:
         nearest = round(finding.shortest / ROUND) * ROUND
         expected = nearest if nearest and abs(nearest - finding.shortest) <= NEAR else None
@@ -304,6 +201,14 @@ def summarise(question: Question, trials: Sequence[Trial], wait: float, expected
         finding.guessed = False
     finding.expected = expected
     return finding
+
+
+def _remark(trial: Ended) -> str:
+    """In one line what the server is that does not speak what it was asked in."""
+    if what := recognise("http", trial.answer or trial.said):
+        return f"the server {what}"
+    known = recognise_refusal(trial.failure) if trial.failure else trial.failure
+    return f"refused: {known}" if known != trial.failure else ""
 
 
 def _off(wait: float, expected: float | None) -> float:
@@ -333,7 +238,8 @@ def _keep_alive_hint(answer: bytes) -> str:
 
 
 def _first_line(data: bytes) -> str:
-    return data.split(b"\r\n", 1)[0][:40].decode("latin-1")
+    line = data.split(b"\r\n", 1)[0][:40]
+    return line.decode("ascii") if line.isascii() and line.decode("ascii").isprintable() else f"{len(data)} bytes"
 
 
 HEADINGS = ("question", "timeout", "observed", "counted from", "early or late", "tick", "ends with", "closed")
@@ -343,22 +249,18 @@ def rows(findings: Sequence[Finding]) -> list[tuple[str, ...]]:
     """The findings as texts under HEADINGS."""
     table: list[tuple[str, ...]] = []
     for found in findings:
-        if found.shortest is None or found.longest is None:
-            observed = ", ".join(found.failures) or f"still open after {seconds(found.waited)}"
-        else:
-            observed = f"{found.shortest:.3f}-{found.longest:.3f}s"
         timeout = "?" if found.expected is None else ("~" if found.guessed else "") + seconds(found.expected)
         tick = "-" if found.granularity is None else seconds(found.granularity)
         ending = " + ".join(part for part in (found.goodbye, found.how) if part) or "-"
         counts = f"{found.closed}/{found.trials}"
-        table.append((found.name, timeout, observed, found.since or "-", found.words() or "-", tick, ending, counts))
+        words = found.words() or "-"
+        table.append((found.name, timeout, found.observed(), found.since or "-", words, tick, ending, counts))
     return table
 
 
-def as_text(findings: Sequence[Finding], markdown: bool = False) -> str:
-    """The table, aligned for a terminal or as Markdown. `~` marks a timeout that was guessed from the observation."""
-    table = [HEADINGS, *rows(findings)]
-    widths = [max(len(row[column]) for row in table) for column in range(len(HEADINGS))]
+def aligned(table: Sequence[Sequence[str]], markdown: bool = False) -> list[str]:
+    """A table's lines, aligned for a terminal or as Markdown; the first row is its head."""
+    widths = [max(len(row[column]) for row in table) for column in range(len(table[0]))]
     lines = [
         ("| {} |" if markdown else "{}")
         .format((" | " if markdown else "  ").join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)))
@@ -367,5 +269,36 @@ def as_text(findings: Sequence[Finding], markdown: bool = False) -> str:
     ]
     if markdown:
         lines.insert(1, "|" + "|".join("-" * (width + 2) for width in widths) + "|")
-    hints = {found.hint for found in findings if found.hint}
-    return "\n".join(lines + [f"the server says: {hint}" for hint in sorted(hints)])
+    return lines
+
+
+def as_text(findings: Sequence[Finding], markdown: bool = False) -> str:
+    """The table, aligned for a terminal or as Markdown. `~` marks a timeout that was guessed from the observation."""
+    lines = aligned([HEADINGS, *rows(findings)], markdown)
+    hints = {f"the server says: {found.hint}" for found in findings if found.hint}
+    return "\n".join(lines + sorted(hints | {found.remark for found in findings if found.remark}))
+
+
+def checked(findings: Sequence[Finding], tolerance: float) -> list[str]:
+    """One line for each question that something was expected of, for CI."""
+    return [
+        f"not ok {found.name}: {why}" if (why := found.broken(tolerance)) else f"ok {found.name}: {found.observed()}"
+        for found in findings
+        if not found.guessed
+    ]
+
+
+def write_junit(findings: Sequence[Finding], tolerance: float, target: str, path: Path) -> None:
+    """The same as JUnit XML: a test case for each question that something was expected of."""
+    cases, failures = [], 0
+    for found in findings:
+        if found.guessed:
+            continue
+        why = found.broken(tolerance)
+        failures += bool(why)
+        inside = f"<failure message={quoteattr(why)}/>" if why else ""
+        spent = found.longest if found.longest is not None else found.waited
+        cases.append(f"  <testcase classname={quoteattr(target)} name={quoteattr(found.name)} time='{spent:.3f}'>"
+                     f"{inside}</testcase>")  # fmt: skip
+    head = f"<testsuite name='reaper-loadgen probe' tests='{len(cases)}' failures='{failures}'>"
+    path.write_text("\n".join(["<?xml version='1.0' encoding='utf-8'?>", head, *cases, "</testsuite>", ""]))

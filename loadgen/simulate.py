@@ -19,7 +19,7 @@ import reaper
 from .judge.histogram import Histogram
 from .judge.observation import Counters, Observation, Outcome
 from .judge.records import How, Record, RecordTable
-from .judge.stalls import Stalls
+from .judge.stalls import Answers, Stalls
 from .plan.behaviours import Act, Behaviour, draw, key_of
 from .plan.plan import Plan
 
@@ -298,7 +298,7 @@ def simulate_core(plan: Plan, faults: Faults, progress: Callable[[float, int], N
     system = CoreSystem(plan.law.tick)
     crowd = Crowd(plan, system)
     system.closed = crowd.closed
-    server = Stalls()
+    server = Answers()
     ramped = plan.connect_offset(plan.connections - 1)
     end = ramped + plan.duration
     coming = faults.schedule(plan.seed, end)
@@ -329,7 +329,7 @@ def simulate_core(plan: Plan, faults: Faults, progress: Callable[[float, int], N
     return observation(crowd, server, ramped, end)
 
 
-def _break(fault: Fault, crowd: Crowd, system: CoreSystem, server: Stalls, end: float) -> float:
+def _break(fault: Fault, crowd: Crowd, system: CoreSystem, server: Answers, end: float) -> float:
     """Let *fault* happen; returns the instant at which the loop is free again."""
     if fault.storm:
         crowd.storm(STORM_SHARE, fault.start)
@@ -347,7 +347,7 @@ def _wakeup(system: CoreSystem) -> float:
     return FOREVER if wake is None else wake
 
 
-def observation(crowd: Crowd, server: Stalls, ramped: float, end: float) -> Observation:
+def observation(crowd: Crowd, server: Answers, ramped: float, end: float) -> Observation:
     """What *crowd* saw, in the form in which a run with real sockets is judged."""
     crowd.counters.open = len(crowd.present)
     outcome = Outcome(crowd.records, crowd.counters, Stalls(), server, Histogram(), Histogram(), 0, 0, {}, 0.0)

@@ -14,7 +14,7 @@ import trio.testing
 import reaper.trio
 
 from .judge.observation import Observation
-from .judge.stalls import Stalls
+from .judge.stalls import Answers
 from .plan.plan import Plan
 from .simulate import STORM_SHARE, Crowd, Fault, Faults, SimulatedClient, observation
 
@@ -66,7 +66,7 @@ def simulate_trio(plan: Plan, faults: Faults, progress: Callable[[float, int], N
 async def _run(
     plan: Plan, faults: Faults, clock: trio.testing.MockClock, progress: Callable[[float, int], None] | None
 ) -> Observation:
-    server = Stalls()
+    server = Answers()
     ramped = plan.connect_offset(plan.connections - 1)
     end = ramped + plan.duration
     coming = faults.schedule(plan.seed, end)
@@ -95,7 +95,7 @@ async def _run(
     return observation(crowd, server, ramped, end)
 
 
-def _break(fault: Fault, crowd: Crowd, clock: trio.testing.MockClock, server: Stalls, now: float) -> None:
+def _break(fault: Fault, crowd: Crowd, clock: trio.testing.MockClock, server: Answers, now: float) -> None:
     """Let *fault* happen. No checkpoint in here: the loop is stalled, and what is sent meanwhile lies unread."""
     if fault.storm:
         crowd.storm(STORM_SHARE, now)

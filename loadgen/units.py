@@ -12,6 +12,8 @@ import socket
 from typing import NamedTuple
 
 DURATION_FORMS = "250ms, 30s, 5m or 1h"
+SCHEMES = {"http": ("http", 80), "https": ("http", 443), "ws": ("ws", 80), "wss": ("ws", 443)}
+"""Scheme of a URL -> the protocol, and the port unless one is given."""
 LONGEST = 3650 * 86400.0
 """Seconds; the longest duration that is understood."""
 _WHOLE_FROM = 100.0
@@ -80,29 +82,37 @@ def parse_count(text: str) -> int:
 
 
 class Address(NamedTuple):
-    """A target as it was typed. *protocol* and *path* are None where the text says nothing of them."""
+    """A target as it was typed: *host* as it was written. *protocol* and *path* are None where it says nothing of them,
+    *tls* is whether it was a URL that means it."""
 
     target: Target
     protocol: str | None = None
     path: str | None = None
+    host: str = ""
+    tls: bool = False
 
 
 def parse_address(text: str) -> Address:
-    """What `parse_target` reads, or `http://127.0.0.1:8080/path`, whose port is 80 unless given.
+    """What `parse_target` reads, or a URL of SCHEMES such as `http://127.0.0.1:8080/path`.
 
     Raises:
         BadArgument: as `parse_target`, or a URL of another scheme.
     """
     scheme, separator, rest = text.partition("://")
     if not separator:
-        return Address(parse_target(text))
-    if scheme.lower() != "http":
-        raise BadArgument(f"{text!r}: {scheme} is not spoken: write http://HOST:PORT/PATH, or HOST:PORT")
+        return Address(parse_target(text), host=_host(text))
+    if scheme.lower() not in SCHEMES:
+        raise BadArgument(f"{text!r}: {scheme} is not spoken: write {', '.join(SCHEMES)} before ://HOST:PORT/PATH")
+    protocol, port = SCHEMES[scheme.lower()]
     authority, slash, path = rest.partition("/")
     if "@" in authority or not (slash + path).isprintable() or any(sign in path for sign in " #"):
-        raise BadArgument(f"{text!r} is not a URL that can be asked for: write http://HOST:PORT/PATH")
-    with_port = authority if re.search(r":\d+$", authority) else f"{authority}:80"
-    return Address(parse_target(with_port), "http", slash + path or None)
+        raise BadArgument(f"{text!r} is not a URL that can be asked for: write {scheme}://HOST:PORT/PATH")
+    with_port = authority if re.search(r":\d+$", authority) else f"{authority}:{port}"
+    return Address(parse_target(with_port), protocol, slash + path or None, _host(with_port), port == 443)
+
+
+def _host(text: str) -> str:
+    return text.rpartition(":")[0].removeprefix("[").removesuffix("]")
 
 
 def parse_target(text: str) -> Target:

@@ -71,7 +71,7 @@ LOADGEN = {
     "show": JUDGED | {"drive"},
     **dict.fromkeys(
         ["cli_probe", "cli_simulate"],
-        JUDGED | {"drive", "probe", "simulate", "simulate_trio", "journals", "show"},
+        JUDGED | {"drive", "clients", "probe", "simulate", "simulate_trio", "journals", "show"},
     ),
     "cli": JUDGED | {"drive", "show", "cli_probe", "cli_simulate"},
     "__main__": {"cli"},

@@ -7,12 +7,15 @@ import ssl
 import subprocess
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
 from loadgen.clients import ATTACKS, Account, Client, Ended, Speech, ask, attack, behaviour, keep_asking, play_all
 from loadgen.drive.wire import Tls
 from loadgen.plan.behaviours import KINDS
+from loadgen.probe import QUESTIONS, as_text, checked, probe, summarise, write_junit
+from loadgen.units import parse_target
 
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
@@ -129,6 +132,39 @@ def test_tls_is_spoken_and_the_certificate_checked(
     ended = asyncio.run(against(answer, lambda at: ask(at, Speech(tls=spoken)), ssl=context))
     assert isinstance(ended, Ended)
     assert ended.lost == lost
+
+
+def test_a_server_of_http_2_alone_is_named_in_one_line(certificate: tuple[Path, Path]) -> None:
+    async def settings(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(bytes(3) + b"\x04" + bytes(5))
+        await reader.read()
+
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*certificate)
+    context.set_alpn_protocols(["h2"])
+
+    async def run(at: tuple[str, int]) -> str:
+        speech = Speech(tls=Tls("localhost", insecure=True))
+        return await asyncio.to_thread(lambda: as_text(probe(parse_target(f"{at[0]}:{at[1]}"), speech, 0.5, {}, 1)))
+
+    text = str(asyncio.run(against(settings, run, ssl=context)))
+    assert text.splitlines()[-1].startswith("the server speaks HTTP/2 only")
+
+
+def test_what_was_expected_is_said_in_a_line_each_and_as_junit(tmp_path: Path) -> None:
+    idle, drip = QUESTIONS["echo"][1:]
+    closed = summarise(idle, [Ended("silent", "closed", at=5.001)], 9.0, 5.0)
+    early = summarise(drip, [Ended("drip", "closed", at=2.0)], 9.0, 5.0)
+    never = summarise(drip, [Ended("drip", "left", at=9.0)], 9.0, 5.0)
+    assert checked([closed, early, never], 0.0) == [
+        "ok idle: 5.001-5.001s",
+        "not ok drip: 5s expected, closed after 2.000s: early by up to 3s",
+        "not ok drip: 5s expected: still open after 9s",
+    ]
+    write_junit([closed, early], 0.0, "127.0.0.1:9", tmp_path / "out.xml")
+    suite = ElementTree.parse(tmp_path / "out.xml").getroot()
+    assert (suite.get("tests"), suite.get("failures")) == ("2", "1")
+    assert [case.find("failure") is not None for case in suite] == [False, True]
 
 
 def test_a_websocket_is_upgraded_before_its_clock_starts() -> None:

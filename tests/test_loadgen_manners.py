@@ -90,7 +90,7 @@ def test_a_server_that_never_answers_does_not_pass() -> None:
         status, report = run(port, "--mix", "chatty", "--duration", "2s")
     assert (status, report["verdict"]) == (1, "fail")
     (reason,) = report["reasons"]
-    assert reason.startswith("12 connections unanswered: they asked and never got an answer; if the server speaks ano")
+    assert reason.startswith("12 connections unanswered: ")
     assert reason.endswith("give --protocol raw, or http")
     assert headline(report) == "FAIL: 12 connections unanswered, and none was answered"
 
@@ -407,15 +407,17 @@ def test_reports_keep_to_the_published_schema(tmp_path: Path, capsys: pytest.Cap
         ("http://127.0.0.1/a/b?c=d", ("127.0.0.1:80", "http", "/a/b?c=d")),
         ("HTTP://[::1]/", ("[::1]:80", "http", "/")),
         ("127.0.0.1:9", ("127.0.0.1:9", None, None)),
+        ("https://localhost", ("127.0.0.1:443", "http", None)),
+        ("wss://127.0.0.1:8443/ws", ("127.0.0.1:8443", "ws", "/ws")),
     ],
 )
 def test_a_target_may_be_a_url(text: str, expected: tuple[str, str | None, str | None]) -> None:
-    target, protocol, path = parse_address(text)
+    target, protocol, path, _, _ = parse_address(text)
     assert (str(target), protocol, path) == expected
 
 
 @pytest.mark.parametrize(
-    "text", ["https://127.0.0.1", "http://", "http://127.0.0.1:99999", "http://127.0.0.1/a b", "http://a@127.0.0.1"]
+    "text", ["ftp://127.0.0.1", "http://", "http://127.0.0.1:99999", "http://127.0.0.1/a b", "http://a@127.0.0.1"]
 )
 def test_other_urls_are_refused(text: str) -> None:
     with pytest.raises(BadArgument, match=r"http|HOST:PORT"):

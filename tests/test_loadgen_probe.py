@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 from test_loadgen_run import ROOT, faulty_server, loadgen
 
-from loadgen.probe import PLAIN_QUESTIONS, Trial, as_text, granularity, probe, summarise
+from loadgen.clients import Ended, Speech
+from loadgen.probe import QUESTIONS, as_text, granularity, probe, summarise
 from loadgen.units import parse_target
 from scripts.serving import free_port, serving
 
@@ -114,7 +115,7 @@ def test_a_foreign_server_is_judged_over_http(name: str, tmp_path: Path) -> None
 @pytest.mark.slow
 def test_probe_tells_early_from_late_and_sees_the_tick() -> None:
     with faulty_server("correct") as running:
-        findings = probe(parse_target(f"127.0.0.1:{running.port}"), "echo", 2.0, {"idle": 1.0, "drip": 1.0}, trials=8)
+        findings = probe(parse_target(f"127.0.0.1:{running.port}"), Speech("echo"), 2.0, {"idle": 1.0, "drip": 1.0}, 8)
     found = {finding.name: finding for finding in findings}
     idle = found["idle"]
     assert idle.expected == 1.0
@@ -141,8 +142,8 @@ def test_closes_in_common_instants_show_a_tick_and_others_none() -> None:
 
 
 def finding_of(closes: Sequence[float], **more: Any) -> Any:
-    trials = [Trial(PLAIN_QUESTIONS[1], 0.0, sent=0.0, closed_by=at, how="FIN") for at in closes]
-    return summarise(PLAIN_QUESTIONS[1], trials, 30.0, more.get("expected"))
+    trials = [Ended("silent", "closed", at=at) for at in closes]
+    return summarise(QUESTIONS["echo"][1], trials, 30.0, more.get("expected"))
 
 
 def test_a_timeout_is_guessed_only_when_it_is_nearly_round() -> None:

@@ -74,9 +74,34 @@ class Client:
     """One connection. All instants are seconds on the monotonic clock; see `records.Record` for those of proof."""
 
     __slots__ = (
-        "act", "answered", "asked", "began", "behaviour", "established", "fd", "final", "goodbye", "incarnation",
-        "index", "intended", "key", "log", "number", "offset", "opening", "outbox", "overslept", "parser", "refusal",
-        "seen", "sent", "sock", "tls", "tries", "waiting",
+        "act",
+        "answered",
+        "asked",
+        "began",
+        "behaviour",
+        "established",
+        "fd",
+        "final",
+        "goodbye",
+        "incarnation",
+        "index",
+        "intended",
+        "key",
+        "log",
+        "number",
+        "offset",
+        "opening",
+        "outbox",
+        "overslept",
+        "owed_since",
+        "parser",
+        "refusal",
+        "seen",
+        "sent",
+        "sock",
+        "tls",
+        "tries",
+        "waiting",
     )  # fmt: skip
 
     def __init__(self, index: int, incarnation: int, key: int, behaviour: Behaviour) -> None:
@@ -96,6 +121,7 @@ class Client:
         self.began = self.established = self.sent = self.seen = self.intended = 0.0
         self.asked = 0  # units of answer that are owed: bytes for echo, responses for HTTP
         self.answered = 0
+        self.owed_since = 0.0  # when the oldest was asked, or some came
         self.waiting = False  # counted as unanswered
         self.final = False
         self.overslept = False

@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 from ..judge.histogram import Histogram
 from ..judge.observation import Counters, Outcome
 from ..judge.records import RecordTable
-from ..judge.stalls import Stalls
+from ..judge.stalls import Answers, Stalls
 from .client import Order
 from .worker import main
 
@@ -69,7 +69,7 @@ class Process:
 
 def nothing(counters: Counters) -> Outcome:
     """The outcome of a process of which nothing is known but its last *counters*."""
-    return Outcome(RecordTable(), counters, Stalls(), Stalls(), Histogram(), Histogram(), 0, 0, {}, 0.0)
+    return Outcome(RecordTable(), counters, Stalls(), Answers(), Histogram(), Histogram(), 0, 0, {}, 0.0)
 
 
 class Processes:

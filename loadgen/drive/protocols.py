@@ -45,12 +45,13 @@ class Heard(NamedTuple):
 
 @dataclass(frozen=True)
 class Paths:
-    """What an HTTP client asks for. *much* and *slow* are *get* and *post* is *get* where they are empty."""
+    """What an HTTP client asks for. *post*, *much* and *slow* are *get* where they are empty, *host* the target."""
 
     get: str = "/"
     post: str = ""
     much: str = ""
     slow: str = ""
+    host: str = ""
 
 
 ROOT = Paths()
@@ -121,7 +122,7 @@ class Http(Dialect):
             raise BadArgument("--protocol http needs h11: pip install h11, or use --protocol raw") from None
         self.h11 = h11
         self.statuses = statuses
-        self.host = str(target)
+        self.host = paths.host or str(target)
         self.path = paths.get
         post, much, slow = (path or paths.get for path in (paths.post, paths.much, paths.slow))
         start = self._head("GET", paths.get)
@@ -161,8 +162,14 @@ class Http(Dialect):
         if parser is None:  # a goodbye that answers no request, such as 408
             if not data.startswith(b"HTTP/"):
                 self.foreign = self.foreign or data[:KEPT_BYTES]
-            return Heard(0, True)
+            return Heard(int(data[8:10] == b" 2"), True)
         h11 = self.h11
+        if (
+            parser.their_state is h11.SEND_RESPONSE
+            and not parser.trailing_data[0]
+            and data[:5] != b"HTTP/"[: len(data)]
+        ):
+            self.foreign = self.foreign or data[:KEPT_BYTES]
         parser.receive_data(data)
         done = 0
         while True:
@@ -212,9 +219,9 @@ class WebSocket(Dialect):
     answers = True
     stateful = True
 
-    def __init__(self, target: Target, path: str) -> None:
+    def __init__(self, target: Target, paths: Paths) -> None:
         super().__init__()
-        self.opening = f"GET {path} HTTP/1.1\r\nHost: {target}\r\n".encode() + UPGRADE + b"\r\n"
+        self.opening = f"GET {paths.get} HTTP/1.1\r\nHost: {paths.host or target}\r\n".encode() + UPGRADE + b"\r\n"
         ping = frame(PING, BYTE)
         self.payloads = {
             Act.PING: (ping, 1),
@@ -280,5 +287,5 @@ def dialect_for(
     if protocol == "http":
         return Http(target, paths, statuses)
     if protocol == "ws":
-        return WebSocket(target, paths.get)
+        return WebSocket(target, paths)
     raise BadArgument(f"--protocol {protocol!r} is not known: choose from {', '.join(PROTOCOL_NAMES)}")

@@ -23,7 +23,7 @@ from typing import Any
 from ..judge.histogram import Histogram
 from ..judge.observation import Counters, Outcome
 from ..judge.records import How, Record, RecordTable
-from ..judge.stalls import AtMost, Stalls
+from ..judge.stalls import Answers, AtMost, Stalls
 from ..judge.verdict import judge
 from ..plan.behaviours import Act
 from ..plan.capacity import raise_descriptor_limit
@@ -34,7 +34,7 @@ from .protocols import READ_BYTES, Dialect, dialect_for
 from .wire import receive, send, waited
 
 ANSWER_TIME = 1.0
-"""Seconds that an answer may take before a connection still open counts as one that was never answered."""
+"""Seconds that an answer may take before it counts as one that never came (half a timeout, where that is less)."""
 BLOCKED_DELAY = 0.01
 """Seconds until a send that found the kernel's buffer full is tried again."""
 MOST_EVENTS = 4096
@@ -61,7 +61,7 @@ class Worker:
         self.counters = Counters()
         self.records = RecordTable()
         self.stalls = Stalls()
-        self.server_stalls = Stalls()
+        self.server_stalls = Answers()
         self.excuses = AtMost(self.stalls), AtMost(self.server_stalls)
         self.lag = Histogram()
         self.latency = Histogram()
@@ -89,6 +89,7 @@ class Worker:
         self.looked = monotonic()
         self.loop()
         self.counters.lateness.clear()
+        self.note_dialect()
         if self.journal is not None:
             self.counters.journal_dropped = self.journal.finish(monotonic())
         self.control.send(
@@ -142,7 +143,7 @@ class Worker:
     def beat(self) -> None:
         """Report to the parent how far this process is."""
         self.news = False
-        self.counters.foreign = self.dialect.foreign
+        self.note_dialect()
         if not self.counters.ramped and self.connector.ramped:
             self.counters.ramped = True
             self.counters.ramp_actions = self.counters.actions
@@ -150,6 +151,11 @@ class Worker:
             self.rss_open = rss_bytes()
         self.control.send(self.counters)
         self.counters.lateness.clear()
+
+    def note_dialect(self) -> None:
+        """What the dialect has counted, for the parent."""
+        self.counters.foreign = self.dialect.foreign
+        self.counters.wrong = dict(self.dialect.wrong)
 
     def on_control(self) -> None:
         """The parent says when the run ends; -inf: now. A parent that is gone ends it too."""
@@ -170,11 +176,13 @@ class Worker:
         self.connector.give_up()
         for client in refused:
             self.fail(client, client.refusal)
-        self.leave_all(client for client in self.clients.values() if at_once or not self.overdue(client, now))
+        self.leave_all(client for client in self.clients.values() if at_once or not self.awaited(client, now))
         self.end = now if at_once else now + self.law.tick + self.order.patience
 
-    def overdue(self, client: Client, now: float) -> bool:
-        """Whether the server should have closed it by *now*."""
+    def awaited(self, client: Client, now: float) -> bool:
+        """Whether the server should have closed it by *now*, or still owes it an answer."""
+        if client.answered < client.asked and client.behaviour.judged:
+            return True
         silent = client.sock is None and client.final and client.behaviour.judged
         return silent and now >= client.sent + client.behaviour.timeout
 
@@ -297,6 +305,8 @@ class Worker:
         if owed:
             if client.parser is None:
                 client.parser = self.dialect.parser()
+            if client.answered >= client.asked:
+                client.owed_since = now
             client.asked += owed
             self.counters.asked += owed
         else:
@@ -340,6 +350,10 @@ class Worker:
         except OSError:
             by = monotonic()
             client.overslept = client.too_late(by, self.looked)
+            if client.answered < client.asked and client.outbox is None:  # none of it went out
+                refused = min(self.dialect.payload(client.act)[1], client.asked - client.answered)
+                client.asked -= refused
+                self.counters.refused_acts += refused
             self.closed(client, How.RST, by)
             return False
         if written:
@@ -394,19 +408,26 @@ class Worker:
         client.goodbye = client.goodbye or goodbye
         if self.dialect.foreign and not self.counters.foreign:
             self.news = True
-        if client.answered >= client.asked:
+        owed = client.asked - client.answered
+        if self.dialect.answers:
+            self.counters.surplus += max(done - owed, 0)
+        if not owed or not done:
             return
+        done = min(done, owed)
         client.answered += done
+        self.counters.answered += done
+        self.server_stalls.add(now, now - client.owed_since)
+        client.owed_since = now
         if client.answered >= client.asked:
             self.connector.answered_first(client)
             if not self.dialect.stateful:
                 client.parser = None
             if not client.final or not client.behaviour.deadline:
                 client.seen = now
-            self.counters.answered += 1
             latency = now - client.intended
             self.latency.add(latency)
-            self.server_stalls.add(now, latency)
+            if self.draining and not self.awaited(client, now):
+                self.leave(client)
 
     def pong(self, client: Client, reply: bytes) -> bool:
         """Answer what the protocol wants answered; False when the connection turned out to be closed."""
@@ -425,8 +446,13 @@ class Worker:
 
     def closed(self, client: Client, how: How, by: float) -> None:
         """The server has closed this connection: judge it for the dashboard, keep the record for the verdict."""
-        record = self.record(client, how, self.looked, by)
         behaviour = client.behaviour
+        if client.final and by - client.sent > behaviour.timeout + self.law.tick:
+            # The kernel says when the end came; by when this program looked is not the server's lateness.
+            came = by - waited(client.fd)
+            self.counters.read_late += came - client.sent <= behaviour.timeout + self.law.tick
+            by = max(came, min(self.looked, by))
+        record = self.record(client, how, self.looked, by)
         finding = judge(record, behaviour, self.law, *self.excuses)
         if client.answered < client.asked:
             self.counters.lost[behaviour.name] = self.counters.lost.get(behaviour.name, 0) + 1
@@ -434,8 +460,6 @@ class Worker:
         categories[finding.category] = categories.get(finding.category, 0) + 1
         if finding.lateness is not None:
             self.counters.lateness.append(finding.lateness)
-            if finding.lateness > self.law.tick and finding.lateness - waited(client.fd) <= self.law.tick:
-                self.counters.read_late += 1
         self.forget(client)
 
     def record(self, client: Client, how: How, after: float, by: float) -> Record:
@@ -444,15 +468,27 @@ class Worker:
             client.began, client.established, client.sent, client.seen, after, by,
         )  # fmt: skip
         self.records.append(record)
-        if client.asked and not client.answered and how is not How.SELF and client.behaviour.judged:
-            # Not those that came just now: their answer may be on its way.
-            self.counters.unanswered += how is not How.OPEN or by - client.established > ANSWER_TIME
+        if client.answered < client.asked:
+            self.account(client, how, by)
         if client.log is not None:
             if how in (How.FIN, How.RST):
                 client.log.close_peer(to_ns(by), how.name)
             else:
                 client.log.close_app(to_ns(by), how.name)
         return record
+
+    def account(self, client: Client, how: How, by: float) -> None:
+        """Say what became of the answers that are owed at the end of a connection."""
+        owed = client.asked - client.answered
+        if how in (How.FIN, How.RST):
+            self.server_stalls.add(by, by - client.owed_since)  # no answer in all that time: it may have stood still
+        if by - client.owed_since > min(ANSWER_TIME, client.behaviour.timeout / 2):
+            self.counters.lost_answers += owed
+            self.counters.unanswered += 1
+        elif how in (How.FIN, How.RST):
+            self.counters.cut += owed
+        else:
+            self.counters.underway += owed
 
     def forget(self, client: Client) -> None:
         del self.clients[client.fd]

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from .histogram import Histogram, merged
 from .records import RecordTable
-from .stalls import Stalls
+from .stalls import Answers, Stalls
 
 
 @dataclass
@@ -18,8 +18,10 @@ class Counters:
 
     Attributes:
         refused: attempts to connect that failed; `refusal` is why, of the first.
-        asked, answered: units of answer owed, and requests whose answer was complete.
-        unanswered: connections that asked and never got an answer, although there was time for it.
+        asked, answered: units of answer: responses, echoed bytes, pongs. The others were refused_acts (the connection
+            was closed), cut (by a close that came at once), underway at the end, or lost_answers: there was time.
+        unanswered: connections with lost answers. surplus: answers that nobody had asked for.
+        wrong: statuses that were not expected, and how often each came.
         foreign: the beginning of the first answer that is none in the protocol spoken; empty: there was none.
         read_late: closes that were read beyond one tick, and had come to this machine within it.
         categories, lateness: provisional findings about closes; lateness only since the heartbeat before.
@@ -36,6 +38,11 @@ class Counters:
     blocked: int = 0
     asked: int = 0
     answered: int = 0
+    lost_answers: int = 0
+    refused_acts: int = 0
+    cut: int = 0
+    underway: int = 0
+    surplus: int = 0
     unanswered: int = 0
     read_late: int = 0
     refusal: str = ""
@@ -43,6 +50,7 @@ class Counters:
     categories: dict[str, int] = field(default_factory=dict)
     lost: dict[str, int] = field(default_factory=dict)
     lateness: list[float] = field(default_factory=list)
+    wrong: dict[str, int] = field(default_factory=dict)
     ramped: bool = False
     ramp_actions: int = 0
     ramped_at: float = 0.0
@@ -58,7 +66,7 @@ class Outcome:
     records: RecordTable
     counters: Counters
     stalls: Stalls
-    server_stalls: Stalls
+    server_stalls: Answers
     lag: Histogram
     latency: Histogram
     rss_before: int
@@ -91,10 +99,11 @@ class Observation:
 
     def __post_init__(self) -> None:
         self.records = RecordTable()
-        self.server_stalls = Stalls()
+        answers = Answers()
         for outcome in self.outcomes:
             self.records.extend(outcome.records)
-            self.server_stalls.merge(outcome.server_stalls)
+            answers.merge(outcome.server_stalls)
+        self.server_stalls = answers.supported()
         self.own_stalls = [outcome.stalls for outcome in self.outcomes]
         self.lag = merged(outcome.lag for outcome in self.outcomes)
         self.latency = merged(outcome.latency for outcome in self.outcomes)

@@ -21,8 +21,18 @@ from ..units import seconds
 from .observation import Observation, Outcome
 from .records import How, Record
 from .thresholds import Threshold
-from .verdict import GRAIN, OWN_LAG_SHARE, Finding, judge_all
+from .verdict import GRAIN, Finding, judge_all
 
+ANSWERS = {
+    "asked": "asked",
+    "answered": "answered",
+    "refused": "refused_acts",
+    "cut": "cut",
+    "unanswered": "lost_answers",
+    "underway": "underway",
+    "surplus": "surplus",
+}
+"""What became of what was asked -> the counter of it."""
 SCHEMA = "reaper-loadgen-report/1"
 TIMELINE_POINTS = 240
 LATENESS_BUCKETS_PER_TICK = 50
@@ -49,9 +59,11 @@ def build_report(
     established = sum(outcome.counters.established for outcome in outcomes)
     failures: Counter[str] = Counter()
     lost: Counter[str] = Counter()
+    wrong: Counter[str] = Counter()
     for outcome in outcomes:
         lost.update(outcome.counters.lost)
         failures.update(outcome.failures)
+        wrong.update(outcome.counters.wrong)
     elapsed = observation.ended - observation.started
     actions = sum(outcome.counters.actions for outcome in outcomes)
     line, peak = timeline(observation)
@@ -80,9 +92,10 @@ def build_report(
             "late": count["late"],
             "missed": count["missed"],
             "false": count["false"],
-            "late_raw": verdict.beyond_tick,
+            "late_raw": verdict.beyond_tick + sum(outcome.counters.read_late for outcome in outcomes),
             "late_raw_own": sum(outcome.counters.read_late for outcome in outcomes),
             "late_but_server_stuck": verdict.excused,
+            "excused_share": verdict.excused / verdict.expected if verdict.expected else 0.0,
             "own_lag": count["own_lag"],
             "undecided": count["undecided"],
             "closed_itself": count["closed_itself"],
@@ -100,7 +113,8 @@ def build_report(
             "done": actions,
             "per_s": actions / elapsed if elapsed > 0 else None,
             **held_rates(plan, observation),
-            "answered": sum(outcome.counters.answered for outcome in outcomes),
+            **{name: sum(getattr(outcome.counters, each) for outcome in outcomes) for name, each in ANSWERS.items()},
+            "statuses": dict(wrong),
             "blocked": sum(outcome.counters.blocked for outcome in outcomes),
         },
         "loadgen": {
@@ -126,14 +140,14 @@ def build_report(
         "journal_dropped": sum(outcome.counters.journal_dropped for outcome in outcomes),
         "elapsed_s": elapsed,
     }
-    broken = [*verdict.reasons(law), *_unanswered(outcomes, config.get("protocol", ""))]
+    broken = [*verdict.reasons(law), *_answers(outcomes, wrong, config.get("protocol", ""))]
     if observation.because is not None:
         broken.insert(0, observation.because)
     if not observation.partial:
         broken += [why for threshold in thresholds if (why := threshold.broken(report))]
-        if not verdict.shown:
-            broken.append("no connection came to a good end: nothing was shown")
     doubts = list(observation.lost) if observation.partial else verdict.doubts()
+    if not observation.partial and not verdict.shown:
+        doubts.append("no connection came to a good end: nothing was shown")
     if observation.interrupted:
         open_ends = f"{count['undecided'] + count['alive']:,} of {established:,} connections"
         doubts.append(f"interrupted after {seconds(elapsed)}: {open_ends} were still to be judged")
@@ -142,17 +156,25 @@ def build_report(
     return report
 
 
-def _unanswered(outcomes: Sequence[Outcome], protocol: str) -> list[str]:
-    """The reason to fail a server that does not answer; an answer that never came proves that nothing was read."""
+def _answers(outcomes: Sequence[Outcome], wrong: Counter[str], protocol: str) -> list[str]:
+    """The reasons to fail a server for what it answered, and for what it did not."""
     counters = [outcome.counters for outcome in outcomes]
-    unanswered = sum(each.unanswered for each in counters)
-    if unanswered <= OWN_LAG_SHARE * sum(each.established + each.reconnected for each in counters):
-        return []
-    what = f"{unanswered:,} connections unanswered: they asked and never got an answer"
-    if any(each.answered for each in counters):
-        return [what]
-    others = "raw, or echo" if protocol == "http" else "raw, or http"
-    return [f"{what}; if the server speaks another protocol, give --protocol {others}"]
+    found: list[str] = []
+    lost, connections = sum(each.lost_answers for each in counters), sum(each.unanswered for each in counters)
+    if lost:
+        asked = sum(each.asked for each in counters)
+        found.append(f"{connections:,} connections unanswered: {lost:,} of {asked:,} answers never came")
+        if not any(each.answered for each in counters):
+            others = "raw, or echo" if protocol == "http" else "raw, or http"
+            found[-1] += f"; if the server speaks another protocol, give --protocol {others}"
+    if surplus := sum(each.surplus for each in counters):
+        found.append(f"{surplus:,} answers that nobody had asked for")
+    if wrong:
+        counts = ", ".join(f"{count:,} with status {status}" for status, count in wrong.most_common(5))
+        found.append(f"{sum(wrong.values()):,} answers not as expected: {counts}")
+    if foreign := next((each.foreign for each in counters if each.foreign), b""):
+        found.append(f"answers that are no {protocol or 'answers'}: {foreign[:40]!r}")
+    return found
 
 
 def held_rates(plan: Plan, observation: Observation) -> dict[str, float | None]:

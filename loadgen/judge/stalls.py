@@ -16,6 +16,9 @@ LEAST = 0.05
 """Seconds of lag from which on it is a stall, and not the pace of a busy machine."""
 BLOCK = 1000
 """Buckets whose worst is kept together, so that a window of an hour is searched in less than a hundred steps."""
+LEAST_SHARE = 0.05
+"""Share of the answers of a time that must be slow before a stall of the server is believed: one of its 16 workers may
+be it alone."""
 
 
 class Lag(Protocol):
@@ -97,6 +100,46 @@ class Stalls:
             else:
                 merged.append((begin, over))
         return merged
+
+
+class Answers(Stalls):
+    """How long answers took: `Stalls`, with how many came in each bucket, and how many of them were slow.
+
+    One slow answer is no stall of a server: while its loop stands still, or that of one of its workers, every request
+    that reaches it waits.
+    """
+
+    __slots__ = ("came", "slow")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.came: dict[int, int] = {}
+        self.slow: dict[int, int] = {}
+
+    def add(self, instant: float, lag: float) -> None:
+        bucket = int(instant / BUCKET)
+        self.came[bucket] = self.came.get(bucket, 0) + 1
+        if lag >= LEAST:
+            self.slow[bucket] = self.slow.get(bucket, 0) + 1
+        self._note(bucket, lag)
+
+    def merge(self, other: Stalls) -> None:
+        super().merge(other)
+        if isinstance(other, Answers):
+            for mine, more in ((self.came, other.came), (self.slow, other.slow)):
+                for bucket, count in more.items():
+                    mine[bucket] = mine.get(bucket, 0) + count
+
+    def supported(self) -> Stalls:
+        """The stalls that a share of LEAST_SHARE of the answers shows which came while they lasted. Cost: O(buckets)
+        times the length of the longest of them."""
+        found = Stalls()
+        for bucket, lag in self.worst.items():
+            span = range(bucket - int(lag / BUCKET), bucket + 1)
+            slow = sum(self.slow.get(each, 0) for each in span)
+            if slow and slow >= LEAST_SHARE * sum(self.came.get(each, 0) for each in span):
+                found._note(bucket, lag)
+        return found
 
 
 class AtMost:

@@ -29,6 +29,8 @@ OWN_LAG_SHARE = 0.01
 """Share of the connections that the generator's own lag may spoil before the run proves nothing."""
 UNDECIDED_SHARE = 0.01
 """Share of the reaps that may stay open for what stalls may be the reason, before the run proves nothing."""
+EXCUSED_SHARE = 0.01
+"""Share of the reaps that stalls may excuse before the run proves nothing."""
 
 OK = frozenset({"reaped", "alive", "closed_itself", "announced", "unjudged"})
 BAD = ("early", "late", "missed", "false")
@@ -38,11 +40,12 @@ class Finding(NamedTuple):
     """What one record amounts to.
 
     Attributes:
-        category: reaped, alive, closed_itself, announced (the server had said so), unjudged: all good; early, late,
+        category: reaped, alive, closed_itself, announced (live, and of the age that the scenario names), unjudged: all
+            good; early, late,
             missed, false: each a broken promise; own_lag: the client itself broke the plan, which proves nothing;
             undecided: still open, and a stall or the end of the run may be why; failed: never established.
         lateness: closed_by minus (sent + timeout), seconds; None unless the server closed an expected reap.
-        excused: within the law only because the server itself was seen to be stalled.
+        excused: within the law only because the server, or this program, was seen to be stalled.
     """
 
     category: str
@@ -77,8 +80,8 @@ def judge(record: Record, behaviour: Behaviour, law: Law, own: Lag, server: Lag)
         latest = due + unknown + tick + _stall(own, record, due) + _stood(server, record, due)
         return Finding("missed" if record.closed_by > latest else "undecided")
     if not record.final:
-        # The plan had more to say: this connection was live.
-        if record.goodbye:
+        # The plan had more to say: this connection was live, and a goodbye excuses nothing.
+        if law.max_age is not None and record.closed_by >= record.began + law.max_age:
             return Finding("announced")
         return Finding("own_lag" if record.overslept or record.closed_by >= due else "false")
     lateness = record.closed_by - due
@@ -86,10 +89,10 @@ def judge(record: Record, behaviour: Behaviour, law: Law, own: Lag, server: Lag)
         return Finding("own_lag" if record.overslept else "early", lateness)
     if lateness <= tick:
         return Finding("reaped", lateness)
-    allowed = tick + GRAIN + (record.closed_by - record.closed_after) + _stall(own, record, due)
+    allowed = tick + GRAIN + (record.closed_by - record.closed_after)
     if lateness <= allowed:
         return Finding("reaped", lateness)
-    excused = lateness <= allowed + unknown + _stood(server, record, due)
+    excused = lateness <= allowed + unknown + _stall(own, record, due) + _stood(server, record, due)
     return Finding("reaped" if excused else "late", lateness, excused)
 
 
@@ -150,21 +153,22 @@ class Verdict:
                 f", by at most {seconds(-self.lateness[0])}; for a server whose clock counts whole milliseconds "
                 "give --tolerance 1ms"
             )
-        if self.categories["own_lag"] > OWN_LAG_SHARE * sum(self.categories.values()):
-            found.append(
-                f"{self.categories['own_lag']:,} connections broken by this program's own lag: too many to say anything"
-            )
         if self.categories["failed"]:
             found.append(f"{self.categories['failed']:,} connections could not be established")
         return found
 
     def doubts(self) -> list[str]:
         """Why a run that saw its planned end shows too little, one line each; empty when it shows enough."""
-        undecided = self.categories["undecided"]
-        if undecided <= UNDECIDED_SHARE * (undecided + self.expected):
-            return []
-        what = f"{undecided:,} connections undecided: silent for too long and still open"
-        return [f"{what}, but this machine was stalled for as long: give more --patience, or a calmer machine"]
+        undecided, own, found = self.categories["undecided"], self.categories["own_lag"], []
+        if undecided > UNDECIDED_SHARE * (undecided + self.expected):
+            what = f"{undecided:,} connections undecided: silent for too long and still open"
+            found.append(f"{what}, but this machine was stalled for as long: give more --patience, or a calmer machine")
+        if own > OWN_LAG_SHARE * sum(self.categories.values()):
+            found.append(f"{own:,} connections broken by this program's own lag: too many to say anything")
+        if self.excused > EXCUSED_SHARE * self.expected:
+            what = f"{self.excused:,} of {self.expected:,} reaps excused by stalls: too many to say anything"
+            found.append(f"{what}: give a calmer machine, or a longer tick")
+        return found
 
 
 _MEANING = {

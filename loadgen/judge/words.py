@@ -35,6 +35,7 @@ def verdict_lines(report: dict[str, Any]) -> list[str]:
             f"{connections['established']:,} of {connections['requested']:,} established, "
             f"{connections['peak_open']:,} open at most, {connections['failed']:,} failed",
         ),
+        *accounted(report["actions"]),
         *row("reaps", counts),
         *(row("", bad) if bad else ()),
         *row("lateness", f"{figures} (law: 0 .. {tick})"),
@@ -44,15 +45,18 @@ def verdict_lines(report: dict[str, Any]) -> list[str]:
     if reaps["late_but_server_stuck"]:
         lines += row(
             "",
-            f"{reaps['late_but_server_stuck']:,} reaps while the server itself was stalled: "
-            f"its answers took up to {known(report['stuck_s']['server'])}",
+            f"{reaps['late_but_server_stuck']:,} reaps ({share(reaps['late_but_server_stuck'], reaps['expected'])}) "
+            f"excused by stalls: the server's answers took up to {known(report['stuck_s']['server'])}",
         )
     if server["rss_bytes_per_connection"] is not None:
         each = f"{server['rss_bytes_per_connection']:,.0f} bytes per connection"
-        lines += row("server", f"{each}, {server['cpu_fraction']:.0%} CPU, {server['workers']} workers")
+        lines += row("server", f"{each}, {server['cpu_fraction']:.0%} CPU, {plural(server['workers'], 'worker')}")
     if generator["rss_bytes_per_connection"] is not None:
         each = f"{generator['rss_bytes_per_connection']:,.0f} bytes per connection"
-        lines += row("generator", f"{each}, {generator['cpu_fraction']:.0%} CPU, {generator['processes']} processes")
+        lines += row(
+            "generator",
+            f"{each}, {generator['cpu_fraction']:.0%} CPU, {plural(generator['processes'], 'process', 'es')}",
+        )
     lines += parts(report.get("machine"))
     lines += row("verdict", headline(report))
     for reason in report["reasons"][:REASONS]:
@@ -60,6 +64,21 @@ def verdict_lines(report: dict[str, Any]) -> list[str]:
     if len(report["reasons"]) > REASONS:
         lines += row("", f"and {len(report['reasons']) - REASONS} more reasons, in the report")
     return lines
+
+
+def accounted(actions: dict[str, Any]) -> list[str]:
+    """What became of everything that was asked."""
+    others = [f"{actions[name]:,} {name}" for name in ("refused", "cut", "unanswered", "underway") if actions[name]]
+    return (
+        row("answers", ", ".join([f"{actions['answered']:,} of {actions['asked']:,}", *others]))
+        if actions["asked"]
+        else []
+    )
+
+
+def plural(number: int, name: str, ending: str = "s") -> str:
+    """`1 process`, `2 processes`."""
+    return f"{number:,} {name}{ending if number != 1 else ''}"
 
 
 def beyond(reaps: dict[str, Any]) -> str:

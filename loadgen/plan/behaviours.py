@@ -134,7 +134,7 @@ class Behaviour:
     reconnect: float | None = None
     deadline: bool = False
     """Whether the timeout runs from the first step and no later byte extends it."""
-    listener: str = "echo"
+    listener: str = field(default="echo", repr=False)
     """The server's port or service that it connects to, as simulated journals call it."""
 
     @property
@@ -282,6 +282,8 @@ class Attack(Behaviour):
     then: ClassVar[Act | None] = None
     counted: ClassVar[int] = 0
     every: float = seconds_field("0.2T")
+    delay: float = seconds_field("0T")
+    """Seconds between connecting and the first act: an odd number tells which of the two a server counts from."""
 
     @property
     def judged(self) -> bool:
@@ -289,7 +291,7 @@ class Attack(Behaviour):
 
     def step(self, key: int, number: int, offset: float) -> Step | None:
         if number < len(self.opening):
-            return Step(self.every if number else 0.0, self.opening[number])
+            return Step(self.every if number else self.delay, self.opening[number])
         return None if self.then is None else Step(self.every, self.then)
 
 

@@ -34,6 +34,8 @@ class Law:
     tolerance: float = 0.0
     """Seconds by which a close may be early without being held against it: 0 for ours, 1 ms for servers whose clock
     counts whole milliseconds. The raw figure (`lateness_s.min`) stays as it is."""
+    max_age: float | None = field(default=None, repr=False)
+    """Seconds after connecting from which on even a client that talks may be closed; None: never."""
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,9 @@ One rule: what is not understood is an error, never ignored. Every complaint is 
     waves = 3
     every = "0.5T"
 
+    statuses = ["2xx", "404"]          # of HTTP answers that are as expected; default 2xx
+    max_age = "1h"                     # from this age on even a client that talks may be closed; default: never
+
     [[client]]
     kind = "silent"                    # see `loadgen behaviours`
     weight = 80
@@ -120,6 +123,12 @@ class Scenario:
     description: str = ""
     protocol: str | None = None
     ramp: dict[str, Any] | None = None
+    statuses: tuple[str, ...] = DEFAULT_STATUSES
+    max_age: str | None = None
+
+    def age_limit(self, timeout: float) -> float | None:
+        """`max_age`, in seconds."""
+        return None if self.max_age is None else _quantity("max_age", self.max_age, timeout)
 
     def make_ramp(self, timeout: float) -> Ramp:
         """The ramp, in seconds."""
@@ -191,7 +200,7 @@ def parse_scenario(table: dict[str, Any], name: str) -> Scenario:
     Raises:
         BadArgument: anything that is not understood.
     """
-    _only(table, {"name", "description", "protocol", "ramp", "client"}, "the file")
+    _only(table, {"name", "description", "protocol", "ramp", "client", "statuses", "max_age"}, "the file")
     protocol = table.get("protocol")
     if protocol is not None and protocol not in PROTOCOL_NAMES:
         raise BadArgument(f"protocol = {_shown(protocol)}: choose from {', '.join(PROTOCOL_NAMES)}")
@@ -210,7 +219,30 @@ def parse_scenario(table: dict[str, Any], name: str) -> Scenario:
         _text("description", table.get("description", "")),
         protocol,
         _ramp(table.get("ramp", {})),
+        _statuses(table.get("statuses", ["2xx"])),
+        None if "max_age" not in table else _checked("max_age", table["max_age"]),
     )
+
+
+def parse_statuses(text: str) -> tuple[str, ...]:
+    """How the statuses of answers may begin, from `2xx,404`.
+
+    Raises:
+        BadArgument: anything else.
+    """
+    return _statuses([part.strip() for part in text.split(",")])
+
+
+def _statuses(values: Any) -> tuple[str, ...]:
+    texts = [str(value) for value in values] if isinstance(values, list) else []
+    if not texts or not all(re.fullmatch(r"[1-5](\d\d|xx)", text) for text in texts):
+        raise BadArgument(f'statuses = {_shown(values)}: write a list such as ["2xx", "404"]')
+    return tuple(text.removesuffix("xx") for text in texts)
+
+
+def _checked(where: str, value: Any) -> str:
+    _quantity(where, value, 1.0)
+    return str(value)
 
 
 def _ramp(ramp: Any) -> dict[str, Any] | None:
