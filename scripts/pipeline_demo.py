@@ -75,7 +75,9 @@ def main() -> int:
     for name in ("audit.txt", "advice.txt"):
         if (out / name).exists():
             print((out / name).read_text(encoding="utf-8"))
-    print(f"page: {out / 'report.html'}\nadvised configuration: {out / 'reaper.toml'}")
+    toml = out / "reaper.toml"
+    advised = toml if toml.exists() else "none, because these connections say too little"
+    print(f"page: {out / 'report.html'}\nadvised configuration: {advised}")
     print(f"{answered - began:.0f} s, {answered - asked:.0f} s of them to judge and to advise")
     return judged or loaded
 

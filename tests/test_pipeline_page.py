@@ -101,12 +101,17 @@ def test_the_verdict_is_the_headline() -> None:
     assert headline() == "The law of time held"
     broken = {**summary()["verdicts"], "early": 2}
     assert headline(result="fail", reasons=["2 early"], verdicts=broken) == "The law of time was broken"
-    assert headline(result="fail", reasons=["1 file(s) put aside"]) == "Not proven"
+    assert headline(result="inconclusive", reasons=["1 file(s) put aside"]).startswith("Inconclusive")
 
 
 def test_offenders_and_names_are_shown_and_escaped() -> None:
-    offender = {"verdict": "early", "conn": 99, "story": "on <b>echo</b>; reaped"}
-    page = render(summary(result="fail", reasons=["1 early: <why>"], offenders=[offender]), ADVICE, CHARTED)
+    offender = {"verdict": "early", "conn": 99, "where": "server web-1", "story": "on <b>echo</b>; reaped"}
+    page = render(
+        summary(result="fail", reasons=["1 early: <why>"], offenders=[offender, {**offender, "conn": 98}]),
+        ADVICE,
+        CHARTED,
+    )
+    assert "99 and 1 more" in page
     assert "on &lt;b&gt;echo&lt;/b&gt;; reaped" in page
     assert "1 early: &lt;why&gt;" in page
     assert "&lt;echo&gt;: 30 s" in page

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..engine import F, here, together
 from ..places import Place
-from ..read.expected import as_list, line
+from ..read.expected import as_list, instant, line
 from ..read.frames import lifetimes, listener_names, read_events, with_run
 from ..read.inputs import Inputs, hole_line
 from ..read.runs import Timeline
@@ -202,7 +202,7 @@ def _summarise(
             "grace": settings.grace_ns / 1e9,
             "flight": settings.flight_ns / 1e9,
         },
-        "offenders": _offenders(connections, listeners, joined, verdicts),
+        "offenders": _offenders(connections, listeners, joined, verdicts, server),
         "backward_rows": sum(cell.backward for cell in cells),
     }
     if joined:
@@ -249,13 +249,26 @@ def _holes(cells: Sequence[Any], server: Inputs) -> int:
 
 
 def _offenders(
-    connections: DataFrame, listeners: dict[int, str], joined: bool, verdicts: dict[str, int]
+    connections: DataFrame, listeners: dict[int, str], joined: bool, verdicts: dict[str, int], server: Inputs
 ) -> list[dict[str, Any]]:
+    machines = {facts.writer: facts.server for facts in server.files}
+    runs = {run.index: run for run in server.runs}
+
+    def where(row: Any) -> str:
+        """Which server, and when: the journal has a hash of the addresses, and no address."""
+        run = runs[row.run]
+        began = row.opened if row.opened is not None else row.last_t
+        at = f", {instant(began + Timeline.UNIX.offset_ns(run))}" if run.anchors else ""
+        return f"server {machines.get(run.writer) or 'without a name'}{at}"
+
     found = []
     for verdict in VIOLATIONS:
         if verdicts[verdict]:
             rows = connections.where(F.col("verdict") == verdict).orderBy("conn").limit(OFFENDERS_PER_VERDICT).collect()
-            found += [{"verdict": verdict, "conn": row.conn, "story": _story(row, listeners, joined)} for row in rows]
+            found += [
+                {"verdict": verdict, "conn": row.conn, "where": where(row), "story": _story(row, listeners, joined)}
+                for row in rows
+            ]
     return found
 
 
@@ -382,5 +395,5 @@ def as_text(summary: dict[str, Any]) -> str:
             f"client only, {joined['crossed']:,} crossed; clocks: {summary['clock']['timeline']}, skew {estimate}"
         )
     for offender in summary["offenders"]:
-        lines.append(f"  {offender['verdict']} {offender['conn']}: {offender['story']}")
+        lines.append(f"  {offender['verdict']} {offender['conn']} ({offender['where']}): {offender['story']}")
     return "\n".join(lines)

@@ -14,13 +14,26 @@ from ..html.charts import Axis, Chart, count, percent, seconds
 from ..html.parts import STYLES, Tile, card, document, footer, grid, header, table, tiles, warning
 from .run import LATENESS_BINS, Charted
 
+TITLES = {
+    "pass": "The law of time held",
+    "fail": "The law of time was broken",
+    "inconclusive": "Inconclusive: not everything could be judged",
+}
+
+
+def folded(rows: list[list[str]], name: int) -> list[list[str]]:
+    """*rows*, those that are equal but for the column *name* as one, with how many more there are."""
+    groups: dict[tuple[str, ...], list[str]] = {}
+    for row in rows:
+        groups.setdefault((*row[:name], *row[name + 1 :]), []).append(row[name])
+    shown = [(key, names[0] + (f" and {len(names) - 1:,} more" if names[1:] else "")) for key, names in groups.items()]
+    return [[*key[:name], text, *key[name:]] for key, text in shown]
+
 
 def render(summary: dict[str, Any], advice: dict[str, Any], charted: Charted) -> str:
     """The page."""
     passed = summary["result"] == "pass"
-    title = "The law of time held" if passed else "The law of time was broken"
-    if not passed and not any(summary["verdicts"][name] for name in VIOLATIONS):
-        title = "Not proven"
+    title = TITLES[summary["result"]]
     body = [
         header(passed, "reaper audit", title, _subtitle(summary)),
         _tiles(summary, advice),
@@ -68,14 +81,17 @@ def _tiles(summary: dict[str, Any], advice: dict[str, Any]) -> str:
 def _violations(summary: dict[str, Any]) -> str:
     if not summary["reasons"]:
         return ""
-    rows = [[entry["verdict"], str(entry["conn"]), entry["story"]] for entry in summary["offenders"]]
-    stories = table(["verdict", "connection", "story"], rows, set()) if rows else ""
+    rows = [[entry["verdict"], str(entry["conn"]), entry["where"], entry["story"]] for entry in summary["offenders"]]
+    stories = table(["verdict", "connection", "where", "story"], folded(rows, 1), set()) if rows else ""
     return warning("Why", summary["reasons"], stories)
 
 
 def _lateness_text(charted: Charted) -> str:
-    whose = "the client saw its last byte outlive the timeout" if charted.seen else "the reaper says it was due"
-    return f"How long after {whose} each connection was closed. Left of zero would be early; one tick is allowed."
+    whose = "its client" if charted.seen else "the server"
+    return (
+        f"From a connection's last byte plus its timeout to its close, as {whose} saw them. "
+        "Zero is on time, left of it is early, and one tick is allowed."
+    )
 
 
 def _lateness_chart(charted: Charted) -> str:
@@ -83,7 +99,7 @@ def _lateness_chart(charted: Charted) -> str:
         return '<p class="none">Nothing was reaped.</p>'
     size = charted.tick * 2 / LATENESS_BINS
     most = max(n for _, n in charted.lateness)
-    low, high = min(-2 * size, charted.lateness[0][0]), charted.tick * 2
+    low, high = min(-2 * size, charted.lateness[0][0]), max(charted.tick * 1.15, charted.lateness[-1][0] + size)
     chart = Chart("Lateness of reaps", Axis(low, high, "lateness", seconds), Axis(0, most * 1.15, "reaps", count))
     chart.bars([(x, n) for x, n in charted.lateness if x < 0], size, "bad")
     chart.bars([(x, n) for x, n in charted.lateness if 0 <= x < charted.tick], size, "a", "within one tick")
@@ -186,14 +202,14 @@ def _drips(charted: Charted) -> str:
             s["listener"],
             str(s["activities"]),
             "not logged" if s["bytes"] is None else f"{s['bytes']:.1f}",
-            percent(s["idle_share"]),
+            f"{s['idle_share']:.0%}",
             seconds(s["held_s"]),
         ]
         for s in charted.suspects
     ]
     head = ["connection", "listener", "logged silences", "bytes each", "of its timeout", "held so"]
     text = "Kept open by some bytes shortly before each timeout. No idle timeout ends these; a deadline or a rate does."
-    return card("Slow drips", text, table(head, rows, {2, 3, 4, 5}))
+    return card("Slow drips", text, table(head, folded(rows, 0), {2, 3, 4, 5}))
 
 
 def _mass_table(charted: Charted) -> str:

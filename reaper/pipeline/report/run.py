@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..audit.run import Audit
 from ..engine import F, together
+from ..html.charts import ROUND_S
 from ..read.frames import listener_names
 from ..read.inputs import Inputs
 
@@ -46,7 +47,8 @@ def gather(audited: Audit, server: Inputs) -> Charted:
     first, last = F.min(F.coalesce(begun, over)), F.max(F.greatest(begun, F.coalesce(over, begun)))
     span = frame.agg(first, last, *([F.count("seen_lateness_ns")] if joined else [])).collect()[0]
     start, end, observed = span[0] or 0, span[1] or 1, span[2] if joined else 0
-    width = max((end - start) // BINS, 1)
+    rough = max((end - start) / BINS / 1e9, ROUND_S[0])
+    width = round(next((step for step in ROUND_S if step >= rough), rough) * 1e9)
     lateness = F.col("seen_lateness_ns" if observed else "lateness_ns")
     slice_ns = round(tick * 2 / LATENESS_BINS * 1e9)
     tick_ns = round(tick * 1e9)
