@@ -35,6 +35,7 @@ NAVIGATION = {
         "docs/howto/websockets",
         "docs/howto/drain",
         "docs/howto/proxies",
+        "docs/howto/kubernetes",
         "docs/scale",
         "docs/production",
         "docs/tick",

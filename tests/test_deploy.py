@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 import yaml
 from server_process import PATIENCE, ROOT, server, wait_until
+from systemd_world import booted
 from test_status import fetch
 
 from reaper.config.settings import OPTIONS
@@ -169,6 +170,14 @@ def test_the_dashboard_can_be_imported_and_each_panel_says_what_it_shows() -> No
         cells |= own
 
 
+UNITS = {
+    "reaper-server.socket": "reaper-server.socket",
+    "reaper-server.service": "reaper-server.service",
+    "reaper-uvicorn.service": "reaper-uvicorn.service",
+    "reaper-attach@8000.service": "reaper-attach@.service",
+}
+
+
 def unit(name: str) -> str:
     return (DEPLOY / "systemd" / name).read_text()
 
@@ -178,22 +187,24 @@ def value(text: str, key: str) -> str:
     return found
 
 
-def verified(directory: Path, text: str) -> subprocess.CompletedProcess[str]:
-    here = text.replace("/opt/reaper/.venv/bin/python", sys.executable).replace("/opt/reaper", str(ROOT))
-    (directory / "reaper-server.service").write_text(here)
-    (directory / "reaper-server.socket").write_text(unit("reaper-server.socket"))
-    units = [str(directory / name) for name in ("reaper-server.service", "reaper-server.socket")]
-    return subprocess.run(
-        [tool("systemd-analyze", "systemd"), "verify", *units], capture_output=True, text=True, timeout=PATIENCE
-    )
+def verified(directory: Path, name: str, text: str) -> subprocess.CompletedProcess[str]:
+    for folder in ("/opt/reaper", "/srv/app"):
+        text = text.replace(f"{folder}/.venv/bin/python", sys.executable).replace(folder, str(ROOT))
+    for other in ("reaper-server.service", "reaper-server.socket"):
+        (directory / other).write_text(unit(other).replace("/opt/reaper/.venv/bin/python", sys.executable))
+    (directory / name).write_text(text)
+    command = [tool("systemd-analyze", "systemd"), "verify", str(directory / name)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
 
 
-def test_systemd_accepts_the_units(tmp_path: Path) -> None:
-    text = unit("reaper-server.service")
-    good = verified(tmp_path, text)
+@pytest.mark.parametrize("name", sorted(UNITS))
+def test_systemd_accepts_the_units(tmp_path: Path, name: str) -> None:
+    text = unit(UNITS[name])
+    good = verified(tmp_path, name, text)
     assert (good.returncode, good.stderr) == (0, "")
-    assert verified(tmp_path, text.replace("WatchdogSec=60", "WatchdogSec=soon")).stderr
-    assert verified(tmp_path, text.replace("ExecStart=/opt", "ExecStart=/nowhere")).returncode
+    if name.endswith(".service"):
+        assert verified(tmp_path, name, re.sub(r"Type=\w+", "Type=wrong", text)).stderr
+        assert verified(tmp_path, name, re.sub(r"ExecStart=/\w+", "ExecStart=/nowhere", text)).returncode
 
 
 def test_the_unit_outlasts_the_drain_and_the_servers_own_watchdog() -> None:
@@ -217,6 +228,12 @@ def test_every_command_that_the_files_name_is_one_that_the_server_accepts(capsys
     entry, command = (json.loads(line.split(" ", 1)[1]) for line in lines if line.startswith(("ENTRYPOINT", "CMD")))
     assert entry == ["python", "-m", "server_example"]
     assert accepts(command, capsys)
+    page = (ROOT / "docs" / "howto" / "kubernetes.md").read_text()
+    spec, hook = (yaml.safe_load(text) for text in re.findall(r"```yaml\n(.*?)```", page, re.DOTALL))
+    (container,) = spec["spec"]["containers"]
+    assert container["args"][:3] == ["python", "-m", "server_example"]
+    assert accepts(container["args"][3:], capsys)
+    assert "preStop" in hook["lifecycle"]
 
 
 def test_the_container_copies_what_exists_and_installs_extras_that_exist() -> None:
@@ -253,3 +270,39 @@ def test_compose_mounts_what_exists_and_its_services_find_each_other() -> None:
     assert any(inside.startswith(provider["options"]["path"]) for inside in mounted)
     names = set(services["server"]["environment"])
     assert names <= {name for found in OPTIONS.values() for name in found.environment}
+
+
+APP = """
+async def app(scope, receive, send):
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": b"hello"})
+"""
+ASK = """
+import http.client, pathlib, socket, subprocess, time
+def ask(port):
+    while True:
+        try:
+            client = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+            client.request("GET", "/")
+            response = client.getresponse()
+            response.read()
+            return client, response.status
+        except OSError:
+            time.sleep(0.1)
+for port in (8080, 8000):
+    client, status = ask(port)
+    client.sock.settimeout(10)
+    print(port, status, client.sock.recv(1), flush=True)  # kept for a second, then closed
+def state(unit):
+    return subprocess.run(["systemctl", "is-active", unit], capture_output=True, text=True).stdout.strip()
+while state("reaper-attach@8000") != "active" or not list(pathlib.Path("/var/lib/private/reaper-attach").iterdir()):
+    time.sleep(0.1)
+print(state("reaper-server"), state("reaper-uvicorn"), state("reaper-attach@8000"), flush=True)
+"""
+SETTINGS = '[timeouts]\nkeep_alive = "1s"\nkeep_alive_margin = "0s"\ndrain_idle = "0s"\n[attach]\nidle = "5s"\n'
+
+
+def test_the_units_start_and_serve_under_a_real_systemd(tmp_path: Path) -> None:
+    files = {"reaper.toml": SETTINGS, "app.py": APP}
+    said = booted(tmp_path, {name: unit(source) for name, source in UNITS.items()}, ASK, files).splitlines()
+    assert {"8080 200 b''", "8000 200 b''", "active active active"} <= set(said), "\n".join(said)

@@ -8,7 +8,6 @@ import socket
 import subprocess
 import sys
 import time
-import tomllib
 from pathlib import Path
 
 import pytest
@@ -47,14 +46,6 @@ def test_the_flags_in_the_tables_exist() -> None:
     named = set(re.findall(r"`(--[a-z-]+)", PAGE)) - {"--idle-time"}
     assert len(named) > 12
     assert not [flag for flag in named if not re.search(rf"{flag}\b", said)]
-
-
-def test_the_unit_file_is_one(tmp_path: Path) -> None:
-    (unit,) = blocks("ini")
-    sections = re.findall(r"^\[(\w+)\]$", unit, re.MULTILINE)
-    assert sections == ["Unit", "Service", "Install"]
-    quoted = re.sub(r"^(\w+)=(.*)$", lambda m: f"{m[1]} = '{m[2]}'", unit, flags=re.MULTILINE)
-    assert tomllib.loads(quoted)["Service"]["Restart"] == "always"
 
 
 @pytest.mark.slow

@@ -42,8 +42,9 @@ def test_no_example_is_without_a_test() -> None:
     )
     servers = Counter((page, "python") for page, _ in SNIPPETS)
     assert {page for page, _ in servers} == set(PROGRAMS)
-    attach = {("docs/attach.md", language): n for language, n in (("sh", 5), ("yaml", 1), ("ini", 1), ("python", 1))}
+    attach = {("docs/attach.md", language): n for language, n in (("sh", 5), ("yaml", 1), ("python", 1))}
     here = [*((page, "toml") for page in (*SETTINGS, "docs/loadgen.md")), ("docs/howto/proxies.md", "nginx")]
+    here += 2 * [("docs/howto/kubernetes.md", "yaml")]  # read by test_deploy
     here += [("docs/journal.md", "python"), ("docs/uvicorn.md", "python")]
     sessions = {("docs/how-it-works.md", "pycon"): len(blocks("docs/how-it-works.md", "pycon"))}
     assert found == servers + Counter(attach) + Counter(here) + Counter(sessions) + Counter(

@@ -1,0 +1,140 @@
+"""A rolling restart behind nginx and HAProxy, under load, as docs/howto/kubernetes.md has it: nothing is lost."""
+
+from __future__ import annotations
+
+import http.client
+import shutil
+import signal
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from server_process import PATIENCE, Process, wait_until
+
+pytestmark = pytest.mark.slow
+
+LEAVING = ("--drain-delay", "1500ms", "--drain-idle", "300ms", "--workers", "1", "--keep-alive", "5s")
+
+NGINX = """
+daemon off; pid {folder}/pid; error_log {folder}/error.log; worker_processes 1;
+events {{ worker_connections 512; }}
+http {{
+    access_log off; client_body_temp_path {folder}; proxy_temp_path {folder};
+    fastcgi_temp_path {folder}; uwsgi_temp_path {folder}; scgi_temp_path {folder};
+    upstream pods {{
+        server 127.0.0.1:{one} max_fails=0;
+        server 127.0.0.1:{two} max_fails=0;
+        keepalive 16;
+        keepalive_timeout 4s;
+    }}
+    server {{
+        listen 127.0.0.1:{port};
+        location / {{ proxy_pass http://pods; proxy_http_version 1.1; proxy_set_header Connection ""; }}
+    }}
+}}
+"""
+
+HAPROXY = """
+defaults
+    mode http
+    timeout connect 2s
+    timeout client 10s
+    timeout server 10s
+    timeout http-keep-alive 4s
+frontend front
+    bind 127.0.0.1:{port}
+    default_backend pods
+backend pods
+    option httpchk GET /ready
+    http-reuse safe
+    server one 127.0.0.1:{one} check inter 100ms fall 1 rise 1
+    server two 127.0.0.1:{two} check inter 100ms fall 1 rise 1
+"""
+
+
+def free_ports(count: int) -> list[int]:
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [each.getsockname()[1] for each in sockets]
+    for each in sockets:
+        each.close()
+    return ports
+
+
+def listens(port: int) -> bool:
+    with socket.socket() as asking:
+        return asking.connect_ex(("127.0.0.1", port)) == 0
+
+
+@contextmanager
+def proxy(name: str, folder: Path, one: int, two: int) -> Iterator[int]:
+    """The port of a proxy in front of two servers."""
+    program = shutil.which(name, path="/usr/sbin:/usr/bin:/usr/local/sbin:/usr/local/bin")
+    if program is None:
+        pytest.skip(f"needs {name} (Debian: apt-get install {name})")
+    (port,) = free_ports(1)
+    path = folder / f"{name}.conf"
+    path.write_text((NGINX if name == "nginx" else HAPROXY).format(folder=folder, one=one, two=two, port=port))
+    options = ["-p", str(folder), "-c", str(path), "-e", str(folder / "error.log")]
+    command = [program, *(options if name == "nginx" else ["-f", str(path)])]
+    running = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        wait_until(lambda: listens(port), name)
+        yield port
+    finally:
+        running.terminate()
+        running.wait(PATIENCE)
+
+
+def load(port: int, done: threading.Event, failures: list[object], answered: list[int]) -> None:
+    """Uploads one after the other, which no proxy may send twice, on connections that are kept."""
+    client = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
+    while not done.is_set():
+        try:
+            client.request("POST", "/upload", b"x" * 100)
+            response = client.getresponse()
+            response.read()
+            if response.status != 200:
+                failures.append(response.status)
+            answered.append(1)
+        except (OSError, http.client.HTTPException) as error:
+            failures.append(repr(error))
+            client.close()
+        time.sleep(0.002)
+    client.close()
+
+
+@pytest.mark.parametrize("name", ["nginx", "haproxy"])
+def test_a_rolling_restart_behind_a_proxy_loses_no_request(tmp_path: Path, name: str) -> None:
+    ports = free_ports(2)
+    pods = [Process("http", "--port", str(port), *LEAVING) for port in ports]
+    done = threading.Event()
+    failures: list[object] = []
+    answered: list[int] = []
+    try:
+        with proxy(name, tmp_path, *ports) as port:
+            time.sleep(0.5)  # until HAProxy has checked both
+            clients = [threading.Thread(target=load, args=(port, done, failures, answered)) for _ in range(8)]
+            for client in clients:
+                client.start()
+            try:
+                for index, at in enumerate(ports):
+                    pods[index].group(signal.SIGTERM)
+                    assert pods[index].wait() == 0
+                    pods[index] = Process("http", "--port", str(at), *LEAVING)
+                    time.sleep(1.0)  # until a proxy without checks sends it some again
+                    before = len(answered)
+                    wait_until(lambda before=before: len(answered) > before + 20, "an answer")
+            finally:
+                done.set()
+                for client in clients:
+                    client.join()
+    finally:
+        for pod in pods:
+            pod.stop()
+    assert not failures
+    assert len(answered) > 200
