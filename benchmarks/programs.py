@@ -36,6 +36,7 @@ PROGRAMS = {
         Program("exchanges", "servers.exchanges", "An exchange in instructions and system calls", 110),
         Program("servers", "servers.run", "A request, ours and other servers'", 90),
         Program("idle", "servers.idle", "An idle connection, ours and other servers'", 150),
+        Program("guarded", "servers.guarded", "uvicorn, stock and guarded", 150),
         Program("attach", "attach", "Guarding another process", 240),
     )
 }

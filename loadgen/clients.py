@@ -385,8 +385,21 @@ async def keep_asking(
 async def keep_talking(
     target: Target | tuple[str, int], until: Until, account: Account, interval: float, speech: Speech = HTTP
 ) -> Ended:
-    """A client that stays and says something every half to whole *interval*, until *until()* is true or it is lost."""
+    """A client that stays and says something every half to whole *interval*, until *until()* is true or it is lost.
+
+    The last answer is waited for, for up to `PATIENCE` seconds.
+    """
     spoken = behaviour("chatty", speech.timeout, shortest=f"{interval / 2:.6f}s", longest=f"{interval:.6f}s")
-    ended = await Client(spoken, target, speech).play(until)
+    client = Client(spoken, target, speech)
+    ended, limit = client.ended, FOREVER
+
+    def over() -> bool:
+        nonlocal limit
+        if not until():
+            return False
+        limit = min(limit, monotonic() + PATIENCE)
+        return ended.answered >= ended.asked or monotonic() > limit
+
+    await client.play(over)
     account.add(ended)
     return ended

@@ -1,63 +1,49 @@
-"""The campaign's own claims: a loss is counted, an attacker that is closed is noticed, a page has the figures."""
+"""Claims of the campaign itself: a loss is counted, a last answer is waited for, the page has the figures."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 
-import pytest
-
+from loadgen.clients import HTTP, Account, keep_talking
 from scripts.campaign import __main__ as campaign
-from scripts.campaign.clients import ATTACKS, Account, Talker, ask, attack
-
-pytestmark = pytest.mark.slow
+from scripts.campaign import trials
 
 
-async def closes_at_once(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    writer.close()
+def test_clients_that_the_server_ends_are_lost_and_fail_a_trial():
+    async def closes(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.close()
 
-
-@contextlib.asynccontextmanager
-async def server(handler):
-    listening = await asyncio.start_server(handler, "127.0.0.1", 0)
-    async with listening:
-        yield listening.sockets[0].getsockname()
-
-
-def test_clients_that_the_server_ends_are_lost_with_a_reason():
     async def main() -> Account:
         account = Account()
-        async with server(closes_at_once) as address:
-            assert await ask(address) == "answer: closed before the first byte"
-            talker = Talker(address, account, 0.0)
-            await talker.talk(lambda: False)
-            assert talker.lost
-        assert (await ask(address)).startswith("connect: ")
+        async with await asyncio.start_server(closes, "127.0.0.1", 0) as listening:
+            await keep_talking(listening.sockets[0].getsockname(), lambda: False, account, 0.01)
+            await asyncio.sleep(0.05)
+        return account
+
+    found = trials.outcome(asyncio.run(main()), rounds=1)
+    assert (found.passed, found.figures["lost"], len(found.failures)) == (False, 1, 1)
+
+
+def test_a_talker_waits_for_its_last_answer_and_is_not_lost():
+    async def slow(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        await asyncio.sleep(0.3)
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+        await reader.read()
+        writer.close()
+
+    async def main() -> Account:
+        account = Account()
+        until = time.monotonic() + 0.1
+        async with await asyncio.start_server(slow, "127.0.0.1", 0) as listening:
+            address = listening.sockets[0].getsockname()
+            await keep_talking(address, lambda: time.monotonic() > until, account, 0.8, HTTP)
+            await asyncio.sleep(0.05)
         return account
 
     account = asyncio.run(main())
-    assert (account.asked, len(account.lost)) == (1, 1)
-
-
-@pytest.mark.parametrize("kind", ATTACKS)
-def test_an_attacker_holds_its_connection_until_it_is_closed_and_comes_again(kind):
-    came = 0
-
-    async def holds(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        nonlocal came
-        came += 1
-        with contextlib.suppress(OSError):
-            await asyncio.wait_for(reader.read(1), 0.2) if kind != "silent" else await asyncio.sleep(0.2)
-        writer.transport.abort()
-
-    async def main() -> None:
-        async with server(holds) as address:
-            until = time.monotonic() + 30
-            await attack(address, kind, lambda: came > 1 or time.monotonic() > until)
-
-    asyncio.run(main())
-    assert came > 1
+    assert (account.asked, account.lost) == (1, [])
 
 
 def test_the_page_has_the_figures_of_the_report(tmp_path, monkeypatch):

@@ -20,21 +20,14 @@ import reaper.aiohttp
 import reaper.asyncio
 import reaper.servers.aiohttp
 import reaper.websockets
+from loadgen.clients import play_all
 from reaper.config import ReaperConfig
 from scripts.serving import free_port, serving
-from scripts.uvicorn_demo.attacks import (
-    all_borne,
-    does_not_read,
-    drips_headers,
-    drips_second_headers,
-    says_nothing,
-    stays_idle,
-    stops_in_body,
-)
+from scripts.uvicorn_demo.__main__ import SPEECH
 
 pytestmark = pytest.mark.slow
 
-ATTACKS = (says_nothing, drips_headers, drips_second_headers, stops_in_body, does_not_read, stays_idle)
+ATTACKS = ["mute", "slow_headers", "slow_second_headers", "stalled_body", "unread", "silent"]
 SETTINGS = {f"timeouts.{name}": "500ms" for name in ("first_byte", "headers", "body", "keep_alive", "write", "tunnel")}
 PATIENCE = 45.0
 
@@ -83,9 +76,9 @@ async def aiohttp_server():
 def test_aiohttp_is_rid_of_every_kind_and_none_ends_early():
     async def body():
         async with aiohttp_server() as (port, r):
-            found = await all_borne(ATTACKS, port, PATIENCE)
-            assert not [attack.__name__ for attack, borne in found.items() if borne[0].seconds is None]
-            assert not [attack.__name__ for attack, borne in found.items() if borne[0].seconds < 0.5]
+            found = await play_all(ATTACKS, ("127.0.0.1", port), SPEECH, PATIENCE)
+            assert not [kind for kind, (ended,) in found.items() if ended.borne is None]
+            assert not [kind for kind, (ended,) in found.items() if ended.borne < 0.5]
             assert {"first_byte", "headers", "body", "keep_alive", "write"} <= set(r.statistics().reasons)
 
     asyncio.run(body())
@@ -353,7 +346,6 @@ def test_hypercorn_is_guarded_by_its_loop(tmp_path):
     environment = os.environ | {"REAPER_TICK": "100ms", "PYTHONPATH": os.getcwd()}
     command = [sys.executable, str(program), str(port)]
     with serving(command, tmp_path / "log", port=port, environment=environment) as server:
-        attacks = (stops_in_body, does_not_read, stays_idle)
-        found = asyncio.run(all_borne(attacks, server.port, PATIENCE))
-        assert not [attack.__name__ for attack, borne in found.items() if borne[0].seconds is None]
-        assert not [attack.__name__ for attack, borne in found.items() if borne[0].seconds < 1]
+        found = asyncio.run(play_all(["stalled_body", "unread", "silent"], server.address, SPEECH, PATIENCE))
+        assert not [kind for kind, (ended,) in found.items() if ended.borne is None]
+        assert not [kind for kind, (ended,) in found.items() if ended.borne < 1]

@@ -12,6 +12,7 @@ import os
 import re
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import time
@@ -24,14 +25,20 @@ from server_process import wait_until
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 import reaper.uvicorn
+from loadgen.clients import behaviour, play, play_all
 from reaper.config import ReaperConfig
 from reaper.servers import uvicorn as guarded_protocols
 from reaper.servers import uvicorn_names
 from scripts.serving import free_port
 from scripts.serving import serving as start
-from scripts.uvicorn_demo.attacks import OVER_TLS, PLAIN, all_borne, grows_old
+from scripts.uvicorn_demo.__main__ import HANDSHAKE, SPEECH, borne
 
 pytestmark = pytest.mark.slow
+
+ATTACKS = [
+    *("mute", "slow_headers", "slow_second_headers", "stalled_body", "slow_body", "unread", "unread_half_closed"),
+    *("silent", "slow_upgrade"),
+]
 
 SECOND = {
     **dict.fromkeys(["FIRST_BYTE", "HEADERS", "BODY", "KEEP_ALIVE", "WRITE", "TUNNEL", "HALF_CLOSED"], "1s"),
@@ -84,20 +91,18 @@ def until(client, end=b"hello"):
 
 
 def test_every_kind_of_idleness_ends_and_none_early(guarded):
-    found = asyncio.run(
-        all_borne(tuple(attack for attack in PLAIN if attack is not grows_old), guarded.port, PATIENCE, 2)
-    )
-    open_still = [attack.__name__ for attack, borne in found.items() if any(one.seconds is None for one in borne)]
-    early = [attack.__name__ for attack, borne in found.items() if any(one.seconds < 1 for one in borne)]
-    assert (open_still, early) == ([], [])
-    told = {attack.__name__ for attack, borne in found.items() if borne[0].said.startswith(b"HTTP/1.1 408")}
-    assert told == {
-        "drips_headers",
-        "drips_second_headers",
-        "stops_in_body",
-        "drips_body",
-        "drips_websocket_handshake",
-    }
+    async def all_attacks():
+        slow = behaviour("slow_read", every="1s")
+        return await asyncio.gather(
+            *(play(kind, guarded.address, SPEECH, PATIENCE) for kind in (*ATTACKS, slow) for _ in range(2)),
+            *(play("silent_upgrade", guarded.address, HANDSHAKE, PATIENCE) for _ in range(2)),
+        )
+
+    found = asyncio.run(all_attacks())
+    assert [ended.kind for ended in found if ended.borne is None] == []
+    assert [ended.kind for ended in found if ended.borne < 1] == []
+    answered_408 = {ended.kind for ended in found if b"HTTP/1.1 408" in ended.said}
+    assert answered_408 == {"slow_headers", "slow_second_headers", "stalled_body", "slow_body", "slow_upgrade"}
 
 
 def test_a_request_that_takes_longer_than_every_timeout_is_answered(guarded):
@@ -185,8 +190,8 @@ def test_the_reason_of_every_close_is_logged(tmp_path):
 
 def test_a_connection_at_its_maximum_age_is_closed_after_a_response_that_says_so(tmp_path):
     with serving(tmp_path, REAPER_TIMEOUTS_MAX_AGE="2s", REAPER_TIMEOUTS_KEEP_ALIVE="30s") as server:
-        borne = asyncio.run(all_borne((grows_old,), server.port, PATIENCE))[grows_old][0]
-        assert borne.seconds >= 1.7  # max_age is shortened by up to a tenth
+        ended = asyncio.run(play("chatty", server.address, SPEECH, PATIENCE))
+        assert borne("chatty", ended) >= 1.7  # max_age is shortened by up to a tenth
         with connect(server) as client:
             client.sendall(get(b"/slow?3"))
             assert b"connection: close" in until(client)
@@ -277,11 +282,40 @@ def test_a_websocket_whose_peer_answers_pings_lives_and_a_silent_one_is_closed(t
         wait_until(lambda: "closed: tunnel" in server.log.read_text())
 
 
+def ignores_the_goodbye(server):
+    """Seconds from one request over TLS to the end of the TCP connection, which the client itself never ends."""
+    context = ssl.create_default_context()
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    session = context.wrap_bio(incoming, outgoing)
+    with connect(server) as client:
+
+        def until_done(step):
+            while True:
+                try:
+                    return step()
+                except ssl.SSLWantReadError:
+                    client.sendall(outgoing.read())
+                    incoming.write(client.recv(65536))
+
+        until_done(session.do_handshake)
+        since = time.monotonic()
+        session.write(get())
+        client.sendall(outgoing.read())
+        until_done(lambda: session.read(65536))
+        while client.recv(65536):
+            pass
+        return time.monotonic() - since
+
+
 def test_over_tls_an_unfinished_handshake_and_an_ignored_goodbye_end_too(tmp_path, certificate):
     flags = ["--ssl-certfile", certificate[0], "--ssl-keyfile", certificate[1]]
     with serving(tmp_path, "HttpTools", "reaper.uvicorn:loop", *flags) as server:
-        found = asyncio.run(all_borne(OVER_TLS, server.port, PATIENCE))
-    assert all(borne[0].seconds is not None and borne[0].seconds >= 1 for borne in found.values()), found
+        ended = asyncio.run(play("stalled_handshake", server.address, SPEECH, PATIENCE))
+        assert ended.borne is not None
+        assert ended.at - ended.connected >= 1
+        assert ignores_the_goodbye(server) >= 1
 
 
 def test_uvicorns_own_keep_alive_holds_unless_ours_is_set():
@@ -372,8 +406,8 @@ if hasattr(asyncio, "eager_task_factory"):  # Python 3.12
             "    made.set_task_factory(asyncio.eager_task_factory)\n    return made\n"
         )
         with serving(tmp_path, "HttpTools", "eager:loop", PYTHONPATH=f"{tmp_path}:{os.getcwd()}") as server:
-            found = asyncio.run(all_borne(PLAIN[:4], server.port, PATIENCE))
-            assert all(borne[0].seconds >= 1 for borne in found.values())
+            found = asyncio.run(play_all(ATTACKS[:4], server.address, SPEECH, PATIENCE))
+            assert all(ended.borne >= 1 for (ended,) in found.values())
             with connect(server) as client:
                 for _ in range(3):
                     client.sendall(get())

@@ -10,7 +10,7 @@ import pytest
 
 @pytest.mark.slow
 def test_the_demo_prints_what_stock_never_closes_and_guarded_does():
-    command = [sys.executable, "-m", "scripts.uvicorn_demo", "--rounds", "0", "--patience", "9", "--no-pause"]
+    command = [sys.executable, "-m", "scripts.uvicorn_demo", "--patience", "9", "--no-pause"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stdout + done.stderr
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in done.stdout.splitlines() if line[:1] == "|"]

@@ -17,7 +17,6 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +57,7 @@ def run(scale: Scale, note: Note, only: Sequence[str] = SERVERS) -> dict[str, An
             for number, (measure, said) in enumerate(SAID.items()):
                 note(f"{clients:,} clients, {measure}: {name}")
                 with one(name, clients) as server:
-                    found[measure] = bytes_of(server, clients, silence, partial(_dial, said, number))
+                    found[measure] = bytes_of(server, clients, silence, dialling(said, number))
         if ALL_KINDS[name].tls is not None:
             note(f"{tls_clients:,} clients, TLS: {name}")
             with (
@@ -133,13 +132,18 @@ def connect(server: Server, clients: int, source: str) -> list[socket.socket]:
     return done
 
 
-def _dial(said: bytes, number: int, server: Server) -> socket.socket:
-    client = socket.socket()
-    client.bind((f"127.0.4.{number + 1}", 0))
-    client.connect(("127.0.0.1", server.port))
-    if said:
-        client.sendall(said)
-    return client
+def dialling(said: bytes, number: int) -> Callable[[Server], socket.socket]:
+    """What makes a client that says *said* and nothing more."""
+
+    def dial(server: Server) -> socket.socket:
+        client = socket.socket()
+        client.bind((f"127.0.4.{number + 1}", 0))
+        client.connect(("127.0.0.1", server.port))
+        if said:
+            client.sendall(said)
+        return client
+
+    return dial
 
 
 def _ask(server: Server) -> socket.socket:

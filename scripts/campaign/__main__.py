@@ -27,17 +27,25 @@ END = "<!-- end of campaign -->"
 
 TRIALS = [
     Trial("lifetimes, echo", "every close judged from the client's side; memory and descriptors stay flat",
-          "growth slower than the bound of 4 MiB in the time it ran", 0.38, partial(lifetimes, "echo")),
+          "growth slower than the bound of 4 MiB in the time it ran", 0.3, partial(lifetimes, "echo")),
     Trial("lifetimes, http", "the same over HTTP; leases stay flat too",
           "growth slower than the bound of 4 MiB in the time it ran", 0.12, partial(lifetimes, "http")),
     Trial("group signals", "SIGTERM, SIGINT or SIGHUP to the whole group, then more of them: no request is lost",
-          "SIGKILL", 0.06, trials.group_signals),
+          "SIGKILL", 0.05, trials.group_signals),
     Trial("rolling restart", "a successor takes the port over under load: no connection fails",
-          "a proxy that caches addresses", 0.1, trials.rolling_restart),
+          "a proxy that caches addresses", 0.08, trials.rolling_restart),
     Trial("reload", "SIGHUP to the whole group under load: nothing is lost", "settings that need a restart", 0.05,
           trials.reloads),
     Trial("pause", "all processes stopped for three timeouts: no client that talks is lost",
           "a pause longer than TCP keeps unread bytes", 0.08, trials.pauses),
+    Trial("pipelined stall", "requests written together, all processes stopped for three timeouts: all are answered",
+          "a pause longer than TCP keeps unread bytes", 0.04, trials.pipelined_stall),
+    Trial("handshake stall", "clients whose TLS handshake begins while the server is stopped are answered",
+          "clients that give up by themselves", 0.04, trials.handshake_stall),
+    Trial("empty lines over TLS", "clients that send only CRLF: healthy ones are answered meanwhile",
+          "more of them than the cores can read", 0.03, trials.crlf),
+    Trial("scrapes", "fifty scrapes in one instant: each tells of every worker", "scrapes that take longer than a tick",
+          0.02, trials.scrapes),
     Trial("worker killed", "kill -9 of a worker costs its own connections alone", "requests it had begun", 0.06,
           trials.killed_workers),
     Trial("disk full", "the journal cannot grow: no request waits for it, and what it lost is said",
@@ -117,8 +125,8 @@ def tried(trial: Trial, seconds: float, out: Path) -> dict[str, Any]:
         found = trial.run(folder, seconds, say)
     except (DidNotStart, RuntimeError) as error:
         found = Outcome(False, {}, [str(error)])
-    told = ", ".join(f"{name}: {value}" for name, value in found.figures.items())
-    print(f"  {'pass' if found.passed else 'FAIL'}: {told}", *found.failures[:5], sep="\n    ", flush=True)
+    figures = ", ".join(f"{name}: {value}" for name, value in found.figures.items())
+    print(f"  {'pass' if found.passed else 'FAIL'}: {figures}", *found.failures[:5], sep="\n    ", flush=True)
     return {
         "name": trial.name,
         "claim": trial.claim,

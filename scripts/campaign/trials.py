@@ -1,6 +1,7 @@
 """The trials: what is done to a server, and what its clients lost by it.
 
-One rule: *a trial repeats its round until its time is over*, at least once, and adds up what the rounds saw.
+*A client is lost if the server ended it although it kept the server's rules.* The clients are those of
+`loadgen.clients`. A trial repeats its round until its time is over, at least once, and adds up what the rounds saw.
 """
 
 from __future__ import annotations
@@ -10,21 +11,29 @@ import os
 import random
 import re
 import signal
+import subprocess
 import sys
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import psutil
 
+from loadgen.clients import ATTACKS, HTTP, Account, Client, Speech, ask, attack, behaviour, keep_asking, keep_talking
+from loadgen.drive.protocols import Paths
+from loadgen.drive.wire import Tls
+
 from ..interop import fuzz
+from ..interop.tools import metrics
 from ..serving import Server, example, serving
-from .clients import ATTACKS, Account, Talker, ask, attack, keep_asking
 
 Say = Callable[[str], None]
+Over = Callable[[], bool]
+ECHO = Speech("echo")
 
 
 @dataclass
@@ -60,19 +69,49 @@ def rounds(seconds: float, once: Callable[[int], None]) -> int:
     return count
 
 
-def run(main: Coroutine[Any, Any, None]) -> None:
-    """Run the clients of a round."""
-    asyncio.run(main)
+def under(trouble: Awaitable[None], *clients: Callable[[Over], Awaitable[Any]]) -> None:
+    """Run *clients* for as long as the *trouble* takes; each is given what says that it is over."""
+
+    async def both() -> None:
+        done = asyncio.Event()
+        load = asyncio.gather(*(client(done.is_set) for client in clients))
+        try:
+            await trouble
+        finally:
+            done.set()
+            await load
+
+    asyncio.run(both())
 
 
-def outcome(account: Account, **figures: Any) -> Outcome:
-    """Passed if nothing was lost."""
-    told = {**figures, "asked": account.asked, "lost": len(account.lost)}
+def talkers(count: int, server: Server, account: Account, interval: float, speech: Speech) -> list[Any]:
+    """Healthy clients that stay, for `under`."""
+
+    async def talk(over: Over) -> None:
+        await keep_talking(server.address, over, account, interval, speech)
+
+    return [talk] * count
+
+
+def comers(count: int, server: Server, account: Account, pause: float = 0.0, speech: Speech = HTTP) -> list[Any]:
+    """Healthy clients that come, ask once and go, again and again, for `under`."""
+
+    async def come(over: Over) -> None:
+        await keep_asking(server.address, over, account, pause, speech)
+
+    return [come] * count
+
+
+def outcome(account: Account, failures: list[str] | None = None, **figures: Any) -> Outcome:
+    """Passed if nothing was lost and nothing else failed."""
+    found = {name.replace("_", " "): value for name, value in figures.items()}
+    found |= {"asked": account.asked, "lost": len(account.lost)}
     if account.late:
-        told["not judged, for the client was late"] = account.late
+        found["not judged, for the client was late"] = account.late
     if account.worst:
-        told["slowest answer, s"] = round(account.worst, 2)
-    return Outcome(not account.lost, told, [f"{count} x {why}" for why, count in account.losses.items()])
+        found["slowest answer, s"] = round(account.worst, 2)
+    wrong = [f"{count} x {why}" for why, count in account.losses.items()] + (failures or [])
+    return Outcome(not wrong, found, wrong)
 
 
 def quick(kind: str, *flags: str, workers: int = 2) -> list[str]:
@@ -83,6 +122,7 @@ def quick(kind: str, *flags: str, workers: int = 2) -> list[str]:
 # ---- signals, restarts, reloads --------------------------------------------------------------------------------------
 
 IN_FLIGHT = 20
+SLOW = Speech(paths=Paths(get="/sleep?s=2s"))
 
 
 def group_signals(folder: Path, seconds: float, say: Say) -> Outcome:
@@ -90,24 +130,21 @@ def group_signals(folder: Path, seconds: float, say: Say) -> Outcome:
     account = Account()
     first = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
-    def once(number: int) -> None:
-        with serving(quick("http"), folder / "server.log", session=True) as server:
-            run(signalled(server, first[number % 3]))
-        say(f"{len(account.lost)} of {account.asked} lost")
-
     async def signalled(server: Server, sent: signal.Signals) -> None:
-        asks = [asyncio.ensure_future(ask(server.address, "/sleep?s=2s")) for _ in range(IN_FLIGHT)]
+        asks = [asyncio.ensure_future(ask(server.address, SLOW)) for _ in range(IN_FLIGHT)]
         await asyncio.sleep(1.0)
         for number in (sent, signal.SIGHUP, signal.SIGTERM):
             os.killpg(server.pid, number)
             await asyncio.sleep(0.05)
-        account.asked += IN_FLIGHT
-        account.lost += [problem for problem in await asyncio.gather(*asks) if problem]
+        for ended in await asyncio.gather(*asks):
+            account.add(ended)
+
+    def once(number: int) -> None:
+        with serving(quick("http"), folder / "server.log", session=True) as server:
+            asyncio.run(signalled(server, first[number % 3]))
+        say(f"{len(account.lost)} of {account.asked} lost")
 
     return outcome(account, rounds=rounds(seconds, once))
-
-
-LOADS = 8
 
 
 def rolling_restart(folder: Path, seconds: float, say: Say) -> Outcome:
@@ -115,13 +152,8 @@ def rolling_restart(folder: Path, seconds: float, say: Say) -> Outcome:
     account = Account()
     restarts = 0
 
-    async def load(done: asyncio.Event, address: tuple[str, int]) -> None:
-        await asyncio.gather(*(keep_asking(address, done.is_set, account) for _ in range(LOADS)))
-
     async def replace(server: Server) -> None:
         nonlocal restarts
-        done = asyncio.Event()
-        loads = asyncio.ensure_future(load(done, server.address))
         until = time.monotonic() + seconds
         running = server
         flags = ("--share-port", "--port", str(server.port))
@@ -136,14 +168,16 @@ def rolling_restart(folder: Path, seconds: float, say: Say) -> Outcome:
                 running = successor
                 restarts += 1
                 say(f"{restarts} restarts, {len(account.lost)} of {account.asked} lost")
+            await asyncio.sleep(0.5)
         finally:
-            done.set()
-            await loads
-            running.stop()
-            await asyncio.to_thread(running.end)
+            ending.append(running)
 
+    ending: list[Server] = []
     with serving(quick("http"), folder / "server.log") as server:
-        run(replace(server))
+        under(replace(server), *comers(8, server, account))
+    for last in ending:
+        last.stop()
+        last.end()
     return outcome(account, restarts=restarts)
 
 
@@ -156,10 +190,6 @@ def reloads(folder: Path, seconds: float, say: Say) -> Outcome:
 
     async def hang_up(server: Server) -> None:
         nonlocal sent
-        done = asyncio.Event()
-        talkers = [Talker(server.address, account, 0.2, http=True) for _ in range(40)]
-        clients = [keep_asking(server.address, done.is_set, account, 0.02) for _ in range(4)]
-        load = asyncio.gather(*clients, *(talker.talk(done.is_set) for talker in talkers))
         until = time.monotonic() + seconds
         while sent == 0 or time.monotonic() < until:
             config.write_text(f'[timeouts]\nkeep_alive = "{random.randint(30, 90)}s"\n')
@@ -167,82 +197,178 @@ def reloads(folder: Path, seconds: float, say: Say) -> Outcome:
             sent += 1
             say(f"{sent} reloads, {len(account.lost)} of {account.asked} lost")
             await asyncio.sleep(0.5)
-        done.set()
-        await load
 
     command = quick("http", "--config", str(config), "--max-requests", "1000000")
     with serving(command, folder / "server.log", session=True) as server:
-        run(hang_up(server))
+        under(hang_up(server), *talkers(40, server, account, 0.2, HTTP), *comers(4, server, account, 0.02))
     return outcome(account, reloads=sent)
 
 
-# ---- workers stopped and killed --------------------------------------------------------------------------------------
+# ---- stalls ----------------------------------------------------------------------------------------------------------
+
+
+async def stalled(server: Server, before: float, seconds: float, after: float) -> None:
+    """All processes of *server* stopped for *seconds*."""
+    await asyncio.sleep(before)
+    os.killpg(server.pid, signal.SIGSTOP)
+    await asyncio.sleep(seconds)
+    os.killpg(server.pid, signal.SIGCONT)
+    await asyncio.sleep(after)
 
 
 def pauses(folder: Path, seconds: float, say: Say) -> Outcome:
     """SIGSTOP for more than three timeouts, with clients that go on talking, then SIGCONT."""
     account = Account()
 
-    async def pause(server: Server) -> None:
-        done = asyncio.Event()
-        talkers = [Talker(server.address, account, 0.4) for _ in range(200)]
-        load = asyncio.gather(*(talker.talk(done.is_set) for talker in talkers))
-        await asyncio.sleep(1.0)
-        os.killpg(server.pid, signal.SIGSTOP)
-        await asyncio.sleep(3.5)
-        os.killpg(server.pid, signal.SIGCONT)
-        await asyncio.sleep(1.5)
-        done.set()
-        await load
-
     def once(_: int) -> None:
         with serving(quick("echo", "--idle", "1s", "--tick", "250ms"), folder / "server.log", session=True) as server:
-            run(pause(server))
+            under(stalled(server, 1.0, 3.5, 1.5), *talkers(200, server, account, 0.4, ECHO))
         say(f"{len(account.lost)} of {account.asked} lost")
 
     return outcome(account, pauses=rounds(seconds, once))
 
 
+def pipelined_stall(folder: Path, seconds: float, say: Say) -> Outcome:
+    """Several requests in one write, again and again, with a stall of three timeouts in between."""
+    account = Account()
+
+    async def pipeline(server: Server, over: Over) -> None:
+        client = Client(behaviour("pipelined", shortest="200ms", longest="400ms"), server.address)
+        ended, limit = client.ended, time.monotonic() + 30
+        account.add(await client.play(lambda: over() and (ended.answered >= ended.asked or time.monotonic() > limit)))
+
+    def once(_: int) -> None:
+        flags = ("--keep-alive", "1s", "--headers", "1s", "--tick", "250ms", "--max-requests", "1000000")
+        with serving(quick("http", *flags), folder / "server.log", session=True) as server:
+            under(stalled(server, 1.0, 3.5, 1.5), *[partial(pipeline, server)] * 40)
+        say(f"{len(account.lost)} of {account.asked} lost")
+
+    return outcome(account, stalls=rounds(seconds, once))
+
+
+# ---- TLS -------------------------------------------------------------------------------------------------------------
+
+
+def certificate(folder: Path) -> list[str]:
+    """Flags of a server that has one, made in *folder*."""
+    cert, key = str(folder / "cert.pem"), str(folder / "key.pem")
+    command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
+    command += ["-days", "2", "-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1"]
+    try:
+        subprocess.run([*command, "-out", cert, "-keyout", key], check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise RuntimeError(f"no certificate can be made: {error}") from error
+    return ["--tls-cert", cert, "--tls-key", key]
+
+
+TLS = Speech(tls=Tls("127.0.0.1", insecure=True))
+
+
+def handshake_stall(folder: Path, seconds: float, say: Say) -> Outcome:
+    """Clients that come while the server is stopped for longer than a handshake may take."""
+    account = Account()
+
+    async def come(server: Server) -> None:
+        await asyncio.sleep(0.5)
+        for ended in await asyncio.gather(*(ask(server.address, TLS) for _ in range(40))):
+            account.asked += 1  # not `add`: that the handshake took so long is the server's doing
+            if not ended.answered:
+                account.lost.append(ended.failure or ended.how)
+
+    async def both(server: Server) -> None:
+        await asyncio.gather(stalled(server, 0.3, 3.5, 0.0), come(server))
+
+    def once(_: int) -> None:
+        flags = ("--handshake", "1s", "--first-byte", "2s", "--tick", "250ms", *certificate(folder))
+        with serving(quick("http", *flags), folder / "server.log", session=True) as server:
+            asyncio.run(both(server))
+        say(f"{len(account.lost)} of {account.asked} lost")
+
+    return outcome(account, stalls=rounds(seconds, once))
+
+
+def crlf(folder: Path, seconds: float, say: Say) -> Outcome:
+    """Clients that send nothing but empty lines over TLS, and a healthy one judged meanwhile."""
+    account = Account()
+
+    async def flood(server: Server, over: Over) -> None:
+        context = TLS.tls.context() if TLS.tls else None
+        while not over():
+            with suppress(OSError, asyncio.IncompleteReadError):
+                _, writer = await asyncio.open_connection(*server.address, ssl=context)
+                try:
+                    while not over() and not writer.is_closing():
+                        writer.write(b"\r\n" * 30_000)
+                        await asyncio.wait_for(writer.drain(), 2.0)
+                finally:
+                    writer.transport.abort()
+            await asyncio.sleep(0.1)
+
+    with serving(quick("http", *certificate(folder), workers=1), folder / "server.log") as server:
+        clients = [*[partial(flood, server)] * 2, *comers(3, server, account, 0.1, TLS)]
+        under(asyncio.sleep(max(min(seconds, 60.0), 3.0)), *clients)
+    say(f"{len(account.lost)} of {account.asked} lost")
+    return outcome(account, flooding=2)
+
+
+# ---- workers, scrapes ------------------------------------------------------------------------------------------------
+
+
 def killed_workers(folder: Path, seconds: float, say: Say) -> Outcome:
     """kill -9 of one worker: its own connections end, no other does, and new ones are served."""
-    others, own = Account(), 0
-    killed = 0
+    others, own, killed = Account(), 0, 0
 
     async def kill(server: Server) -> None:
         nonlocal killed, own
         done = asyncio.Event()
-        talkers = [Talker(server.address, Account(), 0.2) for _ in range(60)]
-        load = asyncio.gather(*(talker.talk(done.is_set) for talker in talkers))
+        spoken = behaviour("chatty", shortest="100ms", longest="200ms")
+        clients = [Client(spoken, server.address, ECHO) for _ in range(60)]
+        load = asyncio.gather(
+            *(one.play(lambda one=one: done.is_set() and one.ended.answered >= one.ended.asked) for one in clients)  # type: ignore[misc]
+        )
         await asyncio.sleep(1.0)
         victim = random.choice(psutil.Process(server.pid).children())
         ports = {kept.raddr.port for kept in victim.net_connections("tcp") if kept.raddr}
         victim.kill()
         killed += 1
-        coming = Account()
         until = time.monotonic() + 1.5
-        await keep_asking_echo(server, lambda: time.monotonic() > until, coming)
+        await keep_asking(server.address, lambda: time.monotonic() > until, others, 0.02, ECHO)
         done.set()
-        await load
-        own += sum(bool(talker.lost) for talker in talkers if talker.port in ports)
-        others.asked += sum(talker.port not in ports for talker in talkers) + coming.asked
-        others.lost += [talker.lost for talker in talkers if talker.lost and talker.port not in ports] + coming.lost
+        for client, ended in zip(clients, await load, strict=True):
+            if client.port in ports:
+                own += bool(ended.lost)
+            else:
+                others.add(ended)
 
     def once(_: int) -> None:
         with serving(quick("echo", workers=3), folder / "server.log") as server:
-            run(kill(server))
+            asyncio.run(kill(server))
         say(f"{killed} killed, {len(others.lost)} of {others.asked} others lost")
 
     rounds(seconds, once)
-    told = outcome(others, killed=killed)
-    told.figures["own connections of the killed, lost"] = own
-    return told
+    found = outcome(others, killed=killed)
+    found.figures["own connections of the killed, lost"] = own
+    return found
 
 
-async def keep_asking_echo(server: Server, until: Callable[[], bool], account: Account) -> None:
-    """New clients, one after the other, that say one thing each."""
-    while not until():
-        begun = time.monotonic()
-        await Talker(server.address, account, 0.0).talk(lambda begun=begun: time.monotonic() > begun + 0.02)  # type: ignore[misc]
+WORKERS = 3
+SCRAPES = 50
+
+
+def scrapes(folder: Path, seconds: float, say: Say) -> Outcome:
+    """Fifty scrapes in one instant, again and again: each tells of every worker."""
+    account, missing = Account(), 0
+
+    async def scrape(server: Server) -> None:
+        nonlocal missing
+        found = await asyncio.gather(*(asyncio.to_thread(metrics, server.address) for _ in range(SCRAPES)))
+        account.asked += SCRAPES
+        missing += sum(sum(name.startswith("http_requests_total{") for name in each) < WORKERS for each in found)
+
+    with serving(quick("http", workers=WORKERS), folder / "server.log") as server:
+        count = rounds(min(seconds, 60.0), lambda _: asyncio.run(scrape(server)))
+    say(f"{missing} of {account.asked} without a worker")
+    return outcome(account, [f"{missing} scrapes lacked a worker"] if missing else [], rounds=count)
 
 
 # ---- nothing left: disk, descriptors ---------------------------------------------------------------------------------
@@ -258,27 +384,18 @@ def limited(command: list[str], **limits: int) -> list[str]:
 def full_disk(folder: Path, seconds: float, say: Say) -> Outcome:
     """A journal whose files may not grow: every request is answered, and what was not written is counted."""
     account = Account()
-    told: list[str] = []
-
-    async def load(server: Server) -> None:
-        until = time.monotonic() + min(seconds, 15)
-        clients = [keep_asking(server.address, lambda: time.monotonic() > until, account, 0.002) for _ in range(8)]
-        await asyncio.gather(*clients)
+    said: list[str] = []
 
     def once(number: int) -> None:
         command = limited(quick("http", "--journal", str(folder / f"journal-{number}")), fsize=8192)
         with serving(command, folder / "server.log") as server:
-            run(load(server))
-        told.extend(re.findall(r"\d+ rows were lost; last error: [^;\n]*", server.said()))
+            under(asyncio.sleep(min(seconds, 15)), *comers(8, server, account, 0.002))
+        said.extend(re.findall(r"\d+ rows were lost; last error: [^;\n]*", server.said()))
         say(f"{len(account.lost)} of {account.asked} lost")
 
     count = rounds(seconds, once)
-    result = outcome(account, rounds=count)
-    result.figures["said"] = told[-1] if told else "nothing"
-    if not told:
-        result.failures.append("the server did not say that rows were lost")
-    result.passed = not result.failures
-    return result
+    silent = [] if said else ["the server did not say that rows were lost"]
+    return outcome(account, silent, rounds=count, said=said[-1] if said else "nothing")
 
 
 CROWD = 600
@@ -289,9 +406,6 @@ def no_descriptors(folder: Path, seconds: float, say: Say) -> Outcome:
     account = Account()
 
     async def crowd(server: Server) -> None:
-        done = asyncio.Event()
-        inside = [Talker(server.address, account, 0.3) for _ in range(40)]
-        load = asyncio.gather(*(talker.talk(done.is_set) for talker in inside))
         await asyncio.sleep(0.5)
         pairs = []
         for _ in range(CROWD):
@@ -302,13 +416,11 @@ def no_descriptors(folder: Path, seconds: float, say: Say) -> Outcome:
             writer.transport.abort()
         await asyncio.sleep(1.0)
         until = time.monotonic() + 0.5
-        await keep_asking_echo(server, lambda: time.monotonic() > until, account)
-        done.set()
-        await load
+        await keep_asking(server.address, lambda: time.monotonic() > until, account, 0.02, ECHO)
 
     def once(_: int) -> None:
         with serving(limited(quick("echo", workers=1), nofile=400), folder / "server.log") as server:
-            run(crowd(server))
+            under(crowd(server), *talkers(40, server, account, 0.3, ECHO))
         say(f"{len(account.lost)} of {account.asked} lost")
 
     return outcome(account, rounds=rounds(seconds, once))
@@ -327,7 +439,15 @@ LIMITS = {
     "--max-connections": "6000",
     "--max-body-bytes": "262144",
 }
-SHORT = [word for pair in LIMITS.items() for word in pair]
+HELD = Speech(paths=Paths("/", "/upload", "/download?bytes=20000000", "/sleep?s=60"), timeout=2.0)
+KINDS = ["mute", *(kind for kind in ATTACKS if kind not in ("slow_message", "listener"))]
+"""Those of WebSockets need a server that has them."""
+
+
+def connections(server: Server) -> int:
+    """That the server's workers hold."""
+    workers = psutil.Process(server.pid).children()
+    return sum(len([kept for kept in worker.net_connections("tcp") if kept.raddr]) for worker in workers)
 
 
 def attackers(folder: Path, seconds: float, say: Say) -> Outcome:
@@ -335,44 +455,27 @@ def attackers(folder: Path, seconds: float, say: Say) -> Outcome:
     account = Account()
     crowd = ATTACKERS if seconds > 60 else ATTACKERS // 4
     held: list[int] = []
-    left = -1
 
-    def connections(server: Server) -> int:
-        """That the server's workers hold."""
-        workers = psutil.Process(server.pid).children()
-        return sum(len([kept for kept in worker.net_connections("tcp") if kept.raddr]) for worker in workers)
-
-    async def besiege(server: Server) -> None:
-        nonlocal left
+    async def watch(server: Server) -> None:
         until = time.monotonic() + seconds
-
-        def over() -> bool:
-            return time.monotonic() > until
-
-        kinds = list(ATTACKS)
-        bad = [asyncio.ensure_future(attack(server.address, kinds[n % len(kinds)], over)) for n in range(crowd)]
-        good = asyncio.gather(*(keep_asking(server.address, over, account, 0.1) for _ in range(5)))
-        while not over():
+        while time.monotonic() < until:
             await asyncio.sleep(1.0)
             held.append(await asyncio.to_thread(connections, server))
             say(f"{held[-1]} connections held, {len(account.lost)} of {account.asked} lost")
-        await good
-        await asyncio.gather(*bad)
-        for _ in range(60):  # longer than any limit, and than reading what kernels hold
-            left = await asyncio.to_thread(connections, server)
-            if left == 0:
-                break
-            await asyncio.sleep(0.5)
 
-    with serving(quick("http", *SHORT), folder / "server.log") as server:
-        run(besiege(server))
-    result = outcome(account, attackers=crowd, kinds=len(ATTACKS))
-    result.figures["most connections held at once"] = max(held)
-    result.figures["held 30 s after the attack"] = left
-    if left:
-        result.failures.append(f"{left} connections are held 30 s after the attack")
-    result.passed = not result.failures
-    return result
+    def bad(server: Server, kind: str) -> Any:
+        return lambda over: attack(kind, server.address, over, HELD)
+
+    with serving(quick("http", *(word for pair in LIMITS.items() for word in pair)), folder / "server.log") as server:
+        siege = [bad(server, KINDS[number % len(KINDS)]) for number in range(crowd)]
+        under(watch(server), *siege, *comers(5, server, account, 0.1))
+        for _ in range(60):  # longer than any limit, and than reading what kernels hold
+            if (left := connections(server)) == 0:
+                break
+            time.sleep(0.5)
+    still = [f"{left} connections are held 30 s after the attack"] if left else []
+    figures = {"attackers": crowd, "kinds": len(KINDS), "most_connections_held_at_once": max(held)}
+    return outcome(account, still, **figures, held_30_s_after_the_attack=left)
 
 
 def nonsense(folder: Path, seconds: float, say: Say) -> Outcome:
