@@ -15,7 +15,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
-from .cli_probe import add_behaviours, add_probe, add_schema, add_target, take_target
+from .cli_probe import add_behaviours, add_probe, add_race, add_schema, add_target, take_target
 from .cli_simulate import add_simulate
 from .drive.protocols import dialect_for
 from .judge.thresholds import parse_threshold
@@ -68,6 +68,7 @@ def make_parser(name: str) -> Parser:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=Parser)
     add_run(commands)
     add_probe(commands, reading)
+    add_race(commands, reading)
     add_simulate(commands, reading)
     add_behaviours(commands)
     add_schema(commands)

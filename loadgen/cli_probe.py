@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
 import sys
 from dataclasses import asdict
@@ -92,9 +93,70 @@ def add_probe(commands: Any, reading: Any) -> None:
     command.add_argument(
         "--tolerance", type=reading(parse_positive_duration), default=0.0, help="how early a close may be; default 0"
     )
+    command.add_argument(
+        "--listen", type=reading(parse_address), metavar="HOST:PORT",
+        help="be the backend of a proxy or a pool instead, and measure when it closes an idle connection",
+    )  # fmt: skip
+    command.add_argument(
+        "--through", type=reading(parse_address), metavar="URL",
+        help="with --listen: ask through this proxy; without it something else has to",
+    )  # fmt: skip
+    command.add_argument(
+        "--keep-alive", type=reading(parse_positive_duration), metavar="DURATION",
+        help="with --listen: announce it as Keep-Alive: timeout=",
+    )  # fmt: skip
     command.add_argument("--json", action="store_true", help="print the findings as JSON")
     command.add_argument("--markdown", action="store_true", help="print the table as Markdown")
     command.set_defaults(run=run_probe)
+
+
+def add_race(commands: Any, reading: Any) -> None:
+    """The command `race` and its options."""
+    command = commands.add_parser(
+        "race",
+        help="reuse connections at the edge of the keep-alive, and count the requests that are lost",
+        description="Asks twice on each connection, the keep-alive apart: how many second requests are lost?",
+    )
+    add_target(command, reading, "http")
+    duration = reading(parse_positive_duration)
+    command.add_argument("--keep-alive", type=duration, required=True, help="the server's, such as 5s")
+    command.add_argument(
+        "--spread", type=duration, default=0.05, help="reuse from so much before to after; default 50ms"
+    )
+    command.add_argument("--times", type=reading(parse_count), default=1000, metavar="N", help="pairs; default 1000")
+    command.add_argument("--clients", type=reading(parse_count), default=100, metavar="N", help="at once; default 100")
+    command.add_argument("--honour", action="store_true", help="believe what the server announces in Keep-Alive")
+    command.add_argument(
+        "--anew", action="store_true", help="each request on a connection of its own: what a proxy in between reuses"
+    )
+    command.add_argument("--json", action="store_true", help="print the result as JSON")
+    command.set_defaults(run=run_race)
+
+
+def run_race(options: argparse.Namespace) -> int:
+    """`loadgen race`."""
+    from .clients import Speech
+    from .race import race
+
+    target, _, paths, tls = take_target(options)
+    speech = Speech("http", paths, tls)
+    found = asyncio.run(
+        race(
+            target, speech, options.keep_alive, options.times, spread=options.spread, clients=options.clients,
+            honour=options.honour, anew=options.anew,
+        )
+    )  # fmt: skip
+    lost = found.lost.total()
+    if options.json:
+        print(json.dumps(asdict(found) | {"lost_per_million": found.per_million}))
+    else:
+        how = "".join(f", {count:,} {what}" for what, count in found.lost.most_common())
+        announced = found.announced or "nothing announced"
+        print(f"pairs        {found.reused:,} reused, {found.fresh:,} on a new connection: {announced}")
+        print(f"lost         {lost:,}{how}: {found.per_million:,.0f} of a million")
+        if found.primes_lost:
+            print(f"             {found.primes_lost:,} first requests failed, and are not counted")
+    return 1 if lost or found.primes_lost == options.times else 0
 
 
 def parse_expectation(text: str) -> tuple[str, float]:
@@ -116,6 +178,8 @@ def run_probe(options: argparse.Namespace) -> int:
     from .clients import Speech
     from .probe import as_text, checked, probe, write_junit
 
+    if options.listen:
+        return run_listen(options)
     target, protocol, paths, tls = take_target(options)
     if options.junit and not options.expect:
         raise BadArgument("--junit: say what is expected: give --expect as well")
@@ -131,6 +195,58 @@ def run_probe(options: argparse.Namespace) -> int:
         print("\n".join([as_text(findings, options.markdown), *checked(findings, options.tolerance)]))
     broken = any(found.broken(options.tolerance) for found in findings)
     return 1 if broken or all(found.failures for found in findings) else 0
+
+
+def run_listen(options: argparse.Namespace) -> int:
+    """`loadgen probe --listen`."""
+    from .backend import HEADINGS, Upstream, listen
+    from .clients import Speech, ask
+    from .probe import aligned
+
+    if options.target or options.url:
+        raise BadArgument("--listen: the backend has no target: name the proxy with --through")
+    if not options.listen.target.loopback and not options.allow_remote:
+        raise BadArgument(f"--listen {options.listen.target} is not on the loopback: give --allow-remote")
+
+    where, tasks = options.listen.target, []
+
+    async def asking(*pauses: float) -> None:
+        """A request through the proxy after each of *pauses*."""
+        proxy, _, path, host, _ = options.through
+        for pause in pauses:
+            await asyncio.sleep(pause)
+            await ask(proxy, Speech("http", Paths(path or "/", host=f"{host}:{proxy.port}")))
+
+    async def held(wait: float, *pauses: float) -> Upstream:
+        def ready(address: Target) -> None:
+            print(f"listening on {address}", file=sys.stderr, flush=True)
+            if options.through:
+                tasks.append(asyncio.create_task(asking(*pauses)))
+
+        return await listen(where, wait, options.keep_alive, ready)
+
+    async def measure() -> list[Upstream]:
+        """Ask once; then, if the connection was closed, once more, and again just before it would be."""
+        first = await held(options.wait, 0.0)
+        if not (options.through and first.idles):
+            return [first]
+        pause = EDGE * first.idles[0]
+        return [first, await held(pause + 2.0, 0.0, pause)]
+
+    found = asyncio.run(measure())
+    idles = found[0].idles
+    if options.json:
+        print(json.dumps([[asdict(one) for one in each.connections] for each in found]))
+    else:
+        row = list(found[0].row())
+        if len(found) > 1:
+            row[1] = "never" if found[1].reused is None else f"after {seconds(found[1].reused)}"
+        print("\n".join(aligned([HEADINGS, row], options.markdown)))
+    return 0 if idles else 1
+
+
+EDGE = 0.95
+"""Share of the idle timeout after which a proxy is asked again, to see whether it reuses."""
 
 
 def add_behaviours(commands: Any) -> None:

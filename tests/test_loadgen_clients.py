@@ -11,11 +11,13 @@ from xml.etree import ElementTree
 
 import pytest
 
-from loadgen.clients import ATTACKS, Account, Client, Ended, Speech, ask, attack, behaviour, keep_asking, play_all
+from loadgen.backend import Upstream, listen
+from loadgen.clients import ATTACKS, HTTP, Account, Client, Ended, Speech, ask, attack, behaviour, keep_asking, play_all
 from loadgen.drive.wire import Tls
 from loadgen.plan.behaviours import KINDS
 from loadgen.probe import QUESTIONS, as_text, checked, probe, summarise, write_junit
-from loadgen.units import parse_target
+from loadgen.race import Result, race
+from loadgen.units import Target, parse_target
 
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
@@ -183,3 +185,42 @@ def test_a_websocket_is_upgraded_before_its_clock_starts() -> None:
     assert (silent.how, chatty.how) == ("closed", "closed")
     assert silent.since >= silent.connected
     assert chatty.asked == 1
+
+
+def test_a_backend_measures_how_long_a_pool_holds_its_connection_and_whether_it_reuses_it() -> None:
+    async def run() -> Upstream:
+        async def pool(at: Target) -> None:
+            reader, writer = await asyncio.open_connection(at.host, at.port)
+            for pause in (0.1, 0.3):
+                writer.write(b"POST / HTTP/1.1\r\nContent-Length: 3\r\n\r\nabc")
+                assert b"timeout=7" in await reader.readuntil(b"ok")
+                await asyncio.sleep(pause)
+            writer.close()
+
+        tasks: list[asyncio.Task[None]] = []
+        return await listen(parse_target("127.0.0.1:1")._replace(port=0), 5.0, 7.0, lambda at: tasks.append(
+            asyncio.create_task(pool(at))))  # fmt: skip
+
+    found = asyncio.run(run())
+    (held,) = found.connections
+    assert (held.requests, held.how, len(held.gaps)) == (2, "FIN", 1)
+    assert found.idles[0] >= 0.29
+    assert found.row()[3:] == ("1/1", "2")
+
+
+@pytest.mark.parametrize(("honour", "lost"), [(False, True), (True, False)])
+def test_a_race_counts_what_is_lost_on_a_connection_that_looked_open(honour: bool, lost: bool) -> None:
+    async def once(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(OK.replace(b"\r\n\r\n", b"\r\nKeep-Alive: timeout=0\r\n\r\n"))
+        await reader.readuntil(b"\r\n\r\n")  # and no answer: it was about to close
+
+    async def run(at: tuple[str, int]) -> Result:
+        target = parse_target(f"{at[0]}:{at[1]}")
+        return await race(target, HTTP, 0.05, 6, spread=0.01, clients=3, honour=honour)
+
+    found = asyncio.run(against(once, run))
+    assert isinstance(found, Result)
+    assert (found.reused, found.fresh) == ((6, 0) if not honour else (0, 6))
+    assert (found.lost.total() == 6, found.per_million == 1e6) == (lost, lost)
+    assert found.announced == "timeout=0"

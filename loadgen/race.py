@@ -1,0 +1,150 @@
+"""`race`: reuse connections at the very edge of the keep-alive, and count the requests that are lost.
+
+One rule: a request is lost if it went out on a connection that looked open and no answer came, or a proxy's excuse
+(502, 503, 504). A connection that was seen to be closed is not used, and nothing is sent twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import re
+from collections import Counter
+from contextlib import suppress
+from dataclasses import dataclass, field
+from time import monotonic
+
+from .clients import Speech
+from .units import Target
+
+PATIENCE = 20.0
+EXCUSES = ("502", "503", "504")
+"""Statuses by which a proxy says that its backend was gone."""
+
+
+@dataclass
+class Result:
+    """What became of the second request of each pair.
+
+    Attributes:
+        reused: went out on the connection of the first; `fresh`: that had been closed, or was too old by the server's
+            own word, and a new one was made.
+        lost: got no answer, or a proxy's excuse; by what happened.
+        primes_lost: first requests, likewise: no race, and not counted as one.
+    """
+
+    reused: int = 0
+    fresh: int = 0
+    primes_lost: int = 0
+    lost: Counter[str] = field(default_factory=Counter)
+    announced: str = ""
+
+    @property
+    def per_million(self) -> float:
+        """Lost requests of a million."""
+        return 1e6 * self.lost.total() / max(self.reused + self.fresh, 1)
+
+
+class _Line:
+    """One client's connection."""
+
+    def __init__(self, target: Target, speech: Speech) -> None:
+        self.target, self.speech = target, speech
+        host = speech.paths.host or str(target)
+        self.request = f"GET {speech.paths.get} HTTP/1.1\r\nHost: {host}\r\n\r\n".encode()
+        self.reader: asyncio.StreamReader | None = None
+        self.writer: asyncio.StreamWriter | None = None
+        self.timeout: float | None = None  # what the server has announced
+        self.answered = 0.0
+
+    async def ask(self) -> str:
+        """The status, or how it was lost: "closed", "reset", "silence"."""
+        try:
+            async with asyncio.timeout(PATIENCE):
+                if self.writer is None:
+                    tls = self.speech.tls
+                    self.reader, self.writer = await asyncio.open_connection(
+                        self.target.host, self.target.port, ssl=tls.context() if tls else None,
+                        server_hostname=tls.name if tls else None,
+                    )  # fmt: skip
+                assert self.reader is not None
+                self.writer.write(self.request)
+                head = (await self.reader.readuntil(b"\r\n\r\n")).lower()
+                if length := re.search(rb"\r\ncontent-length: *(\d+)", head):
+                    await self.reader.readexactly(int(length[1]))
+                elif b"chunked" in head:
+                    await self.reader.readuntil(b"0\r\n\r\n")
+        except (asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+            return self.drop("closed")
+        except TimeoutError:
+            return self.drop("silence")
+        except OSError:
+            return self.drop("reset")
+        self.answered = monotonic()
+        timeout = re.search(rb"\r\nkeep-alive:[^\r]*timeout=(\d+)", head)
+        self.timeout = float(timeout[1]) if timeout else None
+        if b"connection: close" in head:
+            self.drop("")
+        return head.split(None, 2)[1].decode()
+
+    def drop(self, why: str) -> str:
+        """Close it; returns *why*."""
+        if self.writer is not None:
+            with suppress(Exception):
+                self.writer.transport.abort()
+        self.reader = self.writer = None
+        return why
+
+    @property
+    def open(self) -> bool:
+        """Whether it is, as far as this side has seen."""
+        return self.writer is not None and not (self.reader and self.reader.at_eof()) and not self.writer.is_closing()
+
+
+async def race(
+    target: Target,
+    speech: Speech,
+    keep_alive: float,
+    times: int,
+    *,
+    spread: float = 0.05,
+    clients: int = 100,
+    honour: bool = False,
+    anew: bool = False,
+    seed: int = 1,
+) -> Result:
+    """Ask twice on each connection, *keep_alive* seconds minus to plus *spread* apart, *times* times in all.
+
+    Args:
+        clients: so many at once, in rounds: the first requests of a round all at once, so that a proxy in between holds
+            as many connections to its backend, all equally old.
+        honour: a connection that is older than the server has announced is not used again.
+        anew: each request comes on a connection of its own: what is reused is what a proxy in between holds.
+    """
+    result, chance = Result(), random.Random(seed)
+
+    async def pair(line: _Line) -> None:
+        if await line.ask() != "200":
+            result.primes_lost += 1
+            line.drop("")
+            return
+        answered, timeout = line.answered, line.timeout
+        result.announced = "" if timeout is None else f"timeout={timeout:g}"
+        if anew:
+            line.drop("")
+        await asyncio.sleep(max(answered + keep_alive + spread * (2 * chance.random() - 1) - monotonic(), 0.0))
+        if not line.open or (honour and timeout is not None and monotonic() - answered >= timeout):
+            line.drop("")
+            result.fresh += 1
+        else:
+            result.reused += 1
+        status = await line.ask()
+        if not status.isdigit() or status in EXCUSES:
+            result.lost[status] += 1
+        line.drop("")
+
+    left = times
+    while left > 0:
+        await asyncio.gather(*(pair(_Line(target, speech)) for _ in range(min(clients, left))))
+        left -= clients
+    return result
