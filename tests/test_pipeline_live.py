@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 import shutil
 import signal
@@ -32,9 +31,10 @@ from reaper.pipeline.live import feed as live_feed
 from reaper.pipeline.live.feed import Feed
 from reaper.pipeline.live.ledger import Ledger, Unusable
 from reaper.pipeline.live.page import render
+from reaper.pipeline.live.rows import rows_of
 from reaper.pipeline.live.run import Settings, follow
 from reaper.pipeline.live.status import Figures, as_text, status
-from reaper.pipeline.live.tables import idle, keep_sessions, keep_windows, read, windows
+from reaper.pipeline.live.tables import FEED, idle, keep_sessions, keep_windows, windows
 from reaper.pipeline.read.inputs import check
 
 ROOT = Path(__file__).parent.parent
@@ -218,38 +218,11 @@ def written() -> int:
     return int(line.split()[1])
 
 
-def test_a_ledger_of_an_earlier_release_is_taken_over_once(tmp_path: Path) -> None:
-    old = {
-        "settings": {"--delay": 7},
-        "step": 5,
-        "files": {"/a/b.parquet": [12, 34]},
-        "runs": {"ab": {"serials": [[1, 2], [4, 4]], "dropped": 3}},
-        "servers": {"/a": {"files": 3, "rows": 9, "late": 1, "newest": 77}},
-        "late": {"echo": 1},
-        "newest": 88,
-        "horizon": 99,
-        "longest_ms": 5000,
-        "tick_ns": 10,
-    }
-    (tmp_path / "ledger.json").write_text(json.dumps(old))
-    with pytest.raises(Unusable, match="--delay is 8, but this output was begun with 7: give the same again"):
-        Ledger(tmp_path, {"--delay": 8})
-    for _ in range(2):
-        ledger = Ledger(tmp_path, {"--delay": 7})
-        assert (ledger.step, ledger.newest, ledger.horizon, ledger.longest_ms, ledger.tick_ns) == (5, 88, 99, 5000, 10)
-        assert (ledger.rows, ledger.missing_files, ledger.dropped_rows) == (9, 1, 3)
-        assert (ledger.files, ledger.late) == ({"/a/b.parquet": {"size": 12, "mtime": 34}}, {"echo": {"rows": 1}})
-        assert not (tmp_path / "ledger.json").exists()
-
-
 @pytest.mark.parametrize(
     ("name", "content", "said"),
     [
         ("ledger.sqlite", b"SQLite format 3\x00 and then nothing of the kind" * 100, "is no ledger"),
         ("ledger.sqlite", b"another program's", "is no ledger"),
-        ("ledger.json", b"{}", "can be taken over"),
-        ("ledger.json", b"{", "can be taken over"),
-        ("ledger.json", b"\xff", "can be taken over"),
     ],
 )
 def test_a_ledger_that_cannot_be_gone_on_from_is_refused_in_one_line(
@@ -302,9 +275,9 @@ def test_a_bad_file_is_put_aside_with_its_reason_and_stops_no_other(tmp_path: Pa
     (server / "half.parquet").write_bytes(whole[: len(whole) // 2])
     (server / "nothing.parquet").write_bytes(b"")
     pq.write_table(pa.table({"name": ["another program's"]}), server / "foreign.parquet")
-    pq.write_table(
-        pq.read_table(good).drop_columns(["wall_offset_ns"]).replace_schema_metadata({}), server / "old.parquet"
-    )
+    table = pq.read_table(good).replace_schema_metadata({})
+    at, unknown = table.schema.get_field_index("wall_offset_ns"), pa.nulls(table.num_rows, pa.int64())
+    pq.write_table(table.set_column(at, "wall_offset_ns", unknown), server / "old.parquet")
     shutil.copy(good, server / "copy.parquet")
     opened(server / "ahead", 2, 120 * S)  # two minutes after this machine's clock, with a delay of one
     now = [WALL]
@@ -573,7 +546,8 @@ def tables(out: Path) -> dict[str, list[tuple[Any, ...]]]:
 
 def batch(real_spark: Any, *directories: Path, window: int = 10 * S) -> dict[str, list[tuple[Any, ...]]]:
     """The answer over the same files as they lie there."""
-    events = read(real_spark, check(directories, by_name=True))
+    found = [rows_of(facts, int(facts.run[:15], 16)) for facts in check(directories, by_name=True).files]
+    events = real_spark.createDataFrame(pa.concat_tables(found), FEED)
     frames = {"windows": windows(events, window, DELAY), "idle": idle(events, DELAY)}
     return {name: ordered([tuple(row.values()) for row in f.toArrow().to_pylist()]) for name, f in frames.items()}
 

@@ -16,9 +16,6 @@ from pathlib import Path
 from typing import Any
 
 NAME = "ledger.sqlite"
-OLD = "ledger.json"
-"""What earlier releases wrote anew with every step. It is taken over once."""
-
 VERSION = 1
 PATIENCE_S = 60.0
 """How long a step waits for a reader who looks at the ledger."""
@@ -129,8 +126,7 @@ class Ledger:
         self._path = out / NAME
         try:
             with self._transaction() as database:
-                self._open(database, out / OLD)
-            (out / OLD).unlink(missing_ok=True)
+                self._open(database)
         except sqlite3.Error as error:
             raise Unusable(f"{self._path} is no ledger to go on from ({error}): name another --out") from None
 
@@ -171,14 +167,12 @@ class Ledger:
         for table in self._tables:
             table.save(database)
 
-    def _open(self, database: sqlite3.Connection, old: Path) -> None:
+    def _open(self, database: sqlite3.Connection) -> None:
         (version,) = database.execute("PRAGMA user_version").fetchone()
         if version == 0:  # new, or killed before its first commit
             for statement in filter(str.strip, _TABLES.split(";")):
                 database.execute(statement)
             database.execute(f"PRAGMA user_version = {VERSION}")
-            if old.exists():
-                self._take_over(old)
             self._save(database)
         elif version == VERSION:
             self._load(database)
@@ -199,21 +193,3 @@ class Ledger:
                     f"{name} is {value}, but this output was begun with {begun.get(name)}: give the same again, or "
                     "another --out"
                 )
-
-    def _take_over(self, old: Path) -> None:
-        try:
-            found = json.loads(old.read_text(encoding="utf-8"))
-            self._agree(found["settings"])
-            for name in ("step", "newest", "horizon", "longest_ms", "tick_ns"):
-                setattr(self, name, found[name])
-            for path, (size, mtime) in found["files"].items():
-                self.files.note(path, size=size, mtime=mtime)
-            for table, rows in ((self.runs, found["runs"]), (self.servers, found["servers"])):
-                for name, row in rows.items():
-                    table.note(name, **row)
-            for listener, rows in found["late"].items():
-                self.late.note(listener, rows=rows)
-        except Unusable:
-            raise
-        except (KeyError, TypeError, AttributeError, ValueError) as error:
-            raise Unusable(f"{old} is no ledger that can be taken over ({error}): name another --out") from None

@@ -48,7 +48,9 @@ def _subtitle(summary: dict[str, Any]) -> str:
         growing = summary["growing"]
         streams = f"{growing} stream(s) are being written" if growing else "No stream is being written"
         return f"{streams}; rows arrive when a writer makes a Parquet file of its stream."
-    text = f"{summary['rows']:,} rows of {len(summary['servers'])} server(s), as of {_clock(summary['as_of'])} UTC"
+    servers = len(summary["servers"])
+    of = f"{servers} server{'' if servers == 1 else 's'}"
+    text = f"{summary['rows']:,} rows of {of}, as of {_clock(summary['as_of'])} UTC"
     if summary["drained"]:
         return f"{text}. Drained: everything is out."
     return f"{text}; the newest row is {seconds(max(summary['as_of'] - summary['newest'], 0.0))} old."
@@ -122,8 +124,8 @@ def _charts(summary: dict[str, Any], rows: list[dict[str, Any]], figures: Figure
 
     per = {key: _per_window(rows, key, steps) for key in ("opened", "reaped", "closed", "averted")}
     flow = Chart("What happened", x, Axis(0, _top(per.values()), "connections", count))
-    for key, style in (("opened", "a"), ("closed", "c"), ("reaped", "d"), ("averted", "e")):
-        flow.line(_drawn(per[key], steps, end, width), style, key, steps=True)
+    colours = {"opened": "a", "closed": "c", "reaped": "d", "averted": "e"}
+    _beside(flow, [(per[key], style, key) for key, style in colours.items()], steps, end, width)
 
     levels = {name: _level(summary, rows, name, steps) for name in names[: len(STYLES)]}
     level = Chart("Open connections", x, Axis(0, _top(levels.values()), "connections", count))
@@ -136,9 +138,9 @@ def _charts(summary: dict[str, Any], rows: list[dict[str, Any]], figures: Figure
             idle[name][window / 1e6] += n
     silent = {name: [idle[name].get(step, 0.0) for step in steps] for name in names[: len(STYLES)]}
     gone = Chart("Gone silent", x, Axis(0, _top([*silent.values(), per["reaped"]]), "connections", count))
-    gone.line(_drawn(per["reaped"], steps, end, width), "c", "reaped, all listeners", steps=True)
-    for (name, values), style in zip(silent.items(), STYLES, strict=False):
-        gone.line(_drawn(values, steps, end, width), style, f"gone silent: {name}", steps=True)
+    by_listener = zip(silent.items(), STYLES, strict=False)
+    beside = [(values, style, f"gone silent: {name}") for (name, values), style in by_listener]
+    _beside(gone, [(per["reaped"], "c", "reaped, all listeners"), *beside], steps, end, width)
 
     return [
         card("Open connections", "At the end of each window, by listener.", finish(level)),
@@ -149,8 +151,23 @@ def _charts(summary: dict[str, Any], rows: list[dict[str, Any]], figures: Figure
             "delay is over.",
             finish(gone),
         ),
-        card("Lateness", "The greatest of each window, against the tick.", _lateness(summary, rows, x, end, finish)),
+        card(
+            "Lateness",
+            "Since the last byte plus the timeout, at most: the greatest of each window.",
+            _lateness(summary, rows, x, end, finish),
+        ),
     ]
+
+
+def _beside(
+    chart: Chart, series: list[tuple[list[float], str, str]], steps: list[float], end: float, width: float
+) -> None:
+    """Each of *series* (values, style, name) that is not all zero as bars of its own part of each window."""
+    shown = [each for each in series if any(each[0])] or series[:1]
+    part = width / len(shown)
+    for i, (values, style, name) in enumerate(shown):
+        points = [(step - end + i * part, value) for step, value in zip(steps, values, strict=True) if value]
+        chart.bars(points, part, style, name)
 
 
 def _lateness(summary: dict[str, Any], rows: list[dict[str, Any]], x: Axis, end: float, finish: Any) -> str:

@@ -1,7 +1,7 @@
 """What the stream computes, and how it is kept: the same functions for a stream and for a frame that stands still.
 
-`windows` and `idle` are pure. `read` gives the frame for them from files as they lie in a journal, without the feed:
-run on it, they are the answer that the stream must come to. The sinks may be given a batch twice; it counts once.
+`windows` and `idle` are pure: of a frame that holds all of the feed they are the answer that the stream must come to.
+The sinks may be given a batch twice; it counts once.
 """
 
 from __future__ import annotations
@@ -11,13 +11,11 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql import types as T  # noqa: N812
 
-from ...journal.schema import OWN
-from ..read.frames import ns, read_events, small_frame
-from ..read.inputs import Inputs
+from ..read.frames import ns
 from .feed import write_atomically
 from .rows import CHANGE, MARKER
 
@@ -148,36 +146,6 @@ def idle(events: DataFrame, delay_ns: int) -> DataFrame:
             (F.col("full") == 1).alias("certain"),
             (F.col("at_first") % 4 == 2).alias("takes_back"),
         )
-    )
-
-
-def read(spark: SparkSession, inputs: Inputs) -> DataFrame:
-    """The frame for `windows` and `idle` from checked files as they are: what the feed would hold of them.
-
-    Files need `wall_offset_ns` on each row, and the name of their run.
-    """
-    facts = pa.schema(
-        [
-            pa.field("name", pa.string(), nullable=False),
-            pa.field("run", pa.int64(), nullable=False),
-            pa.field("full", pa.bool_(), nullable=False),
-            pa.field("tick_ns", pa.int64(), nullable=False),
-        ]
-    )
-    rows = [(file.path.name, int(file.run[:15], 16), file.mode == "full", file.tick_ns or 0) for file in inputs.files]
-    mine = ~F.col("kind").isin(*OWN) | F.col("timeout_ms").isNotNull()  # as `rows.rows_of` takes them
-    named = read_events(spark, inputs).where(mine).withColumn("name", F.col("_metadata.file_name"))
-    return named.join(F.broadcast(small_frame(spark, rows, facts)), "name", "inner").select(
-        F.timestamp_micros(F.expr("(t + wall_offset_ns) div 1000")).alias("at"),
-        "run",
-        "conn",
-        "kind",
-        "idle_ns",
-        "timeout_ms",
-        (F.col("t") - F.col("due_ns")).alias("lateness_ns"),
-        "listener",
-        "full",
-        "tick_ns",
     )
 
 
