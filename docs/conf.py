@@ -33,6 +33,7 @@ NAVIGATION = {
     "Tasks": [
         "docs/howto/why-closed",
         "docs/howto/websockets",
+        "docs/howto/streams",
         "docs/howto/drain",
         "docs/howto/proxies",
         "docs/howto/kubernetes",

@@ -116,6 +116,12 @@ class Guard(Polled):
         transport = self._open()
         return -1 if transport is None or self._phase is Phase.WRITE else transports.descriptor_of(transport)
 
+    @property
+    def link(self) -> int:
+        """Of its socket, whatever it waits for; -1 if it is closed."""
+        transport = self._open()
+        return -1 if transport is None else transports.descriptor_of(transport)
+
     # ---- what it waits for ---------------------------------------------------------------------------------------
 
     def phase(self) -> Phase:

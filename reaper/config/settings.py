@@ -155,7 +155,7 @@ class Timeouts(Section):
     )
     vanished: float = option(
         60.0,
-        Duration(),
+        Duration(least=3.0),  # the kernel counts keep-alives in whole seconds
         "The peer's kernel answers nothing, with or without a request in flight: no FIN, no reset, it is gone.",
         precedent="Linux gives up after 15 min of unanswered data, and never without any",
         live=False,

@@ -36,6 +36,7 @@ from .options import Options, check_names, spelled_out
 from .pacing import PROBE_GRACE, REAPS_PER_SLICE, fair_slice
 from .sockets import unread
 from .stall_clock import StallClock
+from .vanished import Vanished
 from .watched import DeadlineKey, Probe, Reapable, Watched, check_idle, check_watch, is_off
 
 
@@ -119,6 +120,7 @@ class Driver:
         self._looked_at = 0.0  # the `now` of the latest final check...
         self._looked_when = 0.0  # ...and when that was, on the loop's clock
         self._probed: list[Watched] = []
+        self.vanished: Vanished = Vanished(self, self.config.timeouts.vanished)
 
     # ---- time ----------------------------------------------------------------------------------------------------
 
@@ -279,10 +281,11 @@ class Driver:
                 answer.mark()  # spared meanwhile; its time goes on
                 continue
             connection.answer = Answer(connection, seconds_to_ms_deadline(now + connection.grace))
-            self._watch_operation(connection.answer, (Answer, connection.uid))
+            self.watch_operation(connection.answer, (Answer, connection.uid))
             self._probe(connection)
 
-    def _watch_operation(self, operation: DelayedOperation, key: Hashable) -> None:
+    def watch_operation(self, operation: DelayedOperation, key: Hashable) -> None:
+        """Let *operation* wait under *key*, and wake for its deadline, in ms of `now`."""
         if not self._purgatory.delayed:
             self._advance_operations(self.now())  # nothing has moved its clock while there was nothing to wait for
         self._purgatory.try_complete_else_watch(operation, [key])
@@ -307,6 +310,8 @@ class Driver:
         """`IdleReaper.register` as of now: a lease of the caller's, for what is no watched connection."""
         lease = self.core.register(uid, timeout, self.now(), on, reason=reason, since=since)
         self.poke()
+        if isinstance(uid, Reapable):
+            self.vanished.begin()
         return lease
 
     def next_number(self) -> int:
@@ -358,6 +363,8 @@ class Driver:
         connection.grace = grace
         connection.begin(self.register(connection.uid, timeout, reason=reason))
         self.connections[connection.uid] = connection
+        if socket is not None:
+            self.vanished.begin()
         if continues is None:
             self.books.opened(connection.lease, socket)
         else:
@@ -403,7 +410,7 @@ class Driver:
         assert self._leave_by is not None
         connection.awaited = True
         leave = Leave(connection, seconds_to_ms_deadline(self._leave_by), spoken)
-        self._watch_operation(leave, (Leave, connection.uid))
+        self.watch_operation(leave, (Leave, connection.uid))
 
     def went_idle(self, connection: Any) -> None:
         """*connection* may have gone idle: it leaves if everything is being drained."""

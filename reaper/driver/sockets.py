@@ -26,6 +26,13 @@ TCP_NOTSENT_LOWAT = 25
 TCP_INFO: int = getattr(socket, "TCP_INFO", -1)
 """Linux has it. Elsewhere it is an option that no kernel knows, and its answer an error."""
 
+# Linux has them; elsewhere the kernel is asked for what it does not know, and nothing comes of it.
+TCP_KEEPIDLE: int = getattr(socket, "TCP_KEEPIDLE", -1)
+TCP_KEEPINTVL: int = getattr(socket, "TCP_KEEPINTVL", -1)
+TCP_KEEPCNT: int = getattr(socket, "TCP_KEEPCNT", -1)
+TCP_RTO_MAX_MS = 44
+"""linux/tcp.h from 6.15 on: the longest wait before data is sent, or a window probed, again."""
+
 _CLOSE_WAIT = 8  # tcp_info.tcpi_state: the peer has shut its sending side
 _BYTES_ACKED = 120  # offset of tcp_info.tcpi_bytes_acked, a u64
 
@@ -84,6 +91,53 @@ def acknowledged(connected: HasOptions) -> int | None:
         return None
     acked: int = struct.unpack_from("Q", info, _BYTES_ACKED)[0] if len(info) >= _BYTES_ACKED + 8 else -1
     return None if acked < 0 else acked
+
+
+class Silence(NamedTuple):
+    """What the kernel knows of a peer's silence. Seconds."""
+
+    silence: float
+    """Since the last segment came from it, with data or without."""
+    resent: float | None
+    """Since data that it has not acknowledged was last sent to it; None: there is none."""
+    unanswered: int
+    """Questions without an answer: data sent again, probes of a full window, keep-alives."""
+
+    @property
+    def asked(self) -> bool:
+        """Whether it owes an answer to more than one question, so that not just one packet was lost."""
+        return self.unanswered > 1
+
+    def gone(self, after: float) -> bool:
+        """Whether it has owed an answer for *after* seconds, and none can be on its way.
+
+        The last question must be older than a sixteenth of that; where it is older than a quarter, the next one is
+        waited for a little. Keep-alives come every quarter.
+        """
+        late, early = after / 4, after / 16
+        waited = self.silence - after
+        if not self.asked or waited < early:
+            return False
+        return self.resent is None or early <= self.resent <= late or waited >= late - early
+
+
+_SILENCE = struct.Struct("=xxBB20xI16xIIII")
+"""tcp_info: retransmits, probes, unacked; ms since data was sent, an acknowledgement sent, data and one received."""
+
+
+def silence_of(descriptor: int) -> Silence | None:
+    """How long the peer of the socket *descriptor* has been silent; None: it is no open TCP connection. About 1 us."""
+    try:
+        connected = socket.SocketType(socket.AF_INET, socket.SOCK_STREAM, 0, descriptor)  # not by the class in Python
+        try:
+            info = connected.getsockopt(socket.IPPROTO_TCP, TCP_INFO, _SILENCE.size)
+        finally:
+            connected.detach()
+        resent, probes, unacked, sent, _, received, heard = _SILENCE.unpack(info)
+    except (OSError, struct.error):
+        return None
+    last = sent / 1e3 if unacked else None
+    return Silence(min(received, heard) / 1e3, last, max(resent, probes))
 
 
 def peer_has_shut(connected: HasOptions) -> bool:
@@ -159,6 +213,16 @@ def names_of(family: str) -> list[str]:
             if name.startswith(f"@{family}"):
                 found.add(name[1:])
     return sorted(found)
+
+
+@contextlib.contextmanager
+def borrowed_tcp(descriptor: int) -> Iterator[socket.socket]:
+    """As `borrowed`, without asking the kernel what kind of socket it is."""
+    connected = socket.socket(socket.AF_INET, socket.SOCK_STREAM, 0, fileno=descriptor)
+    try:
+        yield connected
+    finally:
+        connected.detach()
 
 
 def reset_on_close(connected: socket.socket) -> None:

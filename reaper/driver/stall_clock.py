@@ -52,7 +52,10 @@ class StallClock:
 
     def expect(self, instant: float) -> None:
         """The loop should come back at *instant* (of this clock; infinite: it need not)."""
-        self._expected = instant + self.stalled
+        expected = instant + self.stalled
+        while expected - self.stalled < instant:  # the sum was rounded: whoever wakes then would find it is not time
+            expected = math.nextafter(expected, math.inf)
+        self._expected = expected
 
     @property
     def expected(self) -> float:

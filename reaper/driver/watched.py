@@ -53,6 +53,14 @@ class Reapable:
         raise NotImplementedError
 
     @property
+    def link(self) -> int:
+        """Its descriptor, for the question whether its peer is there at all; -1: it is closed, or has none.
+
+        Another than `descriptor` where that is hidden so that unread bytes do not count.
+        """
+        return self.descriptor
+
+    @property
     def busy(self) -> bool:
         """Whether it is in use, or not known to be idle."""
         raise NotImplementedError

@@ -79,6 +79,11 @@ class Guarded(Reapable):
         return -1 if self._deaf() else transports.descriptor_of(self.transport)
 
     @property
+    def link(self) -> int:
+        """Of its socket, whatever it waits for; -1 if it is closed."""
+        return transports.descriptor_of(self.transport)
+
+    @property
     def busy(self) -> bool:
         """Whether it is in use."""
         return self.phase() not in (Phase.FIRST_BYTE, Phase.KEEP_ALIVE)

@@ -1,0 +1,255 @@
+"""Claims about clients that vanish: no FIN, no reset, and their kernel answers nothing.
+
+The trials take the link between two network namespaces down. The judge itself is tested in virtual time.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import namespaces
+import pytest
+from test_driver import Connection, Loop
+
+from reaper.config import ReaperConfig
+from reaper.driver.sockets import Silence
+from reaper.driver.vanished import LOOKS_PER_STEP
+
+PORT = 7700
+AFTER = 4.0  # seconds: keep-alives are counted in whole ones
+PATIENCE = 30.0
+
+SERVER = """
+    import json, sys, time, trio, reaper.trio
+    from reaper.config import ReaperConfig
+
+    def say(**what):
+        print(json.dumps({"at": time.monotonic(), **what}), flush=True)
+
+    async def handler(stream):
+        mode = ""
+        try:
+            mode = (await stream.receive_some(100)).decode()
+            say(begun=mode)
+            while mode == "stream":
+                await stream.send_all(b"event\\n")
+                await trio.sleep(0.2)
+            if mode == "silent":
+                await trio.sleep_forever()
+            if mode == "full":
+                await stream.send_all(bytes(20_000_000))
+            while await stream.receive_some():
+                pass
+        finally:
+            connection = stream.connection
+            say(ended=mode, reason=connection.reason)
+
+    config = ReaperConfig.load(overrides={"timeouts.vanished": AFTER, "timeouts.idle": 0.0, "reaper.tick": 0.25})
+    trio.run(lambda: reaper.trio.serve_tcp(handler, PORT, host="0.0.0.0", config=config))
+"""
+
+CLIENT = """
+    import socket, sys, time
+    peers = {}
+    for mode in sys.argv[2:]:
+        for attempt in range(100):
+            try:
+                peers[mode] = socket.create_connection((sys.argv[1], PORT))
+                break
+            except OSError:
+                time.sleep(0.1)
+        peers[mode].sendall(mode.encode())
+        print("sent", flush=True)
+    if "full" in peers:  # it reads when it is told to
+        sys.stdin.readline()
+        wanted = 20_000_000
+        while wanted and (data := peers["full"].recv(1 << 20)):
+            wanted -= len(data)
+        print("left", wanted, flush=True)
+    while "stream" in peers and peers["stream"].recv(1000):
+        print("event", flush=True)
+    time.sleep(3600)
+"""
+
+
+@contextmanager
+def running(prefix: list[str], program: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+    text = textwrap.dedent(program).replace("PORT", str(PORT)).replace("AFTER", str(AFTER))
+    command = [*prefix, sys.executable, "-c", text, *arguments]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        timer = _killer(process)
+        try:
+            yield process
+        finally:
+            timer.cancel()
+            process.kill()
+
+
+def _killer(process: subprocess.Popen[str]) -> Any:
+    import threading
+
+    timer = threading.Timer(PATIENCE * 2, process.kill)
+    timer.daemon = True
+    timer.start()
+    return timer
+
+
+def said(server: subprocess.Popen[str], key: str, count: int) -> dict[str, dict[str, Any]]:
+    found: dict[str, dict[str, Any]] = {}
+    assert server.stdout is not None
+    while len(found) < count:
+        line = server.stdout.readline()
+        assert line, f"the server ended after saying {key} of {sorted(found)}"
+        row = json.loads(line)
+        if key in row:
+            found[row[key]] = row
+    return found
+
+
+@pytest.mark.slow
+def test_clients_that_vanish_are_closed_in_flight_or_not_and_none_before_its_time() -> None:
+    modes = ("stream", "silent", "upload")
+    with (
+        namespaces.opened() as link,
+        running(link.server, SERVER) as server,
+        running(link.client, CLIENT, link.address, *modes),
+    ):
+        said(server, "begun", len(modes))
+        time.sleep(AFTER)  # all have answered keep-alives; none was closed
+        link.down()
+        down = time.monotonic()
+        ended = said(server, "ended", len(modes))
+    assert {mode: row["reason"] for mode, row in ended.items()} == dict.fromkeys(modes, "vanished")
+    assert min(row["at"] for row in ended.values()) > down + AFTER * 0.75 - 0.1  # the last answer was a quarter before
+
+
+@pytest.mark.slow
+def test_a_stopped_client_with_a_full_window_and_a_link_that_comes_back_are_borne() -> None:
+    with (
+        namespaces.opened() as link,
+        running(link.server, SERVER) as server,
+        running(link.client, CLIENT, link.address, "stream") as streaming,
+        running(link.client, CLIENT, link.address, "full") as full,
+    ):
+        said(server, "begun", 2)
+        os.kill(full.pid, signal.SIGSTOP)
+        link.down()
+        time.sleep(AFTER / 2)
+        link.up()
+        time.sleep(AFTER * 2.5)
+        os.kill(full.pid, signal.SIGCONT)
+        assert full.stdin is not None
+        full.stdin.write("\n")
+        full.stdin.flush()
+        assert full.stdout is not None
+        assert streaming.stdout is not None
+        assert [full.stdout.readline(), full.stdout.readline()] == ["sent\n", "left 0\n"]
+        assert streaming.stdout.readline() == "sent\n"
+        for _ in range(int(AFTER * 3 / 0.2)):  # more events than were sent before the link came back
+            assert streaming.stdout.readline() == "event\n"
+
+
+@pytest.mark.parametrize(
+    ("silence", "resent", "unanswered", "gone"),
+    [
+        (59.0, 30.0, 9, False),  # never before its time
+        (64.0, None, 4, True),  # keep-alives, the last but one a quarter ago
+        (64.0, None, 1, False),  # one packet may be lost
+        (64.0, None, 0, False),  # nobody has asked it
+        (64.0, 10.0, 8, True),  # asked again lately, and long enough ago for an answer
+        (64.0, 1.0, 8, False),  # the answer may be on its way
+        (64.0, 20.0, 8, False),  # asked long ago: the next question is waited for...
+        (72.0, 28.0, 8, True),  # ...a little
+    ],
+)
+def test_a_peer_is_gone_when_it_owes_an_answer(
+    silence: float, resent: float | None, unanswered: int, gone: bool
+) -> None:
+    assert Silence(silence, resent, unanswered).gone(60.0) is gone
+
+
+class Peers:
+    """What the kernel would say of the peers of a loop's connections, by descriptor; those not named have answered."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, after: float = 60.0) -> None:
+        config = ReaperConfig.load(environ={}, overrides={"timeouts.vanished": after})
+        self.loop = Loop(config=config)
+        self.silent_since: dict[int, float] = {}
+        monkeypatch.setattr("reaper.driver.sockets.silence_of", self.silence_of)
+        monkeypatch.setattr("reaper.driver.vanished._have_it_asked", lambda link, after: None)
+        monkeypatch.setattr("reaper.driver.vanished._end", lambda owner, link: owner.reap("vanished"))
+
+    def silence_of(self, link: int) -> Silence | None:
+        if link == UNIX:
+            return None
+        silence = self.loop.time - self.silent_since.get(link, self.loop.time)
+        return Silence(silence, None, int(silence / 15.0))
+
+    def watch(self, link: int) -> Connection:
+        driver = self.loop.driver
+        return driver.watch(lambda uid: Connection(driver, uid, link), object(), 0.0)  # type: ignore[no-any-return]
+
+
+UNIX = 9
+"""The descriptor of no TCP socket."""
+
+
+@pytest.mark.parametrize("lost", [0.0, 7.0, 33.3, 59.9])
+def test_a_vanished_peer_is_closed_within_a_quarter(monkeypatch: pytest.MonkeyPatch, lost: float) -> None:
+    peers = Peers(monkeypatch)
+    gone, there = peers.watch(5), peers.watch(6)
+    gone.suspend()  # in flight or not
+    peers.silent_since[5] = lost
+    peers.loop.run_until(lost + 60.0)
+    assert not gone.reaped
+    peers.loop.run_until(lost + 76.0)
+    assert (gone.reason, there.reaped) == ("vanished", False)
+
+
+def test_a_stall_of_the_loop_closes_nobody_who_then_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    peers = Peers(monkeypatch)
+    connection = peers.watch(5)
+    peers.silent_since[5] = 0.0
+    peers.loop.run_until(10.0)
+    peers.loop.stall(300.0)
+    peers.loop.wake()
+    assert not connection.reaped  # it looks bad, and is looked at again
+    del peers.silent_since[5]
+    peers.loop.run_until(1000.0)
+    assert not connection.reaped
+
+
+def test_no_step_looks_at_many_and_each_is_looked_at_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    peers = Peers(monkeypatch)
+    connections = [peers.watch(10 + number) for number in range(5000)]
+    peers.silent_since = {10 + number: 0.0 for number in range(0, 5000, 2)}  # half a site at once
+    judge, most = peers.loop.driver.vanished, 0
+    while (rest := peers.loop.driver.rest()) <= 76.0:
+        peers.loop.time = max(peers.loop.time, rest)
+        before = judge.looks
+        peers.loop.wake()
+        most = max(most, judge.looks - before)
+    assert most <= LOOKS_PER_STEP + 2
+    assert all(connection.reaped == (number % 2 == 0) for number, connection in enumerate(connections))
+
+
+def test_where_no_peer_can_vanish_the_loop_rests(monkeypatch: pytest.MonkeyPatch) -> None:
+    off = Peers(monkeypatch, after=0.0)
+    off.watch(5).suspend()
+    local = Peers(monkeypatch)
+    local.watch(UNIX).suspend()
+    for peers in (off, local):
+        peers.loop.run_until(20.0)
+        assert peers.loop.driver.rest() == math.inf
+    local.watch(5)
+    assert local.loop.driver.rest() < math.inf
