@@ -139,6 +139,23 @@ def started(tmp_path, name, *arguments):
         yield server
 
 
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_anyio_is_served_by_the_reaper_of_its_backend(tmp_path, backend):
+    with started(tmp_path, "anyio_echo", backend) as server:
+        with socket.create_connection(server.address, timeout=PATIENCE) as client:
+            client.sendall(b"hello")
+            assert client.recv(100) == b"hello"
+            asked = time.monotonic()
+            assert client.recv(100) == b"", "silent for two seconds"
+            assert time.monotonic() - asked >= 1.9
+        with socket.create_connection(server.address, timeout=PATIENCE) as client:
+            client.sendall(b"bye")
+            client.shutdown(socket.SHUT_WR)
+            assert client.recv(100) == b"bye"
+            assert client.recv(100) == b""
+        assert "Traceback" not in server.said()
+
+
 def connections(server):
     """Sockets that the server's processes hold."""
     return len(server.sockets())

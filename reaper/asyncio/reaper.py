@@ -169,7 +169,8 @@ class AsyncioReaper:
         """Watch a connection for the length of a `with` block in a task.
 
         Args:
-            transport: Its transport or `StreamWriter`, or None; bytes that are unread in its socket are a sign of life.
+            transport: Its transport, `StreamWriter` or socket, or None; bytes that are unread in its socket are a sign
+                of life.
             idle: Seconds of silence allowed; 0 switches the timeout off; None takes the reaper's own `idle`.
             reason: What `connection.reason` says after a reap.
             probe: Called, as a task, with the connection when it has been silent for *idle*: it sends something that
@@ -185,8 +186,9 @@ class AsyncioReaper:
         Cost: one lease. No task, no timer.
         """
         self._must_run()
-        if transport is not None and not hasattr(transport, "get_extra_info"):
-            raise InvalidArgument(f"transport must be a transport, a StreamWriter or None, got {shown(transport)}")
+        if transport is not None and not hasattr(transport, "get_extra_info") and socket_of(transport) is None:
+            wanted = "a transport, a StreamWriter, a socket or None"
+            raise InvalidArgument(f"transport must be {wanted}, got {shown(transport)}")
         connection: Connection = self.driver.watch(
             lambda uid: Connection(self.driver, uid, transport),
             socket_of(transport),

@@ -36,7 +36,9 @@ class TcpInfo(NamedTuple):
 
 
 def socket_of(transport: Any) -> Any:
-    """The socket below *transport* (a transport, or a `StreamWriter`); None if there is none."""
+    """The socket below *transport* (a transport, a `StreamWriter`, a socket); None if there is none."""
+    if hasattr(transport, "getsockopt"):  # a socket, or asyncio's view of one
+        return transport
     ask = getattr(transport, "get_extra_info", None)
     return None if ask is None else ask("socket")
 
