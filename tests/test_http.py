@@ -11,14 +11,15 @@ import json
 import re
 import socket
 import ssl
+import struct
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 
 import h11
 import pytest
 import trio
+from http_world import configured, rest, serving
 
-import reaper.trio
 from reaper.config import ReaperConfig
 from reaper.metrics import families as library_families
 from server_example.http import HttpServer
@@ -27,6 +28,8 @@ from server_example.http.routes import ROUTES
 from server_example.http.transport import Transport
 from server_example.serving import reload_from
 
+pytestmark = pytest.mark.trio
+
 TICK = 0.05
 PATIENCE = 20.0  # seconds that a test waits for what must happen; only a broken server makes it wait that long
 
@@ -34,9 +37,8 @@ PATIENCE = 20.0  # seconds that a test waits for what must happen; only a broken
 class Running:
     """A server that runs, and clients for it."""
 
-    def __init__(self, server: HttpServer, nursery: trio.Nursery, listener: trio.SocketListener) -> None:
+    def __init__(self, server: HttpServer, listener: trio.SocketListener) -> None:
         self.server = server
-        self.nursery = nursery
         self.address: tuple[str, int] = listener.socket.getsockname()[:2]
 
     async def connect(self) -> trio.SocketStream:
@@ -61,21 +63,12 @@ class Running:
 @asynccontextmanager
 async def running(routes: Mapping[str, Route] = ROUTES, /, **overrides: object) -> AsyncIterator[Running]:
     """A server with `section__key=value`; a bare key is one of `timeouts`. Everything balances at the end."""
-    settings = {
-        name.replace("__", ".") if "__" in name else f"timeouts.{name}": value for name, value in overrides.items()
-    }
-    config = ReaperConfig.load(environ={}, overrides={"reaper.tick": TICK, **settings})
-    (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
-    async with listener, reaper.trio.open_reaper(config) as watcher, trio.open_nursery() as nursery:
-        server = HttpServer(config, watcher, routes)
-        async with server.parking():  # as it is by default
-            run = Running(server, nursery, listener)
-            nursery.start_soon(server.accept, listener, nursery)
-            with trio.fail_after(3 * PATIENCE):
-                yield run
-                await run.settled()
-            assert server.counters.failures == 0
-            nursery.cancel_scope.cancel()
+    config = configured({"reaper__tick": TICK, **overrides})
+    async with serving(config, routes) as (server, listener):
+        run = Running(server, listener)
+        with trio.fail_after(3 * PATIENCE):
+            yield run
+            await run.settled()
 
 
 class Client:
@@ -119,22 +112,9 @@ def header(response: h11.Response, name: str) -> str | None:
     return next((value.decode() for key, value in response.headers if key.decode() == name), None)
 
 
-async def rest(stream: trio.SocketStream) -> bytes:
-    """Everything until the end of file, or until the connection is reset."""
-    data = b""
-    with trio.fail_after(PATIENCE):
-        try:
-            while piece := await stream.receive_some():
-                data += piece
-        except trio.BrokenResourceError:
-            pass
-    return data
-
-
 # ---- the protocol ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.trio
 async def test_many_requests_share_a_connection_and_keep_alive_is_advertised_below_the_truth() -> None:
     async with running(keep_alive="9s", keep_alive_margin="2s", max_age="1h") as run, await run.connect() as stream:
         client = Client(stream)
@@ -146,7 +126,6 @@ async def test_many_requests_share_a_connection_and_keep_alive_is_advertised_bel
         assert run.server.counters.opened == 1
 
 
-@pytest.mark.trio
 async def test_pipelined_requests_are_answered_in_order() -> None:
     async with running() as run, await run.connect() as stream:
         targets = ("/sleep?s=20ms", "/", "/nowhere", "/sleep?s=0")
@@ -158,7 +137,6 @@ async def test_pipelined_requests_are_answered_in_order() -> None:
         assert answers.index(b"slept 0.02") < answers.index(b"/download") < answers.rindex(b"slept 0 s")
 
 
-@pytest.mark.trio
 async def test_head_has_the_headers_of_get_and_no_body() -> None:
     async with running() as run, await run.connect() as stream:
         client = Client(stream)
@@ -171,7 +149,6 @@ async def test_head_has_the_headers_of_get_and_no_body() -> None:
         assert (len(body), nothing) == (1000, b"")
 
 
-@pytest.mark.trio
 async def test_chunked_upload_after_100_continue() -> None:
     async with running() as run, await run.connect() as stream:
         await stream.send_all(
@@ -188,7 +165,6 @@ async def test_chunked_upload_after_100_continue() -> None:
         assert json.loads(body)["bytes"] == 11
 
 
-@pytest.mark.trio
 async def test_connection_close_and_http_1_0_end_the_connection_after_the_answer() -> None:
     async with running() as run:
         for request in (b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", b"GET / HTTP/1.0\r\n\r\n"):
@@ -200,7 +176,6 @@ async def test_connection_close_and_http_1_0_end_the_connection_after_the_answer
                 assert b"keep-alive" not in answer.lower()
 
 
-@pytest.mark.trio
 @pytest.mark.parametrize(
     ("request_bytes", "status"),
     [
@@ -226,7 +201,6 @@ async def test_what_cannot_be_served_is_answered_and_the_answer_is_not_lost(requ
         assert b"connection: close" in answer.lower()
 
 
-@pytest.mark.trio
 async def test_an_unwanted_body_is_read_away_if_it_is_little() -> None:
     async with running() as run, await run.connect() as stream:
         client = Client(stream)
@@ -235,7 +209,6 @@ async def test_an_unwanted_body_is_read_away_if_it_is_little() -> None:
         assert (await client.ask())[0].status_code == 200
 
 
-@pytest.mark.trio
 async def test_a_route_that_raises_is_answered_500_and_hurts_no_other_request(caplog: pytest.LogCaptureFixture) -> None:
     async def broken(exchange: Exchange) -> None:
         raise LookupError("on purpose")
@@ -251,7 +224,6 @@ async def test_a_route_that_raises_is_answered_500_and_hurts_no_other_request(ca
         run.server.counters.failures = 0
 
 
-@pytest.mark.trio
 async def test_one_connection_too_many_is_answered_503() -> None:
     async with running(limits__max_connections=1) as run, await run.connect() as first:
         client = Client(first)
@@ -262,7 +234,6 @@ async def test_one_connection_too_many_is_answered_503() -> None:
         assert (await client.ask())[0].status_code == 200
 
 
-@pytest.mark.trio
 async def test_the_last_of_max_requests_closes_the_connection() -> None:
     async with running(limits__max_requests=2) as run, await run.connect() as stream:
         client = Client(stream)
@@ -271,7 +242,6 @@ async def test_the_last_of_max_requests_closes_the_connection() -> None:
         assert await rest(stream) == b""
 
 
-@pytest.mark.trio
 async def test_the_standard_library_agrees_about_the_protocol() -> None:
     def talk(host: str, port: int) -> list[tuple[int, int]]:
         connection = http.client.HTTPConnection(host, port, timeout=PATIENCE)
@@ -293,7 +263,6 @@ async def test_the_standard_library_agrees_about_the_protocol() -> None:
         assert run.server.counters.opened == 1
 
 
-@pytest.mark.trio
 async def test_events_end_when_the_client_goes_and_pings_come_when_nothing_else_does() -> None:
     async with running() as run:
         async with await run.connect() as stream:
@@ -308,7 +277,6 @@ async def test_events_end_when_the_client_goes_and_pings_come_when_nothing_else_
 # ---- what is shown -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.trio
 async def test_connections_are_shown_with_phase_and_reason_in_three_forms() -> None:
     async with running() as run, await run.connect() as silent, await run.connect() as stream:
         client = Client(stream)
@@ -330,7 +298,6 @@ async def test_connections_are_shown_with_phase_and_reason_in_three_forms() -> N
         assert b"<table>" in body
 
 
-@pytest.mark.trio
 async def test_who_is_connected_is_for_this_machine_and_for_no_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     async with running() as run, await run.connect() as stream:
         client = Client(stream)
@@ -361,14 +328,12 @@ async def test_who_is_connected_is_for_this_machine_and_for_no_cache(monkeypatch
         assert (header(response, "connection"), header(unready, "connection")) == (None, "close")
 
 
-@pytest.mark.trio
 async def test_without_a_margin_no_keep_alive_is_advertised() -> None:
     async with running(keep_alive_margin=0.0) as run, await run.connect() as stream:
         response, _ = await Client(stream).ask()
         assert header(response, "keep-alive") is None
 
 
-@pytest.mark.trio
 async def test_metrics_can_be_read_by_prometheus() -> None:
     parser = pytest.importorskip("prometheus_client.parser")
     async with running() as run, await run.connect() as stream:
@@ -401,7 +366,6 @@ async def drip(stream: trio.SocketStream, start: bytes, drop: bytes) -> None:
         await stream.send_all(drop)
 
 
-@pytest.mark.trio
 @pytest.mark.parametrize(
     ("phase", "sent", "status"),
     [
@@ -427,7 +391,6 @@ async def test_silence_in_each_phase_ends_the_connection_for_its_own_reason(
         await stream.aclose()
 
 
-@pytest.mark.trio
 async def test_dripped_headers_do_not_put_the_end_off() -> None:
     async with running(headers=SHORT) as run, await run.connect() as stream:
         with pytest.raises(trio.BrokenResourceError):
@@ -435,7 +398,6 @@ async def test_dripped_headers_do_not_put_the_end_off() -> None:
         assert await run.reaped() == {"headers": 1}
 
 
-@pytest.mark.trio
 async def test_a_dripped_body_is_too_slow_although_it_is_never_idle() -> None:
     async with running(body="9s", limits__min_in_grace=SHORT, limits__min_in_rate=1000) as run:
         async with await run.connect() as stream:
@@ -459,7 +421,6 @@ def read_all(client: socket.socket) -> None:
         pass
 
 
-@pytest.mark.trio
 async def test_a_peer_that_takes_nothing_of_its_response_is_reset() -> None:
     async with running(write=SHORT, limits__min_out_rate=0) as run:
         with small_window(run.address) as client:
@@ -469,7 +430,6 @@ async def test_a_peer_that_takes_nothing_of_its_response_is_reset() -> None:
                 read_all(client)
 
 
-@pytest.mark.trio
 async def test_a_peer_that_takes_too_little_of_its_response_is_cut() -> None:
     async with running(write="9s", limits__min_out_rate=1e9, limits__min_out_grace=SHORT) as run:
         with small_window(run.address) as client:
@@ -482,7 +442,6 @@ async def test_a_peer_that_takes_too_little_of_its_response_is_cut() -> None:
             assert await run.reaped() == {"min_out_rate": 1}
 
 
-@pytest.mark.trio
 async def test_a_slow_but_living_download_is_never_idle_though_no_send_returns() -> None:
     """The kernel takes megabytes at once: for many timeouts no send returns, and still the peer is reading."""
     async with running(write=SHORT, limits__min_out_rate=0) as run:
@@ -496,7 +455,6 @@ async def test_a_slow_but_living_download_is_never_idle_though_no_send_returns()
             assert (run.server.counters.closed, dict(run.server.counters.reaped)) == (0, {})
 
 
-@pytest.mark.trio
 async def test_a_peer_that_has_shut_its_side_and_takes_nothing_is_half_closed() -> None:
     async with running(half_closed=SHORT, limits__min_out_rate=0) as run:
         with small_window(run.address) as client:
@@ -505,7 +463,6 @@ async def test_a_peer_that_has_shut_its_side_and_takes_nothing_is_half_closed() 
             assert await run.reaped() == {"half_closed": 1}
 
 
-@pytest.mark.trio
 async def test_a_request_in_flight_is_never_idle() -> None:
     short = {"keep_alive": SHORT, "first_byte": SHORT, "headers": SHORT, "idle": SHORT}
     async with running(**short) as run, await run.connect() as stream:
@@ -513,7 +470,6 @@ async def test_a_request_in_flight_is_never_idle() -> None:
         assert response.status_code == 200
 
 
-@pytest.mark.trio
 async def test_a_tunnel_stays_open_under_pings() -> None:
     async with running(tunnel=SHORT) as run, await run.connect() as stream:
         await stream.send_all(b"GET /tunnel HTTP/1.1\r\nHost: x\r\nConnection: upgrade\r\nUpgrade: echo\r\n\r\n")
@@ -527,7 +483,6 @@ async def test_a_tunnel_stays_open_under_pings() -> None:
         assert await rest(stream) == b""
 
 
-@pytest.mark.trio
 async def test_maximum_age_ends_a_connection_after_its_response() -> None:
     settings = {"max_age": SHORT, "limits__max_age_jitter": 0, "drain_idle": "0s"}
     async with running(**settings) as run, await run.connect() as busy, await run.connect() as idle:
@@ -540,7 +495,6 @@ async def test_maximum_age_ends_a_connection_after_its_response() -> None:
 # ---- draining and reloading --------------------------------------------------------------------------------------
 
 
-@pytest.mark.trio
 async def test_draining_finishes_what_is_in_flight_and_closes_the_rest() -> None:
     async with running(drain_idle=SHORT, drain="1h") as run, await run.connect() as idle, await run.connect() as mute:
         busy = await run.connect()
@@ -552,10 +506,11 @@ async def test_draining_finishes_what_is_in_flight_and_closes_the_rest() -> None
             answers.append((await clients[0].ask(f"/sleep?s={2 * SHORT}"))[0])
             await busy.aclose()
 
-        run.nursery.start_soon(ask)
-        while run.server.counters.requests < 2:
-            await trio.sleep(TICK)
-        await run.server.drain()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(ask)
+            while run.server.counters.requests < 2:
+                await trio.sleep(TICK)
+            await run.server.drain()
         assert not run.server.connections
         (answer,) = answers
         assert (answer.status_code, header(answer, "connection")) == (200, "close")
@@ -563,31 +518,28 @@ async def test_draining_finishes_what_is_in_flight_and_closes_the_rest() -> None
         assert dict(run.server.counters.reaped) == {"drain": 2}
 
 
-@pytest.mark.trio
 async def test_a_request_that_was_on_its_way_when_draining_began_is_answered() -> None:
     async with running(drain_idle="9s", drain="20s") as run, await run.connect() as stream:
         client = Client(stream)
         await client.ask()
-        run.nursery.start_soon(run.server.drain)
-        await trio.sleep(4 * TICK)
-        response, _ = await client.ask()
-        assert (response.status_code, header(response, "connection")) == (200, "close")
-        await stream.aclose()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(run.server.drain)
+            await trio.sleep(4 * TICK)
+            response, _ = await client.ask()
+            assert (response.status_code, header(response, "connection")) == (200, "close")
+            await stream.aclose()
 
 
-@pytest.mark.trio
 async def test_draining_ends_at_its_deadline() -> None:
-    async with running(drain=SHORT, drain_idle="0s") as run:
-        async with await run.connect() as stream:
-            await stream.send_all(b"GET /sleep?s=20 HTTP/1.1\r\nHost: x\r\n\r\n")
-            while not run.server.counters.requests:
-                await trio.sleep(TICK)
-            await run.server.drain()
-            assert len(run.server.connections) == 1
-        run.nursery.cancel_scope.cancel()
+    async with running(drain=SHORT, drain_idle="0s") as run, await run.connect() as stream:
+        await stream.send_all(b"GET /sleep?s=20 HTTP/1.1\r\nHost: x\r\n\r\n")
+        while not run.server.counters.requests:
+            await trio.sleep(TICK)
+        await run.server.drain()
+        assert len(run.server.connections) == 1
+        stream.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
 
-@pytest.mark.trio
 async def test_a_reload_reaches_open_connections_and_a_bad_file_changes_nothing(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -610,7 +562,6 @@ async def test_a_reload_reaches_open_connections_and_a_bad_file_changes_nothing(
 # ---- TLS ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.trio
 async def test_tls_serves_and_a_silent_handshake_is_reaped(certificate: tuple[str, str]) -> None:
     cert, key = certificate
 

@@ -478,3 +478,17 @@ def test_sockets_of_a_service_manager_are_taken_over(tmp_path, unix: bool) -> No
         running.terminate()
         running.communicate(timeout=PATIENCE)
     assert running.returncode == 0
+
+
+def test_a_certificate_that_cannot_be_used_is_one_line_and_status_2(tmp_path) -> None:
+    nothing = str(tmp_path / "nothing.pem")
+    command = [sys.executable, "-m", "server_example", "http", "--tls-cert", nothing, "--tls-key", nothing]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE)
+    assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
+    assert nothing in done.stderr
+
+
+def test_the_server_needs_no_foreign_server() -> None:
+    code = "import sys, server_example.http; print(*sorted(sys.modules))"
+    found = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert not {"hypercorn", "uvicorn", "aiohttp", "pyspark", "prometheus_client"} & set(found.split())
