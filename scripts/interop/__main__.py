@@ -14,10 +14,7 @@ from collections.abc import Callable, Sequence
 from reaper.config.durations import parse_duration
 from reaper.config.flags import Parser
 
-from . import fuzz as http_fuzz
-from . import proxy as interop_proxy
-from . import slow as interop_slow
-from . import stall as interop_stall
+from . import fuzz, proxy, slow, stall
 from .tools import OUT, Missing
 
 
@@ -37,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name in parsed.runs or RUNS:
         print(f"{name} ...", file=sys.stderr, flush=True)
         try:
-            reports[name] = http_fuzz.trial(parsed.fuzz) if name == "fuzz" else RUNS[name]()
+            reports[name] = fuzz.trial(parsed.fuzz) if name == "fuzz" else RUNS[name]()
         except Missing as missing:
             reports[name] = {"skipped": str(missing), "passed": True}
     OUT.mkdir(parents=True, exist_ok=True)
@@ -51,10 +48,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 RUNS: dict[str, Callable[[], dict[str, object]]] = {
-    "stall": interop_stall.run,
-    "slow": interop_slow.run,
-    "proxy": interop_proxy.run,
-    "fuzz": lambda: http_fuzz.trial(10.0),
+    "stall": stall.run,
+    "slow": slow.run,
+    "proxy": proxy.run,
+    "fuzz": lambda: fuzz.trial(10.0),
 }
 
 

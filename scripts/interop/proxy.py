@@ -29,12 +29,8 @@ CASES = {
     "nginx closes first, POST": (1.0, 2.0, "POST", True),
     "both at once": (1.0, 1.0, "GET", True),
     "we close first": (60.0, 1.0, "GET", True),
-    "we close first, POST": (
-        60.0,
-        1.0,
-        "POST",
-        False,
-    ),  # nginx must not send a POST twice: a race that neither side can close
+    # nginx must not send a POST twice: a race that neither side can close.
+    "we close first, POST": (60.0, 1.0, "POST", False),
 }
 
 CONFIG = """

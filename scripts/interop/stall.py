@@ -73,32 +73,13 @@ def run() -> dict[str, object]:
         (OUT / name).write_text(text)
     ours = [sys.executable, "-m", "out.interop.stall_ours"]
     asgi = ["--bind", "127.0.0.1:{port}", "--keep-alive", str(KEEP_ALIVE), "out.interop.stall_asgi:app"]
+    uvicorn = f"--http h11 --port {{port}} --timeout-keep-alive {KEEP_ALIVE} --app-dir {OUT} --log-level warning"
     table = {
         "ours, tick 1s": ("", [*ours, "{port}", "1s"]),
         "ours, tick 100ms": ("", [*ours, "{port}", "100ms"]),
         "hypercorn (trio)": ("hypercorn", [sys.executable, "-m", "hypercorn", "-k", "trio", *asgi]),
         "hypercorn (asyncio)": ("hypercorn", [sys.executable, "-m", "hypercorn", "-k", "asyncio", *asgi]),
-        "uvicorn (h11)": (
-            "uvicorn",
-            [
-                sys.executable,
-                "-m",
-                "uvicorn",
-                "--http",
-                "h11",
-                "--host",
-                "127.0.0.1",
-                "--port",
-                "{port}",
-                "--timeout-keep-alive",
-                str(KEEP_ALIVE),
-                "--app-dir",
-                str(OUT),
-                "--log-level",
-                "warning",
-                "stall_asgi:app",
-            ],
-        ),
+        "uvicorn (h11)": ("uvicorn", [sys.executable, "-m", "uvicorn", *uvicorn.split(), "stall_asgi:app"]),
         "aiohttp": ("aiohttp", [sys.executable, str(OUT / "stall_aiohttp.py"), "{port}"]),
     }
     found: dict[str, dict[str, object]] = {}

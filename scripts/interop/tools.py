@@ -11,7 +11,6 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 
@@ -57,47 +56,6 @@ def metrics(address: tuple[str, int]) -> dict[str, float]:
     lines = get(address, "/metrics")[1].decode().splitlines()
     pairs = (line.rpartition(" ") for line in lines if not line.startswith("#"))
     return {name: float(value) for name, _, value in pairs}
-
-
-@dataclass
-class Healthy:
-    """A client that asks for `/` again and again, on a new connection each time, while something else goes on."""
-
-    address: tuple[str, int]
-    interval: float = 0.1
-    seconds: list[float] = field(default_factory=list)
-    failures: list[str] = field(default_factory=list)
-
-    def __enter__(self) -> Healthy:
-        self._done = threading.Event()
-        self._thread = threading.Thread(target=self._ask)
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._done.set()
-        self._thread.join()
-
-    def _ask(self) -> None:
-        while not self._done.wait(self.interval):
-            start = time.monotonic()
-            try:
-                status, _ = get(self.address, "/", timeout=5.0)
-                if status != 200:
-                    self.failures.append(f"status {status}")
-            except OSError as error:
-                self.failures.append(repr(error))
-            self.seconds.append(time.monotonic() - start)
-
-    def report(self) -> dict[str, object]:
-        """How many requests, how many failed, and how long they took."""
-        times = sorted(self.seconds)
-        return {
-            "requests": len(times),
-            "failures": self.failures,
-            "median_s": round(times[len(times) // 2], 4) if times else None,
-            "max_s": round(times[-1], 4) if times else None,
-        }
 
 
 class Established:
