@@ -10,7 +10,7 @@ from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 from ...journal.schema import ACTIVITY, AVERTED, OPEN, REAP
-from ..engine import F
+from ..engine import F, answering
 from ..read.frames import IS_END, coded, filtered, runs_frame, with_run
 from ..read.inputs import Inputs
 from ..read.runs import Timeline
@@ -53,9 +53,7 @@ def histogram(rows: DataFrame) -> dict[int, dict[float, tuple[int, int]]]:
 
 @dataclass(frozen=True, slots=True)
 class Lives:
-    """Connections, asked twice, for the bins of time are known only once all have been seen. Computed each time rather
-    than kept: keeping them cost more, and memory.
-    """
+    """Connections, asked twice, for the bins of time are known only once all have been seen."""
 
     whole: DataFrame
     """Grain: one row per connection; listener_hash, opened (null where the log lacks it), ended, rows, longest, short,
@@ -75,20 +73,23 @@ def lives_of_journal(spark: SparkSession, events: DataFrame, inputs: Inputs, can
         filtered("min(t)", is_open).alias("opened"),
         filtered("min(t)", IS_END).alias("ended"),
     ]
-    whole = rows.groupBy("conn").agg(
-        *always,
+    counts = [
         F.count(F.lit(1)).alias("rows"),
         filtered("max(idle_ns)", is_activity).alias("longest"),
         (filtered("max(n)", IS_END) - filtered("count(1)", is_activity)).alias("short"),
         filtered("max(1)", is_reap).alias("reaped"),
-    )
-    # Activity after less silence than any candidate ends nothing: in full mode that is a good part of the rows.
-    telling = rows.where((F.col("code") != ACTIVITY) | (F.col("idle_ns") > _ns(min(candidates))))
-    ends = telling.groupBy("conn").agg(
-        *always,
+    ]
+    cuts = [
         filtered("min(t - idle_ns)", is_reap).alias("reaped_after"),
         *(filtered("min(t - idle_ns)", f"idle_ns > {_ns(c)}").alias(f"cut_{i}") for i, c in enumerate(candidates)),
-    )
+    ]
+    if answering() == "embedded":
+        whole = ends = rows.groupBy("conn").agg(*always, *counts, *cuts).persist()
+    else:  # Spark takes longer to keep so many columns than to make them twice
+        whole = rows.groupBy("conn").agg(*always, *counts)
+        # Activity after less silence than any candidate ends nothing: in full mode that is a good part of the rows.
+        telling = rows.where((F.col("code") != ACTIVITY) | (F.col("idle_ns") > _ns(min(candidates))))
+        ends = telling.groupBy("conn").agg(*always, *cuts)
     each = [
         F.coalesce(F.coalesce(f"cut_{i}", "reaped_after") + F.lit(_ns(c)), "ended", "log_end_ns")
         for i, c in enumerate(candidates)

@@ -13,7 +13,7 @@ import shutil
 import socket
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
@@ -201,6 +201,10 @@ def filtered(aggregate: str, condition: str) -> Column:
     from pyspark.sql.functions import expr
 
     return expr(f"{aggregate} FILTER (WHERE {condition})")
+
+
+def expect_texts(texts: Iterable[str]) -> None:
+    """Nothing: Spark hashes texts by itself."""
 
 
 def read_parquet(session: SparkSession, paths: Sequence[Place], schema: pa.Schema) -> DataFrame:

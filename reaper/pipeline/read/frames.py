@@ -65,6 +65,7 @@ def read_events(spark: SparkSession, inputs: Inputs) -> DataFrame:
     A compacted table alone keeps its order: no query that groups by conn, or follows a connection by (t, code), moves
     or sorts a row.
     """
+    here().expect_texts(name for facts in inputs.files for name in facts.listeners)
     found = [_bucketed(spark, table) for table in inputs.tables]
     loose = [facts for facts in inputs.files if facts.within is None]
     if loose or not found:
