@@ -15,6 +15,7 @@ import textwrap
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import namespaces
@@ -253,3 +254,84 @@ def test_where_no_peer_can_vanish_the_loop_rests(monkeypatch: pytest.MonkeyPatch
         assert peers.loop.driver.rest() == math.inf
     local.watch(5)
     assert local.loop.driver.rest() < math.inf
+
+
+ASK = """
+    import socket, sys, time
+    peers = []
+    for said in sys.argv[2:]:
+        for attempt in range(100):
+            try:
+                peers.append(socket.create_connection((sys.argv[1], PORT)))
+                break
+            except OSError:
+                time.sleep(0.1)
+        peers[-1].sendall(said.encode().decode("unicode_escape").encode())
+    for peer, said in zip(peers, sys.argv[2:]):
+        if not said.startswith(("POST", "HALF")):
+            peer.recv(1000)
+    print("sent", flush=True)
+    time.sleep(3600)
+"""
+HEAD = r" HTTP/1.1\r\nHost: x\r\n"
+ASKED = {
+    "http": (
+        rf"GET /events?every=200ms{HEAD}\r\n",
+        rf"POST /upload{HEAD}Content-Length: 1000\r\n\r\nhalf of it",
+        rf"GET /{HEAD}\r\n",  # answered, and parked
+        rf"HALF {HEAD}",
+    ),
+    "echo": ("hello", "again"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ASKED)
+def test_the_example_servers_close_who_has_vanished_parked_or_with_a_task(kind: str) -> None:
+    off = [f"--{name}=0s" for name in ("idle", "body", "headers", "keep-alive", "keep-alive-margin", "linger")]
+    options = [
+        *off,
+        "--min-in-rate=0",
+        f"--vanished={AFTER}s",
+        "--tick=250ms",
+        "--log-level=debug",
+        "--log-format=json",
+    ]
+    command = [
+        sys.executable,
+        "-m",
+        "server_example",
+        kind,
+        "--host=0.0.0.0",
+        f"--port={PORT}",
+        "--workers=1",
+        *options,
+    ]
+    root = Path(__file__).resolve().parent.parent
+    with (
+        namespaces.opened() as link,
+        subprocess.Popen(
+            [*link.server, *command], cwd=root, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        ) as server,
+        running(link.client, ASK, link.address, *ASKED[kind]) as client,
+    ):
+        timer = _killer(server)
+        try:
+            assert client.stdout is not None
+            assert client.stdout.readline() == "sent\n"
+            time.sleep(AFTER)
+            link.down()
+            down = time.monotonic()
+            reasons: list[str] = []
+            assert server.stdout is not None
+            while len(reasons) < len(ASKED[kind]):
+                line = server.stdout.readline()
+                assert line, f"the server ended after {reasons}"
+                if "reason" in (row := json.loads(line)):
+                    reasons.append(row["reason"])
+            took = time.monotonic() - down
+        finally:
+            timer.cancel()
+            server.terminate()
+    assert reasons == ["vanished"] * len(ASKED[kind])
+    assert took > AFTER * 0.75 - 0.1
