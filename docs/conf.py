@@ -37,6 +37,7 @@ NAVIGATION = {
         "docs/howto/drain",
         "docs/howto/proxies",
         "docs/howto/kubernetes",
+        "docs/howto/slow-http",
         "docs/scale",
         "docs/production",
         "docs/tick",

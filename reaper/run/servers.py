@@ -20,7 +20,7 @@ from typing import Any
 from ..errors import one_line
 from . import report
 
-HTTP = ("first_byte", "headers", "body", "keep_alive", "write", "tunnel")
+HTTP = ("first_byte", "headers", "body", "keep_alive", "write", "tunnel", "vanished")
 """The timeouts of an HTTP server that is told, or asked."""
 
 
@@ -383,7 +383,7 @@ SERVERS: tuple[Server, ...] = (
         "websockets.asyncio.server",
         ("serve", "Server"),
         _websockets,
-        limits=("tunnel",),
+        limits=("tunnel", "vanished"),
     ),
 )
 """In the order of the documentation. A server of two modules stands here twice."""
