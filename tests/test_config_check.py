@@ -79,8 +79,14 @@ def test_a_tick_is_judged_by_ages_and_by_what_attach_tolerates_too(limit: str, t
 
 
 @pytest.mark.parametrize("behind", OPTIONS["server.behind"].kind.choices)  # type: ignore[attr-defined]
-def test_the_defaults_pass_whatever_stands_in_front(behind: str) -> None:
-    assert lint(config(server__behind=behind)) == []
+def test_the_defaults_pass_where_what_stands_in_front_gives_up_before_them(behind: str) -> None:
+    slower = behind in BALANCERS and BALANCERS[behind].tells and BALANCERS[behind].idle >= 95
+    assert graves(lint(config(server__behind=behind))) == ([("error", "timeouts.keep_alive")] if slower else [])
+
+
+def test_at_least_fifteen_proxies_and_pools_are_known_each_with_its_source() -> None:
+    assert len(BALANCERS) >= 15
+    assert all(balancer.source for balancer in BALANCERS.values())
 
 
 @pytest.mark.parametrize(
@@ -90,7 +96,8 @@ def test_the_defaults_pass_whatever_stands_in_front(behind: str) -> None:
         ("nginx", "75s", True), ("nginx", "76s", False),
         ("gorouter", "75s", True), ("gorouter", "91s", False),
         ("nlb", "349s", False), ("nlb", "350s", True),
-        ("direct", "5s", False), ("unknown", "5s", True), ("unknown", "61s", False), ("alb", "0s", False),
+        ("direct", "5s", False), ("unknown", "5s", False), ("alb", "0s", False),
+        ("gcp-alb", "600s", True), ("go", "91s", False),
     ],
 )  # fmt: skip
 def test_keep_alive_is_judged_by_what_stands_in_front(behind: str, keep_alive: str, wrong: bool) -> None:

@@ -101,6 +101,22 @@ def test_a_close_that_came_in_time_and_was_read_late_is_counted_as_our_own() -> 
         assert len(worker.records) == 3
 
 
+def test_a_close_that_is_looked_at_long_after_the_loop_woke_up_for_it_is_not_taken_for_an_early_one() -> None:
+    with one_worker() as worker, connected() as (near, far):
+        client = Client(0, 0, worker.plan.key(0), worker.plan.behaviour(0))
+        client.fd = os.dup(near.fileno())
+        client.final = True
+        far.close()
+        woke = time.monotonic()
+        client.established = client.sent = client.seen = woke - LAW.timeout - TICK - 0.01
+        worker.clients[client.fd] = client
+        time.sleep(0.25)  # other events come first
+        worker.closed(client, How.FIN, woke)
+        (record,) = worker.records
+        assert record.closed_by == pytest.approx(woke, abs=2 * GRAIN + 0.01)
+        assert worker.counters.categories == {"reaped": 1}
+
+
 @pytest.mark.parametrize("protocol", ["echo", "raw"])
 @pytest.mark.parametrize(("answered", "category"), [(False, "own_lag"), (True, "false")])
 def test_steps_made_up_for_after_a_stall_accuse_no_server_that_closed_meanwhile(

@@ -449,7 +449,7 @@ class Worker:
         behaviour = client.behaviour
         if client.final and by - client.sent > behaviour.timeout + self.law.tick:
             # The kernel says when the end came; by when this program looked is not the server's lateness.
-            came = by - waited(client.fd)
+            came = min(monotonic() - waited(client.fd), by)
             self.counters.read_late += came - client.sent <= behaviour.timeout + self.law.tick
             by = max(came, min(self.looked, by))
         record = self.record(client, how, self.looked, by)
@@ -482,7 +482,8 @@ class Worker:
         owed = client.asked - client.answered
         if how in (How.FIN, How.RST):
             self.server_stalls.add(by, by - client.owed_since)  # no answer in all that time: it may have stood still
-        if by - client.owed_since > min(ANSWER_TIME, client.behaviour.timeout / 2):
+        patience = min(ANSWER_TIME, client.behaviour.timeout / 2) + self.stalls.between(client.owed_since, by)
+        if by - client.owed_since > patience and not client.overslept:
             self.counters.lost_answers += owed
             self.counters.unanswered += 1
         elif how in (How.FIN, How.RST):

@@ -139,19 +139,11 @@ def _tick_against(name: str, tick: float, limits: list[tuple[str, float]]) -> It
 
 def _balancers(config: ReaperConfig) -> Iterator[Finding]:
     behind, ours = config.server.behind, config.timeouts.keep_alive
-    if behind == "direct" or ours == 0:
+    if behind not in BALANCERS or ours == 0:
         return
-    if behind in BALANCERS:
-        finding = _against(BALANCERS[behind], ours)
-        if finding is not None:
-            yield Finding("error", "timeouts.keep_alive", finding)
-        return
-    wrong = [text for balancer in BALANCERS.values() if (text := _against(balancer, ours)) is not None]
-    closers = [balancer for balancer in BALANCERS.values() if balancer.tells]
-    none_fits = ours <= min(balancer.idle for balancer in closers)
-    hint = "; server.behind says what stands in front, if anything does"
-    for text in wrong:
-        yield Finding("error" if none_fits else "note", "timeouts.keep_alive", text + hint)
+    finding = _against(BALANCERS[behind], ours)
+    if finding is not None:
+        yield Finding("error", "timeouts.keep_alive", finding)
 
 
 def _against(balancer: Balancer, ours: float) -> str | None:

@@ -19,6 +19,7 @@ from typing import Any
 
 from ..errors import ConfigError
 from .attach import Attach
+from .balancers import BALANCERS
 from .options import Duration, Integer, Number, Option, Section, Text, option
 
 DEFAULT = "default"
@@ -283,7 +284,7 @@ class Server(Section):
     tls_key: str = option("", Text(empty=True), "Private key in PEM.", live=False)
     behind: str = option(
         "unknown",
-        Text(("unknown", "direct", "alb", "nginx", "gorouter", "nlb")),
+        Text(("unknown", "direct", *BALANCERS)),
         "What stands in front of the server; `check` compares keep_alive with its idle time. Nothing else uses it.",
     )
 
