@@ -14,7 +14,7 @@ import signal
 import subprocess
 from collections.abc import Iterator
 from contextlib import nullcontext
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import Any
 
 import pytest
@@ -74,12 +74,26 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         use("spark" if "real_spark" in names else "embedded")
 
 
+INSIDE = {
+    *("ring", "law", "core", "core_law", "core_stateful", "sweep", "slots", "wheel", "wheel_stateful", "purgatory"),
+    *("timer_queue_kit", "driver", "policy", "vanished"),
+}
+"""The tests of `pytest -m inside`."""
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--no-skips",
         action="store_true",
         help="fail if any test was skipped: here every tool is supposed to be installed",
     )
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """With `-m inside` the other files are not even imported: that takes longer than the tests."""
+    name = collection_path.name
+    inside = name.removeprefix("test_").removesuffix(".py") in INSIDE
+    return True if config.option.markexpr == "inside" and name.startswith("test_") and not inside else None
 
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
@@ -101,6 +115,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Whole sets, those with the most slow tests first: two processes then end at about the same time."""
     slow: dict[str, int] = {}
     for item in items:
+        if item.path.stem.removeprefix("test_") in INSIDE and not item.get_closest_marker("slow"):
+            item.add_marker("inside")
         name = together(item.location[0])
         slow[name] = slow.get(name, 0) + (1 if item.get_closest_marker("slow") else 0)
     items.sort(key=lambda item: -slow[together(item.location[0])])

@@ -348,3 +348,15 @@ def test_more_workers_than_a_server_may_have_are_refused_before_the_first_is_sta
     for workers in ("auto", 4):
         with pytest.raises(CannotFit, match="100000000 connections need 5332 workers"):
             plan(workers, 100_000_000, 20_000)
+
+
+def test_a_timer_of_the_servers_does_not_wait_behind_connections_that_a_rate_holds_back() -> None:
+    loop = Loop(reaps_per_second=1)
+    for _ in range(20):
+        loop.watch(1.0)
+    called: list[float] = []
+    loop.driver.after(3.0, lambda: called.append(loop.time))
+    loop.driver.after(1.0, lambda: 1 / 0)  # logged, and harms no other
+    loop.run_until(4.0)
+    assert called == [3.0]
+    assert 12 <= len(loop.driver.connections) < 20

@@ -137,7 +137,7 @@ class AsyncioReaper:
 
     def _schedule(self, seconds: float, call: Callable[[float], None]) -> None:
         driver = self.driver
-        driver.register(("sweep", driver.next_number()), seconds, lambda expiry: call(driver.now()))
+        driver.after(seconds, lambda: call(driver.now()))
 
     # ---- watching ------------------------------------------------------------------------------------------------
 

@@ -26,12 +26,12 @@ from ..core.purgatory import DelayedOperation, Purgatory
 from ..core.reaper import IdleReaper
 from ..core.ticks import check_timeout, ms_to_seconds, seconds_to_ms_deadline, seconds_to_ms_now
 from ..core.wheel import TimingWheel
-from ..errors import InvalidArgument, shown
+from ..errors import HookErrors, InvalidArgument, shown
 from ..journal import Journal
 from ..metrics import LoopStatistics
 from ..policy.jitter import Bucket, Jitter, check_rate, check_share
-from .ends import Books, log_hook_error
-from .operations import Answer, Leave
+from .ends import Books, log, log_hook_error
+from .operations import Answer, Call, Leave
 from .options import Options, check_names, spelled_out
 from .pacing import PROBE_GRACE, REAPS_PER_SLICE, fair_slice
 from .sockets import unread
@@ -284,6 +284,15 @@ class Driver:
             self.watch_operation(connection.answer, (Answer, connection.uid))
             self._probe(connection)
 
+    def after(self, seconds: float, call: Callable[[], object]) -> Call:
+        """Call *call* when *seconds* of `now` are over: a timer of the server's own, no lease of the core's.
+
+        It does not wait behind connections that `reaps_per_second` holds back. What it raises is logged.
+        """
+        operation = Call(call, seconds_to_ms_deadline(self.now() + seconds))
+        self.watch_operation(operation, operation)
+        return operation
+
     def watch_operation(self, operation: DelayedOperation, key: Hashable) -> None:
         """Let *operation* wait under *key*, and wake for its deadline, in ms of `now`."""
         if not self._purgatory.delayed:
@@ -294,7 +303,11 @@ class Driver:
     def _advance_operations(self, now: float, limit: int | None = None) -> None:
         """To *now*, or to a later instant that it was advanced to before."""
         self._moved_to = max(self._moved_to, seconds_to_ms_now(now))
-        self._purgatory.advance(self._moved_to, limit=limit)
+        try:
+            self._purgatory.advance(self._moved_to, limit=limit)
+        except HookErrors as errors:
+            for error in errors.exceptions:
+                log.error("a timer or the end of a connection raised", exc_info=error)
 
     # ---- connections ---------------------------------------------------------------------------------------------
 

@@ -6,7 +6,7 @@ The rule of this module: *something completes an operation early (a sign of life
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from ..core.purgatory import DelayedOperation
@@ -15,6 +15,29 @@ if TYPE_CHECKING:
     from .watched import Watched
 
 log: logging.Logger = logging.getLogger("reaper")
+
+
+class Call(DelayedOperation):
+    """Calls something at its deadline. `Driver.after` makes it."""
+
+    __slots__ = ("_call",)
+
+    def __init__(self, call: Callable[[], object], deadline: int) -> None:
+        super().__init__(deadline=deadline)
+        self._call = call
+
+    def try_complete(self) -> bool:
+        """Nothing but time completes it."""
+        return False
+
+    def on_expiration(self) -> None:
+        """Call."""
+        self._call()
+
+    def cancel(self) -> None:
+        """Do not call; nothing if it has."""
+        if self._purgatory is not None:
+            self._purgatory.cancel_for_key(self)
 
 
 class Answer(DelayedOperation):

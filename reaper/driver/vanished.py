@@ -39,8 +39,6 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from ..core.purgatory import DelayedOperation
-from ..core.ticks import seconds_to_ms_deadline
 from . import sockets
 
 if TYPE_CHECKING:
@@ -90,8 +88,7 @@ class Vanished:
             self._sleep(self.after / CLOSE_LOOKS)
 
     def _sleep(self, seconds: float) -> None:
-        driver = self._driver
-        driver.watch_operation(_Look(self, seconds_to_ms_deadline(driver.now() + seconds)), _Look)
+        self._driver.after(seconds, self.step)
 
     def _new_round(self) -> None:
         driver = self._driver
@@ -104,16 +101,17 @@ class Vanished:
         """Look at a few, and sleep until it is the turn of the next."""
         few = self._size * ROUNDS // CLOSE_LOOKS + 1
         share = min(1.0, LOOKS_PER_STEP / (few + self._many))
-        self._look_again(int(self._many * share) + 1)
-        count = int(few * share) + 1
-        looked = self._look_at(count)
-        if looked < count:  # the round is over
-            if not (self._found or self._bad or len(self._driver.core) != self._size):
-                self._awake = False
-                return  # until another begins
-            self._new_round()
-            self._look_at(count - looked)
-        self._sleep(self.after / CLOSE_LOOKS * share)
+        try:
+            self._look_again(int(self._many * share) + 1)
+            count = int(few * share) + 1
+            looked = self._look_at(count)
+            if looked < count:  # the round is over
+                self._awake = bool(self._found or self._bad or len(self._driver.core) != self._size)
+                self._new_round()
+                self._look_at(count - looked)
+        finally:  # whatever an adapter raises
+            if self._awake:  # or not until another begins
+                self._sleep(self.after / CLOSE_LOOKS * share)
 
     def _look_at(self, count: int) -> int:
         """At the next *count* of the round; returns how many were left of it."""
@@ -147,24 +145,6 @@ class Vanished:
     def _seen(self, link: int) -> sockets.Silence | None:
         self.looks += 1
         return sockets.silence_of(link)
-
-
-class _Look(DelayedOperation):
-    """The next look, when its time has come."""
-
-    __slots__ = ("_judge",)
-
-    def __init__(self, judge: Vanished, deadline: int) -> None:
-        super().__init__(deadline=deadline)
-        self._judge = judge
-
-    def try_complete(self) -> bool:
-        """Nothing but time completes it."""
-        return False
-
-    def on_expiration(self) -> None:
-        """Look."""
-        self._judge.step()
 
 
 def _have_it_asked(link: int, after: float) -> None:

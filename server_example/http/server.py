@@ -338,7 +338,7 @@ class HttpServer:
             self.lot.end(kept, TOO_OLD)
 
     def _schedule(self, seconds: float, call: Callable[[float], None]) -> None:
-        self.watcher.register(("sweep", next(self._numbers)), seconds, lambda expiry: call(trio.current_time()))
+        self.watcher.driver.after(seconds, lambda: call(trio.current_time()))
 
     async def reload(self, config: ReaperConfig) -> None:
         """Put what is live of *config* in force, also on open connections, a slice of them at a time."""
@@ -378,7 +378,7 @@ class HttpServer:
         What has not finished after `timeouts.drain` is left: cancel it. Stop accepting first.
         """
         self.draining = True
-        late = self.watcher.register("drain", self.config.timeouts.drain, lambda expiry: self._empty.set())
+        late = self.watcher.driver.after(self.config.timeouts.drain, lambda: self._empty.set())
         window = self.config.timeouts.drain_window
         async with trio.open_nursery() as nursery:
             if self.lot is not None:
@@ -388,10 +388,10 @@ class HttpServer:
                     connection.nudge()
             await self._each(lambda policy: policy.retire("drain", trio.current_time()), window)
         # One that has just been woken is nowhere yet; but it has been opened and not closed.
-        while self.counters.opened != self.counters.closed and late.alive:
+        while self.counters.opened != self.counters.closed and not late.expired:
             self._empty = trio.Event()
             await self._empty.wait()
-        late.release()
+        late.cancel()
 
     async def _drain_parked(self, lot: HandoffLot, window: float) -> None:
         """The parked have no more been silent for `drain_idle` than the others: a request may be on its way."""
