@@ -35,6 +35,7 @@ class FakeSocket:
     waits: bool = False
     """Whether it asked last: known of a socket in hand alone."""
     outgoing: bool = False
+    segments: int = 0
 
 
 @dataclass
@@ -63,6 +64,7 @@ class FakeWorld:
     def send(self, sock: FakeSocket, count: int = 1) -> None:
         sock.heard, sock.waits = self.now, True
         sock.received += count
+        sock.segments += 1
 
     def leave_unread(self, sock: FakeSocket) -> None:
         self.send(sock, 3)
@@ -101,7 +103,7 @@ class FakeWorld:
         return Snapshot(
             ESTABLISHED, self.now - sock.heard, self.now - sock.spoke, sock.received, sock.acked,
             sock.unread, sock.queued, before, self.now, outgoing=sock.outgoing,
-            sent=sock.acked + sock.queued,
+            sent=sock.acked + sock.queued, segments_in=sock.segments,
         )  # fmt: skip
 
     def dump(self, listeners: Sequence[Listener], info: bool) -> Iterator[Found]:

@@ -261,7 +261,7 @@ def test_the_kernel_of_a_silent_peer_is_asked_from_the_discovery_on_and_again_if
     it.watch._ask = lambda ident, inode: asked.append(it.world.now - begun) or answers[len(asked) - 1]
     it.world.connect()
     it.run(300.0)
-    assert asked == [0.0, pytest.approx(12.0, abs=TICK), pytest.approx(24.0, abs=TICK)]
+    assert asked == [0.0, pytest.approx(10.0, abs=TICK), pytest.approx(20.0, abs=TICK)]
     assert it.kinds() == ["found"]
 
 

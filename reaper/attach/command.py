@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from ..config.attach import Attach
+from ..config.durations import WANTED, parse_duration
 from ..config.flags import add_settings, settings
 from ..config.settings import ReaperConfig
-from ..errors import ConfigError, ReaperError, needs
+from ..errors import ConfigError, InvalidArgument, ReaperError, needs
 from .kernel import Linux, Refusal
 from .output import Output, in_words
 from .show import Json, Lines, Table, View, dropped_record
@@ -56,6 +57,12 @@ def add_commands(commands: Any) -> None:
         )
     attach.add_argument("--config", metavar="FILE", help="a reaper.toml, of which [attach] counts")
     attach.add_argument("--journal", type=Path, metavar="DIR", help="write what happens as journal files there")
+    attach.add_argument(
+        "--learn", type=Path, metavar="DIR", help="close nothing; write how long clients stay silent, for advise"
+    )
+    attach.add_argument(
+        "--gap", type=_gap, default=5.0, metavar="DURATION", help="with --learn: shorter silences do not matter; 5s"
+    )
     attach.add_argument("--metrics", metavar="HOST:PORT", help="serve Prometheus metrics there")
     attach.add_argument("--json", action="store_true", help="print one JSON object per event: --log-format json")
     add_settings(attach, ["attach", "reaper.log_format"], prefix="attach-")
@@ -69,11 +76,23 @@ def _network(text: str) -> Network:
         raise argparse.ArgumentTypeError(f"{error}: expected a network such as 10.0.0.0/8 or ::1/128") from None
 
 
+def _gap(text: str) -> float:
+    try:
+        found = parse_duration(text)
+    except InvalidArgument:
+        found = 0.0
+    if found < 0.1:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected {WANTED}, at least 100ms")
+    return found
+
+
 def run(parsed: argparse.Namespace) -> int:
     """Run the command; returns the exit status."""
     try:
         if not sys.platform.startswith("linux"):
             raise Refusal(f"needs Linux, whose kernel knows when each connection last spoke; this is {sys.platform}")
+        if parsed.learn is not None and (parsed.close or parsed.journal is not None or parsed.metrics is not None):
+            raise Refusal("--learn closes nothing and has its own journal: leave --close, --journal and --metrics out")
         loaded = ReaperConfig.load(parsed.config, overrides=settings(parsed))
         config = loaded.attach
         parsed.json = parsed.json or loaded.reaper.log_format == "json"
@@ -89,10 +108,11 @@ def run(parsed: argparse.Namespace) -> int:
 
 def _watch(parsed: argparse.Namespace, config: Attach, stack: ExitStack) -> int:
     with needs("this", "idle-reaper[attach]"):
+        from .learn import journal_in, learn
         from .outside import limits_of
         from .runner import Runner
-        from .targets import ByListen, ByPid, ByUser, Target, parse_address
-    limits = limits_of(config)
+        from .targets import ByListen, ByPid, ByUser, Selection, Target, parse_address
+    limits = None if parsed.learn is not None else limits_of(config)
     kernel = Linux(parsed.pid)
     stack.callback(kernel.close)
     target: Target
@@ -104,6 +124,10 @@ def _watch(parsed: argparse.Namespace, config: Attach, stack: ExitStack) -> int:
         target = ByUser(parsed.all_listening_of, kernel)
     output = Output(STANDARD_OUTPUT, dropped_record if parsed.json else in_words)
     stack.callback(_end, output)
+    if limits is None:
+        selection = Selection(target, parsed.only_networks, parsed.except_networks)
+        learn(selection, parsed.learn, parsed.gap, config.tick, output.line)
+        return GOOD
     runner = Runner(
         target,
         limits,
@@ -118,7 +142,7 @@ def _watch(parsed: argparse.Namespace, config: Attach, stack: ExitStack) -> int:
     if parsed.metrics is not None:
         _serve_metrics(runner, output, parsed.metrics, stack)
     if parsed.journal is not None:
-        _open_journal(runner, parsed.journal, stack)
+        runner.keep(stack.enter_context(journal_in("--journal", parsed.journal, runner.tick)))
     return runner.run()
 
 
@@ -137,18 +161,6 @@ def _end(output: Output) -> None:
     unread = output.close()
     if unread and select.select([], [sys.stderr], [], 0)[1]:  # it may be the same pipe
         print(f"attach: the last {unread} lines were not read", file=sys.stderr)
-
-
-def _open_journal(runner: Any, directory: Path, stack: ExitStack) -> None:
-    from ..journal.log import Journal
-
-    try:
-        journal = stack.enter_context(Journal(directory, tick=runner.tick))
-    except OSError as error:
-        raise Refusal(f"--journal {directory}: {error.strerror}: give a directory that can be written") from None
-    except ImportError as error:
-        raise Refusal(f"--journal {directory}: {error}, or leave it out") from None
-    runner.keep(journal)
 
 
 def _serve_metrics(runner: Any, output: Output, text: str, stack: ExitStack) -> None:

@@ -38,7 +38,7 @@ SLIDING = frozenset({"idle", "first_byte"})
 BUSY_LOOK = 1.0
 """Seconds until a connection past its age, whose server is at work, is looked at again."""
 ANSWER = 1.0
-"""Seconds that an answer may take on its way, at most; of a short limit, a quarter."""
+"""Seconds that an answer may take on its way, at most; of a short limit, a sixteenth."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,7 @@ class Limits:
     @property
     def asks(self) -> int:
         """How often a silent peer has to be asked for `vanished`: whole seconds, as the kernel counts them."""
-        return max(int(self.vanished / 5), 1)
+        return max(int(self.vanished / 6), 1)
 
 
 class Memory(NamedTuple):
@@ -263,14 +263,14 @@ def _unanswered(seen: Snapshot, known: Memory, limits: Limits) -> tuple[float, f
     if known.asks and (limits.capped or not full):
         # It was asked no later than that; an eighth, because the kernel's timers may be so late.
         vain = answered + limits.asks * 1.125
-    if known.vain >= answered:
-        vain = min(vain, known.vain)
+    elif known.vain >= answered:
+        vain = known.vain
     # An answer may be on its way. And where retransmissions are few and far between, the network may be back again.
+    certain = seen.probes >= 2
     if seen.in_vain:
-        asked_for = max(seen.in_vain, seen.before - vain) - seen.sent_ago
-        certain = asked_for >= limit / 2 and seen.sent_ago >= min(ANSWER, limit / 4)
-    else:
-        certain = seen.probes >= 2
+        patience = min(ANSWER, limit / 16)
+        certain = max(seen.in_vain, seen.before - vain) - seen.sent_ago >= limit / 2 and seen.sent_ago >= patience
+        soon = seen.after + max(patience - seen.sent_ago, limits.grain)
     if vain + limit <= seen.before and not certain:
         return vain, float("inf"), soon
     return vain, vain + limit, float("inf")

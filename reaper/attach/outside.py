@@ -15,10 +15,10 @@ from ..config.attach import Attach
 from .judge import Limits
 from .kernel import Linux, Listener, Refusal, jiffy
 from .proc_fds import Owners
-from .runner import Network, Runner
+from .runner import Runner
 from .show import Lines
 from .sockets import probes_capped
-from .targets import ByPid
+from .targets import ByPid, Network
 from .tcpinfo import JIFFIES_AGAINST_US
 from .watch import Watch
 

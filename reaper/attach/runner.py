@@ -6,7 +6,6 @@ so that what is due is not kept waiting by a dump.
 
 from __future__ import annotations
 
-import ipaddress
 import select
 import signal
 import socket
@@ -20,16 +19,13 @@ from ..journal.log import Journal
 from .books import JournalBook
 from .closing import Hands, check_destroy, check_shutdown
 from .judge import Limits
-from .kernel import Found, Listener, Refusal
-from .netlink import addresses_of
+from .kernel import Listener, Refusal
 from .show import View
-from .targets import READ_EVERY, Target, socket_of
+from .targets import Network, Selection, Target, socket_of
 from .watch import SLICE, Event, Watch
 
 LONGEST_PERIOD = 60.0
 """Seconds between two discoveries, at most; otherwise half the shortest limit."""
-
-Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
 class Runner:
@@ -64,7 +60,7 @@ class Runner:
         self.tick: float = config.tick
         self._config = config
         self._clock = clock
-        self._only, self._never, self._meant = only, never, meant
+        self._selection = Selection(target, only, never, meant, clock)
         kernel = target.kernel
         self._hands = Hands(target.owners, kernel.destroy if config.how == "destroy" else None, kernel.look, clock)
         self.watch: Watch = Watch(
@@ -82,9 +78,6 @@ class Runner:
         self.view: View = view(self.watch)
         self._book: JournalBook | None = None
         self._period = min(max(limits.shortest() / 2, config.tick), LONGEST_PERIOD)
-        self._strangers: dict[bytes, int] = {}  # how often the descriptors had been read when it was first seen
-        self._strangers_at = float("-inf")
-        self._scans_left = 0
         self._served = True
         self._stop = False
         self._waker, self._wakes = socket.socketpair()
@@ -186,39 +179,14 @@ class Runner:
 
     def _discover(self) -> Iterator[None]:
         """One discovery, a slice per step."""
-        listeners = [one for one in self.target.listeners() if self._meant is None or self._meant(one)]
-        if bool(listeners) != self._served:
-            self._served = bool(listeners)
-            self.view.say(f"{self.target} " + ("is served again" if listeners else "is not served now; waiting"))
-        if self._clock() - self._strangers_at >= READ_EVERY:  # one may have been handed over meanwhile
-            self._strangers.clear()
-            self._strangers_at = self._clock()
-        self._scans_left = 1
         first = not self.watch.counts.dumps
-        yield from self.watch.discover(self.target.kernel.dump(listeners, first), self._wanted)
+        dump = self._selection.dump(first)
+        if self._selection.served != self._served:
+            self._served = self._selection.served
+            self.view.say(f"{self.target} " + ("is served again" if self._served else "is not served now; waiting"))
+        yield from self.watch.discover(dump, self._selection.wanted)
         if self._book is not None and first:
             self._book.began(self._clock())
-
-    def _wanted(self, found: Found) -> bool:
-        """Whether a connection that is not watched yet is meant. One that is not accepted yet may be, next time."""
-        if not found.inode or not self._allowed(found.ident):
-            return False
-        if not self.target.restricted or found.inode in self.target.owners:
-            return True
-        owners = self.target.owners
-        since = self._strangers.setdefault(found.ident, owners.scans)
-        if self._scans_left and owners.scans < since + 2:
-            self._scans_left = 0  # twice: it may be accepted, and its descriptor not be there yet
-            owners.scan()
-        return found.inode in owners
-
-    def _allowed(self, ident: bytes) -> bool:
-        if not self._only and not self._never:
-            return True
-        remote = ipaddress.ip_address(addresses_of(ident)[1].host)
-        if self._only and not any(remote in network for network in self._only):
-            return False
-        return not any(remote in network for network in self._never)
 
     def _note(self, event: Event) -> None:
         if self._book is not None:

@@ -15,14 +15,16 @@ import os
 import pwd
 import socket
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 
 import psutil
 
-from .kernel import Linux, Listener, Refusal
-from .netlink import Address
+from .kernel import Found, Linux, Listener, Refusal
+from .netlink import Address, addresses_of
 from .proc_fds import Owners, socket_inodes
+
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 READ_EVERY = 10.0
 """Seconds: what was handed over is noticed after so long at the latest."""
@@ -184,6 +186,69 @@ class ByUser(_Held):
 
 
 Target = ByPid | ByListen | ByUser
+
+
+class Selection:
+    """Which connections of *target* are meant.
+
+    Args:
+        only, never: Networks of clients that are meant alone, and that are never meant.
+        meant: Whether a listening socket is; None: each of the target's.
+        clock: Seconds, monotonic.
+    Attributes:
+        served: Whether anything listened at the last dump.
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        only: Sequence[Network] = (),
+        never: Sequence[Network] = (),
+        meant: Callable[[Listener], bool] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.served: bool = True
+        self._target = target
+        self._only, self._never, self._meant = only, never, meant
+        self._clock = clock
+        self._strangers: dict[bytes, int] = {}  # how often the descriptors had been read when it was first seen
+        self._strangers_at = float("-inf")
+        self._scans_left = 0
+
+    def dump(self, info: bool) -> Iterator[Found]:
+        """The connections of all listening sockets that are meant; each may then be `wanted`, or not.
+
+        Raises:
+            Refusal: the target is gone for good.
+        """
+        listeners = [one for one in self._target.listeners() if self._meant is None or self._meant(one)]
+        self.served = bool(listeners)
+        if self._clock() - self._strangers_at >= READ_EVERY:  # one may have been handed over meanwhile
+            self._strangers.clear()
+            self._strangers_at = self._clock()
+        self._scans_left = 1
+        return self._target.kernel.dump(listeners, info)
+
+    def wanted(self, found: Found) -> bool:
+        """Whether a connection that is not known yet is meant. One that is not accepted yet may be, next time."""
+        if not found.inode or not self._allowed(found.ident):
+            return False
+        owners = self._target.owners
+        if not self._target.restricted or found.inode in owners:
+            return True
+        since = self._strangers.setdefault(found.ident, owners.scans)
+        if self._scans_left and owners.scans < since + 2:
+            self._scans_left = 0  # twice: it may be accepted, and its descriptor not be there yet
+            owners.scan()
+        return found.inode in owners
+
+    def _allowed(self, ident: bytes) -> bool:
+        if not self._only and not self._never:
+            return True
+        remote = ipaddress.ip_address(addresses_of(ident)[1].host)
+        if self._only and not any(remote in network for network in self._only):
+            return False
+        return not any(remote in network for network in self._never)
 
 
 def parse_address(text: str) -> Address:

@@ -98,7 +98,7 @@ def parse(data: bytes | memoryview, state: int, unread: int, queued: int, before
     in_vain = 0.0
     if unacked and retransmits and sent_ago < ack_ago:
         # The timeout has doubled with each retransmission: together they took this long before the latest of them.
-        in_vain = sent_ago / 1e3 + rto / 1e6 * (1 - 0.5**retransmits)
+        in_vain = min(sent_ago / 1e3 + rto / 1e6 * (1 - 0.5**retransmits), ack_ago / 1e3)
     return Snapshot(
         state, received_ago / 1e3, sent_ago / 1e3, received, acked, unread, queued, before, after, None,
         ack_ago / 1e3, sent, acked == sent - resent - (queued - unsent) + 1, in_vain, probes, segments_in, segments_out,

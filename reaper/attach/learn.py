@@ -1,0 +1,168 @@
+"""`attach --learn`: how long the clients of a running server stay silent, as a journal from which `advise` learns.
+
+One rule: *a silence is written once it has ended*, with the instants that the kernel's stamps give. All connections are
+sampled twice per `gap`, so no silence beyond it is missed: one that ended between two samples ended with the byte that
+the stamp shows, or, if several segments came since, half-way between the earliest and the latest instant that it can
+have been. Connections that begin and end between two samples are not seen.
+
+The kernel is asked for all connections at once; the pace is lowered so that this takes `SHARE` of a core at most.
+"""
+
+from __future__ import annotations
+
+import select
+import signal
+import socket
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from ..journal.log import ConnectionLog, Journal
+from ..journal.schema import peer_key
+from .books import to_ns
+from .kernel import Found, Refusal, jiffy
+from .netlink import addresses_of
+from .targets import Selection
+from .tcpinfo import JIFFIES_AGAINST_US
+
+SHARE = 0.1
+"""Of a core, at most."""
+
+
+class _Seen:
+    __slots__ = ("log", "mark", "segments")
+
+    def __init__(self, log: ConnectionLog, segments: int, mark: int) -> None:
+        self.log = log
+        self.segments = segments
+        self.mark = mark
+
+
+class Learner:
+    """Samples the connections of *selection*, and writes their silences to *journal*. About 500 bytes each.
+
+    Args:
+        selection: Which connections.
+        journal: In `gaps` mode, on the monotonic clock.
+        gap: Seconds, > 0: its `gap_threshold`.
+        grain: Seconds by which the kernel's stamps may be off.
+        clock: Seconds, monotonic.
+    Attributes:
+        samples: How often all were looked at.
+        spent: Seconds that it took.
+    """
+
+    def __init__(
+        self,
+        selection: Selection,
+        journal: Journal,
+        gap: float,
+        grain: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.samples: int = 0
+        self.spent: float = 0.0
+        self._selection = selection
+        self._journal = journal
+        self._pace = gap / 2
+        self._grain = grain
+        self._clock = clock
+        self._seen: dict[bytes, _Seen] = {}
+        self._sampled_at = clock()
+
+    def __len__(self) -> int:
+        return len(self._seen)
+
+    def sample(self) -> float:
+        """Look at all connections once; seconds until the next time."""
+        began = self._clock()
+        self.samples += 1
+        for found in self._selection.dump(True):
+            self._note(found)
+        middle = to_ns((self._sampled_at + began) / 2)
+        for ident in [ident for ident, seen in self._seen.items() if seen.mark != self.samples]:
+            log = self._seen.pop(ident).log
+            log.close_peer(max(middle, log.last_ns), "gone")
+        self._sampled_at = began
+        took = self._clock() - began
+        self.spent += took
+        return max(self._pace, took / SHARE) - took
+
+    def run(self, stopped: select.poll) -> None:
+        """Sample until *stopped*, a poll object, is ready."""
+        while not stopped.poll(self.sample() * 1000):
+            pass
+
+    def _note(self, found: Found) -> None:
+        snapshot = found.snapshot
+        if snapshot is None:
+            return
+        heard = to_ns(snapshot.since(snapshot.received_ago, self._grain))
+        seen = self._seen.get(found.ident)
+        if seen is None:
+            if self._selection.wanted(found) and not snapshot.outgoing:
+                local, remote = addresses_of(found.ident)
+                log = self._journal.open(heard, 0, str(local), peer_key(remote, local))
+                log.timeout_ms = None  # none is known: 0 would say that the server was at work
+                self._seen[found.ident] = _Seen(log, snapshot.segments_in, self.samples)
+            return
+        seen.mark = self.samples
+        if came := snapshot.segments_in - seen.segments:
+            log, heard = seen.log, max(heard, seen.log.last_ns)
+            if came > 1:
+                log.touch((max(to_ns(self._sampled_at), log.last_ns) + heard) // 2)
+                log.n += came - 2  # short silences are counted, as everywhere
+            log.touch(heard)
+            seen.segments = snapshot.segments_in
+
+
+def learn(selection: Selection, directory: Path, gap: float, tick: float, say: Callable[[str], object]) -> None:
+    """Write the silences beyond *gap* seconds of *selection* to *directory* until SIGINT, SIGTERM or its end.
+
+    Raises:
+        Refusal: the directory cannot be written, or pyarrow is missing.
+    """
+    began = time.monotonic()
+    count = sum(1 for _ in selection.dump(True))
+    least = 2 * (time.monotonic() - began) / SHARE
+    if least > gap:
+        say(f"--gap {gap:g}s is too short for {count:,} connections: {least:.1f} s take {SHARE:.0%} of a core")
+        gap = least
+    waker, wakes = socket.socketpair()
+    waker.setblocking(False)
+    old = signal.set_wakeup_fd(waker.fileno(), warn_on_full_buffer=False)
+    before = [(number, signal.signal(number, lambda *_: None)) for number in (signal.SIGINT, signal.SIGTERM)]
+    stopped = select.poll()
+    stopped.register(wakes, select.POLLIN)
+    try:
+        with journal_in("--learn", directory, tick, gap) as journal:
+            learner = Learner(selection, journal, gap, JIFFIES_AGAINST_US * jiffy())
+            say(f"learning the silences beyond {gap:g} s of {count:,} connections; stop with Ctrl-C")
+            try:
+                learner.run(stopped)
+            except Refusal as gone:
+                say(str(gone))
+            share = 100 * learner.spent / (time.monotonic() - began)
+            say(
+                f"{learner.samples} samples, {share:.1f} % of a core; next: reaper pipeline advise --events {directory}"
+            )
+    finally:
+        signal.set_wakeup_fd(old)
+        for number, handler in before:
+            signal.signal(number, handler)
+        waker.close()
+        wakes.close()
+
+
+def journal_in(flag: str, directory: Path, tick: float, gap: float = 1.0) -> Journal:
+    """A journal in *directory*, which *flag* named.
+
+    Raises:
+        Refusal: the directory cannot be written, or pyarrow is missing.
+    """
+    try:
+        return Journal(directory, tick=tick, gap_threshold=gap)
+    except OSError as error:
+        raise Refusal(f"{flag} {directory}: {error.strerror}: give a directory that can be written") from None
+    except ImportError as error:
+        raise Refusal(f"{flag} {directory}: {error}, or leave it out") from None

@@ -1,0 +1,150 @@
+"""Clients of a foreign server whose machine vanishes: the link between two network namespaces is taken down."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import namespaces
+import pytest
+from attach_servers import Attach, tool, until
+
+PORT = 7701
+AFTER = 4.0  # seconds: keep-alives are counted in whole ones
+FLAGS = ("--listen", f":{PORT}", "--vanished", "4s", "--tick", "250ms", "--close")
+
+SERVER = f"""
+import asyncio
+
+async def serve(reader, writer):
+    mode = (await reader.readline()).strip()
+    try:
+        while mode == b"stream":
+            writer.write(b"event\\n")
+            await writer.drain()
+            await asyncio.sleep(0.3)
+        while mode == b"full":
+            writer.write(bytes(65536))
+            await writer.drain()
+        if mode == b"echo":
+            writer.write(b"echo\\n")
+        await reader.read()
+    except OSError:
+        pass
+
+async def main():
+    async with await asyncio.start_server(serve, "0.0.0.0", {PORT}) as server:
+        print("listens", flush=True)
+        await server.serve_forever()
+
+asyncio.run(main())
+"""
+MODES = ("stream", "no answer yet", "echo", "full")
+CLIENTS = f"""
+import json, socket, sys, threading, time
+socks = {{}}
+for mode in {MODES}:
+    sock = socks[mode] = socket.create_connection(("{namespaces.Link.address}", {PORT}))
+    sock.sendall(mode.encode() + b"\\n")
+ended = set()
+
+def take(mode):
+    try:
+        while socks[mode].recv(1 << 20 if mode != "full" else 4096):
+            time.sleep(mode == "full")
+    except OSError:
+        pass
+    ended.add(mode)
+
+for mode in socks:
+    threading.Thread(target=take, args=(mode,), daemon=True).start()
+print(json.dumps({{mode: sock.getsockname()[1] for mode, sock in socks.items()}}), flush=True)
+for line in sys.stdin:
+    print(json.dumps(sorted(set(socks) - ended)), flush=True)
+"""
+
+
+class Trial:
+    """The clients, in a process of their own behind the link, and the guard beside the server."""
+
+    def __init__(self, link: namespaces.Link, clients: subprocess.Popen[str], attach: Attach) -> None:
+        self.link, self.clients, self.attach = link, clients, attach
+        self.ports: dict[int, str] = {port: mode for mode, port in json.loads(clients.stdout.readline()).items()}
+        until(lambda: len(attach.of("found")) == len(MODES), "all are found")
+
+    def closed(self) -> dict[str, dict]:
+        """What was closed, by its mode."""
+        return {self.ports[int(event["client"].rpartition(":")[2])]: event for event in self.attach.of("closed")}
+
+    def alive(self) -> list[str]:
+        """The modes of those that the clients see open."""
+        self.clients.stdin.write("?\n")
+        self.clients.stdin.flush()
+        return json.loads(self.clients.stdout.readline())
+
+
+@contextmanager
+def trial(*prefix: str, how: str = "shutdown") -> Iterator[Trial]:
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with (
+        namespaces.opened() as link,
+        subprocess.Popen([*link.server, sys.executable, "-c", SERVER], stdout=subprocess.PIPE) as server,
+    ):
+        try:
+            assert server.stdout.readline()
+            with (
+                Attach(*FLAGS, "--how", how, prefix=(*link.server, *prefix)) as attach,
+                subprocess.Popen([*link.client, sys.executable, "-c", CLIENTS], **pipes) as clients,
+            ):
+                try:
+                    yield Trial(link, clients, attach)
+                finally:
+                    clients.kill()
+        finally:
+            server.kill()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("may_take", [True, False])
+def test_whoever_vanishes_is_closed_not_before_the_limit_whatever_it_waits_for(may_take: bool) -> None:
+    """Where sockets may not be taken nothing asks a silent peer: only those are seen that something is queued for."""
+    no_rights = () if may_take else (tool("setpriv"), "--bounding-set=-sys_ptrace", "--inh-caps=-sys_ptrace")
+    with trial(*no_rights, how="shutdown" if may_take else "destroy") as it:
+        time.sleep(AFTER)
+        assert it.closed() == {}
+        gone = time.time()
+        it.link.down()
+        seen = set(MODES) if may_take else {"stream", "full"}
+        until(lambda: set(it.closed()) == seen, "all are closed")
+        for mode, event in it.closed().items():
+            assert event["reason"] == "vanished"
+            assert event["time"] - gone >= AFTER, mode
+
+
+@pytest.mark.slow
+def test_a_network_that_is_away_for_half_the_limit_costs_no_connection() -> None:
+    with trial() as it:
+        for _ in range(2):
+            time.sleep(AFTER / 2)
+            it.link.down()
+            time.sleep(AFTER / 2)
+            it.link.up()
+        time.sleep(3 * AFTER)
+        assert it.closed() == {}
+        assert it.alive() == sorted(MODES)
+
+
+@pytest.mark.slow
+def test_a_stopped_client_is_none_that_has_vanished() -> None:
+    """Its kernel answers, even where its window is full."""
+    with trial() as it:
+        it.clients.send_signal(signal.SIGSTOP)
+        time.sleep(4 * AFTER)
+        it.clients.send_signal(signal.SIGCONT)
+        assert it.closed() == {}
+        assert it.alive() == sorted(MODES)
