@@ -10,7 +10,6 @@ import http.client
 import json
 import re
 import socket
-import ssl
 import struct
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
@@ -391,13 +390,6 @@ async def test_silence_in_each_phase_ends_the_connection_for_its_own_reason(
         await stream.aclose()
 
 
-async def test_dripped_headers_do_not_put_the_end_off() -> None:
-    async with running(headers=SHORT) as run, await run.connect() as stream:
-        with pytest.raises(trio.BrokenResourceError):
-            await drip(stream, b"GET / HTTP/1.1\r\nHost: x\r\n", b"X: y\r\n")
-        assert await run.reaped() == {"headers": 1}
-
-
 async def test_a_dripped_body_is_too_slow_although_it_is_never_idle() -> None:
     async with running(body="9s", limits__min_in_grace=SHORT, limits__min_in_rate=1000) as run:
         async with await run.connect() as stream:
@@ -463,13 +455,6 @@ async def test_a_peer_that_has_shut_its_side_and_takes_nothing_is_half_closed() 
             assert await run.reaped() == {"half_closed": 1}
 
 
-async def test_a_request_in_flight_is_never_idle() -> None:
-    short = {"keep_alive": SHORT, "first_byte": SHORT, "headers": SHORT, "idle": SHORT}
-    async with running(**short) as run, await run.connect() as stream:
-        response, _ = await Client(stream).ask(f"/sleep?s={5 * SHORT}")
-        assert response.status_code == 200
-
-
 async def test_a_tunnel_stays_open_under_pings() -> None:
     async with running(tunnel=SHORT) as run, await run.connect() as stream:
         await stream.send_all(b"GET /tunnel HTTP/1.1\r\nHost: x\r\nConnection: upgrade\r\nUpgrade: echo\r\n\r\n")
@@ -481,15 +466,6 @@ async def test_a_tunnel_stays_open_under_pings() -> None:
                 assert await stream.receive_some() == b"ping %d" % number
         await stream.send_eof()
         assert await rest(stream) == b""
-
-
-async def test_maximum_age_ends_a_connection_after_its_response() -> None:
-    settings = {"max_age": SHORT, "limits__max_age_jitter": 0, "drain_idle": "0s"}
-    async with running(**settings) as run, await run.connect() as busy, await run.connect() as idle:
-        response, _ = await Client(busy).ask(f"/sleep?s={2 * SHORT}")
-        assert (response.status_code, header(response, "connection")) == (200, "close")
-        assert await rest(idle) == b""
-        assert dict(run.server.counters.reaped) == {"max_age": 1}
 
 
 # ---- draining and reloading --------------------------------------------------------------------------------------
@@ -560,24 +536,3 @@ async def test_a_reload_reaches_open_connections_and_a_bad_file_changes_nothing(
 
 
 # ---- TLS ---------------------------------------------------------------------------------------------------------
-
-
-async def test_tls_serves_and_a_silent_handshake_is_reaped(certificate: tuple[str, str]) -> None:
-    cert, key = certificate
-
-    def talk(host: str, port: int) -> tuple[int, int]:
-        context = ssl.create_default_context(cafile=cert)
-        connection = http.client.HTTPSConnection(host, port, timeout=PATIENCE, context=context)
-        connection.request("POST", "/upload", b"x" * 100_000)
-        first = connection.getresponse()
-        first.read()
-        connection.request("GET", "/download?bytes=500000")
-        size = len(connection.getresponse().read())
-        connection.close()
-        return first.status, size
-
-    async with running(handshake=SHORT, server__tls_cert=cert, server__tls_key=key) as run:
-        assert await trio.to_thread.run_sync(talk, *run.address) == (200, 500_000)
-        async with await run.connect() as silent:
-            assert await rest(silent) == b""
-        assert await run.reaped() == {"handshake": 1}

@@ -89,18 +89,6 @@ async def test_a_silent_connection_costs_no_task():
         r.core.check()
 
 
-async def test_every_burst_is_answered_in_order():
-    async with open_reaper() as r, r.parking_lot(echo, 30) as lot:
-        ours, theirs = pair()
-        lot.add(ours)
-        for number in range(200):
-            theirs.send(b"%d" % number)
-            assert await heard(theirs) == b"%d" % number
-        theirs.close()
-        await settle()
-        assert len(lot) == 0
-
-
 async def test_the_silent_is_reaped_within_a_tick_and_the_touched_is_not(autojump_clock):
     async with open_reaper(tick=1.0) as r, r.parking_lot(echo, 5) as lot:
         (ours, silent), (other, chatty) = pair(), pair()
