@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 from pathlib import Path
 
@@ -209,3 +210,39 @@ def test_a_duration_with_a_floor_can_still_be_switched_off() -> None:
     with pytest.raises(ConfigError, match="at least 1s; 0s switches it off"):
         ReaperConfig.load(environ={}, overrides={"server.watchdog": "10ms"})
     assert ReaperConfig.load(environ={}, overrides={"server.watchdog": "0s"}).server.watchdog == 0
+
+
+ROOT = Path(__file__).parent.parent
+CHECKED_ONLY = {"server.behind"}  # `reaper check` judges by it, and its row says that nothing else does
+
+
+def settings_read() -> set[str]:
+    """The settings that a server or a guard reads: `timeouts.idle` of any configuration, under whatever local name."""
+    sections = {path.partition(".")[0] for path in OPTIONS}
+    found: set[str] = set()
+    for path in [*ROOT.glob("reaper/**/*.py"), *ROOT.glob("server_example/**/*.py")]:
+        room = path.relative_to(ROOT).parts[1]
+        if room == "config":
+            continue
+        tree, local = ast.parse(path.read_text()), {}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Assign) and len(node.targets) == 1:
+                to, value = node.targets[0], node.value
+                pairs = [(to, value)]
+                if isinstance(to, ast.Tuple) and isinstance(value, ast.Tuple):
+                    pairs = list(zip(to.elts, value.elts, strict=False))
+                local |= {_last(one): _last(of) for one, of in pairs if _last(of) in sections}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Attribute):
+                name = _last(node.value)
+                found.add(f"{'attach' if room == 'attach' else local.get(name, name)}.{node.attr}")
+    return found
+
+
+def _last(node: ast.AST) -> str:
+    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+
+
+def test_every_setting_has_an_effect() -> None:
+    assert set(OPTIONS) - settings_read() == CHECKED_ONLY
+    assert "timeouts.no_such_setting" not in settings_read()
