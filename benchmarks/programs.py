@@ -38,6 +38,7 @@ PROGRAMS = {
         Program("idle", "servers.idle", "An idle connection, ours and other servers'", 150),
         Program("guarded", "servers.guarded", "uvicorn, stock and guarded", 150),
         Program("attach", "attach", "Guarding another process", 240),
+        Program("pipeline", "pipeline.run", "The pipeline", 3600),
     )
 }
 """In the order in which they run, and stand on the page."""

@@ -58,7 +58,7 @@ def form_of_advice(cells: dict[Any, dict[int, list[int]]], table: dict[Any, dict
 
 
 def form_of_rival(answer: Judged | Counted) -> Answer:
-    """The answer of DuckDB or Polars."""
+    """The answer of a rival."""
     if isinstance(answer, Judged):
         return form_of_audit(answer.verdicts, answer.lateness)
     cells: dict[str, dict[int, list[int]]] = {}
@@ -74,14 +74,13 @@ def run_rival(name: str, inputs: Inputs, out: Path, steps: list[str]) -> None:
             work = {
                 "audit": lambda: engine.audit(out / "connections.parquet"),
                 "advise": engine.advise,
-                "recompute": engine.recompute,
             }[step]
             tell(answer=step, of=form_of_rival(timed(step, work)))
     finally:
         engine.close()
 
 
-# ---- Spark -----------------------------------------------------------------------------------------------------------
+# ---- the product -----------------------------------------------------------------------------------------------------
 
 
 class Listener:
@@ -138,29 +137,29 @@ def form_of_connections(target: Path) -> Answer:
     )
 
 
-def run_spark(inputs: Inputs, compacted: Path | None, out: Path, steps: list[str]) -> None:
-    """*steps*: audit, advise, recompute on the files; the same with `table-` before it on the compacted table."""
+def run_product(engine: str, inputs: Inputs, out: Path, steps: list[str]) -> None:
+    """The product's own program on *engine*: spark or embedded."""
+    from reaper.pipeline import engine as engines
     from reaper.pipeline.advise.run import Policy, advise
     from reaper.pipeline.audit.run import Settings, audit
-    from reaper.pipeline.engine import open_session
 
     rows = sum(facts.rows for facts in inputs.files)
-    session = open_session("benchmark", rows=rows)
+    engines.use(engine)
+    if engine == "embedded":
+        from reaper.pipeline.engine import embedded
+
+        session: Any = embedded.open_session()
+    else:
+        session = engines.open_session("benchmark", rows=rows)
     spark = timed("session", session.__enter__)
     try:
-        table = timed("check-table", lambda: check([compacted])) if compacted else None
         for step in steps:
-            source = table if step.startswith("table-") else inputs
-            question = step.rpartition("-")[2]
-            if source is None:
-                continue
-            if question == "audit":
-                timed(step, partial(audit, spark, source, None, out, Settings()))
+            if step == "audit":
+                timed(step, partial(audit, spark, inputs, None, out, Settings()))
                 tell(answer=step, of=form_of_connections(out / "connections"))
             else:
-                options: dict[str, Any] = {"recompute": True} if question == "recompute" else {}
                 with Listener() as heard:
-                    timed(step, partial(advise, spark, source, None, Policy(), **options))
+                    timed(step, partial(advise, spark, inputs, None, Policy()))
                 tell(answer=step, of=heard.form())
     finally:
         session.__exit__(None, None, None)
@@ -168,22 +167,20 @@ def run_spark(inputs: Inputs, compacted: Path | None, out: Path, steps: list[str
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("engine", choices=("spark", *ENGINES))
+    parser.add_argument("engine", choices=("spark", "embedded", *ENGINES))
     parser.add_argument("--events", type=Path, required=True)
-    parser.add_argument("--compacted", type=Path)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--steps", required=True)
-    parser.add_argument("--no-checksums", action="store_true")
     arguments = parser.parse_args()
     arguments.out.mkdir(parents=True, exist_ok=True)
-    inputs = timed("check", lambda: check([arguments.events], checksums=not arguments.no_checksums))
+    inputs = timed("check", lambda: check([arguments.events]))
     if inputs.quarantined:
         raise SystemExit(f"put aside: {inputs.quarantined[0]}")
     steps = arguments.steps.split(",")
     if arguments.engine in ENGINES:
         run_rival(arguments.engine, inputs, arguments.out, steps)
     else:
-        run_spark(inputs, arguments.compacted, arguments.out, steps)
+        run_product(arguments.engine, inputs, arguments.out, steps)
 
 
 if __name__ == "__main__":
