@@ -94,6 +94,10 @@ def add_probe(commands: Any, reading: Any) -> None:
         "--tolerance", type=reading(parse_positive_duration), default=0.0, help="how early a close may be; default 0"
     )
     command.add_argument(
+        "--vanish", action="store_true",
+        help="let clients vanish in a network namespace, and watch how long the server keeps them; needs root",
+    )  # fmt: skip
+    command.add_argument(
         "--listen", type=reading(parse_address), metavar="HOST:PORT",
         help="be the backend of a proxy or a pool instead, and measure when it closes an idle connection",
     )  # fmt: skip
@@ -125,6 +129,7 @@ def add_race(commands: Any, reading: Any) -> None:
     )
     command.add_argument("--times", type=reading(parse_count), default=1000, metavar="N", help="pairs; default 1000")
     command.add_argument("--clients", type=reading(parse_count), default=100, metavar="N", help="at once; default 100")
+    command.add_argument("--method", choices=("GET", "POST"), default="GET", help="a proxy repeats a GET; default GET")
     command.add_argument("--honour", action="store_true", help="believe what the server announces in Keep-Alive")
     command.add_argument(
         "--anew", action="store_true", help="each request on a connection of its own: what a proxy in between reuses"
@@ -143,7 +148,7 @@ def run_race(options: argparse.Namespace) -> int:
     found = asyncio.run(
         race(
             target, speech, options.keep_alive, options.times, spread=options.spread, clients=options.clients,
-            honour=options.honour, anew=options.anew,
+            honour=options.honour, anew=options.anew, method=options.method,
         )
     )  # fmt: skip
     lost = found.lost.total()
@@ -186,6 +191,8 @@ def run_probe(options: argparse.Namespace) -> int:
     if not options.json and sys.stderr.isatty():
         print(f"waiting up to {seconds(options.wait)} for {target} to close ...", file=sys.stderr)
     speech = Speech(protocol or "http", paths, tls)
+    if options.vanish:
+        return run_vanish(target, speech, options)
     findings = probe(target, speech, options.wait, dict(options.expect), options.trials)
     if options.junit:
         write_junit(findings, options.tolerance, str(target), options.junit)
@@ -195,6 +202,24 @@ def run_probe(options: argparse.Namespace) -> int:
         print("\n".join([as_text(findings, options.markdown), *checked(findings, options.tolerance)]))
     broken = any(found.broken(options.tolerance) for found in findings)
     return 1 if broken or all(found.failures for found in findings) else 0
+
+
+def run_vanish(target: Target, speech: Any, options: argparse.Namespace) -> int:
+    """`loadgen probe --vanish`."""
+    from .probe import aligned
+    from .vanish import vanish
+
+    found = vanish(target, speech, options.wait, options.trials)
+    if options.json:
+        print(json.dumps([asdict(kept) for kept in found]))
+        return 0
+    table = [("question", "kept for", "closed")]
+    for kept in found:
+        ended = sorted(each for each in kept.seconds if each is not None)
+        spent = f"{ended[0]:.1f}-{ended[-1]:.1f}s" if ended else f"still held after {seconds(options.wait)}"
+        table.append((kept.name, spent, f"{len(ended)}/{len(kept.seconds)}"))
+    print("\n".join(aligned(table, options.markdown)))
+    return 0
 
 
 def run_listen(options: argparse.Namespace) -> int:

@@ -48,10 +48,11 @@ class Result:
 class _Line:
     """One client's connection."""
 
-    def __init__(self, target: Target, speech: Speech) -> None:
+    def __init__(self, target: Target, speech: Speech, method: str) -> None:
         self.target, self.speech = target, speech
         host = speech.paths.host or str(target)
-        self.request = f"GET {speech.paths.get} HTTP/1.1\r\nHost: {host}\r\n\r\n".encode()
+        body = "" if method in ("GET", "HEAD") else "Content-Length: 0\r\n"
+        self.request = f"{method} {speech.paths.get} HTTP/1.1\r\nHost: {host}\r\n{body}\r\n".encode()
         self.reader: asyncio.StreamReader | None = None
         self.writer: asyncio.StreamWriter | None = None
         self.timeout: float | None = None  # what the server has announced
@@ -111,6 +112,7 @@ async def race(
     clients: int = 100,
     honour: bool = False,
     anew: bool = False,
+    method: str = "GET",
     seed: int = 1,
 ) -> Result:
     """Ask twice on each connection, *keep_alive* seconds minus to plus *spread* apart, *times* times in all.
@@ -119,6 +121,7 @@ async def race(
         clients: so many at once, in rounds: the first requests of a round all at once, so that a proxy in between holds
             as many connections to its backend, all equally old.
         honour: a connection that is older than the server has announced is not used again.
+        method: of the requests; a proxy repeats those that are safe to repeat, such as GET, and not a POST.
         anew: each request comes on a connection of its own: what is reused is what a proxy in between holds.
     """
     result, chance = Result(), random.Random(seed)
@@ -145,6 +148,6 @@ async def race(
 
     left = times
     while left > 0:
-        await asyncio.gather(*(pair(_Line(target, speech)) for _ in range(min(clients, left))))
+        await asyncio.gather(*(pair(_Line(target, speech, method)) for _ in range(min(clients, left))))
         left -= clients
     return result

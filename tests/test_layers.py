@@ -65,13 +65,14 @@ LOADGEN = {
     "plan": {"units"},
     "judge": {"units", "plan"},
     "drive": JUDGED,
-    **dict.fromkeys(["probe", "clients", "race", "backend"], JUDGED | {"drive", "clients"}),
+    **dict.fromkeys(["probe", "clients", "race", "backend", "vanish"], JUDGED | {"drive", "clients"}),
     "simulate": JUDGED,
     **dict.fromkeys(["simulate_trio", "journals"], JUDGED | {"simulate"}),
     "show": JUDGED | {"drive"},
     **dict.fromkeys(
         ["cli_probe", "cli_simulate"],
-        JUDGED | {"drive", "clients", "probe", "race", "backend", "simulate", "simulate_trio", "journals", "show"},
+        JUDGED
+        | {"drive", "clients", "probe", "race", "backend", "vanish", "simulate", "simulate_trio", "journals", "show"},
     ),
     "cli": JUDGED | {"drive", "show", "cli_probe", "cli_simulate"},
     "__main__": {"cli"},

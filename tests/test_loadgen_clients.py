@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import ssl
 import subprocess
 from collections.abc import Awaitable, Callable
@@ -10,6 +11,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+from namespaces import why_not
 
 from loadgen.backend import Upstream, listen
 from loadgen.clients import ATTACKS, HTTP, Account, Client, Ended, Speech, ask, attack, behaviour, keep_asking, play_all
@@ -18,6 +20,7 @@ from loadgen.plan.behaviours import KINDS
 from loadgen.probe import QUESTIONS, as_text, checked, probe, summarise, write_junit
 from loadgen.race import Result, race
 from loadgen.units import Target, parse_target
+from loadgen.vanish import Kept, vanish
 
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
@@ -224,3 +227,24 @@ def test_a_race_counts_what_is_lost_on_a_connection_that_looked_open(honour: boo
     assert (found.reused, found.fresh) == ((6, 0) if not honour else (0, 6))
     assert (found.lost.total() == 6, found.per_million == 1e6) == (lost, lost)
     assert found.announced == "timeout=0"
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.geteuid() != 0 or why_not() is not None, reason="vanishing needs root and network namespaces")
+def test_a_client_that_vanishes_is_kept_until_the_servers_kernel_lets_it_go() -> None:
+    async def forget(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await asyncio.sleep(3.0)  # whatever is said, and whoever has gone
+        writer.transport.abort()
+
+    async def run(at: tuple[str, int]) -> list[Kept]:
+        target = parse_target(f"127.0.0.1:{at[1]}")
+        return await asyncio.to_thread(vanish, target, Speech("echo"), 20.0, 2)
+
+    async def anywhere() -> list[Kept]:
+        server = await asyncio.start_server(forget, "0.0.0.0", 0)
+        async with server:
+            return await run(server.sockets[0].getsockname()[:2])
+
+    found = asyncio.run(anywhere())
+    assert [kept.name for kept in found] == ["vanished_new", "vanished_idle"]
+    assert all(each is not None for kept in found for each in kept.seconds)

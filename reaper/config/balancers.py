@@ -38,7 +38,7 @@ BALANCERS = {
     "oci": Balancer("OCI Load Balancer", 300.0, True, "keep-alive of backend connections, 300 s"),
     "heroku": Balancer("Heroku's router", 90.0, True, "keep-alive to dynos, 90 s"),
     "ingress-nginx": Balancer("ingress-nginx", 60.0, True, "upstream-keepalive-timeout"),
-    "haproxy": Balancer("HAProxy", 5.0, True, "pool-purge-delay; timeout server ends the rest"),
+    "haproxy": Balancer("HAProxy", 15.0, True, "pool-purge-delay of 5 s: the last goes after 15 s (measured)"),
     "envoy": Balancer("Envoy", 3600.0, True, "common_http_protocol_options.idle_timeout of the cluster"),
     "istio": Balancer("Istio", 3600.0, True, "connectionPool.http.idleTimeout"),
     "traefik": Balancer("Traefik", 90.0, True, "forwardingTimeouts.idleConnTimeout"),

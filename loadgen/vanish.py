@@ -1,0 +1,138 @@
+"""Clients that vanish: no FIN, no reset, their machine is gone. How long does a server keep them?
+
+One rule: *the server's own kernel is asked*, because the client sees nothing any more: a connection is kept as long as
+it is established there. The clients live in a network namespace of their own, at the end of a pair of virtual cables;
+taking the link down is all that happens to them. Needs root (or a user namespace in which one is it) and iproute2.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import os
+import shutil
+import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from time import monotonic, sleep
+
+from .clients import Client, Speech
+from .units import BadArgument, Target
+
+CLONE_NEWNET = 0x40000000
+ESTABLISHED = "01"
+LOOK = 0.1
+BEFORE = 1.0
+"""Seconds that the clients have to say what they say, before they vanish."""
+QUESTIONS = {
+    "http": {
+        "vanished_new": "mute",
+        "vanished_request": "ask_slow",
+        "vanished_upload": "stalled_body",
+        "vanished_idle": "silent",
+    },
+    "ws": {"vanished_upgraded": "silent_upgrade"},
+    "echo": {"vanished_new": "mute", "vanished_idle": "silent"},
+}
+"""Protocol -> question -> the behaviour that a client has begun when it vanishes."""
+
+
+@dataclass
+class Kept:
+    """How long the server kept those of one question: seconds from the end of the link; None: it still did."""
+
+    name: str
+    seconds: list[float | None]
+
+
+@contextmanager
+def namespace() -> Iterator[tuple[str, str]]:
+    """A network namespace at the end of a cable: its name, and the address of our end of it.
+
+    Raises:
+        BadArgument: iproute2 is missing, or the right to do it.
+    """
+    ip = shutil.which("ip") or shutil.which("ip", path="/usr/sbin:/sbin")
+    if ip is None:
+        raise BadArgument("--vanish needs iproute2: apt-get install iproute2")
+    name, number = f"loadgen{os.getpid()}", os.getpid() % 250
+    ours, theirs = f"10.213.{number}.1", f"10.213.{number}.2"
+
+    def run(*words: str) -> None:
+        done = subprocess.run([ip, *words], capture_output=True, text=True)
+        if done.returncode:
+            raise BadArgument(f"--vanish: {done.stderr.strip()}: it takes root, and network namespaces")
+
+    run("netns", "add", name)
+    try:
+        run("link", "add", f"lg{os.getpid()}", "type", "veth", "peer", "name", "away", "netns", name)
+        run("addr", "add", f"{ours}/30", "dev", f"lg{os.getpid()}")
+        run("link", "set", f"lg{os.getpid()}", "up")
+        run("-n", name, "addr", "add", f"{theirs}/30", "dev", "away")
+        run("-n", name, "link", "set", "away", "up")
+        yield name, ours
+    finally:
+        subprocess.run([ip, "netns", "del", name], capture_output=True)
+
+
+def vanish(target: Target, speech: Speech, wait: float, trials: int) -> list[Kept]:
+    """Connect *trials* clients of each question, take their link down, and watch the server for *wait* seconds.
+
+    The server must listen on all addresses (0.0.0.0): the clients come over the cable.
+
+    Raises:
+        BadArgument: as `namespace`; or no client could connect.
+    """
+    questions = QUESTIONS.get(speech.protocol, QUESTIONS["echo"])
+    clients: dict[str, list[Client]] = {name: [] for name in questions}
+    with namespace() as (name, ours):
+        there = Target(ours, target.port, target.family)
+        done = threading.Event()
+
+        async def live() -> None:
+            for question, kind in questions.items():
+                asked = replace(speech, timeout=3600.0)
+                behaviour = kind
+                if kind == "ask_slow":
+                    behaviour = "silent"
+                    asked = replace(asked, paths=replace(speech.paths, get=speech.paths.slow or speech.paths.get))
+                clients[question] = [Client(behaviour, there, asked) for _ in range(trials)]
+            await asyncio.gather(*(one.play(done.is_set) for each in clients.values() for one in each))
+
+        def away() -> None:
+            with open(f"/run/netns/{name}") as handle:
+                if ctypes.CDLL(None, use_errno=True).setns(handle.fileno(), CLONE_NEWNET):
+                    return
+            asyncio.run(live())
+
+        thread = threading.Thread(target=away, daemon=True)
+        thread.start()
+        sleep(BEFORE)
+        ports = {one.port: question for question, each in clients.items() for one in each if one.established}
+        if not ports:
+            raise BadArgument(f"--vanish: nobody answers at {there}: the server must listen on all addresses (0.0.0.0)")
+        subprocess.run(["ip", "-n", name, "link", "set", "away", "down"], check=True)
+        gone = monotonic()
+        kept: dict[int, float | None] = dict.fromkeys(ports)
+        while monotonic() < gone + wait and None in kept.values():
+            sleep(LOOK)
+            still = _established(target.port)
+            for port in [port for port, ended in kept.items() if ended is None and port not in still]:
+                kept[port] = monotonic() - gone
+        done.set()
+        thread.join(2.0)
+    return [Kept(question, [kept[p] for p, asked in ports.items() if asked == question]) for question in questions]
+
+
+def _established(port: int) -> set[int]:
+    """The peers' ports of the connections that are established at *port* of this machine."""
+    found = set()
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        for line in Path(table).read_text().splitlines()[1:]:
+            _, local, remote, state, *_ = line.split()
+            if state == ESTABLISHED and int(local.rpartition(":")[2], 16) == port:
+                found.add(int(remote.rpartition(":")[2], 16))
+    return found
