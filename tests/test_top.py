@@ -92,6 +92,17 @@ def test_what_a_peer_chose_reaches_no_terminal_unescaped():
         assert line.plain.isprintable()
 
 
+def test_equal_rows_fold_into_one_and_what_cannot_expire_has_no_timeout():
+    row = {"name": "-", "phase": "keep_alive", "idle_s": 9.0, "timeout_s": 95.0, "due_in_s": 5.0}
+    busy = {"phase": "in_flight", "connections": 2, "idle": [2, *[0] * (COLUMNS - 1)]}
+    phases = [{**busy, "timeout_s": 300.0}, {**busy, "timeout_s": 5.0}]
+    lines = draw(picture_of(status(worker(due_next=[row] * 6, phases=phases))), {}, Frame(120, None))
+    text = [line.plain.split() for line in lines]
+    assert ["-", "x", "6", "keep_alive", "9.0s", "95.0s", "5.0s"] in text
+    assert [words[:3] for words in text if words and words[0] == "in_flight"] == [["in_flight", "-", "4"]]
+    assert max(line.cell_len for line in lines if line.plain.startswith(("in_flight", "- x"))) >= 110
+
+
 def test_rates_are_per_second_and_unknown_after_a_worker_was_replaced():
     before = picture_of(status(worker()))
     later = worker(at=102.0, closed={"keep_alive": 28}, loop={**worker()["loop"], "cpu_s": 1.1})

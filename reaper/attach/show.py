@@ -38,10 +38,10 @@ def text_of(event: Event) -> str:
     """*event* in one line, without its time of day."""
     local, remote = addresses_of(event.ident)
     said = f"{WORDS[event.kind]:12} {remote} -> {local}"
-    if event.kind in ("found", "gone") or not event.reason:
-        return said
     if event.kind == "averted":
         return f"{said}  the final check found it in use"
+    if event.kind in ("found", "gone"):
+        return said
     silence = max(event.at - event.since, 0.0)
     limit = format_duration(round(event.limit, 3))
     said = f"{said}  {event.reason} {limit}: silent for {silence:.2f} s"
@@ -231,8 +231,8 @@ class Table:
             grid.add_column(name, justify="right" if name in ("silent", "in") else "left")
         for ident, seen, verdict in self._watch.soonest(ROWS):
             local, remote = addresses_of(ident)
-            turn = "client's" if verdict.peers_turn else "server's"
-            left = f"{max(verdict.at - seen.before, 0.0):.1f} s" if verdict.reason else "-"
+            turn = {True: "client's", False: "server's", None: "not known"}[verdict.peers_turn]
+            left = "due" if verdict.due else f"{verdict.at - seen.before:.1f} s" if verdict.reason else "-"
             grid.add_row(str(remote), str(local), turn, f"{seen.received_ago:.1f} s", verdict.reason or "-", left)
         foot = [Text(line) for line in (summary(self._watch), *self._recent)]
         self._live.update(Group(grid, *foot), refresh=True)

@@ -12,6 +12,9 @@ from typing import Any
 
 from ..errors import printable
 
+IN_FLIGHT = "in_flight"
+"""The phase of a connection that cannot expire now."""
+
 
 @dataclass(frozen=True, slots=True)
 class PhaseRow:
@@ -80,7 +83,8 @@ def picture_of(document: Mapping[str, Any]) -> Picture:
     counts: Counter[str] = Counter()
     for said in workers:
         for row in said["phases"]:
-            sums = phases.setdefault((row["phase"], row["timeout_s"]), [0] * len(row["idle"]))
+            timeout = None if row["phase"] == IN_FLIGHT else row["timeout_s"]  # suspended: none is in force
+            sums = phases.setdefault((row["phase"], timeout), [0] * len(row["idle"]))
             for index, number in enumerate(row["idle"]):
                 sums[index] += number
         ring.update(dict(said.get("ring") or ()))

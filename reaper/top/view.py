@@ -17,7 +17,7 @@ from ..config.durations import format_duration
 from .picture import Picture, quantile
 
 BARS, ASCII_BARS = " ▁▂▃▄▅▆▇█", " .:-=+*#@"
-PHASE_WIDTH, NUMBER_WIDTH, IDLE_WIDTH = 13, 9, 6
+PHASE_WIDTH, NUMBER_WIDTH, IDLE_WIDTH, WIDEST_IDLE = 13, 9, 6, 11
 PHASE_ROWS = 8
 DUE_ROWS = 15
 """Where there is no last line."""
@@ -192,9 +192,11 @@ def _phases(picture: Picture, frame: Frame) -> list[Text]:
         bound = picture.idle_bounds[min(at, len(picture.idle_bounds)) - 1]
         ends.append(("<" if at <= len(picture.idle_bounds) else ">") + _short(bound))
     head = f"{'phase':{PHASE_WIDTH}}{'timeout':>{NUMBER_WIDTH}}{'open':>{NUMBER_WIDTH}}"
-    wide = PHASE_WIDTH + 2 * NUMBER_WIDTH + len(takes) * IDLE_WIDTH <= frame.width
+    left = frame.width - PHASE_WIDTH - 2 * NUMBER_WIDTH
+    column = min(left // len(takes), WIDEST_IDLE)
+    wide = column >= IDLE_WIDTH
     if wide:
-        head += "".join(f"{end:>{IDLE_WIDTH}}" for end in ends)
+        head += "".join(f"{end:>{column}}" for end in ends)
     lines = [Text(head, style="reverse")]
     lines[0].pad_right(max(0, frame.width - len(head)))
     if not picture.phases:
@@ -206,7 +208,7 @@ def _phases(picture: Picture, frame: Frame) -> list[Text]:
         for take in takes if wide else ():
             count = sum(row.idle[at : at + take])
             at += take
-            line.append(f"{brief(count):>{IDLE_WIDTH}}", style="" if count else "dim")
+            line.append(f"{brief(count):>{column}}", style="" if count else "dim")
         lines.append(line)
     if len(picture.phases) > PHASE_ROWS:
         rest = picture.phases[PHASE_ROWS:]
@@ -236,13 +238,15 @@ def _ring(picture: Picture, frame: Frame) -> list[Text]:
 
 def _coming(picture: Picture, frame: Frame) -> list[Text]:
     timed = picture.ring is not None
-    rows = picture.due_next[: DUE_ROWS if frame.height is None else None]
+    rows = picture.due_next
     columns = list(COMING) if timed else ["phase", "silent"]
     for spared in ("timeout", "phase"):
         if frame.width < SHORTEST_NAME + 1 + sum(COMING[each] for each in columns):
             columns = [each for each in columns if each != spared]
     room = frame.width - 1 - sum(COMING[each] for each in columns)
-    wide = max(SHORTEST_NAME, min(room, max((len(row["name"]) for row in rows), default=0)))
+    # As wide as what stands above it: numbers far from the names they belong to are hard to read.
+    room = min(room, PHASE_WIDTH + 2 * NUMBER_WIDTH + (len(picture.idle_bounds) + 1) * WIDEST_IDLE - frame.width + room)
+    wide = max(SHORTEST_NAME, room)
 
     def laid(name: str, phase: str, *times: str) -> str:
         said = dict(zip(COMING, (f"{phase[: PHASE_WIDTH - 1]:{PHASE_WIDTH}}", *times), strict=True))
@@ -250,7 +254,10 @@ def _coming(picture: Picture, frame: Frame) -> list[Text]:
 
     head = laid("due next" if timed else "silent longest", *COMING)
     lines = [Text(f"{head:{frame.width}}", style="reverse")]
+    shown: dict[tuple[str, ...], int] = {}
     for row in rows:
-        times = (seconds(row[key]) for key in ("idle_s", "timeout_s", "due_in_s"))
-        lines.append(Text(laid(row["name"], row["phase"], *times)))
+        key = row["name"], row["phase"], *(seconds(row[each]) for each in ("idle_s", "timeout_s", "due_in_s"))
+        shown[key] = shown.get(key, 0) + 1
+    for (name, *rest), count in list(shown.items())[: DUE_ROWS if frame.height is None else None]:
+        lines.append(Text(laid(f"{name} x {count}" if count > 1 else name, *rest)))
     return lines
