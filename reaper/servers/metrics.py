@@ -74,6 +74,21 @@ class Reports:
         return JSON, document("asgi", sorted(surveys, key=lambda survey: survey["worker"]), missing)
 
 
+STOPPING = False
+"""Whether this process is about to stop."""
+
+
+async def stopping(seconds: float) -> None:
+    """From now on `ready` says no; return after *seconds*, `timeouts.drain_delay`: newcomers are served meanwhile."""
+    global STOPPING
+    STOPPING = True
+    await asyncio.sleep(seconds)
+
+
+async def _ready() -> tuple[int, str, bytes]:
+    return (503, "text/plain", b"stopping\n") if STOPPING else (200, "text/plain", b"ready\n")
+
+
 def _application(page: Page) -> Application:
     async def answer(scope: Any, receive: Any, send: Any) -> None:
         """What the workers of this server report."""
