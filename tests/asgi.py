@@ -28,6 +28,8 @@ async def application(scope, receive, send):
         await reaper.uvicorn.metrics(scope, receive, send)
     elif scope["path"] == "/status":
         await reaper.uvicorn.status(scope, receive, send)
+    elif scope["path"] == "/ready":
+        await reaper.uvicorn.ready(scope, receive, send)
     elif scope["path"] == "/events":
         await events(receive, send)
     elif scope["path"] == "/stream":

@@ -1,4 +1,4 @@
-"""gunicorn's workers for ASGI and with threads, guarded: each phase ends, nothing in use does, no pause loses a request."""
+"""gunicorn's workers for ASGI and with threads, guarded: each phase ends, nothing in use does, no pause loses any."""
 
 from __future__ import annotations
 
