@@ -73,6 +73,7 @@ async def events(receive, send):
     while not gone.done():
         await send({"type": "http.response.body", "body": b"data: tick\n\n", "more_body": True})
         await asyncio.sleep(0.1)
+    print("the client has gone", flush=True)
 
 
 async def stream(count, receive, send):

@@ -17,21 +17,14 @@ from gunicorn.workers.gthread import TConn
 from server_process import wait_until
 
 import reaper.gunicorn
+from loadgen.clients import play_all
 from reaper.servers import gunicorn_asgi, gunicorn_threads
 from scripts.serving import free_port, serving, tree
-from scripts.uvicorn_demo.attacks import (
-    all_borne,
-    does_not_read,
-    drips_headers,
-    drips_second_headers,
-    says_nothing,
-    stays_idle,
-    stops_in_body,
-)
+from scripts.uvicorn_demo.__main__ import SPEECH
 
 pytestmark = pytest.mark.slow
 
-ATTACKS = (says_nothing, drips_headers, drips_second_headers, stops_in_body, does_not_read, stays_idle)
+ATTACKS = ["mute", "slow_headers", "slow_second_headers", "stalled_body", "unread", "silent"]
 PATIENCE = 45.0
 LIMITS = dict.fromkeys(["FIRST_BYTE", "HEADERS", "BODY", "KEEP_ALIVE", "WRITE", "TUNNEL"], "1s")
 WORKERS = {"ASGIWorker": ("tests.asgi:application",), "ThreadWorker": ("tests.wsgi:application", "--threads", "16")}
@@ -81,9 +74,9 @@ def until(client):
 def test_every_kind_of_idleness_ends_and_none_early_while_who_waits_for_an_answer_has_it(gunicorn):
     with gunicorn() as server, connect(server) as patient:
         patient.sendall(b"GET /slow?4 HTTP/1.1\r\nhost: h\r\n\r\n")
-        found = asyncio.run(all_borne(ATTACKS, server.port, PATIENCE))
-        assert not [attack.__name__ for attack, borne in found.items() if borne[0].seconds is None]
-        assert not [attack.__name__ for attack, borne in found.items() if borne[0].seconds < 1]
+        found = asyncio.run(play_all(ATTACKS, server.address, SPEECH, PATIENCE))
+        assert not [kind for kind, (ended,) in found.items() if ended.borne is None]
+        assert not [kind for kind, (ended,) in found.items() if ended.borne < 1]
         until(patient)
 
 
