@@ -42,6 +42,8 @@ TRIALS = [
           "a pause longer than TCP keeps unread bytes", 0.04, trials.pipelined_stall),
     Trial("handshake stall", "clients whose TLS handshake begins while the server is stopped are answered",
           "clients that give up by themselves", 0.04, trials.handshake_stall),
+    Trial("listeners", "WebSocket clients that only listen to a guarded uvicorn stay",
+          "clients that stop reading: they are closed, as they should be", 0.02, trials.listeners),
     Trial("empty lines over TLS", "clients that send only CRLF: healthy ones are answered meanwhile",
           "more of them than the cores can read", 0.03, trials.crlf),
     Trial("scrapes", "fifty scrapes in one instant: each tells of every worker", "scrapes that take longer than a tick",

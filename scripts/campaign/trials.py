@@ -29,7 +29,7 @@ from loadgen.drive.wire import Tls
 
 from ..interop import fuzz
 from ..interop.tools import metrics
-from ..serving import Server, example, serving
+from ..serving import Server, example, free_port, serving
 
 Say = Callable[[str], None]
 Over = Callable[[], bool]
@@ -244,6 +244,30 @@ def pipelined_stall(folder: Path, seconds: float, say: Say) -> Outcome:
         say(f"{len(account.lost)} of {account.asked} lost")
 
     return outcome(account, stalls=rounds(seconds, once))
+
+
+FEED = Speech(protocol="ws", paths=Paths("/feed"))
+
+
+def listeners(folder: Path, seconds: float, say: Say) -> Outcome:
+    """WebSocket clients of a guarded uvicorn that read what comes, and say nothing for five timeouts."""
+    account = Account()
+
+    async def listen(address: tuple[str, int]) -> None:
+        until = time.monotonic() + 5.0
+        clients = [Client("listener", address, FEED) for _ in range(20)]
+        for ended in await asyncio.gather(*(one.play(lambda: time.monotonic() > until) for one in clients)):
+            account.asked += 1
+            if ended.how != "left":
+                account.lost.append(ended.failure or ended.how)
+
+    port = free_port()
+    command = [sys.executable, "-m", "uvicorn", "scripts.uvicorn_demo.app:app", "--http", "reaper.uvicorn:Auto"]
+    settings = os.environ | {"REAPER_TICK": "250ms", "REAPER_TIMEOUTS_TUNNEL": "1s"}
+    with serving([*command, "--port", f"{port}"], folder / "server.log", port=port, environment=settings) as server:
+        count = rounds(min(seconds, 60.0), lambda _: asyncio.run(listen(server.address)))
+    say(f"{len(account.lost)} of {account.asked} lost")
+    return outcome(account, rounds=count)
 
 
 # ---- TLS -------------------------------------------------------------------------------------------------------------
