@@ -48,6 +48,8 @@ TRIALS = [
           "more of them than the cores can read", 0.03, trials.crlf),
     Trial("scrapes", "fifty scrapes in one instant: each tells of every worker", "scrapes that take longer than a tick",
           0.02, trials.scrapes),
+    Trial("vanished", "clients whose machine is gone are closed in time, whatever they wait for, and none too early",
+          "routers that answer for a machine that is gone", 0.04, trials.vanished),
     Trial("worker killed", "kill -9 of a worker costs its own connections alone", "requests it had begun", 0.06,
           trials.killed_workers),
     Trial("disk full", "the journal cannot grow: no request waits for it, and what it lost is said",

@@ -26,6 +26,8 @@ import psutil
 from loadgen.clients import ATTACKS, HTTP, Account, Client, Speech, ask, attack, behaviour, keep_asking, keep_talking
 from loadgen.drive.protocols import Paths
 from loadgen.drive.wire import Tls
+from loadgen.units import BadArgument, parse_target
+from loadgen.vanish import vanish
 
 from ..interop import fuzz
 from ..interop.tools import metrics
@@ -333,6 +335,37 @@ def crlf(folder: Path, seconds: float, say: Say) -> Outcome:
         under(asyncio.sleep(max(min(seconds, 60.0), 3.0)), *clients)
     say(f"{len(account.lost)} of {account.asked} lost")
     return outcome(account, flooding=2)
+
+
+# ---- clients that vanish ---------------------------------------------------------------------------------------------
+
+GONE = 4.0
+"""`timeouts.vanished` of the trial, seconds."""
+
+
+def vanished(folder: Path, seconds: float, say: Say) -> Outcome:
+    """Clients whose machine is gone, without a FIN or a reset: each is closed in time, and none too early."""
+    long = [word for name in ("first-byte", "body", "keep-alive", "request") for word in (f"--{name}", "10m")]
+    flags = ["--host", "0.0.0.0", "--vanished", f"{GONE:g}s", "--min-in-rate", "0", "--tick", "500ms", *long]
+    kept: list[tuple[str, float | None]] = []
+    with serving(quick("http", *flags), folder / "server.log") as server:
+        target = parse_target(f"127.0.0.1:{server.port}")
+        speech = Speech(paths=Paths("/", "/upload", "", "/sleep?s=60"))
+
+        def once(_: int) -> None:
+            for each in vanish(target, speech, 3 * GONE, 5):
+                kept.extend((each.name, ended) for ended in each.seconds)
+
+        try:
+            count = rounds(min(seconds, 120.0), once)
+        except BadArgument as error:  # no root, no namespaces
+            return Outcome(True, {"NOT RUN": str(error)})
+    say(f"{len(kept)} clients have vanished")
+    most = 1.25 * GONE + 1.5  # a tick of half a second, and what looking takes
+    wrong = [f"{name}: {ended}" for name, ended in kept if ended is None or not GONE - 0.2 <= ended <= most]
+    longest = max((ended for _, ended in kept if ended is not None), default=0.0)
+    figures = {"rounds": count, "vanished": len(kept), "kept at most, s": round(longest, 2)}
+    return Outcome(not wrong and len(kept) > 0, figures, wrong)
 
 
 # ---- workers, scrapes ------------------------------------------------------------------------------------------------
