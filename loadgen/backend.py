@@ -13,7 +13,7 @@ from time import monotonic
 
 from .units import Target, seconds
 
-ANSWER = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 2\r\n%s\r\nok"
+ANSWER = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nCache-Control: no-store\r\nContent-Length: 2\r\n%s\r\nok"
 
 
 @dataclass

@@ -176,6 +176,8 @@ def add_run(commands: Any) -> None:
     )
     run.add_argument("--server-stats", type=Path, metavar="FILE", help="JSON file with the report's `server` block")
     run.add_argument("--report", type=Path, metavar="FILE", help="write the JSON report here")
+    run.add_argument("--csv", type=Path, metavar="FILE", help="write a row for each connection here")
+    run.add_argument("--hgrm", type=Path, metavar="FILE", help="write the latencies as HdrHistogram's tools read them")
     run.add_argument("--png", type=Path, metavar="FILE", help="draw the lateness histogram here")
     run.add_argument("--journal", type=Path, metavar="DIR", help="write the client's view as journal files there")
     run.add_argument("--html", type=Path, metavar="FILE", help="write a self-contained page here")
@@ -191,7 +193,7 @@ def run_command(options: argparse.Namespace) -> int:
     from .drive.machine import MachineWatch
     from .drive.processes import WorkerDied
     from .drive.server_watch import ServerWatch, read_server_stats
-    from .judge.report import build_report
+    from .judge.report import build_report, write_csv
     from .show.dashboard import display_for
     from .show.deliver import check_files, deliver
 
@@ -253,5 +255,9 @@ def run_command(options: argparse.Namespace) -> int:
     }
     established = sum(outcome.counters.established for outcome in observation.outcomes)
     report = build_report(plan, observation, config, stats or watch.result(established), options.threshold)
+    if options.csv:
+        write_csv(plan, observation, options.csv)
+    if options.hgrm:
+        options.hgrm.write_text(observation.latency.hgrm())
     report["machine"] = machine.result(sum(outcome.user_seconds for outcome in observation.outcomes))
     return deliver(report, options)

@@ -28,7 +28,7 @@ from loadgen.drive.watchdog import recognise
 from loadgen.judge.observation import Counters, Observation
 from loadgen.judge.records import How, Record, RecordTable
 from loadgen.judge.report import UNKNOWN_SERVER, build_report, report_schema
-from loadgen.judge.words import headline, verdict_lines
+from loadgen.judge.words import drawn, headline, verdict_lines
 from loadgen.plan.plan import Law, Plan, make_plan
 from loadgen.plan.scenario import from_mix, load_scenario, parse_scenario
 from loadgen.units import BadArgument, parse_address, parse_target
@@ -276,6 +276,15 @@ def test_the_headline_of_a_run_that_was_ended_early_says_why() -> None:
     assert headline(report) == "FAIL: no route to there"
     report["interrupted"] = True
     assert headline(report) == "FAIL: 8 not established"
+
+
+def test_the_lateness_is_drawn_in_at_most_ten_bars_that_fit_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "70")
+    lines = drawn({"width_s": 0.02, "bars": [[0.02 * number, number] for number in range(1, 31)]})
+    assert len(lines) == 10
+    assert max(map(len, lines)) < 70
+    assert [int(line.split()[2]) for line in lines] == [6 + 9 * number for number in range(10)]
+    assert drawn({"width_s": 0.02, "bars": []}) == []
 
 
 @pytest.mark.parametrize(

@@ -236,7 +236,25 @@ def test_merged_histograms_count_as_one(left: list[float], right: list[float]) -
             whole.add(value)
     parts[0].merge(parts[1])
     assert parts[0].counts == whole.counts
-    assert parts[0].summary() == whole.summary()
+    assert parts[0].summary() == pytest.approx(whole.summary(), nan_ok=True)
+
+
+def test_a_percentile_is_at_most_one_part_in_128_off_and_hgrm_says_the_same() -> None:
+    histogram = Histogram()
+    for number in range(1, 1001):
+        histogram.add(number / 1000)
+    assert histogram.percentile(95) == pytest.approx(0.95, rel=1 / 128)
+    lines = histogram.hgrm().splitlines()
+    assert lines[0].split() == ["Value", "Percentile", "TotalCount", "1/(1-Percentile)"]
+    assert lines[-4].split() == ["1000.000", "1.000000000000", "1000", "inf"]
+    assert "#[Mean    =      500.500" in lines[-3]
+
+
+@pytest.mark.parametrize(
+    ("text", "figure"), [("latency.p(95)<2s", "p95"), ("latency.med<2s", "p50"), ("latency.avg<2s", "avg")]
+)
+def test_a_threshold_may_be_written_as_k6_has_it(text: str, figure: str) -> None:
+    assert parse_threshold(text).path == ("latency_s", figure)
 
 
 @pytest.mark.parametrize(

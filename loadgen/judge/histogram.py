@@ -1,4 +1,4 @@
-"""Counts of durations in logarithmic buckets: constant memory, mergeable, never more than 1/32 off.
+"""Counts of durations in logarithmic buckets: constant memory, mergeable, never more than 1/128 off.
 
 One rule: a value is counted once, where it happened, and never averaged. (The idea of HDR histograms: a power of two
 split into equal parts.)
@@ -6,21 +6,25 @@ split into equal parts.)
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
-SUBBUCKETS = 32
-"""Parts of each power of two: the relative error of a percentile is at most 1/32."""
+SUBBUCKETS = 128
+"""Parts of each power of two: the relative error of a percentile is at most 1/128."""
+PERCENTILES = {"p50": 50.0, "p90": 90.0, "p95": 95.0, "p99": 99.0, "p99_9": 99.9}
+"""Those of a summary, by name."""
 _SHIFT = SUBBUCKETS.bit_length() - 1
 
 
 class Histogram:
     """Durations in seconds, counted with microsecond resolution. Negative ones count as zero; `max` is exact."""
 
-    __slots__ = ("counts", "max", "total")
+    __slots__ = ("counts", "max", "sum", "total")
 
     def __init__(self) -> None:
         self.counts: dict[int, int] = {}
         self.total = 0
+        self.sum = 0.0
         self.max = 0.0
 
     def add(self, value: float) -> None:
@@ -31,6 +35,7 @@ class Histogram:
         bucket = us if exponent <= 0 else (exponent << _SHIFT) + (us >> exponent)
         self.counts[bucket] = self.counts.get(bucket, 0) + 1
         self.total += 1
+        self.sum += max(value, 0.0)
         if value > self.max:
             self.max = value
 
@@ -39,6 +44,7 @@ class Histogram:
         for bucket, count in other.counts.items():
             self.counts[bucket] = self.counts.get(bucket, 0) + count
         self.total += other.total
+        self.sum += other.sum
         self.max = max(self.max, other.max)
 
     def percentile(self, percent: float) -> float | None:
@@ -55,13 +61,33 @@ class Histogram:
         return self.max
 
     def summary(self) -> dict[str, float | None]:
-        """p50, p99, p99.9 and max in seconds, None each when empty."""
+        """The percentiles of PERCENTILES, avg and max in seconds, None each when empty."""
         return {
-            "p50": self.percentile(50),
-            "p99": self.percentile(99),
-            "p99_9": self.percentile(99.9),
+            **{name: self.percentile(percent) for name, percent in PERCENTILES.items()},
+            "avg": self.sum / self.total if self.total else None,
             "max": self.max if self.total else None,
         }
+
+    def hgrm(self) -> str:
+        """The text that HdrHistogram's tools draw: milliseconds by percentile."""
+        lines = ["       Value     Percentile TotalCount 1/(1-Percentile)", ""]
+        seen = 0
+        for edge, count in self.buckets():
+            seen += count
+            share = seen / self.total
+            rest = f"{1 / (1 - share):14.2f}" if seen < self.total else f"{'inf':>14}"
+            lines.append(f"{min(edge, self.max) * 1e3:12.3f} {share:2.12f} {seen:10d} {rest}")
+        mean = self.sum / self.total * 1e3 if self.total else 0.0
+        lines += [
+            f"#[Mean    = {mean:12.3f}, StdDeviation   = {self._deviation(mean):12.3f}]",
+            f"#[Max     = {self.max * 1e3:12.3f}, Total count    = {self.total:12d}]",
+            f"#[Buckets = {len(self.counts):12d}, SubBuckets     = {SUBBUCKETS:12d}]",
+        ]
+        return "\n".join(lines) + "\n"
+
+    def _deviation(self, mean: float) -> float:
+        squares = sum(count * (edge * 1e3 - mean) ** 2 for edge, count in self.buckets())
+        return math.sqrt(squares / self.total) if self.total else 0.0
 
     def buckets(self) -> list[tuple[float, int]]:
         """(upper edge in seconds, count) of every bucket that is not empty, ascending."""

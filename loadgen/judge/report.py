@@ -6,6 +6,7 @@ are null, never 0.
 
 from __future__ import annotations
 
+import csv
 import json
 import math
 from bisect import bisect_right
@@ -18,10 +19,11 @@ from typing import Any
 from ..plan.behaviours import Behaviour
 from ..plan.plan import Law, Plan
 from ..units import seconds
+from .histogram import PERCENTILES
 from .observation import Observation, Outcome
 from .records import How, Record
 from .thresholds import Threshold
-from .verdict import GRAIN, Finding, judge_all
+from .verdict import GRAIN, Finding, judge, judge_all
 
 ANSWERS = {
     "asked": "asked",
@@ -199,14 +201,34 @@ def percentile(ordered: Sequence[float], percent: float) -> float | None:
 
 
 def lateness_summary(ordered: Sequence[float]) -> dict[str, float | None]:
-    """min, p50, p99, p99.9 and max in seconds: exact, not from buckets."""
+    """min, percentiles, avg and max in seconds: exact, not from buckets."""
     return {
         "min": percentile(ordered, 0),
-        "p50": percentile(ordered, 50),
-        "p99": percentile(ordered, 99),
-        "p99_9": percentile(ordered, 99.9),
+        **{name: percentile(ordered, percent) for name, percent in PERCENTILES.items()},
+        "avg": math.fsum(ordered) / len(ordered) if ordered else None,
         "max": percentile(ordered, 100),
     }
+
+
+def write_csv(plan: Plan, observation: Observation, path: Path) -> None:
+    """A row for each connection: what its client saw, and what that amounts to. Instants in seconds from the start."""
+    with path.open("w", newline="") as file:
+        rows = csv.writer(file)
+        rows.writerow([
+            "connection", "incarnation", "behaviour", "how", "category", "established_s", "last_sent_s", "due_s",
+            "closed_s", "lateness_s",
+        ])  # fmt: skip
+        start, own = observation.started, observation.own_stalls
+        for record in observation.records:
+            behaviour = plan.behaviour(record.connection)
+            lag = own[record.connection % len(own)]
+            found = judge(record, behaviour, plan.law, lag, observation.server_stalls)
+            instants = (record.established, record.sent, record.sent + behaviour.timeout, record.closed_by)
+            rows.writerow([
+                record.connection, record.incarnation, behaviour.name, How(record.how).name, found.category,
+                *(f"{instant - start:.6f}" for instant in instants),
+                "" if found.lateness is None else f"{found.lateness:.6f}",
+            ])  # fmt: skip
 
 
 def lateness_histogram(lateness: Sequence[float], tick: float) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Conditions on the report that decide the exit status: `lateness.p99<1.1s`, `reaps.late==0`, `connections.failed<=5`.
+"""Conditions on the report that decide the exit status: `lateness.p99<1.1s`, `reaps.late==0`, `latency.p(95)<200ms`.
 
 One rule: a condition that cannot be evaluated is broken, never silently true; a name that does not exist is refused
 before the run.
@@ -13,8 +13,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..units import BadArgument, parse_duration
+from .histogram import PERCENTILES
 
-_PERCENTILES = ("p50", "p99", "p99_9", "max")
+_PERCENTILES = (*PERCENTILES, "avg", "max")
+_K6 = {"med": "p50", **{f"p({percent:g})": name for name, percent in PERCENTILES.items()}}
+"""What k6 calls a figure -> its name here."""
 _SECONDS = {"lateness": ("lateness_s",), "latency": ("latency_s",), "lag": ("loadgen", "lag_s")}
 _FIGURES = {
     "lateness": ("min", *_PERCENTILES),
@@ -22,7 +25,7 @@ _FIGURES = {
     "lag": _PERCENTILES,
     "reaps": ("expected", "observed", "early", "late", "missed", "false", "late_raw", "own_lag", "undecided"),
     "connections": ("established", "failed", "refused", "peak_open"),
-    "actions": ("done", "per_s", "blocked"),
+    "actions": ("done", "per_s", "blocked", "asked", "answered", "unanswered", "cut", "refused", "surplus"),
 }
 _OPERATORS: dict[str, Callable[[float, float], bool]] = {
     "<=": operator.le,
@@ -31,7 +34,7 @@ _OPERATORS: dict[str, Callable[[float, float], bool]] = {
     "<": operator.lt,
     ">": operator.gt,
 }
-_FORM = re.compile(r"\s*([a-z]+)\.(\w+)\s*(<=|>=|==|<|>)\s*([\w.]+)\s*")
+_FORM = re.compile(r"\s*([a-z]+)\.(\w+(?:\([\d.]+\))?)\s*(<=|>=|==|<|>)\s*([\w.]+)\s*")
 
 
 @dataclass(frozen=True)
@@ -63,6 +66,7 @@ def parse_threshold(text: str) -> Threshold:
     if match is None:
         raise BadArgument(f"{text!r} is no threshold: write NAME<VALUE, such as lateness.p99<1.1s or reaps.late==0")
     group, figure, comparison, value = match.groups()
+    figure = _K6.get(figure, figure)
     if figure not in _FIGURES.get(group, ()):
         raise BadArgument(f"{text!r}: {group}.{figure} is not known: choose from {', '.join(names())}")
     if group in _SECONDS:

@@ -1,17 +1,21 @@
 """A report in a few lines for people.
 
-One rule: no line is wider than a terminal of 80 columns, and the verdict's line alone says what came out.
+One rule: no line is wider than the terminal, and the verdict's line alone says what came out.
 """
 
 from __future__ import annotations
 
+import shutil
 import textwrap
 from typing import Any
 
 from ..units import seconds, share, size
 from .verdict import BAD
 
-WIDTH = 79
+NARROWEST, WIDEST = 60, 120
+"""Columns of text: the terminal's, within these; 80 where there is none."""
+BARS = 10
+"""Lines of the histogram."""
 KINDS_OF_PROCESS = {"server": "worker of the server", "generator": "process of the generator"}
 REASONS = 5
 """Reasons that are printed; all of them are in the report."""
@@ -25,7 +29,7 @@ def verdict_lines(report: dict[str, Any]) -> list[str]:
     generator, server = report["loadgen"], report["server"]
     counts = f"{reaps['expected']:,} expected, {reaps['observed']:,} observed"
     bad = ", ".join(f"{reaps[name]:,} {name}" for name in BAD)
-    if len(counts) + len(bad) + 2 <= WIDTH - INDENT:
+    if len(counts) + len(bad) + 2 <= width() - INDENT:
         counts, bad = f"{counts}, {bad}", ""
     figures = ", ".join(f"{name} {known(lateness[name])}" for name in ("min", "p50", "p99", "max"))
     tick = seconds(report["config"]["tick_s"])
@@ -40,6 +44,7 @@ def verdict_lines(report: dict[str, Any]) -> list[str]:
         *(row("", bad) if bad else ()),
         *row("lateness", f"{figures} (law: 0 .. {tick})"),
         *row("", beyond(reaps)),
+        *drawn(report["lateness_histogram"]),
         *row("own lag", f"p99 {known(generator['lag_s']['p99'])}, max {known(generator['lag_s']['max'])}"),
     ]
     if reaps["late_but_server_stuck"]:
@@ -74,6 +79,30 @@ def accounted(actions: dict[str, Any]) -> list[str]:
         if actions["asked"]
         else []
     )
+
+
+def width() -> int:
+    """Columns that a line may have."""
+    return min(max(shutil.get_terminal_size().columns, NARROWEST), WIDEST) - 1
+
+
+def drawn(histogram: dict[str, Any]) -> list[str]:
+    """The lateness as bars, a line each; nothing where there is none."""
+    bars = histogram["bars"]
+    if not bars:
+        return []
+    first, last = round(bars[0][0] / histogram["width_s"]), round(bars[-1][0] / histogram["width_s"])
+    each = -(-(last - first + 1) // BARS)
+    counts = [0] * (-(-(last - first + 1) // each))
+    for lower, count in bars:
+        counts[(round(lower / histogram["width_s"]) - first) // each] += count
+    most, room = max(counts), width() - INDENT - 24
+    lines = []
+    for number, count in enumerate(counts):
+        upper = (first + (number + 1) * each) * histogram["width_s"]
+        bar = "█" * max(round(room * count / most), count > 0)
+        lines.append(f"{'':{INDENT}}to {seconds(upper):>7} {count:>10,} {bar}".rstrip())
+    return lines
 
 
 def plural(number: int, name: str, ending: str = "s") -> str:
@@ -139,7 +168,7 @@ def row(name: str, text: str) -> list[str]:
     if len(name) >= INDENT:
         return [name, *row("", text)]
     return textwrap.wrap(
-        text, WIDTH, initial_indent=name.ljust(INDENT), subsequent_indent=indent, break_on_hyphens=False
+        text, width(), initial_indent=name.ljust(INDENT), subsequent_indent=indent, break_on_hyphens=False
     )
 
 

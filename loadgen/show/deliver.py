@@ -22,8 +22,8 @@ def check_files(options: argparse.Namespace) -> None:
     Raises:
         BadArgument: a path that cannot be written, or a picture without matplotlib.
     """
-    for name in ("report", "png", "html"):
-        path: Path | None = getattr(options, name)
+    for name in ("report", "png", "html", "csv", "hgrm"):
+        path: Path | None = getattr(options, name, None)
         if path is None:
             continue
         try:
