@@ -13,6 +13,7 @@ import time
 import urllib.request
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 from attach_servers import ROOT, Attach, Echo, Redis, free_port, refused, running, tool, until
 
@@ -268,11 +269,36 @@ def test_what_cannot_be_is_refused_in_one_line_that_says_what_would_be_right(tmp
         assert "there is no such user" in refused("--all-listening-of", "no-such-user", "--idle", "1m")
         assert "expected a network" in refused(*here, "--idle", "1m", "--only", "127.0.0.1/4")
         assert "cannot be read" in refused(*here, "--config", str(tmp_path / "missing.toml"))
+        assert "leave --close" in refused(*here, "--learn", str(tmp_path), "--close")
+        assert "at least 100ms" in refused(*here, "--learn", str(tmp_path), "--gap", "1ms")
+        assert "--learn" in refused(*here, "--learn", "/proc/none")
         assert "one of the arguments --pid --listen" in refused("--idle", "1m")
         assert "not allowed with" in refused(*here, "--pid", str(server.pid), "--idle", "1m")
         bystander.kill()
         (tmp_path / "file").write_text("")
         assert "--journal" in refused(*here, "--idle", "1m", "--journal", str(tmp_path / "file"))
+
+
+@pytest.mark.slow
+def test_the_silences_of_a_foreign_servers_client_are_learned_until_a_signal(tmp_path: Path) -> None:
+    port = free_port()
+    command = [sys.executable, "-m", "reaper", "attach", "--listen", f"127.0.0.1:{port}", "--gap", "400ms"]
+    with Echo.server(port), subprocess.Popen([*command, "--learn", str(tmp_path)], cwd=ROOT, stdout=-1) as learner:
+        assert b"learning" in learner.stdout.readline()
+        client = Echo(port)
+        time.sleep(0.5)
+        for _ in range(3):
+            client.exchange()
+            time.sleep(1.0)
+        client.close()
+        time.sleep(0.5)
+        learner.send_signal(signal.SIGINT)
+        assert b"% of a core" in learner.communicate()[0]
+        assert learner.returncode == 0
+    rows = [row for file in tmp_path.glob("*.parquet") for row in pq.read_table(file).to_pylist()]
+    silences = [row["idle_ns"] / 1e9 for row in rows if row["kind"] in ("activity", "close_peer")]
+    assert len([silence for silence in silences if silence >= 0.9]) == 3
+    assert {row["timeout_ms"] for row in rows if row["kind"] == "activity"} == {None}
 
 
 def test_the_library_is_imported_without_the_commands_needs() -> None:

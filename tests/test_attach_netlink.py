@@ -160,29 +160,3 @@ def test_addresses_and_cookies_survive_the_way_to_the_kernel_and_back(host, port
     assert local.host == str(getattr(host, "ipv4_mapped", None) or host)
     assert netlink.cookie_of(answer.ident) == cookie
     assert netlink.look_request(1, ident)[16 + 8 :] == ident
-
-
-def test_the_kernel_answers_a_dump_and_a_look_as_the_requests_ask() -> None:
-    with (
-        socket.create_server(("127.0.0.1", 0)) as listener,
-        socket.create_connection(listener.getsockname()) as client,
-        listener.accept()[0] as accepted,
-        socket.socket(socket.AF_NETLINK, socket.SOCK_DGRAM, 4) as kernel,
-    ):
-        port = listener.getsockname()[1]
-        client.sendall(b"hello")
-        kernel.send(netlink.dump_request(7, socket.AF_INET, 1 << tcpinfo.ESTABLISHED, [(port, b"")]))
-        answers: list[netlink.Answer] = []
-        while not any(answer.done for answer in answers):
-            answers += netlink.parse(kernel.recv(65536))
-        found, _ = answers
-        assert found.inode == os.fstat(accepted.fileno()).st_ino
-        assert netlink.addresses_of(found.ident)[1].port == client.getsockname()[1]
-        kernel.send(netlink.look_request(8, found.ident))
-        (looked,) = netlink.parse(kernel.recv(65536))
-        snapshot = tcpinfo.parse(looked.info, looked.state, looked.unread, looked.queued, 0.0, 0.0)
-        assert (snapshot.received, snapshot.unread, looked.sequence) == (5, 5, 8)
-        stranger = found.ident[:40] + struct.pack("=Q", netlink.cookie_of(found.ident) + 1)
-        kernel.send(netlink.look_request(9, stranger))
-        (refused,) = netlink.parse(kernel.recv(65536))
-        assert refused.error in (errno.ENOENT, errno.ESTALE)

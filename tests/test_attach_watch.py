@@ -111,22 +111,6 @@ def test_a_connection_that_speaks_between_the_look_and_the_close_is_averted() ->
     assert it.kinds() == ["found", "averted", "closed"]
 
 
-@pytest.mark.parametrize("stopped_for", [11.0, 100.0, 10_000.0])
-def test_a_stop_of_ours_closes_no_connection_that_has_spoken(stopped_for: float) -> None:
-    it = Harness(Limits(idle=10.0, first_byte=5.0, grain=GRAIN))
-    spoke, silent = it.world.connect(), it.world.connect()
-    it.world.send(silent)
-    it.world.answer(silent)
-    it.run(1.0)
-    it.world.wait(stopped_for - 1.0)  # SIGSTOP: we sleep, the world does not
-    it.world.send(spoke)
-    it.world.answer(spoke)
-    it.world.wait(1.0)
-    it.run(0.5)
-    assert spoke.open
-    assert not silent.open
-
-
 @pytest.mark.parametrize("even_unanswered", [False, True])
 def test_a_stop_of_the_server_closes_no_connection_that_has_spoken(even_unanswered: bool) -> None:
     it = Harness(Limits(idle=10.0, first_byte=5.0, grain=GRAIN, even_unanswered=even_unanswered))
@@ -170,19 +154,6 @@ def test_a_busy_connection_is_looked_at_about_once_per_limit() -> None:
     assert it.watch.counts.looks <= 600 / 58 + 3
 
 
-def test_each_of_many_dumps_notices_the_connection_that_it_does_not_show() -> None:
-    it = Harness(Limits(idle=1e6, grain=GRAIN))
-    stays = it.world.connect()
-    for number in range(1, 601):
-        goes = it.world.connect()
-        it.discover()
-        it.world.hang_up(goes)
-        it.discover()
-        assert it.kinds().count("gone") == number
-        assert len(it.watch) == 1
-    assert list(it.watch.rows) == [stays.ident]
-
-
 def test_a_connection_that_a_dump_did_not_show_is_asked_for_before_it_counts_as_gone() -> None:
     it = Harness(Limits(idle=60.0, grain=GRAIN))
     sock, other = it.world.connect(), it.world.connect()
@@ -194,16 +165,6 @@ def test_a_connection_that_a_dump_did_not_show_is_asked_for_before_it_counts_as_
     it.discover()
     assert it.kinds() == ["found", "found", "gone"]
     assert list(it.watch.rows) == [sock.ident]
-
-
-def test_what_is_not_wanted_is_not_watched() -> None:
-    it = Harness(Limits(idle=1.0, grain=GRAIN))
-    sock = it.world.connect()
-    for _ in it.watch.discover(it.world.dump([it.world.listener], True), lambda found: False):
-        pass
-    it.world.wait(100.0)
-    assert it.watch.advance(it.world.now) == 0
-    assert (len(it.watch), sock.open) == (0, True)
 
 
 def test_a_bound_on_closes_defers_and_forgets_none() -> None:
@@ -316,16 +277,6 @@ def test_a_watched_connection_costs_600_bytes() -> None:
     tracemalloc.stop()
     print(used / 20_000)
     assert used / 20_000 <= 600
-
-
-def test_a_slot_that_comes_due_passes_over_a_connection_that_has_ended() -> None:
-    it = Harness(Limits(idle=10.0, grain=GRAIN))
-    ended = it.world.connect()
-    it.discover()
-    it.world.hang_up(ended)
-    it.discover()
-    it.run(30.0)
-    assert it.kinds() == ["found", "gone"]
 
 
 class Guarded(RuleBasedStateMachine):

@@ -54,8 +54,7 @@ class Lingerer:
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
-        self.disturbed: bool = False
-        self.silenced: bool = False
+        self.disturbed = self.silenced = False
 
     def fileno(self) -> int:
         """As in `Waiter`."""
