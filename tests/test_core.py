@@ -112,19 +112,6 @@ def test_explain_tells_the_window_of_the_last_activity():
         core.explain("b")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"wheel_size": 1}, "wheel_size must be an integer >= 2, got 1"),
-        ({"wheel_size": 2.0}, "wheel_size must be an integer >= 2, got 2.0"),
-        ({"epochs_per_tick": 0}, "epochs_per_tick must be an integer >= 1, got 0"),
-    ],
-)
-def test_bad_settings_are_refused_by_name_and_value(arguments, message):
-    with pytest.raises(InvalidArgument, match=message):
-        IdleReaper(**arguments)
-
-
 def test_huge_and_tiny_numbers_do_not_break_it():
     core = IdleReaper(tick=1e-3)
     core.register("never", timeout=1e300, now=1e9)

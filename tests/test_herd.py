@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reaper import InvalidArgument
+from reaper.config import ReaperConfig
 from reaper.policy.jitter import STEPS, Bucket, Jitter
 from reaper.trio import open_reaper
 
@@ -89,17 +90,30 @@ async def reaps(r, count: int, idle: float) -> list[float]:
     return ends
 
 
+def config(**settings: float) -> ReaperConfig:
+    return ReaperConfig.load(environ={}, overrides={f"reaper.{name}": value for name, value in settings.items()})
+
+
 @pytest.mark.trio
-async def test_connections_opened_together_end_apart(autojump_clock):
-    async with open_reaper(tick=1.0, jitter=0.5, seed=3) as r:
+@pytest.mark.parametrize("options", [{"jitter": 0.5}, {"config": config(jitter=0.5)}], ids=["argument", "config"])
+async def test_connections_opened_together_end_apart(options, autojump_clock):
+    async with open_reaper(tick=1.0, seed=3, **options) as r:
         ends = await reaps(r, 400, 30)
     assert 30 <= min(ends) <= max(ends) <= 46
     assert max(Counter(ends).values()) < 60
 
 
 @pytest.mark.trio
-async def test_no_more_reaps_per_second_than_allowed_and_their_lateness_is_reported(autojump_clock):
-    async with open_reaper(tick=1.0, reaps_per_second=50) as r:
+async def test_an_argument_beats_the_config_and_without_either_nothing_is_spread(autojump_clock):
+    for options in ({"config": config(jitter=0.5), "jitter": 0.0}, {}):
+        async with open_reaper(**options) as r:
+            assert len(set(await reaps(r, 50, 20))) == 1
+
+
+@pytest.mark.trio
+@pytest.mark.parametrize("options", [{"reaps_per_second": 50}, {"config": config(reaps_per_second=50.0)}])
+async def test_no_more_reaps_per_second_than_allowed_and_their_lateness_is_reported(options, autojump_clock):
+    async with open_reaper(tick=1.0, **options) as r:
         ends = await reaps(r, 400, 30)
         assert r.statistics().core.max_lateness == pytest.approx(max(ends) - 30, abs=1.0)
         assert r.statistics().stalls == 0

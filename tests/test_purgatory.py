@@ -72,6 +72,7 @@ def test_an_operation_that_can_complete_at_once_never_waits(bench: Bench) -> Non
     op = Op("a", 10, bench.log)
     op.ready = True
     assert bench.purgatory.try_complete_else_watch(op, ["k"]) is True
+    op.hooks["try"] = failure("it has ended, and is not tried again")
     assert bench.purgatory.try_complete_else_watch(op, ["k"]) is True
     assert (bench.counts(), bench.log, op.completed) == ((0, 0, 0), [("complete", "a")], True)
 
@@ -303,6 +304,10 @@ def test_bad_arguments_are_refused_and_change_nothing(bench: Bench) -> None:
     with pytest.raises(ClockWentBackwards):
         bench.purgatory.advance(2)
     assert bench.counts() == (1, 1, 1)
+
+
+def test_the_least_of_each_count_is_taken() -> None:
+    assert Purgatory(TimingWheel(wheel_size=(2, 2)), purge_interval=1).advance(0, limit=1) == []
 
 
 def test_try_complete_must_be_overridden(bench: Bench) -> None:
