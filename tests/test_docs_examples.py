@@ -80,13 +80,17 @@ def test_the_defaults_on_a_page_are_those_in_force() -> None:
         assert OPTIONS[path].kind.read(value) == OPTIONS[path].default, path
 
 
+OTHERS = {"pressure", "drain", "drain_deadline", "unanswered", "vanished"}
+"""Reasons that are no phase's."""
+
+
 def test_every_reason_of_a_close_is_explained() -> None:
     table = PAGES["docs/howto/why-closed.md"].partition("## What the reasons mean")[2].partition("\n## ")[0]
     explained = {
         name for cell in re.findall(r"^\| (`.*?) \|", table, re.MULTILINE) for name in re.findall(r"`(\w+)`", cell)
     }
     phases = {phase.value for phase in Phase} - {Phase.IN_FLIGHT.value}
-    assert explained == phases | {*TOO_SLOW.values(), TOO_LONG, TUNNEL_AGE, TOO_OLD, "pressure", "drain"}
+    assert explained == phases | {*TOO_SLOW.values(), TOO_LONG, TUNNEL_AGE, TOO_OLD, *OTHERS}
 
 
 def test_the_scenario_on_the_page_is_one(tmp_path: Path) -> None:

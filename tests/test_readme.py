@@ -256,8 +256,9 @@ def test_the_tutorial_leaks_then_holds_then_leaves_a_journal(tmp_path: Path) -> 
 
 def test_the_page_about_proxies_knows_what_check_knows() -> None:
     page = (ROOT / "docs" / "howto" / "proxies.md").read_text()
-    rows = dict(re.findall(r"^\| [^|]* \| `(\w+)` \| (\d+) s", page, re.MULTILINE))
-    assert rows == {name: f"{balancer.idle:.0f}" for name, balancer in BALANCERS.items()}
+    rows = re.findall(r"^\| [^|]* \| `([\w-]+)` \| (\d+) (s|min|h)\b", page, re.MULTILINE)
+    seconds = {name: int(number) * {"s": 1, "min": 60, "h": 3600}[unit] for name, number, unit in rows}
+    assert seconds == {name: balancer.idle for name, balancer in BALANCERS.items()}
 
 
 def cpu(pid: int) -> float:
