@@ -29,6 +29,9 @@ _TIMES = {
 KNOWN = 16
 """Texts whose hashes are written into the SQL: one comparison each, for every row."""
 
+REASONS = ("idle", "eof", "reset", "keep_alive", "first_byte", "headers", "done", "restart", "max_age", "vanished")
+"""Why connections end, most of them: never wrong to leave one out, for it is hashed all the same."""
+
 _numbers = counter()
 _hashes: dict[str, int] = {}
 """Texts of which many rows are expected, with their hashes: looked up in SQL, a function of Python is never called."""
@@ -368,7 +371,7 @@ def xxhash64(*columns: Any) -> Column:
 def expect_texts(texts: Iterable[str]) -> None:
     """Many rows of *texts* will be hashed."""
     _hashes.clear()
-    _hashes.update({text: hash_of(text.encode()) for text in sorted(set(texts))[:KNOWN]})
+    _hashes.update({text: hash_of(text.encode()) for text in (*sorted(set(texts))[:KNOWN], *REASONS)})
 
 
 def crc32(column: Any) -> Column:
