@@ -96,6 +96,7 @@ def test_of_the_results_in_the_repository_every_program_makes_its_table() -> Non
     assert all("| ---" in table for table in tables)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

@@ -86,6 +86,7 @@ def test_promtool_accepts_the_rules_and_the_configuration() -> None:
         assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.slow
 def test_every_rule_fires_when_it_should_and_is_silent_when_it_should_be() -> None:
     promtool = tool("promtool", "prometheus")
     done = subprocess.run(
@@ -197,6 +198,7 @@ def verified(directory: Path, name: str, text: str) -> subprocess.CompletedProce
     return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(UNITS))
 def test_systemd_accepts_the_units(tmp_path: Path, name: str) -> None:
     text = unit(UNITS[name])
@@ -302,6 +304,7 @@ print(state("reaper-server"), state("reaper-uvicorn"), state("reaper-attach@8000
 SETTINGS = '[timeouts]\nkeep_alive = "1s"\nkeep_alive_margin = "0s"\ndrain_idle = "0s"\n[attach]\nidle = "5s"\n'
 
 
+@pytest.mark.slow
 def test_the_units_start_and_serve_under_a_real_systemd(tmp_path: Path) -> None:
     files = {"reaper.toml": SETTINGS, "app.py": APP}
     said = booted(tmp_path, {name: unit(source) for name, source in UNITS.items()}, ASK, files).splitlines()

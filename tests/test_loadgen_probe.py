@@ -159,6 +159,7 @@ def test_the_table_says_what_is_still_open() -> None:
     assert text.splitlines()[1].startswith("|--")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "arguments", [["--expect", "tea=5s"], ["--expect", "idle"], ["--wait", "0"], ["--trials", "x"]]
 )

@@ -303,6 +303,7 @@ def test_a_user_who_has_said_where_spark_runs_gets_it_there(tmp_path: Path, monk
     assert choose("embedded", None, [tmp_path], tmp_path) == ("embedded", "as asked")
 
 
+@pytest.mark.slow
 def test_the_embedded_engine_imports_no_spark_and_reads_files_of_any_name(tmp_path: Path) -> None:
     write(tmp_path / "raw", connections=8)
     odd = tmp_path / "of [any] {name}, it's*"

@@ -42,12 +42,14 @@ def run(*arguments, **options):
 # ---- what it does to a command -------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("inside", [["--inside"], []])
 def test_the_exit_status_and_the_output_are_the_commands_own(inside):
     done = run(*inside, "--", "sh", "-c", "echo out; echo err >&2; exit 7")
     assert (done.returncode, done.stdout, done.stderr) == (7, "out\n", "err\n")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("inside", [["--inside"], []])
 def test_a_signal_reaches_the_command_itself(inside):
     command = [
@@ -66,6 +68,7 @@ def test_a_signal_reaches_the_command_itself(inside):
         assert running.wait(PATIENCE) == 9
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "status", "said"),
     [
@@ -91,6 +94,7 @@ def test_the_environment_keeps_what_the_user_set_and_carries_the_limits():
     assert made["REAPER_TIMEOUTS_KEEP_ALIVE"] == "5s"
 
 
+@pytest.mark.slow
 def test_the_sitecustomize_of_the_program_is_run_all_the_same(tmp_path):
     (tmp_path / "sitecustomize.py").write_text("print('theirs')")
     done = run("--inside", "--", sys.executable, "-c", "import sys; print(sys.modules['sitecustomize'].__file__)",
@@ -114,6 +118,7 @@ def test_the_interpreter_is_read_from_the_first_line(tmp_path, text, python):
     assert interpreter_of(str(tmp_path / "program"), []) == python
 
 
+@pytest.mark.slow
 def test_explain_says_what_would_be_guarded_by_which_limits_and_starts_nothing():
     done = run("--explain", "--keep-alive", "7s", "--", sys.executable, "-c", "print('started')")
     assert done.returncode == 0

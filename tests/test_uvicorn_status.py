@@ -119,6 +119,7 @@ for other in others:
 """
 
 
+@pytest.mark.slow
 def test_workers_find_each_other_by_the_socket_they_have_inherited() -> None:
     done = subprocess.run([sys.executable, "-c", ASKED], capture_output=True, text=True, timeout=PATIENCE)
     assert (done.stdout, done.stderr) == ("True\nFalse\n", "")
