@@ -24,14 +24,14 @@ class Row:
     __slots__ = ("ident", "inode", "known", "mark", "slot", "told")
 
     def __init__(self, ident: bytes, inode: int, known: Memory, mark: int) -> None:
-        self.ident = ident
-        self.inode = inode
-        self.known = known
-        self.mark = mark
+        self.ident: bytes = ident
+        self.inode: int = inode
+        self.known: Memory = known
+        self.mark: int = mark
         """The dump that showed it last."""
-        self.slot = 0
+        self.slot: int = 0
         """Where it waits for its next look; below 1: nowhere in the schedule."""
-        self.told = 0
+        self.told: int = 0
         """Flags of the watch."""
 
 
