@@ -56,7 +56,7 @@ class Transport(SocketStream):
         fresh: Whether this is the first transport on that connection.
     """
 
-    __slots__ = ("_interrupted", "_taken", "_then", "_waits", "linger", "peer", "policy", "socket")
+    __slots__ = ("_interrupted", "_taken", "_then", "_waits", "linger", "policy", "socket")
 
     secure: ClassVar[bool] = False
 
@@ -69,7 +69,6 @@ class Transport(SocketStream):
                 connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 connected.setsockopt(socket.IPPROTO_TCP, TCP_NOTSENT_LOWAT, UNSENT_BYTES)
         self.socket = connected
-        self.peer = peer_name(connected.fileno())
         self.policy: IdlePolicy | None = None
         self.linger: Callable[[int], Awaitable[None]] | None = None
         self._taken = 0  # bytes the peer had taken when it was last asked
@@ -82,6 +81,11 @@ class Transport(SocketStream):
 
     def fileno(self) -> int:
         return self.socket.fileno()
+
+    @property
+    def peer(self) -> str:
+        """Its peer, as text: asked for when somebody looks, for most requests are looked at by nobody."""
+        return peer_name(self.fileno())
 
     @property
     def is_local(self) -> bool:
