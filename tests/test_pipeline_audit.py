@@ -4,7 +4,7 @@ server's journal alone must tell, one all that takes both sides; and journals wh
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -296,13 +296,13 @@ EXPECTED: dict[Trap, str] = {
 }
 
 
-def write_traps(directory: Path) -> dict[int, str]:
-    """A journal of every trap; connection -> name of its trap."""
-    with journal(directory, 1) as ours:
+def write_traps(directory: Path, traps: Iterable[Trap] = EXPECTED, mode: str = "full") -> dict[int, str]:
+    """A journal of *traps*; connection -> name of its trap."""
+    with journal(directory, 1, mode=mode) as ours:
         ours.stall(STALL[1], STALL[1] - STALL[0])
         for second in range(2, 24, 4):
             ours.stall(SHORT + second * S + 900 * MS, 900 * MS)
-        named = {trap(ours).conn: trap.__name__ for trap in EXPECTED}
+        named = {trap(ours).conn: trap.__name__ for trap in traps}
         ours.config(LOG_END, "still here")
     return named
 
@@ -320,6 +320,32 @@ def found(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[st
 @pytest.mark.parametrize("trap", EXPECTED, ids=lambda trap: trap.__name__)
 def test_each_trap_gets_its_verdict(found: tuple[dict[str, str], dict[str, Any]], trap: Trap) -> None:
     assert found[0][trap.__name__] == EXPECTED[trap]
+
+
+def verdicts_of(spark: Any, directory: Path, traps: Iterable[Trap], mode: str) -> dict[str, str]:
+    named = write_traps(directory / "server", traps, mode)
+    result = audit(spark, check([directory / "server"], now_ns=WALL), None, directory / "out", Settings())
+    return {named[row.conn]: row.verdict for row in result.connections.select("conn", "verdict").collect()}
+
+
+def test_alone_in_its_journal_each_trap_gets_the_same_verdict(spark: Any, tmp_path: Path) -> None:
+    for trap, verdict in EXPECTED.items():
+        assert verdicts_of(spark, tmp_path / trap.__name__, [trap], "full") == {trap.__name__: verdict}
+
+
+IN_GAPS_MODE: dict[Trap, str] = {
+    reaped_by_a_timeout_that_was_never_in_force: "ok_reaped",
+    reaped_late_by_a_timeout_that_was_never_in_force: "ok_reaped",
+    silent_since_a_stall_long_ago: "open_at_end",
+    retimed_to_five_seconds: "open_at_end",
+    retimed_to_five_seconds_and_silent: "open_at_end",
+}
+"""What a journal cannot know that writes neither short silences nor changes of a timeout."""
+
+
+def test_in_gaps_mode_the_verdicts_are_the_same_but_where_no_row_could_tell(spark: Any, tmp_path: Path) -> None:
+    wanted = {trap.__name__: verdict for trap, verdict in {**EXPECTED, **IN_GAPS_MODE}.items()}
+    assert verdicts_of(spark, tmp_path, EXPECTED, "gaps") == wanted
 
 
 def test_every_row_that_was_read_is_accounted_for(found: tuple[dict[str, str], dict[str, Any]]) -> None:

@@ -139,24 +139,6 @@ def test_two_uses_of_one_port_are_distinguished_by_time(spark: Any, tmp_path: Pa
     assert summary["listeners"]["echo"]["seen_lateness_s"]["max"] == pytest.approx(0.501)
 
 
-def test_a_stall_that_was_logged_excuses_as_much_lateness_and_no_more(spark: Any, tmp_path: Path) -> None:
-    with journal(tmp_path / "server", 1) as ours:
-        ours.stall(10 * S, 3 * S)  # stuck from 7 to 10
-        ours.open(S, 6000, "echo").reap(10 * S, 7 * S)
-        ours.open(S, 6000, "echo").reap(12 * S, 7 * S)  # two seconds more than the stall and the tick explain
-        held = ours.open(S, 20_000, "echo")
-        held.touch(6 * S + 900 * MS)  # its epoch should have ended at 7 and was held open until 10
-        held.reap(30 * S + 100 * MS, 30 * S)
-        held = ours.open(S, 20_000, "echo")
-        held.touch(6 * S + 900 * MS)  # the same, and two seconds more than that explains
-        held.reap(32 * S, 30 * S)
-        late_touch = ours.open(S, 6000, "echo")
-        late_touch.touch(10 * S)  # it had been due at 7; its byte was read when the loop was free again
-        late_touch.close_peer(11 * S)
-    summary = judged(spark, tmp_path)
-    assert counts(summary) == {"ok_reaped": 2, "late": 2, "ok_closed": 1}
-
-
 def test_in_gaps_mode_an_open_connection_is_lost_only_once_its_writer_has_drained(spark: Any, tmp_path: Path) -> None:
     for name, drains in (("open", False), ("drained", True)):
         with journal(tmp_path / name / "server", 1, mode="gaps") as ours:
