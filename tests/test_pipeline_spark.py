@@ -201,16 +201,16 @@ def check_config(tmp_path: Path, toml: str) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_the_advice_from_a_journal_with_a_known_truth(spark: Any, tmp_path: Path) -> None:
+def exponential(directory: Path, timeouts: tuple[float, ...], mean: float = 3.0) -> None:
+    """Silences of *mean* seconds, under each of *timeouts* in turn, of clients that leave after four times that."""
     chance = random.Random(4)
-    with journal(tmp_path / "server", 1, mode="gaps", gap_threshold=0.5) as ours:
+    with journal(directory, 1, mode="gaps", gap_threshold=0.5) as ours:
         for serial in range(4000):
             t = serial * 10 * MS
-            # A fifth of the fleet runs with a long timeout: without those, nothing beyond 4 s could be known.
-            timeout = 4.0 if serial % 5 else 60.0
+            timeout = timeouts[serial % len(timeouts)]
             log = ours.open(t, round(timeout * 1000), "echo")
             while True:
-                silence, leaves_after = chance.expovariate(1 / 3.0), chance.expovariate(1 / 12.0)
+                silence, leaves_after = chance.expovariate(1 / mean), chance.expovariate(1 / (4 * mean))
                 if min(silence, leaves_after) > timeout:
                     log.reap(t + round(timeout * S), t + round(timeout * S))
                     break
@@ -219,6 +219,34 @@ def test_the_advice_from_a_journal_with_a_known_truth(spark: Any, tmp_path: Path
                     break
                 t += round(silence * S)
                 log.touch(t, 100)
+
+
+@pytest.mark.parametrize("timeout", [4.0, 10.0, 120.0])
+def test_the_timeout_that_cut_the_log_is_no_advice(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], timeout: float
+) -> None:
+    exponential(tmp_path / "server", (timeout,), mean=57 / 6.9)  # one in a thousand lasts longer than 57 s
+    (tmp_path / "out").mkdir()
+    toml = tmp_path / "out" / "reaper.toml"
+    toml.write_text("of an earlier answer")
+    told = ["advise", "--events", str(tmp_path / "server"), "--out", str(tmp_path / "out"), "--quiet"]
+    ended, text = cli.main(told), capsys.readouterr().out
+    found = json.loads((tmp_path / "out" / "advice.json").read_text())
+    advice = found["listeners"]["echo"]["recommendation"]
+    if timeout < 57:
+        assert (ended, found["result"], toml.exists(), advice["timeout_s"]) == (1, "inconclusive", False, None)
+        assert timeout <= advice["at_least_s"] <= timeout * 1.01
+        assert f"at least {timeout:g}" in text
+        assert "recommended" not in text
+    else:
+        assert (ended, found["result"], toml.exists(), advice["at_least_s"]) == (0, "pass", True, None)
+        assert 52 <= advice["timeout_s"] <= 75
+        assert advice["interval_s"][0] < advice["interval_s"][1]
+
+
+def test_the_advice_from_a_journal_with_a_known_truth(spark: Any, tmp_path: Path) -> None:
+    # A fifth of the fleet runs with a long timeout: without those, nothing beyond 4 s could be known.
+    exponential(tmp_path / "server", (60.0, 4.0, 4.0, 4.0, 4.0))
     result = advise(spark, check([tmp_path / "server"], now_ns=WALL), None, Policy(max_cut=0.01)).summary
     entry = result["listeners"]["echo"]
     by_timeout = {row["timeout_s"]: row for row in entry["trade_off"]}

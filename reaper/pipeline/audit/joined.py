@@ -170,7 +170,7 @@ def judge_pairs(judged: DataFrame, *, skew_ns: int, flight_ns: int, tolerance_ns
     # What the server knows of activity is an epoch wide, and an end it learns of late; the client knows both exactly.
     by_due = F.coalesce(F.col("ended") - F.col("due_ns") > limit, F.lit(False))
     acquitted_late = (F.col("verdict") == "late") & idle_reap & (F.col("seen_lateness_ns") <= limit) & ~by_due
-    acquitted_late &= F.col("backed_over_ns").isNull()
+    acquitted_late &= ~F.col("outlasted")
     acquitted_missed = (F.col("verdict") == "missed") & left_by_itself & (overdue <= limit) & (F.col("came_back") == 0)
     fine = F.col("verdict").isin("ok_reaped", "ok_closed", "open_at_end", "late", "missing_touch")
     verdict = (

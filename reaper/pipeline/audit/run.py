@@ -89,7 +89,7 @@ def audit(
     runs = judged_runs(spark, server.runs, timeline, settings.tick_ns, by_writers)
     lives = with_run(lifetimes(events), runs)
     lives = with_silences(spark, lives, overdue, by_writers.stalls, runs, settings.grace_ns)
-    lives = with_backed(spark, lives, by_writers.stalls)
+    lives = with_backed(spark, lives, by_writers.stalls, settings.grace_ns)
     prepared = prepare(lives, settings.grace_ns)
     c_stalls: Stalls = {}
     target = out / "connections"

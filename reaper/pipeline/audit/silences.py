@@ -159,27 +159,37 @@ def with_silences(
     return joined.drop("silent_conn").fillna(0, ["missed", "came_back", "reaped_late"])
 
 
-def with_backed(spark: SparkSession, lives: DataFrame, stalls: Stalls) -> DataFrame:
-    """*lives* with `backed_ns`, the idle timeout that rows before the end say was in force, where the end is missing,
-    or is a reap that says none (a deadline's) or another; 0: none was in force; null: the end agrees, or no row tells.
-    And with `backed_over_ns`, how long the connection outlasted it; `backed_stalled_ns`, how much of that stalls
-    explain.
+def with_backed(spark: SparkSession, lives: DataFrame, stalls: Stalls, grace_ns: int) -> DataFrame:
+    """*lives* with what rows before the end tell of it: `hasty` and `outlasted`.
 
-    In `gaps` mode short silences leave no row, and a change of the timeout only before such a reap: without one nothing
-    is known.
+    The timeout that those rows say was in force counts where the end is missing, or is a reap that says none (a
+    deadline's) or another. `outlasted`: the connection was silent for longer than that and the limit. `hasty`: it was
+    reaped sooner than that, or than its timeout after a final check had spared it. In `gaps` mode short silences leave
+    no row, and a change of the timeout only before such a reap: without one nothing is known.
     """
-    known, opened = F.col("last_timeout_ms"), F.col("ends") == 0
+    known, opened, reaped = F.col("last_timeout_ms"), F.col("ends") == 0, F.col("reaps") > 0
     apart = F.col("end_timeout_ms").isNull() | (F.col("full") & (F.col("end_timeout_ms") != known))
-    told = (F.col("reaps") > 0) & apart & (F.col("full") | (F.col("changes") > 0))
+    told = reaped & apart & (F.col("full") | (F.col("changes") > 0))
     last = F.when(opened, F.greatest("opened", "last_activity")).otherwise(F.col("ended") - F.col("end_idle_ns"))
     since, until = F.greatest(last, "last_averted"), F.when(opened, F.col("log_end_ns")).otherwise(F.col("ended"))
-    lives = lives.withColumn("backed_ns", F.when(told | (opened & F.col("full")), ns(known)))
-    lives = lives.withColumn("over", F.when(F.col("backed_ns") > 0, until - since - F.col("backed_ns")))
-    overdue = F.col("over") > F.col("tick_ns")
-    lives = lives.withColumn("from", F.when(overdue, since + F.col("offset_ns")))
-    lives = lives.withColumn("to", F.when(overdue, until + F.col("offset_ns")))
-    renamed = {"over": "backed_over_ns", "stalled_ns": "backed_stalled_ns"}
-    return excuse(spark, lives, stalls, {}).withColumnsRenamed(renamed).drop("from", "to")
+    backed = F.when(told | (opened & F.col("full")), ns(known))
+    timeout = F.when(F.col("end_timeout_ms") > 0, ns(F.col("end_timeout_ms")))
+    # A check that spared counts from an instant of the loop's clock, which may lag behind the row's by up to a tick.
+    after_check = F.greatest(timeout - F.col("tick_ns"), timeout / 2)
+    unbacked = timeout.isNotNull() & ((F.col("end_idle_ns") < backed) | (backed == 0))
+    hasty = reaped & ((F.col("ended") - F.col("last_averted") < after_check) | unbacked)
+    overdue = (backed > 0) & (until - since - backed > F.col("tick_ns") + F.lit(grace_ns))
+    judged = lives.withColumns(
+        {
+            "hasty": F.coalesce(hasty, F.lit(False)),
+            "over": F.when(overdue, until - since - backed),
+            "from": F.when(overdue, since + F.col("offset_ns")),
+            "to": F.when(overdue, until + F.col("offset_ns")),
+        }
+    ).drop("changes", "last_averted")
+    late = F.col("over") > F.col("tick_ns") + F.lit(grace_ns) + F.col("stalled_ns")
+    excused = excuse(spark, judged, stalls, {}).withColumn("outlasted", F.coalesce(late, F.lit(False)))
+    return excused.drop("over", "from", "to", "stalled_ns")
 
 
 def shifted(stalls: Stalls, by_ns: int) -> Stalls:

@@ -45,6 +45,7 @@ def prepare(frame: DataFrame, grace_ns: int) -> DataFrame:
         .withColumn("idle_timeout_ns", timeout)
         .withColumn("lateness_ns", lateness)
         .withColumn("backward", F.col("backward") + before_it_began)
+        .drop("first_trace")
     )
 
 
@@ -55,16 +56,13 @@ def judge(frame: DataFrame) -> DataFrame:
     no_end = F.col("ends") == 0
     rows_idle = F.when(F.col("activities") == 0, F.lit(0)).otherwise(F.col("activity_idle_ns"))
     timeout = F.col("idle_timeout_ns")
-    # A check that spared counts from an instant of the loop's clock, which may lag behind the row's by up to a tick.
-    after_check = F.greatest(timeout - F.col("tick_ns"), timeout / 2)
     early = reaped & (
         (F.col("end_idle_ns") < timeout)
         | (ended < F.col("due_ns"))
         | (ended - F.col("last_activity") < timeout)
-        | (ended - F.col("last_averted") < after_check)
-        | (timeout.isNotNull() & ((F.col("end_idle_ns") < F.col("backed_ns")) | (F.col("backed_ns") == 0)))
+        | F.col("hasty")
     )
-    outlasted = F.col("backed_over_ns") > F.col("limit_ns") + F.col("backed_stalled_ns")
+    outlasted = F.col("outlasted")
     unread = ended - F.col("end_idle_ns") - opened - F.col("end_idle_sum_ns")  # silences that were not written
     doubled = (rows_idle > F.col("end_idle_sum_ns")) | (F.col("activities") > F.col("end_n"))
     missing = (
