@@ -104,13 +104,14 @@ def audit(
         c_runs = judged_runs(spark, client.runs, timeline, settings.tick_ns, c_said)
         c_lives = with_run(lifetimes(read_events(spark, client)), c_runs)
         view = client_view(without_peer(c_lives, timeline.apart(client.runs)))
-        paired = pair(without_peer(prepared, timeline.apart(server.runs)), view)
+        # Judged before the join: both in one method would be too long for Java to compile.
+        paired = pair(without_peer(judge(prepared), timeline.apart(server.runs)), view)
         tolerance_ns = 1_000_000 if one_clock else settings.flight_ns
 
         def judge_by_both(skew_ns: int) -> DataFrame:
             excused = excuse(spark, seen(paired, skew_ns), by_writers.stalls, shifted(c_stalls, skew_ns))
             both = judge_pairs(
-                judge(excused),
+                excused,
                 skew_ns=skew_ns,
                 flight_ns=settings.flight_ns,
                 tolerance_ns=tolerance_ns,
