@@ -6,7 +6,7 @@
 #   make uvicorn-demo               a FastAPI application under uvicorn twice, stock and guarded; both attacked and measured
 #   make attach-demo [CONNECTIONS=10000]
 #                                   nginx with its timeouts off, half its clients silent, guarded from outside
-#   make pipeline-demo              real traffic -> journals -> audit, advice and report on Spark (needs Java 17)
+#   make pipeline-demo              real traffic -> journals -> audit, advice and report, by both engines
 #   make bench                      every claim compared with every peer, about 25 minutes; writes docs/performance.md
 #   make bench-quick                the same, smaller, about five minutes; into out/bench/
 #   make campaign [MINUTES=60]      trials that last: lifetimes, signals, restarts, killed workers, full disks, attackers

@@ -1,33 +1,33 @@
-"""gunicorn's worker for ASGI, guarded: `gunicorn app:app -k reaper.gunicorn.UvicornWorker`.
+"""gunicorn's workers, guarded: `gunicorn app:app -k reaper.gunicorn.UvicornWorker`, `ASGIWorker` or `ThreadWorker`.
 
 gunicorn's own `--keep-alive` holds where reaper.toml and REAPER_* leave `timeouts.keep_alive` at its default.
 """
 
 from __future__ import annotations
 
-import warnings
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from .errors import needs
 
 if TYPE_CHECKING:
-    from uvicorn.workers import UvicornWorker as _Worker
-else:
-    with needs("reaper.gunicorn", "uvicorn-worker"):
-        try:
-            from uvicorn_worker import UvicornWorker as _Worker
-        except ImportError:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", DeprecationWarning)  # uvicorn's own is the same, until it is removed
-                from uvicorn.workers import UvicornWorker as _Worker
+    from .servers.gunicorn_asgi import ASGIWorker
+    from .servers.gunicorn_threads import ThreadWorker
+    from .servers.gunicorn_uvicorn import UvicornWorker
 
-__all__ = ["UvicornWorker"]
+__all__ = ["UvicornWorker", "ASGIWorker", "ThreadWorker"]
+
+_WHERE = {"UvicornWorker": "uvicorn-worker", "ASGIWorker": "gunicorn>=27", "ThreadWorker": "gunicorn>=27"}
 
 
-class UvicornWorker(_Worker):
-    """uvicorn's worker with guarded connections and TLS handshakes."""
-
-    CONFIG_KWARGS: ClassVar[dict[str, Any]] = {  # type: ignore[misc]  # uvicorn forgot to say ClassVar
-        "loop": "reaper.uvicorn:loop",
-        "http": "reaper.uvicorn:Auto",
-    }
+def __getattr__(name: str) -> Any:
+    # One by one: whoever runs one of them need not have what the others need.
+    if name not in __all__:
+        raise AttributeError(f"reaper.gunicorn has no {name!r}; it has {', '.join(__all__)}")
+    with needs(f"reaper.gunicorn.{name}", _WHERE[name]):
+        if name == "UvicornWorker":
+            from .servers import gunicorn_uvicorn as module
+        elif name == "ASGIWorker":
+            from .servers import gunicorn_asgi as module  # type: ignore[no-redef]
+        else:
+            from .servers import gunicorn_threads as module  # type: ignore[no-redef]
+    return getattr(module, name)

@@ -13,9 +13,9 @@ from .config.settings import ReaperConfig
 from .errors import ConfigError, NotInstalled, needs
 
 if TYPE_CHECKING:
-    from .servers.uvicorn import H11, Auto, HttpTools, loop, metrics, status
+    from .servers.uvicorn import H11, Auto, HttpTools, loop, metrics, ready, status
 
-__all__ = ["HttpTools", "H11", "Auto", "loop", "metrics", "status"]
+__all__ = ["HttpTools", "H11", "Auto", "loop", "metrics", "status", "ready"]
 
 
 def __getattr__(name: str) -> Any:

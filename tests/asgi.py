@@ -28,6 +28,8 @@ async def application(scope, receive, send):
         await reaper.uvicorn.metrics(scope, receive, send)
     elif scope["path"] == "/status":
         await reaper.uvicorn.status(scope, receive, send)
+    elif scope["path"] == "/ready":
+        await reaper.uvicorn.ready(scope, receive, send)
     elif scope["path"] == "/events":
         await events(receive, send)
     elif scope["path"] == "/stream":
@@ -71,6 +73,7 @@ async def events(receive, send):
     while not gone.done():
         await send({"type": "http.response.body", "body": b"data: tick\n\n", "more_body": True})
         await asyncio.sleep(0.1)
+    print("the client has gone", flush=True)
 
 
 async def stream(count, receive, send):

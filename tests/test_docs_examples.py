@@ -11,12 +11,11 @@ import re
 import shutil
 import subprocess
 import tomllib
-from collections import Counter
 from pathlib import Path
 
 import pytest
 from pyarrow.parquet import read_table
-from test_readme import MARKDOWN, PROGRAMS, SNIPPETS
+from test_readme import MARKDOWN
 
 from loadgen.plan.scenario import load_scenario
 from reaper.__main__ import main
@@ -31,25 +30,6 @@ SETTINGS = ("docs/timeouts.md", "docs/uvicorn.md", "docs/howto/proxies.md")
 
 def blocks(page: str, language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```$", PAGES[page], re.MULTILINE | re.DOTALL)
-
-
-def test_no_example_is_without_a_test() -> None:
-    """One that fails here is new: run it, and say where."""
-    found = Counter(
-        (page, language)
-        for page, text in PAGES.items()
-        for language in re.findall(r"^```([a-z]\w*)", text, re.MULTILINE)
-    )
-    servers = Counter((page, "python") for page, _ in SNIPPETS)
-    assert {page for page, _ in servers} == set(PROGRAMS)
-    attach = {("docs/attach.md", language): n for language, n in (("sh", 5), ("yaml", 1), ("python", 1))}
-    here = [*((page, "toml") for page in (*SETTINGS, "docs/loadgen.md")), ("docs/howto/proxies.md", "nginx")]
-    here += 2 * [("docs/howto/kubernetes.md", "yaml")]  # read by test_deploy
-    here += [("docs/journal.md", "python"), ("docs/uvicorn.md", "python")]
-    sessions = {("docs/how-it-works.md", "pycon"): len(blocks("docs/how-it-works.md", "pycon"))}
-    assert found == servers + Counter(attach) + Counter(here) + Counter(sessions) + Counter(
-        {("docs/tutorial.md", "text"): 2}
-    )
 
 
 def test_the_program_about_the_journal_writes_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

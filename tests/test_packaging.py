@@ -240,7 +240,7 @@ def test_the_example_server_of_a_checkout_says_in_one_line_what_it_lacks(install
         ("import reaper.trio", "'idle-reaper[trio]'"),
         ("import reaper.aiohttp", "'aiohttp'"),
         ("import reaper.websockets", "'websockets'"),
-        ("import reaper.gunicorn", "'uvicorn-worker'"),
+        ("from reaper.gunicorn import UvicornWorker", "'uvicorn-worker'"),
         ("import reaper.pipeline.cli", "'idle-reaper[pipeline]'"),
         ("import reaper.journal as j; j.Journal('j', tick=1)", "'idle-reaper[journal]'"),
         ("import reaper.metrics as m; m.ReaperCollector(None)", "'idle-reaper[prometheus]'"),

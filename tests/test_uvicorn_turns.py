@@ -170,6 +170,34 @@ def test_a_stop_during_a_handshake_is_told_to_the_connection_that_comes_of_it(ov
         wait_until(lambda: server.process.poll() is not None)
 
 
+@pytest.mark.parametrize(("protocol", "loop"), KINDS)
+def test_a_delayed_stop_serves_newcomers_says_that_it_is_the_last_and_is_not_ready(tmp_path, protocol, loop):
+    with serving(tmp_path, protocol, loop, REAPER_TIMEOUTS_DRAIN_DELAY="3s") as server:
+        with connect(server) as client:
+            client.sendall(get(b"/ready"))
+            assert b"200 OK" in until(client, b"ready\n")
+            os.kill(server.pid, signal.SIGTERM)
+            wait_until(lambda: "Shutting down in 3 s" in server.log.read_text())
+        for path, status, end in ((b"/", b"200 OK", b"hello"), (b"/ready", b"503", b"stopping\n")):
+            with connect(server) as newcomer:
+                newcomer.sendall(get(path))
+                said = until(newcomer, end)
+                assert status in said
+                assert b"connection: close" in said
+                assert newcomer.recv(1) == b""
+        wait_until(lambda: server.process.poll() is not None)
+
+
+@pytest.mark.parametrize("margin", ["2s", "0s"])
+@pytest.mark.parametrize(("protocol", "loop"), KINDS)
+def test_a_response_names_less_than_the_keep_alive_that_is_enforced(tmp_path, protocol, loop, margin):
+    given = {"REAPER_TIMEOUTS_KEEP_ALIVE": "9s", "REAPER_TIMEOUTS_KEEP_ALIVE_MARGIN": margin}
+    with serving(tmp_path, protocol, loop, **given) as server, connect(server) as client:
+        for _ in range(2):
+            client.sendall(get())
+            assert (b"keep-alive: timeout=7\r\n" in until(client)) == (margin == "2s")
+
+
 def test_a_handshake_holds_a_stop_no_longer_than_the_drain(over_tls):
     with over_tls(REAPER_TIMEOUTS_HANDSHAKE="300s", REAPER_TIMEOUTS_DRAIN="1s") as server, connect(server):
         time.sleep(0.3)

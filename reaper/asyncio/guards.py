@@ -74,7 +74,11 @@ class Rules(NamedTuple):
 
 
 class Guard(Polled):
-    """A connection whose protocol knows nothing of it."""
+    """A connection whose protocol knows nothing of it.
+
+    Attributes:
+        transport: Returns it; None: it is freed.
+    """
 
     __slots__ = (
         "_counted",
@@ -86,7 +90,7 @@ class Guard(Polled):
         "_rules",
         "_since",
         "_stalled",
-        "_transport",
+        "transport",
     )
 
     def __init__(self, reaper: AsyncioReaper, uid: int, transport: Any, rules: Rules) -> None:
@@ -95,7 +99,7 @@ class Guard(Polled):
         self._rules = rules
         self._every = rules.every
         # A transport is freed soon after it is closed. To hold it would keep all that hangs on it until it is due.
-        self._transport = _weak(transport, self.lost)
+        self.transport: Callable[[], Any] = _weak(transport, self.lost)
         self._phase = Phase.FIRST_BYTE
         self._since = 0.0  # when HEADERS or WRITE began, or the peer last took something
         self._counted = 0  # what the peer had acknowledged when its request was seen to have begun
@@ -105,7 +109,7 @@ class Guard(Polled):
 
     def _open(self) -> Any:
         """Its transport; None: it is closed and nothing is left to be sent."""
-        transport = self._transport()
+        transport = self.transport()
         if transport is None or (transport.is_closing() and not transports.buffered(transport)):
             return None
         return transport
@@ -145,7 +149,7 @@ class Guard(Polled):
         asked = self._rules.ask(transport)
         if transports.buffered(transport):
             return Phase.WRITE  # the server may work: its peer holds it up
-        if asked is Phase.IN_FLIGHT or asked is Phase.BODY:
+        if asked is Phase.BODY:
             return asked
         if transports.queued(transport):
             return Phase.WRITE
@@ -246,7 +250,7 @@ class Guard(Polled):
             super().reap(self._reason() if expiry is not None and expiry.lease is self.lease else reason, expiry)
 
     def _cut(self, reason: str) -> None:
-        transport = self._transport()
+        transport = self.transport()
         if transport is None:
             return
         if self._phase is Phase.WRITE:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from http import HTTPStatus
 from typing import Any
 
 from aiohttp import web
@@ -17,7 +18,7 @@ from ..asyncio.serve import default_loop, loop_factory
 from ..config.settings import ReaperConfig
 from ..policy import Phase
 from . import polled
-from .waiting import kept_alive
+from .waiting import advertised, kept_alive
 
 NAMES = ("_current_request", "_request_in_progress", "_messages", "_payload_parser")
 """The private names of aiohttp's that are used here, of `aiohttp.web_protocol.RequestHandler`."""
@@ -37,12 +38,6 @@ def phase_of(transport: Any) -> Phase:
         answering = getattr(handler, "_request_in_progress", False) or getattr(handler, "_messages", None)
         return Phase.IN_FLIGHT if answering else Phase.KEEP_ALIVE
     return Phase.IN_FLIGHT if request.content.is_eof() or not transport.is_reading() else Phase.BODY
-
-
-async def _say_that_it_is_the_last(request: web.Request, response: web.StreamResponse) -> None:
-    if LEAVING and request.transport in LEAVING:
-        response.force_close()
-        response.headers["Connection"] = "close"
 
 
 def guard(server: Callable[[], Any], *, reaper: AsyncioReaper | None = None) -> Callable[[], Any]:
@@ -74,6 +69,15 @@ def run_app(app: Any, *, config: ReaperConfig | None = None, **options: Any) -> 
     def guarded(server: Callable[[], Any]) -> Callable[[], Any]:
         return guard(server, reaper=reaper_of(config=settings))
 
-    app.on_response_prepare.append(_say_that_it_is_the_last)
+    seconds = advertised(settings)
+
+    async def prepare(request: web.Request, response: web.StreamResponse) -> None:
+        if LEAVING and request.transport in LEAVING:
+            response.force_close()
+            response.headers["Connection"] = "close"
+        elif seconds and response.keep_alive and response.status != HTTPStatus.SWITCHING_PROTOCOLS:
+            response.headers.setdefault("Keep-Alive", f"timeout={seconds}")
+
+    app.on_response_prepare.append(prepare)
     make = loop_factory(base=default_loop(), wrap=guarded, config=settings)
     web.run_app(app, loop=make(), **options)

@@ -74,6 +74,28 @@ class Reports:
         return JSON, document("asgi", sorted(surveys, key=lambda survey: survey["worker"]), missing)
 
 
+_STOPPING: list[bool] = []  # not empty: this process is about to stop
+
+
+def note_stopping() -> None:
+    """From now on `ready` says no."""
+    _STOPPING.append(True)
+
+
+async def stopping(seconds: float) -> None:
+    """`note_stopping`, and return after *seconds*, `timeouts.drain_delay`: newcomers are served meanwhile."""
+    note_stopping()
+    await asyncio.sleep(seconds)
+
+
+async def ready(scope: Any, receive: Any, send: Any) -> None:
+    """An ASGI application for a readiness probe: 200, and 503 once this process is to stop."""
+    body, status = (b"stopping\n", 503) if _STOPPING else (b"ready\n", 200)
+    headers = [(b"content-type", b"text/plain"), (b"content-length", str(len(body)).encode())]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
 def _application(page: Page) -> Application:
     async def answer(scope: Any, receive: Any, send: Any) -> None:
         """What the workers of this server report."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ..asyncio.guards import Ask, Rules, guarded, kernel_must_tell
+from ..asyncio.guards import Ask, Guard, Rules, guarded, kernel_must_tell
 from ..asyncio.guards import watch as watch_by
 from ..asyncio.reaper import AsyncioReaper, reaper_of
 from ..policy import Phase
@@ -29,6 +29,12 @@ def rules_of(reaper: AsyncioReaper, ask: Ask) -> Rules:
 def watch(reaper: AsyncioReaper, transport: Any, ask: Ask) -> None:
     """Guard one connection, for a server that lets no factory in; its end is known when *transport* is freed."""
     watch_by(reaper, transport, rules_of(reaper, ask))
+
+
+def transports_of(reaper: AsyncioReaper) -> list[Any]:
+    """The transports of the connections that *reaper* guards."""
+    guards = [one for one in reaper.driver.connections.values() if isinstance(one, Guard)]
+    return [transport for guard in guards if (transport := guard.transport()) is not None]
 
 
 def guard(protocol_factory: Callable[[], Any], ask: Ask, *, reaper: AsyncioReaper | None = None) -> Callable[[], Any]:

@@ -11,6 +11,8 @@ import asyncio
 import functools
 import logging
 import os
+import signal
+import threading
 import weakref
 from collections.abc import Callable
 from typing import Any, ClassVar
@@ -18,17 +20,18 @@ from typing import Any, ClassVar
 import h11
 from uvicorn.config import Config
 from uvicorn.protocols.http.h11_impl import H11Protocol
-from uvicorn.server import ServerState
+from uvicorn.server import Server, ServerState
 
 from ..asyncio import closing, transports
 from ..asyncio.serve import loop_factory
 from ..config.settings import ReaperConfig
 from ..journal import Journal
 from ..policy import ANSWERS, NOT_TAKEN, TOO_OLD, Phase
+from . import metrics as metrics_of
 from .guarded import DRAIN, FRESH, Fresh, Guarded
 from .idle_protocol import IdleProtocol, Origin
 from .metrics import Application, Reports
-from .waiting import QUEUED_BYTES, Greeting, Shared, Waiting
+from .waiting import QUEUED_BYTES, Greeting, Shared, Waiting, advertised
 from .websocket import tunnel
 
 REQUEST_TIMEOUT = b"408 Request Timeout\n"
@@ -70,8 +73,38 @@ class UvicornShared(Shared):
         settings = ReaperConfig.load(os.environ.get("REAPER_CONFIG")) if settings is None else settings
         super().__init__(settings, config.timeout_keep_alive, journal, loop)
         self.loop: Timerless = Timerless(loop)
+        self._uvicorn = config
         self._origin: Origin | None = None
         self._idlers: list[GuardedHttp] = []
+
+    def begin(self, server_state: ServerState) -> None:
+        """Its first connection is made: from now on all responses name the keep-alive, and a stop waits."""
+        if seconds := advertised(self.config):
+            self._say(server_state, (b"keep-alive", b"timeout=%d" % seconds))
+        stop: Any = signal.getsignal(signal.SIGTERM)
+        delay = self.config.timeouts.drain_delay
+        if not delay or not isinstance(getattr(stop, "__self__", None), Server):
+            return  # it is run by a program, which says when it is to stop
+        loop = self.reaper.loop
+
+        def delayed(number: int, frame: Any) -> None:
+            signal.signal(number, stop)  # a second one stops it at once
+            loop.call_soon_threadsafe(self._stop_in, delay, server_state, functools.partial(stop, number, None))
+
+        signal.signal(signal.SIGTERM, delayed)
+
+    def _stop_in(self, delay: float, server_state: ServerState, stop: Callable[[], object]) -> None:
+        log.info("Shutting down in %g s; until then newcomers are served", delay)
+        metrics_of.note_stopping()
+        self._say(server_state, CLOSE)
+        self.reaper.loop.call_later(delay, stop)
+
+    def _say(self, server_state: ServerState, header: tuple[bytes, bytes]) -> None:
+        """Have *header* in every response from now on; uvicorn makes its list anew every second."""
+        names = {name.lower() for name, _ in self._uvicorn.encoded_headers}
+        if header[0] not in names:
+            self._uvicorn.encoded_headers.append(header)
+            server_state.default_headers = [*server_state.default_headers, header]
 
     def origin(self, *given: Any) -> Origin:
         """`Origin` of these; the same as the last if they are."""
@@ -96,12 +129,19 @@ class UvicornShared(Shared):
 _SHARED: weakref.WeakKeyDictionary[Config, UvicornShared] = weakref.WeakKeyDictionary()
 
 
-def shared_by(config: Config, settings: ReaperConfig | None = None, journal: Journal | None = None) -> UvicornShared:
+def shared_by(
+    config: Config,
+    settings: ReaperConfig | None = None,
+    journal: Journal | None = None,
+    server_state: ServerState | None = None,
+) -> UvicornShared:
     """What the connections of the server of *config* share; made when its first connection is."""
     found = _SHARED.get(config)
     if found is None or found.reaper.loop is not asyncio.get_running_loop():
         found = _SHARED[config] = UvicornShared(config, settings, journal)
         REPORTS.join()
+        if server_state is not None and threading.current_thread() is threading.main_thread():
+            found.begin(server_state)
     return found
 
 
@@ -139,7 +179,7 @@ class GuardedHttp(Guarded):
         _loop: asyncio.AbstractEventLoop | None = None,
     ) -> IdleProtocol:
         """What the loop is given for a new connection; one of this class takes its place at the first byte."""
-        shared = shared_by(config, cls.settings, cls.journal)
+        shared = shared_by(config, cls.settings, cls.journal, server_state)
         made = IdleProtocol(shared, shared.origin(cls, config, server_state, app_state, _loop))
         if config.ssl is not None:
             if shared.greeting is None:
@@ -441,3 +481,5 @@ REPORTS = Reports(lambda: [shared.reaper for shared in _SHARED.values()])
 metrics: Application = REPORTS.metrics
 status: Application = REPORTS.status
 """ASGI applications to mount, `app.mount("/metrics", reaper.uvicorn.metrics)`: what all workers of the server know."""
+ready: Application = metrics_of.ready
+"""One for a readiness probe: 200, and 503 once this process is to stop."""

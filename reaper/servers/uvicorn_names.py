@@ -19,11 +19,11 @@ TESTED = ("0.36.0", "0.54.0")
 """The lowest version of uvicorn that is supported (the first whose --http takes any class), and the latest tried."""
 
 NAMES: dict[str, tuple[str, ...]] = {
-    "Config": ("ssl", "timeout_keep_alive", "ws_protocol_class"),
+    "Config": ("encoded_headers", "ssl", "timeout_keep_alive", "ws_protocol_class"),
     "FlowControl": ("read_paused", "write_paused"),
     "H11Protocol": ("conn",),
     "HttpToolsProtocol": ("parser", "pipeline"),
-    "ServerState": ("connections",),
+    "ServerState": ("connections", "default_headers"),
     "protocol": (
         *("client", "config", "connection_lost", "connection_made", "cycle", "data_received", "eof_received", "flow"),
         *(

@@ -44,6 +44,12 @@ def kept_alive(config: ReaperConfig, seconds: float | None) -> ReaperConfig:
     return replace(config, timeouts=replace(config.timeouts, keep_alive=float(seconds) or AT_ONCE))
 
 
+def advertised(config: ReaperConfig) -> int:
+    """Seconds that `Keep-Alive: timeout=` names, `timeouts.keep_alive_margin` less than are kept; 0: no such header."""
+    timeouts = config.timeouts
+    return max(int(timeouts.keep_alive - timeouts.keep_alive_margin), 0) if timeouts.keep_alive_margin else 0
+
+
 def ages(config: ReaperConfig) -> Callable[[], float]:
     """What draws the `max_age` of a new connection, seconds; 0: there is none."""
     share = random.Random().random

@@ -54,7 +54,8 @@ class Lingerer:
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
-        self.disturbed = self.silenced = False
+        self.disturbed: bool = False
+        self.silenced: bool = False
 
     def fileno(self) -> int:
         """As in `Waiter`."""

@@ -149,7 +149,9 @@ class ParkableStream(SocketStream):
     def begin(self, *, ended: bool = False) -> None:
         """A handler is about to run, in a `scope` to be set."""
         self.reason: str | None = None
-        self.disturbed = self.silenced = self._closed = self._drained = False
+        self.disturbed: bool = False
+        self.silenced: bool = False
+        self._closed = self._drained = False
         self.ended: bool = ended
         self._fresh = self._prompt = True
 

@@ -26,10 +26,12 @@ import psutil
 from loadgen.clients import ATTACKS, HTTP, Account, Client, Speech, ask, attack, behaviour, keep_asking, keep_talking
 from loadgen.drive.protocols import Paths
 from loadgen.drive.wire import Tls
+from loadgen.units import BadArgument, parse_target
+from loadgen.vanish import vanish
 
 from ..interop import fuzz
 from ..interop.tools import metrics
-from ..serving import Server, example, serving
+from ..serving import Server, example, free_port, serving
 
 Say = Callable[[str], None]
 Over = Callable[[], bool]
@@ -246,6 +248,30 @@ def pipelined_stall(folder: Path, seconds: float, say: Say) -> Outcome:
     return outcome(account, stalls=rounds(seconds, once))
 
 
+FEED = Speech(protocol="ws", paths=Paths("/feed"))
+
+
+def listeners(folder: Path, seconds: float, say: Say) -> Outcome:
+    """WebSocket clients of a guarded uvicorn that read what comes, and say nothing for five timeouts."""
+    account = Account()
+
+    async def listen(address: tuple[str, int]) -> None:
+        until = time.monotonic() + 5.0
+        clients = [Client("listener", address, FEED) for _ in range(20)]
+        for ended in await asyncio.gather(*(one.play(lambda: time.monotonic() > until) for one in clients)):
+            account.asked += 1
+            if ended.how != "left":
+                account.lost.append(ended.failure or ended.how)
+
+    port = free_port()
+    command = [sys.executable, "-m", "uvicorn", "scripts.uvicorn_demo.app:app", "--http", "reaper.uvicorn:Auto"]
+    settings = os.environ | {"REAPER_TICK": "250ms", "REAPER_TIMEOUTS_TUNNEL": "1s"}
+    with serving([*command, "--port", f"{port}"], folder / "server.log", port=port, environment=settings) as server:
+        count = rounds(min(seconds, 60.0), lambda _: asyncio.run(listen(server.address)))
+    say(f"{len(account.lost)} of {account.asked} lost")
+    return outcome(account, rounds=count)
+
+
 # ---- TLS -------------------------------------------------------------------------------------------------------------
 
 
@@ -309,6 +335,37 @@ def crlf(folder: Path, seconds: float, say: Say) -> Outcome:
         under(asyncio.sleep(max(min(seconds, 60.0), 3.0)), *clients)
     say(f"{len(account.lost)} of {account.asked} lost")
     return outcome(account, flooding=2)
+
+
+# ---- clients that vanish ---------------------------------------------------------------------------------------------
+
+GONE = 4.0
+"""`timeouts.vanished` of the trial, seconds."""
+
+
+def vanished(folder: Path, seconds: float, say: Say) -> Outcome:
+    """Clients whose machine is gone, without a FIN or a reset: each is closed in time, and none too early."""
+    long = [word for name in ("first-byte", "body", "keep-alive", "request") for word in (f"--{name}", "10m")]
+    flags = ["--host", "0.0.0.0", "--vanished", f"{GONE:g}s", "--min-in-rate", "0", "--tick", "500ms", *long]
+    kept: list[tuple[str, float | None]] = []
+    with serving(quick("http", *flags), folder / "server.log") as server:
+        target = parse_target(f"127.0.0.1:{server.port}")
+        speech = Speech(paths=Paths("/", "/upload", "", "/sleep?s=60"))
+
+        def once(_: int) -> None:
+            for each in vanish(target, speech, 3 * GONE, 5):
+                kept.extend((each.name, ended) for ended in each.seconds)
+
+        try:
+            count = rounds(min(seconds, 120.0), once)
+        except BadArgument as error:  # no root, no namespaces
+            return Outcome(True, {"NOT RUN": str(error)})
+    say(f"{len(kept)} clients have vanished")
+    most = 1.25 * GONE + 1.5  # a tick of half a second, and what looking takes
+    wrong = [f"{name}: {ended}" for name, ended in kept if ended is None or not GONE - 0.2 <= ended <= most]
+    longest = max((ended for _, ended in kept if ended is not None), default=0.0)
+    figures = {"rounds": count, "vanished": len(kept), "kept at most, s": round(longest, 2)}
+    return Outcome(not wrong and len(kept) > 0, figures, wrong)
 
 
 # ---- workers, scrapes ------------------------------------------------------------------------------------------------

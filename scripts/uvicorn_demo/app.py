@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from fastapi import FastAPI, Request, Response, WebSocket, WebSocketDisconnect
 
 import reaper.uvicorn
@@ -32,5 +34,17 @@ async def talk(websocket: WebSocket) -> None:
     try:
         while True:
             await websocket.send_text(await websocket.receive_text())
+    except WebSocketDisconnect:
+        pass
+
+
+@app.websocket("/feed")
+async def feed(websocket: WebSocket) -> None:
+    """Speaks a hundred times per second to a client that only listens."""
+    await websocket.accept()
+    try:
+        while True:
+            await websocket.send_text("news")
+            await asyncio.sleep(0.01)
     except WebSocketDisconnect:
         pass

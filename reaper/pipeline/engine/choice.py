@@ -22,7 +22,7 @@ CHOICES = ("auto", "spark", "embedded")
 WORKED_ON = 4
 """How much memory a byte of a journal may take while it is judged: 50M rows, 0.9 GB of files, stay below 4 GiB."""
 
-ENVIRONMENT = ("SPARK_REMOTE", "MASTER", "PYSPARK_GATEWAY_PORT")
+ENVIRONMENT = ("SPARK_REMOTE", "MASTER", "SPARK_CONF_DIR", "SPARK_HOME", "PYSPARK_SUBMIT_ARGS", "PYSPARK_GATEWAY_PORT")
 """Who sets one of these has said where Spark is to run."""
 
 

@@ -1,0 +1,87 @@
+"""gunicorn's worker for ASGI, guarded: it is asked whose turn it is when a connection comes due.
+
+The rule of this module: *gunicorn's loop is replaced by one that guards, and nothing else of it*.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import os
+from typing import Any
+
+from gunicorn.workers import gasgi
+
+from ..asyncio.reaper import AsyncioReaper, reaper_of
+from ..asyncio.serve import loop_factory
+from ..config.settings import ReaperConfig
+from ..policy import Phase
+from . import polled
+from .metrics import stopping
+from .waiting import kept_alive
+
+TESTED = ("27.0.1", "27.0.1")
+"""The lowest and the latest version of gunicorn tried; the worker is new in 27."""
+
+NAMES = {
+    "ASGIWorker": ("_setup_event_loop", "_shutdown", "_quick_shutdown"),
+    "ASGIProtocol": ("_awaiting_request", "_body_receiver", "_finishing_calls", "_keepalive", "_websocket"),
+    "BodyReceiver": ("_complete",),
+}
+"""The private names of gunicorn's that are used here."""
+
+NEVER = 10**8
+"""Seconds; gunicorn's own keep-alive, where ours counts. Its timer fires before what came during a pause is read."""
+
+
+def phase_of(transport: Any) -> Phase:
+    """What the connection of *transport* waits for; what speaks HTTP/2 or uwsgi counts as in use."""
+    protocol = transport.get_protocol()
+    if getattr(protocol, "_websocket", None) is not None:
+        return Phase.TUNNEL
+    if getattr(protocol, "_awaiting_request", False):
+        return Phase.IN_FLIGHT if protocol._finishing_calls else Phase.KEEP_ALIVE
+    receiver = getattr(protocol, "_body_receiver", None)
+    waits = receiver is not None and not receiver._complete and transport.is_reading()
+    return Phase.BODY if waits else Phase.IN_FLIGHT
+
+
+class ASGIWorker(gasgi.ASGIWorker):  # type: ignore[misc]
+    """gunicorn's worker with guarded connections and TLS handshakes.
+
+    Its `--keep-alive` holds where reaper.toml and REAPER_* leave `timeouts.keep_alive` at its default. A stop takes no
+    longer than `--graceful-timeout`, whatever `timeouts.drain_delay` and `timeouts.drain` say.
+    """
+
+    loop: Any
+
+    def _setup_event_loop(self) -> None:
+        super()._setup_event_loop()
+        kind = type(self.loop)
+        self.loop.close()
+        settings = ReaperConfig.load(os.environ.get("REAPER_CONFIG"))
+        if self.cfg.keepalive:
+            settings = kept_alive(settings, self.cfg.keepalive)
+            self.cfg.set("keepalive", NEVER)
+        self._reaper: functools.partial[AsyncioReaper] = functools.partial(reaper_of, config=settings)
+
+        def wrap(factory: Any) -> Any:
+            return polled.guard(factory, phase_of, reaper=self._reaper())
+
+        self.loop = loop_factory(base=kind, wrap=wrap, config=settings)()
+        asyncio.set_event_loop(self.loop)
+
+    async def _shutdown(self) -> None:
+        reaper = self._reaper()
+        timeouts = reaper.config.timeouts
+        if not self._quick_shutdown:
+            self.cfg.set("keepalive", 0)  # what is answered from now on says that it is the last
+            for transport in polled.transports_of(reaper):
+                transport.get_protocol()._keepalive = 0
+            await stopping(timeouts.drain_delay)
+            for server in self.servers:
+                server.close()
+            # What was on its way when the client learnt of the stop is answered.
+            await asyncio.sleep(timeouts.drain_idle)
+            await reaper.drain(timeouts.drain)
+        await super()._shutdown()

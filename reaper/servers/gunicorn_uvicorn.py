@@ -1,0 +1,25 @@
+"""gunicorn's worker that runs uvicorn, guarded."""
+
+from __future__ import annotations
+
+import warnings
+from typing import TYPE_CHECKING, Any, ClassVar
+
+if TYPE_CHECKING:
+    from uvicorn.workers import UvicornWorker as _Worker
+else:
+    try:
+        from uvicorn_worker import UvicornWorker as _Worker
+    except ImportError:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # uvicorn's own is the same, until it is removed
+            from uvicorn.workers import UvicornWorker as _Worker
+
+
+class UvicornWorker(_Worker):
+    """uvicorn's worker with guarded connections and TLS handshakes."""
+
+    CONFIG_KWARGS: ClassVar[dict[str, Any]] = {  # type: ignore[misc]  # uvicorn forgot to say ClassVar
+        "loop": "reaper.uvicorn:loop",
+        "http": "reaper.uvicorn:Auto",
+    }

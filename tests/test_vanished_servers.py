@@ -1,0 +1,179 @@
+"""Clients of guarded servers that vanish, with a stock server beside them as the control: nobody else closes those."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import namespaces
+import pytest
+
+from scripts.serving import tree
+
+pytestmark = pytest.mark.slow
+
+AFTER = 4.0
+PATIENCE = 90.0
+KINDS = ("stream", "waits", "socket", "idle")
+ESTABLISHED = "01"
+
+UVICORN = ["-m", "uvicorn", "tests.asgi:application", "--host", "0.0.0.0", "--ws-ping-interval", "3600", "--port"]
+GUNICORN = ["-m", "gunicorn", "--no-control-socket", "-b"]
+PROGRAM = """
+    import asyncio, sys, aiohttp.web, reaper.aiohttp, reaper.asyncio, reaper.websockets, websockets.asyncio.server
+    kind, port = sys.argv[1], int(sys.argv[2])
+
+    async def answer(request):
+        if request.path == "/slow":
+            await asyncio.sleep(3600)
+        if request.path == "/events":
+            response = aiohttp.web.StreamResponse()
+            await response.prepare(request)
+            while True:
+                await response.write(b"data: tick")
+                await asyncio.sleep(0.2)
+        if request.path == "/ws":
+            websocket = aiohttp.web.WebSocketResponse()
+            await websocket.prepare(request)
+            async for message in websocket:
+                pass
+            return websocket
+        return aiohttp.web.Response(text="hello")
+
+    async def listen(websocket):
+        async for message in websocket:
+            pass
+
+    async def talk():
+        serve = websockets.asyncio.server.serve
+        made = reaper.websockets.connection(idle=0)
+        async with serve(listen, "0.0.0.0", port, create_connection=made, ping_interval=None) as server:
+            await server.serve_forever()
+
+    async def hyper():
+        from hypercorn.asyncio import serve
+        from hypercorn.config import Config
+        from tests.asgi import application
+        config = Config()
+        config.bind, config.keep_alive_timeout = [f"0.0.0.0:{port}"], 3600
+        await serve(application, config)
+
+    if kind == "aiohttp":
+        app = aiohttp.web.Application()
+        app.router.add_route("*", "/{path:.*}", answer)
+        reaper.aiohttp.run_app(app, host="0.0.0.0", port=port)
+    elif kind == "websockets":
+        asyncio.run(talk())
+    else:
+        with asyncio.Runner(loop_factory=reaper.asyncio.loop_factory(idle=3600)) as runner:
+            runner.run(hyper())
+"""
+
+CLIENT = """
+    import socket, ssl, sys, time
+    paths = {"stream": "/events", "waits": "/slow?300", "socket": "/ws", "idle": "/"}
+    kept = []
+    for port, kinds, tls in (word.split(":") for word in sys.argv[2:]):
+        for kind in kinds.split(","):
+            while True:
+                try:
+                    client = socket.create_connection((sys.argv[1], int(port)), 10)
+                    break
+                except OSError:
+                    time.sleep(0.2)
+            if tls:
+                context = ssl.create_default_context()
+                context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+                client = context.wrap_socket(client)
+            more = ""
+            if kind == "socket":
+                more = "connection: upgrade\\r\\nupgrade: websocket\\r\\nsec-websocket-version: 13\\r\\n"
+                more += "sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\\r\\n"
+            client.sendall(f"GET {paths[kind]} HTTP/1.1\\r\\nhost: h\\r\\n{more}\\r\\n".encode())
+            if kind != "waits":
+                client.settimeout(30)
+                assert client.recv(1000)
+            kept.append(client)
+    print("ready", flush=True)
+    time.sleep(3600)
+"""
+
+
+def guarded(certificate):
+    """What runs each server on a port of its own, and what its clients want of it."""
+    tls = ["--ssl-certfile", certificate[0], "--ssl-keyfile", certificate[1]]
+    program = ["-c", textwrap.dedent(PROGRAM)]
+    plain = ("stream", "waits", "idle")
+    return {
+        "uvicorn, httptools": ([*UVICORN, "{}", "--http", "reaper.uvicorn:HttpTools", "--loop", "asyncio"], KINDS, ""),
+        "uvicorn, h11 on uvloop": ([*UVICORN, "{}", "--http", "reaper.uvicorn:H11", "--loop", "uvloop"], KINDS, ""),
+        "uvicorn, TLS": (
+            [*UVICORN, "{}", "--http", "reaper.uvicorn:HttpTools", "--loop", "reaper.uvicorn:loop", *tls],
+            KINDS,
+            "tls",
+        ),
+        "gunicorn, asgi": (
+            [*GUNICORN, "0.0.0.0:{}", "-k", "reaper.gunicorn.ASGIWorker", "tests.asgi:application"],
+            KINDS,
+            "",
+        ),
+        "gunicorn, threads": (
+            [*GUNICORN, "0.0.0.0:{}", "-k", "reaper.gunicorn.ThreadWorker", "--threads", "4", "tests.wsgi:application"],
+            ("waits", "idle"),
+            "",
+        ),
+        "aiohttp": ([*program, "aiohttp", "{}"], KINDS, ""),
+        "websockets": ([*program, "websockets", "{}"], ("socket",), ""),
+        "hypercorn": ([*program, "hypercorn", "{}"], plain, ""),
+        "stock uvicorn": ([*UVICORN, "{}", "--timeout-keep-alive", "3600"], KINDS, ""),
+    }
+
+
+def end(pid):
+    """A server that waits for a client that has vanished would not end otherwise."""
+    for each in tree(pid):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(each, signal.SIGKILL)
+
+
+def test_every_server_closes_the_clients_that_vanish_and_a_stock_one_keeps_them(tmp_path, certificate):
+    names = ("KEEP_ALIVE", "FIRST_BYTE", "HEADERS", "BODY", "WRITE", "TUNNEL", "IDLE")
+    limits = {f"REAPER_TIMEOUTS_{name}": "1h" for name in names}
+    environment = os.environ | limits | {"REAPER_TIMEOUTS_VANISHED": f"{AFTER:g}s", "REAPER_TICK": "250ms"}
+    environment |= {"PYTHONPATH": os.getcwd()}
+    servers = {port: (name, *how) for port, (name, how) in enumerate(guarded(certificate).items(), start=7800)}
+    with namespaces.opened() as link, contextlib.ExitStack() as stack:
+        for port, (name, arguments, _, _) in servers.items():
+            command = [*link.server, sys.executable, *(each.replace("{}", str(port)) for each in arguments)]
+            log = stack.enter_context((tmp_path / name.replace(" ", "")).open("wb"))
+            made = stack.enter_context(subprocess.Popen(command, env=environment, stdout=log, stderr=log))
+            stack.callback(end, made.pid)
+        words = [f"{port}:{','.join(kinds)}:{tls}" for port, (_, _, kinds, tls) in servers.items()]
+        command = [*link.client, sys.executable, "-c", textwrap.dedent(CLIENT), link.address, *words]
+        client = stack.enter_context(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
+        stack.callback(client.kill)
+        assert client.stdout is not None
+        assert client.stdout.readline() == "ready\n"
+
+        def held():
+            rows = [line.split() for line in Path(f"/proc/{made.pid}/net/tcp").read_text().splitlines()[1:]]
+            found = [int(row[1].rpartition(":")[2], 16) for row in rows if row[3] == ESTABLISHED]
+            return {name: found.count(port) for port, (name, *_) in servers.items() if port in found}
+
+        asked = {name: len(kinds) for name, _, kinds, _ in servers.values()}
+        time.sleep(AFTER)
+        assert held() == asked
+        link.down()
+        until = time.monotonic() + PATIENCE
+        while len(left := held()) > 1:
+            assert time.monotonic() < until, left
+            time.sleep(0.2)
+        assert left == {"stock uvicorn": asked["stock uvicorn"]}
+    for name in ("uvicorn,httptools", "uvicorn,h11onuvloop", "uvicorn,TLS", "gunicorn,asgi"):
+        assert "the client has gone" in (tmp_path / name).read_text(), f"the application of {name} was not told"
