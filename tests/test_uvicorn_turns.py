@@ -198,6 +198,13 @@ def test_a_response_names_less_than_the_keep_alive_that_is_enforced(tmp_path, pr
             assert (b"keep-alive: timeout=7\r\n" in until(client)) == (margin == "2s")
 
 
+def test_a_handshake_that_was_cut_holds_no_stop(over_tls):
+    with over_tls(REAPER_TIMEOUTS_HANDSHAKE="1s", REAPER_TIMEOUTS_DRAIN="300s") as server, connect(server) as client:
+        until_closed(client)
+        os.kill(server.pid, signal.SIGTERM)
+        wait_until(lambda: server.process.poll() is not None)
+
+
 def test_a_handshake_holds_a_stop_no_longer_than_the_drain(over_tls):
     with over_tls(REAPER_TIMEOUTS_HANDSHAKE="300s", REAPER_TIMEOUTS_DRAIN="1s") as server, connect(server):
         time.sleep(0.3)

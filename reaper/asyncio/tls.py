@@ -122,8 +122,8 @@ class Door(asyncio.Protocol):
         finally:
             if handshake.lease.alive:
                 handshake.end_lease()
-        if encrypted is None or self._ended:
-            raw.abort()
+        if encrypted is None or self._ended or raw.is_closing():
+            raw.abort()  # uvloop returns a transport although the connection was lost in the handshake
             return
         inner = self._inner
         encrypted.set_protocol(inner)
