@@ -24,7 +24,7 @@ from ..config.settings import DEFAULT, ReaperConfig
 from ..errors import NotInstalled, one_line
 from . import report
 
-LIMITS = ("idle", "first_byte", "stalled_write", "max_age")
+LIMITS = ("idle", "first_byte", "stalled_write", "max_age", "vanished")
 """Those of `[attach]` that hold for what is guarded from outside."""
 
 PR_SET_PTRACER = 0x59616D61
@@ -52,11 +52,10 @@ def outside_limits(config: ReaperConfig) -> Attach:
         "first_byte": asked("first_byte"),
         "stalled_write": timeouts.write,
         "max_age": timeouts.max_age,
+        "vanished": timeouts.vanished,
         "tick": config.reaper.tick,
     }
-    shortest = min(
-        filter(None, (values[name] for name in ("idle", "first_byte", "stalled_write", "max_age"))), default=1
-    )
+    shortest = min(filter(None, (values[name] for name in LIMITS)), default=1.0)
     values["tick"] = max(min(values["tick"], shortest), 0.05)
     kept = {name: value for name, value in values.items() if config.origin(f"attach.{name}") == DEFAULT}
     return replace(config.attach, **kept)
