@@ -280,6 +280,9 @@ PROGRAMS = {
     "gunicorn, its own asgi worker": [
         *(str(BIN / "gunicorn"), "-b", "127.0.0.1:{port}", "-k", "asgi", "asgi:app", "--no-control-socket"),
     ],
+    "gunicorn's threads": [
+        *(str(BIN / "gunicorn"), "-b", "127.0.0.1:{port}", "--threads", "8", "asgi:wsgi", "--no-control-socket"),
+    ],
     "hypercorn": [str(BIN / "hypercorn"), "-b", "127.0.0.1:{port}", "asgi:app"],
     "hypercorn on trio": [str(BIN / "hypercorn"), "-k", "trio", "-b", "127.0.0.1:{port}", "asgi:app"],
     "aiohttp": [*PYTHON, "aiohttp", "{port}"],

@@ -25,7 +25,10 @@ BYTES = b"x" * 64
 REQUEST = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
 IDLE = 3600.0
 TICK = 600.0
-"""Seconds: no tick ends while it is counted. What one costs is another figure."""
+"""Seconds: no tick ends while it is counted, and nobody who may have vanished is looked for. What that costs is another
+figure, and depends on the clock, not on the exchanges."""
+
+QUIET = {"reaper.tick": TICK, "timeouts.vanished": 0.0}
 
 WARM = 20
 """Rounds before those that are counted: the interpreter has then specialised its code."""
@@ -60,6 +63,8 @@ import reaper.trio  # noqa: E402
 from benchmarks.servers.handlers import echo_move_on, echo_touching  # noqa: E402
 from reaper.config import ReaperConfig  # noqa: E402
 
+TIMES = ReaperConfig.load(environ={}, overrides=QUIET)
+
 
 async def echo(stream: Any) -> None:
     """The handler of all."""
@@ -79,7 +84,7 @@ async def serving(serve: Callable[..., Awaitable[Any]], *options: Any, **more: A
 @asynccontextmanager
 async def watching(wrap: Callable[[reaper.trio.TrioReaper], Any]) -> AsyncIterator[int]:
     """The port of `trio.serve_tcp` with a handler that a reaper watches."""
-    async with reaper.trio.open_reaper(tick=TICK) as r, serving(trio.serve_tcp, wrap(r)) as port:
+    async with reaper.trio.open_reaper(TIMES) as r, serving(trio.serve_tcp, wrap(r)) as port:
         yield port
 
 
@@ -91,7 +96,7 @@ async def http(linger: float | None) -> AsyncIterator[int]:
     import server_example.http.server as example
 
     example.LINGER = linger or 0.0
-    config = ReaperConfig.load(environ={}, overrides={"reaper.tick": TICK, "timeouts.keep_alive": IDLE})
+    config = ReaperConfig.load(environ={}, overrides=QUIET | {"timeouts.keep_alive": IDLE})
     with socket.create_server(("127.0.0.1", 0), backlog=4096) as listener:
         async with reaper.trio.open_reaper(config) as r, trio.open_nursery() as nursery:
             server = example.HttpServer(config, r)
@@ -103,11 +108,10 @@ async def http(linger: float | None) -> AsyncIterator[int]:
                 nursery.cancel_scope.cancel()
 
 
-TIMES = ReaperConfig.load(environ={}, overrides={"reaper.tick": TICK})
 KINDS: dict[str, Callable[[], Any]] = {
     "plain": lambda: serving(trio.serve_tcp, echo),
     "plain, again": lambda: serving(trio.serve_tcp, echo),
-    "serve_tcp(idle=30)": lambda: serving(reaper.trio.serve_tcp, echo, idle=IDLE, tick=TICK),
+    "serve_tcp(idle=30)": lambda: serving(reaper.trio.serve_tcp, echo, idle=IDLE, config=TIMES),
     "watched()": lambda: watching(lambda r: r.watched(echo, IDLE)),
     "watch() and touch()": lambda: watching(lambda r: partial(echo_touching, IDLE, r)),
     "move_on_after per read": lambda: serving(trio.serve_tcp, partial(echo_move_on, IDLE)),

@@ -12,7 +12,7 @@ import ssl
 from collections.abc import Callable
 from typing import Any
 
-from ..core.lease import Expiry
+from ..core.lease import Expiry, Lease
 from ..driver.watched import Probe, Reapable
 from ..policy import Phase
 from . import transports
@@ -54,7 +54,7 @@ class Handshake(Reapable):
     def __init__(self, reaper: AsyncioReaper, transport: Any, seconds: float) -> None:
         self._driver = reaper.driver
         self._transport = transport
-        self.lease = self._driver.register(self, self._driver.in_force(seconds), reason=Phase.HANDSHAKE.value)
+        self.lease: Lease = self._driver.register(self, self._driver.in_force(seconds), reason=Phase.HANDSHAKE.value)
 
     @property
     def descriptor(self) -> int:

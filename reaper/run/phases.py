@@ -1,4 +1,4 @@
-"""How a server without a door for reaper is asked whose turn it is: gunicorn, hypercorn, Sanic, tornado, Twisted.
+"""How a server without a door for reaper is asked whose turn it is: hypercorn, Sanic, tornado, Twisted.
 
 One rule: *what a server knows is read when a connection comes due, never kept beside it*. The names that are read are
 in the table of `servers`. Where one of them does not say, the connection counts as in use, and stays.
@@ -52,20 +52,6 @@ def hypercorn(server: Any) -> Phase:
         return Phase.BODY
     ours = inner.connection.our_state.__name__
     return Phase.IN_FLIGHT if ours in ("SEND_RESPONSE", "SEND_BODY") else Phase.KEEP_ALIVE
-
-
-# ---- gunicorn ------------------------------------------------------------------------------------------------------
-
-
-def gunicorn(transport: Any) -> Phase:
-    """What the connection of gunicorn's asgi worker waits for; HTTP/2 and uWSGI count as in use."""
-    protocol = transport.get_protocol()
-    if protocol._websocket is not None:
-        return Phase.TUNNEL
-    if protocol._awaiting_request:
-        return Phase.KEEP_ALIVE
-    receiver = protocol._body_receiver
-    return Phase.BODY if receiver is not None and not receiver._complete else Phase.IN_FLIGHT
 
 
 # ---- Sanic ---------------------------------------------------------------------------------------------------------

@@ -170,26 +170,41 @@ def _uvicorn_server(module: ModuleType, server: Server) -> None:
     module.Server.startup = wrapped
 
 
-# ---- gunicorn: its own asgi worker; uvicorn's is uvicorn -------------------------------------------------------------
+# ---- gunicorn: told by its worker class, as its command line is by -k ----------------------------------------------
+
+GUNICORN = {
+    "gunicorn.workers.gasgi.ASGIWorker": "ASGIWorker",
+    "gunicorn.workers.gthread.ThreadWorker": "ThreadWorker",
+}
 
 
-def _gunicorn(module: ModuleType, server: Server) -> None:
-    phases = import_module(".phases", __package__)
+def _gunicorn_config(module: ModuleType, server: Server) -> None:
+    read = module.Config.worker_class.fget
 
-    @after(module.ASGIProtocol, "connection_made")
-    def met(_: None, __: Any, transport: Any) -> None:
-        phases.watch(transport, phases.gunicorn)
+    def worker_class(self: Any) -> Any:
+        found = read(self)
+        name = GUNICORN.get(f"{found.__module__}.{found.__qualname__}")
+        if name is None:
+            return found
+        try:
+            return getattr(import_module("..gunicorn", __package__), name)
+        except Exception as error:  # gunicorn goes on with its own
+            report.left_alone(f"{server}'s {name}", one_line(error))
+            return found
+
+    module.Config.worker_class = property(worker_class, doc=module.Config.worker_class.__doc__)
 
 
 def _gunicorn_worker(module: ModuleType, server: Server) -> None:
-    run = module.ASGIWorker.run
+    init_process = module.Worker.init_process
 
-    @functools.wraps(run)
+    @functools.wraps(init_process)
     def wrapped(self: Any) -> None:
-        server.listens(each.sock for each in self.sockets)
-        run(self)  # it returns when the worker has ended
+        if type(self).__module__.startswith("reaper.") and type(self).__name__ in GUNICORN.values():
+            server.listens(each.sock for each in self.sockets)
+        init_process(self)  # it returns when the worker has ended
 
-    module.ASGIWorker.run = wrapped
+    module.Worker.init_process = wrapped
 
 
 # ---- websockets: told by create_connection= ------------------------------------------------------------------------
@@ -348,8 +363,8 @@ def _twisted(module: ModuleType, server: Server) -> None:
 SERVERS: tuple[Server, ...] = (
     Server("uvicorn", ("0.36.0", "0.54.0"), "uvicorn.config", ("Config.__init__",), _uvicorn_config),
     Server("uvicorn", ("0.36.0", "0.54.0"), "uvicorn.server", ("Server.startup",), _uvicorn_server),
-    Server("gunicorn", ("27.0.1", "27.0.1"), "gunicorn.asgi.protocol", ("ASGIProtocol.connection_made",), _gunicorn),
-    Server("gunicorn", ("27.0.1", "27.0.1"), "gunicorn.workers.gasgi", ("ASGIWorker.run",), _gunicorn_worker),
+    Server("gunicorn", ("27.0.1", "27.0.1"), "gunicorn.config", ("Config.worker_class.fget",), _gunicorn_config),
+    Server("gunicorn", ("27.0.1", "27.0.1"), "gunicorn.workers.base", ("Worker.init_process",), _gunicorn_worker),
     Server("aiohttp", ("3.12", "3.14.5"), "aiohttp.web_server", ("Server",), _aiohttp),
     Server(
         "sanic",

@@ -77,7 +77,8 @@ class Shared:
         journal: Journal | None = None,
         loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
-        self.config = config = kept_alive(config, keep_alive)
+        config = kept_alive(config, keep_alive)
+        self.config: ReaperConfig = config
         self.reaper: AsyncioReaper = AsyncioReaper(config, journal=journal, listener="http", loop=loop)
         self.reaper.start()
         self.driver: Driver = self.reaper.driver

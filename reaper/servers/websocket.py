@@ -32,7 +32,8 @@ class Counted:
 
     def __init__(self, transport: Any) -> None:
         self._transport = transport
-        self.written = self.taken = 0
+        self.written: int = 0
+        self.taken: int = 0
 
     def count(self) -> None:
         """Look how much has been taken."""

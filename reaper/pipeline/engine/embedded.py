@@ -12,7 +12,7 @@ import re
 import shutil
 import tempfile
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from threading import RLock
@@ -97,7 +97,9 @@ class DataFrame:
     """A query. *columns*: its names, in order."""
 
     def __init__(self, session: Session, query: str, columns: Sequence[str]) -> None:
-        self.sparkSession, self._query, self.columns = session, query, list(columns)
+        self.sparkSession: Session = session
+        self.columns: list[str] = list(columns)
+        self._query = query
         if len(set(self.columns)) < len(self.columns):
             raise ValueError(f"two columns of one name: {self.columns}")
         self._kept: str | None = None
@@ -300,7 +302,7 @@ def write_back(frame: DataFrame, target: Place) -> DataFrame:
     return DataFrame(frame.sparkSession, f"SELECT * FROM read_parquet({literal(_plain(file))})", frame.columns)
 
 
-expect_texts = sql.expect_texts
+expect_texts: Callable[[Iterable[str]], None] = sql.expect_texts
 
 
 def memory_bytes() -> int:

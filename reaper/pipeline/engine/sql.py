@@ -69,7 +69,10 @@ class Column:
     __slots__ = ("_cases", "label", "members", "sql")
 
     def __init__(self, sql: str, label: str = "", members: tuple[str, ...] = (), cases: str = "") -> None:
-        self.sql, self.label, self.members, self._cases = sql, label, members, cases
+        self.sql: str = sql
+        self.label: str = label
+        self.members: tuple[str, ...] = members
+        self._cases = cases
 
     def __bool__(self) -> bool:
         raise TypeError("a column has no truth: & | ~ instead of and, or, not")
@@ -84,7 +87,8 @@ class Column:
     def __ne__(self, other: object) -> Column:  # type: ignore[override]
         return self._with("<>", other)
 
-    __hash__ = None  # type: ignore[assignment]
+    def __hash__(self) -> int:
+        raise TypeError("a column has no hash: two of one text are not the same")
 
     def __lt__(self, other: Any) -> Column:
         return self._with("<", other)
