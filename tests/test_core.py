@@ -78,6 +78,19 @@ def test_a_limited_call_moves_only_so_many_and_says_there_is_more():
     assert core.next_wakeup() > 3.0
 
 
+def test_that_bound_holds_across_the_slots_of_one_call():
+    core = IdleReaper(tick=1.0)
+    half = 3 * MOVES_PER_CALL // 4  # two slots of so many are more than one call may move
+    leases = [core.register(("first", n), 5.0, 0.0) for n in range(half)]
+    leases += [core.register(("second", n), 5.5, 0.0) for n in range(half)]
+    core.close_epoch(1.0)
+    for lease in leases:
+        lease.touch()
+    core.close_epoch(2.0)
+    assert core.expire(6.5, limit=1) == []
+    assert core.statistics().moved == MOVES_PER_CALL
+
+
 def test_each_connection_moves_at_most_once_a_timeout():
     core = IdleReaper(tick=1.0)
     lease = core.register("a", timeout=10.0, now=0.0)
