@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -54,6 +56,17 @@ def test_settings_of_the_user_are_kept(no_settings: Path, tmp_path: Path, monkey
     assert set(_of_driver(tmp_path, None)) == EMBEDDED - {"spark.driver.extraJavaOptions"}
     monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", "--driver-memory 2g --conf spark.ui.enabled=true pyspark-shell")
     assert set(_of_driver(tmp_path, None)) == OURS - {"spark.driver.extraJavaOptions"}
+
+
+def test_what_spark_says_whenever_it_starts_stays_off_the_screen() -> None:
+    program = (
+        "import subprocess, sys, time; from reaper.pipeline.engine.spark import _without_noise\n"
+        "with _without_noise(): java = subprocess.Popen(['sh', '-c', "
+        "'echo Setting default log level to WARN >&2; echo kept >&2'])\n"
+        "java.wait(); time.sleep(0.2); print('mine', file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stderr.splitlines() == ["kept", "mine"]
 
 
 @pytest.mark.parametrize("scheme", ["sc", "spark"])

@@ -21,7 +21,7 @@ from ..engine import F, together
 from ..places import Place
 from ..read.expected import as_list, line
 from ..read.frames import listener_names, read_events, recomputed
-from ..read.inputs import Inputs, hole_line
+from ..read.inputs import Inputs, hole_line, nothing_line
 from .access_logs import read_requests, silences
 from .formats import FORMATS
 from .survival import Curve, kaplan_meier
@@ -151,6 +151,7 @@ def advise(
     if lost := read - traffic.rows - own - apart:
         reason = f"{lost} row(s) were judged by no rule: they belong to no run of a writer that is known"
         quarantined.append({"path": ", ".join(str(facts.path) for facts in inputs.files[:3]), "reason": reason})
+    notes += map(nothing_line, inputs.nothing)
     notes += map(hole_line, inputs.holes)
     if inputs.dropped_rows:
         notes.append(f"the writers dropped {inputs.dropped_rows} row(s): figures are of what is left")

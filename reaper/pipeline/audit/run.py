@@ -16,7 +16,7 @@ from ..engine import F, here, together
 from ..places import Place
 from ..read.expected import as_list, instant, line
 from ..read.frames import lifetimes, listener_names, read_events, with_run
-from ..read.inputs import Inputs, hole_line
+from ..read.inputs import Inputs, hole_line, nothing_line
 from ..read.runs import Timeline
 from ..read.writer_facts import Stalls, overdue_files, said
 from .joined import Skew, client_view, judge_pairs, measure_skew, pair, seen, without_peer
@@ -328,8 +328,7 @@ def _doubts(
     skew = summary["clock"]["skew_s"]
     if skew is not None and not skew["consistent"] and not summary["clock"]["one_clock"]:
         reasons.append("the two sides' clocks cannot be reconciled: a clock was stepped")
-    if nothing := server.nothing + (client.nothing if client else []):
-        reasons.append(f"no journal, which is *.parquet, below {', '.join(nothing)}")
+    reasons += map(nothing_line, server.nothing + (client.nothing if client else []))
     if not summary["connections"]:
         reasons.append("no connection was found: nothing is proven")
     elif summary["verdicts"]["unknown"] == summary["connections"]:

@@ -12,7 +12,9 @@ import re
 import shutil
 import socket
 import subprocess
+import sys
 import tempfile
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -55,6 +57,15 @@ appender.stderr.target = SYSTEM_ERR
 appender.stderr.layout.type = PatternLayout
 appender.stderr.layout.pattern = spark: %p %c{1}: %m%n%ex{3}
 """
+
+_NOISE = (
+    b"WARNING: Using incubator modules",
+    b"Using Spark's default log4j profile",
+    b"Setting default log level to",
+    b"To adjust logging level use",
+    b"Picked up JAVA_TOOL_OPTIONS",
+)
+"""What Java and Spark say whenever they start: nothing that anyone could act on."""
 
 _ALSO_SET_BY = {
     "spark.driver.memory": ("--driver-memory",),
@@ -161,6 +172,28 @@ def open_session(
             session.stop()
 
 
+@contextmanager
+def _without_noise() -> Iterator[None]:
+    """Of what a Java that is started within writes to standard error, `_NOISE` does not arrive, as long as it lives."""
+    sys.stderr.flush()
+    ours = os.dup(2)
+    read, write = os.pipe()
+
+    def pass_on() -> None:
+        with open(read, "rb") as lines, open(ours, "wb", buffering=0) as screen:
+            for line in lines:
+                if not line.startswith(_NOISE):
+                    screen.write(line)
+
+    os.dup2(write, 2)
+    os.close(write)
+    threading.Thread(target=pass_on, name="spark-stderr", daemon=True).start()
+    try:
+        yield
+    finally:
+        os.dup2(ours, 2)
+
+
 def _started(scratch: Path, name: str, master: str | None, remote: str | None) -> SparkSession:
     """A session of *remote*, else of a Spark that is started here. Raises NoSpark."""
     if not (remote or "").startswith("sc://"):
@@ -181,7 +214,8 @@ def _started(scratch: Path, name: str, master: str | None, remote: str | None) -
         for key, value in _of_driver(scratch, master).items():
             builder = builder.config(key, value)
     try:
-        session: SparkSession = builder.getOrCreate()
+        with _without_noise():
+            session: SparkSession = builder.getOrCreate()
     except PySparkImportError as error:
         raise NoSpark(f"{line_of(error)}: pip install 'idle-reaper[connect]'") from error
     except Exception as error:

@@ -134,8 +134,6 @@ def read_inputs(spark: SparkSession, arguments: argparse.Namespace, progress: Pr
             progress(f"{found.outside} file(s) hold no row of the time asked about")
         if found and found.growing:
             progress(f"{found.growing} stream(s) are no Parquet yet and are not read")
-        if found and found.nothing:
-            progress(f"no journal, which is *.parquet, below {', '.join(found.nothing)}")
     if not here_alone:
         expect(spark, rows_of(server, client))
     return server, client

@@ -179,6 +179,11 @@ def _holes(found: Inputs, aside: Iterable[Shape], span: Span) -> list[dict[str, 
     return holes
 
 
+def nothing_line(directory: str) -> str:
+    """One of `Inputs.nothing` in words."""
+    return f"{directory} holds no journal: there is no *.parquet below it"
+
+
 def hole_line(hole: dict[str, Any]) -> str:
     """One of `Inputs.holes` in words."""
     serials = hole["serials"]

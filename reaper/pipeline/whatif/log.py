@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..read.expected import as_list, line
 from ..read.frames import small_frame
-from ..read.inputs import Inputs, hole_line
+from ..read.inputs import Inputs, hole_line, nothing_line
 from .replay import PLAN
 from .settings import InForce, Setting, duration, wheel
 
@@ -119,6 +119,7 @@ def notes_of(log: Log, facts: dict[str, Any], inputs: Inputs, asked: Sequence[Se
         notes.append(f"the writers dropped {inputs.dropped_rows} row(s): figures are of what is left")
     if inputs.quarantined:
         notes.append(f"{len(inputs.quarantined)} file(s) were put aside: figures are of what is left")
+    notes += map(nothing_line, inputs.nothing)
     notes += map(hole_line, inputs.holes)
     notes += map(line, as_list(inputs.silent))
     if facts["unjudged"]:
