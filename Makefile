@@ -1,7 +1,7 @@
 # The commands a newcomer types. Each does all the set-up it needs, on a machine that has CPython 3.11+ and make.
 #
 #   make demo [CONNECTIONS=10000]   start the server, drive it with real connections, print the verdict
-#   make test [JOBS=2]              run every test, in two processes: about ten minutes on two cores
+#   make test [JOBS=4]              run every test, in four processes, for half of the time tests wait: ten minutes on two cores
 #   make test-quick                 the tests that need no Java and no crowd of connections: about a minute on two cores
 #   make uvicorn-demo               a FastAPI application under uvicorn twice, stock and guarded; both attacked and measured
 #   make attach-demo [CONNECTIONS=10000]
@@ -18,7 +18,7 @@
 
 PYTHON ?= python3
 CONNECTIONS ?= 10000
-JOBS ?= 2
+JOBS ?= 4
 MINUTES ?= 60
 BIN := .venv/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt

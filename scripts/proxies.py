@@ -10,6 +10,7 @@ installed is named.
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import os
 import shutil
@@ -327,15 +328,18 @@ def over_tls(wait: float) -> list[list[str]]:
 
 def main() -> int:
     """Print a table."""
-    if sys.argv[1:2] == ["pools"]:
-        print("\n".join(aligned(pools(float(sys.argv[2]) if len(sys.argv) > 2 else 130.0), markdown=True)))
-    elif sys.argv[1:2] == ["race"]:
-        print("\n".join(aligned(races(int(sys.argv[2]) if len(sys.argv) > 2 else TIMES), markdown=True)))
-    elif sys.argv[1:2] == ["tls"]:
-        print("\n".join(aligned(over_tls(float(sys.argv[2]) if len(sys.argv) > 2 else 12.0), markdown=True)))
-    else:
-        print("usage: python -m scripts.proxies pools [SECONDS] | race [TIMES] | tls [SECONDS]", file=sys.stderr)
-        return 2
+    parser = argparse.ArgumentParser(prog="python -m scripts.proxies", description="Measure proxies and pools.")
+    tables = parser.add_subparsers(required=True, metavar="TABLE")
+    for name, make, kind, default, unit in (
+        ("pools", pools, float, 130.0, "SECONDS"),
+        ("race", races, int, TIMES, "TIMES"),
+        ("tls", over_tls, float, 12.0, "SECONDS"),
+    ):
+        table = tables.add_parser(name, help=(make.__doc__ or "").split(":")[1].split(";")[0].strip(" ."))
+        table.add_argument("much", nargs="?", type=kind, default=default, metavar=unit, help="default %(default)s")
+        table.set_defaults(make=make)
+    given = parser.parse_args()
+    print("\n".join(aligned(given.make(given.much), markdown=True)))
     return 0
 
 

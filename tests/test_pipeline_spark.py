@@ -162,13 +162,6 @@ def test_a_deadline_is_judged_by_its_due_instant_and_not_as_silence(spark: Any, 
     assert counts(judged(spark, tmp_path)) == {"ok_reaped": 2, "early": 1}
 
 
-def test_files_of_version_1_are_audited(spark: Any, tmp_path: Path) -> None:
-    write(tmp_path / "server", connections=20)
-    (path,) = (tmp_path / "server").glob("*.parquet")
-    pq.write_table(pq.read_table(path).drop_columns(["peer", "wall_offset_ns"]).replace_schema_metadata({}), path)
-    assert counts(judged(spark, tmp_path)) == {"ok_reaped": 15, "ok_closed": 5}
-
-
 def test_the_audit_command_fails_on_a_violation_and_on_a_file_put_aside(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
