@@ -2,8 +2,8 @@
 same process.
 
 Under pytest-xdist the tests of one file stay together, for they share fixtures that cost more than the tests. The files
-`test_pipeline_*` stay together as well: each process that runs Spark keeps a JVM of its own until it ends. Those files
-take longest, so they start first.
+that start a Spark stay together as well: each process that runs one keeps a JVM of its own until it ends. The sets
+with the most slow tests start first.
 """
 
 from __future__ import annotations
@@ -105,10 +105,14 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
+ON_SPARK = {"audit", "cluster", "compact", "engine", "engines", "expected", "live", "places", "rivals", "spark"}
+"""The files `test_pipeline_*` that start a Spark: each process that runs one keeps a JVM of its own until it ends."""
+
+
 def together(path: str) -> str:
     """The name of the set of tests that must run in the same process as the tests of the file *path*."""
     name = PurePath(path).name
-    return "test_pipeline" if name.startswith("test_pipeline_") else name
+    return "test_pipeline" if name.removeprefix("test_pipeline_").removesuffix(".py") in ON_SPARK else name
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

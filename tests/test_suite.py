@@ -40,12 +40,14 @@ def test_a_skip_fails_a_run_that_allows_none(tmp_path: Path, processes: list[str
 def test_tests_that_share_fixtures_run_in_one_process(tmp_path: Path) -> None:
     test = "import os, pathlib\ndef test_it(): pathlib.Path(f'seen by {os.getpid()}').touch()\n"
     many = "".join(f"\ndef test_{n}(): test_it()\n" for n in range(20))
-    assert run(tmp_path, "-n", "2", pipeline_a=test, pipeline_b=test + many).returncode == 0
+    assert run(tmp_path, "-n", "2", pipeline_audit=test, pipeline_live=test + many).returncode == 0
     assert len(list(tmp_path.glob("seen by *"))) == 1
 
 
 def test_everything_that_starts_a_spark_session_is_in_one_set() -> None:
     for path in HERE.glob("test_*.py"):
-        if path != Path(__file__) and "mark.spark" in path.read_text():
+        if path != Path(__file__) and any(
+            word in path.read_text() for word in ("real_spark", "on_spark", "SparkSession")
+        ):
             assert together(f"tests/{path.name}") == "test_pipeline", path.name
     assert together("tests/test_core.py") == "test_core.py"
