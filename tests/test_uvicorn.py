@@ -48,7 +48,7 @@ SECOND = {
 }
 QUICK = {f"REAPER_TIMEOUTS_{name}": value for name, value in SECOND.items()} | {
     "REAPER_TICK": "250ms",
-    "REAPER_LIMITS_MIN_IN_GRACE": "1s",
+    "REAPER_LIMITS_MIN_IN_GRACE": "2s",  # counted from the head: more than a late client lets pass before its body
     "REAPER_LIMITS_MIN_OUT_GRACE": "1s",
 }
 PATIENCE = 45.0
