@@ -75,6 +75,8 @@ def namespace() -> Iterator[tuple[str, str]]:
         run("-n", name, "link", "set", "away", "up")
         yield name, ours
     finally:
+        # The link first: the kernel takes a namespace apart later, and the next would find the link's name taken.
+        subprocess.run([ip, "link", "del", f"lg{os.getpid()}"], capture_output=True)
         subprocess.run([ip, "netns", "del", name], capture_output=True)
 
 
