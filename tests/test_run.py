@@ -20,7 +20,7 @@ from reaper.config import ReaperConfig
 from reaper.run import hooks, report
 from reaper.run.command import HOOK, environment_of, interpreter_of
 from reaper.run.servers import SERVERS, Server
-from reaper.run.watcher import outside_limits
+from reaper.run.watcher import Watcher, outside_limits
 from scripts.serving import free_port, serving
 
 APPS = Path(__file__).parent / "run_apps"
@@ -224,6 +224,20 @@ def test_the_page_lists_what_is_guarded_and_with_which_versions():
 def test_from_outside_hold_the_limits_that_were_asked_for_and_those_that_suit_any_protocol(given, expected):
     found = outside_limits(ReaperConfig.load(overrides=given))
     assert {name: getattr(found, name) for name in expected} == expected
+
+
+def test_the_watcher_hears_the_command_and_its_children_alone_and_no_nonsense():
+    ours, ears = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+    with ours, ears:
+        ears.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+        said = json.dumps({"guarded": "odd\x1b[2J", "inodes": [7], "places": [], "limits": "none"}).encode()
+        for command, expected in ((os.getpid(), {7}), (os.getppid(), {7}), (2**22, set())):
+            watcher = Watcher(command, -1, ReaperConfig(), ears)
+            for words in (b"[]", b"{}", b"\xff", said):
+                ours.send(words)
+                watcher._take()
+            assert watcher.inside == expected
+            assert not any("\x1b" in line for line in watcher._lines)
 
 
 # ---- programs as they are ------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ import json
 import os
 import select
 import socket
+import struct
 import sys
 import time
 from collections.abc import Callable, MutableMapping
@@ -21,13 +22,14 @@ from typing import Any
 
 from ..config.attach import Attach
 from ..config.settings import DEFAULT, ReaperConfig
-from ..errors import NotInstalled, one_line
+from ..errors import NotInstalled, one_line, printable
 from . import report
 
 LIMITS = ("idle", "first_byte", "stalled_write", "max_age", "vanished")
 """Those of `[attach]` that hold for what is guarded from outside."""
 
 PR_SET_PTRACER = 0x59616D61
+CREDENTIALS = struct.Struct("3i")  # pid, uid, gid of who wrote, by the kernel's word
 SETTLES = 1.0
 """Seconds after the first socket listens in which Python servers have said what they guard."""
 
@@ -195,24 +197,23 @@ class Watcher:
             pass
 
     def _take(self) -> None:
-        data, ancillary, _, _ = self._ears.recvmsg(65536, socket.CMSG_SPACE(12))
-        for level, kind, value in ancillary:
-            if (level, kind) == (socket.SOL_SOCKET, socket.SCM_CREDENTIALS):
-                uid = int.from_bytes(value[4:8], sys.byteorder)
-                if uid not in (os.getuid(), 0) and os.getuid() != 0:
-                    return  # any user of the machine may write to an abstract name
-        try:
+        data, ancillary, _, _ = self._ears.recvmsg(65536, socket.CMSG_SPACE(CREDENTIALS.size))
+        senders = [CREDENTIALS.unpack(value)[0] for _, kind, value in ancillary if kind == socket.SCM_CREDENTIALS]
+        if not any(descends(sender, self.pid) for sender in senders):
+            return  # any user of the machine may write to an abstract name
+        with suppress(ValueError, KeyError, TypeError):
             message: dict[str, Any] = json.loads(data)
-        except ValueError:
-            return
-        if "begun" in message:
-            self._pythons = True
-        elif "guarded" in message:
-            self.inside.update(message["inodes"])
-            where = ", ".join(message["places"]) or "its sockets"
-            self._lines[f"{message['guarded']} on {where} is guarded from inside: {message['limits']}"] = None
-        else:
-            self._lines[f"{message['left']} is not guarded from inside: {message['why']}"] = None
+            if "begun" in message:
+                self._pythons = True
+            elif "guarded" in message:
+                self.inside.update(message["inodes"])
+                where = ", ".join(message["places"]) or "its sockets"
+                self._note(f"{message['guarded']} on {where} is guarded from inside: {message['limits']}")
+            else:
+                self._note(f"{message['left']} is not guarded from inside: {message['why']}")
+
+    def _note(self, line: str) -> None:
+        self._lines[printable(line)] = None
 
     # ---- what listens -----------------------------------------------------------------------------------------------
 
@@ -222,35 +223,37 @@ class Watcher:
         from ..attach.runner import Runner
         from ..attach.targets import ByPid
 
-        inside, watcher = self.inside, self
-
-        class Unguarded(ByPid):
-            """What the command listens on and nothing guards from inside."""
-
-            filters = False  # while it is made, what listens may all be guarded
-
-            def listeners(self) -> list[Listener]:
-                watcher._over(0.0)
-                watcher._speak()
-                found = super().listeners()
-                return [listener for listener in found if not self.filters or listener.inode not in inside]
+        def meant(listener: Listener) -> bool:
+            """Whether nothing guards it from inside; asked at each discovery, so what was said meanwhile counts."""
+            self._over(0.0)
+            self._speak()
+            return listener.inode not in self.inside
 
         config = outside_limits(self._config)
         try:
             limits = limits_of(config)
-            kernel = Linux(self.pid)
-            target = Unguarded(self.pid, kernel)
-            target.filters = True
-            runner = Runner(target, limits, config, view=lambda watch: _Quiet(self._say), closes=True)
+            target = ByPid(self.pid, Linux(self.pid), waits=True)
+            runner = Runner(target, limits, config, view=lambda watch: _Quiet(self._say), closes=True, meant=meant)
             runner.check_rights()
         except Refusal as error:
             self._say(f"guards from inside only: {one_line(error)}")
             return
-        names = {f"{each.address}" for each in target.listeners()}
+        names = {f"{each.address}" for each in target.listeners() if meant(each)}
         if names:
             limits_text = report.limits_text({name: getattr(config, name) for name in LIMITS})
             self._say(f"{', '.join(sorted(names))} is guarded from outside: {limits_text}")
         runner.run()
+
+
+def descends(pid: int, ancestor: int) -> bool:
+    """Whether process *pid* is *ancestor* or comes from it; one that has ended is not known to."""
+    while pid > 1 and pid != ancestor:
+        try:
+            with open(f"/proc/{pid}/stat", "rb") as file:
+                pid = int(file.read().rpartition(b")")[2].split()[1])
+        except OSError:
+            return False
+    return pid == ancestor
 
 
 class _Quiet:
