@@ -212,8 +212,8 @@ with socket.socket(fileno=0) as channel:
 def test_a_listening_socket_that_is_handed_over_later_is_watched(monkeypatch: pytest.MonkeyPatch) -> None:
     ours, theirs = socket.socketpair()
     with (
-        ours, theirs, socket.create_server(("127.0.0.1", 0)) as server, closing(Linux()) as kernel,
-        subprocess.Popen([sys.executable, "-c", TAKES_OVER], stdin=theirs) as child,
+        subprocess.Popen([sys.executable, "-c", TAKES_OVER], stdin=theirs) as child,  # ends when its channel is closed
+        theirs, ours, socket.create_server(("127.0.0.1", 0)) as server, closing(Linux()) as kernel,
     ):  # fmt: skip
         target = ByPid(child.pid, kernel, waits=True)
         assert target.listeners() == []
