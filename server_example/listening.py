@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
 from reaper.config import ReaperConfig
-from reaper.driver import accept_burst
+from reaper.driver.accepting import accept_burst
 from reaper.driver.sockets import credentials, listen_as, names_of
 from reaper.errors import ConfigError, printable
 

@@ -19,7 +19,8 @@ import reaper.asyncio
 import reaper.trio
 from reaper import InvalidArgument
 from reaper.attach import Guard
-from reaper.driver import Driver, Options
+from reaper.driver.driver import Driver
+from reaper.driver.options import Options
 from reaper.metrics import Histogram
 
 SOON = 5.0

@@ -13,7 +13,7 @@ from reaper.__main__ import main
 from reaper.config import OPTIONS, ReaperConfig, command
 from reaper.config.balancers import BALANCERS
 from reaper.config.lint import IDLE_KEYS, Finding, estimate, lint
-from reaper.config.measure import measure, measure_sizes, recommended
+from reaper.config.measure import measure, recommended
 from reaper.config.reload import applied, changes
 from reaper.config.tables import BEGIN, END, markdown, rewrite
 
@@ -147,10 +147,10 @@ def test_the_estimate_grows_with_what_is_asked_for() -> None:
     one = estimate(config(), connections=1000)
     assert 50 < one.bytes_per_connection < 1000
     assert one.memory_bytes == pytest.approx(1000 * one.bytes_per_connection, abs=1)
-    assert (one.wakeups_per_second, one.levels) == (2.0, 3)
+    assert one.wakeups_per_second == 2.0
     aged = estimate(config(timeouts__max_age="1h", reaper__tick="250ms"), connections=1000)
     assert aged.bytes_per_connection > 1.5 * one.bytes_per_connection
-    assert (aged.wakeups_per_second, aged.levels) == (8.0, 4)
+    assert aged.wakeups_per_second == 8.0
 
 
 def test_a_reload_names_every_change_and_applies_only_the_live_ones() -> None:
@@ -257,12 +257,6 @@ def test_measured_ticks_trade_wake_ups_for_lateness() -> None:
     assert recommended(costs, config()).tick == 1.0  # a tenth of the shortest timeout, 10 s
 
 
-def test_wheel_sizes_differ_in_cost_and_never_in_the_lateness_of_a_close() -> None:
-    found = measure_sizes(config(reaper__wheel_size=100), 5.0, connections=50)
-    assert [size for size, _ in found] == [8, 64, 100, 512]
-    assert len({round(cost.latest - cost.longest, 6) for _, cost in found}) == 1
-
-
 @pytest.mark.slow
 def test_check_measures_and_recommends(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(command, "MEASURED_CONNECTIONS", 100)
@@ -274,7 +268,6 @@ def test_check_measures_and_recommends(capsys: pytest.CaptureFixture[str], monke
     assert main(["check", "--measure", "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert report["recommended_tick"] == 1.0
-    assert [each["wheel_size"] for each in report["wheel_sizes"]] == [8, 64, 512]
     assert {"tick", "wakeups_per_second", "microseconds", "longest", "cpu", "latest"} == set(report["ticks"][0])
 
 

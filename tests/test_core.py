@@ -8,8 +8,8 @@ import sys
 import weakref
 
 import pytest
+from test_law import drive
 
-import reaper
 from reaper import (
     IdleReaper,
     InvalidArgument,
@@ -18,15 +18,6 @@ from reaper import (
 )
 from reaper.core.reaper import MOVES_PER_CALL
 from reaper.core.slots import CHUNK
-
-
-def drive(core: IdleReaper, until: float) -> list[reaper.Expiry]:
-    """Advance exactly when the core asks for it, up to *until*."""
-    expired = []
-    while (wake := core.next_wakeup()) is not None and wake <= until:
-        expired += core.advance(wake)
-        core.check()
-    return expired
 
 
 def test_a_month_at_a_tenth_of_a_second_costs_no_more_than_a_minute():
@@ -298,14 +289,3 @@ def test_what_a_report_raises_comes_out_of_the_touch_which_may_be_repeated():
     with pytest.raises(ZeroDivisionError):
         lease.touch()
     assert lease.active_until == 1.0
-
-
-def test_many_activities_in_the_past_share_few_slots():
-    core = IdleReaper(tick=1.0)
-    core.close_epoch(1000.0)
-    for number in range(1000):
-        core.register(number, timeout=500.0, now=1000.0, since=990.0 + number / 100)
-    core.check()
-    assert core.statistics().slots + core.statistics().slots_in_wheel <= 12
-    core.close_epoch(1001.0)
-    assert not core._made_up  # nor does anything remember them

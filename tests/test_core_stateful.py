@@ -13,15 +13,13 @@ from reaper import DuplicateUid, IdleReaper
 UIDS = st.integers(0, 7)
 TIMEOUTS = st.sampled_from([0.3, 1.0, 2.5, 4.0, 9.0, 65.0, 1000.0, None])
 STEPS = st.sampled_from([0.0, 0.1, 0.5, 1.0, 1.0, 2.0, 5.0, 64.0, 5000.0])
-AGO = st.sampled_from([0.0, 0.1, 0.5, 1.0, 2.3, 7.0, 500.0])
 TICK = 1.0
 
 
 class Model:
     def __init__(self, timeout: float | None, reason: str, epoch: int) -> None:
         self.timeout, self.reason, self.suspended = timeout, reason, False
-        self.epoch = epoch  # its number; None: it was armed as of an activity in the past
-        self.until = 0.0  # then this is when that epoch ended
+        self.epoch = epoch  # its number
         self.postponed = False
 
     def touch(self, epoch: int) -> None:
@@ -29,12 +27,9 @@ class Model:
 
 
 class CoreMachine(RuleBasedStateMachine):
-    def make(self):
-        return IdleReaper(tick=TICK, wheel_size=4)
-
     def __init__(self) -> None:
         super().__init__()
-        self.core = self.make()
+        self.core = IdleReaper(tick=TICK, wheel_size=4)
         self.now = 1000.0
         self.closed: list[float] = []  # of epoch 0, 1, ...; the open one is number len(closed)
         self.opened = 0.0
@@ -57,30 +52,14 @@ class CoreMachine(RuleBasedStateMachine):
         assert self.core.close_epoch(self.now)
         self.close()
 
-    def may_stay_open(self):
-        return False
-
     def ended(self, uid):
         """When the epoch of the last activity ended."""
         entry = self.model[uid]
-        if entry.epoch is None:
-            return entry.until
         return math.inf if entry.epoch == len(self.closed) else self.closed[entry.epoch]
 
     def due(self, uid):
         entry = self.model[uid]
         return math.inf if entry.suspended or entry.timeout is None else self.ended(uid) + entry.timeout
-
-    def arm(self, uid, since):
-        """It was active at *since*: the core says until when at the latest, which is less than an epoch later."""
-        entry = self.model[uid]
-        until = self.core.explain(uid).active_until
-        if until is None:
-            entry.touch(len(self.closed))
-            assert self.opened <= since
-        else:
-            entry.epoch, entry.until = None, until
-            assert since <= until < since + TICK + 1e-9 or until in self.closed
 
     def expect(self, expired, limit, now, spared=()):
         due = sorted(self.due(uid) for uid, entry in self.model.items() if not entry.postponed and self.due(uid) <= now)
@@ -112,23 +91,12 @@ class CoreMachine(RuleBasedStateMachine):
         self.leases[uid] = self.core.register(uid, timeout=timeout, now=self.now, reason=reason)
         self.model[uid] = Model(timeout, reason, len(self.closed))
 
-    @rule(uid=UIDS, timeout=TIMEOUTS, ago=AGO)
-    def register_as_of_an_earlier_activity(self, uid, timeout, ago):
-        if uid not in self.model:
-            self.close_if_nothing_armed()
-            since = self.now - ago
-            self.leases[uid] = self.core.register(uid, timeout=timeout, now=self.now, since=since)
-            self.model[uid] = Model(timeout, "idle", len(self.closed))
-            self.arm(uid, since)
-
     @rule(uid=UIDS, timeout=TIMEOUTS, other=UIDS)
     def take_over_the_activity_of_another(self, uid, timeout, other):
         if uid not in self.model and other in self.model and not self.model[other].suspended:
             self.close_if_nothing_armed()
             self.leases[uid] = self.core.register(uid, timeout=timeout, now=self.now, since=self.leases[other])
-            theirs = self.model[other]
-            self.model[uid] = Model(timeout, "idle", theirs.epoch)
-            self.model[uid].until = theirs.until
+            self.model[uid] = Model(timeout, "idle", self.model[other].epoch)
 
     @rule(uid=UIDS, by_lease=st.booleans())
     def touch(self, uid, by_lease):
@@ -198,9 +166,8 @@ class CoreMachine(RuleBasedStateMachine):
         self.now += step
         before = self.core.statistics().epochs
         expired = self.core.advance(self.now, limit=limit)
-        old_enough = self.now - self.opened >= TICK / 2
         closed = self.core.statistics().epochs > before
-        assert closed == old_enough or (old_enough and self.may_stay_open())
+        assert closed == (self.now - self.opened >= TICK / 2)
         if closed:
             self.close()
         self.expect(expired, limit, self.now)
@@ -220,7 +187,7 @@ class CoreMachine(RuleBasedStateMachine):
 
     @rule(
         step=STEPS,
-        answers=st.dictionaries(UIDS, AGO | st.none()),
+        answers=st.dictionaries(UIDS, st.booleans()),
         touched=st.sets(UIDS),
         limit=st.sampled_from([None, 2]),
     )
@@ -232,32 +199,27 @@ class CoreMachine(RuleBasedStateMachine):
 
         def spare(leases):
             for lease in leases:
-                uid = lease.uid
                 assert lease.alive
-                if uid in touched:
-                    self.touch(uid, True)
-                elif uid in answers:
-                    answered[lease] = None if answers[uid] is None else self.now - answers[uid]
+                if lease.uid in touched:
+                    self.touch(lease.uid, True)
+                elif lease.uid in answers:
+                    answered[lease] = answers[lease.uid]
             return answered
 
         averted = self.core.statistics().averted
         expired = self.core.expire(self.now, limit=limit, spare=spare)
-        gone = [expiry.uid for expiry in expired]
-        spared = [lease for lease in answered if lease.uid not in gone]
-        assert self.core.statistics().averted == averted + len(spared)
+        assert self.core.statistics().averted == averted + len(answered)
         for expiry in expired:
+            assert expiry.lease not in answered
             assert expiry.uid not in touched
             assert expiry.due == due[expiry.uid] <= self.now
-            since = answered.get(expiry.lease, -math.inf)
-            assert since + expiry.timeout <= self.now  # even so
             del self.model[expiry.uid]
             self.dead.append(self.leases.pop(expiry.uid))
-        for lease in spared:
-            if answered[lease] is None:
-                self.model[lease.uid].postponed = True
+        for lease, active in answered.items():
+            if active:
+                self.model[lease.uid].touch(len(self.closed))
             else:
-                self.arm(lease.uid, answered[lease])
-                assert self.due(lease.uid) > self.now
+                self.model[lease.uid].postponed = True
 
     # ---- what always holds ----
     @invariant()

@@ -18,7 +18,7 @@ from server_process import PATIENCE, ROOT, server, wait_until
 import reaper.asyncio
 import reaper.status
 import reaper.trio
-from reaper.core.introspect import STEP, count, places, upcoming
+from reaper.core.introspect import STEP, census, places
 from reaper.core.reaper import IdleReaper
 from reaper.policy.pressure import Limits, Pressure, Reading
 from reaper.status import IDLE_BOUNDS, SCHEMA, answer, complete, document
@@ -52,84 +52,58 @@ def test_connections_are_counted_by_phase_timeout_and_silence():
         old[0].touch()
         core.close_epoch(float(at))
     core.register("new", 50.0, 12.5)
-    found, taken = finished(count(core, 12.5, label, (1.0, 10.0)))
-    assert found == {("idle", 100.0): [1, 0, 2], ("keep_alive", None): [0, 0, 1], ("idle", 50.0): [1, 0, 0]}
-    assert taken == 0
+    found, taken = finished(census(core, 12.5, label, (1.0, 10.0), 0))
+    assert found.counts == {("idle", 100.0): [1, 0, 2], ("keep_alive", None): [0, 0, 1], ("idle", 50.0): [1, 0, 0]}
+    assert (taken, found.due_next) == (0, [])
 
 
 def test_a_census_of_many_lets_the_loop_run_and_misses_none_that_stays():
     core = IdleReaper()
     leases = [core.register(n, 100.0, 0.0) for n in range(2 * STEP + 1)]
-    steps = count(core, 0.0, lambda lease: "any", (1.0,))
+    steps = census(core, 0.0, lambda lease: "any", (1.0,), 9)
     next(steps)
     leases[-1].release()
     core.register("came meanwhile", 100.0, 0.0)
     found, taken = finished(steps)
-    assert found == {("any", 100.0): [2 * STEP, 0]}
+    assert found.counts == {("any", 100.0): [2 * STEP, 0]}
     assert taken == 1
 
 
-def test_what_is_due_next_is_named_in_order_and_what_spoke_since_is_not():
+@pytest.mark.parametrize("named", [9, 3])
+def test_what_is_due_next_is_named_in_order_wherever_it_lies(named):
     core = IdleReaper(tick=1.0, wheel_size=4)
-    core.register("far", 1000.0, 0.0)
-    core.register("near", 3.0, 0.0)
-    spoke = core.register("spoke", 2.0, 0.0)
+    for timeout in (1000.0, 4.0, 3.0, 5.0):
+        core.register(timeout, timeout, 0.0)
+    spoke = core.register("spoke", 3.0, 0.0)
     core.register("a timer", 1.0, 0.0)
+    core.register("in use", 2.0, 0.0).suspend()
+    core.register("no timeout", None, 0.0)
     core.close_epoch(1.0)
     spoke.touch()
-    assert [(due, lease.uid) for due, lease in finished(upcoming(core, 9, label))[0]] == [
-        (4.0, "near"),
-        (1001.0, "far"),
-    ]
-    assert [lease.uid for _, lease in finished(upcoming(core, 1, label))[0]] == ["near"]
+    core.register("of the open epoch", 0.5, 1.0)
+    core.close_epoch(1.5)
+    core.register("of the open epoch, too", 0.5, 1.5)
+    wanted = [(2.0, "of the open epoch"), (4.0, 3.0), (4.5, "spoke"), (5.0, 4.0), (6.0, 5.0), (1001.0, 1000.0)]
+    found, _ = finished(census(core, 1.5, label, (), named))
+    assert [(due, lease.uid) for due, lease in found.due_next] == wanted[:named]
     ring, wheel = places(core, 1.0)
-    assert ring == {1: 1, 2: 1, 3: 1}
-    assert sum(wheel.values()) == 1
+    assert ring == {1: 2, 3: 2, 4: 1}
+    assert sum(wheel.values()) == 2
 
 
-def test_what_is_due_next_is_named_in_order_however_the_slots_lie():
-    core = IdleReaper(tick=1.0)
-    for timeout in (1.0, 4.0, 2.0, 5.0, 6.0, 3.0):
-        core.register(timeout, timeout, 0.0)
-    core.close_epoch(1.0)
-    assert [lease.uid for _, lease in finished(upcoming(core, 9, label))[0]] == [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]
-
-
-def test_what_is_due_next_is_found_behind_many_that_have_spoken_and_no_step_is_long():
-    core = IdleReaper(tick=1.0)
-    for epoch in range(3):
-        for n in range(STEP):
-            core.register((epoch, n), 30.0, float(epoch))
-        core.close_epoch(epoch + 1.0)
-    silent = [core.register(n, 30.0, 3.0) for n in range(4)]
-    core.close_epoch(4.0)
-    for epoch in range(3):
-        for n in range(STEP):
-            core.touch((epoch, n))
-    core.close_epoch(5.0)
-    assert finished(upcoming(core, 9, label)) == ([(34.0, lease) for lease in silent], 3)
-    steps = upcoming(core, 9, label)
-    for _ in range(3):
-        next(steps)
-    silent[0].touch()
-    silent[1].release()
-    silent[2].suspend()
-    assert finished(steps)[0] == [(34.0, silent[3])]
-
-
-def test_what_ends_while_it_is_still_looked_for_what_is_due_next_is_not_named(monkeypatch):
+def test_what_ends_or_speaks_while_it_is_still_looked_for_what_is_due_next_is_not_named(monkeypatch):
     monkeypatch.setattr("reaper.core.introspect.STEP", 1)
     core = IdleReaper(tick=1.0)
-    leases = [core.register(n, 5.0 + n, 0.0) for n in range(5)]
+    leases = [core.register(n, 5.0 + n, 0.0) for n in range(6)]
     core.close_epoch(1.0)
-    steps = upcoming(core, 9, label)
-    for _ in range(3):
+    steps = census(core, 1.0, label, (), 9)
+    for _ in range(5):
         next(steps)
     leases[0].release()
     leases[1].suspend()
-    assert [lease.uid for _, lease in finished(steps)[0]] == [2, 3, 4]
-    monkeypatch.setattr("reaper.core.introspect.LOOKS", 2)
-    assert [lease.uid for _, lease in finished(upcoming(core, 9, label))[0]] == [2, 3]
+    leases[2].touch()
+    leases[3].retime(90.0, 1.0)
+    assert [lease.uid for _, lease in finished(steps)[0].due_next] == [4, 5]
 
 
 @pytest.mark.trio

@@ -17,7 +17,7 @@ from ..errors import ConfigError
 from .durations import format_duration
 from .flags import add_settings, settings
 from .lint import Estimate, Finding, estimate, lint
-from .measure import SIZED_CONNECTIONS, Cost, measure, measure_sizes, recommended, verdict
+from .measure import Cost, measure, recommended, verdict
 from .settings import DEFAULT, OPTIONS, SECTIONS, ReaperConfig, suggest, unknown_variables
 from .tables import rewrite
 
@@ -98,9 +98,7 @@ def _as_json(
     }
     if costs:
         report["ticks"] = [dataclasses.asdict(each) for each in costs]
-        report["recommended_tick"] = best = recommended(costs, config).tick
-        sizes = measure_sizes(config, best)
-        report["wheel_sizes"] = [{"wheel_size": size} | dataclasses.asdict(each) for size, each in sizes]
+        report["recommended_tick"] = recommended(costs, config).tick
     return json.dumps(report, indent=2)
 
 
@@ -124,7 +122,6 @@ def _as_text(
         "",
         f"memory    {cost.memory_bytes / 1e6:.1f} MB per worker for leases of {cost.connections} connections ({each})",
         f"wake-ups  {wakes} per second and worker, and one when something is due; none while no connection is open",
-        f"wheel     {cost.levels} level{'s' if cost.levels > 1 else ''}",
         "",
         *(_ticks(costs, config) if costs else []),
         *(f"{finding.severity}: {finding.path}: {finding.text}" for finding in findings),
@@ -142,12 +139,10 @@ def _ticks(costs: list[Cost], config: ReaperConfig) -> list[str]:
             f"{1e3 * cost.longest:>6.2f} ms {100 * cost.cpu:>6.3f} % {cost.latest:>+11.3f} s{here}"
         )
     best = recommended(costs, config)
-    shares = (f"{size}: {100 * cost.cpu:.3f} %" for size, cost in measure_sizes(config, best.tick))
     return [
         *lines,
         "latest close: after the timeout, at worst; half of the promised tick is kept in hand for a loop that is busy",
         f'recommended: tick = "{format_duration(best.tick)}": {verdict(best, config)}',
-        f"wheel_size, with timeouts of up to 10m and {SIZED_CONNECTIONS:,} connections: {', '.join(shares)}",
         "",
     ]
 

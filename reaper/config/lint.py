@@ -52,14 +52,12 @@ class Estimate:
         memory_bytes: `connections * bytes_per_connection`, per worker.
         wakeups_per_second: Wake-ups per worker that the precision takes; none while no connection is open. Each instant
             at which something is due is one more.
-        levels: Wheel levels the longest timeout needs.
     """
 
     connections: int
     bytes_per_connection: float
     memory_bytes: int
     wakeups_per_second: float
-    levels: int
 
 
 def estimate(config: ReaperConfig, connections: int | None = None) -> Estimate:
@@ -73,12 +71,7 @@ def estimate(config: ReaperConfig, connections: int | None = None) -> Estimate:
     """
     count = config.limits.max_connections if connections is None else connections
     each = lease_bytes() * (2 if config.timeouts.max_age else 1)  # the age limit is a second lease
-    ages = config.timeouts.max_age, config.timeouts.tunnel_age
-    longest = max(*ages, *(seconds for _, seconds in in_force(config)))
-    levels = 1
-    while config.reaper.tick * config.reaper.wheel_size**levels < longest:
-        levels += 1
-    return Estimate(count, each, round(count * each), EPOCHS_PER_TICK / config.reaper.tick, levels)
+    return Estimate(count, each, round(count * each), EPOCHS_PER_TICK / config.reaper.tick)
 
 
 def lease_bytes(sample: int = 1000) -> float:

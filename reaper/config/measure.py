@@ -21,10 +21,6 @@ CANDIDATES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 GOOD_SHARE = 0.1  # a tick of a tenth of the shortest timeout: closes are at most 10 % later than promised
 LONGEST = 60.0  # seconds; longer timeouts than that cost per wake-up what this one costs
 PACKETS_PER_TIMEOUT = 3
-SIZES = (8, 64, 512)
-"""Wheel sizes to try, besides the configured one."""
-SIZED_CONNECTIONS = 2_000
-LONGEST_OF_SIZES = 600.0  # seconds; only timeouts of several levels can tell one size from another
 SILENT = 0.02  # share of packets after which a connection says no more
 
 
@@ -83,19 +79,6 @@ def verdict(cost: Cost, config: ReaperConfig) -> str:
     return (
         f"at most {100 * share:.0f} % late against the shortest timeout, {100 * cost.cpu:.2g} % of one processor{grade}"
     )
-
-
-def measure_sizes(config: ReaperConfig, tick: float, connections: int = SIZED_CONNECTIONS) -> list[tuple[int, Cost]]:
-    """The cost of every candidate wheel size, and of the configured one, at *tick*; smallest first.
-
-    Args:
-        config, connections: As in `measure`.
-        tick: Seconds.
-    Cost: a second or two.
-    """
-    timeouts = [min(seconds, LONGEST_OF_SIZES) for _, seconds in in_force(config)] or [LONGEST_OF_SIZES]
-    sizes = sorted({*SIZES, config.reaper.wheel_size})
-    return [(size, _run(tick, size, timeouts, connections, 0.0)) for size in sizes]
 
 
 def _run(tick: float, wheel_size: int, timeouts: list[float], connections: int, late: float) -> Cost:

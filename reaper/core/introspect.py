@@ -7,12 +7,12 @@ steps of `STEP`, between which anything may happen.
 
 from __future__ import annotations
 
-import heapq
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Generator, Hashable, Iterable, Sequence
-from itertools import chain, groupby, islice
-from typing import TYPE_CHECKING
+from itertools import groupby, islice
+from operator import itemgetter
+from typing import TYPE_CHECKING, NamedTuple
 
 from ..errors import InvariantViolated
 from .lease import OPEN, Epoch, Explanation, IdleSlot, Lease
@@ -22,9 +22,6 @@ if TYPE_CHECKING:
 
 STEP = 1000
 """Leases visited per step: about a millisecond."""
-
-LOOKS = 100_000
-"""Leases that `upcoming` looks at, about, before it gives up."""
 
 Label = Callable[[Lease], str | None]
 """What a lease counts as; None: not at all."""
@@ -76,20 +73,29 @@ def explain(core: IdleReaper, uid: Hashable, lease: Lease) -> Explanation:
     )
 
 
-def count(
-    core: IdleReaper, now: float, label: Label, bounds: Sequence[float]
-) -> Generator[None, None, dict[tuple[str, float | None], list[int]]]:
-    """How many leases of *core* have been silent for how long at *now*, by label and timeout.
+class Census(NamedTuple):
+    """What `census` found."""
+
+    counts: dict[tuple[str, float | None], list[int]]
+    """By (label, timeout in seconds; None: none, or suspended), one count per bound of silence and one more."""
+    due_next: list[tuple[float, Lease]]
+    """Those that are due first, with the instants."""
+
+
+def census(
+    core: IdleReaper, now: float, label: Label, bounds: Sequence[float], named: int
+) -> Generator[None, None, Census]:
+    """How many leases of *core* have been silent for how long at *now*, and which are due next.
 
     Args:
         bounds: Seconds, rising: a lease is counted under the first of them that exceeds its silence; what has been
-            silent for longer than all of them, last.
-    Returns:
-        By (label, timeout in seconds; None: none, or suspended), one count per bound and one more. Activity is known to
-        its epoch: the silence counted is the least that it can be.
+            silent for longer than all of them, last. Activity is known to its epoch: the silence counted is the least
+            that it can be.
+        named: How many at most are named as due next. Not what is suspended, has no timeout, or was touched in the
+            epoch that is still open, nor what has spoken or ended before the last step.
     Other calls may come between the steps.
     """
-    found: dict[tuple[str, IdleSlot, Epoch], int] = {}
+    alike: dict[tuple[str, IdleSlot, Epoch], list[Lease]] = {}
     leases = list(core._leases.values())
     for start in range(0, len(leases), STEP):
         if start:
@@ -97,59 +103,23 @@ def count(
         for lease in islice(leases, start, start + STEP):
             chunk = lease._chunk  # not by its properties, which are calls
             if chunk is not None and (name := label(lease)) is not None:
-                key = name, chunk.slot, lease._epoch
-                found[key] = found.get(key, 0) + 1
+                alike.setdefault((name, chunk.slot, lease._epoch), []).append(lease)
     counts: dict[tuple[str, float | None], list[int]] = {}
-    for (name, slot, epoch), number in found.items():
+    due: list[tuple[float, Epoch, float, list[Lease]]] = []
+    for (name, slot, epoch), same in alike.items():
         timeout = None if slot.epoch is core._never else slot.key[0]
         row = counts.setdefault((name, timeout), [0] * (len(bounds) + 1))
-        row[bisect_right(bounds, now - epoch.closed)] += number
-    return counts
-
-
-def upcoming(core: IdleReaper, number: int, label: Label) -> Generator[None, None, list[tuple[float, Lease]]]:
-    """Up to *number* leases that *label* counts and that are due first, with the instants; what was touched in the
-    epoch that is still open is not among them.
-
-    Other calls may come between the steps. What has spoken or ended meanwhile is not named.
-    Cost: O(slots) in the worst case, and about `LOOKS` leases, `STEP` of them per step.
-    """
-    found: list[tuple[IdleSlot, Lease]] = []
-    near = sorted((slot for _, _, slot in core._heap), key=_due)
-    looked = 0  # at all, and...
-    pause = STEP  # ...how many before the next step
-    for slot in chain(near, _far(core, number)):
-        for chunk in list(slot.chunks):
-            for lease in chunk.items:
-                if lease is not None and _waits(lease, slot) and label(lease) is not None:
-                    found.append((slot, lease))
-                    if len(found) == number:
-                        return _waiting(found)
-            looked += len(chunk.items)
-            if looked >= LOOKS:
-                return _waiting(found)
-            if looked >= pause:
-                pause = looked + STEP
-                yield
-    return _waiting(found)
-
-
-def _waits(lease: Lease, slot: IdleSlot) -> bool:
-    """Whether *lease* has not spoken since it was put into *slot*, nor ended, nor been changed."""
-    return lease._epoch is slot.epoch and lease._chunk is not None and lease._chunk.slot is slot
-
-
-def _waiting(found: list[tuple[IdleSlot, Lease]]) -> list[tuple[float, Lease]]:
-    return [(slot.due, lease) for slot, lease in found if _waits(lease, slot)]
-
-
-def _far(core: IdleReaper, number: int) -> Iterable[IdleSlot]:
-    if len(core._wheel):
-        yield from heapq.nsmallest(number, (slot for slot in core._slots if slot.timer is not None), key=_due)
-
-
-def _due(slot: IdleSlot) -> float:
-    return slot.due
+        row[bisect_right(bounds, now - epoch.closed)] += len(same)
+        if timeout is not None and epoch.closed != OPEN:
+            due.append((epoch.closed + timeout, epoch, timeout, same))
+    due.sort(key=itemgetter(0))
+    silent = (
+        (instant, lease)
+        for instant, epoch, timeout, same in due
+        for lease in same
+        if lease._epoch is epoch and lease.timeout == timeout and not lease.suspended
+    )
+    return Census(counts, list(islice(silent, named)))
 
 
 def places(core: IdleReaper, now: float) -> tuple[dict[int, int], dict[int, int]]:

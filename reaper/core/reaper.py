@@ -71,13 +71,9 @@ open all that time (`_wake_up`).
 The final check is foreign code: it may call anything. So the leases that it looks at are put into slots of their own
 (`_checked`) first. What is not found there afterwards was changed; what has another epoch was touched. Those it names:
 
-    named, or with the instant of their last activity     moved to the epoch of that instant; reaped all the same if
-                                                          that much silence is over even so
-    with None                                             a limit, which no activity moves: it stays due, and waits in
-                                                          `_postponed` until the open epoch is closed
-
-An activity before the open epoch (`since=`) has an epoch made up for it, which closes less than an epoch later: late is
-allowed and early is not.
+    named, or with True     active: moved to the open epoch
+    with False              a limit, which no activity moves: it stays due, and waits in `_postponed` until the open
+                            epoch is closed
 
 WHAT IS BOUNDED, AND WHAT MISBEHAVES
 
@@ -114,15 +110,15 @@ from .lease import (
 )
 from .slots import remove
 from .sweep import sweep
-from .ticks import check_count, check_instant, check_limit, check_now, check_timeout, next_multiple, seconds_to_tick
+from .ticks import check_count, check_limit, check_now, check_timeout, seconds_to_tick
 from .wheel import TimingWheel
 
 MOVES_PER_CALL = 4096
 """Steps of work that one `expire` with a limit may take although it found nothing to reap. About 1 ms."""
 
-Spare = Callable[[Sequence[Lease]], Collection[Lease] | Mapping[Lease, float | None]]
+Spare = Callable[[Sequence[Lease]], Collection[Lease] | Mapping[Lease, bool]]
 """The final check: of these leases, which are to live on? As a collection: those that have shown a sign of life, and
-count as touched now. As a mapping: each with the instant of its last activity, or None; see `IdleReaper.expire`."""
+count as touched now. As a mapping: the same with True, and with False what stays due; see `IdleReaper.expire`."""
 
 
 class Due(NamedTuple):
@@ -178,7 +174,6 @@ class IdleReaper:
         self._origin = 0.0  # the first instant named
         self._epochs = 0  # closed so far
         self._open = Epoch(0.0, 0)
-        self._made_up: dict[float, Epoch] = {}  # by closing instant, since the open epoch was opened
 
         # Where slots are. Those of the three kinds that never come due by themselves first.
         self._never = Epoch(OPEN, -1)  # the epoch that never closes: suspended leases lie in its slots
@@ -214,7 +209,7 @@ class IdleReaper:
         on: Hook | None = None,
         *,
         reason: str = "idle",
-        since: float | Lease | None = None,
+        since: Lease | None = None,
     ) -> Lease:
         """Watch *uid* from *now* on; registering counts as activity.
 
@@ -224,13 +219,12 @@ class IdleReaper:
             now: Seconds; must not be less than any instant named before.
             on: Called with the `Expiry` when it is reaped.
             reason: A short stable name that the `Expiry` carries.
-            since: The last activity, where that is not *now*: an instant not after it, or a lease of this core, ended
-                or not, whose last activity is taken over. An instant is rounded up by less than an epoch.
+            since: A lease of this core, ended or not, whose last activity is taken over. None: *now* is the last one.
         Returns:
             The lease: touch it, release it when the connection ends by itself.
         Raises:
-            InvalidArgument: timeout, now or since is NaN, infinite, no number, or timeout <= 0, or since is after now
-                or a lease of another core. State unchanged.
+            InvalidArgument: timeout or now is NaN, infinite, no number, or timeout <= 0, or since is no lease of this
+                core. State unchanged.
             ClockWentBackwards: now precedes an instant named before. State unchanged.
             DuplicateUid: uid is registered already. State unchanged.
         Cost: O(1). Every distinct (timeout, reason) adds one slot per epoch: share timeouts; draw jitter in ticks.
@@ -238,8 +232,8 @@ class IdleReaper:
         if timeout is not None:
             timeout = check_timeout("timeout", timeout)
         now = check_now(now, self._latest)
-        if since is not None:
-            since = self._check_since(since, now)
+        if since is not None and (not isinstance(since, Lease) or since._core is not self):
+            raise InvalidArgument(f"since must be a lease of this core, got {shown(since)}")
         if uid in self._leases:
             raise DuplicateUid(f"uid {shown(uid)} is registered already; release its lease first")
         self._wake_up(now)
@@ -248,7 +242,7 @@ class IdleReaper:
         self._leases[uid] = lease
         if on is not None:
             self._hooks[lease] = on
-        self._arm(lease, self._open if since is None else self._epoch_at(since), (timeout, reason))
+        self._arm(lease, self._open if since is None else since._epoch, (timeout, reason))
         return lease
 
     def report_silences(
@@ -406,8 +400,6 @@ class IdleReaper:
         ended.closed = now
         self._epochs += 1
         self._open = Epoch(now, self._epochs)
-        if self._made_up:
-            self._made_up.clear()
         self._namespace["open_epoch"] = self._open  # from here on touches lie in it
         if self._edge is not None:
             self._namespace["edge"] = now - self._edge
@@ -431,36 +423,6 @@ class IdleReaper:
         self._latest = now
         if not self._armed:
             self._close(now)
-
-    def _check_since(self, since: float | Lease, now: float) -> float | Lease:
-        if isinstance(since, Lease):
-            if since._core is not self:
-                raise InvalidArgument(f"since must be an instant or a lease of this core, got {shown(since)}")
-            return since
-        since = check_instant("since", since)
-        if since > now:
-            raise InvalidArgument(f"since must not be after now, {now!r}, got {shown(since)}")
-        return since
-
-    def _epoch_at(self, since: float | Lease) -> Epoch:
-        """The epoch of an activity at *since*, an instant or the last one of a lease."""
-        if isinstance(since, Lease):
-            return since._epoch
-        opened = self._open.opened
-        return self._open if since >= opened else self._make_up(since, opened)
-
-    def _make_up(self, since: float, opened: float) -> Epoch:
-        """An epoch for an activity at *since*, before *opened*, the beginning of the oldest one that is remembered.
-
-        It closes less than an epoch after *since*. Those whose instants lie close together share it, so that many of
-        them make few slots.
-        """
-        closed = min(next_multiple(since, self._epoch_length), opened)
-        epoch = self._made_up.get(closed)
-        if epoch is None:
-            epoch = self._made_up[closed] = Epoch(closed - self._epoch_length, 0)
-            epoch.closed = closed
-        return epoch
 
     # ---- where slots wait ----------------------------------------------------------------------------------------
 
@@ -549,10 +511,9 @@ class IdleReaper:
                 be empty although more is due, once `MOVES_PER_CALL` steps were spent on leases that live;
                 `next_wakeup()` then is not later than now.
             spare: The final check: called once with the leases about to be reaped, in order. Those it returns are
-                alive after all and count as averted. In a collection they are treated as touched now. In a mapping
-                each has the instant of its last activity, and is reaped all the same if it is due even so; or None,
-                for limits that activity does not move: it stays due, and is checked again one epoch later. A lease
-                touched or ended during the check is not reaped. If it raises, nothing is reaped.
+                alive after all and count as averted. They are treated as touched now, but for those to which a mapping
+                gives False, limits that activity does not move: such a one stays due, and is checked again one epoch
+                later. A lease touched or ended during the check is not reaped. If it raises, nothing is reaped.
         Returns:
             A new list, earliest due first, ties in the order of arrival in their slot; may be empty. Their leases have
             ended.
@@ -575,7 +536,7 @@ class IdleReaper:
         if not due:
             return []
         if spare is not None:
-            due = self._final_check(due, spare, now)
+            due = self._final_check(due, spare)
         self._end_all(due)
         return self._report(due, now)
 
@@ -601,7 +562,7 @@ class IdleReaper:
         self._counts.moved += moves
         return taken
 
-    def _final_check(self, due: list[Due], spare: Spare, now: float) -> list[Due]:
+    def _final_check(self, due: list[Due], spare: Spare) -> list[Due]:
         """What *spare* leaves of *due*."""
         for epoch, key, leases in due:  # into slots of their own: they live, and whatever is called on them counts
             slot = IdleSlot(epoch, key)
@@ -609,8 +570,9 @@ class IdleReaper:
             for lease in leases:
                 slot.add(lease)
         try:
-            spared = _verdicts(spare([lease for group in due for lease in group.leases]))
-            return [group._replace(leases=self._left_of(group, spared, now)) for group in due]
+            spared = spare([lease for group in due for lease in group.leases])
+            active = spared if isinstance(spared, Mapping) else dict.fromkeys(spared, True)
+            return [group._replace(leases=self._left_of(group, active)) for group in due]
         except BaseException:
             for group in due:
                 for lease in self._silent_of(group):
@@ -621,10 +583,19 @@ class IdleReaper:
                 slot.chunks.clear()  # or slot, chunk and leases would be a circle, which only the collector frees
             self._checked.clear()
 
-    def _left_of(self, group: Due, spared: Mapping[Lease, float | None], now: float) -> list[Lease]:
-        silent = self._silent_of(group)
-        left = [one for one in silent if one not in spared or not self._revive(one, group, spared[one], now)]
-        self._counts.averted += len(silent) - len(left)
+    def _left_of(self, group: Due, spared: Mapping[Lease, bool]) -> list[Lease]:
+        left = []
+        for lease in self._silent_of(group):
+            active = spared.get(lease)
+            if active is None:
+                left.append(lease)
+                continue
+            self._counts.averted += 1
+            if active:
+                self._move(lease, self._open, group.key)
+            else:
+                remove(lease)
+                self._set_aside(lease, group.key, self._postponed)
         return left
 
     def _silent_of(self, group: Due) -> list[Lease]:
@@ -637,19 +608,6 @@ class IdleReaper:
                 else:
                     self._move(lease, lease._epoch, group.key)
         return silent
-
-    def _revive(self, lease: Lease, group: Due, since: float | None, now: float) -> bool:
-        """*lease* was spared: active at *since* (`OPEN`: now), or due still if None. False: it is due even so."""
-        if since is None:
-            remove(lease)
-            self._set_aside(lease, group.key, self._postponed)
-            return True
-        epoch = self._epoch_at(since)
-        timeout, _ = group.key
-        if timeout is not None and epoch.closed + timeout <= now:
-            return False
-        self._move(lease, epoch, group.key)
-        return True
 
     def _move(self, lease: Lease, epoch: Epoch, key: Key) -> None:
         remove(lease)
@@ -741,10 +699,3 @@ class IdleReaper:
             InvariantViolated: the first one that does not hold.
         """
         check(self)
-
-
-def _verdicts(spared: Collection[Lease] | Mapping[Lease, float | None]) -> dict[Lease, float | None]:
-    """What the final check said of each lease that it named: the instant of its last activity; `OPEN`: now."""
-    if not isinstance(spared, Mapping):
-        return dict.fromkeys(spared, OPEN)
-    return {lease: None if since is None else check_instant("last activity", since) for lease, since in spared.items()}

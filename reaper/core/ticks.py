@@ -40,17 +40,6 @@ def seconds_to_tick(instant: float, origin: float, tick: float) -> Tick:
     return Tick(math.floor(ticks)) if ticks < FAR_AWAY else FAR_AWAY
 
 
-def next_multiple(instant: float, step: float) -> float:
-    """The first multiple of *step* seconds that is not before *instant*; itself where floats lie too far apart."""
-    count = instant / step
-    if abs(count) >= 1 << 52:
-        return instant
-    whole = math.ceil(count)
-    while whole * step < instant:  # the quotient or the product was rounded
-        whole += 1
-    return whole * step
-
-
 def seconds_to_ms_deadline(instant: float) -> int:
     """*instant* in whole milliseconds, rounded up: use it for deadlines."""
     return math.ceil(instant * 1000.0)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 
 from ..errors import InvalidArgument, shown
 
@@ -19,12 +19,20 @@ visits some 60,000 objects at the most, and a full one comes after a hundred mil
 
 
 @contextmanager
-def tamed_collector() -> Iterator[None]:
-    """Within the block, the collector visits only what is new.
+def taming(tame_gc: bool = True) -> Iterator[None]:
+    """Within the block, if *tame_gc*, the collector visits only what is new.
 
     It frees by itself, later, what refers to itself in a circle and has grown old; nothing here does. What refers to
     nothing of the kind is freed at once as ever. Of the whole process, so use it in one place.
+
+    Raises:
+        InvalidArgument: *tame_gc* is neither True nor False.
     """
+    if tame_gc is not True and tame_gc is not False:
+        raise InvalidArgument(f"tame_gc must be True or False, got {shown(tame_gc)}")
+    if not tame_gc:
+        yield
+        return
     before = gc.get_threshold()
     gc.collect()
     gc.freeze()
@@ -34,10 +42,3 @@ def tamed_collector() -> Iterator[None]:
     finally:
         gc.set_threshold(*before)
         gc.unfreeze()
-
-
-def taming(tame_gc: bool) -> AbstractContextManager[None]:
-    """`tamed_collector()` if *tame_gc*. Raises InvalidArgument: it is neither True nor False."""
-    if tame_gc is not True and tame_gc is not False:
-        raise InvalidArgument(f"tame_gc must be True or False, got {shown(tame_gc)}")
-    return tamed_collector() if tame_gc else nullcontext()

@@ -18,7 +18,7 @@ import math
 import time
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Unpack
+from typing import Any, Protocol, Unpack
 
 from ..config.settings import ReaperConfig
 from ..core.lease import Hook, Lease
@@ -235,9 +235,9 @@ class Driver:
         except TypeError:
             return None
 
-    def _final_check(self, leases: Sequence[Lease]) -> Mapping[Lease, float | None]:
-        """Those of *leases* that must not be reaped now, because bytes are unread or a probe has yet to be answered,
-        with the instant that counts as their last activity; None: a limit, which has none."""
+    def _final_check(self, leases: Sequence[Lease]) -> Mapping[Lease, bool]:
+        """Those of *leases* that must not be reaped now, because bytes are unread or a probe has yet to be answered;
+        and whether that counts as activity: for a limit it does not."""
         sockets: dict[int, list[Lease]] = {}
         quiet: dict[Lease, Watched] = {}
         pardoned: list[Lease] = []
@@ -266,8 +266,7 @@ class Driver:
         spared += pardoned
         self.books.averted(spared)
         # A limit that activity does not move stays due: to be spared must not buy its whole length again.
-        now = self.now()
-        return {lease: None if type(lease.uid) is DeadlineKey else now for lease in spared}
+        return {lease: type(lease.uid) is not DeadlineKey for lease in spared}
 
     def _send_probes(self) -> None:
         """Probe those that were quiet. What they say from here on must lie in an epoch of its own, or it is not told
@@ -456,6 +455,23 @@ class Driver:
             lags=clock.lags,
             journal=books.journal_statistics(),
         )
+
+
+class Watcher(Protocol):
+    """The reaper of an adapter, as far as the driver's own rooms need it."""
+
+    accepting: bool
+    """Whether new connections are welcome."""
+
+    @property
+    def driver(self) -> Driver:
+        """What drives it."""
+
+    def __len__(self) -> int:
+        """How many connections are watched."""
+
+    def statistics(self) -> LoopStatistics:
+        """A snapshot."""
 
 
 def _nothing() -> None:

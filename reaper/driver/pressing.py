@@ -7,11 +7,10 @@ unread, and whose lease says so by its reason, is ever let go; suspended ones ar
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection
-from typing import Any, NoReturn, Protocol
+from typing import NoReturn
 
-from ..core.reaper import IdleReaper
 from ..policy.pressure import Gauge, Pressure, Reading, Verdict
-from .driver import Driver, unread_of
+from .driver import Watcher, unread_of
 from .watched import Reapable
 
 REASON = "pressure"
@@ -22,27 +21,6 @@ IDLE_REASONS = frozenset({"idle", "first_byte", "keep_alive"})
 
 LOOKS = 1024
 """Connections looked at, longest silent first, per reading; as many may be let go."""
-
-
-class Watcher(Protocol):
-    """The reaper of an adapter, as far as it is needed here."""
-
-    accepting: bool
-    """Whether new connections are welcome."""
-
-    @property
-    def driver(self) -> Driver:
-        """What drives it."""
-
-    @property
-    def core(self) -> IdleReaper:
-        """Who is due, and when."""
-
-    def __len__(self) -> int:
-        """How many connections are watched."""
-
-    def waiting(self, uid: Any) -> Reapable | None:
-        """The connection of *uid* if it waits for bytes with nothing else to do."""
 
 
 async def relieve(
@@ -75,7 +53,7 @@ async def relieve(
             if verdict.scale < 1 or verdict.evict:
                 await let_the_loop_read()
                 pressure.evicted += let_go(watcher, verdict, pressure.min_age, reasons)
-            await sleep(watcher.core.tick if every is None else every)
+            await sleep(watcher.driver.core.tick if every is None else every)
     finally:
         watcher.accepting = True
 
@@ -88,16 +66,17 @@ def let_go(watcher: Watcher, verdict: Verdict, min_age: float, reasons: Collecti
     """
     now = watcher.driver.now()
     doomed: list[Reapable] = []
-    others = max(0, len(watcher.core) - len(watcher))  # leases that are no connections, and never touched perhaps
-    for uid in watcher.core.oldest(LOOKS + others):
-        explained = watcher.core.explain(uid)
+    core = watcher.driver.core
+    others = max(0, len(core) - len(watcher))  # leases that are no connections, and never touched perhaps
+    for uid in core.oldest(LOOKS + others):
+        explained = core.explain(uid)
         silent = 0.0 if explained.active_until is None else now - explained.active_until
         if silent < min_age:
             break  # and so are all after it
         enough = explained.timeout is not None and silent >= explained.timeout * verdict.scale
         if explained.reason not in reasons or not (enough or len(doomed) < verdict.evict):
             continue
-        connection = watcher.waiting(uid)
+        connection = watcher.driver.waiting(uid)
         if connection is not None:
             doomed.append(connection)
     spoken = unread_of(doomed)

@@ -16,7 +16,7 @@ import sys
 import termios
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from ..errors import printable
 
@@ -34,14 +34,6 @@ TCP_RTO_MAX_MS = 44
 """linux/tcp.h from 6.15 on: the longest wait before data is sent, or a window probed, again."""
 
 _CLOSE_WAIT = 8  # tcp_info.tcpi_state: the peer has shut its sending side
-_BYTES_ACKED = 120  # offset of tcp_info.tcpi_bytes_acked, a u64
-
-
-class HasOptions(Protocol):
-    """A socket as far as it is asked here: the standard library's, trio's, or the one of an asyncio transport."""
-
-    def getsockopt(self, level: int, option: int, size: int, /) -> bytes:
-        """As in the standard library."""
 
 
 def unread(descriptors: Iterable[int]) -> list[int]:
@@ -78,19 +70,6 @@ def queued(descriptor: int) -> int:
         return int.from_bytes(fcntl.ioctl(descriptor, termios.TIOCOUTQ, bytes(4)), sys.byteorder)
     except (OSError, ValueError):
         return 0
-
-
-def acknowledged(connected: HasOptions) -> int | None:
-    """How many bytes the peer of a TCP socket has acknowledged so far; None if the kernel cannot say.
-
-    Of an accepted connection. Where this side connected, its SYN counts as one byte more.
-    """
-    try:
-        info = connected.getsockopt(socket.IPPROTO_TCP, TCP_INFO, _BYTES_ACKED + 8)
-    except OSError:
-        return None
-    acked: int = struct.unpack_from("Q", info, _BYTES_ACKED)[0] if len(info) >= _BYTES_ACKED + 8 else -1
-    return None if acked < 0 else acked
 
 
 class Silence(NamedTuple):
@@ -140,10 +119,10 @@ def silence_of(descriptor: int) -> Silence | None:
     return Silence(min(received, heard) / 1e3, last, max(resent, probes))
 
 
-def peer_has_shut(connected: HasOptions) -> bool:
-    """Whether the peer of a TCP socket has said that it will send no more."""
+def peer_has_shut(connected: Any) -> bool:
+    """Whether the peer of a TCP socket, whoever's object it is, has said that it will send no more."""
     try:
-        return connected.getsockopt(socket.IPPROTO_TCP, TCP_INFO, 1)[0] == _CLOSE_WAIT
+        return bool(connected.getsockopt(socket.IPPROTO_TCP, TCP_INFO, 1)[0] == _CLOSE_WAIT)
     except OSError:
         return False
 

@@ -9,14 +9,14 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Awaitable, Callable, Generator, Mapping
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
-from ..core.introspect import count, places, silence, upcoming
+from ..core.introspect import census, places, silence
 from ..core.lease import Lease
-from ..metrics import BOUNDS, CONTENT_TYPE, LoopStatistics, exposition, families
+from ..metrics import BOUNDS, CONTENT_TYPE, exposition, families
 from ..policy.pressure import Pressure
 from ..status import IDLE_BOUNDS, JSON, Page, document
-from .driver import Driver
+from .driver import Driver, Watcher
 from .sockets import peer_name
 
 IN_FLIGHT = "in_flight"
@@ -31,18 +31,7 @@ Pause = Callable[[], Awaitable[object]]
 """Lets the loop run."""
 
 
-class Surveyed(Protocol):
-    """The reaper of an adapter, as far as it is needed here."""
-
-    @property
-    def driver(self) -> Driver:
-        """What drives it."""
-
-    def statistics(self) -> LoopStatistics:
-        """A snapshot."""
-
-
-def pages_of(reaper: Surveyed, name: str, pause: Pause, pressure: Pressure | None = None) -> Mapping[str, Page]:
+def pages_of(reaper: Watcher, name: str, pause: Pause, pressure: Pressure | None = None) -> Mapping[str, Page]:
     """`/status` and `/metrics` of a program that is one process and calls itself *name*; the rest as in `survey`."""
 
     async def show_status() -> tuple[str, bytes]:
@@ -55,7 +44,7 @@ def pages_of(reaper: Surveyed, name: str, pause: Pause, pressure: Pressure | Non
     return {"/status": show_status, "/metrics": show_metrics}
 
 
-async def survey(reaper: Surveyed, pause: Pause, pressure: Pressure | None = None, worker: int = 0) -> dict[str, Any]:
+async def survey(reaper: Watcher, pause: Pause, pressure: Pressure | None = None, worker: int = 0) -> dict[str, Any]:
     """The report of this process, as JSON knows it.
 
     Args:
@@ -79,9 +68,7 @@ async def survey(reaper: Surveyed, pause: Pause, pressure: Pressure | None = Non
         reason: str = slot.key[1] if exact is None else exact().value
         return reason
 
-    counts = await _returned(count(driver.core, now, phase, IDLE_BOUNDS), pause)
-    await pause()
-    due_next = await _returned(upcoming(driver.core, NEXT, phase), pause)
+    counts, due_next = await _returned(census(driver.core, now, phase, IDLE_BOUNDS, NEXT), pause)
     now = driver.now()
     coming = [
         {

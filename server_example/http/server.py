@@ -22,7 +22,7 @@ import reaper.trio
 from reaper.config import ReaperConfig
 from reaper.config.reload import applied, changes
 from reaper.core.lease import Lease
-from reaper.driver import after
+from reaper.driver.accepting import after
 from reaper.metrics import Family
 from reaper.policy import ANSWERS, INSTANT, NOT_TAKEN, TOO_OLD, IdlePolicy, Phase, lifespan
 from reaper.policy.min_rate import Sweep

@@ -17,8 +17,7 @@ from typing import ClassVar
 
 import trio
 
-from reaper.driver import peer_has_shut, queued, reset_on_close, waiting
-from reaper.driver.sockets import TCP_NOTSENT_LOWAT, peer_name
+from reaper.driver.sockets import TCP_NOTSENT_LOWAT, peer_has_shut, peer_name, queued, reset_on_close, waiting
 from reaper.policy import IdlePolicy, Phase
 from reaper.trio.streams import SocketStream
 from reaper.trio.tls import TlsSession
