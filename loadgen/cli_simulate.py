@@ -135,7 +135,7 @@ def run_journals(options: argparse.Namespace) -> int:
     try:
         from .journals import Planted, connections_for, load_planted, write_journals
     except ImportError as error:
-        raise BadArgument(f"--journal needs numpy and pyarrow ({error}): pip install 'idle-reaper[pipeline]'") from None
+        raise BadArgument(f"--journal needs pyarrow ({error}): pip install 'idle-reaper[journal]'") from None
     law = Law(options.timeout, options.tick)
     scenario = load_scenario(options.scenario) if options.scenario else from_mix(options.mix)
     longest = max(client.behaviour(law.timeout, 0.0).timeout for client in scenario.clients)
@@ -148,11 +148,9 @@ def run_journals(options: argparse.Namespace) -> int:
     planted = load_planted(options.faults) if options.faults else Planted()
     count = connections_for(make, options.events, options.duration) if options.events else options.connections
     started = perf_counter()
-    silent = options.quiet or not sys.stderr.isatty()
     summary = write_journals(
         make(count), options.journal / "server", options.journal / "client" if options.side == "both" else None,
         span=options.duration, mode=options.mode, writers=options.writers, planted=planted, stalls=options.stalls,
-        progress=_ignore if silent else _count,
     )  # fmt: skip
     if options.json:
         print(json.dumps(summary, indent=1))
@@ -163,14 +161,6 @@ def run_journals(options: argparse.Namespace) -> int:
             f"{seconds(perf_counter() - started)}: {options.journal}"
         )
     return 0
-
-
-def _ignore(rows: int) -> None:
-    pass
-
-
-def _count(rows: int) -> None:
-    print(f"\r{rows:>15,} rows", end="\r", file=sys.stderr, flush=True)
 
 
 def _show(now: float, present: int) -> None:

@@ -71,8 +71,8 @@ class SimulatedClient:
     """One client: what the worker's `Client` is, without a socket. *handle* belongs to the system."""
 
     __slots__ = (
-        "act", "behaviour", "established", "final", "handle", "incarnation", "index", "key", "number", "offset", "open",
-        "seen", "sent",
+        "act", "behaviour", "established", "final", "handle", "incarnation", "index", "key", "log", "number", "offset",
+        "open", "seen", "sent",
     )  # fmt: skip
 
     def __init__(self, index: int, incarnation: int, key: int, behaviour: Behaviour) -> None:
@@ -88,6 +88,7 @@ class SimulatedClient:
         self.final = False
         self.open = False
         self.handle: Any = None
+        self.log: Any = None  # the server's, and the client's own, where journals are written
 
 
 class System(Protocol):
@@ -104,35 +105,41 @@ class System(Protocol):
 
 
 class Crowd:
-    """Plays a plan's clients, one heap of next actions for all of them."""
+    """Plays a plan's clients, those of *indices*, one heap of next actions for all of them."""
 
-    def __init__(self, plan: Plan, system: System) -> None:
+    def __init__(self, plan: Plan, system: System, indices: range | None = None) -> None:
         self.plan = plan
         self.system = system
+        self.indices = range(plan.connections) if indices is None else indices
         self.due: list[tuple[float, int, SimulatedClient]] = []
         self.sequence = 0
         self.arrived = 0
+        self.arrival = self._arrives()
         self.records = RecordTable()
         self.counters = Counters()
         self.present: dict[int, SimulatedClient] = {}
         self.stopped = False
 
+    def _arrives(self) -> float:
+        """When the next connection is opened."""
+        return self.plan.connect_offset(self.indices[self.arrived]) if self.arrived < len(self.indices) else FOREVER
+
     def next(self) -> float:
         """When the next action is due."""
-        arrival = self.plan.connect_offset(self.arrived) if self.arrived < self.plan.connections else FOREVER
-        return min(self.due[0][0], arrival) if self.due else arrival
+        return min(self.due[0][0], self.arrival) if self.due else self.arrival
 
     def play(self, until: float, now: float | None = None) -> None:
         """Do everything that is due up to *until*, each at its own instant, or all at *now*."""
-        due, plan = self.due, self.plan
+        due = self.due
         while True:
-            arrival = plan.connect_offset(self.arrived) if self.arrived < plan.connections else FOREVER
+            arrival = self.arrival
             if due and due[0][0] <= min(until, arrival):
                 when, _, client = heappop(due)
                 self._act(client, when if now is None else now)
             elif arrival <= until:
-                index = self.arrived
+                index = self.indices[self.arrived]
                 self.arrived += 1
+                self.arrival = self._arrives()
                 self._open(self._client(index, 0), arrival if now is None else now)
             else:
                 return
@@ -198,8 +205,11 @@ class Crowd:
             self.system.left(client, now)
             self._end(client, How.SELF, now)
             return
-        client.sent = now
+        behaviour = client.behaviour
+        if not client.final:  # a deadline is not moved by what is sent after it was set
+            client.sent = now
         self.system.pinged(client, now)
+        client.final = client.final or (behaviour.deadline and client.number > behaviour.counted)
         self._plan_next(client, now)
 
     def _end(self, client: SimulatedClient, how: How, now: float, comes_back: float | None = None) -> None:
@@ -239,8 +249,7 @@ class CoreSystem:
         if self.stalled:
             self.unread.append((self._read, client))
         else:
-            client.handle.touch()
-            client.seen = now
+            self._read(client, now)
 
     def left(self, client: SimulatedClient, now: float) -> None:
         if self.stalled:
@@ -273,7 +282,7 @@ class CoreSystem:
         client.seen = now
 
     def _read(self, client: SimulatedClient, now: float) -> None:
-        if client.handle is not None:
+        if client.handle is not None and not (client.final and client.behaviour.deadline):
             client.handle.touch()
             client.seen = now
 
@@ -297,13 +306,33 @@ def simulate_core(plan: Plan, faults: Faults, progress: Callable[[float, int], N
     """
     system = CoreSystem(plan.law.tick)
     crowd = Crowd(plan, system)
-    system.closed = crowd.closed
     server = Answers()
     ramped = plan.connect_offset(plan.connections - 1)
     end = ramped + plan.duration
-    coming = faults.schedule(plan.seed, end)
-    wake = FOREVER
     report_at = 0.0
+
+    def each(now: float) -> None:
+        nonlocal report_at
+        if progress is not None and now >= report_at:
+            report_at = now + 0.005 * end
+            progress(now, len(crowd.present))
+
+    play(crowd, system, faults.schedule(plan.seed, end), server, end, each)
+    return observation(crowd, server, ramped, end)
+
+
+def play(
+    crowd: Crowd,
+    system: CoreSystem,
+    coming: list[Fault],
+    server: Answers,
+    end: float,
+    each: Callable[[float], None],
+) -> None:
+    """Let *crowd* meet *system* until *end*, with the faults *coming* (the latest first). *each* is called after every
+    turn, with its instant."""
+    system.closed = crowd.closed
+    wake = FOREVER
     while True:
         fault_at = coming[-1].start if coming else FOREVER
         action = crowd.next()
@@ -322,11 +351,8 @@ def simulate_core(plan: Plan, faults: Faults, progress: Callable[[float, int], N
             crowd.play(action if wake == FOREVER else min(wake, fault_at, end))
             if wake == FOREVER:
                 wake = _wakeup(system)
-        if progress is not None and now >= report_at:
-            report_at = now + 0.005 * end
-            progress(now, len(crowd.present))
+        each(now)
     crowd.stop(end)
-    return observation(crowd, server, ramped, end)
 
 
 def _break(fault: Fault, crowd: Crowd, system: CoreSystem, server: Answers, end: float) -> float:

@@ -73,6 +73,11 @@ def test_clients_that_reconnect_live_many_lives() -> None:
     assert max(record.incarnation for record in seen.records) >= 3
 
 
+def test_a_deadline_ends_a_client_however_it_drips() -> None:
+    plan = plan_of("slow_headers,chatty")
+    assert judged(plan, simulate_core(plan, Faults())).categories == {"reaped": 50, "alive": 50}
+
+
 def test_same_seed_same_records_and_another_seed_others() -> None:
     faults = Faults(stalls=3, jumps=1, storms=1)
     first, again, other = (list(simulate_core(plan_of(seed=seed), faults).records) for seed in (5, 5, 6))
