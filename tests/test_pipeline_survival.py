@@ -13,9 +13,7 @@ pytest.importorskip("pyspark")
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reaper import IdleReaper
-from reaper.config.measure import tick_for
-from reaper.pipeline.advise.run import CANDIDATES, WHEEL_SIZE, Policy, _recommend, cost
+from reaper.pipeline.advise.run import CANDIDATES, Policy, _recommend
 from reaper.pipeline.advise.survival import LEAST_NS, Curve, edge_ns, kaplan_meier
 
 TRUTH_MEDIAN, TRUTH_SIGMA = 8.0, 1.0
@@ -208,29 +206,3 @@ def test_a_log_of_whole_seconds_is_not_read_a_bucket_late() -> None:
     # Half of the silences end at 2 s to the dot, half at 3 s.
     curve = in_cells([(2 * 10**9, True), (3 * 10**9, True)])
     assert [curve.at(t) for t in (1.9, 2, 2.9, 3)] == [1.0, 0.5, 0.5, 0.0]
-
-
-@pytest.mark.parametrize("timeout", [5.0, 30.0, 75.0, 350.0])
-def test_the_cost_model_agrees_with_a_replay_through_the_real_wheel(timeout: float) -> None:
-    tick = tick_for(timeout)
-    core = IdleReaper(tick=tick, wheel_size=WHEEL_SIZE)
-    chance = random.Random(2)
-    connections, silent = 200, 40
-    leases = [core.register(uid, timeout, 0.0) for uid in range(connections)]
-    span = 6 * timeout
-    touches = sorted((chance.uniform(0, span), uid) for uid in range(silent, connections) for _ in range(60))
-    at, lateness, most_slots = 0, [], 0
-    while (now := core.next_wakeup()) is not None and now < span:
-        while at < len(touches) and touches[at][0] < now:
-            leases[touches[at][1]].touch()
-            at += 1
-        lateness += [expiry.now - timeout for expiry in core.advance(now) if expiry.uid < silent]
-        most_slots = max(most_slots, core.statistics().slots)
-    model = cost(timeout, tick, connections, silent / span)
-    seen = core.statistics()
-    assert seen.slots_in_wheel == 0  # at the advised tick the ring holds the timeout
-    assert seen.epochs == pytest.approx(model["wakeups_per_s"] * span, rel=0.02)
-    assert seen.moved <= model["moves_per_s_at_most"] * span * 1.01
-    assert most_slots <= model["slots"] + 1
-    assert len(lateness) == silent
-    assert max(lateness) <= tick * 1.0001

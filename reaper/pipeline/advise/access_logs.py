@@ -8,13 +8,11 @@ next; one beyond the timeout in force cannot have been on one connection, so the
 
 from __future__ import annotations
 
-import gzip
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ..engine import F, Window, here
-from ..places import Place, open_file
+from ..places import Place
 from .formats import FORMATS, HTTP, ISO, SHOWN, SHOWN_CHARACTERS, UNIX, Format
 
 if TYPE_CHECKING:
@@ -64,10 +62,6 @@ def _columns(known: Format, line: Column) -> dict[str, Column]:
     }
 
 
-_SEARCHED = 64 << 20
-"""Bytes that are read here to find where bad lines stand."""
-
-
 @dataclass(slots=True)
 class Requests:
     """What access logs hold."""
@@ -81,13 +75,13 @@ class Requests:
     bad: int = 0
     """Of them, those that are neither a request nor a report."""
     examples: list[str] = field(default_factory=list)
-    """Some of the bad ones: where, and how they begin."""
+    """How some of the bad ones begin."""
 
 
 def read_requests(spark: SparkSession, name: str, paths: list[Place]) -> Requests:
     """The requests of access logs in format *name*.
 
-    Cost: three looks at the files; a further one, in the driver, where lines are bad.
+    Cost: three looks at the files; a fourth where lines are bad.
     """
     known = FORMATS[name]
     line = F.col("value")
@@ -107,34 +101,8 @@ def read_requests(spark: SparkSession, name: str, paths: list[Place]) -> Request
         found.lines, found.own, found.bad = counts.lines, counts.own, counts.lines - counts.own - counts.good
     if found.bad:
         shown = parsed.where(~good & ~own).select("value").limit(SHOWN).collect()
-        found.examples = examples(paths, [row.value for row in shown])
+        found.examples = [repr(row.value[:SHOWN_CHARACTERS]) for row in shown]
     return found
-
-
-def examples(paths: Iterable[Place], lines: list[str]) -> list[str]:
-    """Where each of *lines* first stands in *paths*, and how it begins. Beyond `_SEARCHED` bytes: how it begins."""
-    left, found, searched = list(dict.fromkeys(lines)), [], 0
-    files = (below for path in paths for below in (_logs_in(path) if path.is_dir() else [path]))
-    for path in files:
-        if not left:
-            break
-        with open_file(path) as stored, gzip.open(stored) if path.suffix == ".gz" else stored as file:
-            for number, raw in enumerate(file, 1):
-                if (searched := searched + len(raw)) > _SEARCHED:
-                    break
-                text = raw.rstrip(b"\r\n").decode(errors="replace")
-                if text in left:
-                    left.remove(text)
-                    found.append(f"{path.name} line {number}: {text[:SHOWN_CHARACTERS]!r}")
-                    if not left:
-                        break
-    return found + [repr(text[:SHOWN_CHARACTERS]) for text in left]
-
-
-def _logs_in(directory: Place) -> Iterator[Place]:
-    """The files in *directory* that Spark reads when it is named."""
-    found: list[Place] = list(directory.iterdir())
-    return (path for path in sorted(found, key=str) if not path.name.startswith((".", "_")) and path.is_file())
 
 
 def silences(requests: DataFrame, timeout_ns: int) -> DataFrame:

@@ -37,6 +37,9 @@ CANDIDATES = (1, 2, 3, 4, 5, 7, 10, 15, 20, 30, 45, 60, 75, 90, 120, 180, 300, 3
 NEAR = 0.1
 """An answer within this share of the longest silence that was followed may be longer: what ended it was the timeout."""
 
+POINTS = 300
+"""Points of a curve that are kept, the first and the last among them."""
+
 ENOUGH = 10
 """Silences beyond a timeout that say well enough how many there are."""
 
@@ -75,23 +78,6 @@ class Advice:
         return bool(not missing and self.summary["config"])
 
 
-def cost(timeout: float, tick: float, connections: float, reaps_per_s: float) -> dict[str, float]:
-    """What the reaper will do at these settings: the model that the tests check against the real wheel.
-
-    Args:
-        timeout, tick: Seconds.
-        connections: Open on average.
-        reaps_per_s: Reaps a second.
-    """
-    return {
-        "wakeups_per_s": 1 / tick,
-        "moves_per_s_at_most": connections / timeout,
-        "slots": math.ceil(timeout / tick) + 1,
-        "mean_lateness_s": tick / 2,
-        "connections_held_by_lateness": reaps_per_s * tick / 2,
-    }
-
-
 def advise(
     spark: SparkSession,
     inputs: Inputs,
@@ -128,8 +114,9 @@ def advise(
         name, paths, timeout_ns = logs
         requests = read_requests(spark, name, paths)
         if requests.bad:
-            shown = "; ".join(requests.examples)
-            reason = f"{requests.bad} of {requests.lines} line(s) are not in {name} format: {shown}"
+            reason = (
+                f"{requests.bad} of {requests.lines} line(s) are not in {name} format: {'; '.join(requests.examples)}"
+            )
             quarantined.append({"path": ", ".join(map(str, paths)), "reason": reason})
         if requests.own:
             notes.append(f"{requests.own} line(s) are reports of the server about itself, and no requests")
@@ -151,10 +138,7 @@ def advise(
     if lost := read - traffic.rows - own - apart:
         reason = f"{lost} row(s) were judged by no rule: they belong to no run of a writer that is known"
         quarantined.append({"path": ", ".join(str(facts.path) for facts in inputs.files[:3]), "reason": reason})
-    notes += map(nothing_line, inputs.nothing)
-    notes += map(hole_line, inputs.holes)
-    if inputs.dropped_rows:
-        notes.append(f"the writers dropped {inputs.dropped_rows} row(s): figures are of what is left")
+    notes += notes_of_inputs(inputs)
     if threshold:
         notes.append(
             f"silences up to {threshold:g} s were not written one by one: candidates below are not judged, and where "
@@ -194,6 +178,14 @@ def advise(
     return advice
 
 
+def notes_of_inputs(inputs: Inputs) -> list[str]:
+    """What a reader must know of the files that were read, for any question but the audit's."""
+    notes = [*map(nothing_line, inputs.nothing), *map(hole_line, inputs.holes)]
+    if inputs.dropped_rows:
+        notes.append(f"the writers dropped {inputs.dropped_rows} row(s): figures are of what is left")
+    return notes
+
+
 def _listener(
     curve: Curve,
     facts: dict[str, Any],
@@ -225,14 +217,10 @@ def _listener(
     recommendation = _recommend(curve, policy, threshold, tick_s, span_s)
     timeout = recommendation["timeout_s"]
     if timeout is not None:
-        tick = tick_for(timeout)
-        mean_open = next((row["mean_open"] for row in trade_off if row["timeout_s"] >= timeout), 0.0)
-        recommendation |= {
-            "tick_s": tick,
-            "wheel_size": WHEEL_SIZE,
-            "cost": cost(timeout, tick, mean_open, facts["reaps"] / span_s if span_s else 0.0),
-        }
-    points = _thin(list(zip(curve.times, curve.survival, strict=True)), 300)
+        recommendation |= {"tick_s": tick_for(timeout), "wheel_size": WHEEL_SIZE}
+    points = list(zip(curve.times, curve.survival, strict=True))
+    if len(points) > POINTS:
+        points = [points[round(i * (len(points) - 1) / (POINTS - 1))] for i in range(POINTS)]
     return {
         "connections": total,
         "silences": curve.total,
@@ -298,13 +286,6 @@ def _nice(seconds: float) -> float:
     """Up to whole seconds, and to multiples of five beyond a minute."""
     step = 1.0 if seconds <= 60 else 5.0
     return math.ceil(seconds / step) * step
-
-
-def _thin(points: list[tuple[float, float]], most: int) -> list[tuple[float, float]]:
-    """At most *most* of *points*, the first and the last among them."""
-    if len(points) <= most:
-        return points
-    return [points[round(i * (len(points) - 1) / (most - 1))] for i in range(most)]
 
 
 def _config(listeners: dict[str, Any], *, http: bool) -> dict[str, Any]:

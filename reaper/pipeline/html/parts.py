@@ -5,6 +5,7 @@ The rule of this module: *a page loads nothing*: no script, no font, no icon. Ev
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Sequence
 from html import escape
 
@@ -80,3 +81,8 @@ def grid(cards: Iterable[str]) -> str:
 def footer(notes: Iterable[str]) -> str:
     """The small print."""
     return "<footer>" + "".join(f"<p>{escape(note)}</p>" for note in notes) + "</footer>"
+
+
+def made_by(question: str) -> str:
+    """The line of the small print that says when a page was made, and by which command."""
+    return f"Made {time.strftime('%Y-%m-%d %H:%M UTC', time.gmtime())} by python -m reaper.pipeline {question}."

@@ -5,13 +5,12 @@ The verdict is read in ten seconds, the evidence by scrolling.
 
 from __future__ import annotations
 
-import time
 from html import escape
 from typing import Any
 
 from ..audit.verdicts import VERDICTS, VIOLATIONS
 from ..html.charts import Axis, Chart, count, percent, seconds
-from ..html.parts import STYLES, Tile, card, document, footer, grid, header, table, tiles, warning
+from ..html.parts import STYLES, Tile, card, document, footer, grid, header, made_by, table, tiles, warning
 from .run import LATENESS_BINS, Charted
 
 TITLES = {
@@ -237,6 +236,6 @@ def _fine_print(summary: dict[str, Any], advice: dict[str, Any]) -> str:
         f"Timeline: {clock['timeline']}; the wall clock was stepped {clock['wall_steps']} time(s).",
         f"{summary['files']['read']} file(s) read, {aside} put aside, {dropped} row(s) dropped by the writers.",
         *advice["notes"],
-        f"Made {time.strftime('%Y-%m-%d %H:%M UTC', time.gmtime())} by python -m reaper.pipeline report.",
+        made_by("report"),
     ]
     return footer(notes)

@@ -6,10 +6,10 @@ import argparse
 from dataclasses import replace
 
 from ...config.flags import Parser
-from ..arguments import AddCommand, Fault, Progress, positive_ns, show, write_json
+from ..arguments import AddCommand, Fault, Progress, positive_ns, share, show, write_json
 from ..places import write_text
 from ..read.command import add_inputs, asking, read_inputs
-from .settings import CannotTell, Rule, Setting, duration, parse, share, whole
+from .settings import CannotTell, Rule, Setting, duration, parse
 
 
 def add(command: AddCommand) -> None:
@@ -19,35 +19,28 @@ def add(command: AddCommand) -> None:
     sub.add_argument(
         "--set", nargs="+", action="append", default=[], metavar="KEY=VALUE", dest="sets",
         help="one row: timeout=20s, timeout.LISTENER=20s, timeout.LISTENER@75s=60s (only where 75s was in force), "
-        "tick=, wheel_size=, jitter=, epochs_per_tick=; may be repeated",
+        "tick=, jitter=; may be repeated",
     )  # fmt: skip
     sub.add_argument("--timeouts", metavar="D,D,...", help="a row for each: that timeout in place of every other")
     sub.add_argument(
         "--tick", type=positive_ns, metavar="DURATION", help="of every row but the first; default: the log's"
     )
-    sub.add_argument("--wheel-size", default="64", metavar="N", help="of every row; default 64")
-    sub.add_argument("--jitter", default="0", metavar="SHARE", help="of every row but the first; default 0")
     sub.add_argument(
-        "--epochs-per-tick",
-        metavar="N",
-        help="2: reaper.trio's; 1: IdleReaper's; default: as the log shows",
+        "--jitter", type=share, default=0.0, metavar="SHARE", help="of every row but the first; default none"
     )
-    sub.add_argument("--seed", default="1", metavar="N", help="of the jitter; default 1")
 
 
 def _what_if(arguments: argparse.Namespace, progress: Progress) -> int:
-    from .page import render
-    from .text import as_text
+    from .answer import as_text, render
 
     try:
         base, variants = _settings(arguments)
-        seed = whole(arguments.seed, "--seed", 0)
         with asking("what-if", arguments, progress) as spark:
             from .run import what_if
 
             arguments.out.mkdir(parents=True, exist_ok=True)
             server, _ = read_inputs(spark, arguments, progress)
-            result = what_if(spark, server, base, variants, arguments.sets, seed=seed, progress=progress)
+            result = what_if(spark, server, base, variants, arguments.sets, progress)
             text = as_text(result.summary)
             write_json(arguments.out / "what-if.json", result.summary)
             write_text(arguments.out / "what-if.txt", text + "\n")
@@ -63,15 +56,7 @@ def _what_if(arguments: argparse.Namespace, progress: Progress) -> int:
 
 def _settings(arguments: argparse.Namespace) -> tuple[Setting, list[Setting]]:
     """What every `--set` starts from; the rows that need no look into the log."""
-    base = Setting(
-        "",
-        tick_ns=arguments.tick,
-        epochs_per_tick=None
-        if arguments.epochs_per_tick is None
-        else whole(arguments.epochs_per_tick, "--epochs-per-tick", 1),
-        wheel_size=whole(arguments.wheel_size, "--wheel-size", 2),
-        jitter=share(arguments.jitter, "--jitter"),
-    )
+    base = Setting("", tick_ns=arguments.tick, jitter=arguments.jitter)
     for words in arguments.sets:
         parse(words, base)  # what makes no sense is said before Spark is started
     variants = []
@@ -81,15 +66,10 @@ def _settings(arguments: argparse.Namespace) -> tuple[Setting, list[Setting]]:
         except argparse.ArgumentTypeError as error:
             raise CannotTell(f"--timeouts: {error}") from None
         variants.append(replace(base, name=f"timeout={duration(timeout)}", rules=(Rule(timeout),)))
-    changes = []
-    if arguments.tick is not None:
-        changes.append(f"tick={duration(arguments.tick)}")
-    if base.wheel_size != 64:
-        changes.append(f"wheel_size={base.wheel_size}")
-    if base.jitter:
-        changes.append(f"jitter={base.jitter:g}")
     if not variants and not arguments.sets:
+        changes = [f"tick={duration(arguments.tick)}"] if arguments.tick is not None else []
+        changes += [f"jitter={base.jitter:g}"] if base.jitter else []
         if not changes:
-            raise CannotTell("nothing to compare: give --timeouts, --set, --tick, --wheel-size or --jitter")
-        variants.append(replace(base, name=" ".join(changes) or "timeouts as they were"))
+            raise CannotTell("nothing to compare: give --timeouts, --set, --tick or --jitter")
+        variants.append(replace(base, name=" ".join(changes)))
     return base, variants

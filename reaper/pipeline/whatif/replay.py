@@ -144,7 +144,7 @@ def lives(events: DataFrame, runs: DataFrame) -> DataFrame:
     return with_run(grouped, runs).drop("writer", "first_conn", "last_conn", "full", "tick_ns")
 
 
-def judged(rows: DataFrame, plan: DataFrame, seed: int) -> DataFrame:
+def judged(rows: DataFrame, plan: DataFrame) -> DataFrame:
     """Grain: one row per silence and setting it may be cut under.
 
     Columns beside those of `silences`: setting, timeout (ns, with jitter), closed (end of the epoch it began in), due;
@@ -153,7 +153,7 @@ def judged(rows: DataFrame, plan: DataFrame, seed: int) -> DataFrame:
     """
     both = rows.join(F.broadcast(plan), ["run", "listener_hash", "timeout_ms"])
     # A draw a connection, kept when it comes back: the same whatever the order of rows and partitions.
-    draw = F.crc32(F.concat_ws(":", F.lit(str(seed)), F.col("conn").cast("string")).cast("binary")) % F.col("steps")
+    draw = F.crc32(F.col("conn").cast("string").cast("binary")) % F.col("steps")
     half = F.expr("blur_ns div 2")
     idle = F.col("until") - F.col("since")
     both = both.select(
@@ -184,24 +184,19 @@ def judged(rows: DataFrame, plan: DataFrame, seed: int) -> DataFrame:
 
 
 def sums(hits: DataFrame) -> dict[int, Any]:
-    """setting -> what was counted, held times in ns, and two distributions in ns (minimum, some quantiles, maximum).
+    """setting -> what was counted, and held times in ns.
 
-    `slack`: how late its reaps are. `apart`: how much later it reaps than the log did, of those that both reaped.
-    `never_...`: where a client that was cut does not come back.
+    `slack`: how late its reaps are, ns: minimum, `QUANTILES`, maximum. `never_...`: where a client that was cut
+    does not come back.
     """
     cut, how, censored = F.col("cut"), F.col("how"), F.col("censored")
     until = F.col("until")
     slack = F.when(cut, F.col("closed") - F.col("since"))
-    apart = F.when(cut & (how == CUT), F.col("due") - until)
     possible = (how != CUT) & (F.col("idle") + F.col("blur_ns") > F.col("timeout"))
     longer = F.least(F.col("due"), F.col("log_end_ns")) - until
 
     def count(condition: Column) -> Column:
         return F.count(F.when(condition, 1))
-
-    def spread(value: Column, quantiles: tuple[float, ...]) -> Column:
-        middle = F.percentile_approx(value, list(quantiles), 2000)
-        return F.concat(F.array(F.min(value)), middle, F.array(F.max(value)))
 
     rows = (
         hits.groupBy("setting")
@@ -219,8 +214,9 @@ def sums(hits: DataFrame) -> dict[int, Any]:
             count(censored & (F.col("due") <= F.col("log_end_ns"))).alias("censored_reaps"),
             F.coalesce(F.sum(F.when(cut, until - F.col("due"))), F.lit(0)).alias("freed_ns"),
             F.coalesce(F.sum(F.when(censored, longer)), F.lit(0)).alias("censored_ns"),
-            spread(slack, QUANTILES).alias("slack"),
-            spread(apart, (0.1, 0.5, 0.9)).alias("apart"),
+            F.concat(
+                F.array(F.min(slack)), F.percentile_approx(slack, list(QUANTILES), 2000), F.array(F.max(slack))
+            ).alias("slack"),
         )
         .collect()
     )
@@ -249,12 +245,6 @@ def tails(found: DataFrame, plan: DataFrame) -> DataFrame:
         .where(at < F.col("log_end_ns"))
         .select("setting", at.alias("at"), "log_end_ns", "offset_ns")
     )
-
-
-def busiest_second(times: DataFrame, begin: int) -> dict[int, int]:
-    """setting -> most of *times* (setting, at: shared timeline) within one second counted from *begin*."""
-    counted = times.groupBy("setting", F.expr(f"(at - {begin}) div 1000000000").alias("second")).count()
-    return {row[0]: row[1] for row in counted.groupBy("setting").agg(F.max("count")).collect()}
 
 
 def logged_steps(found: DataFrame) -> DataFrame:
