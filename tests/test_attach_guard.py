@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import secrets
 import socket
-import subprocess
 import sys
 import threading
 import time
@@ -13,11 +11,9 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 
 import pytest
-from attach_servers import PATIENCE, until
+from attach_servers import until
 
-from reaper.attach import Event, Guard, Refusal
-from reaper.attach.outside import Attachment
-from reaper.config import Attach
+from reaper.attach import Event, Guard
 from reaper.errors import InvalidArgument
 
 
@@ -260,57 +256,3 @@ def test_threads_that_open_and_close_all_the_time_lose_no_connection_to_the_desc
     assert len(ended) == len(set(ended))
     assert all(event.at - event.since >= 0.3 for event in events if event.kind == "closed")
     assert unguarded
-
-
-LATE = """
-import socket, sys, time
-sys.stdin.read(1)
-others = [socket.socket(socket.AF_UNIX), socket.socket(socket.AF_INET, socket.SOCK_DGRAM)]
-others[0].bind("\\0" + sys.argv[1])
-others[0].listen()
-others[1].bind(("127.0.0.1", 0))
-server = socket.create_server(("127.0.0.1", 0))
-print(others[1].getsockname()[1], server.getsockname()[1], flush=True)
-accepted, _ = server.accept()
-assert accepted.recv(9) == b""
-sys.exit(7)
-"""
-
-
-def test_a_process_that_listens_later_is_guarded_from_outside_until_it_ends() -> None:
-    said: list[str] = []
-    name = f"late-{secrets.token_hex(4)}"
-    config = Attach(idle=0.3, tick=0.1)
-    with subprocess.Popen([sys.executable, "-c", LATE, name], stdin=-1, stdout=-1) as child:
-        with Attachment(child.pid, config, say=said.append) as attachment:
-            child.stdin.write(b"!")
-            child.stdin.flush()
-            _udp, port = map(int, child.stdout.readline().split())
-            with socket.create_connection(("127.0.0.1", port)) as client:
-                assert attachment.watching.wait(PATIENCE)
-                assert client.recv(1) == b""
-            assert child.wait(PATIENCE) == 7
-            until(lambda: any("has ended" in line for line in said), "the end of the process is noticed")
-        child.stdin.close()
-        child.stdout.close()
-    assert attachment.watch.counts.events["closed"] == 1
-    assert any("closed" in line and f":{port}" in line for line in said)
-
-
-def test_what_a_process_listens_on_unseen_is_named_and_a_watch_may_be_stopped_before_anything_listens() -> None:
-    name = f"late-{secrets.token_hex(4)}"
-    with subprocess.Popen([sys.executable, "-c", LATE, name], stdin=-1, stdout=-1) as child:
-        with Attachment(child.pid, Attach(idle=60.0), meant=lambda listener: False) as attachment:
-            assert attachment.unseen() == []
-            child.stdin.write(b"!")
-            child.stdin.flush()
-            udp, _port = map(int, child.stdout.readline().split())
-            assert attachment.unseen() == [f"UNIX @{name}", f"UDP port {udp}"]
-        assert not attachment.watching.is_set()
-        with pytest.raises(Refusal, match="no limit is on"):
-            Attachment(child.pid, Attach())
-        child.kill()
-        child.stdin.close()
-        child.stdout.close()
-    with pytest.raises(Refusal, match="no such process"):
-        Attachment(child.pid, Attach(idle=1.0))

@@ -11,7 +11,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 
 import pytest
 from attach_servers import PATIENCE, ROOT, Echo, free_port, until
@@ -36,35 +35,28 @@ def read_all(descriptor: int) -> list[str]:
         return file.read().splitlines()
 
 
-def test_lines_come_out_in_order(pipe) -> None:
-    output = Output(pipe[1])
-    for number in range(10):
-        output.line(f"line {number}")
-    assert output.close() == 0
-    os.close(pipe[1])
-    assert read_all(pipe[0]) == [f"line {number}" for number in range(10)]
-    assert output.dropped == 0
-
-
-def test_a_line_comes_out_whole_although_it_is_taken_in_pieces(pipe, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lines_come_out_whole_and_in_order_although_they_are_taken_in_pieces(
+    pipe, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write = os.write
     monkeypatch.setattr(os, "write", lambda descriptor, data: write(descriptor, data[:3]))
     output = Output(pipe[1])
-    output.line("line 1, and more")
-    assert output.close() == 0
+    for number in range(10):
+        output.line(f"line {number}, and more")
+    assert (output.close(), output.dropped) == (0, 0)
     os.close(pipe[1])
-    assert read_all(pipe[0]) == ["line 1, and more"]
+    assert read_all(pipe[0]) == [f"line {number}, and more" for number in range(10)]
 
 
 def test_a_reader_that_stands_still_gets_later_what_was_kept_and_a_count_of_what_was_not(pipe) -> None:
-    output = Output(pipe[1], most=10_000)
+    output = Output(pipe[1], most=500)
     for number in range(3000):
         output.line(f"line {number:06d}")
     assert 0 < output.dropped < 3000
     found: list[str] = []
     reader = threading.Thread(target=lambda: found.extend(read_all(pipe[0])))
     reader.start()
-    until(lambda: not output._waiting, "the reader has caught up")
+    until(lambda: not output.waits, "the reader has caught up")
     output.line("again")
     assert output.close() == 0
     os.close(pipe[1])
@@ -73,45 +65,25 @@ def test_a_reader_that_stands_still_gets_later_what_was_kept_and_a_count_of_what
     kept = [line for line in found if line.startswith("line ")]
     assert kept == sorted(set(kept))
     assert len(kept) == 3000 - output.dropped
-    told = [line for line in found if line.endswith("lines dropped: this output is not read fast enough")]
-    assert sum(int(line.split()[0]) for line in told) == output.dropped
-    assert len(kept) + len(told) + 1 == len(found)
+    notices = [line for line in found if line.endswith("lines dropped: this output is not read fast enough")]
+    assert sum(int(line.split()[0]) for line in notices) == output.dropped
+    assert len(kept) + len(notices) + 1 == len(found)
 
 
 def test_an_output_that_is_never_read_is_given_up_and_says_how_much_is_lost(pipe) -> None:
-    output = Output(pipe[1], most=10_000)
+    output = Output(pipe[1], most=500)
     for number in range(3000):
         output.line(f"line {number:06d}")
-    begun = time.monotonic()
     lost = output.close(patience=0.1)
-    assert time.monotonic() - begun < PATIENCE
     assert output.dropped < lost < 3000
     assert lost >= 3000 - 4096 / 12 - 2
-
-
-def test_what_was_dropped_is_lost_when_the_line_that_says_so_is_lost(pipe) -> None:
-    output = Output(pipe[1], most=10_000)
-    for number in range(1500):
-        output.line(f"line {number:06d}")
-    assert os.read(pipe[0], 4096)
-    until(lambda: _accepts(output), "room")
-    dropped = output.dropped
-    assert dropped > 0
-    lost = output.close(patience=0.1)
-    assert lost > dropped
-
-
-def _accepts(output: Output) -> bool:
-    before = output.dropped
-    output.line("line again.")
-    return output.dropped == before
 
 
 def test_an_output_whose_reader_has_gone_is_a_broken_pipe(pipe) -> None:
     output = Output(pipe[1])
     os.close(pipe[0])
     output.line("first")
-    until(lambda: output._broken, "the write has failed")
+    until(lambda: not output._thread.is_alive(), "the write has failed")
     with pytest.raises(BrokenPipeError):
         output.line("second")
     assert output.close() == 0

@@ -67,12 +67,9 @@ def target():
 
 @pytest.fixture
 def runner(target: FakeTarget):
-    made = Runner(
-        target, Limits(idle=10.0), Attach(idle=10.0), view=lambda watch: Lines(watch, print),
-        clock=lambda: target.now,
-    )  # fmt: skip
-    yield made
-    made.close()
+    return Runner(
+        target, Limits(idle=10.0), Attach(idle=10.0), view=lambda watch: Lines(watch, print), clock=lambda: target.now
+    )
 
 
 def discover(runner: Runner) -> None:

@@ -31,7 +31,6 @@ class Harness:
             self.world.look,
             limits,
             tick=TICK,
-            now=self.world.now,
             end=self.world.end if closes else None,
             on=self.events.append,
             **options,
@@ -268,7 +267,7 @@ def test_a_watched_connection_costs_600_bytes() -> None:
     gc.collect()
     tracemalloc.start()
     before = tracemalloc.get_traced_memory()[0]
-    watch = Watch(lambda idents: [None] * len(idents), Limits(idle=60.0, max_age=600.0), tick=TICK, now=1000.0)
+    watch = Watch(lambda idents: [None] * len(idents), Limits(idle=60.0, max_age=600.0), tick=TICK)
     for number in range(20_000):
         ago = number % 60 + 0.004
         seen = Snapshot(ESTABLISHED, ago, ago, 1000 + number, 2000 + number, 0, 0, 1000.0, 1000.0, sent=9)

@@ -25,13 +25,11 @@ from .sockets import ask, end
 from .tcpinfo import Snapshot
 
 SYS_PIDFD_GETFD = 438  # the same number on every architecture but Alpha
-CAP_NET_ADMIN, CAP_SYS_PTRACE = 12, 19
+CAP_NET_ADMIN = 12
 
 YAMA = Path("/proc/sys/kernel/yama/ptrace_scope")
 SCAN_EVERY = 1.0
 """Seconds, at least, between two readings of all descriptors."""
-MOST_PIDFDS = 64
-"""Handles of processes that are kept: a server with a process per connection would use them all up."""
 
 Again = Callable[[Snapshot], bool]
 
@@ -58,7 +56,6 @@ class Hands:
         self._destroy = destroy
         self._look = look
         self._clock = clock
-        self._pidfds: dict[int, int] = {}
 
     def end(self, ident: bytes, inode: int, again: Again) -> str:
         """End the connection with *ident* if *again*, given a final check of that very socket, says so.
@@ -99,48 +96,32 @@ class Hands:
         if place is None:
             return "unreachable"
         try:
-            held = take(self._pidfd(place[0]), place[1])
-        except ProcessLookupError:
-            self._forget(place[0])
-            return "other"
+            held = take(*place)
         except OSError as error:
-            if error.errno == errno.EBADF:
+            if error.errno in (errno.EBADF, errno.ESRCH):
                 return "other"
             if error.errno in (errno.EPERM, errno.EMFILE, errno.ENFILE, errno.ENOSYS):
                 return "unreachable"
             raise
         return use(held)
 
-    def _pidfd(self, pid: int) -> int:
-        if pid not in self._pidfds:
-            if len(self._pidfds) >= MOST_PIDFDS:
-                self.close()
-            self._pidfds[pid] = os.pidfd_open(pid)
-        return self._pidfds[pid]
 
-    def _forget(self, pid: int) -> None:
-        fd = self._pidfds.pop(pid, None)
-        if fd is not None:
-            os.close(fd)
-
-    def close(self) -> None:
-        """Close the handles of the processes."""
-        for pid in list(self._pidfds):
-            self._forget(pid)
-
-
-def take(pidfd: int, fd: int) -> int:
-    """A duplicate, in this process, of descriptor *fd* of the process behind *pidfd*.
+def take(pid: int, fd: int) -> int:
+    """A duplicate, in this process, of descriptor *fd* of process *pid*.
 
     Raises:
         OSError: EPERM: ptrace rules forbid it; EBADF: there is no such descriptor; ESRCH: the process has ended;
             ENOSYS: Linux is older than 5.6.
     """
-    found: int = _libc.syscall(SYS_PIDFD_GETFD, pidfd, fd, 0)
-    if found < 0:
-        code = ctypes.get_errno()
-        raise OSError(code, os.strerror(code))
-    return found
+    pidfd = os.pidfd_open(pid)
+    try:
+        found: int = _libc.syscall(SYS_PIDFD_GETFD, pidfd, fd, 0)
+        if found < 0:
+            code = ctypes.get_errno()
+            raise OSError(code, os.strerror(code))
+        return found
+    finally:
+        os.close(pidfd)
 
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -153,20 +134,16 @@ def check_shutdown(pid: int, fd: int) -> None:
         Refusal: the kernel or its ptrace rules do not let us.
     """
     try:
-        pidfd = os.pidfd_open(pid)
-    except ProcessLookupError:
-        raise Refusal(f"process {pid} has ended") from None
+        os.close(take(pid, fd))
     except OSError as error:
-        raise Refusal(_too_old(error)) from None
-    try:
-        os.close(take(pidfd, fd))
-    except OSError as error:
+        if error.errno == errno.ESRCH:
+            raise Refusal(f"process {pid} has ended") from None
         if error.errno == errno.EPERM:
             raise Refusal(_forbidden(pid)) from None
         if error.errno == errno.ENOSYS:
-            raise Refusal(_too_old(error)) from None
-    finally:
-        os.close(pidfd)
+            raise Refusal("this kernel has no pidfd_getfd: it needs Linux 5.6; --how destroy needs 4.5") from None
+        if error.errno != errno.EBADF:
+            raise
 
 
 def check_destroy(kernel: Linux) -> None:
@@ -191,32 +168,16 @@ def has_capability(number: int) -> bool:
     return False
 
 
-def ptrace_scope() -> int:
-    """Yama's rule: 0 (or no Yama) same user, 1 descendants only, 2 CAP_SYS_PTRACE only, 3 never."""
-    try:
-        return int(YAMA.read_text())
-    except (OSError, ValueError):
-        return 0
-
-
 def _forbidden(pid: int) -> str:
+    """Why the sockets of *pid* may not be taken, by Yama's rule: docs/attach.md has the four of them."""
     try:
-        owner = f"of uid {os.stat(f'/proc/{pid}').st_uid}"
-    except OSError:
-        owner = ""
-    scope = ptrace_scope()
+        scope = int(YAMA.read_text())
+    except (OSError, ValueError):
+        scope = 0
+    rule = f" (kernel.yama.ptrace_scope is {scope})" if scope else ""
     if scope == 3:
-        return (
-            f"the sockets of process {pid} cannot be taken: kernel.yama.ptrace_scope is 3, which forbids it to all "
-            "until the next boot; --how destroy needs only CAP_NET_ADMIN"
-        )
-    meaning = {1: ", which allows it of child processes alone", 2: ", which asks for it even of its own user"}
-    rule = f" (kernel.yama.ptrace_scope is {scope}{meaning.get(scope, '')})" if scope else ""
+        return f"the sockets of process {pid} cannot be taken{rule}; --how destroy needs only CAP_NET_ADMIN"
     return (
-        f"closing connections of process {pid} {owner} needs CAP_SYS_PTRACE{rule}: run as root, or under systemd with "
+        f"closing connections of process {pid} needs CAP_SYS_PTRACE{rule}: run as root, or under systemd with "
         "AmbientCapabilities=CAP_SYS_PTRACE; without --close nothing is needed"
     )
-
-
-def _too_old(error: OSError) -> str:
-    return f"this kernel has no pidfd_getfd ({error.strerror}): it needs Linux 5.6; --how destroy needs 4.5"

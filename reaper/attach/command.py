@@ -96,7 +96,9 @@ def run(parsed: argparse.Namespace) -> int:
         loaded = ReaperConfig.load(parsed.config, overrides=settings(parsed))
         config = loaded.attach
         parsed.json = parsed.json or loaded.reaper.log_format == "json"
-        with ExitStack() as stack:
+        with needs("this", "idle-reaper[attach]"):
+            from .runner import signals_held
+        with signals_held(), ExitStack() as stack:
             return _watch(parsed, config, stack)
     except ConfigError as error:
         for line in str(error).splitlines():
@@ -107,11 +109,10 @@ def run(parsed: argparse.Namespace) -> int:
 
 
 def _watch(parsed: argparse.Namespace, config: Attach, stack: ExitStack) -> int:
-    with needs("this", "idle-reaper[attach]"):
-        from .learn import journal_in, learn
-        from .outside import limits_of
-        from .runner import Runner
-        from .targets import ByListen, ByPid, ByUser, Selection, Target, parse_address
+    from .learn import journal_in, learn
+    from .runner import Runner, limits_of
+    from .targets import ByListen, ByPid, ByUser, Selection, Target, parse_address
+
     limits = None if parsed.learn is not None else limits_of(config)
     kernel = Linux(parsed.pid)
     stack.callback(kernel.close)
@@ -137,7 +138,6 @@ def _watch(parsed: argparse.Namespace, config: Attach, stack: ExitStack) -> int:
         only=parsed.only_networks,
         never=parsed.except_networks,
     )
-    stack.callback(runner.close)
     runner.check_rights()
     if parsed.metrics is not None:
         _serve_metrics(runner, output, parsed.metrics, stack)

@@ -61,7 +61,6 @@ class Guard:
             self._sockets.look,
             limits,
             tick=tick,
-            now=clock(),
             end=lambda ident, inode, again: self._sockets.end(ident, again),
             jitter=jitter,
             reaps_per_second=reaps_per_second,

@@ -10,9 +10,6 @@ The kernel is asked for all connections at once; the pace is lowered so that thi
 
 from __future__ import annotations
 
-import select
-import signal
-import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -22,6 +19,7 @@ from ..journal.schema import peer_key
 from .books import to_ns
 from .kernel import Found, Refusal, jiffy
 from .netlink import addresses_of
+from .runner import stopped_within
 from .targets import Selection
 from .tcpinfo import JIFFIES_AGAINST_US
 
@@ -88,11 +86,6 @@ class Learner:
         self.spent += took
         return max(self._pace, took / SHARE) - took
 
-    def run(self, stopped: select.poll) -> None:
-        """Sample until *stopped*, a poll object, is ready."""
-        while not stopped.poll(self.sample() * 1000):
-            pass
-
     def _note(self, found: Found) -> None:
         snapshot = found.snapshot
         if snapshot is None:
@@ -128,30 +121,16 @@ def learn(selection: Selection, directory: Path, gap: float, tick: float, say: C
     if least > gap:
         say(f"--gap {gap:g}s is too short for {count:,} connections: {least:.1f} s take {SHARE:.0%} of a core")
         gap = least
-    waker, wakes = socket.socketpair()
-    waker.setblocking(False)
-    old = signal.set_wakeup_fd(waker.fileno(), warn_on_full_buffer=False)
-    before = [(number, signal.signal(number, lambda *_: None)) for number in (signal.SIGINT, signal.SIGTERM)]
-    stopped = select.poll()
-    stopped.register(wakes, select.POLLIN)
-    try:
-        with journal_in("--learn", directory, tick, gap) as journal:
-            learner = Learner(selection, journal, gap, JIFFIES_AGAINST_US * jiffy())
-            say(f"learning the silences beyond {gap:g} s of {count:,} connections; stop with Ctrl-C")
-            try:
-                learner.run(stopped)
-            except Refusal as gone:
-                say(str(gone))
-            share = 100 * learner.spent / (time.monotonic() - began)
-            say(
-                f"{learner.samples} samples, {share:.1f} % of a core; next: reaper pipeline advise --events {directory}"
-            )
-    finally:
-        signal.set_wakeup_fd(old)
-        for number, handler in before:
-            signal.signal(number, handler)
-        waker.close()
-        wakes.close()
+    with journal_in("--learn", directory, tick, gap) as journal:
+        learner = Learner(selection, journal, gap, JIFFIES_AGAINST_US * jiffy())
+        say(f"learning the silences beyond {gap:g} s of {count:,} connections; stop with Ctrl-C")
+        try:
+            while not stopped_within(learner.sample()):
+                pass
+        except Refusal as gone:
+            say(str(gone))
+        share = 100 * learner.spent / (time.monotonic() - began)
+        say(f"{learner.samples} samples, {share:.1f} % of a core; next: reaper pipeline advise --events {directory}")
 
 
 def journal_in(flag: str, directory: Path, tick: float, gap: float = 1.0) -> Journal:

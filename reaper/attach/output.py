@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import os
 import threading
-from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
+from queue import Full, Queue
 
-MOST_BYTES = 1 << 20
-"""Of lines that wait: some 6,000 events."""
+MOST_LINES = 8192
+"""Lines that may wait: about 1 MiB."""
 PATIENCE = 1.0
 """Seconds that the last lines have to go out when the watch is over."""
 
@@ -27,24 +28,22 @@ class Output:
 
     Args:
         descriptor: Of a file, a pipe or a terminal; stays its owner's, and blocking.
-        said: The line that stands in the place of so many dropped ones.
-        most: Bytes that may wait.
+        notice: The line that stands in the place of so many dropped ones.
+        most: Lines that may wait.
     Attributes:
         dropped: Lines, so far.
     """
 
-    def __init__(self, descriptor: int, said: Callable[[int], str] = in_words, most: int = MOST_BYTES) -> None:
+    def __init__(self, descriptor: int, notice: Callable[[int], str] = in_words, most: int = MOST_LINES) -> None:
         self._descriptor = descriptor
-        self._said = said
-        self._most = most
-        self._waiting: deque[tuple[bytes, int]] = deque()  # a line, or what stands for so many that were dropped
-        self._bytes = 0
-        self._unsaid = 0
+        self._notice = notice
+        self._waiting: Queue[tuple[str, int] | None] = Queue(most)  # text, and how many lines it stands for
+        self._given = self._written = 0
+        self._unnoticed = 0
         self.dropped: int = 0
         self._broken = False
-        self._closing = False
-        self._changed = threading.Condition()
-        self._thread: threading.Thread | None = None
+        self._thread = threading.Thread(target=self._run, name="reaper.attach.output", daemon=True)
+        self._thread.start()
 
     def line(self, text: str) -> None:
         """Have *text* and an end of line written; drop it when too much waits.
@@ -56,25 +55,25 @@ class Output:
 
     def write(self, text: str) -> int:
         """As `line`, without an end of line: all of it or nothing. The length of *text*, for what expects a file."""
-        data = text.encode(errors="replace")
-        with self._changed:
-            if self._broken:
-                raise BrokenPipeError("standard output is closed")
-            if self._bytes + len(data) > self._most:
-                self.dropped += 1
-                self._unsaid += 1
-                return len(text)
-            if self._unsaid:
-                self._say()
-            self._put(data, 1)
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="reaper.attach.output", daemon=True)
-                self._thread.start()
-            self._changed.notify()
+        if self._broken:
+            raise BrokenPipeError("standard output is closed")
+        self._given += 1
+        notice = self._notice(self._unnoticed) + "\n" if self._unnoticed else ""
+        try:
+            self._waiting.put_nowait((notice + text, self._unnoticed + 1))
+            self._unnoticed = 0
+        except Full:
+            self.dropped += 1
+            self._unnoticed += 1
         return len(text)
 
     def flush(self) -> None:
         """Nothing: what is written is on its way."""
+
+    @property
+    def waits(self) -> bool:
+        """Whether something has not been taken yet."""
+        return not self._waiting.empty()
 
     def isatty(self) -> bool:
         """Whether it is a terminal."""
@@ -90,39 +89,21 @@ class Output:
         Returns:
             How many lines will never be seen and were not reported in the output itself.
         """
-        with self._changed:
-            if self._unsaid and not self._broken:
-                self._say()
-            self._closing = True
-            self._changed.notify()
-        if self._thread is not None:
+        with suppress(Full):
+            if self._unnoticed:
+                self._waiting.put((self._notice(self._unnoticed) + "\n", self._unnoticed), timeout=patience)
+            self._waiting.put(None, timeout=patience)
             self._thread.join(patience)
-        with self._changed:
-            return 0 if self._broken else sum(lines for _, lines in self._waiting)
-
-    def _say(self) -> None:
-        self._put((self._said(self._unsaid) + "\n").encode(), self._unsaid)
-        self._unsaid = 0
-
-    def _put(self, data: bytes, lines: int) -> None:
-        self._waiting.append((data, lines))
-        self._bytes += len(data)
+        return 0 if self._broken else self._given - self._written
 
     def _run(self) -> None:
-        while True:
-            with self._changed:
-                while not self._waiting:
-                    if self._closing:
-                        return
-                    self._changed.wait()
-                data = self._waiting[0][0]
+        while (item := self._waiting.get()) is not None:
+            text, lines = item
+            data = text.encode(errors="replace")
             try:
                 while data:
                     data = data[os.write(self._descriptor, data) :]
             except OSError:  # `attach | head`, or a terminal that is gone
-                with self._changed:
-                    self._broken = True
-                    self._waiting.clear()
+                self._broken = True
                 return
-            with self._changed:
-                self._bytes -= len(self._waiting.popleft()[0])
+            self._written += lines

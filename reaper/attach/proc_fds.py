@@ -1,4 +1,4 @@
-"""Which process holds a socket, and as which descriptor: read from /proc, remembered in eight bytes per socket.
+"""Which process holds a socket, and as which descriptor: read from /proc, and remembered.
 
 One rule: *what is remembered is a hint*. Descriptors are closed and reused behind our back; who takes one compares the
 socket's cookie, and asks again after a new scan when it differs.
@@ -8,13 +8,9 @@ from __future__ import annotations
 
 import os
 import time
-from array import array
-from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from heapq import merge
 
-FD_BITS, PID_BITS = 20, 12
 _PREFIX = "socket:["
 
 
@@ -40,20 +36,20 @@ def socket_inodes(pid: int) -> Iterator[tuple[int, int]]:
 
 
 class Owners:
-    """The sockets of some processes, as of the last scan. 4,096 processes and a million descriptors each at most.
+    """The sockets of some processes, as of the last scan. About 200 bytes each.
 
     Args:
         pids: Those processes, asked for at each scan.
         clock: Seconds, monotonic.
     Attributes:
-        read_at: When the last scan was; -inf: never.
+        scans: How many there were.
+        read_at: When the last one was; -inf: never.
     """
 
     def __init__(self, pids: Callable[[], Sequence[int]], clock: Callable[[], float] = time.monotonic) -> None:
-        self._asked = pids
+        self._pids = pids
         self._clock = clock
-        self._pids: Sequence[int] = ()
-        self._packed: array[int] = array("Q")
+        self._places: dict[int, tuple[int, int]] = {}
         self.scans: int = 0
         self.read_at: float = float("-inf")
 
@@ -64,27 +60,15 @@ class Owners:
         """
         self.scans += 1
         self.read_at = self._clock()
-        self._pids = self._asked()[: 1 << PID_BITS]
-        each: list[array[int]] = []
-        for number, pid in enumerate(self._pids):
+        self._places = {}
+        for pid in self._pids():
             with suppress(PermissionError):
-                found = [
-                    (inode << PID_BITS | number) << FD_BITS | fd
-                    for inode, fd in socket_inodes(pid)
-                    if fd < 1 << FD_BITS
-                ]
-                found.sort()
-                each.append(array("Q", found))
-        # Merged, not sorted as a whole: a list of all would take forty bytes per socket, and the process keeps them.
-        self._packed = array("Q", merge(*each))
+                for inode, fd in socket_inodes(pid):
+                    self._places.setdefault(inode, (pid, fd))
 
     def find(self, inode: int) -> tuple[int, int] | None:
         """(pid, descriptor) of the first holder of the socket; None: none of them held it."""
-        at = bisect_left(self._packed, inode << (PID_BITS + FD_BITS))
-        if at == len(self._packed) or self._packed[at] >> (PID_BITS + FD_BITS) != inode:
-            return None
-        packed = self._packed[at]
-        return self._pids[packed >> FD_BITS & ((1 << PID_BITS) - 1)], packed & ((1 << FD_BITS) - 1)
+        return self._places.get(inode)
 
     def __contains__(self, inode: int) -> bool:
-        return self.find(inode) is not None
+        return inode in self._places

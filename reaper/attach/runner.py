@@ -6,26 +6,74 @@ so that what is due is not kept waiting by a dump.
 
 from __future__ import annotations
 
-import select
 import signal
-import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
-from typing import Any
+from contextlib import contextmanager, suppress
 
 from ..config.attach import Attach
 from ..journal.log import Journal
 from .books import JournalBook
 from .closing import Hands, check_destroy, check_shutdown
 from .judge import Limits
-from .kernel import Listener, Refusal
+from .kernel import Listener, Refusal, jiffy
 from .show import View
+from .sockets import probes_capped
 from .targets import Network, Selection, Target, socket_of
+from .tcpinfo import JIFFIES_AGAINST_US
 from .watch import SLICE, Event, Watch
 
 LONGEST_PERIOD = 60.0
 """Seconds between two discoveries, at most; otherwise half the shortest limit."""
+
+SIGNALS = {signal.SIGINT, signal.SIGTERM}
+
+
+@contextmanager
+def signals_held() -> Iterator[None]:
+    """Keep Ctrl-C and SIGTERM waiting for whoever asks for them: nothing is interrupted, and none comes between a check
+    and a wait. Before any thread is started: one that does not hold them would be given them.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def stopped_within(seconds: float) -> bool:
+    """Whether Ctrl-C or SIGTERM comes within *seconds*, where they are held."""
+    return signal.sigtimedwait(SIGNALS, max(seconds, 0.0)) is not None
+
+
+def limits_of(config: Attach) -> Limits:
+    """The limits that `[attach]` sets, with this kernel's grain.
+
+    Raises:
+        Refusal: it sets none, or one that is shorter than the tick.
+    """
+    times = (config.idle, config.first_byte, config.max_age, config.stalled_write, config.vanished)
+    if not any(times) and not config.min_in_rate:
+        raise Refusal(
+            "no limit is on: give --idle 5m, --first-byte, --max-age, --stalled-write, --min-in-rate or --vanished"
+        )
+    shortest = min(value for value in (*times, config.min_in_grace) if value)
+    if config.tick > shortest:
+        raise Refusal(
+            f"--tick {config.tick:g}s is longer than the shortest limit, {shortest:g}s: a quarter of it is fine"
+        )
+    return Limits(
+        idle=config.idle,
+        first_byte=config.first_byte,
+        max_age=config.max_age,
+        write=config.stalled_write,
+        min_in_rate=config.min_in_rate,
+        min_in_grace=config.min_in_grace,
+        even_unanswered=config.even_unanswered,
+        vanished=config.vanished,
+        capped=probes_capped(),
+        grain=JIFFIES_AGAINST_US * jiffy(),
+    )
 
 
 class Runner:
@@ -67,7 +115,6 @@ class Runner:
             kernel.look,
             limits,
             tick=config.tick,
-            now=clock(),
             end=self._hands.end,
             ask=(lambda ident, inode: self._hands.ask(ident, inode, limits.asks)) if closes else None,
             closes=closes,
@@ -79,10 +126,6 @@ class Runner:
         self._book: JournalBook | None = None
         self._period = min(max(limits.shortest() / 2, config.tick), LONGEST_PERIOD)
         self._served = True
-        self._stop = False
-        self._waker, self._wakes = socket.socketpair()
-        self._waker.setblocking(False)
-        self._wakes.setblocking(False)
 
     def check_rights(self) -> None:
         """Make sure, before anything is shown, that what was asked for can be done.
@@ -117,47 +160,24 @@ class Runner:
 
     def run(self) -> int:
         """Watch until SIGINT or SIGTERM, or until the target is gone for good. The exit status."""
-        before: dict[signal.Signals, Any] = {}
-        old = signal.set_wakeup_fd(self._waker.fileno(), warn_on_full_buffer=False)
-        for number in (signal.SIGINT, signal.SIGTERM):
-            before[number] = signal.signal(number, lambda *_: self.stop())
-        try:
-            self.watch_until_stopped()
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
-            signal.set_wakeup_fd(old)
+        with signals_held():
+            self.view.start(str(self.target), self.closes)
+            try:
+                self._loop()
+            except Refusal as gone:
+                self.view.say(str(gone))
+            except BrokenPipeError:  # `attach | head`: as good as Ctrl-C
+                pass
+            finally:
+                with suppress(BrokenPipeError):
+                    self.view.end()
         return 0
-
-    def watch_until_stopped(self) -> None:
-        """Watch until `stop`, or until the target is gone for good: in any thread."""
-        self.view.start(str(self.target), self.closes)
-        try:
-            self._loop()
-        except Refusal as gone:
-            self.view.say(str(gone))
-        except BrokenPipeError:  # `attach | head`: as good as Ctrl-C
-            pass
-        finally:
-            with suppress(BrokenPipeError):
-                self.view.end()
-
-    def stop(self) -> None:
-        """End the watch soon. May be called from any thread, and from a signal's handler."""
-        self._stop = True
-        with suppress(OSError):
-            self._waker.send(b"!")
-
-    def close(self) -> None:
-        """Close what the watch holds."""
-        self._hands.close()
-        self._waker.close()
-        self._wakes.close()
 
     def _loop(self) -> None:
         next_dump = wake = self._clock()
         discovery: Iterator[None] | None = None
-        while not self._stop:
+        pause = 0.0
+        while not stopped_within(pause):
             now = self._clock()
             if self._book is not None:
                 self._book.stalled(now, now - wake)
@@ -170,12 +190,11 @@ class Runner:
             shown = self.view.refresh(now)
             wake = self._clock()
             if looked >= SLICE or discovery is not None:
+                pause = 0.0
                 continue
             due = self.watch.next_wakeup(wake)
             wake = min(at for at in (next_dump, due, shown) if at is not None)
-            ready, _, _ = select.select([self._wakes], [], [], max(wake - self._clock(), 0.0))
-            if ready:
-                self._wakes.recv(64)
+            pause = wake - self._clock()
 
     def _discover(self) -> Iterator[None]:
         """One discovery, a slice per step."""

@@ -10,7 +10,7 @@ import json
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import IO, Any, Protocol, cast
+from typing import IO, Any, cast
 
 from ..config.durations import format_duration
 from .judge import NONE
@@ -74,8 +74,11 @@ def dropped_record(count: int) -> str:
     return json.dumps({"event": "dropped", "lines": count})
 
 
-class View(Protocol):
-    """One way to show a watch."""
+class View:
+    """One way to show a watch; this one passes on to *line* what is said of the target, and no more."""
+
+    def __init__(self, line: Callable[[str], object]) -> None:
+        self._line = line
 
     def start(self, what: str, closes: bool) -> None:
         """The watch begins: of *what*."""
@@ -85,9 +88,11 @@ class View(Protocol):
 
     def say(self, text: str) -> None:
         """Something about the target, or us."""
+        self._line(text)
 
     def refresh(self, now: float) -> float | None:
         """Draw anew if it is time; the instant of the next time, None: never."""
+        return None
 
     def end(self) -> None:
         """The watch is over."""
@@ -104,12 +109,12 @@ def summary(watch: Watch) -> str:
     return ", ".join(parts)
 
 
-class Lines:
+class Lines(View):
     """A line per event that a user may want to act on."""
 
     def __init__(self, watch: Watch, line: Callable[[str], object]) -> None:
+        super().__init__(line)
         self._watch = watch
-        self._line = line
 
     def start(self, what: str, closes: bool) -> None:
         """See `View`."""
@@ -124,19 +129,16 @@ class Lines:
         """See `View`."""
         self._line(f"{time.strftime('%H:%M:%S')} {text}")
 
-    def refresh(self, now: float) -> float | None:
-        """See `View`."""
-        return None
-
     def end(self) -> None:
         """See `View`."""
         self.say(summary(self._watch))
 
 
-class Json:
+class Json(View):
     """A JSON object per line: `start`, every event, `say`, `end`."""
 
     def __init__(self, watch: Watch, clock: Callable[[], float], out: Output) -> None:
+        super().__init__(out.line)
         self._watch = watch
         self._wall = time.time() - clock()
         self._out = out
@@ -152,10 +154,6 @@ class Json:
     def say(self, text: str) -> None:
         """See `View`."""
         self._print({"event": "say", "text": text})
-
-    def refresh(self, now: float) -> float | None:
-        """See `View`."""
-        return None
 
     def end(self) -> None:
         """See `View`."""
@@ -174,10 +172,10 @@ class Json:
         )
 
     def _print(self, record: dict[str, Any]) -> None:
-        self._out.line(json.dumps(record))
+        self._line(json.dumps(record))
 
 
-class Table:
+class Table(Lines):
     """The connections that may be due next, and what happened lately. Needs rich, a terminal, and ten looks per second.
 
     Raises:
@@ -188,10 +186,10 @@ class Table:
         from rich.console import Console
         from rich.live import Live
 
-        self._watch = watch
         self._recent: deque[str] = deque(maxlen=RECENT)
-        console = Console(file=cast(IO[str], out))
-        self._live = Live(console=console, auto_refresh=False, redirect_stdout=False)
+        super().__init__(watch, self._recent.append)
+        self._out = out
+        self._live = Live(console=Console(file=cast(IO[str], out)), auto_refresh=False, redirect_stdout=False)
         self._next = 0.0
         self._title = ""
 
@@ -200,20 +198,12 @@ class Table:
         self._title = f"{what}: " + ("closing what is due" if closes else "closing nothing")
         self._live.start()
 
-    def note(self, event: Event) -> None:
-        """See `View`."""
-        if event.kind not in ("found", "gone"):
-            self.say(text_of(event))
-
-    def say(self, text: str) -> None:
-        """See `View`."""
-        self._recent.append(f"{time.strftime('%H:%M:%S')} {text}")
-
     def refresh(self, now: float) -> float | None:
         """See `View`."""
         if now >= self._next:
             self._next = now + REFRESH
-            self._draw()
+            if not self._out.waits:  # a stopped terminal is shown the latest picture once it goes on
+                self._draw()
         return self._next
 
     def end(self) -> None:

@@ -12,16 +12,16 @@ one slice of work.
 
 from __future__ import annotations
 
+import heapq
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from ..core.ticks import check_timeout
+from ..core.ticks import check_timeout, deadline_to_tick, ms_to_seconds, seconds_to_ms_deadline, seconds_to_ms_now
 from ..policy.jitter import Bucket
 from .judge import NONE, Limits, Memory, Verdict, judge
 from .kernel import Found
 from .netlink import cookie_of
-from .schedule import Row, Schedule
 from .tcpinfo import Snapshot
 
 Look = Callable[[Sequence[bytes]], list[Snapshot | None]]
@@ -40,6 +40,74 @@ TAKEN, QUEUED, HELD, GONE = 0, -1, -2, -3
 watched no longer."""
 RETRY = 1.0
 """Seconds, at least, until a connection that could not be reached is tried again."""
+SLOTS_PER_TICK = 10
+FURTHEST = 1e9
+"""Stands for never."""
+
+
+class Row:
+    """One watched connection."""
+
+    __slots__ = ("ident", "inode", "known", "mark", "slot", "told")
+
+    def __init__(self, ident: bytes, inode: int, known: Memory, mark: int) -> None:
+        self.ident: bytes = ident
+        self.inode: int = inode
+        self.known: Memory = known
+        self.mark: int = mark
+        """The dump that showed it last."""
+        self.slot: int = TAKEN
+        """Where it waits for its next look; below 1: nowhere in the schedule."""
+        self.told: int = 0
+        """Flags of the watch."""
+
+
+class Schedule:
+    """Rows by the instant of their next look, in slots of a tenth of a tick. Seconds on the caller's monotonic clock.
+
+    An instant is rounded up, once: no row is looked at too soon. One that was removed, or armed anew, knows another
+    slot, and is dropped when this one comes due.
+    """
+
+    def __init__(self, tick: float) -> None:
+        self._grid = max(seconds_to_ms_now(tick) // SLOTS_PER_TICK, 1)  # ms
+        self._slots: dict[int, list[Row]] = {}
+        self._order: list[int] = []  # a heap of the numbers of the slots
+        self._done = 0
+
+    def arm(self, row: Row, at: float) -> None:
+        """Have *row* handed out at *at*, unless it is armed anew or put elsewhere before."""
+        number = max(deadline_to_tick(seconds_to_ms_deadline(min(at, FURTHEST)), self._grid), self._done + 1)
+        if number not in self._slots:
+            self._slots[number] = []
+            heapq.heappush(self._order, number)
+        row.slot = number
+        self._slots[number].append(row)
+
+    def due(self, now: float) -> list[Row]:
+        """The rows whose instant has come, in order."""
+        found: list[Row] = []
+        while self._order and self._order[0] * self._grid <= seconds_to_ms_now(now):
+            self._done = heapq.heappop(self._order)
+            found += self._of(self._done, self._slots.pop(self._done))
+        return found
+
+    def soonest(self, count: int) -> list[Row]:
+        """The first *count* rows by their instants, which stay. Cost: O(slots), some hundreds."""
+        found: list[Row] = []
+        for number in sorted(self._order):
+            found += self._of(number, self._slots[number])
+            if len(found) >= count:
+                break
+        return found[:count]
+
+    def next_wakeup(self) -> float | None:
+        """When `due` next has something to do; None: nothing is armed."""
+        return ms_to_seconds(self._order[0] * self._grid) if self._order else None
+
+    @staticmethod
+    def _of(number: int, slot: list[Row]) -> list[Row]:
+        return [row for row in slot if row.slot == number]
 
 
 class Event(NamedTuple):
@@ -86,7 +154,6 @@ class Watch:
         look: Asks the kernel for connections by ident; None for each that is gone.
         limits: What is not tolerated.
         tick: Seconds, > 0: a due connection is ended at most one tick late, plus our own stall.
-        now: Seconds, monotonic.
         end: What ends a connection, see `Hands.end`; None: a look has to do for a final check.
         ask: Has the kernel ask a silent peer for `Limits.vanished`, see `Hands.ask`; None: nothing does.
         closes: Whether it may. If not, what is due is reported, once per silence; the final check is made all the same.
@@ -103,7 +170,6 @@ class Watch:
         limits: Limits,
         *,
         tick: float,
-        now: float,
         end: End | None = None,
         ask: Ask | None = None,
         closes: bool = True,
@@ -111,7 +177,6 @@ class Watch:
         reaps_per_second: float = 0.0,
         on: Callable[[Event], object] = lambda event: None,
     ) -> None:
-        check_timeout("tick", tick)
         self._look = look
         steps = [limits.longer(1 + jitter * step / (STEPS - 1)) for step in range(STEPS)] if jitter else [limits]
         self._limits = steps
@@ -125,7 +190,7 @@ class Watch:
         self.rows: dict[bytes, Row] = {}
         """By ident. About 500 bytes each, everything included."""
         self.counts: Counts = Counts()
-        self._schedule = Schedule(tick, now)
+        self._schedule = Schedule(check_timeout("tick", tick))
         self._due: deque[Row] = deque()
         self._held: deque[Row] = deque()
         self._serial = 1

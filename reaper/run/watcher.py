@@ -219,8 +219,8 @@ class Watcher:
 
     def _attach(self) -> None:
         from ..attach.kernel import Linux, Listener, Refusal
-        from ..attach.outside import limits_of
-        from ..attach.runner import Runner
+        from ..attach.runner import Runner, limits_of
+        from ..attach.show import View
         from ..attach.targets import ByPid
 
         def meant(listener: Listener) -> bool:
@@ -233,7 +233,7 @@ class Watcher:
         try:
             limits = limits_of(config)
             target = ByPid(self.pid, Linux(self.pid), waits=True)
-            runner = Runner(target, limits, config, view=lambda watch: _Quiet(self._say), closes=True, meant=meant)
+            runner = Runner(target, limits, config, view=lambda watch: View(self._say), closes=True, meant=meant)
             runner.check_rights()
         except Refusal as error:
             self._say(f"guards from inside only: {one_line(error)}")
@@ -254,26 +254,3 @@ def descends(pid: int, ancestor: int) -> bool:
         except OSError:
             return False
     return pid == ancestor
-
-
-class _Quiet:
-    """A view of a watch that shows nothing but what went wrong."""
-
-    def __init__(self, say: Callable[[str], object]) -> None:
-        self._say = say
-
-    def start(self, target: str, closes: bool) -> None:
-        """Nothing to say."""
-
-    def say(self, text: str) -> None:
-        """A line."""
-
-    def note(self, event: Any) -> None:
-        """An event."""
-
-    def refresh(self, now: float) -> float | None:
-        """Nothing to refresh."""
-        return None
-
-    def end(self) -> None:
-        """Nothing to end."""
