@@ -86,7 +86,7 @@ dist: .venv/.dev
 
 .venv/.demo: .venv/.python pyproject.toml constraints.txt
 	@echo "installing what the demo runs (once, about 20 s)"
-	@$(PIP) --editable '.[trio,http,cli,pressure,plot]' 2>.venv/error || { echo "cannot install the packages: is the package index reachable? pip's own words are in .venv/error" >&2; exit 1; }
+	@$(PIP) --editable '.[trio,http,cli,pressure]' 2>.venv/error || { echo "cannot install the packages: is the package index reachable? pip's own words are in .venv/error" >&2; exit 1; }
 	@touch $@
 
 .venv/.dev: .venv/.demo

@@ -174,11 +174,9 @@ def add_run(commands: Any) -> None:
         metavar="PID",
         help="watch this process and its children; repeatable",
     )
-    run.add_argument("--server-stats", type=Path, metavar="FILE", help="JSON file with the report's `server` block")
     run.add_argument("--report", type=Path, metavar="FILE", help="write the JSON report here")
     run.add_argument("--csv", type=Path, metavar="FILE", help="write a row for each connection here")
     run.add_argument("--hgrm", type=Path, metavar="FILE", help="write the latencies as HdrHistogram's tools read them")
-    run.add_argument("--png", type=Path, metavar="FILE", help="draw the lateness histogram here")
     run.add_argument("--journal", type=Path, metavar="DIR", help="write the client's view as journal files there")
     run.add_argument("--html", type=Path, metavar="FILE", help="write a self-contained page here")
     run.add_argument("--json", action="store_true", help="print the report to standard output")
@@ -192,7 +190,6 @@ def run_command(options: argparse.Namespace) -> int:
     from .drive.journal import ClientJournal
     from .drive.machine import MachineWatch
     from .drive.processes import WorkerDied
-    from .drive.server_watch import ServerWatch, read_server_stats
     from .judge.report import build_report, write_csv
     from .show.dashboard import display_for
     from .show.deliver import check_files, deliver
@@ -215,22 +212,17 @@ def run_command(options: argparse.Namespace) -> int:
         ClientJournal(options.journal, (target.host, target.port), law.timeout, law.tick).journal.close()
     dialect_for(protocol, target)  # complains here rather than in a child process
     patience = options.patience or max(2 * law.tick, 1.0)
-    stats = read_server_stats(options.server_stats) if options.server_stats else None
-    watch, machine = ServerWatch(options.server_pid), MachineWatch(options.server_pid)
+    machine = MachineWatch(options.server_pid)
     display = display_for(sys.stderr, options.quiet)
 
     def on_progress(progress: Progress) -> None:
         display.show(progress)
         machine.glance()
 
-    def at_phase(phase: str) -> None:
-        watch.sample(phase)
-        machine.sample(phase)
-
     try:
         observation = drive(
             plan, target, protocol, patience, paths, options.processes,
-            options.journal, Hooks(on_progress, at_phase), tls, options.statuses or scenario.statuses,
+            options.journal, Hooks(on_progress, machine.sample), tls, options.statuses or scenario.statuses,
         )  # fmt: skip
     except WorkerDied as error:
         print(f"loadgen run: {error}", file=sys.stderr)
@@ -254,7 +246,7 @@ def run_command(options: argparse.Namespace) -> int:
         "beat_s": options.beat,
     }
     established = sum(outcome.counters.established for outcome in observation.outcomes)
-    report = build_report(plan, observation, config, stats or watch.result(established), options.threshold)
+    report = build_report(plan, observation, config, machine.server(established), options.threshold)
     if options.csv:
         write_csv(plan, observation, options.csv)
     if options.hgrm:

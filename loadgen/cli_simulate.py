@@ -62,7 +62,6 @@ def add_simulate(commands: Any, reading: Any) -> None:
         "--faults", type=Path, metavar="FILE", help="TOML: what the server did wrong, and how often; with --journal"
     )
     command.add_argument("--report", type=Path, metavar="FILE", help="write the JSON report here")
-    command.add_argument("--png", type=Path, metavar="FILE", help="draw the lateness histogram here")
     command.add_argument("--html", type=Path, metavar="FILE", help="write a self-contained page here")
     command.add_argument("--json", action="store_true", help="print the report to standard output")
     command.add_argument("--quiet", action="store_true", help="no progress")

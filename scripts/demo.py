@@ -73,7 +73,7 @@ def described(plan: Plan, parked: bool) -> list[str]:
 
 def run(plan: Plan, parked: bool, out: Path) -> int:
     """Server, load, verdict. Returns the exit status."""
-    for name in ("report.json", "lateness.png"):
+    for name in ("report.json", "report.html"):
         (out / name).unlink(missing_ok=True)  # of a run before: this one may end without any
     flags = f"--idle {plan.timeout}s --tick {TICK} --connections {plan.connections} --workers {plan.workers}"
     command = example("echo", *flags.split(), "--parked" if parked else "--no-parked")
@@ -85,14 +85,14 @@ def run(plan: Plan, parked: bool, out: Path) -> int:
             [sys.executable, "-m", "loadgen", "run", "--target", server.target, "--server-pid", str(server.pid)]
             + f"--connections {plan.connections} --connect-rate {plan.rate} --timeout {plan.timeout}s".split()
             + f"--tick {TICK} --duration {plan.duration}s --mix {plan.mix} --beat {plan.beat * 1e3:g}ms".split()
-            + ["--report", str(out / "report.json"), "--png", str(out / "lateness.png")]
+            + ["--report", str(out / "report.json"), "--html", str(out / "report.html")]
         )
     print(textwrap.fill(f"3. {server.said().splitlines()[-1]}", 79, subsequent_indent="   "))
     if server.status:
         print(f"the server ended with status {server.status}", file=sys.stderr)
     if status in (0, 1, INTERRUPTED) and (out / "report.json").exists():
         print(f"report: {os.path.relpath(out / 'report.json')}")
-        print(f"picture: {os.path.relpath(out / 'lateness.png')}")
+        print(f"page: {os.path.relpath(out / 'report.html')}")
     return status or (1 if server.status else 0)
 
 

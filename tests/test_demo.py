@@ -119,7 +119,7 @@ def test_a_small_demo_passes_on_real_connections(
     out = capfd.readouterr().out
     assert "verdict      PASS: 30 of 30 reaps" in out
     assert max(len(line) for line in out.splitlines() if str(tmp_path.parent.name) not in line) < 80
-    assert (tmp_path / "lateness.png").exists()
+    assert (tmp_path / "report.html").exists()
 
 
 def test_a_server_that_does_not_start_is_an_error_with_its_last_words(tmp_path: Path) -> None:

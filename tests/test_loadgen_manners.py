@@ -441,7 +441,7 @@ def test_a_url_and_an_option_that_contradict_each_other_are_refused(
     assert "leave one of them out" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("option", ["--report", "--png", "--html"])
+@pytest.mark.parametrize("option", ["--report", "--html"])
 def test_a_file_that_cannot_be_written_is_refused_before_the_run(
     option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,53 +1,102 @@
-"""What a run costs the machine, by part: kernel, server, generator.
+"""What a run costs, by part: the server's processes, this program's, and the kernel.
 
-One rule: differences only. What the machine used before the first connection is subtracted, and what cannot be read is
-null.
+One rule: differences only, and what cannot be seen is null. What was there before the first connection is subtracted.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from time import monotonic
 from typing import Any, NamedTuple
 
-JIFFY = os.sysconf("SC_CLK_TCK")
+from ..judge.report import UNKNOWN_SERVER
+from ..units import BadArgument
+
 _KERNEL_MEMORY = ("Slab", "KernelStack", "PageTables", "Percpu")
 
 
-class Sample(NamedTuple):
-    """One look: bytes and seconds of CPU. `*_each` is the mean of its processes' memory that they share with none."""
+class Trees(NamedTuple):
+    """Some processes and all that come from them: memory in bytes, CPU in seconds. `pss` counts pages that several
+    share in parts; `each` is the mean of what those below a root share with none."""
 
+    workers: int = 0
+    rss: int = 0
+    pss: int = 0
+    each: int | None = None
+    user_s: float = 0.0
+    cpu_s: float = 0.0
+
+
+class Sample(NamedTuple):
+    """One look. Bytes, and seconds since the start of the machine."""
+
+    instant: float
     used: int
     kernel: int
-    server: int
-    server_each: int | None
-    generator: int
-    generator_each: int | None
+    server: Trees
+    own: Trees
     user_s: float
     kernel_s: float
-    server_s: float
-    generator_s: float
 
 
 class MachineWatch:
-    """Looks at the whole machine, at the trees of the server's processes and at our own."""
+    """Looks at the whole machine, at the trees of the server's processes and at our own; null without psutil.
+
+    Raises:
+        BadArgument: there is a server to watch, and no psutil, or no such process.
+    """
 
     def __init__(self, server_pids: Sequence[int]) -> None:
         self.server_pids = server_pids
         self.samples: dict[str, Sample] = {}
         self.most_used = 0
+        try:
+            import psutil
+        except ImportError:
+            if server_pids:
+                raise BadArgument("--server-pid needs psutil: pip install psutil, or leave the option out") from None
+            self.psutil: Any = None
+            return
+        self.psutil = psutil
+        for pid in server_pids:
+            if not psutil.pid_exists(pid):
+                raise BadArgument(f"--server-pid {pid}: no such process: give the pid of a running server")
 
     def sample(self, phase: str) -> None:
         """Note everything under the name *phase*: "before", "open", "after"."""
-        with suppress(OSError, KeyError, ValueError):
-            self.samples[phase] = self._look()
+        if self.psutil is not None:
+            memory, cpu = _meminfo(), self.psutil.cpu_times()
+            self.samples[phase] = Sample(
+                monotonic(),
+                _used(memory),
+                sum(memory.get(name, 0) for name in _KERNEL_MEMORY),
+                self._trees(self.server_pids, 1),
+                self._trees([os.getpid()], 2),  # those that drive connections are forked by one that only forks
+                cpu.user + cpu.nice,
+                cpu.system + cpu.irq + cpu.softirq,
+            )
 
     def glance(self) -> None:
         """Note the memory in use, if it is the most so far. Cheap."""
-        with suppress(OSError, KeyError, ValueError):
+        if self.psutil is not None:
             self.most_used = max(self.most_used, _used(_meminfo()))
+
+    def server(self, connections: int) -> dict[str, Any]:
+        """The report's `server` block for that many connections."""
+        before, full, after = (self.samples.get(name) for name in ("before", "open", "after"))
+        if not self.server_pids or before is None or after is None:
+            return dict(UNKNOWN_SERVER)
+        grown = full.server.rss - before.server.rss if full else 0
+        return {
+            "workers": before.server.workers,
+            "rss_bytes_per_connection": grown / connections if full and connections else None,
+            "cpu_fraction": (after.server.cpu_s - before.server.cpu_s) / (after.instant - before.instant),
+            "rss_bytes_before": before.server.rss,
+            "rss_bytes_open": full.server.rss if full else None,
+        }
 
     def result(self, generator_s: float) -> dict[str, Any]:
         """The report's `machine` block; memory when all connections were open, CPU of the whole run.
@@ -56,55 +105,46 @@ class MachineWatch:
         """
         before, full, after = (self.samples.get(name) for name in ("before", "open", "after"))
         memory: dict[str, int | None] = dict.fromkeys(("kernel", "server", "generator", "most_used"))
-        each: dict[str, int | None] = dict.fromkeys(("server", "generator"))
         cpu: dict[str, float | None] = dict.fromkeys(("kernel", "server", "generator", "others"))
-        if before is not None:
-            each |= {"server": before.server_each, "generator": before.generator_each}
+        watched = bool(self.server_pids)
         if before is not None and full is not None:
             memory |= {
                 "kernel": full.kernel - before.kernel,
-                "server": full.server if self.server_pids else None,
-                "generator": full.generator,
+                "server": full.server.pss if watched else None,
+                "generator": full.own.pss,
                 "most_used": max(self.most_used, full.used) - before.used,
             }
         if before is not None and after is not None:
-            server, generator = after.server_s - before.server_s, after.generator_s - before.generator_s + generator_s
-            user = after.user_s - before.user_s
+            server = after.server.user_s - before.server.user_s
+            generator = generator_s + after.own.user_s - before.own.user_s
             cpu |= {
                 "kernel": after.kernel_s - before.kernel_s,
-                "server": server if self.server_pids else None,
+                "server": server if watched else None,
                 "generator": generator,
-                "others": max(user - server - generator, 0.0),
+                "others": max(after.user_s - before.user_s - server - generator, 0.0),
             }
+        each = {"server": before and before.server.each, "generator": before and before.own.each}
         return {"cpus": os.cpu_count(), "memory_bytes": memory, "process_bytes": each, "cpu_s": cpu}
 
-    def _look(self) -> Sample:
-        memory = _meminfo()
-        user, kernel = _cpu_seconds()
-        server = {pid: _memory(pid) for pid in trees(self.server_pids)}
-        own = {pid: _memory(pid) for pid in trees([os.getpid()]) if pid not in server}
-        return Sample(
-            _used(memory),
-            sum(memory.get(name, 0) for name in _KERNEL_MEMORY),
-            sum(each.proportional for each in server.values()),
-            _mean([each.private for pid, each in server.items() if pid not in self.server_pids]),
-            sum(each.proportional for each in own.values()),
-            _mean([own[pid].private for pid in _working(own)]),
-            user,
-            kernel,
-            sum(map(_user_seconds, server)),
-            _user_seconds(os.getpid()),
-        )
-
-
-def trees(pids: Iterable[int]) -> list[int]:
-    """*pids* and all processes that come from them; those that have ended are left out."""
-    found = []
-    for pid in pids:
-        with suppress(OSError):
-            children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-            found += [pid, *trees(map(int, children))]
-    return found
+    def _trees(self, pids: Sequence[int], depth: int) -> Trees:
+        """Of *pids*; `each` counts those at least *depth* forks below them. `user_s` of our own tree is this process's:
+        the others say theirs at their end."""
+        workers = rss = pss = 0
+        private, user, cpu = [], 0.0, 0.0
+        level = [(pid, 0) for pid in pids]
+        for pid, below in level:
+            with suppress(self.psutil.Error):  # it ended between listing and looking
+                process = self.psutil.Process(pid)
+                children = [(child.pid, below + 1) for child in process.children() if child.pid not in self.server_pids]
+                level += children
+                workers += below > 0
+                memory, times = process.memory_full_info(), process.cpu_times()
+                rss, pss = rss + memory.rss, pss + memory.pss
+                private += [memory.uss] if below >= depth else []
+                cpu += times.user + times.system
+                user += times.user if depth == 1 or not below else 0.0
+        each = sum(private) // len(private) if private else None
+        return Trees(max(workers, len(pids)), rss, pss, each, user, cpu)
 
 
 def _meminfo() -> dict[str, int]:
@@ -115,40 +155,3 @@ def _meminfo() -> dict[str, int]:
 def _used(memory: dict[str, int]) -> int:
     """Bytes in use. `MemAvailable` would not do: it counts what the kernel holds of sockets as free to take."""
     return memory["MemTotal"] - sum(memory[name] for name in ("MemFree", "Buffers", "Cached"))
-
-
-class Memory(NamedTuple):
-    """Of one process: pages that several share count in parts, and those that are its own alone. Bytes."""
-
-    proportional: int
-    private: int
-
-
-def _memory(pid: int) -> Memory:
-    with suppress(OSError, KeyError):
-        rows = (line.split() for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:])
-        found = {row[0]: int(row[1]) * 1024 for row in rows}
-        return Memory(found["Pss:"], found["Private_Clean:"] + found["Private_Dirty:"])
-    return Memory(0, 0)
-
-
-def _working(own: Iterable[int]) -> list[int]:
-    """Those of our processes that drive connections: they were forked by one that is ours too, but not this one."""
-    forks = {pid: trees([pid])[1:] for pid in own if pid != os.getpid()}
-    return [child for children in forks.values() for child in children]
-
-
-def _mean(values: Sequence[int]) -> int | None:
-    return sum(values) // len(values) if values else None
-
-
-def _user_seconds(pid: int) -> float:
-    with suppress(OSError):
-        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11]) / JIFFY
-    return 0.0
-
-
-def _cpu_seconds() -> tuple[float, float]:
-    """User and kernel seconds of all processors since the start of the machine."""
-    user, nice, system, _, _, irq, softirq, *_ = map(int, Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:])
-    return (user + nice) / JIFFY, (system + irq + softirq) / JIFFY

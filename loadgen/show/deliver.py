@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import json
 import os
 from pathlib import Path
@@ -20,9 +19,9 @@ def check_files(options: argparse.Namespace) -> None:
     """Complain before a run about files that could not be written after it.
 
     Raises:
-        BadArgument: a path that cannot be written, or a picture without matplotlib.
+        BadArgument: a path that cannot be written.
     """
-    for name in ("report", "png", "html", "csv", "hgrm"):
+    for name in ("report", "html", "csv", "hgrm"):
         path: Path | None = getattr(options, name, None)
         if path is None:
             continue
@@ -33,18 +32,12 @@ def check_files(options: argparse.Namespace) -> None:
             why = error.strerror
         if why:
             raise BadArgument(f"--{name} {path}: {why}: give a file that can be written")
-    if options.png and importlib.util.find_spec("matplotlib") is None:
-        raise BadArgument("--png needs matplotlib: pip install matplotlib, or leave the option out")
 
 
 def deliver(report: Report, options: argparse.Namespace) -> int:
     """Write the files that *options* asks for, print the verdict (or the report), and return the exit status."""
     if options.report:
         write_report(report, options.report)
-    if options.png:
-        from .picture import draw_lateness
-
-        draw_lateness(report, options.png)
     if options.html:
         from .page import write_page
 
