@@ -26,12 +26,12 @@ from loadgen.clients import HTTP, Speech, ask
 from loadgen.drive.protocols import Paths
 from loadgen.drive.wire import Tls
 from loadgen.probe import aligned, probe
-from loadgen.race import race
+from loadgen.race import Result, race
 from loadgen.units import parse_target
 
 from .serving import ROOT, free_port, serving
 
-TIMES, CLIENTS, KEEP_ALIVE = 10_000, 500, 3.0
+TIMES, CLIENTS, KEEP_ALIVE, TICK = 10_000, 250, 3.0, 0.1
 NGINX = """daemon off; worker_processes 1; pid {dir}/pid; error_log {dir}/error.log;
 events {{ worker_connections 4000; }}
 http {{
@@ -212,51 +212,38 @@ async def app(scope, receive, send):
 
 def races(times: int) -> list[list[str]]:
     """The table: requests lost per million, stock and guarded, direct and through proxies, the header believed."""
-    table = [["server", "in between", "header believed", "pairs", "on a new connection", "lost", "of a million"]]
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         (Path(folder) / "raced.py").write_text(APP)
+        lanes: dict[tuple[str, str, str], tuple[int, list[Result]]] = {}
         for server, http in (("stock", "httptools"), ("guarded", "reaper.uvicorn:HttpTools")):
             port = free_port()
-            command = [
-                sys.executable,
-                "-m",
-                "uvicorn",
-                "raced:app",
-                "--app-dir",
-                folder,
-                "--lifespan",
-                "off",
-                "--http",
-                http,
-            ]
-            command += [
-                "--timeout-keep-alive",
-                f"{KEEP_ALIVE:g}",
-                "--port",
-                str(port),
-                "--no-access-log",
-                "--backlog",
-                "4096",
-            ]
-            environment = os.environ | {"REAPER_TIMEOUTS_KEEP_ALIVE": f"{KEEP_ALIVE:g}s", "REAPER_TICK": "100ms"}
-            environment |= {"REAPER_REAPER_TICK": environment.pop("REAPER_TICK")}
+            command = [sys.executable, "-m", "uvicorn", "raced:app", "--app-dir", folder, "--lifespan", "off"]
+            command += ["--http", http, "--timeout-keep-alive", f"{KEEP_ALIVE:g}", "--port", str(port)]
+            command += ["--no-access-log", "--backlog", "4096"]
+            environment = os.environ | {
+                "REAPER_TIMEOUTS_KEEP_ALIVE": f"{KEEP_ALIVE:g}s",
+                "REAPER_REAPER_TICK": f"{TICK}s",
+            }
             stack.enter_context(serving(command, Path(folder) / server, port=port, environment=environment))
             for between in ("", "nginx", "haproxy"):
-                with ExitStack() as inner:
-                    front = inner.enter_context(proxy(between, port)) if between else port
-                    if front is None:
-                        continue
-                    for honour in (False, True) if not between else (False,):
-                        found = asyncio.run(
-                            race(parse_target(f"127.0.0.1:{front}"), HTTP, KEEP_ALIVE, times, clients=CLIENTS,
-                                 honour=honour, anew=bool(between), method="POST")
-                        )  # fmt: skip
-                        believed = "-" if between else "yes" if honour else "no"
-                        pairs = found.reused + found.fresh
-                        table.append([f"{server} ({found.announced or 'announces nothing'})", between or "-", believed,
-                                      f"{pairs:,}", f"{found.fresh:,}", f"{found.lost.total():,}",
-                                      f"{found.per_million:,.0f}"])  # fmt: skip
-                        print(table[-1], file=sys.stderr, flush=True)
+                front = stack.enter_context(proxy(between, port)) if between else port
+                if front is not None:
+                    for believed in ("-",) if between else ("no", "yes"):
+                        lanes[server, between or "-", believed] = (front, [])
+        for done in range(0, times, CLIENTS):  # in turn, so that the noise of the machine is everybody's
+            for (_, between, believed), (front, found) in lanes.items():
+                found.append(asyncio.run(
+                    race(parse_target(f"127.0.0.1:{front}"), HTTP, KEEP_ALIVE + TICK / 2, min(CLIENTS, times - done),
+                         spread=TICK, clients=CLIENTS, honour=believed == "yes", anew=between != "-", method="POST",
+                         seed=done)
+                ))  # fmt: skip
+            print(f"{done + CLIENTS:,} of {times:,}", file=sys.stderr, flush=True)
+    table = [["server", "in between", "header believed", "pairs", "on a new connection", "lost", "of a million"]]
+    for (server, between, believed), (_, found) in lanes.items():
+        pairs, fresh = sum(one.reused + one.fresh for one in found), sum(one.fresh for one in found)
+        lost = sum(one.lost.total() for one in found)
+        counts = [f"{pairs:,}", f"{fresh:,}" if between == "-" else "-", f"{lost:,}", f"{1e6 * lost / pairs:,.0f}"]
+        table.append([f"{server} ({found[0].announced or 'announces nothing'})", between, believed, *counts])
     return table
 
 

@@ -113,6 +113,27 @@ def test_a_silent_client_is_closed_and_never_early(run, serve):
     run(body)
 
 
+@pytest.mark.parametrize("how", ["close", "shut"])
+def test_a_peer_hears_of_its_close_before_the_loop_goes_on(run, how):
+    async def body():
+        async with reaper.asyncio.open_reaper(tick=TICK) as r:
+            server = await guarded(r)
+            with contextlib.closing(server), socket.create_connection(server.sockets[0].getsockname()) as client:
+                client.settimeout(10)  # blocks this loop, too
+                client.send(b"x")
+                while await asyncio.sleep(0.01, not polled.transports_of(r)):
+                    pass
+                [connection] = r.driver.connections.values()
+                if how == "close":
+                    connection.reap("idle")
+                else:
+                    connection.shut()
+                while client.recv(1):
+                    pass
+
+    run(body)
+
+
 def test_silence_counts_from_the_last_byte(run, serve):
     async def body():
         async with serve() as (_, port):

@@ -238,6 +238,50 @@ def test_unread_bytes_spare_a_connection_two_of_whose_leases_come_due_in_one_loo
         assert connection.reaped
 
 
+def test_what_is_sent_while_a_slice_is_being_closed_spares_those_that_are_still_to_be_closed():
+    loop = Loop()
+    pairs = [socket.socketpair() for _ in range(100)]
+
+    class Slow(Connection):
+        """While it is closed, every peer sends a request."""
+
+        __slots__ = ()
+
+        def _cut(self, reason: str) -> None:
+            for _, peer in pairs:
+                peer.send(b"GET")
+            super()._cut(reason)
+
+    watched = [
+        loop.driver.watch(lambda uid, ours=ours: Slow(loop.driver, uid, ours.fileno()), None, 5) for ours, _ in pairs
+    ]
+    loop.run_until(6)
+    closed = sum(connection.reaped for connection in watched)
+    for ours, peer in pairs:
+        ours.close()
+        peer.close()
+    assert 0 < closed < 20
+
+
+def test_all_that_are_about_to_be_closed_are_shut_before_the_first_of_them_is_closed():
+    loop = Loop()
+    done = []
+
+    class Telling(Connection):
+        __slots__ = ()
+
+        def shut(self) -> None:
+            done.append("shut")
+
+        def _cut(self, reason: str) -> None:
+            done.append("closed")
+
+    for _ in range(5):
+        loop.driver.watch(lambda uid: Telling(loop.driver, uid), None, 5)
+    loop.run_until(6)
+    assert done == 5 * ["shut"] + 5 * ["closed"]
+
+
 def test_a_hand_watched_connection_counts_as_busy_until_it_says_that_it_waits():
     loop = Loop()
     unknown, told, waits, mute = (loop.watch(100) for _ in range(4))

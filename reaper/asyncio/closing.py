@@ -8,6 +8,7 @@ attacker never sends. Whoever is closed here is looked at in the reaper's sweep 
 from __future__ import annotations
 
 import contextlib
+import socket
 from typing import TYPE_CHECKING, Any
 
 from ..driver import sockets
@@ -26,9 +27,21 @@ def close(reaper: AsyncioReaper, transport: Any, farewell: bytes = b"") -> None:
         transport.write(farewell)
     if transports.is_tls(transport) and not farewell:
         transport.abort()
-        return
-    transport.close()
-    bound(reaper, transport)
+    else:
+        transport.close()
+        bound(reaper, transport)
+    shut(transport)
+
+
+def shut(transport: Any) -> None:
+    """Tell its peer at once that nothing more comes, and so that nothing more is read; nothing if some has yet to go.
+
+    The loop closes a descriptor when it comes round to it, and what the peer sends until then is lost.
+    """
+    descriptor = transports.descriptor_of(transport)
+    if descriptor >= 0 and not transports.buffered(transport):
+        with contextlib.suppress(OSError), sockets.borrowed_tcp(descriptor) as connected:
+            connected.shutdown(socket.SHUT_WR)
 
 
 def bound(reaper: AsyncioReaper, transport: Any) -> None:

@@ -242,6 +242,12 @@ class Guard(Polled):
 
     # ---- the end -------------------------------------------------------------------------------------------------
 
+    def shut(self) -> None:
+        """Its peer may send the next request at any moment."""
+        transport = self._open()
+        if transport is not None and self._phase in RESTING:
+            closing.shut(transport)
+
     def reap(self, reason: str, expiry: Expiry | None = None) -> None:
         """End it: for what it waits for, if that is due; nothing if it has ended."""
         if self._open() is None:

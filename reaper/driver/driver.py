@@ -33,7 +33,7 @@ from ..policy.jitter import Bucket, Jitter, check_rate, check_share
 from .ends import Books, log, log_hook_error
 from .operations import Answer, Call, Leave
 from .options import Options, check_names, spelled_out
-from .pacing import PROBE_GRACE, REAPS_PER_SLICE, fair_slice
+from .pacing import CHECKED_AT_ONCE, PROBE_GRACE, REAPS_PER_SLICE, fair_slice
 from .sockets import unread
 from .stall_clock import StallClock
 from .vanished import Vanished
@@ -120,6 +120,7 @@ class Driver:
         self._looked_at = 0.0  # the `now` of the latest final check...
         self._looked_when = 0.0  # ...and when that was, on the loop's clock
         self._probed: list[Watched] = []
+        self._checked = 0  # leases of the latest final check
         self.vanished: Vanished = Vanished(self, self.config.timeouts.vanished)
 
     # ---- time ----------------------------------------------------------------------------------------------------
@@ -193,16 +194,23 @@ class Driver:
         before = time.thread_time()
         if self._bucket is not None:
             limit = min(limit, self._bucket.available(now))
-        expired = self.core.expire(now, limit, self._final_check) if limit else []
-        if self._bucket is not None:
-            self._bucket.spend(len(expired))
-        self.books.expired(
-            [expiry for expiry in expired if self.owner_of(expiry.uid, limits=True) is not None], self.now()
-        )
-        for expiry in expired:
-            owner = self.owner_of(expiry.uid)
-            if owner is not None:
+        while limit > 0:
+            room = min(limit, CHECKED_AT_ONCE)
+            self._checked = 0
+            expired = self.core.expire(now, room, self._final_check)
+            if self._bucket is not None:
+                self._bucket.spend(len(expired))
+            owners = [(owner, expiry) for expiry in expired if (owner := self.owner_of(expiry.uid)) is not None]
+            for owner, _ in owners:
+                owner.shut()
+            self.books.expired(
+                [expiry for expiry in expired if self.owner_of(expiry.uid, limits=True) is not None], self.now()
+            )
+            for owner, expiry in owners:
                 owner.reap(expiry.reason, expiry)
+            if self._checked < room:
+                break
+            limit -= room
         if self._probed:
             self._send_probes()
         if self._purgatory.delayed:
@@ -238,6 +246,7 @@ class Driver:
     def _final_check(self, leases: Sequence[Lease]) -> Mapping[Lease, bool]:
         """Those of *leases* that must not be reaped now, because bytes are unread or a probe has yet to be answered;
         and whether that counts as activity: for a limit it does not."""
+        self._checked = len(leases)
         sockets: dict[int, list[Lease]] = {}
         quiet: dict[Lease, Watched] = {}
         pardoned: list[Lease] = []
@@ -261,7 +270,7 @@ class Driver:
             spared += sockets[descriptor]
         for lease in spared:
             quiet.pop(lease, None)
-        self._probed = list(quiet.values())
+        self._probed += quiet.values()
         spared += quiet
         spared += pardoned
         self.books.averted(spared)

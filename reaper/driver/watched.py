@@ -65,6 +65,12 @@ class Reapable:
         """Whether it is in use, or not known to be idle."""
         raise NotImplementedError
 
+    def shut(self) -> None:
+        """It is about to be reaped: tell its peer at once that nothing more is read, unless it is sent something yet.
+
+        To reap takes its time, and what comes between the final check and then is lost.
+        """
+
     def reap(self, reason: str, expiry: Expiry | None = None) -> None:
         """End it for *reason*; nothing if it has ended."""
         raise NotImplementedError

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from ..asyncio import transports
+from ..asyncio import closing, transports
 from ..core.lease import Expiry, Lease
 from ..driver.watched import Probe, Reapable
 from ..policy import Phase
@@ -150,6 +150,11 @@ class Guarded(Reapable):
             waiting.retire(reason)
         if reason == DRAIN:
             waiting.cut(self.shared.left_to_drain(), DRAIN_DEADLINE)
+
+    def shut(self) -> None:
+        """Its peer may send the next request at any moment."""
+        if not self._over and self._believed() is Phase.KEEP_ALIVE:
+            closing.shut(self.transport)
 
     def reap(self, reason: str, expiry: Expiry | None = None) -> None:
         """End it for *reason*; nothing if it has ended."""

@@ -141,8 +141,8 @@ class IdleProtocol(Guarded, asyncio.Protocol):
         raise AssertionError("unreachable")
 
     def _cut(self, reason: str) -> None:
-        log.info("%s - closed: %s", self._name(), reason)
         closing.close(self.shared.reaper, self.transport)
+        log.info("%s - closed: %s", self._name(), reason)
 
     @property
     def client(self) -> Any:

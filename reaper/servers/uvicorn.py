@@ -347,12 +347,12 @@ class GuardedHttp(Guarded):
 
     def _cut(self, reason: str) -> None:
         transport = self.transport
-        log.info("%s - closed: %s", self._name(), reason)
         if reason in NOT_TAKEN or transport.is_closing():
             closing.reset(transport)
         else:
             owed = ANSWERS.get(reason) and self._owes_an_answer()
             closing.close(self.shared.reaper, transport, ANSWER if owed else b"")
+        log.info("%s - closed: %s", self._name(), reason)
 
 
 class H11(GuardedHttp, H11Protocol):

@@ -153,8 +153,8 @@ class GuardedTunnel(Guarded):
         raise AssertionError("unreachable")
 
     def _cut(self, reason: str) -> None:
-        log.info("%s - closed: %s", self._name(), reason)
         if reason in NOT_TAKEN or self.transport.is_closing():
             closing.reset(self.transport)
         else:
             closing.close(self.shared.reaper, self.transport)
+        log.info("%s - closed: %s", self._name(), reason)
