@@ -96,9 +96,7 @@ def run(parsed: argparse.Namespace) -> int:
         loaded = ReaperConfig.load(parsed.config, overrides=settings(parsed))
         config = loaded.attach
         parsed.json = parsed.json or loaded.reaper.log_format == "json"
-        with needs("this", "idle-reaper[attach]"):
-            from .runner import signals_held
-        with signals_held(), ExitStack() as stack:
+        with ExitStack() as stack:
             return _watch(parsed, config, stack)
     except ConfigError as error:
         for line in str(error).splitlines():
@@ -109,10 +107,10 @@ def run(parsed: argparse.Namespace) -> int:
 
 
 def _watch(parsed: argparse.Namespace, config: Attach, stack: ExitStack) -> int:
-    from .learn import journal_in, learn
-    from .runner import Runner, limits_of
-    from .targets import ByListen, ByPid, ByUser, Selection, Target, parse_address
-
+    with needs("this", "idle-reaper[attach]"):
+        from .learn import journal_in, learn
+        from .runner import Runner, limits_of
+        from .targets import ByListen, ByPid, ByUser, Selection, Target, parse_address
     limits = None if parsed.learn is not None else limits_of(config)
     kernel = Linux(parsed.pid)
     stack.callback(kernel.close)

@@ -19,7 +19,7 @@ from ..journal.schema import peer_key
 from .books import to_ns
 from .kernel import Found, Refusal, jiffy
 from .netlink import addresses_of
-from .runner import stopped_within
+from .runner import stopped_by_signals
 from .targets import Selection
 from .tcpinfo import JIFFIES_AGAINST_US
 
@@ -121,11 +121,11 @@ def learn(selection: Selection, directory: Path, gap: float, tick: float, say: C
     if least > gap:
         say(f"--gap {gap:g}s is too short for {count:,} connections: {least:.1f} s take {SHARE:.0%} of a core")
         gap = least
-    with journal_in("--learn", directory, tick, gap) as journal:
+    with journal_in("--learn", directory, tick, gap) as journal, stopped_by_signals() as stopped:
         learner = Learner(selection, journal, gap, JIFFIES_AGAINST_US * jiffy())
         say(f"learning the silences beyond {gap:g} s of {count:,} connections; stop with Ctrl-C")
         try:
-            while not stopped_within(learner.sample()):
+            while not stopped(learner.sample()):
                 pass
         except Refusal as gone:
             say(str(gone))

@@ -6,6 +6,8 @@ so that what is due is not kept waiting by a dump.
 
 from __future__ import annotations
 
+import os
+import select
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -26,24 +28,27 @@ from .watch import SLICE, Event, Watch
 LONGEST_PERIOD = 60.0
 """Seconds between two discoveries, at most; otherwise half the shortest limit."""
 
-SIGNALS = {signal.SIGINT, signal.SIGTERM}
+Stopped = Callable[[float], bool]
 
 
 @contextmanager
-def signals_held() -> Iterator[None]:
-    """Keep Ctrl-C and SIGTERM waiting for whoever asks for them: nothing is interrupted, and none comes between a check
-    and a wait. Before any thread is started: one that does not hold them would be given them.
+def stopped_by_signals() -> Iterator[Stopped]:
+    """A wait of so many seconds, at most, that says whether Ctrl-C or SIGTERM has come: then, or before it.
+
+    Not `signal.sigtimedwait`: a SIGCONT in its last moment makes it return a signal that never came.
     """
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    wakes, waker = os.pipe()
+    os.set_blocking(waker, False)
+    old = signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
+    before = [(number, signal.signal(number, lambda *_: None)) for number in (signal.SIGINT, signal.SIGTERM)]
     try:
-        yield
+        yield lambda seconds: bool(select.select([wakes], [], [], max(seconds, 0.0))[0])
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def stopped_within(seconds: float) -> bool:
-    """Whether Ctrl-C or SIGTERM comes within *seconds*, where they are held."""
-    return signal.sigtimedwait(SIGNALS, max(seconds, 0.0)) is not None
+        for number, handler in before:
+            signal.signal(number, handler)
+        signal.set_wakeup_fd(old)
+        os.close(waker)
+        os.close(wakes)
 
 
 def limits_of(config: Attach) -> Limits:
@@ -160,10 +165,10 @@ class Runner:
 
     def run(self) -> int:
         """Watch until SIGINT or SIGTERM, or until the target is gone for good. The exit status."""
-        with signals_held():
+        with stopped_by_signals() as stopped:
             self.view.start(str(self.target), self.closes)
             try:
-                self._loop()
+                self._loop(stopped)
             except Refusal as gone:
                 self.view.say(str(gone))
             except BrokenPipeError:  # `attach | head`: as good as Ctrl-C
@@ -173,11 +178,11 @@ class Runner:
                     self.view.end()
         return 0
 
-    def _loop(self) -> None:
+    def _loop(self, stopped: Stopped) -> None:
         next_dump = wake = self._clock()
         discovery: Iterator[None] | None = None
         pause = 0.0
-        while not stopped_within(pause):
+        while not stopped(pause):
             now = self._clock()
             if self._book is not None:
                 self._book.stalled(now, now - wake)
