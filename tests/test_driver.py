@@ -88,38 +88,27 @@ def test_processes_with_phases_of_their_own_that_begin_together_never_wake_in_on
     assert len(together) == len(set(together)) == 32
 
 
-def test_a_phase_counts_anew_after_a_time_without_connections():
+def test_a_phase_is_the_first_epochs_whenever_there_was_nothing_to_watch_and_cuts_no_other_short():
     loop = Loop()
     loop.driver.phase = 0.5
     loop.watch(2.0)
-    assert wakes(loop, 50.0)[:2] == [0.25, 0.75]
+    assert wakes(loop, 0.5) == [0.25]
+    loop.watch(2.0)
+    assert wakes(loop, 50.0)[:2] == [0.75, 1.25]
     assert loop.driver.rest() == float("inf")
     loop.watch(2.0)
     assert wakes(loop, 51.0) == [50.25, 50.75]
 
 
-def test_a_phase_is_the_first_epochs_and_no_later_connection_cuts_another_short():
+def test_a_silent_connection_is_cut_within_a_tick_and_never_early_and_without_any_the_loop_rests():
     loop = Loop()
-    loop.driver.phase = 0.5
-    loop.watch(30.0)
-    assert wakes(loop, 0.5) == [0.25]
-    loop.watch(30.0)
-    assert wakes(loop, 2.0) == [0.75, 1.25, 1.75]
-
-
-def test_a_silent_connection_is_cut_within_a_tick_and_never_early():
-    loop = Loop()
+    assert loop.driver.rest() == float("inf")
+    loop.watch(5).leave()
     connection = loop.watch(5)
     loop.run_until(4.999)
     assert not connection.reaped
     loop.run_until(6)
     assert (connection.cuts, connection.reason) == (["idle"], "idle")
-
-
-def test_with_nothing_registered_it_rests_for_ever():
-    loop = Loop()
-    assert loop.driver.rest() == float("inf")
-    loop.watch(5).leave()
     loop.run_until(10)
     assert loop.driver.rest() == float("inf")
 

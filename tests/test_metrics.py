@@ -19,28 +19,12 @@ from reaper.policy.pressure import Limits, Pressure
 from reaper.trio import journal_clock, open_reaper
 
 NAMES = [
-    "reaper_leases",
-    "reaper_leases_suspended",
-    "reaper_parked",
-    "reaper_tick_seconds",
-    "reaper_slots",
-    "reaper_slots_in_wheel",
-    "reaper_epochs",
-    "reaper_reaped",
-    "reaper_expired",
-    "reaper_averted",
-    "reaper_moved",
-    "reaper_released",
-    "reaper_lateness_seconds",
-    "reaper_lateness_lower_seconds",
-    "reaper_lateness_upper_seconds",
-    "reaper_late",
-    "reaper_tick_lag_seconds",
-    "reaper_loop_lag_seconds",
-    "reaper_loop_lag_max_seconds",
-    "reaper_loop_stalls",
-    "reaper_loop_stalled_seconds",
-    "reaper_cpu_seconds",
+    *("reaper_leases", "reaper_leases_suspended", "reaper_parked", "reaper_tick_seconds"),
+    *("reaper_slots", "reaper_slots_in_wheel", "reaper_epochs"),
+    *("reaper_reaped", "reaper_expired", "reaper_averted", "reaper_moved", "reaper_released"),
+    *("reaper_lateness_seconds", "reaper_lateness_lower_seconds", "reaper_lateness_upper_seconds", "reaper_late"),
+    *("reaper_tick_lag_seconds", "reaper_loop_lag_seconds", "reaper_loop_lag_max_seconds"),
+    *("reaper_loop_stalls", "reaper_loop_stalled_seconds", "reaper_cpu_seconds"),
 ]
 JOURNAL_NAMES = ["reaper_journal_rows", "reaper_journal_dropped", "reaper_journal_errors"]
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Hashable
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -37,6 +39,21 @@ class World:
 
     def policy(self, phase: Phase = Phase.FIRST_BYTE) -> IdlePolicy:
         return IdlePolicy(self.config, self, self.now, self.sweep, self.progress, phase)
+
+    def requested(self, phase: Phase) -> IdlePolicy:
+        """A connection whose request has begun, and which now waits for *phase*."""
+        policy = self.policy()
+        policy.request(self.now)
+        policy.enter(phase, self.now)
+        return policy
+
+    def ends(self, reason: str, least: float, most: float, **how: Any) -> None:
+        """From now on it takes that many seconds to its end, for *reason*; *how* as in `run`."""
+        start = self.now
+        self.run(1e4, **how)
+        ((found, when),) = self.reaped
+        assert found == reason
+        assert least <= when - start <= most
 
     def progress(self) -> int:
         count, self.accepted = self.accepted, 0
@@ -85,58 +102,32 @@ class World:
                 break
 
 
-def reaped_after(world: World, start: float) -> tuple[str, float]:
-    ((reason, when),) = world.reaped
-    return reason, when - start
-
-
 def test_every_phase_has_a_rule_whose_timeout_and_reason_are_one_setting() -> None:
     assert set(RULES) == set(Phase)
-    for phase, rule in RULES.items():
-        if rule.timeout is not None:
-            assert f"timeouts.{rule.timeout}" in OPTIONS
-            assert rule.timeout == phase.value
-
-
-def test_only_a_request_in_flight_has_no_timeout() -> None:
-    assert [phase for phase, rule in RULES.items() if rule.timeout is None] == [Phase.IN_FLIGHT]
-
-
-def test_reasons_of_rates_and_age_are_settings_too() -> None:
+    timeouts = {phase: rule.timeout for phase, rule in RULES.items() if rule.timeout is not None}
+    assert timeouts == {phase: phase.value for phase in Phase if phase is not Phase.IN_FLIGHT}
+    limits = {*TOO_SLOW.values(), MAX_REQUESTS}
+    assert {f"timeouts.{name}" for name in (*timeouts.values(), TOO_OLD)} | {f"limits.{n}" for n in limits} <= set(
+        OPTIONS
+    )
     assert {reason for reason, status in ANSWERS.items() if status} == {"headers", "body", "min_in_rate", "request"}
     assert {"write", "half_closed", "min_out_rate"} == NOT_TAKEN
-    limits = {*TOO_SLOW.values(), MAX_REQUESTS}
-    assert {f"limits.{reason}" for reason in limits} | {f"timeouts.{TOO_OLD}"} <= set(OPTIONS)
-
-
-@pytest.mark.parametrize("phase", [Phase.IDLE, Phase.BODY, Phase.TUNNEL])
-def test_an_empty_read_is_no_activity(phase: Phase) -> None:
-    world = World(limits__min_in_rate=0, limits__min_out_rate=0, **{phase.value: "7s"})
-    policy = world.policy(phase)
-    start = world.now
-    world.run(100.0, every=0.5, act=lambda: (policy.bytes_in(0, world.now), policy.bytes_out(0, world.now)))
-    assert reaped_after(world, start)[1] < 10
-
-
-@pytest.mark.parametrize("phase", [phase for phase in Phase if phase is not Phase.IN_FLIGHT])
-def test_each_phase_ends_after_its_own_timeout_and_gives_it_as_the_reason(phase: Phase) -> None:
-    world = World(limits__min_in_rate=0, limits__min_out_rate=0, **{phase.value: "7s"})
-    world.policy(phase)
-    start = world.now
-    world.run(100.0)
-    reason, after = reaped_after(world, start)
-    assert reason == phase.value
-    assert 7.0 <= after <= 8.0
 
 
 @pytest.mark.parametrize("phase", [phase for phase in Phase if phase is not Phase.IN_FLIGHT])
 @pytest.mark.parametrize("direction", ["in", "out"])
-def test_only_the_bytes_that_count_start_a_timeout_again(phase: Phase, direction: str) -> None:
+@pytest.mark.parametrize("count", [0, 1])  # an empty read is no activity
+def test_each_phase_ends_after_its_own_timeout_which_only_bytes_that_count_start_again(
+    phase: Phase, direction: str, count: int
+) -> None:
     world = World(limits__min_in_rate=0, limits__min_out_rate=0, **{phase.value: "7s"})
     policy = world.policy(phase)
     act = policy.bytes_in if direction == "in" else policy.bytes_out
-    world.run(50.0, every=3.0, act=lambda: act(1, world.now))
-    assert bool(world.reaped) == (direction not in RULES[phase].restarted_by)
+    if count and direction in RULES[phase].restarted_by:
+        world.run(50.0, every=3.0, act=lambda: act(count, world.now))
+        assert not world.reaped
+    else:
+        world.ends(phase.value, 7.0, 8.0, every=3.0, act=lambda: act(count, world.now))
 
 
 def test_a_timeout_of_zero_is_off_in_every_phase() -> None:
@@ -149,61 +140,58 @@ def test_a_timeout_of_zero_is_off_in_every_phase() -> None:
         assert world.reaped == []
 
 
+@pytest.mark.parametrize(
+    ("burst", "count", "every", "least", "most"),
+    [
+        (0, 10, 1.0, 5.0, 6.5),  # a look at most three quarters of a tick late, and the end of the open epoch
+        (10_000_000, 1, 0.1, 30.0, 34.0),  # a burst does not pay for hours of dripping
+        (0, 250, 1.0, 300.0, math.inf),  # just above the least rate it lives
+    ],
+)
+def test_a_body_slower_than_the_least_rate_ends_after_the_grace(
+    burst: int, count: int, every: float, least: float, most: float
+) -> None:
+    world = World(body="30s")
+    policy = world.requested(Phase.BODY)
+    policy.bytes_in(burst, world.now)
+    if most < math.inf:
+        world.ends("min_in_rate", least, most, every=every, act=lambda: policy.bytes_in(count, world.now))
+    else:
+        world.run(least, every=every, act=lambda: policy.bytes_in(count, world.now))
+        assert world.reaped == []
+
+
+@pytest.mark.parametrize(
+    ("rate", "accepted", "reason", "least", "most"),
+    [(0, 0, "write", 10.0, 11.0), (240, 1, "min_out_rate", 5.0, 6.5)],
+)
+def test_a_peer_that_accepts_nothing_or_too_little_ends(
+    rate: int, accepted: int, reason: str, least: float, most: float
+) -> None:
+    world = World(write="10s", limits__min_out_rate=rate)
+    world.requested(Phase.WRITE)
+
+    def accept() -> None:
+        world.accepted += accepted
+
+    world.ends(reason, least, most, every=0.1, act=accept)
+
+
 def test_a_request_in_flight_is_never_idle_and_afterwards_the_silence_counts_anew() -> None:
     world = World(keep_alive="5s")
     policy = world.policy()
     policy.request(world.now)
     world.run(1000.0)
     assert world.reaped == []
-    start = world.now
     policy.enter(Phase.KEEP_ALIVE, world.now)
-    world.run(100.0)
-    reason, after = reaped_after(world, start)
-    assert reason == "keep_alive"
-    assert 5.0 <= after <= 6.0
+    world.ends("keep_alive", 5.0, 6.0)
 
 
 def test_entering_the_phase_it_is_in_does_not_restart_it() -> None:
     world = World(headers="5s")
     policy = world.policy()
     policy.enter(Phase.HEADERS, world.now)
-    start = world.now
-    world.run(100.0, every=1.0, act=lambda: policy.enter(Phase.HEADERS, world.now))
-    assert 5.0 <= reaped_after(world, start)[1] <= 6.0
-
-
-def test_a_body_slower_than_the_least_rate_ends_after_the_grace() -> None:
-    world = World(body="30s")
-    policy = world.policy()
-    policy.request(world.now)
-    policy.enter(Phase.BODY, world.now)
-    start = world.now
-    world.run(100.0, every=1.0, act=lambda: policy.bytes_in(10, world.now))
-    reason, after = reaped_after(world, start)
-    assert reason == "min_in_rate"
-    assert 5.0 <= after <= 6.5  # a look at most three quarters of a tick late, and the end of the open epoch
-
-
-def test_a_body_just_above_the_least_rate_lives() -> None:
-    world = World()
-    policy = world.policy()
-    policy.request(world.now)
-    policy.enter(Phase.BODY, world.now)
-    world.run(300.0, every=1.0, act=lambda: policy.bytes_in(250, world.now))
-    assert world.reaped == []
-
-
-def test_a_burst_does_not_pay_for_hours_of_dripping() -> None:
-    world = World(body="30s")
-    policy = world.policy()
-    policy.request(world.now)
-    policy.enter(Phase.BODY, world.now)
-    policy.bytes_in(10_000_000, world.now)
-    start = world.now
-    world.run(900.0, every=0.1, act=lambda: policy.bytes_in(1, world.now))
-    reason, after = reaped_after(world, start)
-    assert reason == "min_in_rate"
-    assert 30.0 <= after <= 34.0
+    world.ends("headers", 5.0, 6.0, every=1.0, act=lambda: policy.enter(Phase.HEADERS, world.now))
 
 
 def test_time_in_the_handler_is_not_charged_to_the_peer() -> None:
@@ -222,9 +210,7 @@ def test_time_in_the_handler_is_not_charged_to_the_peer() -> None:
 @pytest.mark.parametrize("phase", [Phase.WRITE, Phase.HALF_CLOSED])
 def test_a_slow_but_living_download_is_never_idle(phase: Phase) -> None:
     world = World(limits__min_out_rate=0, **{phase.value: "10s"})
-    policy = world.policy()
-    policy.request(world.now)
-    policy.enter(phase, world.now)
+    world.requested(phase)
 
     def accept() -> None:
         world.accepted = 1
@@ -233,72 +219,32 @@ def test_a_slow_but_living_download_is_never_idle(phase: Phase) -> None:
     assert world.reaped == []
 
 
-def test_a_peer_that_accepts_nothing_ends_after_the_write_timeout() -> None:
-    world = World(write="10s", limits__min_out_rate=0)
-    policy = world.policy()
-    policy.request(world.now)
-    policy.enter(Phase.WRITE, world.now)
-    start = world.now
-    world.run(3600.0)
-    reason, after = reaped_after(world, start)
-    assert reason == "write"
-    assert 10.0 <= after <= 11.0
-
-
-def test_a_peer_that_accepts_too_little_ends_after_the_grace() -> None:
-    world = World()
-    policy = world.policy()
-    policy.request(world.now)
-    policy.enter(Phase.WRITE, world.now)
-    start = world.now
-
-    def accept() -> None:
-        world.accepted += 1
-
-    world.run(900.0, every=0.1, act=accept)
-    reason, after = reaped_after(world, start)
-    assert reason == "min_out_rate"
-    assert 5.0 <= after <= 6.5
-
-
 def test_a_peer_that_catches_up_before_the_final_check_is_spared() -> None:
     world = World(body="30s")
-    policy = world.policy()
-    policy.request(world.now)
-    policy.enter(Phase.BODY, world.now)
+    policy = world.requested(Phase.BODY)
     world.run(4.9)
     world.now += 0.5
     policy.charge(world.now)  # doomed, not yet reaped
     policy.bytes_in(240 * 20, world.now)
-    start = world.now
-    world.run(100.0)
-    assert reaped_after(world, start)[1] >= 14.0
+    world.ends("min_in_rate", 14.0, 30.0)
 
 
 @pytest.mark.parametrize("interval", [0.1, 0.3, 0.5, 0.9])
 def test_the_end_of_a_peer_too_slow_is_not_put_off_by_its_bytes(interval: float) -> None:
     world = World(body="30s")
-    policy = world.policy()
-    policy.request(world.now)
-    policy.enter(Phase.BODY, world.now)
-    start = world.now
+    policy = world.requested(Phase.BODY)
 
     def drip() -> None:
         policy.bytes_in(1, world.now)
         policy.enter(Phase.IN_FLIGHT, world.now)
         policy.enter(Phase.BODY, world.now)
 
-    world.run(100.0, every=interval, act=drip)
-    reason, after = reaped_after(world, start)
-    assert reason == "min_in_rate"
-    assert 5.0 <= after <= 6.5
+    world.ends("min_in_rate", 5.0, 6.5, every=interval, act=drip)
 
 
 def test_one_byte_too_few_at_the_final_check_does_not_put_the_end_off() -> None:
     world = World(body="30s")
-    policy = world.policy()
-    policy.request(world.now)
-    policy.enter(Phase.BODY, world.now)
+    policy = world.requested(Phase.BODY)
     world.now += 2.0
     policy.charge(world.now)
     for _ in range(3):
@@ -314,9 +260,7 @@ def test_one_byte_too_few_at_the_final_check_does_not_put_the_end_off() -> None:
 
 def test_a_peer_that_catches_up_may_go_on_with_its_request() -> None:
     world = World(body="30s", keep_alive="5s")
-    policy = world.policy()
-    policy.request(world.now)
-    policy.enter(Phase.BODY, world.now)
+    policy = world.requested(Phase.BODY)
     world.now += 4.9
     policy.charge(world.now)
     world.now += 0.2
@@ -329,15 +273,11 @@ def test_a_peer_that_catches_up_may_go_on_with_its_request() -> None:
 
 def test_next_request_has_an_allowance_of_its_own() -> None:
     world = World(body="30s")
-    policy = world.policy()
-    policy.request(world.now)
-    policy.enter(Phase.BODY, world.now)
+    policy = world.requested(Phase.BODY)
     world.run(4.0)
     policy.request(world.now)
     policy.enter(Phase.BODY, world.now)
-    start = world.now
-    world.run(100.0)
-    assert 5.0 <= reaped_after(world, start)[1] <= 6.25
+    world.ends("min_in_rate", 5.0, 6.25)
 
 
 @given(st.lists(st.tuples(st.floats(0.01, 3.0), st.integers(0, 2000)), max_size=30))
@@ -378,86 +318,59 @@ def test_an_empty_sweep_is_not_scheduled() -> None:
     assert (world.scheduled, len(world.sweep)) == (2, 0)
 
 
-def test_max_requests_retires_on_the_last_one() -> None:
-    world = World(limits__max_requests=2)
-    policy = world.policy()
-    policy.request(world.now)
-    assert policy.retired is None
-    policy.request(world.now)
-    assert policy.retired == MAX_REQUESTS
-
-
-def test_retiring_an_idle_connection_waits_for_a_request_that_may_be_on_its_way() -> None:
-    world = World(keep_alive="60s", drain_idle="2s")
+@pytest.mark.parametrize(("keep_alive", "drain_idle", "reason"), [(60, 2, "drain"), (3, 50, "keep_alive")])
+def test_retiring_an_idle_connection_waits_for_a_request_that_may_be_on_its_way(
+    keep_alive: int, drain_idle: int, reason: str
+) -> None:
+    world = World(keep_alive=f"{keep_alive}s", drain_idle=f"{drain_idle}s")
     policy = world.policy(Phase.KEEP_ALIVE)
-    world.run(30.0)
     policy.retire("drain", world.now)
-    start = world.now
-    world.run(100.0)
-    reason, after = reaped_after(world, start)
-    assert reason == "drain"
-    assert 2.0 <= after <= 3.0
-
-
-def test_a_request_that_comes_after_retiring_is_served() -> None:
-    world = World(keep_alive="60s", drain_idle="2s")
+    soon = min(keep_alive, drain_idle)  # it does not prolong a shorter timeout
+    world.ends(reason, soon, soon + 1.0)
+    world = World(keep_alive=f"{keep_alive}s", drain_idle=f"{drain_idle}s")
     policy = world.policy(Phase.KEEP_ALIVE)
     policy.retire("drain", world.now)
     world.run(1.0)
-    policy.enter(Phase.HEADERS, world.now)
+    policy.enter(Phase.HEADERS, world.now)  # the request is served
     world.run(2.5)
     policy.request(world.now)
     world.run(1000.0)
     assert (world.reaped, policy.retired) == ([], "drain")
 
 
-def test_retiring_does_not_prolong_a_shorter_timeout() -> None:
-    world = World(keep_alive="3s", drain_idle="50s")
-    policy = world.policy(Phase.KEEP_ALIVE)
-    start = world.now
-    policy.retire("drain", world.now)
-    world.run(100.0)
-    reason, after = reaped_after(world, start)
-    assert reason == "keep_alive"
-    assert after <= 4.0
-
-
 def test_retiring_a_request_in_flight_lets_it_finish() -> None:
-    world = World(drain_idle="0s")
+    world = World(drain_idle="0s", limits__max_requests=2)
     policy = world.policy()
-    policy.request(world.now)
+    for retired in (None, MAX_REQUESTS):
+        policy.request(world.now)
+        assert policy.retired == retired
     policy.retire(TOO_OLD, world.now)
     policy.retire("drain", world.now)
     world.run(1000.0)
     assert (world.reaped, policy.retired) == ([], TOO_OLD)
-    start = world.now
     policy.enter(Phase.KEEP_ALIVE, world.now)
-    world.run(100.0)
-    reason, after = reaped_after(world, start)
-    assert reason == TOO_OLD
-    assert after <= 1.0
-
-
-def test_a_reload_reaches_an_open_connection_and_counts_from_its_last_activity() -> None:
-    world = World(keep_alive="60s")
-    policy = world.policy(Phase.KEEP_ALIVE)
-    start = world.now
-    world.run(10.0)
-    policy.reload(World(keep_alive="12s").config, world.now)
-    world.run(100.0)
-    assert 12.0 <= reaped_after(world, start)[1] <= 13.0
+    world.ends(TOO_OLD, 0.0, 1.0)
 
 
 @pytest.mark.parametrize("phase", [Phase.KEEP_ALIVE, Phase.TUNNEL])
-def test_a_reload_that_ends_a_timeout_at_once_is_not_late_for_it(phase: Phase) -> None:
+@pytest.mark.parametrize("silent", [10.0, 30.0])
+def test_a_reload_counts_from_the_last_activity_and_what_it_ends_at_once_is_not_late(
+    phase: Phase, silent: float
+) -> None:
     world = World(**{phase.value: "60s"})
     policy = world.policy(phase)
-    world.run(30.0)
+    world.run(silent)
     policy.reload(World(**{phase.value: "12s"}).config, world.now)
-    start = world.now
-    world.run(100.0)
-    assert reaped_after(world, start)[0] == phase.value
+    world.ends(phase.value, max(12.0 - silent, 0.0), max(12.0 - silent, 0.0) + 1.0)
     assert world.core.statistics().max_lateness <= 1.0
+
+
+def test_a_reload_while_a_request_is_in_flight_is_in_force_afterwards() -> None:
+    world = World(keep_alive="60s")
+    policy = world.requested(Phase.IN_FLIGHT)
+    policy.reload(World(keep_alive="12s").config, world.now)
+    policy.enter(Phase.KEEP_ALIVE, world.now)
+    world.ends("keep_alive", 12.0, 13.0)
 
 
 def test_a_reload_counts_from_the_last_bytes_and_these_spare() -> None:
@@ -468,34 +381,16 @@ def test_a_reload_counts_from_the_last_bytes_and_these_spare() -> None:
     world.run(5.0)
     policy.reload(World(tunnel="4s").config, world.now)
     policy.bytes_out(1, world.now)  # before it could be judged
-    start = world.now
     policy.reload(World(tunnel="8s").config, world.now)
-    world.run(100.0)
-    reason, after = reaped_after(world, start)
-    assert reason == "tunnel"
-    assert 8.0 <= after <= 9.0
-
-
-def test_a_reload_while_a_request_is_in_flight_is_in_force_afterwards() -> None:
-    world = World(keep_alive="60s")
-    policy = world.policy()
-    policy.request(world.now)
-    policy.reload(World(keep_alive="12s").config, world.now)
-    policy.enter(Phase.KEEP_ALIVE, world.now)
-    start = world.now
-    world.run(100.0)
-    assert 12.0 <= reaped_after(world, start)[1] <= 13.0
+    world.ends("tunnel", 8.0, 9.0)
 
 
 @given(st.floats(0.5, 1e6), st.floats(0, 1), st.sampled_from([0.25, 1.0, 7.0]), st.floats(0, 1))
 def test_a_lifespan_is_whole_ticks_within_the_jitter(age: float, jitter: float, tick: float, share: float) -> None:
     seconds = lifespan(age, jitter, tick, share)
+    assert lifespan(0.0, jitter, tick, share) == 0.0  # no limit
     assert seconds / tick == pytest.approx(round(seconds / tick))
     assert max(tick, age * (1 - jitter)) - tick <= seconds <= max(tick, age) + tick
-
-
-def test_no_age_limit_is_no_lifespan() -> None:
-    assert lifespan(0.0, 0.5, 1.0, 0.5) == 0.0
 
 
 def test_idle_events_tell_reading_from_writing_and_count_their_repetitions() -> None:
@@ -533,18 +428,14 @@ def test_after_an_event_has_closed_them_no_other_of_the_same_instant_comes() -> 
     assert (len(events), len(world.core)) == (1, 0)
 
 
-def test_an_idle_event_that_is_off_never_comes() -> None:
-    world = World()
-    world.lease.release()
-    IdleEvents(world.register, "conn", lambda event: None)
-    assert len(world.core) == 0
-
-
 @pytest.mark.parametrize("period", [-1.0, float("nan"), float("inf")])
 def test_a_period_that_is_no_duration_is_refused(period: float) -> None:
     world = World()
     with pytest.raises(InvalidArgument, match="writer"):
         IdleEvents(world.register, "conn", lambda event: None, writer=period)
+    world.lease.release()
+    IdleEvents(world.register, "conn", lambda event: None)  # all are off
+    assert len(world.core) == 0
 
 
 def test_the_sweep_does_not_charge_what_the_charge_of_another_has_ended() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
@@ -29,23 +28,6 @@ def test_a_touch_moves_the_index_and_not_the_entry():
     assert ring._slots[0] == ["a"]
 
 
-def test_unknown_uids_are_answered_false_and_never_an_error():
-    ring = IdleRing()
-    assert not ring.touch("unknown")
-    assert not ring.discard("unknown")
-    assert ring.slot_of("unknown") is None
-    assert "unknown" not in ring
-
-
-def test_a_late_touch_does_not_resurrect():
-    ring = IdleRing(timeout_ticks=1)
-    ring.add("a")
-    assert ring.advance(2) == ["a"]
-    assert not ring.touch("a")
-    assert len(ring) == 0
-    assert ring.advance(10) == []
-
-
 def test_discard_and_add_again_leaves_one_entry_that_lives_its_full_timeout():
     ring = IdleRing(timeout_ticks=3)
     ring.add("a")
@@ -55,16 +37,6 @@ def test_discard_and_add_again_leaves_one_entry_that_lives_its_full_timeout():
     assert sum(slot.count("a") for slot in ring._slots) == 1
     assert ring.advance(5) == []
     assert ring.advance(6) == ["a"]
-
-
-def test_add_of_a_known_uid_is_a_touch():
-    ring = IdleRing(timeout_ticks=2)
-    assert ring.add("a")
-    ring.advance(2)
-    assert not ring.add("a")
-    assert len(ring) == 1
-    assert ring.advance(4) == []
-    assert ring.advance(5) == ["a"]
 
 
 def test_one_jump_over_everything_hands_out_the_oldest_first():
@@ -85,16 +57,16 @@ def test_the_clock_does_not_go_backwards_and_a_refusal_changes_nothing():
     assert (ring.tick, list(ring.advance(7))) == (5, ["a"])
 
 
-@pytest.mark.parametrize("bad", [0, -1, 1.5, True, None, float("nan")])
-def test_a_bad_timeout_is_refused_by_name_and_value(bad):
-    with pytest.raises(InvalidArgument, match=r"timeout_ticks must be an integer >= 1, got"):
+HUGE = [pytest.param(10**400, id="huge"), pytest.param(10**5000, id="longer"), (1 << 24) + 1]
+
+
+@pytest.mark.parametrize("bad", [0, -1, 1.5, True, None, float("nan"), *HUGE])
+def test_a_bad_number_is_refused_by_name_and_value(bad):
+    with pytest.raises(InvalidArgument, match=r"timeout_ticks must be an integer [<>]= \d+, got"):
         IdleRing(timeout_ticks=bad)
-
-
-@pytest.mark.parametrize("bad", [1.0, "1", None])
-def test_a_bad_tick_is_refused(bad):
-    with pytest.raises(InvalidArgument, match="tick must be an integer"):
-        IdleRing().advance(bad)
+    if type(bad) is not int:
+        with pytest.raises(InvalidArgument, match="tick must be an integer"):
+            IdleRing().advance(bad)
 
 
 class RingMachine(RuleBasedStateMachine):
@@ -135,22 +107,12 @@ class RingMachine(RuleBasedStateMachine):
     def agrees(self):
         self.ring.check()
         assert len(self.ring) == len(self.last)
+        for uid in "abcdef":
+            assert (uid in self.ring) == (uid in self.last) == (self.ring.slot_of(uid) is not None)
         assert all(self.ring.slot_of(uid) == touched % 5 for uid, touched in self.last.items())
 
 
 TestRingAgainstADict = RingMachine.TestCase
-
-
-@given(st.integers(1, 6), st.lists(st.integers(0, 30), min_size=1, max_size=20))
-def test_lateness_is_less_than_one_tick_plus_the_jump(timeout, touches):
-    ring = IdleRing(timeout_ticks=timeout)
-    ring.add("a")
-    last = 0
-    for tick in sorted(touches):
-        if "a" in ring and ring.advance(tick) == ["a"]:
-            assert tick > last + timeout
-        if ring.touch("a"):
-            last = tick
 
 
 def test_a_uid_whose_hash_changes_harms_only_itself() -> None:
@@ -165,9 +127,3 @@ def test_a_uid_whose_hash_changes_harms_only_itself() -> None:
     changing[:] = "b"
     assert ring.advance(3) == ["before", "after"]
     assert ring.advance(10) == []
-
-
-@pytest.mark.parametrize("bad", [pytest.param(10**400, id="huge"), pytest.param(10**5000, id="longer"), (1 << 24) + 1])
-def test_more_ticks_than_memory_holds_are_refused(bad: int) -> None:
-    with pytest.raises(InvalidArgument, match="timeout_ticks must be an integer <= 16777216, got"):
-        IdleRing(timeout_ticks=bad)
