@@ -51,7 +51,6 @@ NAVIGATION = {
         "docs/journal",
         "docs/pipeline",
         "docs/pipeline-live",
-        "docs/pipeline-compact",
         "docs/what-if",
         "docs/reference/index",
     ],

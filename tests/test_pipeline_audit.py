@@ -19,7 +19,6 @@ from pipeline_traffic import MS, WALL, Clock, S, journal
 from reaper.journal import ConnectionLog, Journal
 from reaper.pipeline.audit.run import Audit, Settings, as_text, audit
 from reaper.pipeline.audit.verdicts import VERDICTS
-from reaper.pipeline.read.compact import compact
 from reaper.pipeline.read.frames import read_events
 from reaper.pipeline.read.inputs import Inputs, check
 from reaper.pipeline.read.span import Span
@@ -646,7 +645,7 @@ def audited(spark: Any, inputs: Inputs, out: Path) -> tuple[Any, list[Any]]:
 
 
 def test_an_audit_looks_through_the_files_that_have_overdue_silences_and_no_other(
-    real_spark: Any, tmp_path: Path, looked_through: list[Inputs]
+    spark: Any, tmp_path: Path, looked_through: list[Inputs]
 ) -> None:
     for writer in (1, 2, 3, 4):
         with journal(tmp_path / "raw" / f"{writer}", writer) as ours:
@@ -656,20 +655,12 @@ def test_an_audit_looks_through_the_files_that_have_overdue_silences_and_no_othe
             log.touch(LATER + 5 * S + 500 * MS)
             log.close_peer(LATER + 6 * S)
     right, wrong = (check([tmp_path / "raw" / name for name in names], now_ns=WALL) for names in ("24", "1234"))
-    summary, _ = audited(real_spark, right, tmp_path / "out")
+    summary, _ = audited(spark, right, tmp_path / "out")
     assert (summary["result"], looked_through) == ("pass", [])
-    summary, rows = audited(real_spark, wrong, tmp_path / "out")
+    summary, _ = audited(spark, wrong, tmp_path / "out")
     assert (summary["verdicts"]["late"], summary["verdicts"]["ok_reaped"], summary["connections"]) == (2, 2, 8)
     (chosen,) = looked_through
     assert [facts.writer for facts in chosen.files] == [1, 3]
-
-    tables = [tmp_path / "first", tmp_path / "second"]
-    for names, table in zip(("12", "4"), tables, strict=True):
-        compact(real_spark, check([tmp_path / "raw" / name for name in names], now_ns=WALL), table, 1)
-    mixed = check([*tables, tmp_path / "raw" / "3"], now_ns=WALL)
-    again, same = audited(real_spark, mixed, tmp_path / "out")
-    assert (again, same) == (summary, rows)
-    assert ([facts.writer for facts in looked_through[1].files], looked_through[1].tables) == ([1, 3], mixed.tables[:1])
 
 
 def test_a_final_check_in_an_earlier_file_spares_the_silence_that_ends_in_a_later_one(

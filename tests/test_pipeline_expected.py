@@ -23,11 +23,8 @@ from reaper.pipeline.advise.run import Advice
 from reaper.pipeline.live.feed import Feed
 from reaper.pipeline.live.page import render
 from reaper.pipeline.live.status import Figures, as_text, status
-from reaper.pipeline.read.compact import as_text as table_text
-from reaper.pipeline.read.days import by_day
 from reaper.pipeline.read.expected import behind, server_names, silent
 from reaper.pipeline.read.inputs import Inputs, check
-from reaper.pipeline.read.manifest import Unsound, tables_in
 from reaper.pipeline.read.span import Span, instant_ns
 
 LATER = WALL + 100 * 3600 * S
@@ -55,7 +52,7 @@ def found(directory: Path, since: int | None = None, until: int | None = None) -
 
 def starts(inputs: Inputs) -> list[int]:
     """In minutes."""
-    return sorted((facts.began - WALL) // MINUTE for facts in inputs.files if facts.began is not None)
+    return sorted((facts.bounds[0] - WALL) // MINUTE for facts in inputs.files if facts.bounds)
 
 
 # ---- the time that is asked about -----------------------------------------------------------------------------------
@@ -168,7 +165,7 @@ def test_a_server_that_fell_silent_or_was_silent_between_is_missed(tmp_path: Pat
 def test_a_file_without_the_wall_clock_speaks_for_its_server_at_any_time(tmp_path: Path) -> None:
     opened(tmp_path, "web-1", 0, 100)
     files = check([tmp_path], now_ns=LATER).files
-    files[0].began = files[0].ended = None
+    files[0].bounds = None
     assert silent(["web-1"], files, 15 * MINUTE, Span()) == {}
 
 
@@ -247,7 +244,6 @@ on_spark = [
         shutil.which("java") is None, reason="Spark needs Java 17 (Debian: apt-get install openjdk-17-jre-headless)"
     ),
 ]
-DAY, NEXT = "day=2026-09-21", "day=2026-09-22"
 
 
 def spark_test(test: Any) -> Any:
@@ -264,22 +260,6 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Path:
         opened(root / server, server, *minutes)
         Shipper(root / server, Place(str(root / "lake"))).once()
     return root / "lake"
-
-
-def test_files_go_to_the_table_of_the_day_of_their_first_row(lake: Path) -> None:
-    inputs = check([lake], now_ns=LATER)
-    inputs.files[0].began = None
-    days = by_day(inputs)
-    assert list(days) == [DAY, NEXT, "day=any"]
-    assert [len(day.files) for day in days.values()] == [6, 1, 1]
-
-
-def test_days_that_are_tables_and_days_that_are_not_are_refused_together(tmp_path: Path) -> None:
-    (tmp_path / DAY / "hour=10").mkdir(parents=True)
-    assert tables_in(tmp_path) == []
-    (tmp_path / NEXT / "buckets").mkdir(parents=True)
-    with pytest.raises(Unsound, match=f"{NEXT} is a compacted table and .*{DAY} is none"):
-        check([tmp_path])
 
 
 def audited(capsys: pytest.CaptureFixture[str], events: Path, out: Path, *argv: str) -> tuple[int, dict[str, Any]]:
@@ -314,9 +294,9 @@ def test_every_answer_names_the_servers_it_misses_and_the_rows_that_were_dropped
         out = tmp_path / words.replace(" ", "")
         given = ["--events", str(tmp_path / "lake"), "--out", str(out), "--quiet", "--json", *argv]
         ended, summary = cli.main([*words.split(), *given]), json.loads(capsys.readouterr().out)
-        return ended, summary, next(out.glob("*.txt")).read_text() if "buckets" not in summary else table_text(summary)
+        return ended, summary, next(out.glob("*.txt")).read_text()
 
-    for words in ("what-if --timeouts 2s", "compact --buckets 1", "compact --by day", "advise"):
+    for words in ("what-if --timeouts 2s", "advise"):
         if words == "advise":
             with journal(tmp_path / "lake", 7, Clock(), queue_rows=2) as ours:
                 for connection in range(3):
@@ -334,24 +314,3 @@ def test_advice_from_a_part_of_the_journals_is_not_complete(missing: str) -> Non
     assert Advice(whole).complete
     assert not Advice({**whole, "config": {}}).complete
     assert not Advice({**whole, missing: 1}).complete
-
-
-@spark_test
-def test_a_lake_compacted_by_day_is_asked_day_by_day(
-    on_spark: None, lake: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    table = tmp_path / "table"
-    argv = ["compact", "--events", str(lake), "--out", str(table), "--by", "day", "--buckets", "1", "--quiet", "--json"]
-    assert cli.main(argv) == 0
-    made = json.loads(capsys.readouterr().out)
-    assert (made["rows"], made["files_read"]) == (56, 8)
-    assert [Path(entry["table"]).name for entry in made["tables"]] == [DAY, NEXT]
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["table"]
-    whole = audited(capsys, table, tmp_path / "out")[1]
-    assert (whole["connections"], whole["result"]) == (24, "pass")
-    assert whole["verdicts"] == audited(capsys, lake, tmp_path / "out")[1]["verdicts"]
-    (table / NEXT / "compacted.json").write_text("damaged")  # not even opened
-    ended, first = audited(capsys, table, tmp_path / "out", "--to", "2026-09-21T23:00", "--expect", "web-1,web-2")
-    assert (first["connections"], ended) == (21, 1)  # the day before was whole, and its servers silent for hours
-    assert len(first["silent_servers"]) == 2
-    assert cli.main([*argv]) == 2

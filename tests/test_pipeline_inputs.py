@@ -444,8 +444,8 @@ def test_the_check_keeps_what_a_writer_says_of_itself_and_how_overdue_the_worst_
         ours.drain(61 * S)
     (facts,) = check([tmp_path], now_ns=WALL).files
     own = connection_id(3, 100)
-    assert facts.stalls == [[own, 4 * S, 2 * S], [own, 9 * S, S]]
-    assert (facts.drained, facts.own, facts.own_rows) == ([own], [[own, 6]], 6)
+    assert facts.stalls == [(own, 4 * S, 2 * S), (own, 9 * S, S)]
+    assert (facts.drained, facts.own, facts.own_rows) == ([own], {3: (own, 6)}, 6)
     assert (facts.averted, facts.overdue_ns) == (1, 14 * S)
 
 

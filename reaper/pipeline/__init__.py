@@ -7,7 +7,7 @@ Room by room, in the order of their imports:
     hadoop places          a path of this machine, or a URI of any file system that Spark reaches
     arguments engine       flags read and refused; one Spark session per command, and Java named when it is missing
     html/                  charts and parts of pages: inline SVG, nothing to load
-    read/                  files checked before Spark sees them; events as a frame; compacted tables
+    read/                  files checked before an engine sees them; events as a frame
     audit/                 one verdict per connection
     advise/                survival of silences, from journals and from access logs; the timeout it recommends
     live/                  journals that grow

@@ -28,11 +28,10 @@ with needs("reaper.pipeline", "idle-reaper[pipeline]"):
     from .engine.choice import CHOICES
     from .live import command as live
     from .places import Place
-    from .read import command as compact
     from .report import command as report
     from .whatif import command as whatif
 
-COMMANDS = (audit, advise, report, live, whatif, compact)
+COMMANDS = (audit, advise, report, live, whatif)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -95,7 +94,7 @@ def _why(error: Exception) -> str:
     if unreadable := re.search(r"while reading file (\S+?)\.?\s", str(error)):
         return (
             f"{unquote(unreadable[1])} cannot be read: a page fails its checksum, or the file changed since it was "
-            "checked. Ask again; of a compacted table: compact the journals again"
+            "checked. Ask again"
         )
     engine = "Spark" if type(error).__module__.startswith("py") else "the embedded engine"
     return f"{engine} gave up: {line_of(error)}"

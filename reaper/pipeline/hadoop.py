@@ -174,10 +174,6 @@ class Remote:
         if not self._ask(replace):
             raise Unreachable(f"{self} cannot be renamed to {target}")
 
-    def read_text(self, encoding: str = "utf-8") -> str:
-        with self.open() as file:
-            return file.read().decode(encoding)
-
     def open(self) -> BinaryIO:
         """The file, to be read from any position."""
 

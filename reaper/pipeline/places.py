@@ -56,11 +56,6 @@ def pattern(where: Place) -> str:
     return uri(where).translate(_ESCAPED)
 
 
-def is_pattern(where: Place) -> bool:
-    """Whether Spark would take *where* for a pattern where it cannot be escaped, as in the declaration of a table."""
-    return any(char in uri(where) for char in _SPECIAL)
-
-
 def files_below(directory: Place) -> Iterator[tuple[Place, tuple[str, ...], int]]:
     """Every file below *directory*, hidden ones too: where, the names that lead to it, its size. In no order.
 
@@ -113,14 +108,6 @@ def write_text(where: Place, text: str) -> None:
     except OSError as error:
         hidden.unlink(missing_ok=True)
         raise OSError(error.errno, error.strerror, str(where)) from None
-
-
-def replace(source: Place, target: Place) -> None:
-    """Give *source* the name *target*. A file or an empty directory there makes room; any other is an OSError."""
-    if isinstance(source, Remote):
-        source.replace(target)
-    else:
-        os.replace(source, str(target))
 
 
 def remove_tree(directory: Place) -> None:

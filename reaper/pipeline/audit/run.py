@@ -85,7 +85,7 @@ def audit(
     overdue = None
     if suspects := overdue_files(server.files, least):
         progress(f"looking for silences beyond their timeout in {len(suspects)} of {len(server.files)} file(s)")
-        overdue = overdue_rows(spark, server, suspects, least)
+        overdue = overdue_rows(spark, suspects, least)
     runs = judged_runs(spark, server.runs, timeline, settings.tick_ns, by_writers)
     lives = with_run(lifetimes(events), runs)
     lives = with_silences(spark, lives, overdue, by_writers.stalls, runs, settings.grace_ns)

@@ -85,14 +85,13 @@ class Overdue:
     """They are in the driver."""
 
 
-def overdue_rows(spark: SparkSession, inputs: Inputs, files: list[Facts], least_ns: int) -> Overdue:
-    """Look through *files*, of *inputs*, once; of compacted ones through their table.
+def overdue_rows(spark: SparkSession, files: list[Facts], least_ns: int) -> Overdue:
+    """Look through *files* once.
 
     Args:
         least_ns: Silences that outlasted their timeout by no more are left out.
     """
-    tables = {facts.within for facts in files}
-    events = read_events(spark, Inputs(files, tables=[table for table in inputs.tables if table.path in tables]))
+    events = read_events(spark, Inputs(files))
     late = (F.col("code") == REAP) & (F.col("t") - F.col("due_ns") > least_ns)
     found = events.where((F.col("code") == AVERTED) | (F.expr(OVERDUE) > least_ns) | late).select(*RARE.names)
     table = found.limit(MOST_ROWS + 1).toArrow()

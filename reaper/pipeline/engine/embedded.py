@@ -267,14 +267,6 @@ def _plain(path: Place) -> str:
     return "".join(f"[{char}]" if char in "*?[" else char for char in os.path.abspath(str(path)))
 
 
-def read_buckets(
-    session: Session, where: Place, schema: pa.Schema, buckets: int, order: Sequence[str], digest: str
-) -> DataFrame:
-    """A bucketed table. Its order is of no use here."""
-    files = sorted(path for path in Path(str(where)).iterdir() if not path.name.startswith((".", "_")))
-    return read_parquet(session, files, schema)
-
-
 def read_lines(session: Session, paths: Sequence[Place]) -> DataFrame:
     """The lines of the texts *paths*, files or directories of them, `.gz` or plain, as `value`. Read once, and kept."""
     schema = pa.schema([pa.field("value", pa.string())])

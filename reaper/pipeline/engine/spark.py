@@ -6,7 +6,6 @@ on executors, so that Spark Connect and any cluster work unchanged. docs/cluster
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 import shutil
@@ -251,23 +250,6 @@ def read_parquet(session: SparkSession, paths: Sequence[Place], schema: pa.Schem
 def read_lines(session: SparkSession, paths: Sequence[Place]) -> DataFrame:
     """The lines of the texts *paths*, files or directories of them, `.gz` or plain, as `value`."""
     return session.read.text([pattern(path) for path in paths])
-
-
-def read_buckets(
-    session: SparkSession, where: Place, schema: pa.Schema, buckets: int, order: Sequence[str], digest: str
-) -> DataFrame:
-    """A bucketed table, declared in the session's catalogue: read by its path, Spark would not know of its order."""
-    from pyspark.sql.pandas.types import from_arrow_schema
-
-    session.conf.set("spark.sql.legacy.bucketedTableScan.outputOrdering", "true")
-    columns = ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in from_arrow_schema(schema))
-    name = f"reaper_{hashlib.blake2b(f'{uri(where)} {digest}'.encode(), digest_size=8).hexdigest()}"
-    location = uri(where).replace("\\", "\\\\").replace("'", "\\'")
-    session.sql(
-        f"CREATE TABLE IF NOT EXISTS {name} ({columns}) USING parquet CLUSTERED BY ({order[0]}) "
-        f"SORTED BY ({', '.join(order)}) INTO {buckets} BUCKETS LOCATION '{location}'"
-    )
-    return session.table(name)
 
 
 def write_back(frame: DataFrame, target: Place) -> DataFrame:

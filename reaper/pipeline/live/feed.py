@@ -204,7 +204,7 @@ class Feed:
         self.ledger.files.note(str(facts.here), size=status.st_size, mtime=status.st_mtime_ns)
         if facts.server:
             name = self.ledger.names.note(facts.server)
-            name["newest"] = max(name["newest"], facts.ended or 0)
+            name["newest"] = max(name["newest"], facts.bounds[1] if facts.bounds else 0)
         server = self.ledger.servers.note(self._server(facts.here))
         server["files"] += 1
         event = pc.not_equal(table["kind"], CHANGE)

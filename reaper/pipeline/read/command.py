@@ -1,19 +1,18 @@
-"""The flags `--events` and `--client` that most commands have, and the command `compact`."""
+"""The flags `--events` and `--client` that most commands have, and how what they name is read."""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING
 
 from ...config.flags import Parser
 from ..arguments import (
     DAY_NS,
     PUT_ASIDE,
     SHOWN_ASIDE,
-    AddCommand,
-    Fault,
     Progress,
     apart,
     aside_lines,
@@ -24,32 +23,17 @@ from ..arguments import (
     remotes,
     require,
     room,
-    show,
     whole,
 )
 from ..engine import answering, expect
 from ..engine.choice import asked_session, choose
-from ..hadoop import Remote
 from ..places import write_text
 from .expected import add_expected, as_list, line, silent
 from .inputs import Inputs, check, hole_line
-from .manifest import Unsound
 from .span import add_span, span_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-
-def add(command: AddCommand) -> None:
-    """Declare `compact`."""
-    sub = command("compact", _compact, "Journals as one table, bucketed and sorted by connection: faster to ask again.")
-    add_inputs(sub, client=False)
-    sub.add_argument(
-        "--by", choices=["day"], help="a table per day, for --from and --to; connections that cross midnight are in two"
-    )
-    sub.add_argument(
-        "--buckets", type=_buckets, metavar="N", help="how many; default: one for every two million rows, at least 4"
-    )
 
 
 def add_inputs(parser: Parser, *, required: bool = True, client: bool = True) -> None:
@@ -61,7 +45,7 @@ def add_inputs(parser: Parser, *, required: bool = True, client: bool = True) ->
         default=[],
         required=required,
         metavar="DIR",
-        help="journals of servers, or compacted tables",
+        help="journals of servers",
     )
     if client:
         parser.add_argument(
@@ -88,8 +72,7 @@ def asking(name: str, arguments: argparse.Namespace, progress: Progress) -> Iter
     require(named(arguments))
     room(arguments.out)
     apart(arguments.out, [*arguments.events, *arguments.client])
-    only = "compact writes Spark's buckets" if name == "compact" else None
-    chosen, why = choose(arguments.engine, arguments.master, named(arguments), arguments.out, only_spark=only)
+    chosen, why = choose(arguments.engine, arguments.master, named(arguments), arguments.out)
     asked = asked_session(name, chosen, why, arguments.master, not remotes(arguments), progress)
     with asked as session, whole(arguments.out):
         yield session
@@ -99,7 +82,7 @@ def read_inputs(spark: SparkSession, arguments: argparse.Namespace, progress: Pr
     """The files that `--events` and `--client` name, checked; None without `--client`. *spark* is told how many rows.
 
     Raises:
-        Fault: a directory is missing, or a compacted table is not what its manifest says.
+        Fault: a directory is missing.
     """
     reach(arguments)
     here_alone = answering() == "embedded"
@@ -108,18 +91,16 @@ def read_inputs(spark: SparkSession, arguments: argparse.Namespace, progress: Pr
 
         verify(spark, not arguments.no_checksums)
     span = span_of(arguments)
-    options: dict[str, Any] = {
-        "spark": None if here_alone else spark,
-        "checksums": not arguments.no_checksums,
-        "max_age_ns": arguments.max_age,
-        "span": span,
-        "progress": progress,
-    }
-    try:
-        server = check(arguments.events, **options)
-        client = check(arguments.client, **options) if arguments.client else None
-    except Unsound as error:
-        raise Fault(str(error)) from None
+    checked = partial(
+        check,
+        spark=None if here_alone else spark,
+        checksums=not arguments.no_checksums,
+        max_age_ns=arguments.max_age,
+        span=span,
+        progress=progress,
+    )
+    server = checked(arguments.events)
+    client = checked(arguments.client) if arguments.client else None
     server.silent = silent(arguments.expect, server.files, arguments.expect_within, span)
     for entry in as_list(server.silent):
         progress(line(entry))
@@ -142,30 +123,3 @@ def read_inputs(spark: SparkSession, arguments: argparse.Namespace, progress: Pr
 def rows_of(server: Inputs, client: Inputs | None = None) -> int:
     """Rows of all good files together."""
     return sum(facts.rows for found in (server, client) if found for facts in found.files)
-
-
-def _buckets(text: str) -> int:
-    if not text.isdecimal() or not 1 <= int(text) <= 100_000:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of buckets, 1 to 100000")
-    return int(text)
-
-
-def _compact(arguments: argparse.Namespace, progress: Progress) -> int:
-    from .compact import Occupied, as_text, buckets_for, compact, vacant
-    from .days import compact_by_day
-
-    try:
-        if not isinstance(arguments.out, Remote):
-            vacant(arguments.out)
-        with asking("compact", arguments, progress) as spark:
-            server, _ = read_inputs(spark, arguments, progress)
-            if not (rows := rows_of(server)):
-                raise Fault(f"nothing to compact: no good file below {', '.join(map(str, arguments.events))}")
-            if arguments.by == "day":
-                summary = compact_by_day(spark, server, arguments.out, arguments.buckets, progress)
-            else:
-                summary = compact(spark, server, arguments.out, arguments.buckets or buckets_for(rows), progress)
-    except Occupied as error:
-        raise Fault(str(error)) from None
-    show(arguments, summary, as_text(summary))
-    return 1 if summary["quarantined"] or summary["silent_servers"] or summary["holes"] else 0

@@ -72,9 +72,9 @@ def silent(expected: Sequence[str], files: Iterable[Facts], within_ns: int, span
     spans: dict[str, list[tuple[int, int]]] = {}
     timeless = set()
     for facts in files:
-        if facts.began is None or facts.ended is None:
+        if facts.bounds is None:
             timeless.add(facts.server)
-        spans.setdefault(facts.server, []).append((facts.began or 0, facts.ended or 0))
+        spans.setdefault(facts.server, []).append(facts.bounds or (0, 0))
     newest = max((last for found in spans.values() for _, last in found), default=0)
     until = newest if span.until is None else min(span.until, max(newest, time.time_ns()))  # not the time to come
     result = {}

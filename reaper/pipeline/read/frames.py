@@ -7,7 +7,6 @@ get their names back from a frame of a few rows.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -26,15 +25,11 @@ from ...journal.schema import (
 )
 from ..engine import F, Window, here
 from .inputs import Inputs
-from .manifest import BUCKETS, ORDER, Table
 from .runs import Run, Timeline, as_rows
 from .schema import EVENTS
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
-
-CODE: pa.Field = pa.field("code", pa.int8())
-"""`kind` as its place in `KINDS`: stored in compacted tables, whose rows it puts in order; computed elsewhere."""
 
 RUNS: pa.Schema = pa.schema(
     [
@@ -59,20 +54,13 @@ def small_frame(spark: SparkSession, rows: Sequence[tuple[Any, ...]], schema: pa
 
 
 def read_events(spark: SparkSession, inputs: Inputs) -> DataFrame:
-    """Every row of the files that passed the check, and of compacted tables. Grain: one row per event.
+    """Every row of the files that passed the check. Grain: one row per event.
 
     Columns: those of `EVENTS`, and `code`: the kind as a number, its place in `KINDS`; an unknown one is the next.
-    A compacted table alone keeps its order: no query that groups by conn, or follows a connection by (t, code), moves
-    or sorts a row.
     """
     here().expect_texts(name for facts in inputs.files for name in facts.listeners)
-    found = [_bucketed(spark, table) for table in inputs.tables]
-    loose = [facts for facts in inputs.files if facts.within is None]
-    if loose or not found:
-        paths = [facts.path for facts in loose]
-        frame = here().read_parquet(spark, paths, EVENTS) if paths else small_frame(spark, [], EVENTS)
-        found.append(with_code(frame))
-    return reduce(lambda some, more: some.unionByName(more), found)
+    paths = [facts.path for facts in inputs.files]
+    return with_code(here().read_parquet(spark, paths, EVENTS) if paths else small_frame(spark, [], EVENTS))
 
 
 def with_code(events: DataFrame) -> DataFrame:
@@ -127,7 +115,7 @@ def filtered(aggregate: str, condition: str) -> Column:
 
 
 def coded(events: DataFrame) -> DataFrame:
-    """*events* of connections, picked by `code` alone: where it is stored, the strings of `kind` stay unread."""
+    """*events* of connections, picked by `code` alone."""
     return events.where(~F.col("code").isin(*(KINDS.index(kind) for kind in OWN)))
 
 
@@ -181,7 +169,7 @@ def lifetimes(events: DataFrame) -> DataFrame:
 def recomputed(events: DataFrame) -> DataFrame:
     """*events* of connections with idle_ns from the rows before, whatever their writers said. No averted rows.
 
-    Rows of one instant follow each other by `code`: opened, active, ended. On a compacted table nothing is sorted.
+    Rows of one instant follow each other by `code`: opened, active, ended.
     """
     order = Window.partitionBy("conn").orderBy("t", "code")
     rows = coded(events).where(F.col("code") != AVERTED)
@@ -202,10 +190,3 @@ def listener_names(spark: SparkSession, inputs: Inputs) -> dict[int, str]:
     schema = pa.schema([pa.field("name", pa.string(), nullable=False)])
     frame = small_frame(spark, [(name,) for name in found], schema)
     return {row[0]: row[1] for row in frame.select(F.xxhash64("name"), "name").collect()}
-
-
-def _bucketed(spark: SparkSession, table: Table) -> DataFrame:
-    """A compacted table; Spark is told of its order."""
-    schema = pa.schema([*EVENTS, CODE])
-    frame: DataFrame = here().read_buckets(spark, table.path / BUCKETS, schema, table.buckets, ORDER, table.digest)
-    return frame

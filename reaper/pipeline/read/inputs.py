@@ -14,9 +14,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..hadoop import Remote
-from ..places import Place, files_below, place, size_of
-from .file import Shape, count_here, facts_of, shape_of
-from .manifest import BUCKETS, Table, Unsound, open_table, tables_in
+from ..places import Place, files_below, size_of
+from .file import believe, count_here, footer_of
 from .row_checks import Refused
 from .runs import Facts, Run, missing_serials, runs_of, strangers
 from .span import ALWAYS, Span
@@ -45,7 +44,6 @@ class Inputs:
     runs: list[Run] = field(default_factory=list)
     dropped_rows: int = 0
     """Rows that writers say they dropped."""
-    tables: list[Table] = field(default_factory=list)
     outside: int = 0
     """Files that were left out because no row of theirs lies in the time that is asked about; hours left out as a whole
     are not counted."""
@@ -70,23 +68,19 @@ def check(
 ) -> Inputs:
     """Check every `*.parquet` below *directories* whose name is not hidden.
 
-    A directory that holds the manifest of a compacted table is that table: its files count as when they were compacted.
-
     Args:
         directories: Searched recursively; a file may be named too.
         spark: Its executors count the rows where they lie, and this process reads footers alone. None, or with
             `SMALL_BYTES` or less: the rows are counted here.
         checksums: Verify every page.
-        max_age_ns: Files that ended longer ago are put aside as late. None: none is. A compacted file is not asked
-            again.
+        max_age_ns: Files that ended longer ago are put aside as late. None: none is.
         now_ns: Unix time; None: this machine's.
         by_name: Runs will be told apart by their names and not by the numbers of connections: two servers may then use
             the same ones.
-        span: The time that is asked about: what has no row in it is left out. A compacted table counts as one file.
+        span: The time that is asked about: what has no row in it is left out.
         progress: Called with what is being done.
     Raises:
         FileNotFoundError: a directory is missing.
-        Unsound: a compacted table is not what its manifest says.
         OSError: a file system does not answer.
     Cost: memory: a row group (a million rows) per core where rows are counted here.
     """
@@ -95,61 +89,45 @@ def check(
     for directory in directories:
         if not directory.exists():
             raise FileNotFoundError(f"no such directory: {directory}")
-        tables = tables_in(directory)
-        for table_at in tables:
-            if span.below([table_at.name]):
-                _take_table(found, table_at, span, checksums, progress)
         if directory.is_file():
             paths.append((directory, size_of(directory)))
-        elif not tables:
+        else:
             below = sorted(_visible(directory, found, span))
             if not below and not span:
                 found.nothing.append(str(directory))
             paths += below
     now = time.time_ns() if now_ns is None else now_ns
     progress(f"checking {len(paths)} files")
-    shapes, refused = _each(shape_of, paths, _FETCHED if any(isinstance(p, Remote) for p, _ in paths) else None)
-    found.outside += len(shapes)
-    shapes = [shape for shape in shapes if span.meets(shape.bounds)]
-    found.outside -= len(shapes)
-    large = sum(shape.size for shape in shapes) > SMALL_BYTES or any(isinstance(s.path, Remote) for s in shapes)
-    if spark is not None and large:
+    remote = any(isinstance(path, Remote) for path, _ in paths)
+    footers, refused = _each(footer_of, paths, _FETCHED if remote else None)
+    asked = [facts for facts in footers if span.meets(facts.bounds)]
+    found.outside = len(footers) - len(asked)
+    if spark is not None and (remote or sum(facts.size for facts in asked) > SMALL_BYTES):
         from . import spark_counts
 
-        counted = spark_counts.tallies(spark, {shape.path: shape.rows for shape in shapes}, checksums=checksums)
+        counted = spark_counts.counts(spark, {facts.path: facts.rows for facts in asked}, checksums=checksums)
+        looked = [(facts, counted[facts.path]) for facts in asked]
     else:
-        tallies, more = _each(lambda shape: (shape, count_here(shape, checksums)), [(shape,) for shape in shapes])
+        looked, more = _each(count_here, [(facts, checksums) for facts in asked])
         refused |= more
-        counted = {shape.path: rows for shape, rows in tallies}
-        shapes = [shape for shape, _ in tallies]
-    outcomes: list[Facts] = []
-    footers = {shape.path: shape for shape in shapes}
-    for shape in shapes:
-        try:
-            facts = facts_of(shape, counted[shape.path], max_age_ns, now)
-        except Refused as wrong:
-            refused[shape.path] = str(wrong)
-        else:
-            outcomes.append(facts)
-    found.quarantined += [{"path": str(path), "reason": refused[path]} for path, _ in paths if path in refused]
-    compacted, found.files = found.files, []
     seen: dict[object, Facts] = {}
-    for outcome in [*compacted, *outcomes]:
-        first = seen.setdefault((outcome.run, outcome.serial) if outcome.run else outcome.digest, outcome)
-        if first is outcome:
-            found.files.append(outcome)
-        elif outcome.within is not None:
-            raise Unsound(f"{first.within} and {outcome.within} both hold the rows of {outcome.path}: give one of them")
-        else:
-            reason = f"duplicated: the same file as {first.path}"
-            found.quarantined.append({"path": str(outcome.path), "reason": reason})
-    for path, reason in ({} if by_name else strangers(found.files)).items():
-        found.quarantined.append({"path": str(path), "reason": reason})
-        found.files = [facts for facts in found.files if facts.path != path]
+    for facts, rows in looked:
+        try:
+            believe(facts, rows, max_age_ns, now)
+        except Refused as wrong:
+            refused[facts.path] = str(wrong)
+            continue
+        first = seen.setdefault((facts.run, facts.serial) if facts.run else facts.digest, facts)
+        if first is not facts:
+            refused[facts.path] = f"duplicated: the same file as {first.path}"
+    found.files = list(seen.values())
+    if not by_name:
+        refused |= strangers(found.files)
+        found.files = [facts for facts in found.files if facts.path not in refused]
+    found.quarantined = [{"path": str(path), "reason": reason} for path, reason in refused.items()]
     found.quarantined.sort(key=lambda entry: entry["path"])
     found.runs = runs_of(found.files)
-    aside = {entry["path"] for entry in found.quarantined}
-    found.holes = [] if by_name else _holes(found, [s for path, s in footers.items() if str(path) in aside], span)
+    found.holes = [] if by_name else _holes(found, [facts for facts in asked if facts.path in refused], span)
     latest: dict[str, int] = {}
     before: dict[str, int] = {}
     for facts in found.files:
@@ -160,7 +138,7 @@ def check(
     return found
 
 
-def _holes(found: Inputs, aside: Iterable[Shape], span: Span) -> list[dict[str, Any]]:
+def _holes(found: Inputs, aside: Iterable[Facts], span: Span) -> list[dict[str, Any]]:
     """See `Inputs.holes`. Between the files of the time that is asked about alone: of others some are not opened."""
     runs: dict[str, list[Facts]] = {}
     for facts in found.files:
@@ -169,8 +147,8 @@ def _holes(found: Inputs, aside: Iterable[Shape], span: Span) -> list[dict[str, 
     known = {run: {facts.serial for facts in members} for run, members in runs.items()}
     for facts in found.files:
         known.get(facts.run, set()).add(facts.serial)
-    for shape in aside:
-        known.get(shape.run, set()).add(shape.number("serial", 0))
+    for facts in aside:
+        known.get(facts.run, set()).add(facts.serial)
     holes = []
     for run, members in runs.items():
         wanted = range(min(facts.serial for facts in members), max(facts.serial for facts in members))
@@ -192,19 +170,6 @@ def hole_line(hole: dict[str, Any]) -> str:
     return f"{len(serials)} file(s) of {of} missing between others of it: number {shown}"
 
 
-def _take_table(found: Inputs, directory: Place, span: Span, checksums: bool, progress: Callable[[str], None]) -> None:
-    progress(f"checking the compacted table {directory}")
-    table, manifest = open_table(directory, checksums=checksums)
-    facts = [Facts(**{**each, "path": place(each["path"]), "within": directory}) for each in manifest["facts"]]
-    if not any(span.meets(each.bounds) for each in facts):
-        found.outside += 1
-        return
-    found.tables.append(table)
-    found.files += facts
-    found.growing += manifest["growing"]
-    found.quarantined += [entry for entry in manifest["quarantined"] if entry not in found.quarantined]
-
-
 def _each(
     work: Callable[..., T], items: Sequence[tuple[Any, ...]], threads: int | None = None
 ) -> tuple[list[T], dict[Place, str]]:
@@ -221,7 +186,7 @@ def _each(
     with ThreadPoolExecutor(threads or os.cpu_count()) as pool:
         for item, outcome in zip(items, pool.map(one, items), strict=True):
             if isinstance(outcome, Refused):
-                refused[item[0].path if isinstance(item[0], Shape) else item[0]] = str(outcome)
+                refused[item[0].path if isinstance(item[0], Facts) else item[0]] = str(outcome)
             else:
                 done.append(outcome)
     return done, refused
@@ -231,7 +196,5 @@ def _visible(directory: Place, found: Inputs, span: Span) -> Iterator[tuple[Plac
     for path, parts, size in files_below(directory):
         if any(part.startswith((".", "_")) for part in parts):
             found.growing += path.suffix == ".arrows"
-        elif BUCKETS in parts[:-1]:
-            raise Unsound(f"{path.parent} is part of a compacted table: name that itself, not a directory above it")
         elif path.suffix == ".parquet" and span.below(parts[:-1]):
             yield path, size

@@ -1,15 +1,15 @@
 """What the rows of one file say together, and whether each can be judged.
 
 The rule of this module: *rules are asked of counts, never of rows*. A file is counted by kind, listener and writer,
-where it lies: by Spark's executors (`look`), or in this process where it is small, or read here anyway. The few rows in
-which a writer reports a stall or its end are groups of their own, so that no question has to look for them again. The
-rules are here once, whoever counted.
+where it lies: by Spark's executors (`spark_counts`), or in this process. The few rows in which a writer reports a stall
+or its end are groups of their own, so that no question has to look for them again. The rules are here once, whoever
+counted.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
@@ -28,6 +28,7 @@ from ...journal.schema import (
     SEQUENCE_BITS,
     STALL,
 )
+from .runs import Facts
 
 MOST_NS = 1 << 60
 """36 years: no instant since a boot and no silence is as long, and sums and differences of less fit 64 bits."""
@@ -36,88 +37,40 @@ MOST_UNIX_NS = 1 << 62
 
 COUNTED = ("t", "conn", "idle_ns", "timeout_ms", "due_ns", "n", "idle_sum_ns", "wall_offset_ns")
 """Columns of which values, the least and the greatest are counted."""
-BY = ("kind", "listener", "writer")
-"""What the rows of a file are counted by."""
 MARKS = ("mark_conn", "mark_t", "mark_idle")
-"""And by these, which are null but in a drain row (mark_conn) and in a stall's (conn, t and idle_ns)."""
+"""Null but in a drain row (mark_conn) and in a stall's (conn, t and idle_ns)."""
+BY = ("kind", "listener", "writer", *MARKS)
+"""What the rows of a file are counted by."""
 _NANOSECONDS = ("t", "idle_ns", "due_ns", "idle_sum_ns")
 _SILENT = (KINDS[ACTIVITY], KINDS[AVERTED], *ENDS)
 """Kinds of rows that end a silence."""
 _NEEDED = (("idle_ns", _SILENT), ("n", ENDS), ("idle_sum_ns", ENDS))
+
+Count = Mapping[str, Any]
+"""Some rows of one file that are alike in `BY`, which it names; count_all: how many. Of each column of `COUNTED`:
+`_count` that are not null, `_min` and `_max`. ended_max: Unix time in ns of the latest; overdue_max: how long the worst
+outlasted its timeout, or came after it was due. Null: no row knows it."""
 
 
 class Refused(Exception):
     """This file is put aside. The message is the reason."""
 
 
-@dataclass(frozen=True, slots=True)
-class Tally:
-    """The rows of one file that are of one kind, listener and writer."""
+def judge(facts: Facts, counts: Iterable[Count]) -> int | None:
+    """Complete *facts*, which are those of the footer, with what all *counts* of the file say together.
 
-    kind: str | None
-    listener: str | None
-    writer: int | None
-    rows: int
-    values: dict[str, tuple[int, int | None, int | None]]
-    """Of each column of `COUNTED`: how many are not null, the least and the greatest."""
-    ended: int | None
-    """Unix time in ns of the latest row; None: no row knows it."""
-    overdue_ns: int | None
-    """How long the worst of them outlasted its timeout, or came after it was due; None: none has either."""
-    marks: tuple[tuple[int, int | None, int | None], ...]
-    """(conn, t, idle_ns) of each stall, (conn, None, None) of each drain; each once."""
-
-    @classmethod
-    def of(cls, row: Mapping[str, Any]) -> Tally:
-        """From a row of `added_up`."""
-        marks = {mark for mark in zip(*(row[name] for name in MARKS), strict=True) if mark[0] is not None}
-        return cls(
-            kind=row["kind"],
-            listener=row["listener"],
-            writer=row["writer"],
-            rows=row["count_all"],
-            values={name: (row[f"{name}_count"], row[f"{name}_min"], row[f"{name}_max"]) for name in COUNTED},
-            ended=row["ended_max"],
-            overdue_ns=row["overdue_max"],
-            marks=tuple(sorted(marks, key=lambda mark: [number or 0 for number in mark])),
-        )
-
-
-@dataclass(slots=True)
-class Seen:
-    """What the rows of one file say together."""
-
-    rows: int = 0
-    own: list[list[int]] = field(default_factory=list)
-    """See `Facts.own`; and so on."""
-    stalls: list[list[int]] = field(default_factory=list)
-    drained: list[int] = field(default_factory=list)
-    averted: int = 0
-    overdue_ns: int | None = None
-    t_max: int = 0
-    least_conn: int = 0
-    last_conn: int = 0
-    ended: int | None = None
-    """Unix time in ns of its last row; None: no row knows it."""
-    listeners: set[str] = field(default_factory=set)
-    writers: set[int] = field(default_factory=set)
-
-
-def judge(tallies: Iterable[Tally], rows: int) -> Seen:
-    """All *tallies* of one file together. *rows*: how many its footer says that it has.
-
+    Returns:
+        Unix time in ns of its last row; None: no row knows it.
     Raises:
         Refused: a row cannot be judged, or is impossible, or cannot be read.
     """
-    found = list(tallies)
-    if (read := sum(tally.rows for tally in found)) != rows:
-        raise Refused(f"corrupted: {read} of {rows} rows can be read, the others fail their checksum or decoding")
-    if not rows:
-        raise Refused("empty: the file has no rows")
-    if any(t.kind is None or t.values["t"][0] < t.rows or t.values["conn"][0] < t.rows for t in found):
+    found = list(counts)
+    if (read := sum(count["count_all"] for count in found)) != facts.rows:
+        raise Refused(f"corrupted: {read} of {facts.rows} rows can be read, the others fail their checksum or decoding")
+    if any(c["kind"] is None or min(c["t_count"], c["conn_count"]) < c["count_all"] for c in found):
         raise Refused("wrong schema: t, conn and kind must have a value in every row")
     ranges = {name: _range(found, name) for name in COUNTED}
-    least_conn, last_conn = ranges["conn"] or (0, 0)
+    least_conn, facts.last_conn = ranges["conn"] or (0, 0)
     if least_conn < 0:
         raise Refused(f"impossible row: connection id {least_conn} is negative")
     for name, bound in ranges.items():
@@ -128,63 +81,60 @@ def judge(tallies: Iterable[Tally], rows: int) -> Seen:
             raise Refused(f"impossible row: {name} is {worst}{why}")
     if (timeouts := ranges["timeout_ms"]) is not None and timeouts[0] < 0:
         raise Refused(f"impossible row: timeout_ms is {timeouts[0]}")
-    kinds = {tally.kind for tally in found if tally.kind is not None}
-    if strange := sorted(kinds.difference(KINDS)):
+    kinds: Counter[str] = Counter()
+    for count in found:
+        kinds[count["kind"]] += count["count_all"]
+    if strange := sorted(kinds.keys() - set(KINDS)):
         raise Refused(f"unknown kind {strange[0]!r}; known: {', '.join(KINDS)}")
     for column, needing in _NEEDED:
         for kind in needing:
-            if any(tally.values[column][0] < tally.rows for tally in found if tally.kind == kind):
+            if any(count[f"{column}_count"] < count["count_all"] for count in found if count["kind"] == kind):
                 raise Refused(f"impossible row: {kind} without {column}")
-    stalls = {(conn, t, idle) for tally in found for conn, t, idle in tally.marks if t is not None}
-    measured = sorted((conn, t, idle) for conn, t, idle in stalls if idle is not None and idle >= 0)
-    if len(measured) < len(stalls):
+    marks = {tuple(count[name] for name in MARKS) for count in found if count["mark_conn"] is not None}
+    if any(t is not None and (idle is None or idle < 0) for _, t, idle in marks):
         raise Refused("impossible row: a stall without its length (idle_ns)")
-    return Seen(
-        rows=rows,
-        own=_own(found),
-        stalls=[list(stall) for stall in measured],
-        drained=sorted({conn for tally in found for conn, t, _ in tally.marks if t is None}),
-        averted=sum(tally.rows for tally in found if tally.kind == KINDS[AVERTED]),
-        overdue_ns=max((t.overdue_ns for t in found if t.kind in _SILENT and t.overdue_ns is not None), default=None),
-        t_max=(ranges["t"] or (0, 0))[1],
-        least_conn=least_conn,
-        last_conn=last_conn,
-        ended=max((tally.ended for tally in found if tally.ended is not None), default=None),
-        listeners={tally.listener for tally in found if tally.listener is not None},
-        writers={tally.writer for tally in found if tally.writer is not None},
-    )
+    facts.stalls = sorted((conn, t, idle) for conn, t, idle in marks if t is not None)
+    facts.drained = sorted(conn for conn, t, _ in marks if t is None)
+    facts.t_max = (ranges["t"] or (0, 0))[1]
+    facts.averted = kinds[KINDS[AVERTED]]
+    facts.overdue_ns = max(_known(found, "overdue_max", _SILENT), default=None)
+    facts.listeners = sorted(set(_known(found, "listener")))
+    facts.writers = sorted(set(_known(found, "writer")))
+    for count in found:
+        if count["kind"] in OWN and (writer := count["writer"]) is not None:
+            least, rows = facts.own.get(writer, (count["conn_min"], 0))
+            facts.own[writer] = (min(least, count["conn_min"]), rows + count["count_all"])
+    facts.digest = "" if facts.run else f"{facts.size} {ranges} {sorted(kinds.items())} {facts.listeners}"
+    _belongs(facts, least_conn)
+    return max(_known(found, "ended_max"), default=None)
 
 
-def _own(found: list[Tally]) -> list[list[int]]:
-    own: dict[int, list[int]] = {}
-    for tally in found:
-        if tally.kind in OWN and tally.writer is not None and (least := tally.values["conn"][1]) is not None:
-            before, rows = own.get(tally.writer, (least, 0))
-            own[tally.writer] = [min(before, least), rows + tally.rows]
-    return [own[writer] for writer in sorted(own)]
+def _belongs(facts: Facts, least_conn: int) -> None:
+    if facts.writer < 0:
+        facts.writer = least_conn >> SEQUENCE_BITS
+    if facts.run and facts.writers != [facts.writer]:
+        others = ", ".join(map(str, [writer for writer in facts.writers if writer != facts.writer][:5]))
+        known = f"its metadata says writer {facts.writer}, it holds rows of writer {others}"
+        raise Refused(f"rows of another writer: {known}")
+    if facts.first_conn is not None and least_conn < facts.first_conn:
+        known = f"its run begins with connection {facts.first_conn}, it holds rows of {least_conn}"
+        raise Refused(f"rows of another run: {known}")
 
 
-def added_up(counts: pa.Table, *by: str) -> list[dict[str, Any]]:
-    """*counts* of groups of rows, per file and kind, listener and writer: rows for `Tally.of`. *by*: names the file."""
-    keys = [*by, *BY]
-    how = {"all": "sum", "count": "sum", "min": "min", "max": "max"}
-    asked = [(name, how[end]) for name in counts.column_names if (end := name.rpartition("_")[2]) in how]
-    added = counts.group_by(keys, use_threads=False).aggregate([*asked, *((name, "list") for name in MARKS)])
-    named = [name if name in keys else name.rpartition("_")[0] for name in added.column_names]
-    rows: list[dict[str, Any]] = added.rename_columns(named).to_pylist()
-    return rows
+def _known(found: list[Count], name: str, kinds: Iterable[str] = KINDS) -> list[Any]:
+    return [count[name] for count in found if count["kind"] in kinds and count[name] is not None]
 
 
-def _range(found: list[Tally], name: str) -> tuple[int, int] | None:
-    least = [low for tally in found if (low := tally.values[name][1]) is not None]
-    most = [high for tally in found if (high := tally.values[name][2]) is not None]
+def _range(found: list[Count], name: str) -> tuple[int, int] | None:
+    least = [count[f"{name}_min"] for count in found if count[f"{name}_count"]]
+    most = [count[f"{name}_max"] for count in found if count[f"{name}_count"]]
     return (min(least), max(most)) if least else None
 
 
 # ---- counted in this process -----------------------------------------------------------------------------------------
 
 
-def count(file: pq.ParquetFile, checksums: bool) -> list[Tally]:
+def count(file: pq.ParquetFile, checksums: bool) -> list[Count]:
     """Read *file* here, once, a row group at a time: every column where *checksums* are verified.
 
     Raises:
@@ -193,12 +143,11 @@ def count(file: pq.ParquetFile, checksums: bool) -> list[Tally]:
     names = [column.name for column in COLUMNS if column.name in file.schema_arrow.names]
     if not checksums:
         names = [name for name in names if name not in ("nbytes", "peer")]
-    found = []
+    found: list[Count] = []
     for group in range(file.num_row_groups):
         table = file.read_row_group(group, columns=names, use_threads=False)
-        if table.num_rows:
-            found.append(_count(table))
-    return [Tally.of(row) for row in added_up(pa.concat_tables(found))] if found else []
+        found += _count(table).to_pylist()
+    return found
 
 
 def _count(table: pa.Table) -> pa.Table:
@@ -225,6 +174,6 @@ def _count(table: pa.Table) -> pa.Table:
         }
     )
     asked = [(name, how) for name in COUNTED for how in ("count", "min", "max")]
-    return counted.group_by([*BY, *MARKS], use_threads=False).aggregate(
+    return counted.group_by([*BY], use_threads=False).aggregate(
         [*asked, ("ended", "max"), ("overdue", "max"), ([], "count_all")]
     )

@@ -27,32 +27,44 @@ STEP_NS = 20_000_000
 
 @dataclass(slots=True)
 class Facts:
-    """What one good file says about itself. Times are ns on its writer's clock unless they say otherwise."""
+    """What one file says about itself. Times are ns on its writer's clock unless they say otherwise."""
 
     path: Place
+    size: int
+    """Bytes."""
     rows: int
     run: str
+    """Empty: it does not say."""
     writer: int
+    """Negative: it does not say, and the rows have not been looked at."""
     serial: int
     mode: str
     tick_ns: int | None
     gap_threshold_ns: int
     first_conn: int | None
-    t_max: int
     boot: str
     anchors: list[list[int]]
     dropped: int
     """Rows of its run that were lost by the time its last row was written."""
-    cut: bool
+    dropped_earlier: int
+    """Rows lost that the files before it tell of."""
+    server: str
+    """The machine of its writer; empty where the file does not say."""
+    bounds: tuple[int, int] | None
+    """Between which instants its rows lie, Unix ns, both inclusive; None: it does not say."""
+
+    # What its rows say together, see `row_checks.judge`.
+    t_max: int = 0
+    last_conn: int = 0
+    """The highest connection id in it."""
     listeners: list[str] = field(default_factory=list)
     writers: list[int] = field(default_factory=list)
-    """Of a file that does not name its run: all that wrote into it."""
     digest: str = ""
-    """Of a file that does not name its run: of its footer and its counts."""
-    own: list[list[int]] = field(default_factory=list)
+    """Of a file that does not name its run: what it is known by."""
+    own: dict[int, tuple[int, int]] = field(default_factory=dict)
     """Of each writer the least id in the rows that it logged of itself, not of a connection; and how many these are."""
-    stalls: list[list[int]] = field(default_factory=list)
-    """[conn, t, idle_ns] of each stall of a loop: it lasted idle_ns, up to t. Ascending, each once."""
+    stalls: list[tuple[int, int, int]] = field(default_factory=list)
+    """(conn, t, idle_ns) of each stall of a loop: it lasted idle_ns, up to t. Ascending, each once."""
     drained: list[int] = field(default_factory=list)
     """The ids under which writers said that no connection of theirs is left."""
     averted: int = 0
@@ -60,28 +72,11 @@ class Facts:
     overdue_ns: int | None = None
     """By how much the worst silence outlasted its timeout, or the worst reap came after it was due, whichever is more;
     None: there is none of either."""
-    last_conn: int = 0
-    """The highest connection id in it."""
-    dropped_earlier: int = 0
-    """Rows lost that the files before it tell of."""
-    server: str = ""
-    """The machine of its writer; empty where the file does not say."""
-    began: int | None = None
-    """Unix time in ns before which it has no row; None: it does not say."""
-    ended: int | None = None
-    """Unix time in ns after which it has none."""
-    within: Place | None = None
-    """The compacted table that its rows are in now; None: they are in the file itself."""
 
     @property
     def own_rows(self) -> int:
         """Rows that writers logged of themselves, not of a connection."""
-        return sum(rows for _, rows in self.own)
-
-    @property
-    def bounds(self) -> tuple[int, int] | None:
-        """`began` and `ended`; None: it does not say."""
-        return None if self.began is None or self.ended is None else (self.began, self.ended)
+        return sum(rows for _, rows in self.own.values())
 
     @property
     def here(self) -> Path:

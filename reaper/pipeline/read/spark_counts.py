@@ -1,7 +1,7 @@
 """The rows of many files counted by Spark, where they lie. Nothing but the counts comes to this process.
 
 The rule of this module: *what cannot be read is counted as missing, never left out in silence*: a look is told to go on
-past a bad page, and says per file how many rows it could read. `rows.judge` compares that with the footer.
+past a bad page, and says per file how many rows it could read. `row_checks.judge` compares that with the footer.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from ...journal.schema import CONFIG, DRAIN, KINDS, SEQUENCE_BITS, STALL
 from ..places import Place, pattern, uri
-from .row_checks import COUNTED, MARKS, Tally, added_up
+from .row_checks import COUNTED, MARKS, Count
 from .schema import EVENTS
 
 _PARTITIONS = "spark.sql.shuffle.partitions"
@@ -28,8 +28,8 @@ def verify(spark: SparkSession, checksums: bool) -> None:
     spark.conf.set(_CHECKSUMS, str(checksums).lower())
 
 
-def tallies(spark: SparkSession, rows: Mapping[Place, int], *, checksums: bool) -> dict[Place, list[Tally]]:
-    """The counts of each file in *rows*, which says how many rows its footer promises. See `rows.Tally`.
+def counts(spark: SparkSession, rows: Mapping[Place, int], *, checksums: bool) -> dict[Place, list[Count]]:
+    """The counts of each file in *rows*, which says how many rows its footer promises.
 
     A file of which less can be read is looked at a second time: what was a failure of the network is not held against
     the file.
@@ -37,7 +37,9 @@ def tallies(spark: SparkSession, rows: Mapping[Place, int], *, checksums: bool) 
     known = {_name(uri(where)): where for where in rows}
     found = _count(spark, known, checksums)
     short = {
-        name: where for name, where in known.items() if sum(tally.rows for tally in found.get(where, ())) != rows[where]
+        name: where
+        for name, where in known.items()
+        if sum(count["count_all"] for count in found.get(where, ())) != rows[where]
     }
     return {where: [] for where in rows} | found | (_count(spark, short, checksums) if short else {})
 
@@ -48,7 +50,7 @@ def _read(spark: SparkSession, files: Sequence[Place]) -> DataFrame:
     )
 
 
-def _count(spark: SparkSession, known: Mapping[str, Place], checksums: bool) -> dict[Place, list[Tally]]:
+def _count(spark: SparkSession, known: Mapping[str, Place], checksums: bool) -> dict[Place, list[Count]]:
     def least_and_most(name: str) -> list[Column]:
         column = F.col(name)
         return [
@@ -83,11 +85,11 @@ def _count(spark: SparkSession, known: Mapping[str, Place], checksums: bool) -> 
             *also,
         )
     )
-    found: dict[Place, list[Tally]] = {}
+    found: dict[Place, list[Count]] = {}
     with _few_partitions(spark):
-        counts = counted.toArrow()
-    for row in added_up(counts, "path"):
-        found.setdefault(known[_name(unquote(row["path"]))], []).append(Tally.of(row))
+        rows = counted.toArrow().to_pylist()
+    for row in rows:
+        found.setdefault(known[_name(unquote(row["path"]))], []).append(row)
     return found
 
 

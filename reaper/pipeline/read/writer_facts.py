@@ -42,7 +42,7 @@ def said(files: Iterable[Facts], runs: Sequence[Run], timeline: Timeline) -> Sai
     for facts in files:
         # Above its first run a writer has no id without one: where the least has a run, all have. Where it has none
         # the file contradicts itself, and the audit says of all these rows that no rule judged them.
-        own += sum(rows for least, rows in facts.own if run_of(least))
+        own += sum(rows for least, rows in facts.own.values() if run_of(least))
         drained.update(run.index for conn in facts.drained if (run := run_of(conn)))
         for conn, t, idle_ns in facts.stalls:
             if run := run_of(conn):
