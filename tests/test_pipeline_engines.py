@@ -27,7 +27,6 @@ from reaper.pipeline.advise.run import Policy, advise
 from reaper.pipeline.audit.run import Settings, audit
 from reaper.pipeline.engine import F, NoSpark, Window, use
 from reaper.pipeline.engine.choice import bytes_of, choose
-from reaper.pipeline.engine.xxhash import xxhash64
 from reaper.pipeline.hadoop import Remote
 from reaper.pipeline.read.frames import read_events, recomputed, small_frame
 from reaper.pipeline.read.inputs import Inputs, check
@@ -168,7 +167,6 @@ def of_rows(frame: Any) -> Any:
     small = F.coalesce("b", F.lit(7))
     return frame.select(
         "serial",
-        F.xxhash64("text").alias("hash"),
         F.crc32(F.concat_ws(":", F.lit("5"), F.col("serial").cast("string")).cast("binary")).alias("crc"),
         F.try_add("a", F.lit(1 << 62)).alias("added"),
         F.try_subtract("a", F.lit(1 << 62)).alias("less"),
@@ -253,11 +251,6 @@ def test_every_function_that_spark_has_and_duckdb_has_not_gives_sparks_answer(bo
     embedded, spark = both(ask)
     for ours, theirs in zip(embedded, spark, strict=True):
         assert ours == theirs
-
-
-def test_the_hash_is_the_published_one() -> None:
-    """Spark's documentation: xxhash64('Spark') is 5602566077635097486 where the seed is 42."""
-    assert xxhash64(b"Spark") == -4294468057691064905
 
 
 # ---- the choice -----------------------------------------------------------------------------------------------------

@@ -124,13 +124,13 @@ class Listener:
 
 def form_of_connections(target: Path) -> Answer:
     """The audit's table, summed up once more: not timed."""
-    table = pq.read_table(target, columns=["listener_hash", "verdict", "lateness_ns"])
-    cells = table.group_by(["listener_hash", "verdict"]).aggregate([([], "count_all")]).to_pylist()
-    late = table.group_by("listener_hash").aggregate([("lateness_ns", "min"), ("lateness_ns", "max")]).to_pylist()
+    table = pq.read_table(target, columns=["listener", "verdict", "lateness_ns"])
+    cells = table.group_by(["listener", "verdict"]).aggregate([([], "count_all")]).to_pylist()
+    late = table.group_by("listener").aggregate([("lateness_ns", "min"), ("lateness_ns", "max")]).to_pylist()
     return form_of_audit(
-        {(row["listener_hash"], row["verdict"]): row["count_all"] for row in cells},
+        {(row["listener"], row["verdict"]): row["count_all"] for row in cells},
         {
-            row["listener_hash"]: (row["lateness_ns_min"], row["lateness_ns_max"])
+            row["listener"]: (row["lateness_ns_min"], row["lateness_ns_max"])
             for row in late
             if row["lateness_ns_min"] is not None
         },

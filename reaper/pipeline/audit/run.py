@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from ..engine import F, here, together
 from ..places import Place
 from ..read.expected import as_list, instant, line
-from ..read.frames import lifetimes, listener_names, read_events, with_run
+from ..read.frames import lifetimes, listeners_of, read_events, with_run
 from ..read.inputs import Inputs, hole_line, nothing_line
 from ..read.runs import Timeline
 from ..read.writer_facts import Stalls, overdue_files, said
@@ -92,12 +92,12 @@ def audit(
     lives = with_backed(spark, lives, by_writers.stalls, settings.grace_ns)
     prepared = prepare(lives, settings.grace_ns)
     c_stalls: Stalls = {}
-    target = out / "connections"
+    target, listeners = out / "connections", listeners_of(spark, server)
     skew: Skew | None = None
     seen_by_client = unmatched = 0
     if client is None:
         progress("judging every connection")
-        connections = _written(judge(prepared), target)
+        connections = _written(judge(prepared), listeners, target)
     else:
         c_said = said(client.files, client.runs, timeline)
         c_stalls = c_said.stalls
@@ -116,7 +116,7 @@ def audit(
                 flight_ns=settings.flight_ns,
                 tolerance_ns=tolerance_ns,
             )
-            return _written(both, target)
+            return _written(both, listeners, target)
 
         progress("joining both sides, judging every connection")
         connections, seen_by_client = together(partial(judge_by_both, 0), c_lives.where("opens > 0").count)
@@ -150,10 +150,11 @@ def audit(
     return Audit(summary, connections)
 
 
-def _written(judged: DataFrame, target: Place) -> DataFrame:
+def _written(judged: DataFrame, listeners: DataFrame, target: Place) -> DataFrame:
     """*judged* as it reads back from *target*: the plan before it runs once, however often it is asked."""
     kept = judged.drop("writer", "first_conn", "last_conn", "run_drained", "run_holed", "from", "to", "over", "leaking")
-    frame: DataFrame = here().write_back(kept, target)
+    named = kept.join(F.broadcast(listeners), "listener_hash", "left").drop("listener_hash")
+    frame: DataFrame = here().write_back(named, target)
     return frame
 
 
@@ -170,9 +171,9 @@ def _summarise(
     ]
     if joined:
         aggregates.append(F.count(F.when(F.col("crossed"), 1)).alias("crossed"))
-    cells, (listeners, lateness) = together(
+    cells, lateness = together(
         connections.groupBy("run", "verdict").agg(*aggregates).collect,
-        lambda: _lateness(connections, listener_names(connections.sparkSession, server), joined),
+        lambda: _lateness(connections, joined),
     )
     verdicts = dict.fromkeys(VERDICTS, 0)
     for cell in cells:
@@ -203,7 +204,7 @@ def _summarise(
             "grace": settings.grace_ns / 1e9,
             "flight": settings.flight_ns / 1e9,
         },
-        "offenders": _offenders(connections, listeners, joined, verdicts, server),
+        "offenders": _offenders(connections, joined, verdicts, server),
         "backward_rows": sum(cell.backward for cell in cells),
     }
     if joined:
@@ -211,15 +212,13 @@ def _summarise(
     return summary
 
 
-def _lateness(connections: DataFrame, listeners: dict[int, str], joined: bool) -> tuple[dict[int, str], dict[str, Any]]:
-    """*listeners*, and per listener: connections, reaps, and lateness in seconds as the server logged it and as the
-    client saw it.
-    """
+def _lateness(connections: DataFrame, joined: bool) -> dict[str, Any]:
+    """Per listener: connections, reaps, and lateness in seconds as the server logged it and as the client saw it."""
     columns = ["lateness_ns", *(["seen_lateness_ns"] if joined else [])]
     quantiles = [F.percentile_approx(column, list(QUANTILES), 10_000).alias(column) for column in columns]
     exact = [f(column).alias(f"{column}_{f.__name__}") for column in columns for f in (F.min, F.max)]
     rows = (
-        connections.groupBy("listener_hash")
+        connections.groupBy("listener")
         .agg(F.count(F.lit(1)).alias("n"), F.sum(F.least("reaps", F.lit(1))).alias("reaped"), *quantiles, *exact)
         .collect()
     )
@@ -231,12 +230,12 @@ def _lateness(connections: DataFrame, listeners: dict[int, str], joined: bool) -
         return {name: value / 1e9 for name, value in zip(QUANTILE_NAMES, values, strict=True)}
 
     result = {}
-    for row in sorted(rows, key=lambda row: -row.n):
+    for row in sorted(rows, key=lambda row: (-row.n, row.listener or "")):
         entry = {"connections": row.n, "reaped": row.reaped, "lateness_s": shown(row, "lateness_ns")}
         if joined:
             entry["seen_lateness_s"] = shown(row, "seen_lateness_ns")
-        result[listeners.get(row.listener_hash, "(none)")] = entry
-    return listeners, result
+        result[row.listener or "(none)"] = entry
+    return result
 
 
 def _holes(cells: Sequence[Any], server: Inputs) -> int:
@@ -249,9 +248,7 @@ def _holes(cells: Sequence[Any], server: Inputs) -> int:
     return holes
 
 
-def _offenders(
-    connections: DataFrame, listeners: dict[int, str], joined: bool, verdicts: dict[str, int], server: Inputs
-) -> list[dict[str, Any]]:
+def _offenders(connections: DataFrame, joined: bool, verdicts: dict[str, int], server: Inputs) -> list[dict[str, Any]]:
     machines = {facts.writer: facts.server for facts in server.files}
     runs = {run.index: run for run in server.runs}
 
@@ -267,13 +264,13 @@ def _offenders(
         if verdicts[verdict]:
             rows = connections.where(F.col("verdict") == verdict).orderBy("conn").limit(OFFENDERS_PER_VERDICT).collect()
             found += [
-                {"verdict": verdict, "conn": row.conn, "where": where(row), "story": _story(row, listeners, joined)}
+                {"verdict": verdict, "conn": row.conn, "where": where(row), "story": _story(row, joined)}
                 for row in rows
             ]
     return found
 
 
-def _story(row: Any, listeners: dict[int, str], joined: bool) -> str:
+def _story(row: Any, joined: bool) -> str:
     """What happened to one connection, in words; times count from its opening."""
     start = row.opened if row.opened is not None else row.last_t
 
@@ -282,7 +279,7 @@ def _story(row: Any, listeners: dict[int, str], joined: bool) -> str:
 
     timeout = row.end_timeout_ms if row.end_timeout_ms is not None else row.open_timeout_ms
     parts = [
-        f"on {listeners.get(row.listener_hash, 'no listener')}",
+        f"on {row.listener or 'no listener'}",
         f"timeout {timeout / 1e3:g} s" if timeout else "no idle timeout",
         f"{row.opens} opening(s), {row.activities} logged silence(s), last {at(row.last_activity)}",
     ]

@@ -12,7 +12,7 @@ import re
 import shutil
 import tempfile
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from threading import RLock
@@ -26,7 +26,6 @@ from ..places import Place
 from . import sql
 from .functions import use
 from .sql import OVER, Column, Window, col, column_of, literal, name
-from .xxhash import SEED, xxhash64
 
 if TYPE_CHECKING:
     import duckdb
@@ -294,9 +293,6 @@ def write_back(frame: DataFrame, target: Place) -> DataFrame:
     return DataFrame(frame.sparkSession, f"SELECT * FROM read_parquet({literal(_plain(file))})", frame.columns)
 
 
-expect_texts: Callable[[Iterable[str]], None] = sql.expect_texts
-
-
 def memory_bytes() -> int:
     """What queries may take before they write to the disk."""
     from .spark import memory_mb
@@ -319,9 +315,7 @@ def open_session() -> Iterator[Session]:
         }
         connection = duckdb.connect(config=settings)
         create: Any = connection.create_function
-        how = {"type": "arrow", "null_handling": "special"}
-        create("xxhash64", _of_each(xxhash64, SEED), ["VARCHAR"], "BIGINT", **how)
-        create("crc32", _of_each(zlib.crc32, None), ["BLOB"], "BIGINT", **how)
+        create("crc32", _crc32, ["BLOB"], "BIGINT", type="arrow")
         before = use("embedded")
         try:
             yield Session(connection)
@@ -330,15 +324,5 @@ def open_session() -> Iterator[Session]:
             connection.close()
 
 
-def _of_each(function: Callable[[bytes], int], of_null: int | None) -> Callable[[Any], pa.Array]:
-    """*function* of each text of a column; each distinct one is asked for once."""
-
-    def of_column(column: Any) -> pa.Array:
-        whole = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
-        found = whole.dictionary_encode()
-        texts = found.dictionary.to_pylist()
-        values = [function(text.encode() if isinstance(text, str) else text) for text in texts]
-        taken = pa.array(values, pa.int64()).take(found.indices)
-        return taken if of_null is None else taken.fill_null(of_null)
-
-    return of_column
+def _crc32(column: Any) -> pa.Array:
+    return pa.array([zlib.crc32(text) for text in column.to_pylist()], pa.int64())

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
@@ -234,10 +234,6 @@ def filtered(aggregate: str, condition: str) -> Column:
     from pyspark.sql.functions import expr
 
     return expr(f"{aggregate} FILTER (WHERE {condition})")
-
-
-def expect_texts(texts: Iterable[str]) -> None:
-    """Nothing: Spark hashes texts by itself."""
 
 
 def read_parquet(session: SparkSession, paths: Sequence[Place], schema: pa.Schema) -> DataFrame:

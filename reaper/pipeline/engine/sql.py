@@ -13,9 +13,6 @@ from collections.abc import Callable, Iterable
 from itertools import count as counter
 from typing import Any
 
-from .xxhash import SEED
-from .xxhash import xxhash64 as hash_of
-
 OVER = "\0"
 """Stands behind an aggregate, where FILTER and OVER go. Gone when the SQL is used."""
 
@@ -26,15 +23,7 @@ _TIMES = {
 }
 """Java's patterns of instants, as DuckDB spells them."""
 
-KNOWN = 16
-"""Texts whose hashes are written into the SQL: one comparison each, for every row."""
-
-REASONS = ("idle", "eof", "reset", "keep_alive", "first_byte", "headers", "done", "restart", "max_age", "vanished")
-"""Why connections end, most of them: never wrong to leave one out, for it is hashed all the same."""
-
 _numbers = counter()
-_hashes: dict[str, int] = {}
-"""Texts of which many rows are expected, with their hashes: looked up in SQL, a function of Python is never called."""
 
 
 def name(text: str) -> str:
@@ -364,18 +353,8 @@ def unix_micros(column: Any) -> Column:
 
 
 def xxhash64(*columns: Any) -> Column:
-    """Spark's, of one text. Of several values: another number, as good for telling them apart."""
-    if len(columns) > 1:
-        return Column(f"CAST(hash({', '.join(column_of(each).sql for each in columns)}) >> 1 AS BIGINT)")
-    sql = column_of(columns[0]).sql
-    known = "".join(f" WHEN {sql} = {literal(text)} THEN {literal(found)}" for text, found in _hashes.items())
-    return Column(f"(CASE WHEN {sql} IS NULL THEN {SEED}::BIGINT{known} ELSE xxhash64({sql}) END)")
-
-
-def expect_texts(texts: Iterable[str]) -> None:
-    """Many rows of *texts* will be hashed."""
-    _hashes.clear()
-    _hashes.update({text: hash_of(text.encode()) for text in (*sorted(set(texts))[:KNOWN], *REASONS)})
+    """Another number than Spark's, as good for telling values apart: no answer may hold one."""
+    return Column(f"CAST(hash({', '.join(column_of(each).sql for each in columns)}) >> 1 AS BIGINT)")
 
 
 def crc32(column: Any) -> Column:

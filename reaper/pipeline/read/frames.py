@@ -1,7 +1,7 @@
 """Events as a DataFrame, and one row per connection: one GROUP BY, no window, no sort, no string in a buffer.
 
-Strings stay out of the aggregation because Spark aggregates them by sorting; listeners and reasons travel as hashes and
-get their names back from a frame of a few rows.
+Strings stay out of the aggregation because Spark aggregates them by sorting; listeners travel as hashes, each engine's
+own, and get their names back from a frame of a few rows.
 """
 
 from __future__ import annotations
@@ -58,7 +58,6 @@ def read_events(spark: SparkSession, inputs: Inputs) -> DataFrame:
 
     Columns: those of `EVENTS`, and `code`: the kind as a number, its place in `KINDS`; an unknown one is the next.
     """
-    here().expect_texts(name for facts in inputs.files for name in facts.listeners)
     paths = [facts.path for facts in inputs.files]
     return with_code(here().read_parquet(spark, paths, EVENTS) if paths else small_frame(spark, [], EVENTS))
 
@@ -184,9 +183,13 @@ def names(events: DataFrame, column: str) -> dict[int, str]:
     return {row[0]: row[1] for row in distinct.select(F.xxhash64(column), column).collect()}
 
 
-def listener_names(spark: SparkSession, inputs: Inputs) -> dict[int, str]:
-    """hash -> text of every listener that the check has met. Reads nothing."""
+def listeners_of(spark: SparkSession, inputs: Inputs) -> DataFrame:
+    """Every listener that the check has met, a row each: listener_hash, listener. Reads nothing."""
     found = sorted({name for facts in inputs.files for name in facts.listeners})
-    schema = pa.schema([pa.field("name", pa.string(), nullable=False)])
-    frame = small_frame(spark, [(name,) for name in found], schema)
-    return {row[0]: row[1] for row in frame.select(F.xxhash64("name"), "name").collect()}
+    frame = small_frame(spark, [(name,) for name in found], pa.schema([pa.field("listener", pa.string())]))
+    return frame.select(F.xxhash64("listener").alias("listener_hash"), "listener")
+
+
+def listener_names(spark: SparkSession, inputs: Inputs) -> dict[int, str]:
+    """hash -> text of the same."""
+    return {row[0]: row[1] for row in listeners_of(spark, inputs).collect()}

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 from ..audit.run import Audit
 from ..engine import F, together
 from ..html.charts import ROUND_S
-from ..read.frames import listener_names
 from ..read.inputs import Inputs
 
 if TYPE_CHECKING:
@@ -67,9 +66,7 @@ def gather(audited: Audit, server: Inputs) -> Charted:
     ]
     # A null of `lateness` would be no null among the greatest and the least.
     series[-1] = F.when(lateness.isNotNull(), series[-1])
-    counted, suspects = together(
-        lambda: _counts(frame, series), lambda: _suspects(frame, listener_names(frame.sparkSession, server))
-    )
+    counted, suspects = together(lambda: _counts(frame, series), lambda: _suspects(frame))
     opened, reaped, closed, opened_by_tick, reaped_by_tick, late = counted
     return Charted(
         tick=tick,
@@ -105,7 +102,7 @@ def mass_reaps(reaps: dict[int, int], openings: dict[int, int], tick: float) -> 
     return [(at * tick, -n, sum(openings.get(at + k, 0) for k in range(1, 6))) for n, at in heavy[:10]]
 
 
-def _suspects(frame: Any, listeners: dict[int, str]) -> list[dict[str, Any]]:
+def _suspects(frame: Any) -> list[dict[str, Any]]:
     """Connections that stay open by a few bytes just before each timeout: slow drips."""
     timeout = F.coalesce("end_timeout_ms", "open_timeout_ms").cast("long") * 1_000_000
     mean_idle = F.col("activity_idle_ns") / F.col("activities")
@@ -114,7 +111,7 @@ def _suspects(frame: Any, listeners: dict[int, str]) -> list[dict[str, Any]]:
         frame.where((F.col("activities") >= 3) & (mean_idle > 0.5 * timeout) & (F.coalesce(mean_bytes, F.lit(0)) <= 16))
         .select(
             "conn",
-            "listener_hash",
+            "listener",
             "activities",
             mean_bytes.alias("mean_bytes"),
             mean_idle.alias("mean_idle"),
@@ -128,7 +125,7 @@ def _suspects(frame: Any, listeners: dict[int, str]) -> list[dict[str, Any]]:
     return [
         {
             "conn": row.conn,
-            "listener": listeners.get(row.listener_hash, "(none)"),
+            "listener": row.listener or "(none)",
             "activities": row.activities,
             "bytes": row.mean_bytes,
             "idle_share": row.mean_idle / row.timeout,
