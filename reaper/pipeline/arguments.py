@@ -17,7 +17,7 @@ from pathlib import Path
 from ..config.durations import parse_duration
 from ..config.flags import Parser
 from ..errors import InvalidArgument
-from . import hadoop, places
+from . import places
 from .hadoop import Remote
 from .places import Place, remove_tree, write_text
 
@@ -124,16 +124,13 @@ def whole(out: Place) -> Iterator[None]:
 
 
 def require(wanted: Sequence[Place]) -> None:
-    """Before Spark is started: each of *wanted* that lies on this machine exists, each name node that is named listens.
+    """Before an engine is started: each of *wanted* that lies on this machine exists.
 
     Raises:
-        Fault: one does not exist.
-        OSError: one does not listen.
+        Fault: one does not.
     """
     for where in wanted:
-        if isinstance(where, Remote):
-            hadoop.knock(where)
-        elif not where.exists():
+        if not isinstance(where, Remote) and not where.exists():
             raise Fault(f"no such file or directory: {where}")
 
 
@@ -180,8 +177,6 @@ def reach(arguments: argparse.Namespace) -> None:
         Fault: nothing is where input is to be.
         OSError: a file system does not answer.
     """
-    found = remotes(arguments)
-    hadoop.reach(found)
-    for where in found:
-        if where is not arguments.out and not where.exists():
+    for where in remotes(arguments):
+        if not where.exists() and where is not arguments.out:
             raise Fault(f"no such file or directory: {where}")

@@ -17,8 +17,7 @@ from typing import BinaryIO
 from .hadoop import Remote
 
 Place = Path | Remote
-"""What both have in common: `/`, name, parent, suffix, exists, is_dir, is_file, iterdir, mkdir, unlink, read_text,
-resolve."""
+"""What both have in common: `/`, name, parent, suffix, exists, is_dir, is_file, iterdir, mkdir, unlink."""
 
 _SCHEME = re.compile(r"([a-z][a-z0-9+.-]+):/", re.IGNORECASE)
 _SPECIAL = "\\{}[]*?"
@@ -36,7 +35,7 @@ def place(text: str) -> Place:
     if found is None:
         return Path(text)
     if found[1].lower() != "file":
-        return Remote(text)
+        return Remote(text.rstrip("/") if text.rstrip("/") != f"{found[1]}:" else text)
     path = text[len("file:") :]
     if path.startswith("//"):
         host, slash, rest = path[2:].partition("/")
@@ -94,17 +93,16 @@ def open_file(where: Place) -> BinaryIO:
 
 def write_text(where: Place, text: str) -> None:
     """Put *text* in place of what is at *where*. A reader sees the old file or the new one, never a part."""
-    hidden = where.with_name(f".{where.name}.tmp")
-    if isinstance(hidden, Remote):
-        hidden.write_bytes(text.encode())
-        hidden.replace(where)
+    if isinstance(where, Remote):
+        where.write_text(text)
         return
+    hidden = where.with_name(f".{where.name}.tmp")
     try:
         with hidden.open("w", encoding="utf-8") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
-        hidden.replace(str(where))
+        hidden.replace(where)
     except OSError as error:
         hidden.unlink(missing_ok=True)
         raise OSError(error.errno, error.strerror, str(where)) from None

@@ -216,7 +216,11 @@ def _lateness(connections: DataFrame, joined: bool) -> dict[str, Any]:
     """Per listener: connections, reaps, and lateness in seconds as the server logged it and as the client saw it."""
     columns = ["lateness_ns", *(["seen_lateness_ns"] if joined else [])]
     quantiles = [F.percentile_approx(column, list(QUANTILES), 10_000).alias(column) for column in columns]
-    exact = [f(column).alias(f"{column}_{f.__name__}") for column in columns for f in (F.min, F.max)]
+    exact = [
+        least_or_most(column).alias(f"{column}_{name}")
+        for column in columns
+        for name, least_or_most in (("min", F.min), ("max", F.max))
+    ]
     rows = (
         connections.groupBy("listener")
         .agg(F.count(F.lit(1)).alias("n"), F.sum(F.least("reaps", F.lit(1))).alias("reaped"), *quantiles, *exact)

@@ -316,6 +316,7 @@ def open_session() -> Iterator[Session]:
         connection = duckdb.connect(config=settings)
         create: Any = connection.create_function
         create("crc32", _crc32, ["BLOB"], "BIGINT", type="arrow")
+        connection.execute(f"CREATE MACRO xxhash64(text) AS {sql.xxhash64('text').sql}")
         before = use("embedded")
         try:
             yield Session(connection)

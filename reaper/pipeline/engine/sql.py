@@ -23,6 +23,38 @@ _TIMES = {
 }
 """Java's patterns of instants, as DuckDB spells them."""
 
+_FUNCTIONS = {
+    "abs": "abs({0})",
+    "array_max": "list_max({0})",
+    "array_min": "list_min({0})",
+    "count": f"count({{0}}){OVER}",
+    "crc32": "crc32({0})",
+    "explode": "unnest({0})",
+    "floor": "CAST(floor({0}) AS BIGINT)",
+    "lag": f"lag({{0}}){OVER}",
+    "lead": f"lead({{0}}){OVER}",
+    "max": f"max({{0}}){OVER}",
+    "max_by": f"arg_max_null({{0}}, {{1}}){OVER}",
+    "min": f"min({{0}}){OVER}",
+    "nullif": "nullif({0}, {1})",
+    "sum": f"CAST(sum({{0}}){OVER} AS BIGINT)",
+    "trim": "trim({0}, ' ')",
+    "try_add": "TRY({0} + {1})",
+    "try_multiply": "TRY({0} * {1})",
+    "try_subtract": "TRY({0} - {1})",
+    "try_sum": f"TRY_CAST(sum({{0}}){OVER} AS BIGINT)",
+    "unix_micros": "epoch_us({0})",
+}
+"""Functions of columns alone, by Spark's names."""
+
+_JOINED = {
+    "coalesce": ("coalesce(", ", "),
+    "concat": ("(", " || "),
+    "greatest": ("greatest(", ", "),
+    "least": ("least(", ", "),
+}
+"""Functions of any number of columns: what stands before them and between."""
+
 _numbers = counter()
 
 
@@ -52,6 +84,16 @@ def column_of(value: Any) -> Column:
     return value if isinstance(value, Column) else col(value)
 
 
+def sqls(columns: Iterable[Any]) -> list[str]:
+    """Columns, or strings that name them, as SQL."""
+    return [column_of(each).sql for each in columns]
+
+
+def _operator(sql: str) -> Callable[[Column, Any], Column]:
+    """*sql* of two columns, or of a column and a literal, `{0}` and `{1}`."""
+    return lambda self, other: Column(f"({sql.format(self.sql, text_of(other))})")
+
+
 class Column:
     """An expression. *label*: what it is called in a frame; *members*: of a struct, or of what is unnested."""
 
@@ -66,60 +108,24 @@ class Column:
     def __bool__(self) -> bool:
         raise TypeError("a column has no truth: & | ~ instead of and, or, not")
 
-    def _with(self, operator: str, other: Any, *, swapped: bool = False) -> Column:
-        left, right = (text_of(other), self.sql) if swapped else (self.sql, text_of(other))
-        return Column(f"({left} {operator} {right})")
-
-    def __eq__(self, other: object) -> Column:  # type: ignore[override]
-        return self._with("=", other)
-
-    def __ne__(self, other: object) -> Column:  # type: ignore[override]
-        return self._with("<>", other)
-
     def __hash__(self) -> int:
         raise TypeError("a column has no hash: two of one text are not the same")
 
-    def __lt__(self, other: Any) -> Column:
-        return self._with("<", other)
-
-    def __le__(self, other: Any) -> Column:
-        return self._with("<=", other)
-
-    def __gt__(self, other: Any) -> Column:
-        return self._with(">", other)
-
-    def __ge__(self, other: Any) -> Column:
-        return self._with(">=", other)
-
-    def __add__(self, other: Any) -> Column:
-        return self._with("+", other)
-
-    def __radd__(self, other: Any) -> Column:
-        return self._with("+", other, swapped=True)
-
-    def __sub__(self, other: Any) -> Column:
-        return self._with("-", other)
-
-    def __rsub__(self, other: Any) -> Column:
-        return self._with("-", other, swapped=True)
-
-    def __mul__(self, other: Any) -> Column:
-        return self._with("*", other)
-
-    def __rmul__(self, other: Any) -> Column:
-        return self._with("*", other, swapped=True)
-
-    def __truediv__(self, other: Any) -> Column:
-        return self._with("/", other)
-
-    def __mod__(self, other: Any) -> Column:
-        return self._with("%", other)
-
-    def __and__(self, other: Any) -> Column:
-        return self._with("AND", other)
-
-    def __or__(self, other: Any) -> Column:
-        return self._with("OR", other)
+    __eq__ = _operator("{0} = {1}")  # type: ignore[assignment]
+    __ne__ = _operator("{0} <> {1}")  # type: ignore[assignment]
+    __lt__ = _operator("{0} < {1}")
+    __le__ = _operator("{0} <= {1}")
+    __gt__ = _operator("{0} > {1}")
+    __ge__ = _operator("{0} >= {1}")
+    __add__ = __radd__ = _operator("{0} + {1}")
+    __sub__ = _operator("{0} - {1}")
+    __rsub__ = _operator("{1} - {0}")
+    __mul__ = __rmul__ = _operator("{0} * {1}")
+    __truediv__ = _operator("{0} / {1}")
+    __mod__ = _operator("{0} % {1}")
+    __and__ = _operator("{0} AND {1}")
+    __or__ = _operator("{0} OR {1}")
+    bitwiseOR = _operator("{0} | {1}")  # noqa: N815
 
     def __invert__(self) -> Column:
         return Column(f"(NOT {self.sql})")
@@ -129,9 +135,6 @@ class Column:
 
     def __getitem__(self, member: str) -> Column:
         return Column(f"({self.sql})[{literal(member)}]", member)
-
-    def bitwiseOR(self, other: Any) -> Column:  # noqa: N802
-        return self._with("|", other)
 
     def isNull(self) -> Column:  # noqa: N802
         return Column(f"({self.sql} IS NULL)")
@@ -183,7 +186,7 @@ class Window:
 
     @classmethod
     def partitionBy(cls, *columns: Any) -> Window:  # noqa: N802
-        return cls(f"PARTITION BY {', '.join(column_of(each).sql for each in columns)}")
+        return cls(f"PARTITION BY {', '.join(sqls(columns))}")
 
     def orderBy(self, *columns: Any) -> Window:  # noqa: N802
         return Window(f"{self.sql} ORDER BY {ordered(columns)}")
@@ -199,8 +202,16 @@ class Window:
 
 def ordered(columns: Iterable[Any]) -> str:
     """What ORDER BY says: nulls come first, as in Spark, and last where it descends."""
-    found = [column_of(each).sql for each in columns]
-    return ", ".join(sql if sql.endswith(" NULLS LAST") else f"{sql} NULLS FIRST" for sql in found)
+    return ", ".join(sql if sql.endswith(" NULLS LAST") else f"{sql} NULLS FIRST" for sql in sqls(columns))
+
+
+def __getattr__(function: str) -> Callable[..., Column]:
+    """A function of `_FUNCTIONS` or `_JOINED`."""
+    if sql := _FUNCTIONS.get(function):
+        return lambda *columns: Column(sql.format(*sqls(columns)))
+    if joined := _JOINED.get(function):
+        return lambda *columns: Column(f"{joined[0]}{joined[1].join(sqls(columns))})")
+    raise AttributeError(f"the embedded engine has no {function}")
 
 
 def col(text: str) -> Column:
@@ -229,111 +240,27 @@ def broadcast(frame: Any) -> Any:
     return frame
 
 
-def _call(function: str, *columns: Any) -> Column:
-    return Column(f"{function}({', '.join(column_of(each).sql for each in columns)})")
-
-
-def _aggregate(sql: str, kind: str = "") -> Column:
-    return Column(f"CAST({sql}{OVER} AS {kind})" if kind else sql + OVER)
-
-
-def count(column: Any) -> Column:
-    return _aggregate(f"count({column_of(column).sql})")
-
-
-def sum(column: Any) -> Column:  # noqa: A001
-    return _aggregate(f"sum({column_of(column).sql})", "BIGINT")
-
-
-def try_sum(column: Any) -> Column:
-    return Column(f"TRY_CAST(sum({column_of(column).sql}){OVER} AS BIGINT)")
-
-
-def min(column: Any) -> Column:  # noqa: A001
-    return _aggregate(f"min({column_of(column).sql})")
-
-
-def max(column: Any) -> Column:  # noqa: A001
-    return _aggregate(f"max({column_of(column).sql})")
-
-
-def max_by(column: Any, by: Any) -> Column:
-    return _aggregate(f"arg_max_null({column_of(column).sql}, {column_of(by).sql})")
-
-
-def collect_list(column: Any) -> Column:
-    sql = column_of(column).sql
-    return Column(f"coalesce(list({sql}) FILTER (WHERE {sql} IS NOT NULL), [])")
-
-
 def percentile_approx(column: Any, share: float | list[float], accuracy: int = 10_000) -> Column:
     """Exact, where Spark is wrong by a rank in *accuracy* at most."""
     shares = f"[{', '.join(map(str, share))}]" if isinstance(share, list) else str(share)
-    return _aggregate(f"quantile_disc({column_of(column).sql}, {shares})")
-
-
-def lag(column: Any) -> Column:
-    return _aggregate(f"lag({column_of(column).sql})")
-
-
-def lead(column: Any) -> Column:
-    return _aggregate(f"lead({column_of(column).sql})")
-
-
-def coalesce(*columns: Any) -> Column:
-    return _call("coalesce", *columns)
-
-
-def greatest(*columns: Any) -> Column:
-    return _call("greatest", *columns)
-
-
-def least(*columns: Any) -> Column:
-    return _call("least", *columns)
-
-
-def abs(column: Any) -> Column:  # noqa: A001
-    return _call("abs", column)
-
-
-def floor(column: Any) -> Column:
-    return _call("floor", column).cast("long")
-
-
-def trim(column: Any) -> Column:
-    return Column(f"trim({column_of(column).sql}, ' ')")
-
-
-def nullif(column: Any, other: Any) -> Column:
-    return _call("nullif", column, other)
+    return Column(f"quantile_disc({column_of(column).sql}, {shares}){OVER}")
 
 
 def concat_ws(separator: str, *columns: Any) -> Column:
-    return _call("concat_ws", lit(separator), *columns)
-
-
-def try_add(column: Any, other: Any) -> Column:
-    return Column(f"TRY({column_of(column).sql} + {column_of(other).sql})")
-
-
-def try_subtract(column: Any, other: Any) -> Column:
-    return Column(f"TRY({column_of(column).sql} - {column_of(other).sql})")
-
-
-def try_multiply(column: Any, other: Any) -> Column:
-    return Column(f"TRY({column_of(column).sql} * {column_of(other).sql})")
+    return Column(f"concat_ws({', '.join([literal(separator), *sqls(columns)])})")
 
 
 def shiftleft(column: Any, bits: int) -> Column:
-    return column_of(column) * (1 << bits)  # << refuses what is negative; beyond 64 bits this fails and Spark wraps
+    # << refuses what is negative; beyond 64 bits this fails and Spark wraps
+    return Column(f"({column_of(column).sql} * {1 << bits})")
 
 
 def shiftright(column: Any, bits: int) -> Column:
-    return column_of(column)._with(">>", bits)
+    return Column(f"({column_of(column).sql} >> {bits})")
 
 
 def regexp_extract(column: Any, pattern: str, group: int) -> Column:
-    return _call("regexp_extract", column, lit(pattern), lit(group))
+    return Column(f"regexp_extract({column_of(column).sql}, {literal(pattern)}, {group})")
 
 
 def get_json_object(column: Any, path: str) -> Column:
@@ -348,22 +275,14 @@ def try_to_timestamp(column: Any, pattern: Column | None = None) -> Column:
     return Column(f"try_strptime({sql}, {literal(_TIMES[pattern.sql.strip(chr(39))])})")
 
 
-def unix_micros(column: Any) -> Column:
-    return _call("epoch_us", column)
-
-
 def xxhash64(*columns: Any) -> Column:
     """Another number than Spark's, as good for telling values apart: no answer may hold one."""
-    return Column(f"CAST(hash({', '.join(column_of(each).sql for each in columns)}) >> 1 AS BIGINT)")
-
-
-def crc32(column: Any) -> Column:
-    return _call("crc32", column)
+    return Column(f"CAST(hash({', '.join(sqls(columns))}) >> 1 AS BIGINT)")
 
 
 def array(*columns: Any) -> Column:
-    found = [column_of(each) for each in columns]
-    return Column(f"[{', '.join(each.sql for each in found)}]", members=found[0].members if found else ())
+    members = column_of(columns[0]).members if columns else ()
+    return Column(f"[{', '.join(sqls(columns))}]", members=members)
 
 
 def struct(*columns: Any) -> Column:
@@ -372,43 +291,29 @@ def struct(*columns: Any) -> Column:
     return Column(f"struct_pack({members})", members=tuple(each.label for each in found))
 
 
-def concat(*columns: Any) -> Column:
-    """Of texts or arrays; null where one of them is."""
-    return Column(f"({' || '.join(column_of(each).sql for each in columns)})")
-
-
-def explode(column: Any) -> Column:
-    return _call("unnest", column)
-
-
 def inline(column: Column) -> Column:
     return Column(f"unnest({column.sql}, recursive := true)", members=column.members)
 
 
-def array_min(column: Any) -> Column:
-    return _call("list_min", column)
+def _lambda(function: Callable[..., Column], names: list[str], *given: Column) -> str:
+    return f"lambda {', '.join(names)}: {function(*given).sql}"
 
 
-def array_max(column: Any) -> Column:
-    return _call("list_max", column)
-
-
-def _lambda(function: Callable[..., Column], of: int) -> tuple[str, list[str]]:
-    names = [f"x{next(_numbers)}" for _ in range(of)]
-    return function(*(Column(each) for each in names)).sql, names
+def _fresh(of: int) -> list[str]:
+    return [f"x{next(_numbers)}" for _ in range(of)]
 
 
 def filter(column: Any, keep: Callable[[Column], Column]) -> Column:  # noqa: A001
-    sql, names = _lambda(keep, 1)
-    return Column(f"list_filter({column_of(column).sql}, lambda {names[0]}: {sql})")
+    names = _fresh(1)
+    return Column(f"list_filter({column_of(column).sql}, {_lambda(keep, names, *map(Column, names))})")
 
 
 def transform(column: Any, function: Callable[..., Column]) -> Column:
-    names = [f"x{next(_numbers)}" for _ in inspect.signature(function).parameters]
+    names = _fresh(len(inspect.signature(function).parameters))
     indexed = [Column(names[0]), *(Column(f"({each} - 1)") for each in names[1:])]  # Spark counts from 0
-    return Column(f"list_transform({column_of(column).sql}, lambda {', '.join(names)}: {function(*indexed).sql})")
+    return Column(f"list_transform({column_of(column).sql}, {_lambda(function, names, *indexed)})")
 
 
 def aggregate(column: Any, zero: Column, merge: Callable[[Column, Column], Column]) -> Column:
-    sql, names = _lambda(merge, 2)
-    return Column(f"list_reduce({column_of(column).sql}, lambda {', '.join(names)}: {sql}, {zero.sql})")
+    names = _fresh(2)
+    return Column(f"list_reduce({column_of(column).sql}, {_lambda(merge, names, *map(Column, names))}, {zero.sql})")
