@@ -10,20 +10,30 @@ import argparse
 import os
 import random
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn
 
-from .cli_probe import add_behaviours, add_probe, add_race, add_schema, add_target, take_target
+from .cli_options import (
+    COUNT,
+    DURATION,
+    DURATION_OR_0,
+    add_plan,
+    add_reports,
+    add_target,
+    asked_scenario,
+    option,
+    reading,
+    take_target,
+)  # fmt: skip
+from .cli_probe import add_behaviours, add_probe, add_race, add_schema
 from .cli_simulate import add_simulate
 from .drive.protocols import dialect_for
-from .judge.thresholds import parse_threshold
-from .plan.plan import DEFAULT_MIX, Law, make_plan
-from .plan.scenario import from_mix, load_scenario, parse_statuses
-from .units import BadArgument, parse_count, parse_duration, parse_positive_duration
+from .plan.plan import Law, make_plan
+from .plan.scenario import parse_statuses
+from .units import BadArgument
 
-T = TypeVar("T")
 DEFAULT_RATE = 4000.0
 INSTALLED = "reaper-loadgen"
 """What the command is called where it is installed."""
@@ -67,9 +77,9 @@ def make_parser(name: str) -> Parser:
     parser.add_argument("--version", action="version", version=f"{name} {version()}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=Parser)
     add_run(commands)
-    add_probe(commands, reading)
-    add_race(commands, reading)
-    add_simulate(commands, reading)
+    add_probe(commands)
+    add_race(commands)
+    add_simulate(commands)
     add_behaviours(commands)
     add_schema(commands)
     completion = commands.add_parser("completion", help="print the script by which a shell completes this command")
@@ -96,18 +106,6 @@ def run_completion(options: argparse.Namespace) -> int:
     return 0
 
 
-def reading(parse: Callable[[str], T]) -> Callable[[str], T]:
-    """*parse* as an argparse type: its complaint, not argparse's own."""
-
-    def read(text: str) -> T:
-        try:
-            return parse(text)
-        except BadArgument as error:
-            raise argparse.ArgumentTypeError(str(error)) from None
-
-    return read
-
-
 def add_run(commands: Any) -> None:
     """The command `run` and its options."""
     run = commands.add_parser(
@@ -115,72 +113,31 @@ def add_run(commands: Any) -> None:
         help="drive a server with real connections and judge when it closes them",
         description="Opens real TCP connections, plays the planned behaviours and compares every close with the plan.",
     )
-    duration = reading(parse_positive_duration)
-    add_target(run, reading, "echo, or the scenario's")
-    run.add_argument("--connections", type=reading(parse_count), default=1000, metavar="N", help="default 1000")
-    run.add_argument("--timeout", type=duration, required=True, help="the server's idle timeout, such as 5s")
-    run.add_argument("--tick", type=duration, default=1.0, help="how late the server may be; default 1s")
-    run.add_argument(
-        "--tolerance", type=reading(parse_duration), default=0.0, metavar="DURATION",
-        help="how early a close may be; default 0. Servers whose clock counts whole milliseconds need 1ms",
-    )  # fmt: skip
-    run.add_argument(
-        "--threshold", type=reading(parse_threshold), action="append", default=[], metavar="'NAME<VALUE'",
-        help="another condition of success, such as 'lateness.p99<1.1s'; repeatable",
-    )  # fmt: skip
-    run.add_argument("--mix", default=DEFAULT_MIX, help=f"behaviours and weights; default {DEFAULT_MIX}")
-    run.add_argument(
-        "--scenario", metavar="FILE", help="TOML file, or the name of a shipped scenario; instead of --mix"
-    )
-    run.add_argument(
-        "--duration", type=duration, help="from the last connection to the end of the run; default 3 timeouts + a tick"
-    )
-    run.add_argument("--seed", type=int, help="same seed, same plan; default: drawn and reported")
-    run.add_argument(
-        "--statuses", type=reading(parse_statuses), metavar="2xx,...",
-        help="of answers that are as expected; default 2xx, or the scenario's",
-    )  # fmt: skip
-    run.add_argument(
-        "--max-age", type=duration, metavar="DURATION",
-        help="from this age on even a client that talks may be closed; default: never, or the scenario's",
-    )  # fmt: skip
-    run.add_argument(
-        "--connect-rate",
-        type=reading(parse_count),
-        default=DEFAULT_RATE,
-        metavar="N",
-        help="connections per second; default 4000",
-    )
-    run.add_argument(
-        "--beat",
-        type=reading(parse_duration),
-        default=0.0,
-        metavar="DURATION",
-        help="all clients act at multiples of this, at most 0.01 of the timeout; default 0: each at its own instant",
-    )
-    run.add_argument(
-        "--processes", type=reading(parse_count), metavar="N", help="default: as few as descriptors and ports allow"
-    )
-    run.add_argument(
-        "--patience",
-        type=duration,
-        help="how long an overdue close is waited for at the end; default 2 ticks, at least 1s",
-    )
-    run.add_argument(
-        "--server-pid",
-        type=int,
-        action="append",
-        default=[],
-        metavar="PID",
-        help="watch this process and its children; repeatable",
-    )
-    run.add_argument("--report", type=Path, metavar="FILE", help="write the JSON report here")
-    run.add_argument("--csv", type=Path, metavar="FILE", help="write a row for each connection here")
-    run.add_argument("--hgrm", type=Path, metavar="FILE", help="write the latencies as HdrHistogram's tools read them")
-    run.add_argument("--journal", type=Path, metavar="DIR", help="write the client's view as journal files there")
-    run.add_argument("--html", type=Path, metavar="FILE", help="write a self-contained page here")
-    run.add_argument("--json", action="store_true", help="print the report to standard output")
-    run.add_argument("--quiet", action="store_true", help="no progress")
+    add_target(run, "echo, or the scenario's")
+    option(run, "--connections", COUNT, "default 1000", 1000)
+    option(run, "--timeout", DURATION, "the server's idle timeout, such as 5s", required=True)
+    option(run, "--tick", DURATION, "how late the server may be; default 1s", 1.0)
+    words = "how early a close may be; default 0. Servers whose clock counts whole milliseconds need 1ms"
+    option(run, "--tolerance", DURATION_OR_0, words, 0.0)
+    add_plan(run)
+    words = "from the last connection to the end of the run; default 3 timeouts + a tick"
+    option(run, "--duration", DURATION, words)
+    option(run, "--seed", int, "same seed, same plan; default: drawn and reported")
+    words = "of answers that are as expected; default 2xx, or the scenario's"
+    option(run, "--statuses", reading(parse_statuses), words, metavar="2xx,...")
+    words = "from this age on even a client that talks may be closed; default: never, or the scenario's"
+    option(run, "--max-age", DURATION, words)
+    option(run, "--connect-rate", COUNT, "connections per second; default 4000", DEFAULT_RATE)
+    words = "all clients act at multiples of this, at most 0.01 of the timeout; default 0: each at its own instant"
+    option(run, "--beat", DURATION_OR_0, words, 0.0)
+    option(run, "--processes", COUNT, "default: as few as descriptors and ports allow")
+    words = "how long an overdue close is waited for at the end; default 2 ticks, at least 1s"
+    option(run, "--patience", DURATION, words)
+    option(run, "--server-pid", int, "watch this process and its children; repeatable", [], metavar="PID")
+    add_reports(run)
+    option(run, "--csv", Path, "write a row for each connection here")
+    option(run, "--hgrm", Path, "write the latencies as HdrHistogram's tools read them")
+    option(run, "--journal", Path, "write the client's view as journal files there", metavar="DIR")
     run.set_defaults(run=run_command)
 
 
@@ -197,7 +154,7 @@ def run_command(options: argparse.Namespace) -> int:
     target, spoken, paths, tls = take_target(options)
     check_files(options)
     seed = random.SystemRandom().randrange(1 << 32) if options.seed is None else options.seed
-    scenario = load_scenario(options.scenario) if options.scenario else from_mix(options.mix)
+    scenario = asked_scenario(options)
     max_age = options.max_age or scenario.age_limit(options.timeout)
     law = Law(options.timeout, options.tick, options.tolerance, max_age)
     duration = options.duration or 3 * law.timeout + law.tick

@@ -1,4 +1,4 @@
-"""The commands `probe`, `behaviours` and `schema`, and the options that say whom to talk to, and how."""
+"""The commands `probe`, `race`, `behaviours` and `schema`."""
 
 from __future__ import annotations
 
@@ -8,133 +8,54 @@ import json
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
+from .cli_options import ADDRESS, COUNT, DURATION, add_target, option, reading, take_target
 from .drive.protocols import Paths
-from .drive.wire import Tls
-from .plan.scenario import PROTOCOL_NAMES
-from .units import BadArgument, Target, parse_address, parse_count, parse_positive_duration, seconds
+from .units import BadArgument, Target, parse_positive_duration, seconds
 
 
-def add_target(command: Any, reading: Any, default: str) -> None:
-    """The options that say whom a command talks to, and how."""
-    command.add_argument(
-        "--target", type=reading(parse_address), metavar="HOST:PORT|URL",
-        help="such as 127.0.0.1:8080, [::1]:8080, https://127.0.0.1:8443/path or ws://127.0.0.1:8080/ws",
-    )  # fmt: skip
-    command.add_argument("url", nargs="?", type=reading(parse_address), metavar="URL", help="instead of --target")
-    command.add_argument("--protocol", choices=PROTOCOL_NAMES, help=f"default {default}")
-    command.add_argument("--path", help="what an HTTP or WebSocket client asks for; default /, or the URL's")
-    command.add_argument("--tls", action="store_true", help="speak TLS; https:// and wss:// mean it")
-    command.add_argument("--ca", metavar="FILE", help="PEM file of trusted authorities; default the system's")
-    command.add_argument("--insecure", action="store_true", help="take any certificate")
-    command.add_argument("--server-name", metavar="NAME", help="to ask for and to check; default the target's host")
-    command.add_argument(
-        "--allow-remote",
-        action="store_true",
-        help="permit a target that is not on the loopback: ask its owner first",
-    )
-
-
-class Contact(NamedTuple):
-    """Whom to talk to, and how; *protocol* is None where nothing says it."""
-
-    target: Target
-    protocol: str | None
-    paths: Paths
-    tls: Tls | None
-
-
-def take_target(options: argparse.Namespace) -> Contact:
-    """What *options* name.
-
-    Raises:
-        BadArgument: no target, a URL and options that contradict it, or a target that is not on the loopback.
-    """
-    if (options.target is None) == (options.url is None):
-        raise BadArgument("give one target: --target HOST:PORT, or a URL")
-    target, protocol, path, host, tls = options.target or options.url
-    if protocol and options.protocol not in (None, protocol):
-        raise BadArgument(f"--protocol {options.protocol}: the target is a URL of {protocol}: leave one of them out")
-    if path and options.path not in (None, path):
-        raise BadArgument(f"--path {options.path}: the target's URL says {path}: leave one of them out")
-    if not target.loopback and not options.allow_remote:
-        raise BadArgument(f"--target {target} is not on the loopback: give --allow-remote if its owner agrees")
-    if not (tls or options.tls):
-        for name in ("ca", "insecure", "server_name"):
-            if getattr(options, name):
-                option = f"--{name.replace('_', '-')}"
-                raise BadArgument(f"{option}: the target speaks no TLS: give --tls as well, or a URL of https or wss")
-    spoken = None
-    if tls or options.tls:
-        spoken = Tls(options.server_name or host, options.ca, options.insecure)
-        spoken.context()  # complains here rather than in a child process
-    authority = "" if host == target.host else f"{host}:{target.port}"
-    return Contact(target, protocol or options.protocol, Paths(path or options.path or "/", host=authority), spoken)
-
-
-def add_probe(commands: Any, reading: Any) -> None:
+def add_probe(commands: Any) -> None:
     """The command `probe` and its options."""
     command = commands.add_parser(
         "probe",
         help="find out a server's idle timeouts by waiting for them",
         description="Opens a few connections per question, waits, and prints when and how the server closed them.",
     )
-    add_target(command, reading, "http")
-    command.add_argument(
-        "--wait", type=reading(parse_positive_duration), default=30.0, help="how long to wait for a close; default 30s"
-    )
-    command.add_argument("--trials", type=reading(parse_count), default=12, help="connections per question; default 12")
-    command.add_argument(
-        "--expect", action="append", default=[], type=reading(parse_expectation), metavar="QUESTION=DURATION",
-        help="the configured limit, such as keep_alive=5s; repeatable. Closing earlier or never: exit status 1",
-    )  # fmt: skip
-    command.add_argument("--junit", type=Path, metavar="FILE", help="write what was expected as JUnit XML, for CI")
-    command.add_argument(
-        "--tolerance", type=reading(parse_positive_duration), default=0.0, help="how early a close may be; default 0"
-    )
-    command.add_argument(
-        "--vanish", action="store_true",
-        help="let clients vanish in a network namespace, and watch how long the server keeps them; needs root",
-    )  # fmt: skip
-    command.add_argument(
-        "--listen", type=reading(parse_address), metavar="HOST:PORT",
-        help="be the backend of a proxy or a pool instead, and measure when it closes an idle connection",
-    )  # fmt: skip
-    command.add_argument(
-        "--through", type=reading(parse_address), metavar="URL",
-        help="with --listen: ask through this proxy; without it something else has to",
-    )  # fmt: skip
-    command.add_argument(
-        "--keep-alive", type=reading(parse_positive_duration), metavar="DURATION",
-        help="with --listen: announce it as Keep-Alive: timeout=",
-    )  # fmt: skip
-    command.add_argument("--json", action="store_true", help="print the findings as JSON")
-    command.add_argument("--markdown", action="store_true", help="print the table as Markdown")
+    add_target(command, "http")
+    option(command, "--wait", DURATION, "how long to wait for a close; default 30s", 30.0)
+    option(command, "--trials", COUNT, "connections per question; default 12", 12)
+    words = "the configured limit, such as keep_alive=5s; repeatable. Closing earlier or never: exit status 1"
+    option(command, "--expect", reading(parse_expectation), words, [], metavar="QUESTION=DURATION")
+    option(command, "--junit", Path, "write what was expected as JUnit XML, for CI")
+    option(command, "--tolerance", DURATION, "how early a close may be; default 0", 0.0)
+    words = "let clients vanish in a network namespace, and watch how long the server keeps them; needs root"
+    option(command, "--vanish", bool, words)
+    words = "be the backend of a proxy or a pool instead, and measure when it closes an idle connection"
+    option(command, "--listen", ADDRESS, words, metavar="HOST:PORT")
+    option(command, "--through", ADDRESS, "with --listen: ask through this proxy; without it something else has to")
+    option(command, "--keep-alive", DURATION, "with --listen: announce it as Keep-Alive: timeout=")
+    option(command, "--json", bool, "print the findings as JSON")
+    option(command, "--markdown", bool, "print the table as Markdown")
     command.set_defaults(run=run_probe)
 
 
-def add_race(commands: Any, reading: Any) -> None:
+def add_race(commands: Any) -> None:
     """The command `race` and its options."""
     command = commands.add_parser(
         "race",
         help="reuse connections at the edge of the keep-alive, and count the requests that are lost",
         description="Asks twice on each connection, the keep-alive apart: how many second requests are lost?",
     )
-    add_target(command, reading, "http")
-    duration = reading(parse_positive_duration)
-    command.add_argument("--keep-alive", type=duration, required=True, help="the server's, such as 5s")
-    command.add_argument(
-        "--spread", type=duration, default=0.05, help="reuse from so much before to after; default 50ms"
-    )
-    command.add_argument("--times", type=reading(parse_count), default=1000, metavar="N", help="pairs; default 1000")
-    command.add_argument("--clients", type=reading(parse_count), default=100, metavar="N", help="at once; default 100")
-    command.add_argument("--method", choices=("GET", "POST"), default="GET", help="a proxy repeats a GET; default GET")
-    command.add_argument("--honour", action="store_true", help="believe what the server announces in Keep-Alive")
-    command.add_argument(
-        "--anew", action="store_true", help="each request on a connection of its own: what a proxy in between reuses"
-    )
-    command.add_argument("--json", action="store_true", help="print the result as JSON")
+    add_target(command, "http")
+    option(command, "--keep-alive", DURATION, "the server's, such as 5s", required=True)
+    option(command, "--spread", DURATION, "reuse from so much before to after; default 50ms", 0.05)
+    option(command, "--times", COUNT, "pairs; default 1000", 1000)
+    option(command, "--clients", COUNT, "at once; default 100", 100)
+    option(command, "--method", str, "a proxy repeats a GET; default GET", "GET", choices=("GET", "POST"))
+    option(command, "--honour", bool, "believe what the server announces in Keep-Alive")
+    option(command, "--anew", bool, "each request on a connection of its own: what a proxy in between reuses")
+    option(command, "--json", bool, "print the result as JSON")
     command.set_defaults(run=run_race)
 
 

@@ -10,61 +10,39 @@ from pathlib import Path
 from time import perf_counter, process_time
 from typing import Any
 
-from .judge.thresholds import parse_threshold
-from .plan.plan import DEFAULT_MIX, Law, Plan, least_duration, make_plan
-from .plan.scenario import from_mix, load_scenario
-from .units import BadArgument, parse_count, parse_positive_duration, seconds, size
+from .cli_options import COUNT, DURATION, add_plan, add_reports, asked_scenario, option
+from .plan.plan import Law, Plan, least_duration, make_plan
+from .units import BadArgument, seconds, size
 
-ADAPTERS = ("core", "trio")
 RAMP = 60.0
 """Virtual seconds over which the connections of a simulation arrive, unless a rate is given."""
 
 
-def add_simulate(commands: Any, reading: Any) -> None:
+def add_simulate(commands: Any) -> None:
     """The command `simulate` and its options."""
     command = commands.add_parser(
         "simulate",
         help="play the same plan against the library in virtual time, with no sockets",
-        description="Virtual time, no sockets: the plan's clients against the library's core, or its trio adapter.",
+        description="Virtual time, no sockets: the plan's clients against the library's core.",
     )
-    duration = reading(parse_positive_duration)
-    command.add_argument("--connections", type=reading(parse_count), default=100_000, metavar="N", help="default 100k")
-    command.add_argument("--duration", type=duration, default=3600.0, help="virtual time after the ramp; default 1h")
-    command.add_argument("--timeout", type=duration, default=300.0, help="default 5m")
-    command.add_argument("--tick", type=duration, default=1.0, help="default 1s")
-    command.add_argument("--adapter", choices=ADAPTERS, default="core", help="the core alone (default), or under trio")
-    command.add_argument("--mix", default=DEFAULT_MIX, help=f"behaviours and weights; default {DEFAULT_MIX}")
-    command.add_argument("--scenario", metavar="FILE", help="TOML file or a shipped scenario; instead of --mix")
-    command.add_argument("--connect-rate", type=reading(parse_count), metavar="N", help="default: all within 60s")
-    command.add_argument("--seed", type=int, default=1, help="default 1")
-    for name, meaning in (
-        ("stalls", "the loop is stalled for up to 5s"),
-        ("jumps", "the clock jumps by up to 2m"),
-        ("storms", "a tenth of the clients reconnects at once"),
-    ):
-        command.add_argument(
-            f"--{name}", type=reading(parse_count), default=0, metavar="N", help=f"how often {meaning}"
-        )
-    command.add_argument(
-        "--threshold", type=reading(parse_threshold), action="append", default=[], metavar="'NAME<VALUE'"
-    )
-    command.add_argument(
-        "--journal", type=Path, metavar="DIR",
-        help="write journals instead: of a server that keeps the law (DIR/server) and of its clients (DIR/client)",
-    )  # fmt: skip
-    command.add_argument("--events", type=reading(parse_count), metavar="N", help="rows of the server's, about; with "
-                         "--journal, instead of --connections")  # fmt: skip
-    command.add_argument("--mode", choices=("full", "gaps"), default="full", help="of the journals; default full")
-    command.add_argument("--writers", type=reading(parse_count), default=1, metavar="N", help="server processes, with "
-                         "--journal; default 1")  # fmt: skip
-    command.add_argument("--side", choices=("both", "server"), default="both", help="of the journals; default both")
-    command.add_argument(
-        "--faults", type=Path, metavar="FILE", help="TOML: what the server did wrong, and how often; with --journal"
-    )
-    command.add_argument("--report", type=Path, metavar="FILE", help="write the JSON report here")
-    command.add_argument("--html", type=Path, metavar="FILE", help="write a self-contained page here")
-    command.add_argument("--json", action="store_true", help="print the report to standard output")
-    command.add_argument("--quiet", action="store_true", help="no progress")
+    option(command, "--connections", COUNT, "default 100k", 100_000)
+    option(command, "--duration", DURATION, "virtual time after the ramp; default 1h", 3600.0)
+    option(command, "--timeout", DURATION, "default 5m", 300.0)
+    option(command, "--tick", DURATION, "default 1s", 1.0)
+    add_plan(command)
+    option(command, "--connect-rate", COUNT, "default: all within 60s")
+    option(command, "--seed", int, "default 1", 1)
+    option(command, "--stalls", COUNT, "how often the loop is stalled for up to 5s", 0)
+    option(command, "--jumps", COUNT, "how often the clock jumps by up to 2m", 0)
+    option(command, "--storms", COUNT, "how often a tenth of the clients reconnects at once", 0)
+    words = "write journals instead: of a server that keeps the law (DIR/server) and of its clients (DIR/client)"
+    option(command, "--journal", Path, words, metavar="DIR")
+    option(command, "--events", COUNT, "rows of the server's, about; with --journal, instead of --connections")
+    option(command, "--mode", str, "of the journals; default full", "full", choices=("full", "gaps"))
+    option(command, "--writers", COUNT, "server processes, with --journal; default 1", 1)
+    option(command, "--side", str, "of the journals; default both", "both", choices=("both", "server"))
+    option(command, "--faults", Path, "TOML: what the server did wrong, and how often; with --journal")
+    add_reports(command)
     command.set_defaults(run=run_simulate)
 
 
@@ -81,24 +59,16 @@ def run_simulate(options: argparse.Namespace) -> int:
     if options.faults or options.events:
         raise BadArgument("--faults and --events: give --journal DIR as well")
     law = Law(options.timeout, options.tick)
-    scenario = load_scenario(options.scenario) if options.scenario else from_mix(options.mix)
+    scenario = asked_scenario(options)
     rate = options.connect_rate or max(options.connections / RAMP, 1.0)
     plan = make_plan(scenario, options.connections, law, options.duration, options.seed, rate)
     faults = Faults(options.stalls, options.jumps, options.storms)
     progress = None if options.quiet or not sys.stderr.isatty() else _show
     before, started, used = rss_bytes(), perf_counter(), process_time()
-    if options.adapter == "trio":
-        try:
-            from .simulate_trio import simulate_trio
-        except ImportError:
-            raise BadArgument("--adapter trio needs trio: pip install 'idle-reaper[trio]'") from None
-
-        seen = simulate_trio(plan, faults, progress)
-    else:
-        seen = simulate_core(plan, faults, progress)
+    seen = simulate_core(plan, faults, progress)
     wall, cpu, after = perf_counter() - started, process_time() - used, rss_bytes()
     config = {
-        "target": f"simulated {options.adapter}",
+        "target": "simulated core",
         "scenario": scenario.name,
         "mix": {behaviour.name: behaviour.weight for behaviour in plan.behaviours},
         "timeout_s": law.timeout,
@@ -136,7 +106,7 @@ def run_journals(options: argparse.Namespace) -> int:
     except ImportError as error:
         raise BadArgument(f"--journal needs pyarrow ({error}): pip install 'idle-reaper[journal]'") from None
     law = Law(options.timeout, options.tick)
-    scenario = load_scenario(options.scenario) if options.scenario else from_mix(options.mix)
+    scenario = asked_scenario(options)
     longest = max(client.behaviour(law.timeout, 0.0).timeout for client in scenario.clients)
     duration = max(options.duration, least_duration(longest, law.tick))
 

@@ -3,8 +3,8 @@
 One rule: nothing here reads a clock, so a simulation is a pure function of its arguments: same seed, same result, bit
 for bit. (`wall` in the report, what the machine needed for it, is the exception.)
 
-`Crowd` plays the clients of a plan; a `System` is what they are connected to. `CoreSystem` is the library's core alone,
-driven as an adapter would drive it; `simulate_trio` connects the crowd to the real trio adapter by memory streams.
+`Crowd` plays the clients of a plan; `CoreSystem` is what they are connected to: the library's core, driven as an
+adapter drives it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from heapq import heappop, heappush
-from typing import Any, Protocol
+from typing import Any
 
 import reaper
 
@@ -91,23 +91,10 @@ class SimulatedClient:
         self.log: Any = None  # the server's, and the client's own, where journals are written
 
 
-class System(Protocol):
-    """What a crowd is connected to."""
-
-    def opened(self, client: SimulatedClient, now: float) -> None:
-        """*client* has connected."""
-
-    def pinged(self, client: SimulatedClient, now: float) -> None:
-        """*client* has sent a byte. The system sets `seen` when it has read it."""
-
-    def left(self, client: SimulatedClient, now: float) -> None:
-        """*client* has closed its connection."""
-
-
 class Crowd:
     """Plays a plan's clients, those of *indices*, one heap of next actions for all of them."""
 
-    def __init__(self, plan: Plan, system: System, indices: range | None = None) -> None:
+    def __init__(self, plan: Plan, system: CoreSystem, indices: range | None = None) -> None:
         self.plan = plan
         self.system = system
         self.indices = range(plan.connections) if indices is None else indices
@@ -128,19 +115,19 @@ class Crowd:
         """When the next action is due."""
         return min(self.due[0][0], self.arrival) if self.due else self.arrival
 
-    def play(self, until: float, now: float | None = None) -> None:
-        """Do everything that is due up to *until*, each at its own instant, or all at *now*."""
+    def play(self, until: float) -> None:
+        """Do everything that is due up to *until*, each at its own instant."""
         due = self.due
         while True:
             arrival = self.arrival
             if due and due[0][0] <= min(until, arrival):
                 when, _, client = heappop(due)
-                self._act(client, when if now is None else now)
+                self._act(client, when)
             elif arrival <= until:
                 index = self.indices[self.arrived]
                 self.arrived += 1
                 self.arrival = self._arrives()
-                self._open(self._client(index, 0), arrival if now is None else now)
+                self._open(self._client(index, 0), arrival)
             else:
                 return
 

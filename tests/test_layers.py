@@ -67,14 +67,12 @@ LOADGEN = {
     "drive": JUDGED,
     **dict.fromkeys(["probe", "clients", "race", "backend", "vanish"], JUDGED | {"drive", "clients"}),
     "simulate": JUDGED,
-    **dict.fromkeys(["simulate_trio", "journals"], JUDGED | {"simulate"}),
+    "journals": JUDGED | {"simulate"},
     "show": JUDGED | {"drive"},
-    **dict.fromkeys(
-        ["cli_probe", "cli_simulate"],
-        JUDGED
-        | {"drive", "clients", "probe", "race", "backend", "vanish", "simulate", "simulate_trio", "journals", "show"},
-    ),
-    "cli": JUDGED | {"drive", "show", "cli_probe", "cli_simulate"},
+    "cli_options": JUDGED | {"drive"},
+    "cli_probe": JUDGED | {"cli_options", "drive", "clients", "probe", "race", "backend", "vanish"},
+    "cli_simulate": JUDGED | {"cli_options", "drive", "simulate", "journals", "show"},
+    "cli": JUDGED | {"drive", "show", "cli_options", "cli_probe", "cli_simulate"},
     "__main__": {"cli"},
 }
 """The rooms of `loadgen/` likewise."""

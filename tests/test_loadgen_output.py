@@ -17,7 +17,7 @@ from loadgen.judge.words import verdict_lines
 from loadgen.plan.plan import Law, Plan, make_plan
 from loadgen.plan.scenario import from_mix
 from loadgen.show import dashboard, page
-from loadgen.show.live import LiveDashboard, sparkline
+from loadgen.show.dashboard import LiveDashboard, sparkline
 from loadgen.simulate import Faults, simulate_core
 
 LAW = Law(timeout=5.0, tick=1.0)

@@ -19,7 +19,6 @@ from loadgen.judge.verdict import Verdict, judge_all
 from loadgen.plan.plan import Law, Plan, make_plan
 from loadgen.plan.scenario import from_mix, load_scenario
 from loadgen.simulate import Crowd, Faults, SimulatedClient, simulate_core
-from loadgen.simulate_trio import simulate_trio
 
 LAW = Law(timeout=30.0, tick=1.0)
 
@@ -46,16 +45,6 @@ def test_the_core_keeps_the_law_under_every_fault(seed: int, stalls: int, jumps:
     if not stalls and not jumps:
         assert verdict.beyond_tick == 0
         assert verdict.lateness[0] >= 0
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("faults", [Faults(), Faults(stalls=5, jumps=1, storms=2)])
-@pytest.mark.filterwarnings("ignore::ResourceWarning")
-def test_the_trio_adapter_keeps_the_law_under_every_fault(faults: Faults) -> None:
-    plan = plan_of(duration=900.0)
-    verdict = judged(plan, simulate_trio(plan, faults))
-    assert verdict.reasons(LAW) == []
-    assert verdict.expected == verdict.observed > 40
 
 
 def test_without_faults_what_was_seen_is_what_was_planned() -> None:
@@ -144,17 +133,8 @@ def test_two_reports_with_one_seed_differ_only_in_wall_time(tmp_path: Path, caps
     reports: list[dict[str, Any]] = []
     for name in ("a", "b"):
         path = tmp_path / f"{name}.json"
-        arguments = [
-            "--connections",
-            "200",
-            "--duration",
-            "10m",
-            "--stalls",
-            "2",
-            "--storms",
-            "1",
-            "--report",
-            str(path),
+        arguments = ["--connections", "200", "--duration", "10m", "--stalls", "2", "--storms", "1", "--report"] + [
+            str(path)
         ]
         assert main(["simulate", *arguments, "--html", str(tmp_path / "page.html"), "--quiet"]) == 0
         report = json.loads(path.read_text())
@@ -169,12 +149,7 @@ def test_two_reports_with_one_seed_differ_only_in_wall_time(tmp_path: Path, caps
 
 
 def test_a_crowd_closes_each_connection_once() -> None:
-    class Deaf:
-        def opened(self, client: SimulatedClient, now: float) -> None: ...
-        def pinged(self, client: SimulatedClient, now: float) -> None: ...
-        def left(self, client: SimulatedClient, now: float) -> None: ...
-
-    crowd = Crowd(plan_of("silent", connections=1), Deaf())
+    crowd = Crowd(plan_of("silent", connections=1), simulate.CoreSystem(LAW.tick))
     crowd.play(1.0)
     (client,) = crowd.present.values()
     crowd.closed(client, 31.0)

@@ -207,7 +207,6 @@ def test_without_any_other_package_it_does(installed: Installed, command: list[s
         (["reaper-loadgen", "completion", "bash"], "pip install 'idle-reaper[completion]'"),
         (["reaper-loadgen", "run", "--target", "http://127.0.0.1:1", "--timeout", "1s"], "pip install h11"),
         (["reaper-loadgen", "run", "--target", "127.0.0.1:1", "--timeout", "1s", "--journal", "j"], "[journal]'"),
-        (["reaper-loadgen", "simulate", "--adapter", "trio"], "pip install 'idle-reaper[trio]'"),
         (["python", "-c", "from reaper.uvicorn import Auto"], "pip install 'idle-reaper[uvicorn]'"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",

@@ -1,0 +1,121 @@
+"""Options that several commands share, and how an option is declared.
+
+One rule: a bad argument costs one line that says what, which value, and what would be right.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+from .drive.protocols import Paths
+from .drive.wire import Tls
+from .judge.thresholds import parse_threshold
+from .plan.plan import DEFAULT_MIX
+from .plan.scenario import PROTOCOL_NAMES, Scenario, from_mix, load_scenario
+from .units import BadArgument, Target, parse_address, parse_count, parse_duration, parse_positive_duration
+
+T = TypeVar("T")
+
+
+def reading(parse: Callable[[str], T]) -> Callable[[str], T]:
+    """*parse* as an argparse type: its complaint, not argparse's own."""
+
+    def read(text: str) -> T:
+        try:
+            return parse(text)
+        except BadArgument as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+
+    return read
+
+
+DURATION, COUNT = reading(parse_positive_duration), reading(parse_count)
+DURATION_OR_0, ADDRESS = reading(parse_duration), reading(parse_address)
+METAVARS: dict[Any, str] = {DURATION: "DURATION", DURATION_OR_0: "DURATION", COUNT: "N", Path: "FILE", ADDRESS: "URL"}
+
+
+def option(command: Any, name: str, kind: Any, words: str, default: Any = None, **more: Any) -> None:
+    """The option *name* of *command*: a flag if *kind* is bool, repeatable if *default* is a list."""
+    if kind is bool:
+        command.add_argument(name, action="store_true", help=words)
+        return
+    if isinstance(default, list):
+        more["action"] = "append"
+    if "choices" not in more:
+        more.setdefault("metavar", METAVARS.get(kind, name.strip("-").replace("-", "_").upper()))
+    command.add_argument(name, type=kind, default=default, help=words, **more)
+
+
+def add_target(command: Any, default: str) -> None:
+    """The options that say whom a command talks to, and how."""
+    examples = "such as 127.0.0.1:8080, [::1]:8080, https://127.0.0.1:8443/path or ws://127.0.0.1:8080/ws"
+    option(command, "--target", ADDRESS, examples, metavar="HOST:PORT|URL")
+    command.add_argument("url", nargs="?", type=ADDRESS, metavar="URL", help="instead of --target")
+    option(command, "--protocol", str, f"default {default}", choices=PROTOCOL_NAMES)
+    option(command, "--path", str, "what an HTTP or WebSocket client asks for; default /, or the URL's")
+    option(command, "--tls", bool, "speak TLS; https:// and wss:// mean it")
+    option(command, "--ca", str, "PEM file of trusted authorities; default the system's", metavar="FILE")
+    option(command, "--insecure", bool, "take any certificate")
+    option(command, "--server-name", str, "to ask for and to check; default the target's host", metavar="NAME")
+    option(command, "--allow-remote", bool, "permit a target that is not on the loopback: ask its owner first")
+
+
+def add_plan(command: Any) -> None:
+    """The options that say what clients do."""
+    option(command, "--mix", str, f"behaviours and weights; default {DEFAULT_MIX}", DEFAULT_MIX)
+    option(command, "--scenario", str, "TOML file, or the name of a shipped scenario; instead of --mix", metavar="FILE")
+
+
+def add_reports(command: Any) -> None:
+    """The options that say what becomes of a report."""
+    words = "another condition of success, such as 'lateness.p99<1.1s'; repeatable"
+    option(command, "--threshold", reading(parse_threshold), words, [], metavar="'NAME<VALUE'")
+    option(command, "--report", Path, "write the JSON report here")
+    option(command, "--html", Path, "write a self-contained page here")
+    option(command, "--json", bool, "print the report to standard output")
+    option(command, "--quiet", bool, "no progress")
+
+
+def asked_scenario(options: argparse.Namespace) -> Scenario:
+    """What clients do. Raises BadArgument."""
+    return load_scenario(options.scenario) if options.scenario else from_mix(options.mix)
+
+
+class Contact(NamedTuple):
+    """Whom to talk to, and how; *protocol* is None where nothing says it."""
+
+    target: Target
+    protocol: str | None
+    paths: Paths
+    tls: Tls | None
+
+
+def take_target(options: argparse.Namespace) -> Contact:
+    """What *options* name.
+
+    Raises:
+        BadArgument: no target, a URL and options that contradict it, or a target that is not on the loopback.
+    """
+    if (options.target is None) == (options.url is None):
+        raise BadArgument("give one target: --target HOST:PORT, or a URL")
+    target, protocol, path, host, tls = options.target or options.url
+    if protocol and options.protocol not in (None, protocol):
+        raise BadArgument(f"--protocol {options.protocol}: the target is a URL of {protocol}: leave one of them out")
+    if path and options.path not in (None, path):
+        raise BadArgument(f"--path {options.path}: the target's URL says {path}: leave one of them out")
+    if not target.loopback and not options.allow_remote:
+        raise BadArgument(f"--target {target} is not on the loopback: give --allow-remote if its owner agrees")
+    spoken = None
+    if tls or options.tls:
+        spoken = Tls(options.server_name or host, options.ca, options.insecure)
+        spoken.context()  # complains here rather than in a child process
+    else:
+        for name in ("ca", "insecure", "server_name"):
+            if getattr(options, name):
+                words = f"--{name.replace('_', '-')}"
+                raise BadArgument(f"{words}: the target speaks no TLS: give --tls as well, or a URL of https or wss")
+    authority = "" if host == target.host else f"{host}:{target.port}"
+    return Contact(target, protocol or options.protocol, Paths(path or options.path or "/", host=authority), spoken)
