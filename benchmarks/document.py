@@ -155,7 +155,7 @@ def _exchange(part: dict[str, Any]) -> list[str]:
 def _idle(part: dict[str, Any]) -> list[str]:
     each = {name: figure(found["burst"]) for name, found in part["results"].items() if "burst" in found}
     rest = "; ".join(f"{name} {each[name]}" for name in ("nginx", "uvicorn", "aiohttp", "hypercorn") if name in each)
-    return [f"{each['ours-parked']} bytes, not parked {each['ours']}", rest]
+    return [f"{each['ours-parked']} bytes", rest]
 
 
 def _accuracy(part: dict[str, Any]) -> list[str]:

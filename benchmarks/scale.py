@@ -29,9 +29,7 @@ BARS = {
     "ours-parked": "our HTTP server",
     "nginx": "nginx",
     "asyncio": "asyncio Protocol, no timeout",
-    "ours-echo": "our echo server, --no-parked",
     "uvicorn": "uvicorn",
-    "ours": "our HTTP server, --no-parked",
     "aiohttp": "aiohttp",
     "hypercorn": "hypercorn on trio",
 }

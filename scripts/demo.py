@@ -26,12 +26,6 @@ def main() -> int:
     """Run the demo. Exit status: 0 the law held, 1 it did not or something broke, 2 it cannot be run here."""
     parser = argparse.ArgumentParser(prog="make demo", description=__doc__)
     parser.add_argument("--connections", default="10000", help="how many real TCP connections (default 10000)")
-    parser.add_argument(
-        "--parked",
-        action=argparse.BooleanOptionalAction,
-        default=True,
-        help="the server keeps no task for a silent connection, as it does by default",
-    )
     parser.add_argument("--plan", action="store_true", help="say what would be run and what it takes, and stop")
     parser.add_argument("--out", type=Path, default=ROOT / "out" / "demo")
     options = parser.parse_args()
@@ -40,17 +34,17 @@ def main() -> int:
         return 2
     machine = Machine.here()
     plan = make_plan(int(options.connections), machine.descriptors)
-    lacking = shortages(plan, machine, options.parked)
+    lacking = shortages(plan, machine)
     if lacking:
         print(f"CONNECTIONS={plan.connections}: this machine is too small for it:", file=sys.stderr)
         print("\n".join(f"  {line}" for line in lacking), file=sys.stderr)
         return 2
-    print("\n".join(described(plan, options.parked)), flush=True)
+    print("\n".join(described(plan)), flush=True)
     if options.plan:
         return 0
     options.out.mkdir(parents=True, exist_ok=True)
     try:
-        return run(plan, options.parked, options.out)
+        return run(plan, options.out)
     except DidNotStart as error:
         print(error, file=sys.stderr)
         return 1
@@ -58,25 +52,24 @@ def main() -> int:
         return INTERRUPTED
 
 
-def described(plan: Plan, parked: bool) -> list[str]:
+def described(plan: Plan) -> list[str]:
     """What will be run and what it takes, in lines of at most 80 columns."""
     minutes = f"{plan.expected / 60:.0f} minutes" if plan.expected >= 120 else f"{plan.expected} seconds"
-    kind = "parked while silent" if parked else "a task each"
     return [
-        f"{plan.connections:,} connections, about {minutes}, {gib(plan.memory(parked))} of memory (kernel included)",
-        f"server: {plan.workers} workers, {kind}; timeout {plan.timeout} s, tick {TICK}",
+        f"{plan.connections:,} connections, about {minutes}, {gib(plan.memory())} of memory (kernel included)",
+        f"server: {plan.workers} workers; timeout {plan.timeout} s, tick {TICK}",
         f"clients: at least {plan.generators} process{'es' if plan.generators > 1 else ''}, {plan.mix}",
         *([f"they act together, every {plan.beat * 1e3:g} ms"] if plan.beat else []),
         f"one more worker takes {WORKER_BYTES >> 20} MiB, one more process of clients {CLIENTS_BYTES >> 20} MiB",
     ]
 
 
-def run(plan: Plan, parked: bool, out: Path) -> int:
+def run(plan: Plan, out: Path) -> int:
     """Server, load, verdict. Returns the exit status."""
     for name in ("report.json", "report.html"):
         (out / name).unlink(missing_ok=True)  # of a run before: this one may end without any
     flags = f"--idle {plan.timeout}s --tick {TICK} --connections {plan.connections} --workers {plan.workers}"
-    command = example("echo", *flags.split(), "--parked" if parked else "--no-parked")
+    command = example("echo", *flags.split())
     # A session of its own: Ctrl-C reaches the generator alone, and the server is stopped when it has ended.
     with serving(command, out / "server.log", session=True) as server:
         print(f"1. the server listens on {server.target}", flush=True)

@@ -47,8 +47,8 @@ PROCESSES = 400
 """More than these on one machine measure its scheduler."""
 KERNEL_BYTES = 12_000
 """Of a connected pair on the loopback: sockets, epoll entries, their files. Measured 10 to 11 KB."""
-PARKED_BYTES, TASK_BYTES = 400, 6_000
-"""Of a connection in the server: parked, and with a task of its own."""
+PARKED_BYTES = 400
+"""Of a connection in the server."""
 CLIENT_BYTES = 900
 """Of a connection in the generator, and of its records when the run is judged."""
 WORKER_BYTES, CLIENTS_BYTES = 6 << 20, 4 << 20
@@ -83,9 +83,9 @@ class Plan:
         """Seconds the whole run takes, roughly: connecting, holding, judging."""
         return round(self.connections / self.rate + self.duration + 5 + self.connections / 25_000)
 
-    def memory(self, parked: bool) -> int:
+    def memory(self) -> int:
         """Bytes, kernel included."""
-        each = KERNEL_BYTES + CLIENT_BYTES + (PARKED_BYTES if parked else TASK_BYTES)
+        each = KERNEL_BYTES + CLIENT_BYTES + PARKED_BYTES
         return self.connections * each + self.workers * WORKER_BYTES + self.generators * CLIENTS_BYTES + COMMON_BYTES
 
 
@@ -140,7 +140,7 @@ def make_plan(connections: int, descriptors: int, processors: int | None = None)
     return Plan(connections, timeout, duration, rate, MIX_OF_MANY, workers, generators, timeout * BEAT)
 
 
-def shortages(plan: Plan, machine: Machine, parked: bool) -> list[str]:
+def shortages(plan: Plan, machine: Machine) -> list[str]:
     """What this machine lacks for *plan*, one line each; empty when it fits."""
     found = []
     together = plan.workers + plan.generators
@@ -175,7 +175,7 @@ def shortages(plan: Plan, machine: Machine, parked: bool) -> list[str]:
             f"connection tracking: {machine.conntrack:,} entries are free, {plan.connections:,} are needed: "
             "sysctl -w net.netfilter.nf_conntrack_max=..., or exempt the loopback from tracking"
         )
-    memory = plan.memory(parked)
+    memory = plan.memory()
     if machine.memory is not None and machine.memory < memory:
         found.append(f"memory: {gib(machine.memory)} is available, about {gib(memory)} is needed")
     return found

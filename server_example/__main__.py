@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import errno
 import importlib
 import importlib.util
@@ -48,12 +47,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
         command.add_argument("--journal", metavar="DIR", help="log every connection there, for reaper.pipeline")
         command.add_argument(
-            "--parked",
-            action=argparse.BooleanOptionalAction,
-            default=True,
-            help="no task for a connection while it is silent: a tenth of the memory (default: yes)",
-        )
-        command.add_argument(
             "--pressure",
             action="store_true",
             help="let the longest silent go when descriptors or memory run short (needs psutil)",
@@ -81,7 +74,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if parsed.connections is not None and parsed.connections < 1:
             raise CannotFit(f"--connections {parsed.connections}: must be an integer >= 1")
         workers = plan(config.server.workers, parsed.connections, descriptors())
-        options = {"parked": parsed.parked, "pressed": parsed.pressure, "show": parsed.show_connections}
+        options = {"pressed": parsed.pressure, "show": parsed.show_connections}
         serve = _serve(parsed.kind, config, load, parsed.journal, **options)
         listening = Listening.activated() or Listening.open(
             config.server.host, config.server.port, workers, share=parsed.share_port
@@ -113,7 +106,6 @@ def _serve(
     load: Callable[[], ReaperConfig],
     directory: str | None,
     *,
-    parked: bool,
     pressed: bool,
     show: bool,
 ) -> Serve:
@@ -138,7 +130,7 @@ def _serve(
                 # Here and not before the fork: its writer is a thread.
                 journal = Journal(directory, tick=config.reaper.tick, clock_ns=journal_clock())
                 stack.enter_context(journal)
-            await serving.serve(kind, worker, config, load, journal, parked=parked, pressed=pressed, show=show)
+            await serving.serve(kind, worker, config, load, journal, pressed=pressed, show=show)
 
     return serve
 

@@ -39,10 +39,10 @@ class EchoServer:
         self._watcher = watcher
 
     @asynccontextmanager
-    async def running(self, nursery: trio.Nursery, desk: Desk, *, parked: bool) -> AsyncIterator[Admit]:
-        """With *parked* False every connection keeps its task."""
-        tls, parks = tls_context(self.config), None if parked else False
-        async with self._watcher.parking_lot(echo, self.config.timeouts.idle, tls=tls, parks=parks) as self._lot:
+    async def running(self, desk: Desk) -> AsyncIterator[Admit]:
+        """As in `serving.Server`."""
+        timeouts, tls = self.config.timeouts, tls_context(self.config)
+        async with self._watcher.parking_lot(echo, timeouts.idle, tls=tls) as self._lot:
             yield self._lot.add
 
     async def reload(self, config: ReaperConfig) -> None:

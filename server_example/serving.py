@@ -39,7 +39,7 @@ class Server(Protocol):
     config: ReaperConfig
     leaving: bool
 
-    def running(self, nursery: trio.Nursery, desk: Desk, *, parked: bool) -> AbstractAsyncContextManager[Admit]:
+    def running(self, desk: Desk) -> AbstractAsyncContextManager[Admit]:
         """A function that serves an accepted connection, for the length of the block. *desk* speaks for all workers."""
 
     async def reload(self, config: ReaperConfig) -> None:
@@ -65,7 +65,6 @@ async def serve(
     load: Callable[[], ReaperConfig],
     journal: Journal | None = None,
     *,
-    parked: bool = True,
     pressed: bool = False,
     show: bool = False,
 ) -> None:
@@ -77,7 +76,6 @@ async def serve(
         config: What to begin with.
         load: Reads the configuration anew when SIGHUP comes.
         journal: Where the life of every connection is written; None: nowhere.
-        parked: Whether a connection gives up its task while it is silent.
         pressed: Whether the longest silent go, and newcomers wait in the backlog, as descriptors or memory run short.
         show: Whether everyone may see `/status` and `/connections` of the HTTP server, not only this machine.
     Raises:
@@ -85,7 +83,6 @@ async def serve(
     """
     async with (
         reaper.trio.open_reaper(config, journal=journal, listener=kind) as watcher,
-        trio.open_nursery() as handlers,
         trio.open_nursery() as helpers,
         AsyncExitStack() as stack,
     ):
@@ -94,7 +91,7 @@ async def serve(
         server: Server = EchoServer(config, watcher) if kind == "echo" else HttpServer(config, watcher, show=show)
         own, leaving = server.families, lambda: server.leaving
         desk = Desk(worker.board, worker.index, kind, watcher, own, pressure, leaving)
-        admit = await stack.enter_async_context(server.running(handlers, desk, parked=parked))
+        admit = await stack.enter_async_context(server.running(desk))
         helpers.start_soon(worker.count, partial(_publish, worker, server, watcher))
         helpers.start_soon(_reloads, worker, server, load)
         helpers.start_soon(desk.run)
@@ -111,7 +108,6 @@ async def serve(
             journal.drain(reaper.trio.journal_clock()())
         _publish(worker, server, watcher)
         helpers.cancel_scope.cancel()
-        handlers.cancel_scope.cancel()
 
 
 async def _reloads(worker: Worker, server: Server, load: Callable[[], ReaperConfig]) -> None:

@@ -5,8 +5,11 @@ The rule of this module: *at the end no handler has failed, and the core's books
 
 from __future__ import annotations
 
+import os
+import socket
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager, nullcontext
+from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import trio
@@ -33,9 +36,8 @@ async def serving(
     *,
     journal: Journal | None = None,
     kind: type[HttpServer] = HttpServer,
-    parks: bool = True,
 ) -> AsyncIterator[tuple[Any, trio.SocketListener]]:
-    """A server of *kind* that runs, and where it listens; *parks*: as it does by default."""
+    """A server of *kind* that runs, and where it listens."""
     (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
     async with (
         listener,
@@ -43,12 +45,15 @@ async def serving(
         trio.open_nursery() as nursery,
     ):
         server = kind(config, watcher, routes)
-        async with server.parking() if parks else nullcontext():
-            nursery.start_soon(server.accept, listener, nursery)
+        async with server.running() as admit:
+            listening = socket.socket(fileno=os.dup(listener.socket.fileno()))
+            accept = partial(reaper.trio.accepting.accept, failed=server.not_accepted)
+            nursery.start_soon(partial(accept, welcome=watcher.welcome), listening, admit)
             yield server, listener
             assert server.counters.failures == 0
             watcher.core.check()
             nursery.cancel_scope.cancel()
+            listening.close()
 
 
 async def rest(stream: trio.abc.Stream) -> bytes:

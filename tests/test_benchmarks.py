@@ -198,7 +198,7 @@ def test_each_server_has_a_figure_from_every_round_and_is_compared_with_its_kind
     http = {"hypercorn", "uvicorn", "aiohttp", "asyncio", "nginx"} & names
     expected = {name: set(servers.OURS) for name in http} | {"asyncio-echo": set(servers.OURS_ECHO)}
     assert {theirs: set(each) for theirs, each in found["ratios"].items()} == expected
-    assert ("wrk_time" in found["ratios"]["uvicorn"]["ours"]) is wrk
+    assert ("wrk_time" in found["ratios"]["uvicorn"]["ours-parked"]) is wrk
     assert process.KINDS["uvicorn"].about in servers.table(found)
 
 

@@ -41,8 +41,8 @@ def test_a_million_is_planned_for_less_than_25_minutes_and_what_it_was_seen_to_t
     plan = make_plan(1_000_000, 20_000, processors=2)
     assert (plan.rate, plan.workers, plan.generators) == (4000, 54, 51)
     assert 8 * 60 <= plan.timeout < plan.expected < 25 * 60
-    assert shortages(plan, ROOMY, parked=True) == []
-    assert 12.5 < plan.memory(parked=True) / 2**30 < 17
+    assert shortages(plan, ROOMY) == []
+    assert 12.5 < plan.memory() / 2**30 < 17
 
 
 @pytest.mark.parametrize("connections", [100_000, 300_000, 1_000_000])
@@ -78,12 +78,12 @@ def test_fewer_processors_have_more_time() -> None:
 )
 def test_each_limit_that_is_too_low_is_named_with_what_is_needed(limit: str, value: int, words: str) -> None:
     machine = replace(ROOMY, **{limit: value})
-    (line,) = shortages(make_plan(1_000_000, machine.descriptors), machine, parked=True)
+    (line,) = shortages(make_plan(1_000_000, machine.descriptors), machine)
     assert words in line
 
 
 def test_limits_that_cannot_be_read_refuse_nothing() -> None:
-    assert shortages(make_plan(1_000_000, 20_000), Machine(20_000), parked=True) == []
+    assert shortages(make_plan(1_000_000, 20_000), Machine(20_000)) == []
 
 
 def test_what_cannot_fit_is_refused_with_status_2(
@@ -106,12 +106,9 @@ def test_a_plan_fits_a_terminal(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("parked", [False, True])
-def test_a_small_demo_passes_on_real_connections(
-    parked: bool, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_small_demo_passes_on_real_connections(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     plan = Plan(60, 2, 4, 4000, "silent=50,chatty=40,drip=10", 2, 1)
-    assert demo.run(plan, parked, tmp_path) == 0
+    assert demo.run(plan, tmp_path) == 0
     report = json.loads((tmp_path / "report.json").read_text())
     assert report["verdict"] == "pass"
     assert report["reaps"]["observed"] == report["reaps"]["expected"] == 30
@@ -197,7 +194,7 @@ def test_a_run_without_a_report_does_not_show_that_of_the_run_before(
     monkeypatch.setattr(demo, "serving", stands)
     monkeypatch.setattr(demo, "call", lambda command: 130)
     (tmp_path / "report.json").write_text("{}")
-    assert demo.run(make_plan(10, 1024), True, tmp_path) == 130
+    assert demo.run(make_plan(10, 1024), tmp_path) == 130
     assert not (tmp_path / "report.json").exists()
     out = capsys.readouterr().out
     assert "report:" not in out

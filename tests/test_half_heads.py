@@ -66,7 +66,6 @@ async def shaken(client: TlsClient, stream: trio.abc.Stream) -> None:
 
 def tasks(server: HttpServer) -> int:
     """Without those that are kept for the next connection that speaks."""
-    assert server.lot is not None
     return trio.lowlevel.current_statistics().tasks_living - len(server.lot._crew)
 
 
@@ -77,13 +76,13 @@ async def test_silent_clients_and_those_with_half_a_head_cost_no_task(clock: Moc
     async with running() as (server, listener):
         before = tasks(server)
         streams = [await dial(listener, said) for said in [b"", REQUEST[:-1], b"\r\n", b"G"] * 10]
-        await until(lambda: server.open == 40)
+        await until(lambda: len(server.lot) == 40)
         assert (tasks(server), len(server.connections)) == (before, 0)
         for stream in streams[1::4]:
             await stream.send_all(REQUEST[-1:])
             assert (await head_of(stream)).startswith(b"HTTP/1.1 404 ")
         await until(lambda: tasks(server) == before)  # they do not linger for ever
-        assert server.open == 40
+        assert len(server.lot) == 40
         for stream in streams:
             await stream.aclose()
 
@@ -100,7 +99,7 @@ async def test_under_tls_neither_a_handshake_nor_half_a_head_costs_a_task(clock:
             if said:
                 await stream.send_all(said)
             streams.append((stream, said))
-        await until(lambda: server.open == 5)
+        await until(lambda: len(server.lot) == 5)
         assert (tasks(server), len(server.connections)) == (before, 0)
         for stream, said in streams:
             await stream.send_all(REQUEST[len(said) :])
@@ -110,7 +109,7 @@ async def test_under_tls_neither_a_handshake_nor_half_a_head_costs_a_task(clock:
             assert await rest(plain) == b""
             await plain.aclose()
         assert trio.current_time() - start < 12
-        assert server.counters.reaped == {"handshake": 2}
+        assert server.lot.reaped == {"handshake": 2}
         for stream, _ in streams:
             await trio.aclose_forcefully(stream)
 
@@ -140,7 +139,7 @@ async def test_half_the_next_head_gives_its_task_up_and_its_limit_goes_on(
 ) -> None:
     monkeypatch.setattr(server_example.http.server, "LINGER", 2.0)
     async with running(headers=10) as (server, listener), await dial(listener) as stream:
-        await until(lambda: server.open == 1)
+        await until(lambda: len(server.lot) == 1)
         before = tasks(server)
         await stream.send_all(REQUEST)
         await head_of(stream)
@@ -148,11 +147,11 @@ async def test_half_the_next_head_gives_its_task_up_and_its_limit_goes_on(
         await stream.send_all(REQUEST[:9])  # its task lingers still
         start = trio.current_time()
         await until(lambda: not server.connections)
-        assert (server.open, tasks(server)) == (1, before)
+        assert (len(server.lot), tasks(server)) == (1, before)
         answer = await rest(stream)
         assert answer.startswith(b"HTTP/1.1 408 ")
         assert 10 <= trio.current_time() - start <= 10 + TICK
-        assert server.counters.reaped == {"headers": 1}
+        assert server.lot.reaped == {"headers": 1}
 
 
 # ---- the law -----------------------------------------------------------------------------------------------------
@@ -197,7 +196,7 @@ async def test_each_limit_ends_them_never_early_at_most_one_tick_late_and_exactl
                 for number in range(12):
                     nursery.start_soon(silent, listener, number * 0.37)
                     nursery.start_soon(dripping, listener, number * 0.37)
-            assert server.counters.reaped == {"first_byte": 12, "headers": 12}
+            assert server.lot.reaped == {"first_byte": 12, "headers": 12}
             assert server.counters.responses == {408: 12}
             assert server.counters.opened == server.counters.closed == 24
     assert all(6 <= each <= 6 + TICK for each in took["first_byte"]), took
@@ -213,7 +212,7 @@ async def test_each_limit_ends_them_never_early_at_most_one_tick_late_and_exactl
 async def test_a_reload_reaches_them_by_what_they_wait_for(clock: MockClock) -> None:
     async with running(first_byte=300, headers=300) as (server, listener):
         silent, half = await dial(listener), await dial(listener, REQUEST[:9])
-        await until(lambda: server.open == 2)
+        await until(lambda: len(server.lot) == 2)
         await trio.sleep(20)
         overrides = {"timeouts.first_byte": 40, "timeouts.headers": 60}
         await server.reload(ReaperConfig.load(environ={}, overrides=overrides))
@@ -229,7 +228,7 @@ async def test_a_reload_reaches_them_by_what_they_wait_for(clock: MockClock) -> 
 async def test_a_reload_reaches_handshakes_whether_they_have_begun_or_not(clock: MockClock, certificate) -> None:
     async with running(certificate=certificate, handshake=300) as (server, listener):
         silent, half = await dial(listener), await dial(listener, b"\x16\x03\x01\x02\x00\x01")
-        await until(lambda: server.open == 2)
+        await until(lambda: len(server.lot) == 2)
         await trio.sleep(20)
         await server.reload(ReaperConfig.load(environ={}, overrides={"timeouts.handshake": 40}))
         start = trio.current_time()
@@ -237,7 +236,7 @@ async def test_a_reload_reaches_handshakes_whether_they_have_begun_or_not(clock:
             assert await rest(plain) == b""
             assert 18 <= trio.current_time() - start <= 20 + TICK
             await plain.aclose()
-        assert server.counters.reaped == {"handshake": 2}
+        assert server.lot.reaped == {"handshake": 2}
 
 
 # ---- other ends --------------------------------------------------------------------------------------------------
@@ -247,12 +246,12 @@ async def test_a_reload_reaches_handshakes_whether_they_have_begun_or_not(clock:
 async def test_a_reset_ends_it_at_once_and_is_no_reap(clock: MockClock, said: bytes) -> None:
     async with running() as (server, listener):
         stream = await dial(listener, said)
-        await until(lambda: server.open == 1)
+        await until(lambda: len(server.lot) == 1)
         stream.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         await stream.aclose()
         await trio.sleep(0.2)
-        assert (server.open, server.counters.closed, server.counters.lost) == (0, 1, 1)
-        assert server.counters.reaped == {}
+        assert (len(server.lot), server.counters.closed, server.counters.lost) == (0, 1, 1)
+        assert server.lot.reaped == {}
 
 
 async def test_an_end_of_file_after_half_a_head_is_answered_400_and_after_nothing_not_at_all(clock: MockClock) -> None:
@@ -264,7 +263,7 @@ async def test_an_end_of_file_after_half_a_head_is_answered_400_and_after_nothin
                 assert (await rest(stream))[:13] == status
         await until(lambda: server.counters.closed == 3)
         assert trio.current_time() - start < 2
-        assert server.counters.reaped == {}
+        assert server.lot.reaped == {}
 
 
 @pytest.mark.parametrize(
@@ -288,7 +287,7 @@ async def test_bytes_behind_a_head_are_its_body_and_the_next_head(clock: MockClo
         await stream.send_all(post[20:] + b"x" * 40_000 + REQUEST[:7])
         assert (await head_of(stream)).startswith(b"HTTP/1.1 200 ")
         await trio.sleep(5)
-        assert (server.open, len(server.connections)) == (1, 0)
+        assert (len(server.lot), len(server.connections)) == (1, 0)
         await stream.send_all(REQUEST[7:])
         assert (await head_of(stream)).startswith(b"HTTP/1.1 404 ")
 
@@ -299,7 +298,7 @@ async def test_bytes_behind_a_head_are_its_body_and_the_next_head(clock: MockClo
 async def test_a_drain_closes_the_silent_and_waits_for_the_rest_of_a_head(clock: MockClock) -> None:
     async with running(headers=8, drain_idle=1, drain=60) as (server, listener):
         silent, late, half = await dial(listener), await dial(listener, REQUEST[:9]), await dial(listener, REQUEST[:9])
-        await until(lambda: server.open == 3)
+        await until(lambda: len(server.lot) == 3)
         start = trio.current_time()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(server.drain)
@@ -314,20 +313,20 @@ async def test_a_drain_closes_the_silent_and_waits_for_the_rest_of_a_head(clock:
             await silent.aclose()
             await half.aclose()
         assert trio.current_time() - start < 12
-        assert server.counters.reaped == {"drain": 1, "headers": 1}
+        assert server.lot.reaped == {"drain": 1, "headers": 1}
         assert server.counters.opened == server.counters.closed
 
 
 async def test_a_drain_cuts_half_a_head_at_its_deadline(clock: MockClock) -> None:
     limits = {"headers": 300, "drain_idle": 1, "drain": 10}
     async with running(**limits) as (server, listener), await dial(listener, REQUEST[:9]) as half:
-        await until(lambda: server.open == 1)
+        await until(lambda: len(server.lot) == 1)
         start = trio.current_time()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(server.drain)
             assert await rest(half) == b""
         assert 9 <= trio.current_time() - start <= 10 + 2 * TICK
-        assert server.counters.reaped == {"drain_deadline": 1}
+        assert server.lot.reaped == {"drain_deadline": 1}
 
 
 @pytest.mark.parametrize("asks", [True, False])
@@ -340,7 +339,7 @@ async def test_a_handshake_that_a_drain_meets_may_end_and_ask_but_not_wait(
         assert not client.shake_hands()
         hello = client.says()
         async with await dial(listener, hello[:20]) as plain:
-            await until(lambda: server.open == 1)
+            await until(lambda: len(server.lot) == 1)
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(server.drain)
                 await trio.sleep(5)
@@ -365,7 +364,7 @@ async def test_an_age_limit_spares_half_a_head_and_makes_its_saidthe_last(clock:
     async with running(max_age=20, headers=60, first_byte=0) as (server, listener):
         silent, half = await dial(listener), await dial(listener, REQUEST[:9])
         assert await rest(silent) == b""
-        assert server.counters.reaped == {"max_age": 1}
+        assert server.lot.reaped == {"max_age": 1}
         await trio.sleep(10)
         await half.send_all(REQUEST[9:])
         assert b"connection: close" in await rest(half)
@@ -375,8 +374,8 @@ async def test_an_age_limit_spares_half_a_head_and_makes_its_saidthe_last(clock:
 
 async def test_an_age_limit_goes_with_its_connection(clock: MockClock) -> None:
     async with running(max_age=3600, first_byte=5) as (server, listener), await dial(listener) as silent:
-        await until(lambda: server.open == 1)
+        await until(lambda: len(server.lot) == 1)
         assert len(server.watcher.core) == 2
         assert await rest(silent) == b""
-        assert server.counters.reaped == {"first_byte": 1}
+        assert server.lot.reaped == {"first_byte": 1}
         assert len(server.watcher.core) == 0

@@ -7,7 +7,6 @@ import ssl
 import struct
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from contextvars import ContextVar
 
 import pytest
 import trio
@@ -20,14 +19,6 @@ from server_example.http.connection import Exchange
 from server_example.http.routes import ROUTES
 
 pytestmark = pytest.mark.trio
-
-PARKED = ContextVar("PARKED", default=True)
-
-
-@pytest.fixture(autouse=True, params=[True, False], ids=["parked", "a task each"])
-def parked(request: pytest.FixtureRequest) -> None:
-    """Every claim holds with and without."""
-    PARKED.set(request.param)
 
 
 @pytest.fixture
@@ -56,7 +47,7 @@ class Running(HttpServer):
 @asynccontextmanager
 async def running(routes=ROUTES, /, **overrides: object) -> AsyncIterator[Running]:
     """A server at its defaults, but for `section__key=value`; a bare key is one of `timeouts`."""
-    async with serving(configured(overrides), routes, kind=Running, parks=PARKED.get()) as (server, listener):
+    async with serving(configured(overrides), routes, kind=Running) as (server, listener):
         server.address = listener.socket.getsockname()[:2]
         yield server
 
@@ -116,7 +107,7 @@ async def test_bytes_that_came_for_an_earlier_request_pay_for_nothing_later(cloc
         start = trio.current_time()
         assert (await head_of(stream)).startswith(b"HTTP/1.1 408 ")
         assert trio.current_time() - start < 8
-        assert server.counters.reaped == {"min_in_rate": 1}
+        assert server.lot.reaped == {"min_in_rate": 1}
 
 
 async def test_the_bytes_of_the_headers_pay_for_nothing(clock: MockClock) -> None:
@@ -141,7 +132,7 @@ async def test_a_reset_ends_the_request_in_flight(clock: MockClock) -> None:
         await stream.aclose()
         await until(lambda: server.counters.closed)
         assert trio.current_time() - start < 1
-        assert (server.counters.lost, server.open) == (1, 0)
+        assert (server.counters.lost, len(server.lot)) == (1, 0)
 
 
 async def test_an_end_of_file_leaves_a_request_in_flight_half_closeds_time(clock: MockClock) -> None:
@@ -152,7 +143,7 @@ async def test_an_end_of_file_leaves_a_request_in_flight_half_closeds_time(clock
         start = trio.current_time()
         await until(lambda: server.counters.closed)
         assert 30 <= trio.current_time() - start <= 30 + 1.5
-        assert server.counters.reaped == {"half_closed": 1}
+        assert server.lot.reaped == {"half_closed": 1}
         await ghost.aclose()
         async with await server.connect(SLEEP.replace(b"200", b"29")) as stream:
             await stream.send_eof()  # it still wants its answer
@@ -173,7 +164,7 @@ async def test_a_drain_waits_for_a_peer_that_shut_its_side_but_for_none_that_clo
             await trio.sleep(1)
             await after.aclose()
             await trio.sleep(1)
-            assert (server.counters.lost, server.open) == (2, 1)
+            assert (server.counters.lost, len(server.lot)) == (2, 1)
             answer = await rest(waiting)
             await waiting.aclose()
         assert answer.startswith(b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 ")
@@ -186,7 +177,7 @@ async def test_a_request_in_flight_ends_at_its_limit_whatever_is_unread(clock: M
             start = trio.current_time()
             assert (await server.ask(SLEEP + more)).startswith(b"HTTP/1.1 503 ")
             assert 60 <= trio.current_time() - start <= 60 + 1.5
-        assert server.counters.reaped == {"request": 2}
+        assert server.lot.reaped == {"request": 2}
 
 
 async def test_a_response_without_end_ends_at_the_limit(clock: MockClock) -> None:
@@ -211,15 +202,15 @@ async def test_a_tunnel_has_an_age(clock: MockClock) -> None:
                     await stream.send_all(b"ping")
                     await trio.sleep(5)
             assert 60 <= trio.current_time() - start <= 60 + 11
-        assert server.counters.reaped == {"tunnel_age": 1}
+        assert server.lot.reaped == {"tunnel_age": 1}
 
 
 async def test_a_reload_of_max_age_reaches_open_connections(clock: MockClock) -> None:
-    async with running(keep_alive="10h", drain_idle="0s", limits__max_age_jitter=0) as server, server.parking():
+    async with running(keep_alive="10h", drain_idle="0s", limits__max_age_jitter=0) as server:
         async with await server.connect() as first, await server.connect() as parked:
             await parked.send_all(b"GET /sleep?s=0 HTTP/1.1\r\nHost: x\r\n\r\n")
             await head_of(parked)
-            await until(lambda: server.lot is not None and len(server.lot))
+            await until(lambda: server.lot.parked)
             await first.send_all(b"GET /sleep?s=100 HTTP/1.1\r\nHost: x\r\n\r\n")
             await trio.sleep(20)
             overrides = {"timeouts.max_age": "60s", "timeouts.keep_alive": "10h", "limits.max_age_jitter": 0}
@@ -228,7 +219,7 @@ async def test_a_reload_of_max_age_reaches_open_connections(clock: MockClock) ->
             assert await rest(parked) == b""
             assert trio.current_time() - start < 45  # counted from when it was opened
             assert b"connection: close" in (await head_of(first)).lower()
-        assert server.counters.reaped == {"max_age": 1}
+        assert server.lot.reaped == {"max_age": 1}
 
 
 # ---- work in small pieces ------------------------------------------------------------------------------------------
@@ -311,7 +302,7 @@ async def test_an_empty_line_in_pieces_is_no_request_and_does_not_put_the_end_of
                 await stream.send_all(b"\r\n")
                 await trio.sleep(3)
         assert trio.current_time() - start < 20
-        assert server.counters.reaped == {"first_byte": 1}
+        assert server.lot.reaped == {"first_byte": 1}
 
 
 @pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
@@ -337,7 +328,7 @@ async def test_empty_lines_without_end_are_refused_and_hold_nobody_up(clock: Moc
                 await trio.aclose_forcefully(other)
         await trio.aclose_forcefully(stream)
         assert server.counters.responses[400] == 1
-        assert server.counters.reaped == {}
+        assert server.lot.reaped == {}
 
 
 async def test_what_a_client_sends_while_it_listens_is_bounded(clock: MockClock) -> None:
@@ -360,7 +351,7 @@ async def test_a_peer_that_goes_on_sending_after_its_last_answer_is_reset(clock:
         with pytest.raises(trio.BrokenResourceError):
             while True:
                 await stream.send_all(bytes(65536))
-        assert server.counters.reaped == {}
+        assert server.lot.reaped == {}
 
 
 async def test_a_tunnel_is_one_of_several_protocols_that_are_offered(clock: MockClock) -> None:

@@ -77,7 +77,7 @@ async def test_a_stalled_loop_loses_no_request_in_any_phase(caplog: pytest.LogCa
         wanted = b"ping" if phase == "tunnel" else b"HTTP/1.1 200 "
         lost = [answer for answer in answers if not answer.startswith(wanted)]
         assert (phase, len(answers), lost) == (phase, EACH, [])
-    assert dict(server.counters.reaped) == {}
+    assert dict(server.lot.reaped) == {}
     assert "the event loop stalled" in caplog.text
 
 
@@ -116,7 +116,7 @@ async def test_seconds_of_nonsense_leave_nothing_behind() -> None:
         assert done.cases > 50
         assert done.answered > done.cases / 10
         with trio.fail_after(30):
-            while server.open or len(server.watcher.core):
+            while len(server.lot) or len(server.watcher.core):
                 await trio.sleep(0.05)
         assert server.counters.opened == server.counters.closed > done.answered
         assert server.counters.refused == 0

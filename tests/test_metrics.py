@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import random
-import socket
 from pathlib import Path
 
 import pytest
@@ -217,14 +216,7 @@ async def test_a_timeout_that_is_shortened_fakes_no_lateness(autojump_clock):
             await trio.sleep(500)
             connection.retime(5)
             await trio.sleep_forever()
-        async with r.waking_lot(trio.sleep, lambda kept, reason: None) as lot:
-            ours, theirs = socket.socketpair()
-            with theirs, r.watch(None, 1000) as connection:
-                await trio.sleep(100)
-                lot.park(ours, 5, lot.kind(), connection.lease, "keep_alive")
-                await trio.sleep(2)
-        assert lot.reaped == {"keep_alive": 1}
-        assert r.statistics().lateness.total < 2
+        assert r.statistics().lateness.total < 1
 
 
 @pytest.mark.trio

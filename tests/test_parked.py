@@ -480,7 +480,7 @@ async def test_a_session_that_cannot_be_made_costs_no_other_its_descriptor(certi
             fd = parked.fd
             client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             client.close()  # a reset: there is no peer to make a session with
-            lot._start(parked)
+            lot.start(parked)
             assert len(lot) == 0
             os.fstat(fd)
             os.close(fd)

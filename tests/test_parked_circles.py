@@ -21,14 +21,14 @@ from trio.testing import MockClock
 import reaper.trio
 from reaper.core.lease import Lease
 from reaper.trio import ParkableStream, open_reaper
-from reaper.trio.parking import Resting
+from reaper.trio.parking import Parked
 from reaper.trio.tls import TlsSession
 from server_example.http.connection import HttpConnection
 from server_example.http.transport import Transport
 
 pytestmark = pytest.mark.trio
 
-KINDS = (Resting, Lease, TlsSession, ParkableStream, HttpConnection, Transport, reaper.trio.Connection)
+KINDS = (Parked, Lease, TlsSession, ParkableStream, HttpConnection, Transport, reaper.trio.Connection)
 CLIENTS = 5
 
 
@@ -80,7 +80,6 @@ async def test_an_http_connection_leaves_no_circle(clock: MockClock, certificate
     secured = {"server__tls_cert": certificate[0], "server__tls_key": certificate[1]} if tls else {}
     config = configured({"keep_alive": "5s", "headers": "5s", "request": "20s", "linger": "0s", **secured})
     async with serving(config) as (server, listener):
-        await until(lambda: server.lot is not None)
         with no_circles(*KINDS):
             async with clients(listener, certificate if tls else None) as streams:
                 for stream in streams:
@@ -93,12 +92,12 @@ async def test_an_http_connection_leaves_no_circle(clock: MockClock, certificate
                         else:
                             reset(stream)
                 if "parked" in end:
-                    await until(lambda: len(server.lot) == CLIENTS)
+                    await until(lambda: server.lot.parked == CLIENTS)
                 if "peer" not in end:
                     for stream in streams:
                         await rest(stream)
             await until(lambda: server.counters.closed == CLIENTS)
-            assert server.open == 0
+            assert len(server.lot) == 0
             await trio.sleep(30)  # the sweep's lease goes by itself
 
 

@@ -36,7 +36,7 @@ async def running(
             yield server, listener
             await until(lambda: server.counters.opened == server.counters.closed)
             await until(lambda: len(server.watcher.core) == 0)  # the sweep's lease goes by itself
-        assert server.open == 0
+        assert len(server.lot) == 0
 
 
 async def until(condition) -> None:
@@ -68,8 +68,8 @@ async def test_a_connection_is_parked_woken_and_remembered(monkeypatch):
             for count in range(1, 4):
                 (row,) = json.loads(await ask(client))["connections"]
                 assert row["requests"] == count
-                await until(lambda: len(server.lot) == 1)
-                assert (len(server.connections), server.open) == (0, 1)
+                await until(lambda: server.lot.parked == 1)
+                assert (len(server.connections), len(server.lot)) == (0, 1)
             async with await dial(listener) as other:
                 table = json.loads(await ask(other))
                 row = next(row for row in table["connections"] if row["phase"] == "parked")
@@ -84,13 +84,13 @@ async def test_silence_is_counted_from_the_last_activity_and_not_from_the_parkin
         async with await dial(listener) as client:
             await ask(client)
             start = trio.current_time()
-            await until(lambda: len(server.lot) == 1)
+            await until(lambda: server.lot.parked == 1)
             assert await client.receive_some() == b""
             took = trio.current_time() - start
             assert took >= 0.9
             statistics = server.watcher.statistics()
             assert took <= 1.0 + 2 * TICK + statistics.core.max_lateness + statistics.max_lag
-        assert server.counters.reaped == {"keep_alive": 1}
+        assert server.lot.reaped == {"keep_alive": 1}
 
 
 async def test_a_connection_with_tls_is_parked_woken_and_reaped(monkeypatch, certificate):
@@ -103,14 +103,14 @@ async def test_a_connection_with_tls_is_parked_woken_and_reaped(monkeypatch, cer
         for count in range(1, 4):
             (row,) = json.loads(await ask(client))["connections"]
             assert row["requests"] == count
-            await until(lambda: len(server.lot) == 1)
+            await until(lambda: server.lot.parked == 1)
             assert not server.connections
         large = b"GET /download?bytes=300000 HTTP/1.1\r\nhost: test\r\n\r\n"
         assert len(await ask(client, large)) == 300_000
-        await until(lambda: len(server.lot) == 1)
+        await until(lambda: server.lot.parked == 1)
         assert await plain.receive_some() == b""
         await plain.aclose()
-        assert server.counters.reaped == {"keep_alive": 1}
+        assert server.lot.reaped == {"keep_alive": 1}
 
 
 async def test_the_journal_has_one_life_of_a_connection_however_often_it_was_parked(monkeypatch, tmp_path):
@@ -121,13 +121,13 @@ async def test_the_journal_has_one_life_of_a_connection_however_often_it_was_par
             for _ in range(3):
                 for client in (reaped, gone):
                     await ask(client)
-                await until(lambda: len(server.lot) == 2)
+                await until(lambda: server.lot.parked == 2)
             await gone.aclose()
             assert await reaped.receive_some() == b""
             await reaped.aclose()
             async with await dial(listener) as client:
                 await ask(client)
-                await until(lambda: len(server.lot) == 1)
+                await until(lambda: server.lot.parked == 1)
                 await server.drain()
     rows = [row for path in tmp_path.glob("*.parquet") for row in parquet.read_table(path).to_pylist()]
     lives: dict[int, list[dict]] = {}

@@ -75,11 +75,10 @@ def test_a_worker_that_ends_early_in_a_drain_is_not_replaced() -> None:
         assert "Traceback" not in process.rest()
 
 
-@pytest.mark.parametrize("parked", [("--no-parked",), ()])
-def test_sighup_gives_open_connections_of_the_echo_server_their_new_timeout(tmp_path, parked) -> None:
+def test_sighup_gives_open_connections_of_the_echo_server_their_new_timeout(tmp_path) -> None:
     path = tmp_path / "reaper.toml"
     path.write_text('[timeouts]\nidle = "1h"\n[reaper]\ntick = "50ms"\n')
-    with server("echo", "--config", str(path), *parked) as process:
+    with server("echo", "--config", str(path)) as process:
         with socket.create_connection(process.address, timeout=PATIENCE) as client:
             client.sendall(b"hello")
             assert client.recv(10) == b"hello"
@@ -421,10 +420,9 @@ def test_a_text_is_read_whole_or_not_at_all() -> None:
     assert bulletins.get(1) == b"hello"
 
 
-@pytest.mark.parametrize("parked", [("--no-parked",), ()])
-def test_the_echo_server_speaks_tls_when_it_is_given_a_certificate(certificate, parked) -> None:
+def test_the_echo_server_speaks_tls_when_it_is_given_a_certificate(certificate) -> None:
     cert, key = certificate
-    with server("echo", "--tls-cert", cert, "--tls-key", key, "--drain-idle", "0s", *parked) as process:
+    with server("echo", "--tls-cert", cert, "--tls-key", key, "--drain-idle", "0s") as process:
         context = ssl.create_default_context(cafile=cert)
         plain = socket.create_connection(process.address, timeout=PATIENCE)
         with context.wrap_socket(plain, server_hostname="127.0.0.1") as client:

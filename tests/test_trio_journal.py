@@ -11,7 +11,6 @@ import trio.testing
 
 from reaper.journal import Journal
 from reaper.trio import journal_clock, open_reaper
-from reaper.trio.parking import Resting
 
 pytestmark = [pytest.mark.trio]
 
@@ -97,40 +96,6 @@ async def test_a_block_whose_peer_has_gone_ends_as_the_peers_doing(tmp_path, aut
             assert len(r) == len(r.core) == 0
     ends = [(row["kind"], row["reason"]) for row in rows(tmp_path) if row["n"] is not None]
     assert ends == [("close_peer", None)] * 2
-
-
-@pytest.mark.parametrize("end", ["reaped", "hung up", "woken"])
-async def test_the_life_of_a_connection_goes_on_while_it_is_parked(tmp_path, autojump_clock, end):
-    """Watched, parked, and perhaps watched again: one open, one end, and every long silence in between."""
-    with Journal(tmp_path, writer=1, tick=1.0, clock_ns=journal_clock(), background=False) as journal:
-        async with open_reaper(tick=1.0, journal=journal, listener="test") as r:
-            ours, theirs = socket.socketpair()
-
-            async def woken(connected: socket.socket, resting: Resting) -> None:
-                with connected, r.watch(connected, 5, continues=resting.lease):
-                    assert connected.recv(10) == b"again"
-                    await trio.sleep_forever()
-
-            async with r.waking_lot(woken, lambda resting, reason: None) as lot:
-                with r.watch(ours, 5) as connection:
-                    await trio.sleep(3)
-                    connection.touch()
-                    lot.park(ours, 8, lot.kind(), connection.lease, "keep_alive")
-                await trio.sleep(4)
-                if end == "hung up":
-                    theirs.close()
-                elif end == "woken":
-                    theirs.send(b"again")
-                await trio.sleep(20)
-                theirs.close()
-    found = rows(tmp_path)
-    kinds = [row["kind"] for row in found if row["kind"] != "config"]
-    last = {"reaped": "reap", "hung up": "close_peer", "woken": "reap"}[end]
-    assert kinds == ["open", *["activity"] * (2 if end == "woken" else 1), last]
-    (ended,) = [row for row in found if row["n"] is not None]
-    assert ended["reason"] == {"reaped": "keep_alive", "hung up": None, "woken": "idle"}[end]
-    opened = found[0]["t"] if found[0]["kind"] == "open" else next(row["t"] for row in found if row["kind"] == "open")
-    assert opened + ended["idle_sum_ns"] + ended["idle_ns"] == ended["t"]
 
 
 async def test_a_parked_connection_that_its_own_handler_closes_has_an_end(tmp_path, autojump_clock):

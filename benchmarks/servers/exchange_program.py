@@ -89,23 +89,23 @@ async def watching(wrap: Callable[[reaper.trio.TrioReaper], Any]) -> AsyncIterat
 
 
 @asynccontextmanager
-async def http(linger: float | None) -> AsyncIterator[int]:
+async def http(linger: float) -> AsyncIterator[int]:
     """The port of the example's HTTP server. *linger*: how many seconds a task waits for more before its connection is
-    parked; None: none ever is.
+    parked.
     """
     import server_example.http.server as example
 
-    example.LINGER = linger or 0.0
+    example.LINGER = linger
     config = ReaperConfig.load(environ={}, overrides=QUIET | {"timeouts.keep_alive": IDLE})
     with socket.create_server(("127.0.0.1", 0), backlog=4096) as listener:
-        async with reaper.trio.open_reaper(config) as r, trio.open_nursery() as nursery:
-            server = example.HttpServer(config, r)
-            async with server.parking():
-                if linger is None:
-                    server.lot = None
-                nursery.start_soon(reaper.trio.accepting.accept, listener, server.admitting(nursery))
-                yield listener.getsockname()[1]
-                nursery.cancel_scope.cancel()
+        async with (
+            reaper.trio.open_reaper(config) as r,
+            example.HttpServer(config, r).running() as admit,
+            trio.open_nursery() as nursery,
+        ):
+            nursery.start_soon(reaper.trio.accepting.accept, listener, admit)
+            yield listener.getsockname()[1]
+            nursery.cancel_scope.cancel()
 
 
 KINDS: dict[str, Callable[[], Any]] = {
@@ -116,8 +116,7 @@ KINDS: dict[str, Callable[[], Any]] = {
     "watch() and touch()": lambda: watching(lambda r: partial(echo_touching, IDLE, r)),
     "move_on_after per read": lambda: serving(trio.serve_tcp, partial(echo_move_on, IDLE)),
     "serve_parked()": lambda: serving(reaper.trio.serve_parked, echo, idle=IDLE, config=TIMES),
-    "http": lambda: http(None),
-    "http, lingering": lambda: http(IDLE),
+    "http": lambda: http(IDLE),
     "http, parked": lambda: http(0.0),
 }
 

@@ -36,7 +36,7 @@ COMPARED = (
 )
 """Ways to serve an echo that keep a task for each connection."""
 ECHOES = (*COMPARED, "serve_parked()")
-HTTP = ("http", "http, lingering", "http, parked")
+HTTP = ("http", "http, parked")
 KINDS = (*ECHOES, *HTTP)
 """What can be counted: the names of `exchange_program.KINDS`."""
 

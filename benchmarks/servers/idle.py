@@ -27,7 +27,7 @@ from ..common import Note, Scale, by_scale, figure, markdown
 from .process import ALL_KINDS, REQUEST, SESSIONS, Certificate, Server, running, without_their_tool
 from .run import BUSY
 
-SERVERS = ("ours-parked", "ours", "nginx", "hypercorn", "uvicorn", "aiohttp", "asyncio", SESSIONS)
+SERVERS = ("ours-parked", "nginx", "hypercorn", "uvicorn", "aiohttp", "asyncio", SESSIONS)
 WARM_UP = 5
 """Requests on each of `BUSY` connections before anything is measured."""
 IN_FLIGHT = 256

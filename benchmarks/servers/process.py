@@ -111,19 +111,15 @@ def _nginx_tls(made: Certificate, folder: Path) -> Sequence[str]:
 
 OURS_TLS = _flags("--tls-cert", "--tls-key")
 KINDS = {
-    "ours": Kind(
-        "the example HTTP server, a task per connection (trio, h11)", _ours("http", "--no-parked"), tls=OURS_TLS
-    ),
     "ours-parked": Kind(
-        "the example HTTP server, no task while a connection is silent", _ours("http", "--parked"), tls=OURS_TLS
+        "the example HTTP server, no task while a connection is silent (trio, h11)", _ours("http"), tls=OURS_TLS
     ),
     "hypercorn": Kind("hypercorn on its trio worker (h11)", _hypercorn, tls=_flags("--certfile", "--keyfile")),
     "uvicorn": Kind("uvicorn with h11 on asyncio's loop", _uvicorn, tls=_flags("--ssl-certfile", "--ssl-keyfile")),
     "aiohttp": Kind("aiohttp's server (its parser is C)", _app("aiohttp")),
     "asyncio": Kind("a bare asyncio Protocol: no parser, no timeout, no limit", _app("asyncio")),
     "nginx": Kind("nginx, `return 200` (C)", _nginx, tool="nginx", tls=_nginx_tls),
-    "ours-echo": Kind("the example echo server, a task per connection (trio)", _ours("echo", "--no-parked"), echo=True),
-    "ours-echo-parked": Kind("the example echo server, parked", _ours("echo", "--parked"), echo=True),
+    "ours-echo-parked": Kind("the example echo server, parked (trio)", _ours("echo"), echo=True),
     "asyncio-echo": Kind("a bare asyncio Protocol that echoes: no timeout", _app("asyncio-echo"), echo=True),
 }
 

@@ -22,8 +22,8 @@ from .process import KINDS, Server, installed, running, without_their_tool
 
 BUSY = 50
 """Connections that ask again and again."""
-OURS = ("ours", "ours-parked")
-OURS_ECHO = ("ours-echo", "ours-echo-parked")
+OURS = ("ours-parked",)
+OURS_ECHO = ("ours-echo-parked",)
 
 
 class Size(NamedTuple):
@@ -149,6 +149,6 @@ def table(found: dict[str, Any]) -> str:
         ours = [times(ratio[who]["cpu"]) if who in ratio else "" for who in (OURS_ECHO if KINDS[name].echo else OURS)]
         about = f"**{KINDS[name].about}**" if name in OURS + OURS_ECHO else KINDS[name].about
         rows.append([about, figure(each["cpu_us"]["median"]), *ours, *(figure(value) for value in shown)])
-    head = ["", "CPU us per request", "ours / it", "ours, parked / it", "wrk: requests per s", "p99, ms"]
+    head = ["", "CPU us per request", "ours / it", "wrk: requests per s", "p99, ms"]
     said = [f"NOT RUN: {name}: {why}." for name, why in found["not_run"].items()]
     return "\n\n".join([markdown(head, rows), *said])

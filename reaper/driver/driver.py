@@ -357,7 +357,6 @@ class Driver:
         reason: str = "idle",
         probe: Probe | None = None,
         grace: float = PROBE_GRACE,
-        continues: Lease | None = None,
     ) -> Any:
         """Watch a connection from now on.
 
@@ -367,7 +366,6 @@ class Driver:
             idle: Seconds of silence allowed; 0 switches the timeout off; None takes the driver's own `idle`.
             reason: What a reap gives as its reason.
             probe: Sent when it has been silent for *idle*; then it has *grace* seconds, > 0, for any activity.
-            continues: The lease that watched it before, ended or not: in the journal its life goes on. None: it begins.
         Returns:
             What *make* returned.
         Raises:
@@ -375,8 +373,6 @@ class Driver:
         """
         check_watch(idle, reason, probe, grace)
         timeout = self.later(self.idle if idle is None else idle)
-        if not isinstance(continues, Lease | None):
-            raise InvalidArgument(f"continues must be a Lease or None, got {shown(continues)}")
         while (uid := self.next_number()) in self.core:
             pass  # a lease of the caller's own has that number for its uid
         connection: Watched = make(uid)
@@ -386,10 +382,7 @@ class Driver:
         self.connections[connection.uid] = connection
         if socket is not None:
             self.vanished.begin()
-        if continues is None:
-            self.books.opened(connection.lease, socket)
-        else:
-            self.books.moved(continues, connection.lease)
+        self.books.opened(connection.lease, socket)
         if self._leave_by is not None:
             self._leave_when_idle(connection, spoken=False)
         return connection

@@ -9,12 +9,15 @@ of many clients that ask in turn, the longest waiting is the very one that asks 
 
 from __future__ import annotations
 
-from typing import NoReturn, Protocol
+from typing import TYPE_CHECKING, NoReturn
 
 import trio
 
 from ..core.ticks import check_timeout
 from ..driver.watched import OR_OFF
+
+if TYPE_CHECKING:
+    from .parking import ParkableStream
 
 LINGERERS = 64
 """Tasks of one parking lot that may wait for more at the same time: less than a MB. Where no more clients than that ask
@@ -30,36 +33,6 @@ class Silent(BaseException):
     Like `trio.Cancelled` it is no Exception, so that no handler swallows it by accident. A `finally` of the handler
     runs at every silence; to close the stream there, as `async with stream:` does, ends this handler's use of it only.
     """
-
-
-class Waiter(Protocol):
-    """What waits: a `Lingerer`, or the stream of a parked connection.
-
-    Attributes:
-        disturbed: Whether it was sent away; it sees the same as if its descriptor were closed.
-        silenced: Whether it was met with `Silent` before.
-    """
-
-    disturbed: bool
-    silenced: bool
-
-    def fileno(self) -> int:
-        """What it waits for; -1 once it is closed."""
-
-
-class Lingerer:
-    """One that waits for the descriptor *fd*."""
-
-    __slots__ = ("_fd", "disturbed", "silenced")
-
-    def __init__(self, fd: int) -> None:
-        self._fd = fd
-        self.disturbed: bool = False
-        self.silenced: bool = False
-
-    def fileno(self) -> int:
-        """As in `Waiter`."""
-        return self._fd
 
 
 class Lingering:
@@ -83,11 +56,11 @@ class Lingering:
         self._worth_it = False  # whether one was asked again in this round
         self.parks = parks
         self.stopped: bool = False
-        self._waiting: dict[Waiter, int] = {}  # -> the round in which it began; the longest waiting first
+        self._waiting: dict[ParkableStream, int] = {}  # -> the round in which it began; the longest waiting first
         self._round = 0
         self._begun = trio.Event()
 
-    async def wait(self, one: Waiter) -> None:
+    async def wait(self, one: ParkableStream) -> None:
         """Wait until *one*'s descriptor can be read.
 
         Raises:
@@ -141,7 +114,7 @@ class Lingering:
         for one in list(self._waiting):
             self._disturb(one)
 
-    def _disturb(self, one: Waiter) -> None:
+    def _disturb(self, one: ParkableStream) -> None:
         if self._waiting.pop(one, None) is not None and one.fileno() >= 0:
             one.disturbed = True
             trio.lowlevel.notify_closing(one.fileno())

@@ -11,9 +11,12 @@ find that it has ended. So where it is, is written in one place, its `state`:
     PARKED   in the epoll, without a task       -> AWAKE by bytes; OUT by a reap, its peer's going, the lot's end
     AWAKE    a handler runs                     -> PARKED by `Silent`; CUT by a reap; OUT by its end or its own close
     CUT      reaped, its handler is cancelled   -> OUT when that has ended, however it takes it
-    OUT      closed, or handed back to a server; its number may be another connection's by now
+    OUT      closed; its number may be another connection's by now
 
 `_leave` is the only way out: there the books are told, unless the reap told them, and the descriptor is closed, once.
+
+A server that reads a little before it makes a task, or remembers something of a silent connection, subclasses `Parked`
+and `ParkingLot`, as `server_example.http` does: see the methods of a lot under "for subclasses".
 """
 
 from __future__ import annotations
@@ -31,17 +34,17 @@ from typing import Any, ClassVar, NoReturn, Protocol
 
 import trio
 
-from ..core.lease import Expiry, Lease
+from ..core.lease import Expiry
 from ..core.ticks import check_timeout
 from ..driver.driver import Driver, unread_of
 from ..driver.sockets import peer_name, readable
 from ..driver.watched import Reapable
 from .accepting import accept
-from .linger import Lingerer, Lingering, Silent, check_linger
+from .linger import Lingering, Silent, check_linger
+from .loop import let_the_loop_read
 from .streams import SocketStream
 from .task_pool import TaskPool
 from .tls import TlsSession
-from .waking import let_the_loop_read
 
 WAKES_PER_PASS = 16
 """Connections that get a task before the loop is let run again. What a burst leaves behind is the memory of the tasks
@@ -51,8 +54,11 @@ once that is left, per connection: 358 bytes with 16, 540 with 64; and a pass ta
 CLOSES_PER_SLICE = 128
 """Connections that a drain closes before the loop is let run again, or the next part of its window is waited for."""
 
-READABLE = getattr(select, "EPOLLIN", 0) | getattr(select, "EPOLLRDHUP", 0) | getattr(select, "EPOLLONESHOT", 0)
-_GONE = getattr(select, "EPOLLRDHUP", 0) | getattr(select, "EPOLLHUP", 0) | getattr(select, "EPOLLERR", 0)
+_ONCE, _SHUT = getattr(select, "EPOLLONESHOT", 0), getattr(select, "EPOLLRDHUP", 0)
+READABLE = getattr(select, "EPOLLIN", 0) | _SHUT | _ONCE
+WRITABLE = getattr(select, "EPOLLOUT", 0) | _SHUT | _ONCE
+_BROKEN = getattr(select, "EPOLLHUP", 0) | getattr(select, "EPOLLERR", 0)
+_GONE = _SHUT | _BROKEN
 
 
 class State(Enum):
@@ -67,23 +73,25 @@ class State(Enum):
 PARKED, AWAKE, CUT, OUT = State
 
 
-class Resting(Reapable):
-    """What is left of a connection while it has no task, and the reaper's uid for it.
+class Parked(Reapable):
+    """One connection of a parking lot: what is left of it while it has no task, and the reaper's uid for it.
 
     Attributes:
         fd: Its descriptor; -1 while it is `OUT`.
         lease: The lease in force, or the last that was.
         state: Where it is. Only its lot changes that.
+        stream: What its handler was given; None while it is parked, unless TLS keeps it.
     """
 
-    __slots__ = ("fd", "lease", "state")
+    __slots__ = ("fd", "lease", "state", "stream")
 
     probe: ClassVar[None] = None  # type: ignore[misc]
     lot: ClassVar[ParkingLot]
 
-    def __init__(self, fd: int = -1) -> None:
+    def __init__(self, fd: int) -> None:
         self.fd: int = fd
         self.state: State = OUT
+        self.stream: Any = None
 
     @property
     def descriptor(self) -> int:
@@ -108,20 +116,6 @@ class Resting(Reapable):
         return f"fd {self.fd}"
 
 
-class Parked(Resting):
-    """One connection of a parking lot.
-
-    Attributes:
-        stream: What its handler was given; None while it is parked, unless TLS keeps it.
-    """
-
-    __slots__ = ("stream",)
-
-    def __init__(self, fd: int) -> None:
-        super().__init__(fd)
-        self.stream: ParkableStream | None = None
-
-
 class ParkableStream(SocketStream):
     """A connection of a parking lot while its handler runs: a stream, and the handler's way to the reaper.
 
@@ -130,21 +124,25 @@ class ParkableStream(SocketStream):
 
     Attributes:
         parked: What remains of it when the handler is gone.
+        scope: What a reap cancels; a handler that has something to do after it enters one of its own.
         reason: Why the reaper ended the handler, or None.
-        disturbed, silenced: As in `Lingerer`.
+        disturbed: Whether its wait is over because it is to be parked, as if its descriptor were closed.
+        silenced: Whether it was met with `Silent` before.
         ended: Whether the peer had sent its end of file when the handler was started.
         may_park: Whether a receive may park it. Switch it off where the handler is in the middle of something.
     """
 
-    __slots__ = ("_closed", "_drained", "disturbed", "ended", "may_park", "parked", "reason", "scope", "silenced")
+    __slots__ = (
+        *("_closed", "_drained", "disturbed", "ended", "may_park", "parked", "reason", "scope", "silenced"),
+        "session",  # of `TlsStream`, whose subclasses may so be those of another stream, too
+    )
 
     scope: trio.CancelScope
 
     def __init__(self, parked: Parked) -> None:
-        super().__init__(fresh=True)
+        super().__init__()
         self.parked: Parked = parked
         self.may_park: bool = True
-        self.begin()
 
     def begin(self, *, ended: bool = False) -> None:
         """A handler is about to run, in a `scope` to be set."""
@@ -203,24 +201,30 @@ class ParkableStream(SocketStream):
 
     def retime(self, idle: float, reason: str | None = None) -> bool:
         """Put another timeout in force, counted from the last activity; 0 switches it off. False if it was reaped."""
+        return self.parked.lot.retime_one(self.parked, idle, reason)
+
+    def suspend(self) -> bool:
+        """Exempt the connection from reaping until `resume`. True if it was not."""
+        return self.parked.lease.suspend()
+
+    def resume(self) -> bool:
+        """End the exemption; counts as activity. True if it was exempt."""
         driver = self.parked.lot.driver
-        retimed = self.parked.lease.retime(driver.in_force(idle), driver.now(), reason)
+        resumed = self.parked.lease.resume(driver.now())
         driver.poke()
-        return retimed
+        return resumed
 
     @contextmanager
     def in_use(self) -> Iterator[None]:
         """Exempt the connection from reaping and parking for the length of the block. Its end counts as activity."""
         could_park, self.may_park = self.may_park, False
-        suspended = self.parked.lease.suspend()
+        suspended = self.suspend()
         try:
             yield
         finally:
             self.may_park = could_park
             if suspended:
-                driver = self.parked.lot.driver
-                self.parked.lease.resume(driver.now())
-                driver.poke()
+                self.resume()
 
     def detach(self) -> None:
         """The lot is about to close the descriptor."""
@@ -235,16 +239,19 @@ class TlsStream(ParkableStream):
     The handshake happens in the first receive or send. A client that is slow at it costs no task: a receive parks in a
     handshake, too. What OpenSSL has decrypted is used up before a receive parks.
 
+    Attributes:
+        session: OpenSSL's.
+
     Attributes are also those of its `ssl.SSLSocket`: `version()`, `selected_alpn_protocol()`, `getpeercert()`...
 
     Raises:
         OSError: as `TlsSession`. The descriptor is closed.
     """
 
-    __slots__ = ("_session",)
+    __slots__ = ()
 
     def __init__(self, parked: Parked, context: ssl.SSLContext) -> None:
-        self._session = TlsSession(parked.fd, context)
+        self.session: TlsSession = TlsSession(parked.fd, context)
         super().__init__(parked)
 
     @property
@@ -260,16 +267,16 @@ class TlsStream(ParkableStream):
     def read_now(self, most: int) -> bytes:
         """As in `SocketStream`."""
         self._open()  # OpenSSL would read from the number, whatever that stands for by now
-        return self._session.read(most)
+        return self.session.read(most)
 
     def write_now(self, data: memoryview) -> int:
         """As in `SocketStream`."""
         self._open()
-        return self._session.write(data)
+        return self.session.write(data)
 
     def until_readable(self) -> Awaitable[None]:
         """Wait for bytes, or raise `Silent`."""
-        return super().until_writable() if self._session.wants_other else self._until_readable()
+        return super().until_writable() if self.session.wants_other else self._until_readable()
 
     async def _until_readable(self) -> None:
         await super().until_readable()
@@ -277,7 +284,7 @@ class TlsStream(ParkableStream):
 
     def until_writable(self) -> Awaitable[None]:
         """Wait for room, or for what the handshake needs."""
-        return trio.lowlevel.wait_readable(self.parked.fd) if self._session.wants_other else super().until_writable()
+        return trio.lowlevel.wait_readable(self.parked.fd) if self.session.wants_other else super().until_writable()
 
     async def send_eof(self) -> None:
         """Refused: TLS has no half-closed connections.
@@ -289,10 +296,10 @@ class TlsStream(ParkableStream):
 
     def detach(self) -> None:
         """Leave the descriptor to the lot, which closes it."""
-        self._session.detach()
+        self.session.detach()
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._session.socket, name)
+        return getattr(self.session.socket, name)
 
 
 class Watcher(Protocol):
@@ -320,11 +327,14 @@ class ParkingLot:
         tls: Wraps every connection; None: plain.
         parks: False: every connection keeps its task for good. None: only where there is no epoll.
     Attributes:
+        kind: The class of its connections.
         reaped: How many were reaped, by reason.
         parks: Whether connections are parked at all.
     Raises:
         InvalidArgument: by name and value.
     """
+
+    kind: ClassVar[type[Parked]] = Parked
 
     def __init__(
         self,
@@ -348,7 +358,7 @@ class ParkingLot:
         self._epoll = select.epoll() if self.parks else None
         self.lingering: Lingering = Lingering(check_linger(linger), parks=self.parks)
         # Each lot has its own class, so that no connection needs a reference to its lot.
-        self._type: type[Any] = type("Parked", (Parked,), {"__slots__": (), "lot": self})
+        self._type: type[Any] = type(self.kind.__name__, (self.kind,), {"__slots__": (), "lot": self})
         self._by_fd: list[Any] = []  # descriptors are small and dense: 8 bytes each where a dict takes 100
         self._open = 0
         self._awake = 0
@@ -394,9 +404,14 @@ class ParkingLot:
                 self._epoll.close()
         raise AssertionError("unreachable")
 
-    def add(self, accepted: socket.socket) -> Parked:
+    def add(self, accepted: socket.socket, idle: float | None = None, reason: str | None = None) -> Any:
         """Take over a connected socket: watched from now on, parked until its first byte comes.
 
+        Args:
+            accepted: The lot's from now on.
+            idle, reason: In place of the lot's own.
+        Returns:
+            The connection, of `kind`.
         Raises:
             RuntimeError: the lot does not run. The socket stays the caller's.
         """
@@ -405,24 +420,22 @@ class ParkingLot:
         accepted.setblocking(False)
         with suppress(OSError):  # it is no TCP
             accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        parked: Parked = self._type(accepted.fileno())
-        self._admit(parked, self.driver.later(self._idle), self._reason)
-        self.driver.books.opened(parked.lease, accepted)
-        accepted.detach()
-        if self._epoll is None:
-            self._start(parked)
-        else:
-            self._epoll.register(parked.fd, READABLE)
-        return parked
-
-    def _admit(self, parked: Resting, timeout: float | None, reason: str, since: Lease | None = None) -> None:
-        parked.lease = self.driver.register(parked, timeout, reason=reason, since=since)
+        fd = accepted.fileno()
+        parked: Parked = self._type(fd)
+        timeout = self.driver.later(self._idle if idle is None else idle)
+        parked.lease = self.driver.register(parked, timeout, reason=self._reason if reason is None else reason)
         parked.state = PARKED
-        fd = parked.fd
         if fd >= len(self._by_fd):
             self._by_fd.extend([None] * (fd + 1 - len(self._by_fd)))
         self._by_fd[fd] = parked
         self._open += 1
+        self.driver.books.opened(parked.lease, accepted)
+        accepted.detach()
+        if self._epoll is None:
+            self.start(parked)
+        else:
+            self._epoll.register(fd, READABLE)
+        return parked
 
     async def accept(self, listening: socket.socket) -> NoReturn:
         """Accept from *listening* until cancelled, then close it.
@@ -440,22 +453,22 @@ class ParkingLot:
 
     def _wake(self, fd: int, events: int) -> None:
         parked = self._by_fd[fd]
-        if parked is None or parked.state is not PARKED:
+        if parked is None:
             return  # it has ended since the epoll was asked
-        if events & _GONE and not readable(fd):
-            self._leave(parked, by_peer=True)  # there is nothing to read and nothing owed: no task for that
-        else:
-            self._start(parked, ended=bool(events & _GONE))
+        if parked.state is PARKED:
+            self.spoken(parked, ended=bool(events & _GONE))
+        elif parked.state is AWAKE:
+            self.hung_up(parked, gone=bool(events & _BROKEN))
 
-    def _start(self, parked: Parked, *, ended: bool = False) -> None:
+    def start(self, parked: Parked, *, ended: bool = False) -> None:
+        """Have a task run the handler of *parked*, which is parked. *ended*: its peer has sent its end of file."""
         stream = parked.stream
         if stream is None:
             try:
-                stream = ParkableStream(parked) if self._tls is None else TlsStream(parked, self._tls)
+                stream = parked.stream = self.stream_of(parked, self._tls)
             except OSError:  # it broke before the handshake began
-                self._leave(parked, by_peer=True, closed=True)
+                self.gone(parked, closed=True)
                 return
-            parked.stream = stream
         stream.begin(ended=ended)
         parked.state = AWAKE
         self._awake += 1
@@ -504,23 +517,14 @@ class ParkingLot:
         parked = awake.parked
         if parked.state is not AWAKE:
             self.close(parked)
-        elif self._draining:
+        elif self._draining and not self.waits_for_more(parked) and not parked.has_unread():
             self._leave(parked, "drain")
         else:
             self._awake -= 1
             parked.state = PARKED
             if self._tls is None:
                 parked.stream = None
-            if self._epoll is not None:
-                self._epoll.modify(parked.fd, READABLE)
-
-    async def linger(self, fd: int) -> None:
-        """Wait until *fd* can be read, but not for ever.
-
-        Raises:
-            Silent: it has been silent for long enough to be parked; at once while everything is being drained.
-        """
-        await self.lingering.wait(Lingerer(fd))
+            self.listen(parked)
 
     def retime(self, idle: float) -> None:
         """Put another timeout in force on every connection, counted from its last activity, and on new ones. O(open).
@@ -534,14 +538,55 @@ class ParkingLot:
             parked.lease.retime(timeout, now)
         self.driver.poke()
 
+    def retime_one(self, parked: Parked, idle: float, reason: str | None = None) -> bool:
+        """Put another timeout in force for *parked*, counted from its last activity. False if it was reaped."""
+        retimed = parked.lease.retime(self.driver.in_force(idle), self.driver.now(), reason)
+        self.driver.poke()
+        return retimed
+
+    # ---- for subclasses ------------------------------------------------------------------------------------------
+
+    def spoken(self, parked: Any, *, ended: bool) -> None:
+        """Override: there is something to read, *ended* perhaps an end of file. `start`, `listen` again, or `gone`."""
+        if ended and not readable(parked.fd):
+            self.gone(parked)  # there is nothing to read and nothing owed: no task for that
+        else:
+            self.start(parked, ended=ended)
+
+    def stream_of(self, parked: Any, tls: ssl.SSLContext | None) -> ParkableStream:
+        """Override: a stream of one's own for the handler. Raises OSError: as `TlsSession`."""
+        return ParkableStream(parked) if tls is None else TlsStream(parked, tls)
+
+    def waits_for_more(self, parked: Any) -> bool:
+        """Override: whether a silent connection is in the middle of something, so that a drain has to wait for it."""
+        return False
+
+    def hung_up(self, parked: Any, *, gone: bool) -> None:
+        """Override: with a handler and after `listen_for_its_end`, its peer has sent an end of file, or is *gone*."""
+
+    def left(self, parked: Any, reason: str | None) -> None:
+        """Override: it ends, for *reason* if it is reaped now; its descriptor is about to be closed."""
+
+    def listen(self, parked: Parked, events: int = READABLE) -> None:
+        """Have the epoll tell once of the next bytes."""
+        if self._epoll is not None:
+            self._epoll.modify(parked.fd, events)
+
+    def listen_for_its_end(self, parked: Parked, *, shut: bool = True) -> None:
+        """With a handler: have the epoll tell once when the peer goes; with *shut* also when it will send no more."""
+        self.listen(parked, (_SHUT if shut else 0) | _ONCE)
+
+    def gone(self, parked: Parked, *, closed: bool = False) -> None:
+        """Its peer has ended it: close it, unless it is *closed*."""
+        self._leave(parked, by_peer=True, closed=closed)
+
     # ---- ends ----------------------------------------------------------------------------------------------------
 
-    def reap(self, parked: Resting, reason: str, expiry: Expiry | None = None) -> None:
+    def reap(self, parked: Parked, reason: str, expiry: Expiry | None = None) -> None:
         """End *parked* for *reason*; nothing if it has ended."""
         if parked.state is PARKED:
             self._leave(parked, reason, expiry)
-        elif isinstance(parked, Parked) and parked.state is AWAKE:
-            assert parked.stream is not None
+        elif parked.state is AWAKE:
             self._note_end(parked, reason, expiry, by_peer=False)
             parked.lease.release()
             parked.state = CUT
@@ -550,12 +595,11 @@ class ParkingLot:
 
     def close(self, parked: Parked) -> None:
         """It ends by its handler, or with the lot; nothing if it has ended."""
-        stream = parked.stream
-        self._leave(parked, by_peer=stream is not None and stream.hung_up)
+        self._leave(parked, by_peer=parked.stream is not None and parked.stream.hung_up)
 
     def _leave(
         self,
-        parked: Resting,
+        parked: Parked,
         reason: str | None = None,
         expiry: Expiry | None = None,
         *,
@@ -568,36 +612,18 @@ class ParkingLot:
             return
         if state is not CUT:
             self._note_end(parked, reason, expiry, by_peer=by_peer)
-        if state is PARKED:
-            self._left(parked, reason)
-        elif not closed:
-            trio.lowlevel.notify_closing(fd)
-        self._forget(parked)
-        if not closed:
-            os.close(fd)
-
-    def _note_end(self, parked: Resting, reason: str | None, expiry: Expiry | None, *, by_peer: bool) -> None:
-        if reason is None:
-            self.driver.books.left(parked.lease, by_peer=by_peer)
-        else:
-            self.driver.books.reaped(parked.lease, parked, reason, expiry)
-            self.reaped[reason] += 1
-
-    def _left(self, parked: Any, reason: str | None) -> None:
-        """A connection is about to be closed that no handler was told of."""
-
-    def _forget(self, parked: Resting, *, comes_again: bool = False) -> None:
-        """*comes_again*: it may stay in the epoll, which has just told of it and says no more until it is asked."""
-        fd = parked.fd
-        if self._epoll is not None and not comes_again:
+        self.left(parked, reason)
+        if state is not PARKED:
+            self._awake -= 1
+            if not closed:
+                trio.lowlevel.notify_closing(fd)
+        if self._epoll is not None:
             # A close would do, were it not for copies of the descriptor in processes that may have been forked.
             with suppress(OSError):
                 self._epoll.unregister(fd)
-        if isinstance(parked, Parked):
-            if parked.stream is not None:
-                parked.stream.detach()
-            parked.stream = None
-        self._awake -= parked.busy
+        if parked.stream is not None:
+            parked.stream.detach()
+        parked.stream = None
         parked.end_lease()
         parked.fd = -1
         parked.state = OUT
@@ -605,6 +631,15 @@ class ParkingLot:
         self._open -= 1
         if not self._open:
             self._drainers.unpark_all()
+        if not closed:
+            os.close(fd)
+
+    def _note_end(self, parked: Parked, reason: str | None, expiry: Expiry | None, *, by_peer: bool) -> None:
+        if reason is None:
+            self.driver.books.left(parked.lease, by_peer=by_peer)
+        else:
+            self.driver.books.reaped(parked.lease, parked, reason, expiry)
+            self.reaped[reason] += 1
 
     async def drain(self, timeout: float, window: float = 0.0) -> None:
         """End every connection: the silent ones spread over *window*, the others when they fall silent.
@@ -623,7 +658,7 @@ class ParkingLot:
             # From here on each connection that falls silent leaves by itself; in between some may have fallen silent.
             self._draining = self.lingering.stopped = True
             await self._end_silent(0.0)
-            self._end_lingering()
+            self.lingering.end()
             await self._all_gone()
         for parked in self:
             self.reap(parked, "drain_deadline")
@@ -633,19 +668,12 @@ class ParkingLot:
         everything = iter(list(self))
         slices = max(1, -(-self._open // CLOSES_PER_SLICE))
         while batch := list(islice(everything, CLOSES_PER_SLICE)):
-            silent = [one for one in batch if one.state is PARKED and not self._waits_for_more(one)]
+            silent = [one for one in batch if one.state is PARKED and not self.waits_for_more(one)]
             spoken = unread_of(silent)
             for parked in silent:
                 if parked.fd not in spoken:
                     self.reap(parked, "drain")
             await trio.sleep(window / slices)
-
-    def _waits_for_more(self, parked: Any) -> bool:
-        """Whether a silent connection is in the middle of something, so that a drain has to wait for its next word."""
-        return False
-
-    def _end_lingering(self) -> None:
-        self.lingering.end()
 
     async def _all_gone(self) -> None:
         while self._open:

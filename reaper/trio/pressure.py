@@ -13,8 +13,8 @@ import trio
 from ..driver import pressing
 from ..driver.pressing import IDLE_REASONS
 from ..policy.pressure import Pressure, Reading
+from .loop import let_the_loop_read
 from .reaper import TrioReaper
-from .waking import let_the_loop_read
 
 
 async def relieve(

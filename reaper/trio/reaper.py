@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import logging
 import math
-import socket as socket_module
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -30,9 +29,8 @@ from ..driver.pacing import PROBE_GRACE
 from ..driver.watched import Probe, Reapable, check_handler, check_watch
 from ..metrics import LoopStatistics
 from .connection import Connection, socket_of
-from .handoff import HandoffLot
-from .parking import ParkingLot, Resting
-from .waking import let_the_loop_read
+from .loop import let_the_loop_read
+from .parking import ParkingLot
 
 log: logging.Logger = logging.getLogger("reaper")
 
@@ -164,7 +162,6 @@ class TrioReaper:
         reason: str = "idle",
         probe: Probe | None = None,
         grace: float = PROBE_GRACE,
-        continues: Lease | None = None,
     ) -> Connection:
         """Watch a connection for the length of a `with` block.
 
@@ -180,8 +177,6 @@ class TrioReaper:
                 *idle*: it sends something that the peer must answer. Any activity is an answer. What it raises is
                 logged.
             grace: Seconds, > 0, that the peer then has; after that it is reaped.
-            continues: The lease that watched this connection before, ended or not (that of a parked one, for instance):
-                in the journal its life goes on. None: it begins.
         Returns:
             The `Connection`, watched from now on. Enter it at once.
         Raises:
@@ -201,7 +196,6 @@ class TrioReaper:
             reason=reason,
             probe=probe,
             grace=grace,
-            continues=continues,
         )
         return connection
 
@@ -257,27 +251,12 @@ class TrioReaper:
             tls=tls,
             parks=parks,
         )
-        async with self._lot_open(lot):
+        async with self.keeping(lot):
             yield lot
 
     @asynccontextmanager
-    async def waking_lot(
-        self,
-        woken: Callable[[socket_module.socket, Any], Awaitable[object]],
-        ended: Callable[[Any, str | None], object],
-        *,
-        heard: Callable[[Any], bool] | None = None,
-        begun: Callable[[Any], bool] | None = None,
-        kind: type[Resting] = Resting,
-        linger: float = 1.0,
-    ) -> AsyncIterator[HandoffLot]:
-        """A running `HandoffLot` for the length of an `async with` block. Arguments as there."""
-        lot = HandoffLot(self, woken, ended, heard=heard, begun=begun, kind=kind, linger=linger)
-        async with self._lot_open(lot):
-            yield lot
-
-    @asynccontextmanager
-    async def _lot_open(self, lot: ParkingLot) -> AsyncIterator[None]:
+    async def keeping(self, lot: ParkingLot) -> AsyncIterator[None]:
+        """Have *lot*, of a class of one's own, run for the length of an `async with` block."""
         self._lots.append(lot)
         try:
             async with trio.open_nursery() as nursery:

@@ -27,9 +27,6 @@ class SocketStream(trio.abc.HalfCloseableStream):
 
     One task may receive while another sends. A task that always has bytes ready lets others run after each.
 
-    Args:
-        fresh: Whether the task that will receive first has just been started because there are bytes. Its first receive
-            and its first send do not let others run, for those just have: so what answers at once ends in one step.
     Attributes:
         received, sent: Bytes so far.
         hung_up: Whether the peer ended the connection before we shut our side: by an end of file, or by breaking it.
@@ -38,13 +35,14 @@ class SocketStream(trio.abc.HalfCloseableStream):
 
     __slots__ = ("_ends", "_fresh", "_prompt", "_sending", "hung_up", "received", "sent", "shut")
 
-    def __init__(self, *, fresh: bool = False) -> None:
+    def __init__(self) -> None:
         self.received: int = 0
         self.sent: int = 0
         self.hung_up: bool = False
         self.shut: bool = False
         self._ends = 0
-        self._fresh = self._prompt = fresh
+        # Whether the first receive, and the first send, need not let others run, for those just have.
+        self._fresh = self._prompt = False
         self._sending = False
 
     def fileno(self) -> int:

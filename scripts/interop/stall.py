@@ -49,7 +49,7 @@ web.run_app(app, host="127.0.0.1", port=int(sys.argv[1]), keepalive_timeout={KEE
 """
 
 OURS = f"""
-import sys, time, trio, reaper.trio
+import socket, sys, time, trio, reaper.trio
 from reaper.config import ReaperConfig
 from server_example.http.server import HttpServer
 from server_example.http.routes import ROUTES
@@ -59,9 +59,10 @@ async def block(exchange):
 async def main():
     settings = {{"timeouts.keep_alive": "{KEEP_ALIVE}s", "reaper.tick": sys.argv[2]}}
     config = ReaperConfig.load(environ={{}}, overrides=settings)
-    async with reaper.trio.open_reaper(config) as watcher, trio.open_nursery() as nursery:
-        (listener,) = await trio.open_tcp_listeners(int(sys.argv[1]), host="127.0.0.1")
-        await HttpServer(config, watcher, {{**ROUTES, "/block": block}}).accept(listener, nursery)
+    async with reaper.trio.open_reaper(config) as watcher:
+        listening = socket.create_server(("127.0.0.1", int(sys.argv[1])), backlog=1024)
+        async with HttpServer(config, watcher, {{**ROUTES, "/block": block}}).running() as admit:
+            await reaper.trio.accepting.accept(listening, admit)
 trio.run(main)
 """
 

@@ -20,8 +20,7 @@ import trio
 
 from reaper.config import ReaperConfig
 from reaper.policy import IDLE_PHASES, IdlePolicy, Phase
-from reaper.trio import TrioReaper
-from reaper.trio.handoff import HandoffLot
+from reaper.trio import ParkingLot, TrioReaper
 
 from ..status import Desk
 from .transport import RECEIVE_BYTES, Transport
@@ -65,8 +64,6 @@ class Counters:
     reloads: int = 0
     accept_errors: int = 0
     responses: Counter[int] = field(default_factory=Counter)
-    reaped: Counter[str] = field(default_factory=Counter)
-    """By reason."""
 
 
 class Host(Protocol):
@@ -77,7 +74,6 @@ class Host(Protocol):
     draining: bool
     leaving: bool
     show: bool
-    lot: HandoffLot | None
     desk: Desk
 
     @property
@@ -85,12 +81,12 @@ class Host(Protocol):
         """The reaper."""
 
     @property
-    def connections(self) -> Collection[HttpConnection]:
-        """Those open and not parked, in order of opening."""
+    def lot(self) -> ParkingLot:
+        """All connections."""
 
     @property
-    def open(self) -> int:
-        """How many connections are open, parked or not."""
+    def connections(self) -> Collection[HttpConnection]:
+        """Those that have a task."""
 
     def route(self, method: str, path: str) -> Route:
         """The route for a request."""
@@ -242,26 +238,22 @@ Route = Callable[[Exchange], Awaitable[None]]
 
 
 class HttpConnection:
-    """One connection from its first byte to its last.
+    """One connection while it has a task.
 
     Attributes:
         server: Whose routes and limits apply.
         transport: The TCP connection, or TLS on it.
         policy: Notes every wait.
-        opened: Seconds on trio's clock.
-        uid: The reaper's key for it.
         unread: What has come of the next request.
         blank: How many bytes of empty lines have come before it.
     """
 
     def __init__(
-        self, server: Host, transport: Transport, policy: IdlePolicy, uid: int, unread: bytes = b"", blank: int = 0
+        self, server: Host, transport: Transport, policy: IdlePolicy, unread: bytes = b"", blank: int = 0
     ) -> None:
         self.server = server
         self.transport = transport
         self.policy = policy
-        self.opened = trio.current_time()
-        self.uid = uid
         self.blank = blank
         self.h11 = self._protocol()
         if unread:
@@ -462,7 +454,7 @@ class HttpConnection:
         if waits and self.h11.their_http_version == b"1.1" and not self.transport.secure:
             data = self.h11.send(h11.InformationalResponse(status_code=100, headers=[], reason=b"Continue")) or b""
             with suppress(OSError):
-                self.transport.sent += self.transport.socket.send(data)
+                self.transport.sent += self.transport.write_now(memoryview(data))
 
     async def _see_off(self) -> None:
         """Lingering close. With `linger` off it is closed at once, at the risk of a reset that overtakes the answer."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
@@ -25,7 +25,7 @@ Row = dict[str, object]
 
 
 def connection_rows(server: Host, limit: int) -> Row:
-    """Up to *limit* connections, the longest open first and the parked ones last, as plain data.
+    """Up to *limit* connections as plain data, in the order of their descriptors.
 
     Seconds throughout; `due_in` is None while a request is in flight. `why` is the core's own explanation.
     """
@@ -53,15 +53,16 @@ def connection_rows(server: Host, limit: int) -> Row:
             }
         )
 
-    for each in islice(server.connections, limit):
-        policy, peer = each.policy, each.transport
-        about = {"peer": peer.peer, "phase": policy.phase.value, "requests": policy.requests}
-        add(each.uid, each.opened, peer.received, peer.sent, last_request=policy.retired, **about)
-    dozing: Iterable[Any] = () if server.lot is None else server.lot
-    for kept in islice(dozing, limit - len(rows)):
-        about = {"peer": kept.peer, "phase": PARKED, "requests": kept.requests}
-        add(kept, kept.opened, kept.received, kept.sent, last_request=None, **about)
-    return {"worker": os.getpid(), "open": server.open, "draining": server.draining, "connections": rows}
+    for kept in islice(server.lot, limit):
+        connection = kept.connection
+        if connection is None:
+            phase, requests, moved, last = PARKED, kept.requests, kept, None
+        else:
+            policy, moved = connection.policy, connection.transport
+            phase, requests, last = policy.phase.value, policy.requests, policy.retired
+        about = {"peer": kept.peer, "phase": phase, "requests": requests}
+        add(kept, kept.opened, moved.received, moved.sent, last_request=last, **about)
+    return {"worker": os.getpid(), "open": len(server.lot), "draining": server.draining, "connections": rows}
 
 
 def connections_text(table: Row) -> str:
@@ -80,10 +81,9 @@ def own_families(server: Host) -> Iterator[Family]:
     """Everything that is counted, for Prometheus."""
     counters = server.counters
     phases = dict(Counter(connection.policy.phase.value for connection in server.connections))
-    if server.lot is not None:
-        phases[PARKED] = len(server.lot)
+    phases[PARKED] = server.lot.parked
     responses = {str(status): count for status, count in counters.responses.items()}
-    yield Family("http_connections", "gauge", "Open connections, parked ones included.", server.open)
+    yield Family("http_connections", "gauge", "Open connections, parked ones included.", len(server.lot))
     yield Family("http_connections_in_phase", "gauge", "Open connections by phase.", phases, "phase")
     yield Family("http_connections_opened", "counter", "Connections accepted.", counters.opened)
     yield Family("http_connections_closed", "counter", "Connections closed.", counters.closed)

@@ -1,4 +1,4 @@
-"""The connections that wait without a task: for a first byte, for a handshake, for the rest of a head, for a request.
+"""The parking lot of the HTTP server: who waits for a first byte, a handshake, the rest of a head, a next request.
 
 One rule: *a task is made for a whole request head, not for a client*. A client that has connected, and one that has
 sent half a head, cost a descriptor, a lease and the bytes they sent. What ends them is the same as with a task.
@@ -9,20 +9,22 @@ from __future__ import annotations
 import os
 import re
 import socket
-from collections.abc import Callable
+import ssl
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from http import HTTPStatus
-from ssl import SSLContext
+from typing import Any
 
 import h11
+import trio
 
 from reaper.core.lease import Lease
-from reaper.policy import ANSWERS, INSTANT, IdlePolicy, Phase
-from reaper.trio.handoff import HandoffLot
-from reaper.trio.parking import Resting
-from reaper.trio.tls import TlsSession
+from reaper.driver.sockets import TCP_NOTSENT_LOWAT
+from reaper.policy import ANSWERS, INSTANT, Phase
+from reaper.trio.parking import PARKED, READABLE, WRITABLE, Parked, ParkingLot
 
 from .connection import HEAD, SERVER, Host, HttpConnection, HttpError, useful_of
+from .transport import TlsTransport, Transport
 
 HEAD_BYTES = 16384
 """Read at once while there is no task: what is beyond a head that long is the body's, and its task reads it."""
@@ -30,11 +32,15 @@ HEAD_BYTES = 16384
 FIRST_OF_A_LINE = 0x21
 """What begins with less than that is no request and never will be one: h11 refuses it at once, and so need not wait."""
 
+UNSENT_BYTES = 131072
+"""What the kernel may hold that is not even on its way. Without this limit a peer that takes nothing costs up to some
+megabytes: a thousand of them had a gigabyte copied in vain, and the loop with it."""
+
 _END = re.compile(rb"\n\r?\n")  # of a head, as h11 sees it
 
 
-class Kept(Resting):
-    """What is remembered of a connection beyond its task.
+class Kept(Parked):
+    """One connection from its accept to its end, with a task or without.
 
     Attributes:
         opened: Seconds on trio's clock.
@@ -42,25 +48,31 @@ class Kept(Resting):
         head: What has come of the next request; begins with an empty line only after too many of them.
         blank: How many bytes of empty lines have come before it.
         age: The lease of its age limit, over or not; None: it has none.
-        policy: While it has a task.
-        tls: Its session, from the first byte on; None without TLS.
+        connection: While it has a task.
     """
 
-    __slots__ = ("age", "blank", "head", "opened", "policy", "received", "requests", "sent", "tls")
+    __slots__ = ("age", "blank", "connection", "head", "opened", "received", "requests", "sent")
 
-    def __init__(self, opened: float) -> None:
-        super().__init__()
-        self.opened = opened
+    stream: Any
+
+    def __init__(self, fd: int) -> None:
+        super().__init__(fd)
+        self.opened = trio.current_time()
         self.age: Lease | None = None
         self.requests = self.received = self.sent = self.blank = 0
         self.head = b""
-        self.policy: IdlePolicy | None = None
-        self.tls: TlsSession | None = None
+        self.connection: HttpConnection | None = None
+
+    @property
+    def busy(self) -> bool:
+        """Whether anything has been asked for."""
+        return self.state is not PARKED and (self.connection is None or not self.connection.idle)
 
     @property
     def begun(self) -> bool:
         """Whether its peer has begun to ask for something, and we wait for the rest."""
-        return bool(self.head) or (self.tls is not None and not self.tls.established)
+        stream = self.stream
+        return bool(self.head) or not (stream is None or stream.established)
 
     @property
     def too_old(self) -> bool:
@@ -68,77 +80,79 @@ class Kept(Resting):
         return self.age is not None and not self.age.alive
 
 
-class Waiting:
-    """The connections of one `HttpServer` that have no task.
+class Waiting(ParkingLot):
+    """The connections of one `HttpServer`.
 
     Args:
         server: Theirs.
+        serve: Called with the transport when there is a whole head, in a task.
+        linger: As in `ParkingLot`.
         tls: Wraps every connection; None: plain.
-        closed: Called when one of them has ended.
-    Attributes:
-        lot: Where they are; what it hears, and whom it has ended, it tells this object. To be set before any use.
     """
 
-    lot: HandoffLot
+    kind = Kept
 
-    def __init__(self, server: Host, tls: SSLContext | None, closed: Callable[[], None]) -> None:
+    def __init__(
+        self, server: Host, serve: Callable[[Any], Awaitable[object]], linger: float, tls: ssl.SSLContext | None
+    ) -> None:
+        super().__init__(server.watcher, serve, 0.0, linger=linger, tls=tls)
         self._server = server
-        self._tls = tls
-        self._closed = closed
 
-    def admit(self, connected: socket.socket, kept: Kept) -> None:
+    def admit(self, connected: socket.socket) -> Kept:
         """Wait for the first byte of a connection that has just been accepted."""
-        self._park(connected, kept, None, Phase.FIRST_BYTE if self._tls is None else Phase.HANDSHAKE)
-
-    def park(self, connection: HttpConnection, kept: Kept, activity: Lease) -> None:
-        """Go on waiting for what *connection* waits for. Its silence goes on where it was."""
-        transport, policy = connection.transport, connection.policy
-        kept.requests, kept.received, kept.sent = policy.requests, transport.received, transport.sent
-        kept.head, kept.blank = connection.unread, connection.blank
-        kept.policy = None
-        self._park(transport.socket, kept, activity, policy.phase)
-
-    def _park(self, connected: socket.socket, kept: Kept, activity: Lease | None, phase: Phase) -> None:
-        self.lot.park(connected, self._limit(phase), kept, activity, phase.value)
+        with suppress(OSError):  # it is no TCP
+            connected.setsockopt(socket.IPPROTO_TCP, TCP_NOTSENT_LOWAT, UNSENT_BYTES)
+        phase = Phase.FIRST_BYTE if self._tls is None else Phase.HANDSHAKE
+        kept: Kept = self.add(connected, self._limit(phase), phase.value)
+        return kept
 
     def _limit(self, phase: Phase) -> float:
         seconds: float = getattr(self._server.config.timeouts, phase.value)
         return seconds
 
     def phase(self, kept: Kept) -> Phase:
-        """What it waits for."""
-        if self._tls is not None and (kept.tls is None or not kept.tls.established):
+        """What it waits for without a task."""
+        if self._tls is not None and (kept.stream is None or not kept.stream.established):
             return Phase.HANDSHAKE
         return Phase.HEADERS if kept.head else Phase.KEEP_ALIVE if kept.requests else Phase.FIRST_BYTE
 
     def reload(self, kept: Kept) -> None:
         """Put the timeout in force that its phase has now, counted from the last activity. A drain's stays."""
         phase = self.phase(kept)
-        if kept.lease.reason == phase.value:
-            self.lot.retime_one(kept, self._limit(phase))
+        if kept.state is PARKED and kept.lease.reason == phase.value:
+            self.retime_one(kept, self._limit(phase))
 
     # ---- what is heard of them ---------------------------------------------------------------------------------------
 
-    def heard(self, kept: Kept) -> bool:
-        """Read once of what has come: of more the epoll tells anew. True: its task may begin."""
+    def stream_of(self, parked: Kept, tls: ssl.SSLContext | None) -> Transport:
+        """As in `ParkingLot`."""
+        return Transport(parked) if tls is None else TlsTransport(parked, tls)
+
+    def waits_for_more(self, parked: Kept) -> bool:
+        """As in `ParkingLot`."""
+        return parked.begun
+
+    def spoken(self, parked: Kept, *, ended: bool) -> None:
+        """Read once of what has come: of more the epoll tells anew. A task begins when there is work for one."""
         try:
-            if self._tls is None or self._is_established(kept, self._tls):
-                data = self._read(kept)
-                if data:
-                    return self._is_whole(kept, data)
-                if data is not None:
-                    if not kept.head:
-                        self.lot.gone(kept)
-                    return bool(kept.head)  # its task is told that this is no request
+            if self._tls is not None and not self._is_established(parked, self._tls):
+                return
+            data = self._read(parked)
         except OSError:
             self._server.counters.lost += 1
-            self.lot.gone(kept, closed=self._tls is not None and kept.tls is None)
-            return False
-        return kept.tls is not None and kept.tls.wants_other
+            # Only where the session could not be made, the descriptor is closed.
+            self.gone(parked, closed=self._tls is not None and parked.stream is None)
+            return
+        if data == b"" and not parked.head:
+            self.gone(parked)
+        elif data == b"" or (data and self._is_whole(parked, data)):
+            self.start(parked)  # after an end of file its task is told that this is no request
+        else:
+            self.listen(parked)
 
     def _read(self, kept: Kept) -> bytes | None:
         try:
-            data = os.read(kept.fd, HEAD_BYTES) if kept.tls is None else kept.tls.read(HEAD_BYTES)
+            data = os.read(kept.fd, HEAD_BYTES) if kept.stream is None else kept.stream.session.read(HEAD_BYTES)
         except BlockingIOError:
             return None
         kept.received += len(data)
@@ -162,41 +176,55 @@ class Waiting:
             self._enter(kept, Phase.HEADERS.value, self._limit(Phase.HEADERS))
         return False
 
-    def _is_established(self, kept: Kept, context: SSLContext) -> bool:
-        if kept.tls is None:
-            kept.tls = TlsSession(kept.fd, context)
-            kept.tls.detach()
-        if kept.tls.established:
+    def _is_established(self, kept: Kept, context: ssl.SSLContext) -> bool:
+        """Whether the handshake is over, after a step of it."""
+        if kept.stream is None:
+            kept.stream = TlsTransport(kept, context)
+        if kept.stream.established:
             return True
-        if kept.tls.shake_hands():
-            if self._server.draining:
-                self._enter(kept, "drain", self._server.config.timeouts.drain_idle or INSTANT)
-            else:
-                self._enter(kept, Phase.FIRST_BYTE.value, self._limit(Phase.FIRST_BYTE))
-        return kept.tls.established
+        session = kept.stream.session
+        if not session.shake_hands():
+            self.listen(kept, WRITABLE if session.wants_other else READABLE)
+        elif self._server.draining:
+            self._enter(kept, "drain", self._server.config.timeouts.drain_idle or INSTANT)
+        else:
+            self._enter(kept, Phase.FIRST_BYTE.value, self._limit(Phase.FIRST_BYTE))
+        return bool(session.established)
 
     def _enter(self, kept: Kept, reason: str, seconds: float) -> None:
         kept.lease.touch()
-        self.lot.retime_one(kept, seconds, reason)
+        self.retime_one(kept, seconds, reason)
 
     # ---- ends ------------------------------------------------------------------------------------------------------
 
-    def ended(self, kept: Kept, reason: str | None) -> None:
-        """One was reaped, or its peer has gone. Where a request had begun it is answered."""
-        if kept.age is not None:
-            kept.age.release()
-        if reason is not None:
-            self._server.counters.reaped[reason] += 1
-            status = ANSWERS.get(reason)
-            if status is not None:
-                words = last_words(self._server, HttpError(status, f"{reason} timed out"), kept.head)
-                with suppress(OSError):
-                    if kept.tls is None:
-                        os.write(kept.fd, words)
-                    else:
-                        kept.tls.write(memoryview(words))
+    def hung_up(self, parked: Kept, *, gone: bool) -> None:
+        """The peer has shut its side, and may still want its answer; or it is gone, and wants nothing."""
+        connection = parked.connection
+        if connection is None:
+            return
+        if not gone:
+            self.listen_for_its_end(parked, shut=False)  # what remains to be heard is that it is gone
+            connection.policy.hang_up(trio.current_time())
+            if self._server.draining:
+                connection.nudge()
+        elif not connection.transport.shut:  # otherwise both sides have, and there is nothing more to it
+            connection.transport.hung_up = True
+            self._server.counters.lost += 1
+            connection.transport.scope.cancel(reason="the peer has gone")
+
+    def left(self, parked: Kept, reason: str | None) -> None:
+        """It ends. Where half a request has come, and its time is over, it is answered."""
+        if parked.age is not None:
+            parked.age.release()
+        status = None if reason is None or parked.state is not PARKED else ANSWERS.get(reason)
+        if status is not None:
+            words = last_words(self._server, HttpError(status, f"{reason} timed out"), parked.head)
+            with suppress(OSError):
+                if parked.stream is None:
+                    os.write(parked.fd, words)
+                else:
+                    parked.stream.session.write(memoryview(words))
         self._server.counters.closed += 1
-        self._closed()
 
 
 def last_words(server: Host, error: HttpError, head: bytes) -> bytes:
