@@ -5,6 +5,7 @@ unread bytes.
 """
 
 import sys
+from contextlib import suppress
 
 import anyio
 import sniffio
@@ -27,7 +28,11 @@ async def serve(port: int, idle: float = IDLE) -> None:
 
         async def echo(stream: SocketStream) -> None:
             async with stream:
-                with reaper.watch(stream.extra(SocketAttribute.raw_socket)) as connection:
+                # A client that resets ends its own connection, and not the server.
+                with (
+                    suppress(anyio.BrokenResourceError),
+                    reaper.watch(stream.extra(SocketAttribute.raw_socket)) as connection,
+                ):
                     async for data in stream:
                         connection.touch()
                         await stream.send(data)

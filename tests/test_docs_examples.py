@@ -1,12 +1,11 @@
-"""What the pages show besides servers: settings, defaults, reasons, a scenario, a proxy, a journal, what to install.
+"""What the pages show besides servers: sessions, settings, defaults, reasons, a scenario, a proxy, a journal, extras.
 
-`test_readme` runs the servers, `test_docs_how_it_works` the sessions, `test_docs_attach` the page about attach.
+`test_readme` runs the servers, `test_docs_attach` the page about attach.
 """
 
 from __future__ import annotations
 
-import ast
-import pkgutil
+import doctest
 import re
 import shutil
 import subprocess
@@ -96,16 +95,6 @@ def test_nginx_accepts_what_the_page_about_proxies_shows(tmp_path: Path) -> None
     assert done.returncode == 0, done.stderr
 
 
-def test_what_a_program_that_is_only_shown_takes_from_reaper_exists() -> None:
-    """Sanic is no package of ours, so its program was run by hand."""
-    (program,) = blocks("docs/uvicorn.md", "python")
-    used = [ast.unparse(node) for node in ast.walk(ast.parse(program)) if isinstance(node, ast.Attribute)]
-    used = [name for name in used if name.startswith("reaper.")]
-    assert "reaper.asyncio.guard" in used
-    for name in used:
-        pkgutil.resolve_name(name)
-
-
 def test_every_extra_that_a_page_names_exists_and_each_is_explained() -> None:
     extras = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"])
     text = "\n".join(PAGES.values())
@@ -118,3 +107,11 @@ def test_every_extra_that_a_page_names_exists_and_each_is_explained() -> None:
     table = PAGES["docs/install.md"].partition("| extra | for |")[2].partition("\n\n")[0]
     rows = re.findall(r"^\| (`.*?) \|", table, re.MULTILINE)
     assert {name for row in rows for name in re.findall(r"`(\w+)`", row)} == extras - {"all", "docs", "dev"}
+
+
+@pytest.mark.slow
+def test_the_page_how_it_works_computes_what_it_shows() -> None:
+    page = str(ROOT / "docs" / "how-it-works.md")
+    results = doctest.testfile(page, module_relative=False, optionflags=doctest.ELLIPSIS)
+    assert results.failed == 0
+    assert results.attempted > 30

@@ -8,17 +8,14 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
-import signal
-import socket
 import subprocess
 import sys
 import sysconfig
 import tarfile
-import time
 import tomllib
 import zipfile
-from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 
@@ -28,22 +25,11 @@ from packaging.utils import canonicalize_name
 
 import reaper
 from reaper.__main__ import main
+from scripts.serving import free_port, serving
 
 ROOT = Path(__file__).resolve().parent.parent
 SETTINGS = tomllib.loads((ROOT / "pyproject.toml").read_text())
-NOT_OURS = {
-    ".git",
-    ".venv",
-    "out",
-    "build",
-    "dist",
-    ".hypothesis",
-    "spark-warehouse",
-    "metastore_db",
-    "derby.log",
-    "site",
-}
-SOON = 30.0
+MADE = {".git", ".venv", "out", "build", "dist", ".hypothesis", "spark-warehouse", "metastore_db", "derby.log", "site"}
 
 
 def test_the_version_is_the_same_everywhere(capsys: pytest.CaptureFixture[str]) -> None:
@@ -123,12 +109,12 @@ class Installed:
         self.place = directory / "elsewhere"
         self.place.mkdir()
 
-    def command(self, name: str, *arguments: str | Path, lent: bool = False) -> subprocess.CompletedProcess[str]:
-        """Run one of the venv's programs, with the packages of this environment *lent* to it or not."""
+    def command(self, name: str, *arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+        """Run one of the venv's programs, with no other package."""
+        command, environment = [self.bin / name, *arguments], self.environment(lent=False)
         return subprocess.run(
-            [self.bin / name, *arguments],
-            cwd=self.place, env=self.environment(lent), capture_output=True, text=True, timeout=120,
-        )  # fmt: skip
+            command, cwd=cwd or self.place, env=environment, capture_output=True, text=True, timeout=120
+        )
 
     def environment(self, lent: bool) -> dict[str, str]:
         lender = {"PYTHONPATH": sysconfig.get_path("purelib")} if lent else {}
@@ -136,7 +122,7 @@ class Installed:
 
 
 def _not_ours(folder: str, names: list[str]) -> set[str]:
-    return {name for name in names if name in NOT_OURS or name.endswith((".egg-info", "cache__", "_cache"))}
+    return {name for name in names if name in MADE or name.endswith((".egg-info", "cache__", "_cache"))}
 
 
 def _build(hook: str, tree: Path, into: Path) -> None:
@@ -178,19 +164,18 @@ def test_the_wheel_holds_the_library_and_the_load_generator_and_nothing_else(ins
 @pytest.mark.parametrize(
     ("command", "said"),
     [
-        (["reaper", "--version"], f"reaper {reaper.__version__}"),
-        (["python", "-m", "reaper", "--version"], f"reaper {reaper.__version__}"),
-        (["reaper-loadgen", "--version"], f"reaper-loadgen {reaper.__version__}"),
-        (["reaper", "check"], "verdict: pass"),
-        (["python", "-c", "import reaper.asyncio, reaper.attach, reaper.config, reaper.metrics, reaper.policy"], ""),
-        (["reaper-loadgen", "behaviours"], "reconnect-storm"),
-        (["reaper-loadgen", "schema"], "reaper-loadgen-report/1"),
-        (["reaper-loadgen", "simulate", "--connections", "50", "--timeout", "5s", "--duration", "20s"], "PASS"),
+        ("reaper --version", f"reaper {reaper.__version__}"),
+        ("python -m reaper --version", f"reaper {reaper.__version__}"),
+        ("reaper-loadgen --version", f"reaper-loadgen {reaper.__version__}"),
+        ("reaper check", "verdict: pass"),
+        ('python -c "import reaper.asyncio, reaper.attach, reaper.config, reaper.metrics, reaper.policy"', ""),
+        ("reaper-loadgen behaviours", "reconnect-storm"),
+        ("reaper-loadgen schema", "reaper-loadgen-report/1"),
+        ("reaper-loadgen simulate --connections 50 --timeout 5s --duration 20s", "PASS"),
     ],
-    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_without_any_other_package_it_does(installed: Installed, command: list[str], said: str) -> None:
-    done = installed.command(*command)
+def test_without_any_other_package_it_does(installed: Installed, command: str, said: str) -> None:
+    done = installed.command(*shlex.split(command))
     assert (done.returncode, done.stderr) == (0, "")
     assert said in done.stdout
 
@@ -199,36 +184,24 @@ def test_without_any_other_package_it_does(installed: Installed, command: list[s
 @pytest.mark.parametrize(
     ("command", "said"),
     [
-        (["reaper", "journal", "ship", "--journal", ".", "--to", "x"], "pip install 'idle-reaper[journal]'"),
-        (["reaper", "pipeline", "audit"], "pip install 'idle-reaper[pipeline]'"),
-        (["python", "-m", "reaper.pipeline", "audit"], "pip install 'idle-reaper[pipeline]'"),
-        (["reaper", "attach", "--pid", "1", "--idle", "5m"], "pip install 'idle-reaper[attach]'"),
-        (["reaper", "completion", "bash"], "pip install 'idle-reaper[completion]'"),
-        (["reaper-loadgen", "completion", "bash"], "pip install 'idle-reaper[completion]'"),
-        (["reaper-loadgen", "run", "--target", "http://127.0.0.1:1", "--timeout", "1s"], "pip install h11"),
-        (["reaper-loadgen", "run", "--target", "127.0.0.1:1", "--timeout", "1s", "--journal", "j"], "[journal]'"),
-        (["python", "-c", "from reaper.uvicorn import Auto"], "pip install 'idle-reaper[uvicorn]'"),
+        ("reaper journal ship --journal . --to x", "pip install 'idle-reaper[journal]'"),
+        ("reaper pipeline audit", "pip install 'idle-reaper[pipeline]'"),
+        ("python -m reaper.pipeline audit", "pip install 'idle-reaper[pipeline]'"),
+        ("reaper attach --pid 1 --idle 5m", "pip install 'idle-reaper[attach]'"),
+        ("reaper completion bash", "pip install 'idle-reaper[completion]'"),
+        ("reaper-loadgen completion bash", "pip install 'idle-reaper[completion]'"),
+        ("reaper-loadgen run --target http://127.0.0.1:1 --timeout 1s", "pip install h11"),
+        ("reaper-loadgen run --target 127.0.0.1:1 --timeout 1s --journal j", "[journal]'"),
+        ('python -c "from reaper.uvicorn import Auto"', "pip install 'idle-reaper[uvicorn]'"),
+        ("python -m server_example echo", "reaper.trio needs trio: pip install 'idle-reaper[trio]'"),
     ],
-    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_a_command_that_lacks_a_package_says_so_in_one_line(
-    installed: Installed, command: list[str], said: str
-) -> None:
-    done = installed.command(*command)
+def test_a_command_that_lacks_a_package_says_so_in_one_line(installed: Installed, command: str, said: str) -> None:
+    done = installed.command(*shlex.split(command), cwd=installed.unpacked if "server_example" in command else None)
     assert (done.returncode, done.stdout) == (2, "")
     (line,) = done.stderr.splitlines()
     assert "needs" in line
     assert said in line
-
-
-@pytest.mark.slow
-def test_the_example_server_of_a_checkout_says_in_one_line_what_it_lacks(installed: Installed) -> None:
-    command = [installed.bin / "python", "-m", "server_example", "echo"]
-    done = subprocess.run(
-        command, cwd=installed.unpacked, env=installed.environment(lent=False), capture_output=True, text=True
-    )
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "reaper.trio needs trio: pip install 'idle-reaper[trio]'\n"
 
 
 @pytest.mark.slow
@@ -252,51 +225,21 @@ def test_a_door_that_lacks_a_package_says_how_to_install_it(installed: Installed
     assert line.endswith(f"pip install {package}")
 
 
-@pytest.fixture(params=["README.md", "docs/guide.md"])
-def server(request: pytest.FixtureRequest, installed: Installed, tmp_path: Path) -> Iterator[str]:
+@pytest.mark.slow
+@pytest.mark.parametrize(("page", "part"), [("README.md", "trio.serve_tcp("), ("docs/guide.md", "reaper.asyncio")])
+def test_the_installed_load_generator_passes_the_servers_of_the_documentation(
+    installed: Installed, tmp_path: Path, page: str, part: str
+) -> None:
     """README's trio server with trio lent, the guide's asyncio server with nothing; with a timeout of a second."""
-    page, part = request.param, "reaper.asyncio" if "guide" in request.param else "reaper.trio.serve_tcp("
     (text,) = (
         text for text in re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.DOTALL) if part in text
     )
-    host = "127." + ".".join(str(byte) for byte in (tmp_path.stat().st_ino % (1 << 22) + (3 << 22)).to_bytes(3, "big"))
-    with socket.create_server((host, 0)) as free:
-        port = free.getsockname()[1]  # nothing else listens on this host
-    text = text.replace('"127.0.0.1"', repr(host)).replace("8080", str(port)).replace("idle=30", "idle=1")
-    (tmp_path / "server.py").write_text(text)
+    port = free_port()
+    (tmp_path / "server.py").write_text(text.replace("8080", str(port)).replace("idle=30", "idle=1"))
+    command = [str(installed.bin / "python"), "server.py"]
     environment = installed.environment(lent="guide" not in page)
-    process = subprocess.Popen([installed.bin / "python", "server.py"], cwd=tmp_path, env=environment)
-    deadline = time.monotonic() + SOON
-    while not _listens(host, port):
-        assert process.poll() is None
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    yield f"{host}:{port}"
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-
-
-def _listens(host: str, port: int) -> bool:
-    with socket.socket() as client:
-        return client.connect_ex((host, port)) == 0
-
-
-@pytest.mark.slow
-def test_the_installed_load_generator_passes_the_servers_of_the_documentation(
-    installed: Installed, server: str
-) -> None:
-    run = [
-        "run",
-        "--target",
-        server,
-        "--timeout",
-        "1s",
-        "--tick",
-        "1s",
-        "--connections",
-        "30",
-        "--quiet",
-    ]
-    done = installed.command("reaper-loadgen", *run, "--duration", "3s", "--mix", "silent=50,chatty=50")
+    with serving(command, tmp_path / "log", port=port, cwd=tmp_path, environment=environment) as server:
+        run = f"run --target {server.target} --timeout 1s --tick 1s --connections 30 --quiet --duration 3s"
+        done = installed.command("reaper-loadgen", *run.split(), "--mix", "silent=50,chatty=50")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "PASS" in done.stdout

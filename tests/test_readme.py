@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-import ast
+import os
 import pkgutil
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
+from program_trials import connect, rest, trial
 from pyarrow.parquet import read_table
-from websockets.sync.client import connect
+from websockets.sync.client import connect as open_websocket
 
 from reaper.config import OPTIONS
 from reaper.config.balancers import BALANCERS
+from scripts.serving import Server, free_port, serving
 
 ROOT = Path(__file__).parent.parent
 MARKDOWN = (*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), ROOT / "examples" / "README.md")
@@ -34,119 +36,42 @@ SNIPPETS = [(page, text) for page in PAGES for text in re.findall(r"```python\n(
 SERVERS = [(page, text) for page, text in SNIPPETS if "8080" in text]
 # The tutorial's first server closes no client, and a WebSocket is no echo: these have tests of their own.
 ECHOES = [(page, text) for page, text in SERVERS if "import reaper" in text and "wsproto" not in text]
-SOON = 20.0
 
 
-class Server:
-    """A program of the documentation, with a timeout of one second, on an address where nothing else listens."""
-
-    def __init__(self, text: str, directory: Path, *, idle: int = 1) -> None:
-        host = "127." + ".".join(
-            str(byte) for byte in (directory.stat().st_ino % (1 << 22) + (1 << 23)).to_bytes(3, "big")
-        )
-        with socket.create_server((host, 0)) as free:
-            self.address = free.getsockname()
-        assert text.count('"127.0.0.1"') == 1
-        text = text.replace('"127.0.0.1"', repr(host)).replace("8080", str(self.address[1]))
-        text = re.sub(r"idle=(30|2)\b", f"idle={idle}", text).replace("grace=5", "grace=1").replace("9180", "0")
-        (directory / "reaper.toml").write_text('[timeouts]\nidle = "1s"\n')
-        (directory / "server.py").write_text(text)
-        self.process = subprocess.Popen(
-            [sys.executable, "server.py"],
-            cwd=directory,
-            env={"PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "error"},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-
-    def connect(self) -> socket.socket:
-        deadline = time.monotonic() + SOON
-        while True:
-            try:
-                return socket.create_connection(self.address, timeout=SOON)
-            except ConnectionRefusedError:
-                assert self.process.poll() is None, self.process.communicate()[0]
-                assert time.monotonic() < deadline
-                time.sleep(0.02)
-
-    def stop(self, number: int) -> str:
-        self.process.send_signal(number)
-        return self.process.communicate(timeout=SOON)[0]
+def started(text: str, directory: Path, *, idle: int = 1) -> AbstractContextManager[Server]:
+    """A program of the documentation, with a timeout of one second, where nothing else listens."""
+    port = free_port()
+    text = re.sub(r"idle=(30|2)\b", f"idle={idle}", text.replace("8080", str(port)))
+    text = text.replace("grace=5", "grace=1").replace("9180", "0")
+    (directory / "reaper.toml").write_text('[timeouts]\nidle = "1s"\n')
+    (directory / "server.py").write_text(text)
+    environment = {"PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "error", "PYTHONUNBUFFERED": "1"}
+    command = [sys.executable, "server.py"]
+    return serving(command, directory / "log", port=port, cwd=directory, environment=environment)
 
 
-def resets(server: Server) -> None:
-    client = server.connect()
-    client.sendall(b"x")
-    client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
-    client.close()
-
-
-def says_goodbye(server: Server) -> None:
-    """The server ends a connection whose client has sent its last byte."""
-    with server.connect() as client:
-        client.sendall(b"x")
-        client.shutdown(socket.SHUT_WR)
-        rest(client)
-
-
-def falls_silent(server: Server) -> None:
-    with server.connect() as client:
-        client.sendall(b"x")
-        rest(client)
-
-
-def keeps_talking(server: Server) -> None:
-    """For three timeouts; a server that cut it would end one of its reads, or its write."""
-    with server.connect() as client:
-        for _ in range(12):
-            client.sendall(b"x")
-            time.sleep(0.25)
-        client.sendall(b"y")
-        if b"still there" not in (heard := client.recv(100)):
-            assert heard
-        client.shutdown(socket.SHUT_WR)
-        rest(client)
-
-
-def rest(client: socket.socket) -> bytes:
-    """Everything up to the end of file, which has to come."""
-    heard = b""
-    while data := client.recv(1000):
-        heard += data
-    return heard
-
-
-def trial(text: str, directory: Path) -> None:
-    """Everything that a program of the documentation must survive, and what it must do."""
-    server = Server(text, directory)
-    try:
-        resets(server)
-        with ThreadPoolExecutor(3) as clients:
-            for outcome in [clients.submit(act, server) for act in (says_goodbye, falls_silent, keeps_talking)]:
-                assert (error := outcome.exception()) is None, (error, server.stop(signal.SIGKILL))
-        used = cpu(server.process.pid)
-        with server.connect() as idle:
-            idle.sendall(b"x")
-            assert idle.recv(100)
-            time.sleep(0.5)
-            assert cpu(server.process.pid) - used < 0.4  # a handler that spins on an end of file would take it all
+def survives(text: str, directory: Path) -> None:
+    """The trial of a program of the documentation, and how it ends."""
+    with started(text, directory) as server:
+        trial(server, 1.0)
+        with connect(server) as idle:
+            idle.sendall(b"x\n")
+            assert idle.recv(1000)
             graceful = "SIGTERM" in text
-            said = server.stop(signal.SIGTERM if graceful else signal.SIGINT)
+            os.kill(server.pid, signal.SIGTERM if graceful else signal.SIGINT)
             assert rest(idle) == b""
-        assert "Traceback" not in said or not graceful, said
-        assert server.process.returncode == 0 or not graceful
-        assert ("closed: idle" in said) == ("print(" in text)
-    finally:
-        server.process.kill()
-        server.process.communicate()
+        assert server.end() == 0 or not graceful
+        assert "Traceback" not in server.said() or not graceful
+        assert ("closed: idle" in server.said()) == ("print(" in text)
 
 
 @pytest.fixture(scope="module")
 def trials(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Future[None]]]:
     """All programs at once, for they spend their time waiting."""
     with ThreadPoolExecutor(len(ECHOES)) as pool:
-        yield [pool.submit(trial, text, tmp_path_factory.mktemp(f"program-{n}")) for n, (_, text) in enumerate(ECHOES)]
+        yield [
+            pool.submit(survives, text, tmp_path_factory.mktemp(f"program-{n}")) for n, (_, text) in enumerate(ECHOES)
+        ]
 
 
 @pytest.mark.slow
@@ -169,77 +94,55 @@ async def app(scope, receive, send):
 def test_the_uvicorn_line_of_the_readme_closes_a_silent_client_and_answers_another(tmp_path: Path) -> None:
     (line,) = re.findall(r"^    (uvicorn .*)$", PAGES["README.md"], re.MULTILINE)
     (tmp_path / "app.py").write_text(APPLICATION)
-    server = subprocess.Popen(
-        [sys.executable, "-m", *line.split(), "--port", "0", "--lifespan", "off"],
-        cwd=tmp_path,
-        env={"PYTHONPATH": str(ROOT), "REAPER_TIMEOUTS_FIRST_BYTE": "1s"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-    try:
-        assert server.stdout is not None
-        for said in server.stdout:
-            if found := re.search(r"running on http://127.0.0.1:(\d+)", said):
-                break
-        address = ("127.0.0.1", int(found[1]))  # type: ignore[index]
-        with socket.create_connection(address, timeout=SOON) as silent, socket.create_connection(address) as client:
-            client.sendall(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
-            assert rest(client).endswith(b"\r\n\r\nok")
-            rest(silent)
-    finally:
-        server.kill()
-        server.communicate()
+    port = free_port()
+    command = [sys.executable, "-m", *line.split(), "--port", str(port), "--lifespan", "off"]
+    environment = {"PYTHONPATH": str(ROOT), "REAPER_TIMEOUTS_FIRST_BYTE": "1s"}
+    with (
+        serving(command, tmp_path / "log", port=port, cwd=tmp_path, environment=environment) as server,
+        connect(server) as silent,
+        connect(server) as client,
+    ):
+        client.sendall(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        assert rest(client).endswith(b"\r\n\r\nok")
+        rest(silent)
 
 
 @pytest.mark.slow
 def test_the_websocket_server_keeps_a_client_that_answers_pings_and_closes_one_that_does_not(tmp_path: Path) -> None:
     (text,) = (text for _, text in SERVERS if "wsproto" in text)
-    server = Server(text, tmp_path)
-    try:
-        server.connect().close()  # it listens
-        host, port = server.address
-        with connect(f"ws://{host}:{port}/") as answers, server.connect() as mute:
-            mute.sendall(
-                b"GET / HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
-                b"Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\nSec-WebSocket-Version: 13\r\n\r\n"
-            )
-            assert rest(mute).endswith(b"\x89\x00")  # a ping, and after its grace the end
-            time.sleep(1.5)  # longer than timeout and grace together; the client's own thread answers the pings
-            answers.send("still here")
-            assert answers.recv(timeout=SOON) == "still here"
-    finally:
-        server.process.kill()
-        server.process.communicate()
+    with (
+        started(text, tmp_path) as server,
+        open_websocket(f"ws://{server.target}/") as answers,
+        connect(server) as mute,
+    ):
+        mute.sendall(
+            b"GET / HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+            b"Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\nSec-WebSocket-Version: 13\r\n\r\n"
+        )
+        assert rest(mute).endswith(b"\x89\x00")  # a ping, and after its grace the end
+        time.sleep(1.5)  # longer than timeout and grace together; the client's own thread answers the pings
+        answers.send("still here")
+        assert answers.recv(timeout=20) == "still here"
 
 
 @pytest.mark.slow
 def test_the_tutorial_leaks_then_holds_then_leaves_a_journal(tmp_path: Path) -> None:
     """Its servers and its load generator, as its reader starts them; only the port is another."""
-    page = (ROOT / "docs" / "tutorial.md").read_text()
+    page = PAGES["docs/tutorial.md"]
     (line,) = set(re.findall(r"^    reaper-loadgen (run .*)$", page, re.MULTILINE))
-    verdicts, said = [], []
+    verdicts = []
     for name, text in zip(
         ["leaky", "guarded", "logged"], re.findall(r"```python\n(.*?)```", page, re.DOTALL), strict=True
     ):
         assert f"`{name}.py`" in page
         (tmp_path / name).mkdir()
-        server = Server(text, tmp_path / name, idle=2)
-        try:
-            server.connect().close()
-            host, port = server.address
-            command = [sys.executable, "-m", "loadgen", *line.replace("127.0.0.1:8080", f"{host}:{port}").split()]
+        with started(text, tmp_path / name, idle=2) as server:
+            command = [sys.executable, "-m", "loadgen", *line.replace("127.0.0.1:8080", server.target).split()]
             done = subprocess.run([*command, "--quiet"], cwd=ROOT, capture_output=True, text=True, timeout=60)
-            said += done.stdout.splitlines()
             verdicts.append((name, done.returncode, re.findall(r"verdict +(\w+)", done.stdout)))
-            server.stop(signal.SIGINT)
-        finally:
-            server.process.kill()
-            server.process.communicate()
+            os.kill(server.pid, signal.SIGINT)
+            server.end()
     assert verdicts == [("leaky", 1, ["FAIL"]), ("guarded", 0, ["PASS"]), ("logged", 0, ["PASS"])]
-    shown = re.findall(r"^(?:connections|reaps|verdict +FAIL).*$", page, re.MULTILINE)  # the others are this machine's
-    assert len(shown) == 5
-    assert [line for line in shown if line not in said] == []
     (file,) = (tmp_path / "logged" / "journal").glob("*.parquet")
     assert read_table(file, columns=["kind"]).to_pydict()["kind"].count("reap") == 150
 
@@ -249,12 +152,6 @@ def test_the_page_about_proxies_knows_what_check_knows() -> None:
     rows = re.findall(r"^\| [^|]* \| `([\w-]+)` \| (\d+) (s|min|h)\b", page, re.MULTILINE)
     seconds = {name: int(number) * {"s": 1, "min": 60, "h": 3600}[unit] for name, number, unit in rows}
     assert seconds == {name: balancer.idle for name, balancer in BALANCERS.items()}
-
-
-def cpu(pid: int) -> float:
-    """CPU seconds that the process has used."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-    return (int(fields[11]) + int(fields[12])) / 100
 
 
 def test_the_core_needs_no_framework_and_prints_what_the_comment_says(capsys: pytest.CaptureFixture[str]) -> None:
@@ -293,30 +190,11 @@ def test_names_and_files_that_pages_mention_exist(path: str) -> None:
         assert (ROOT / file).exists(), file
 
 
-def test_tests_that_pages_name_exist() -> None:
-    for page in ("CONTRIBUTING.md", "docs/reliability.md", "SECURITY.md"):
-        for name in re.findall(r"`(?:tests/)?(test_[a-z_]+\*?)(?:\.py)?`", (ROOT / page).read_text()):
-            assert list((ROOT / "tests").glob(f"{name}.py")), f"{page}: {name}"
-
-
-def test_every_page_has_one_place_in_the_sidebar() -> None:
-    """Building the site finds it too, in half a minute."""
-    conf = ast.parse((ROOT / "docs" / "conf.py").read_text())
-    (table,) = (
-        node.value
-        for node in conf.body
-        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "NAVIGATION"
-    )
-    listed = [page for part in ast.literal_eval(table).values() for page in part]
-    pages = {str(path.relative_to(ROOT).with_suffix("")) for path in MARKDOWN}
-    below_the_reference = {page for page in pages if page.startswith("docs/reference/")} - {"docs/reference/index"}
-    assert sorted(listed) == sorted(pages - below_the_reference - {"README"})
-
-
-def test_every_test_file_is_on_the_map_of_contributing() -> None:
-    named = re.findall(r"`(?:tests/)?(test_[a-z_]+\*?)(?:\.py)?`", (ROOT / "CONTRIBUTING.md").read_text())
+def test_the_map_of_contributing_has_every_test_file_and_no_other() -> None:
+    named = re.findall(r"`(?:tests/)?(test_[a-z_]+\*?)(?:\.py)?`", PAGES["CONTRIBUTING.md"])
     files = [path.stem for path in (ROOT / "tests").glob("test_*.py")]
     assert [file for file in files if not any(fnmatch(file, name) for name in named)] == []
+    assert [name for name in named if not any(fnmatch(file, name) for file in files)] == []
 
 
 def test_commands_of_the_makefile_exist() -> None:
@@ -348,9 +226,9 @@ def commands() -> dict[tuple[str, ...], set[str]]:
         text = page.read_text().replace("\n    reaper-loadgen ", "\n    python -m loadgen ")
         text = text.replace("\n    reaper pipeline ", "\n    python -m reaper.pipeline ")
         text = re.sub("`(?:(?=reaper )|reaper-(?=loadgen ))", "`python -m ", text)
-        for module, rest in re.findall(used, text):
-            flags = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", rest))
-            first = next(iter(rest.split()), "")
+        for module, words in re.findall(used, text):
+            flags = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", words))
+            first = next(iter(words.split()), "")
             for command in first.split("|") if re.fullmatch(r"[a-z][a-z|-]*", first) else [""]:
                 found.setdefault((module, command) if command else (module,), set()).update(flags)
     return found

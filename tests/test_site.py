@@ -54,15 +54,6 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-def test_every_page_is_in_the_site_and_the_front_door_leads_to_readme(site: Path) -> None:
-    pages = {path.relative_to(site).with_suffix("").as_posix() for path in site.rglob("*.html")}
-    for folder in ("docs", "docs/howto", "docs/reference"):
-        assert {f"{folder}/{path.stem}" for path in (ROOT / folder).glob("*.md")} <= pages
-    assert {"README", "CONTRIBUTING", "CHANGELOG", "SECURITY", "examples/README"} <= pages
-    assert "url=README.html" in (site / "index.html").read_text()
-
-
-@pytest.mark.slow
 def test_the_reference_has_every_public_name(site: Path) -> None:
     import reaper
     import reaper.asyncio

@@ -1,0 +1,87 @@
+"""What every program of README, docs and examples has to do: end who goes or falls silent, keep who speaks."""
+
+from __future__ import annotations
+
+import select
+import socket
+import struct
+import time
+from pathlib import Path
+
+from server_process import wait_until
+
+from scripts.serving import Server
+
+PATIENCE = 60.0
+
+
+def connect(server: Server) -> socket.socket:
+    return socket.create_connection(server.address, timeout=PATIENCE)
+
+
+def reset(client: socket.socket) -> None:
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    client.close()
+
+
+def heard(client: socket.socket, end: bytes) -> bytes:
+    """Everything up to *end*, which has to come."""
+    said = b""
+    while not said.endswith(end):
+        data = client.recv(1000)
+        assert data, f"closed after {said!r}"
+        said += data
+    return said
+
+
+def rest(client: socket.socket) -> bytes:
+    """Everything up to the end of file, which has to come."""
+    said = b""
+    while data := client.recv(1000):
+        said += data
+    return said
+
+
+def connections(server: Server) -> int:
+    """TCP connections that clients have opened and the server holds."""
+    lines = Path("/proc/net/tcp").read_text().splitlines()[1:]
+    fields = [line.split() for line in lines]
+    return sum(
+        each[1].endswith(f":{server.port:04X}") and each[3] in ("01", "08") and each[9] != "0" for each in fields
+    )
+
+
+def cpu(server: Server) -> float:
+    """CPU seconds that the process has used."""
+    fields = Path(f"/proc/{server.pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / 100
+
+
+def trial(server: Server, least: float, says: bytes = b"x\n") -> None:
+    """Clients that say goodbye, close, reset, fall silent and go on talking, all at once; *server* answers *says*.
+
+    The silent one is closed after *least* seconds or later, and the one that talks still is answered then.
+    """
+    talker, silent, leaves, closes, resets = (connect(server) for _ in range(5))
+    closes.close()
+    reset(resets)
+    leaves.sendall(says)
+    leaves.shutdown(socket.SHUT_WR)
+    began = time.monotonic()
+    silent.sendall(says)
+    assert silent.recv(1000)
+    while not select.select([silent], [], [], least / 8)[0] or silent.recv(1000):  # it may be asked before it is closed
+        talker.sendall(says)
+        assert talker.recv(1000)
+        assert time.monotonic() - began < PATIENCE
+    assert time.monotonic() - began >= least
+    rest(leaves)
+    used = cpu(server)
+    talker.sendall(says)
+    assert talker.recv(1000)
+    time.sleep(0.5)
+    assert cpu(server) - used < 0.4  # a handler that spins on an end of file would take it all
+    for client in (silent, leaves):
+        client.close()
+    wait_until(lambda: connections(server) == 1, "the end of all that have gone")
+    talker.close()
