@@ -18,21 +18,21 @@ class Attach(Section):
         0.0,
         Duration(),
         "Client has been silent since the server's last answer.",
-        precedent="Redis timeout; memcached idle_timeout; PostgreSQL idle_session_timeout: all off by default",
+        precedent="Redis timeout; PostgreSQL idle_session_timeout: off by default",
         live=False,
     )
     first_byte: float = option(
         0.0,
         Duration(),
         "Client has connected and not sent one byte.",
-        precedent="HAProxy timeout http-request; PostgreSQL authentication_timeout 60 s",
+        precedent="PostgreSQL authentication_timeout 60 s",
         live=False,
     )
     max_age: float = option(
         0.0,
         Duration(),
         "Connection has been open for this long; an answer in the making is waited for.",
-        precedent="gRPC MAX_CONNECTION_AGE; Envoy max_connection_duration",
+        precedent="gRPC MAX_CONNECTION_AGE",
         live=False,
     )
     stalled_write: float = option(
@@ -46,7 +46,7 @@ class Attach(Section):
         0.0,
         Number(),
         "Least bytes per second of what the client sends before the server answers; 0 is no limit.",
-        precedent="Apache RequestReadTimeout MinRate=500; Kestrel 240 B/s",
+        precedent="Apache MinRate=500; Kestrel 240 B/s",
         live=False,
     )
     min_in_grace: float = option(
@@ -59,8 +59,8 @@ class Attach(Section):
     vanished: float = option(
         0.0,
         Duration(),
-        "Client's machine answers nothing for this long, neither data nor keep-alives, which are set for that.",
-        precedent="TCP_USER_TIMEOUT, SO_KEEPALIVE: 2 h and more by default",
+        "Client's machine answers nothing for this long, neither data nor keep-alives.",
+        precedent="SO_KEEPALIVE: 2 h and more",
         live=False,
     )
     even_unanswered: bool = option(
@@ -80,15 +80,15 @@ class Attach(Section):
     jitter: float = option(
         0.0,
         Number(most=1.0),
-        "Lengthens each connection's limits by up to this share, in sixteen steps; never shortens them.",
+        "Lengthens each connection's limits by up to this share, in sixteen steps.",
         precedent="gRPC +-10 %",
         live=False,
     )
     reaps_per_second: float = option(
         0.0,
         Number(),
-        "Most closes per second, so that the clients do not all reconnect at once; 0 is no bound.",
-        precedent="none known; HAProxy spreads closes when it stops",
+        "Most closes per second; 0 is no bound.",
+        precedent="HAProxy spreads closes when it stops",
         live=False,
     )
     how: str = option(

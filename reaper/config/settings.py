@@ -35,29 +35,29 @@ class Reaper(Section):
     tick: float = option(
         1.0,
         Duration(off=False, least=0.001),
-        "Precision. Connections close at most one tick after their timeout; halving it doubles the wake-ups.",
+        "Precision: a close is at most one tick after its timeout; halving it doubles the wake-ups.",
         precedent="ZooKeeper tickTime 2 s; Netty 100 ms; Kestrel's heartbeat 1 s",
         live=False,
     )
     wheel_size: int = option(
         64,
         Integer(2, 65536),
-        "Slots per wheel level. Costs a little CPU for long timeouts, never accuracy. Leave at 64.",
+        "Slots per wheel level: a little CPU for long timeouts, never accuracy. Leave at 64.",
         precedent="Kafka 20; Netty 512; Linux kernel 64",
         live=False,
     )
     jitter: float = option(
         0.0,
         Number(most=1.0),
-        "Lengthens each connection's timeout at random by up to this share, in whole ticks; never shortens it.",
+        "Lengthens each timeout at random by up to this share, in whole ticks.",
         precedent="gRPC MAX_CONNECTION_AGE +-10 %",
         live=False,
     )
     reaps_per_second: float = option(
         0.0,
         Number(),
-        "Most closes per second and worker, so that the clients do not all reconnect at once; 0 is no bound.",
-        precedent="none known; HAProxy spreads closes when it stops",
+        "Most closes per second and worker, against reconnect storms; 0 is no bound.",
+        precedent="HAProxy spreads closes when it stops",
         live=False,
     )
     log_format: str = option(
@@ -80,13 +80,13 @@ class Timeouts(Section):
         30.0,
         Duration(),
         "Plain TCP (the echo server): no byte received.",
-        precedent="HAProxy timeout client; Netty IdleStateHandler; memcached idle_timeout",
+        precedent="HAProxy timeout client; memcached idle_timeout",
     )
     first_byte: float = option(
         10.0,
         Duration(),
         "Connected, and not one byte of the first request received.",
-        precedent="HAProxy timeout http-request 10 s (as documented); uvicorn and gunicorn (gthread) have none",
+        precedent="HAProxy timeout http-request 10 s; uvicorn has none",
     )
     handshake: float = option(
         10.0,
@@ -98,19 +98,19 @@ class Timeouts(Section):
         10.0,
         Duration(),
         "Request line and headers, from the first byte to the blank line; bytes do not extend it (408).",
-        precedent="Kestrel RequestHeadersTimeout 30 s; Apache RequestReadTimeout header=20-40; nginx 60 s",
+        precedent="Kestrel 30 s; Apache RequestReadTimeout 20-40; nginx 60 s",
     )
     body: float = option(
         30.0,
         Duration(),
         "Request body: no byte received (408).",
-        precedent="nginx client_body_timeout 60 s; Apache RequestReadTimeout body=20",
+        precedent="nginx client_body_timeout 60 s; Apache 20",
     )
     keep_alive: float = option(
         95.0,  # longer than every proxy in `BALANCERS` that closes, shorter than the one that forgets
         Duration(),
         "Between two requests of one connection.",
-        precedent="nginx keepalive_timeout 75 s; Kestrel 130 s; Node.js 5 s, lately 65 s; Apache, uvicorn 5 s",
+        precedent="nginx 75 s; Kestrel 130 s; Node.js 5 or 65 s; Apache, uvicorn 5 s",
     )
     keep_alive_margin: float = option(
         1.0,
@@ -121,38 +121,38 @@ class Timeouts(Section):
     write: float = option(
         60.0,
         Duration(),
-        "A response is waiting and the client takes no byte of it; each byte it takes starts the wait anew (reset).",
+        "The client takes no byte of a waiting response; each that it takes starts the wait anew (reset).",
         precedent="nginx send_timeout 60 s",
     )
     request: float = option(
         300.0,
         Duration(),
-        "A request in flight: from its last header, or the last wait for its client, without an end (503).",
-        precedent="Node.js requestTimeout 300 s; Envoy route timeout 15 s; HAProxy timeout server",
+        "A request in flight has not ended since its last header, or the last wait for its client (503).",
+        precedent="Node.js requestTimeout 300 s; Envoy route timeout 15 s",
     )
     tunnel: float = option(
         600.0,
         Duration(),
         "After an upgrade (WebSocket, CONNECT): no byte in either direction.",
-        precedent="API Gateway 10 min; HAProxy timeout tunnel 1 h (as documented); nginx proxy_read_timeout 60 s",
+        precedent="API Gateway 10 min; HAProxy timeout tunnel 1 h",
     )
     tunnel_age: float = option(
         86400.0,
         Duration(),
         "Age at which a tunnel is closed, whatever goes through it.",
-        precedent="API Gateway 2 h; HAProxy and nginx have none",
+        precedent="API Gateway 2 h",
     )
     half_closed: float = option(
         30.0,
         Duration(),
         "The client has shut its sending side: it takes no byte from ours, or its answer is not ready yet.",
-        precedent="HAProxy timeout client-fin 30 s (as documented)",
+        precedent="HAProxy timeout client-fin 30 s",
     )
     linger: float = option(
         5.0,
         Duration(),
         "After the last response: keeps reading, so that a reset cannot overtake it; bytes do not extend it.",
-        precedent="nginx lingering_timeout 5 s, lingering_time 30 s; Apache 30 s",
+        precedent="nginx lingering_timeout 5 s; Apache 30 s",
     )
     vanished: float = option(
         60.0,
@@ -165,34 +165,34 @@ class Timeouts(Section):
         0.0,
         Duration(),
         "Age at which a connection is closed, after the response in flight.",
-        precedent="nginx keepalive_time 1 h; gRPC MAX_CONNECTION_AGE; Envoy max_connection_duration",
+        precedent="nginx keepalive_time 1 h; gRPC MAX_CONNECTION_AGE",
     )
     drain: float = option(
         30.0,
         Duration(off=False),
         "On shutdown: requests in flight get this long, then their connections are cut.",
-        precedent="gunicorn graceful_timeout 30 s; ASP.NET ShutdownTimeout 30 s; nginx worker_shutdown_timeout",
+        precedent="gunicorn graceful_timeout 30 s; ASP.NET 30 s",
         live=False,
     )
     drain_delay: float = option(
         0.0,
         Duration(),
         "On shutdown: newcomers are served for this long before the drain begins, until no one sends any.",
-        precedent="Kubernetes preStop sleep; Envoy drain time; Traefik requestAcceptGraceTimeout",
+        precedent="Kubernetes preStop sleep; Envoy drain time",
         live=False,
     )
     drain_window: float = option(
         0.0,
         Duration(),
         "On shutdown: idle connections are closed spread over this time.",
-        precedent="HAProxy close-spread-time; Envoy drains gradually over 600 s",
+        precedent="HAProxy close-spread-time; Envoy 600 s",
         live=False,
     )
     drain_idle: float = option(
         1.0,
         Duration(),
         "On shutdown and at max_age: an idle connection is kept this much longer; a request may be on its way.",
-        precedent="nginx keepalive_min_timeout; HAProxy option idle-close-on-response",
+        precedent="nginx keepalive_min_timeout",
         live=False,
     )
 
@@ -205,19 +205,19 @@ class Limits(Section):
         240.0,
         Number(),
         "Least bytes per second of a request body; only time spent waiting for it counts (408).",
-        precedent="Kestrel MinRequestBodyDataRate 240 B/s; Apache mod_reqtimeout MinRate=500",
+        precedent="Kestrel 240 B/s; Apache mod_reqtimeout MinRate=500",
     )
     min_in_grace: float = option(
         5.0,
         Duration(),
-        "How far a body may be behind that rate, at first and whenever its bytes come in bursts.",
+        "How far a body may be behind that rate.",
         precedent="Kestrel 5 s",
     )
     min_out_rate: float = option(
         240.0,
         Number(),
         "Least bytes per second that the client takes while a response is waiting (reset).",
-        precedent="Kestrel MinResponseDataRate 240 B/s",
+        precedent="Kestrel 240 B/s",
     )
     min_out_grace: float = option(
         5.0,
@@ -229,13 +229,13 @@ class Limits(Section):
         1000,
         Integer(0),
         "Requests per connection; the last response says `Connection: close`.",
-        precedent="nginx keepalive_requests 1000; Apache MaxKeepAliveRequests 100",
+        precedent="nginx 1000; Apache MaxKeepAliveRequests 100",
     )
     max_age_jitter: float = option(
         0.1,
         Number(most=1.0),
         "Shortens each connection's max_age at random by up to this share, against reconnect storms.",
-        precedent="gRPC +-10 %; Envoy max_connection_duration_jitter",
+        precedent="gRPC +-10 %",
     )
     max_header_bytes: int = option(
         16384,

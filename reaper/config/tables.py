@@ -13,20 +13,23 @@ END = "<!-- end of settings -->"
 
 
 def markdown(sections: tuple[str, ...] = SECTIONS) -> str:
-    """One table per section: name, default, meaning, whether a reload reaches open connections, precedent."""
+    """One table per section: name, default, meaning, precedent; before it, what a reload reaches."""
     parts = []
     for section in sections:
+        settings = [found for found in OPTIONS.values() if found.section == section]
+        late = [f"`{found.key}`" for found in settings if not found.live]
+        live = [f"`{found.key}`" for found in settings if found.live]
+        reload, others = ("live", late) if len(late) < len(live) else ("changes need a restart", live)
+        reload += f", but for {', '.join(others)}" if others else ""
         rows = [
-            f"**`[{section}]`**",
+            f"**`[{section}]`**: {reload}",
             "",
-            "| setting | default | what it limits | live | precedent |",
-            "|---|---|---|---|---|",
+            "| setting | default | what it limits | precedent |",
+            "|---|---|---|---|",
         ]
-        for found in OPTIONS.values():
-            if found.section == section:
-                default = f"`{found.kind.show(found.default)}`" if found.default != "" else "none"
-                live = "yes" if found.live else "restart"
-                rows.append(f"| `{found.key}` | {default} | {found.doc} | {live} | {found.precedent or 'ours'} |")
+        for found in settings:
+            default = f"`{found.kind.show(found.default)}`" if found.default != "" else "none"
+            rows.append(f"| `{found.key}` | {default} | {found.doc} | {found.precedent} |")
         parts.append("\n".join(rows))
     return "\n\n".join(parts) + "\n"
 
