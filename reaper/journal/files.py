@@ -11,7 +11,6 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import shutil
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
@@ -73,35 +72,16 @@ class Stream:
     def finish(self) -> Path | None:
         """Turn the stream into a Parquet file beside it and delete it; the file's path, or None if it held no row.
 
-        Where directory or stream were removed, both are made again from what the open file still holds.
+        Raises:
+            FileNotFoundError: its directory was removed, or renamed: there it is recovered by whoever recovers.
         """
         with suppress(OSError, pa.ArrowException):
             self._writer.close()
-        with suppress(OSError):
             self._file.flush()
         try:
-            if not self.in_place:
-                self._restore()
             return convert(self.path)
         finally:
-            self.abandon()
-
-    def _restore(self) -> None:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        copy = self.path.open("xb")
-        try:
-            fcntl.flock(copy, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            self._file.seek(0)
-            shutil.copyfileobj(self._file, copy)
-            copy.flush()
-        except BaseException:
-            copy.close()
-            self.path.unlink(missing_ok=True)
-            raise
-        with suppress(OSError):
-            self._file.truncate(0)  # a directory that was renamed still has it: recovered there, its rows came twice
-        self._file.close()
-        self._file = copy
+            self.abandon()  # not before: it is locked while it is open
 
     def abandon(self) -> None:
         """Let go of it as it is: the next start recovers what it holds."""

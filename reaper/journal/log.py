@@ -96,41 +96,35 @@ class ConnectionLog:
         t = self.last_ns + self._retimed
         self._append((t, self.conn, CONFIG, None, None, timeout_ms, None, self.listener, RETIME, None, None, None))
 
+    def _row(
+        self, t: int, kind: int, nbytes: int | None = None, due: int | None = None, reason: str | None = None,
+        n: int | None = None, idle_sum: int | None = None,
+    ) -> None:  # fmt: skip
+        idle, timeout = t - self.last_ns, self._timeout_ms
+        self._append((t, self.conn, kind, idle, nbytes, timeout, due, self.listener, reason, n, idle_sum, None))
+
     def touch(self, t: int, nbytes: int | None = None) -> None:
         """Note activity at *t* ns (of *nbytes* bytes, if known). A store, a count and one comparison in `gaps` mode."""
-        idle = t - self.last_ns
-        self.last_ns = t
         self.n += 1
-        if idle > self._long_ns:
-            self._write_gap(t, idle, nbytes)
+        if t - self.last_ns > self._long_ns:
+            self.idle_sum_ns += t - self.last_ns
+            self._row(t, ACTIVITY, nbytes)
+        self.last_ns = t
 
     def gap(self, last: int, t: int, nbytes: int | None = None) -> None:
         """Note activity at *t* ns after the latest before it at *last*: for callers who keep the latest themselves.
 
         Short silences between are then not counted; their sum is still exact, as last - opened - idle_sum.
         """
-        self.last_ns = t
         self.n += 1
-        self._write_gap(t, t - last, nbytes)
+        self.last_ns = last
+        self.idle_sum_ns += t - last
+        self._row(t, ACTIVITY, nbytes)
+        self.last_ns = t
 
     def averted(self, t: int) -> None:
         """It was due at *t* ns, and the final check found bytes unread: spared."""
-        self._append(
-            (
-                t,
-                self.conn,
-                AVERTED,
-                t - self.last_ns,
-                None,
-                self._timeout_ms,
-                None,
-                self.listener,
-                None,
-                None,
-                None,
-                None,
-            )
-        )
+        self._row(t, AVERTED)
 
     def reap(self, t: int, due: int, reason: str | None = None, *, deadline: bool = False) -> None:
         """The reaper ended it at *t* ns; allowed from *due* ns. *deadline*: one that activity does not move."""
@@ -148,30 +142,9 @@ class ConnectionLog:
         """This side's program ended it at *t* ns, for a reason of its own."""
         self._end(CLOSE_APP, t, None, reason)
 
-    def _write_gap(self, t: int, idle: int, nbytes: int | None) -> None:
-        self.idle_sum_ns += idle
-        self._append(
-            (t, self.conn, ACTIVITY, idle, nbytes, self._timeout_ms, None, self.listener, None, None, None, None)
-        )
-
     def _end(self, kind: int, t: int, due: int | None, reason: str | None) -> None:
         self.ended = True
-        self._append(
-            (
-                t,
-                self.conn,
-                kind,
-                t - self.last_ns,
-                None,
-                self._timeout_ms,
-                due,
-                self.listener,
-                reason,
-                self.n,
-                self.idle_sum_ns,
-                None,
-            )
-        )
+        self._row(t, kind, None, due, reason, self.n, self.idle_sum_ns)
 
 
 class Journal:
@@ -297,15 +270,18 @@ class Journal:
 
     def config(self, t: int, text: str) -> None:
         """The settings in force from *t* ns on, as one short *text*."""
-        self._append((t, self._self_id, CONFIG, None, None, None, None, None, text, None, None, None))
+        self._own(t, CONFIG, text)
 
     def stall(self, t: int, stuck_ns: int) -> None:
         """The event loop was stalled for *stuck_ns* up to *t* ns: what was late by no more than that is excused."""
-        self._append((t, self._self_id, CONFIG, stuck_ns, None, None, None, None, STALL, None, None, None))
+        self._own(t, CONFIG, STALL, stuck_ns)
 
     def drain(self, t: int, reason: str | None = None) -> None:
         """Every connection of this writer has ended by *t* ns. To an audit, one without an end is then lost."""
-        self._append((t, self._self_id, DRAIN, None, None, None, None, None, reason, None, None, None))
+        self._own(t, DRAIN, reason)
+
+    def _own(self, t: int, kind: int, reason: str | None, idle: int | None = None) -> None:
+        self._append((t, self._self_id, kind, idle, None, None, None, None, reason, None, None, None))
 
     def flush(self, timeout: float = 10.0) -> bool:
         """Wait until what was appended before is on the file system. Blocks: not for the event loop's thread.

@@ -21,7 +21,7 @@ class JournalStatistics:
     pending: int
     """Rows that wait for the writer."""
     dropped: int
-    """Rows lost: the queue was full, or they could not be written, or the directory went and could not be restored."""
+    """Rows lost: the queue was full, or they could not be written, or their directory went."""
     files: int
     """Parquet files put in place, recovered ones included."""
     recovered: int

@@ -221,7 +221,7 @@ class Writer:
             self._anchor = self._measure()
             self._anchored = time.monotonic()
         if self._stream is not None and not self._stream.in_place:
-            self._rotate()
+            self._guard(self._rotate)
         batches = self._batches(rows)
         if self._stream is None:
             self._directory.mkdir(parents=True, exist_ok=True)
@@ -281,7 +281,7 @@ class Writer:
             except BaseException:
                 if stream.path.exists():
                     self._damaged = True
-                else:  # its directory has gone, and cannot be made again
+                else:  # its directory has gone
                     self._lost += stream.rows
                     self._written -= stream.rows
                 raise
