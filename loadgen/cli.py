@@ -143,6 +143,7 @@ def add_run(commands: Any) -> None:
 
 def run_command(options: argparse.Namespace) -> int:
     """`loadgen run`."""
+    from .drive.client import Order
     from .drive.fleet import Hooks, Progress, drive
     from .drive.journal import ClientJournal
     from .drive.machine import MachineWatch
@@ -177,10 +178,10 @@ def run_command(options: argparse.Namespace) -> int:
         machine.glance()
 
     try:
-        observation = drive(
-            plan, target, protocol, patience, paths, options.processes,
-            options.journal, Hooks(on_progress, machine.sample), tls, options.statuses or scenario.statuses,
-        )  # fmt: skip
+        order = Order(
+            plan, target, protocol, patience, paths, options.journal, tls, options.statuses or scenario.statuses
+        )
+        observation = drive(order, options.processes, Hooks(on_progress, machine.sample))
     except WorkerDied as error:
         print(f"loadgen run: {error}", file=sys.stderr)
         return 1

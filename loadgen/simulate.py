@@ -67,28 +67,24 @@ class Faults:
         return spaced[::-1]
 
 
+@dataclass(slots=True, eq=False)
 class SimulatedClient:
     """One client: what the worker's `Client` is, without a socket. *handle* belongs to the system."""
 
-    __slots__ = (
-        "act", "behaviour", "established", "final", "handle", "incarnation", "index", "key", "log", "number", "offset",
-        "open", "seen", "sent",
-    )  # fmt: skip
-
-    def __init__(self, index: int, incarnation: int, key: int, behaviour: Behaviour) -> None:
-        self.index = index
-        self.incarnation = incarnation
-        self.key = key
-        self.behaviour = behaviour
-        self.number = 0
-        self.offset = 0.0
-        self.act = Act.PING
-        self.established = -1.0  # not yet
-        self.sent = self.seen = 0.0
-        self.final = False
-        self.open = False
-        self.handle: Any = None
-        self.log: Any = None  # the server's, and the client's own, where journals are written
+    index: int
+    incarnation: int
+    key: int
+    behaviour: Behaviour
+    number: int = 0
+    offset: float = 0.0
+    act: Act = Act.PING
+    established: float = -1.0  # not yet
+    sent: float = 0.0
+    seen: float = 0.0
+    final: bool = False
+    open: bool = False
+    handle: Any = None
+    log: Any = None  # the server's, and the client's own, where journals are written
 
 
 class Crowd:

@@ -286,7 +286,7 @@ def judged(
     law = Law(TIMEOUT, TICK, 0.0, server.max_age)
     plan = make_plan(from_mix(server.mix), CONNECTIONS, law, 3 * TIMEOUT, 1, 400.0)
     control = Control(clock, plan.duration)
-    order = Order(plan, parse_target(f"127.0.0.1:{port}"), server.protocol, Share(0, CONNECTIONS), 1, 4 * TICK)
+    order = Order(plan, parse_target(f"127.0.0.1:{port}"), server.protocol, 4 * TICK, share=Share(0, CONNECTIONS))
     made = worker.Worker(order, control)  # type: ignore[arg-type]
     made.poller.close()
     stops = [(clock.now + begun, clock.now + to) for begun, to in own_stops or []]

@@ -71,7 +71,9 @@ def one_worker(
 ) -> Iterator[module.Worker]:
     plan = make_plan(from_mix(mix), 1, LAW, 30.0, 1, 1, beat)
     ours, theirs = multiprocessing.Pipe()
-    worker = module.Worker(Order(plan, parse_target("127.0.0.1:9"), protocol, Share(0, 1), processes, 1.0), theirs)
+    worker = module.Worker(
+        Order(plan, parse_target("127.0.0.1:9"), protocol, 1.0, share=Share(0, 1), processes=processes), theirs
+    )
     with ours, theirs, closing(worker.poller):
         yield worker
 

@@ -23,6 +23,7 @@ from test_loadgen_run import ROOT, faulty_server, loadgen
 
 from loadgen.cli import main
 from loadgen.drive import processes, watchdog
+from loadgen.drive.client import Order
 from loadgen.drive.fleet import drive
 from loadgen.drive.watchdog import recognise
 from loadgen.judge.observation import Counters, Observation
@@ -163,7 +164,7 @@ def test_a_lost_process_costs_its_own_connections_only(blow: signal.Signals, mon
 
     with faulty_server("correct", timeout=0.5) as server:
         target = parse_target(f"127.0.0.1:{server.port}")
-        seen = drive(plan, target, "echo", 1.0, processes=4, hooks=Hooks(at_phase=strike))
+        seen = drive(Order(plan, target, "echo", 1.0), processes=4, hooks=Hooks(at_phase=strike))
     report = report_of(plan, seen)
     assert report["verdict"] == "inconclusive"
     (reason,) = report["reasons"]

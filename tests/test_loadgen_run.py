@@ -245,7 +245,7 @@ def test_a_send_that_finds_the_kernel_full_is_tried_again_and_no_step_is_lost(mo
 
     plan = make_plan(from_mix("drip"), 1, Law(10.0, 1.0), 30.0, 1, 1)
     ours, theirs = multiprocessing.Pipe()
-    order = Order(plan, parse_target("127.0.0.1:9"), "echo", Share(0, 1), 1, 1.0)
+    order = Order(plan, parse_target("127.0.0.1:9"), "echo", 1.0, share=Share(0, 1))
     worker = module.Worker(order, theirs)
     near, far = socket.socketpair()
     client = Client(0, 0, plan.key(0), plan.behaviour(0))

@@ -11,9 +11,8 @@ import select
 import socket
 import ssl
 from collections.abc import Callable
-from dataclasses import dataclass
 from time import monotonic
-from typing import Any
+from typing import Any, TypeAlias
 
 from .client import Client, Order
 from .protocols import Dialect
@@ -27,25 +26,24 @@ RETRIES = 5
 RETRY_DELAY = 0.2
 
 
-@dataclass(frozen=True)
-class Owner:
-    """Whom a connector tells.
-
-    Attributes:
-        established: the connection stands and is watched; its own address (empty where no journal is kept); what the
-            server has already sent.
-        refused: it was refused, for what; it is to be begun again at that instant, or has failed (None).
-    """
-
-    established: Callable[[Client, tuple[Any, ...], float, bytes], None]
-    refused: Callable[[Client, str, float | None], None]
+Established: TypeAlias = Callable[[Client, tuple[Any, ...], float, bytes], None]
+"""Called when a connection stands and is watched, with its own address (empty where no journal is kept), the instant,
+and what the server has already sent."""
+Refused: TypeAlias = Callable[[Client, str, float | None], None]
+"""Is called when one was refused: why, and when it is to be begun again; None: it has failed."""
 
 
 class Connector:
     """Begins the connections of a share and brings each to the instant at which it stands."""
 
     def __init__(
-        self, order: Order, dialect: Dialect, poller: select.epoll, clients: dict[int, Client], owner: Owner
+        self,
+        order: Order,
+        dialect: Dialect,
+        poller: select.epoll,
+        clients: dict[int, Client],
+        established: Established,
+        refused: Refused,
     ) -> None:
         self.plan = order.plan
         self.tls = order.tls
@@ -55,7 +53,7 @@ class Connector:
         self.processes = order.processes
         self.poller = poller
         self.clients = clients  # by descriptor; shared with the owner
-        self.owner = owner
+        self.established, self.refused = established, refused
         self.indices = range(order.share.number, order.plan.connections, order.processes)
         self.begun = 0  # of the indices
         self.connecting = 0  # begun and neither established nor failed, those that wait for a retry included
@@ -197,14 +195,14 @@ class Connector:
         else:
             sock.detach()
         self.connecting -= 1
-        self.owner.established(client, address, now, heard)
+        self.established(client, address, now, heard)
 
     def _failed(self, client: Client, error: OSError) -> None:
         self.drop(client)
         client.tries += 1
         again = client.tries <= RETRIES and not self.closing
         self.connecting += again  # still on its way: the ramp is not over
-        self.owner.refused(client, why(error), monotonic() + RETRY_DELAY * client.tries if again else None)
+        self.refused(client, why(error), monotonic() + RETRY_DELAY * client.tries if again else None)
 
 
 def why(error: OSError) -> str:

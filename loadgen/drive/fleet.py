@@ -9,21 +9,16 @@ from __future__ import annotations
 import signal
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, replace
 from time import monotonic
 from types import FrameType
 
 from ..judge.observation import Counters, Observation
 from ..plan.capacity import plan_shares
 from ..plan.plan import Plan
-from ..plan.scenario import DEFAULT_STATUSES
-from ..units import Target
 from .client import Order
 from .processes import Processes
-from .protocols import ROOT, Paths
 from .watchdog import Watchdog
-from .wire import Tls
 
 HEAD_START = 0.05
 REFRESH = 0.25
@@ -66,19 +61,8 @@ class Hooks:
     at_phase: Callable[[str], None] = lambda phase: None
 
 
-def drive(
-    plan: Plan,
-    target: Target,
-    protocol: str,
-    patience: float,
-    paths: Paths = ROOT,
-    processes: int | None = None,
-    journal: Path | None = None,
-    hooks: Hooks | None = None,
-    tls: Tls | None = None,
-    statuses: tuple[str, ...] = DEFAULT_STATUSES,
-) -> Observation:
-    """Run *plan* against *target*.
+def drive(order: Order, processes: int | None = None, hooks: Hooks | None = None) -> Observation:
+    """Carry *order* out, in so many *processes*; None: as few as do.
 
     Returns:
         What was seen; `interrupted` when Ctrl-C or SIGTERM cut it short (the signal is not raised again), `because`
@@ -88,17 +72,14 @@ def drive(
         BadArgument: it cannot fit on this machine.
         WorkerDied: a process did not come up.
     """
-    shares = plan_shares(target, plan.connections, processes)
+    shares = plan_shares(order.target, order.plan.connections, processes)
     hooks = hooks or Hooks()
-    orders = [
-        Order(plan, target, protocol, share, len(shares), patience, paths, journal, tls, statuses) for share in shares
-    ]
     interrupted = _Interruption()
-    running = Processes(orders)
+    running = Processes([replace(order, share=share, processes=len(shares)) for share in shares])
     try:
         hooks.at_phase("before")
         with interrupted:
-            return _conduct(plan, running, hooks, interrupted, Watchdog(target, protocol))
+            return _conduct(order.plan, running, hooks, interrupted, Watchdog(order.target, order.protocol))
     finally:
         running.close()
 

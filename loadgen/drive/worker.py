@@ -28,7 +28,7 @@ from ..judge.verdict import judge
 from ..plan.behaviours import Act
 from ..plan.capacity import raise_descriptor_limit
 from .client import HEARTBEAT, Client, Order, Pace, rss_bytes
-from .connecting import Connector, Owner
+from .connecting import Connector
 from .journal import ClientJournal, to_ns
 from .protocols import READ_BYTES, Dialect, dialect_for
 from .wire import receive, send, waited
@@ -56,8 +56,7 @@ class Worker:
         self.due: list[tuple[float, int, Client]] = []
         self.sequence = 0
         self.pace = Pace(order.processes, order.plan.beat)
-        owner = Owner(self.on_established, self.on_refused)
-        self.connector = Connector(order, self.dialect, self.poller, self.clients, owner)
+        self.connector = Connector(order, self.dialect, self.poller, self.clients, self.on_established, self.on_refused)
         self.counters = Counters()
         self.records = RecordTable()
         self.stalls = Stalls()

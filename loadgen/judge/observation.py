@@ -5,6 +5,7 @@ One rule: everything here is picklable and small. A heartbeat carries totals, an
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from .histogram import Histogram, merged
@@ -57,6 +58,19 @@ class Counters:
     held: float = 0.0
     overdue: int = 0
     journal_dropped: int = 0
+
+
+def summed(each: Iterable[Counters]) -> Counters:
+    """The totals of all of them; of texts and instants nothing."""
+    total = Counters()
+    for counters in each:
+        for name, value in vars(counters).items():
+            mine = getattr(total, name)
+            if type(value) is int:
+                setattr(total, name, mine + value)
+            elif isinstance(value, dict):
+                mine.update({key: mine.get(key, 0) + count for key, count in value.items()})
+    return total
 
 
 @dataclass

@@ -20,7 +20,7 @@ from ..plan.behaviours import Behaviour
 from ..plan.plan import Law, Plan
 from ..units import seconds
 from .histogram import PERCENTILES
-from .observation import Observation, Outcome
+from .observation import Counters, Observation, Outcome, summed
 from .records import How, Record
 from .thresholds import Threshold
 from .verdict import GRAIN, Finding, judge, judge_all
@@ -58,16 +58,11 @@ def build_report(
     verdict = judge_all(plan, observation.records, observation.own_stalls, observation.server_stalls)
     ends, digest = plan.survey()
     outcomes = observation.outcomes
-    established = sum(outcome.counters.established for outcome in outcomes)
+    total = summed(outcome.counters for outcome in outcomes)
     failures: Counter[str] = Counter()
-    lost: Counter[str] = Counter()
-    wrong: Counter[str] = Counter()
     for outcome in outcomes:
-        lost.update(outcome.counters.lost)
         failures.update(outcome.failures)
-        wrong.update(outcome.counters.wrong)
     elapsed = observation.ended - observation.started
-    actions = sum(outcome.counters.actions for outcome in outcomes)
     line, peak = timeline(observation)
     count = verdict.categories
     report: Report = {
@@ -78,13 +73,13 @@ def build_report(
         "plan": {"seed": plan.seed, "digest": digest, "by_behaviour": ends},
         "connections": {
             "requested": plan.connections,
-            "established": established,
-            "failed": sum(outcome.counters.failed for outcome in outcomes),
+            "established": total.established,
+            "failed": total.failed,
             "peak_open": peak,
-            "reconnected": sum(outcome.counters.reconnected for outcome in outcomes),
-            "refused": sum(outcome.counters.refused for outcome in outcomes),
+            "reconnected": total.reconnected,
+            "refused": total.refused,
             "failures": dict(failures),
-            "unanswered": sum(outcome.counters.unanswered for outcome in outcomes),
+            "unanswered": total.unanswered,
             "connect_s": None if observation.ramped is None else observation.ramped - observation.started,
         },
         "reaps": {
@@ -94,8 +89,8 @@ def build_report(
             "late": count["late"],
             "missed": count["missed"],
             "false": count["false"],
-            "late_raw": verdict.beyond_tick + sum(outcome.counters.read_late for outcome in outcomes),
-            "late_raw_own": sum(outcome.counters.read_late for outcome in outcomes),
+            "late_raw": verdict.beyond_tick + total.read_late,
+            "late_raw_own": total.read_late,
             "late_but_server_stuck": verdict.excused,
             "excused_share": verdict.excused / verdict.expected if verdict.expected else 0.0,
             "own_lag": count["own_lag"],
@@ -104,7 +99,7 @@ def build_report(
             "alive_at_end": count["alive"],
             "announced": count["announced"],
             "unjudged": count["unjudged"],
-            "lost_requests": dict(lost),
+            "lost_requests": total.lost,
             "fin": sum(how == How.FIN for how in observation.records.columns[2]),
             "rst": sum(how == How.RST for how in observation.records.columns[2]),
             "grain_s": GRAIN,
@@ -112,19 +107,19 @@ def build_report(
         "lateness_s": lateness_summary(verdict.lateness),
         "latency_s": observation.latency.summary(),
         "actions": {
-            "done": actions,
-            "per_s": actions / elapsed if elapsed > 0 else None,
+            "done": total.actions,
+            "per_s": total.actions / elapsed if elapsed > 0 else None,
             **held_rates(plan, observation),
-            **{name: sum(getattr(outcome.counters, each) for outcome in outcomes) for name, each in ANSWERS.items()},
-            "statuses": dict(wrong),
-            "blocked": sum(outcome.counters.blocked for outcome in outcomes),
+            **{name: getattr(total, each) for name, each in ANSWERS.items()},
+            "statuses": total.wrong,
+            "blocked": total.blocked,
         },
         "loadgen": {
             "processes": len(outcomes),
             "processes_lost": len(observation.lost),
             "lag_s": observation.lag.summary(),
             "rss_bytes": sum(outcome.rss_open for outcome in outcomes) or None,
-            "rss_bytes_per_connection": _growth(observation, established),
+            "rss_bytes_per_connection": _growth(observation, total.established),
             "cpu_fraction": sum(outcome.cpu_seconds for outcome in outcomes) / elapsed if elapsed > 0 else None,
         },
         "server": server,
@@ -139,10 +134,10 @@ def build_report(
             story(record, behaviour, finding, plan.law, observation.started)
             for record, behaviour, finding in verdict.violations[:STORIES_KEPT]
         ],
-        "journal_dropped": sum(outcome.counters.journal_dropped for outcome in outcomes),
+        "journal_dropped": total.journal_dropped,
         "elapsed_s": elapsed,
     }
-    broken = [*verdict.reasons(law), *_answers(outcomes, wrong, config.get("protocol", ""))]
+    broken = [*verdict.reasons(law), *_answers(outcomes, total, config.get("protocol", ""))]
     if observation.because is not None:
         broken.insert(0, observation.because)
     if not observation.partial:
@@ -151,30 +146,29 @@ def build_report(
     if not observation.partial and not verdict.shown:
         doubts.append("no connection came to a good end: nothing was shown")
     if observation.interrupted:
-        open_ends = f"{count['undecided'] + count['alive']:,} of {established:,} connections"
+        open_ends = f"{count['undecided'] + count['alive']:,} of {total.established:,} connections"
         doubts.append(f"interrupted after {seconds(elapsed)}: {open_ends} were still to be judged")
     report["verdict"] = "fail" if broken else "inconclusive" if doubts else "pass"
     report["reasons"] = broken + doubts
     return report
 
 
-def _answers(outcomes: Sequence[Outcome], wrong: Counter[str], protocol: str) -> list[str]:
+def _answers(outcomes: Sequence[Outcome], total: Counters, protocol: str) -> list[str]:
     """The reasons to fail a server for what it answered, and for what it did not."""
-    counters = [outcome.counters for outcome in outcomes]
     found: list[str] = []
-    lost, connections = sum(each.lost_answers for each in counters), sum(each.unanswered for each in counters)
-    if lost:
-        asked = sum(each.asked for each in counters)
-        found.append(f"{connections:,} connections unanswered: {lost:,} of {asked:,} answers never came")
-        if not any(each.answered for each in counters):
+    if total.lost_answers:
+        what = f"{total.lost_answers:,} of {total.asked:,} answers never came"
+        found.append(f"{total.unanswered:,} connections unanswered: {what}")
+        if not total.answered:
             others = "raw, or echo" if protocol == "http" else "raw, or http"
             found[-1] += f"; if the server speaks another protocol, give --protocol {others}"
-    if surplus := sum(each.surplus for each in counters):
-        found.append(f"{surplus:,} answers that nobody had asked for")
-    if wrong:
-        counts = ", ".join(f"{count:,} with status {status}" for status, count in wrong.most_common(5))
-        found.append(f"{sum(wrong.values()):,} answers not as expected: {counts}")
-    if foreign := next((each.foreign for each in counters if each.foreign), b""):
+    if total.surplus:
+        found.append(f"{total.surplus:,} answers that nobody had asked for")
+    if total.wrong:
+        worst = sorted(total.wrong.items(), key=lambda entry: -entry[1])[:5]
+        counts = ", ".join(f"{count:,} with status {status}" for status, count in worst)
+        found.append(f"{sum(total.wrong.values()):,} answers not as expected: {counts}")
+    if foreign := next((each.counters.foreign for each in outcomes if each.counters.foreign), b""):
         found.append(f"answers that are no {protocol or 'answers'}: {foreign[:40]!r}")
     return found
 
