@@ -107,10 +107,7 @@ class _Backend(asyncio.Protocol):
 
 
 async def listen(
-    target: Target,
-    wait: float,
-    keep_alive: float | None = None,
-    ready: Callable[[Target], None] = lambda where: None,
+    target: Target, wait: float, keep_alive: float | None = None, ready: Callable[[Target], None] = lambda where: None
 ) -> Upstream:
     """Be the backend at *target* (port 0: any) until every connection that was used has been closed, or has been idle
     for *wait* seconds; at the latest *wait* seconds after the latest request. *keep_alive*: seconds to announce.

@@ -71,8 +71,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def make_parser(name: str) -> Parser:
     """The parser of the program *name*."""
     parser = Parser(
-        prog=name,
-        description="Expects to be closed: measures when a server hangs up against when it should.",
+        prog=name, description="Expects to be closed: measures when a server hangs up against when it should."
     )
     parser.add_argument("--version", action="version", version=f"{name} {version()}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=Parser)

@@ -127,11 +127,7 @@ class Finding:
 
 
 def probe(
-    target: Target,
-    speech: Speech,
-    wait: float,
-    expected: dict[str, float] | None = None,
-    trials: int = TRIALS,
+    target: Target, speech: Speech, wait: float, expected: dict[str, float] | None = None, trials: int = TRIALS
 ) -> list[Finding]:
     """Ask every question of the protocol at once.
 

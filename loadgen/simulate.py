@@ -305,12 +305,7 @@ def simulate_core(plan: Plan, faults: Faults, progress: Callable[[float, int], N
 
 
 def play(
-    crowd: Crowd,
-    system: CoreSystem,
-    coming: list[Fault],
-    server: Answers,
-    end: float,
-    each: Callable[[float], None],
+    crowd: Crowd, system: CoreSystem, coming: list[Fault], server: Answers, end: float, each: Callable[[float], None]
 ) -> None:
     """Let *crowd* meet *system* until *end*, with the faults *coming* (the latest first). *each* is called after every
     turn, with its instant."""

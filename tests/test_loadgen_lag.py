@@ -15,8 +15,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from loadgen.drive import machine
 from loadgen.drive import worker as module
@@ -24,7 +22,6 @@ from loadgen.drive.client import Client, Order
 from loadgen.drive.machine import MachineWatch
 from loadgen.drive.wire import GRAIN, waited
 from loadgen.judge.records import How
-from loadgen.judge.stalls import AtMost, Stalls
 from loadgen.judge.words import beyond
 from loadgen.plan.capacity import Share
 from loadgen.plan.plan import Law, make_plan
@@ -140,38 +137,6 @@ def test_steps_made_up_for_after_a_stall_accuse_no_server_that_closed_meanwhile(
         worker.act(client, time.monotonic(), now)
         worker.closed(client, How.RST, time.monotonic())
         assert worker.counters.categories == {category: 1}
-
-
-@given(
-    lags=st.lists(st.tuples(st.floats(0, 50), st.floats(0, 20)), max_size=20),
-    start=st.floats(0, 50),
-    length=st.floats(0, 50),
-)
-def test_what_a_process_takes_its_stalls_for_is_never_less_than_they_were(
-    lags: list[tuple[float, float]], start: float, length: float
-) -> None:
-    stalls = Stalls()
-    for instant, lag in lags:
-        stalls.add(instant, lag)
-    both = Stalls()
-    both.merge(stalls)
-    both.merge(stalls)
-    assert (both.longest, both.together) == (stalls.longest, pytest.approx(stalls.together))
-    bound = AtMost(stalls)
-    assert bound.between(start, start + length) >= stalls.between(start, start + length)
-    assert bound.total(start, start + length) >= stalls.total(start, start + length) - 1e-6
-
-
-def test_a_close_that_is_late_costs_no_search_through_all_that_was_ever_late(monkeypatch: pytest.MonkeyPatch) -> None:
-    def search(*arguments: Any) -> float:
-        raise AssertionError("a search for each late close makes a late process later, until it counts as lost")
-
-    monkeypatch.setattr(Stalls, "between", search)
-    monkeypatch.setattr(Stalls, "total", search)
-    with one_worker() as worker, connected() as (near, far):
-        far.close()
-        close_seen(worker, near, lateness=5.0)
-        assert worker.counters.categories == {"late": 1}
 
 
 def test_the_words_say_whose_the_late_closes_are() -> None:

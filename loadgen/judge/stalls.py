@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from itertools import chain, islice
-from typing import Protocol
 
 BUCKET = 0.1
 """Seconds per bucket."""
@@ -21,27 +20,16 @@ LEAST_SHARE = 0.05
 be it alone."""
 
 
-class Lag(Protocol):
-    """What is known of lag. `Stalls`, or a bound on it."""
-
-    def between(self, start: float, end: float) -> float:
-        """The worst seen in that window, seconds."""
-
-    def total(self, start: float, end: float) -> float:
-        """Seconds of that window in which something was overdue."""
-
-
 class Stalls:
     """Bucket number -> the worst seconds seen in it. Buckets count from 0 of the monotonic clock."""
 
-    __slots__ = ("blocks", "long", "longest", "together", "worst")
+    __slots__ = ("blocks", "long", "longest", "worst")
 
     def __init__(self) -> None:
         self.worst: dict[int, float] = {}
         self.blocks: dict[int, float] = {}  # bucket number // BLOCK -> the worst of its buckets
         self.long: list[tuple[float, float]] | None = None  # `stretches`, until something is added
         self.longest = 0.0  # the worst of all, seconds; 0 when nothing was ever late
-        self.together = 0.0  # the sum of the worst of each bucket: no window can hold more
 
     def add(self, instant: float, lag: float) -> None:
         """Something that was due *lag* seconds ago came at *instant*."""
@@ -53,11 +41,9 @@ class Stalls:
             self._note(bucket, lag)
 
     def _note(self, bucket: int, lag: float) -> None:
-        before = self.worst.get(bucket, 0.0)
-        if lag > before:
+        if lag > self.worst.get(bucket, 0.0):
             self.worst[bucket] = lag
             self.blocks[bucket // BLOCK] = max(self.blocks.get(bucket // BLOCK, 0.0), lag)
-            self.together += lag - before
             self.longest = max(self.longest, lag)
             self.long = None
 
@@ -140,23 +126,3 @@ class Answers(Stalls):
             if slow and slow >= LEAST_SHARE * sum(self.came.get(each, 0) for each in span):
                 found._note(bucket, lag)
         return found
-
-
-class AtMost:
-    """The most that any window of *stalls* can hold, for figures that are provisional.
-
-    Cost: O(1), where `Stalls` searches: a process that is late as it is must not be made later by judging why.
-    """
-
-    __slots__ = ("stalls",)
-
-    def __init__(self, stalls: Stalls) -> None:
-        self.stalls = stalls
-
-    def between(self, start: float, end: float) -> float:
-        """At least `Stalls.between`."""
-        return self.stalls.longest
-
-    def total(self, start: float, end: float) -> float:
-        """At least `Stalls.total`."""
-        return self.stalls.together

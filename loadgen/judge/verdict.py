@@ -17,7 +17,7 @@ from ..plan.behaviours import Behaviour
 from ..plan.plan import Law, Plan
 from ..units import seconds
 from .records import How, Record
-from .stalls import Lag, Stalls
+from .stalls import Stalls
 
 GRAIN = 0.005
 """Seconds that a close may take for reasons that no side can see: epoll sleeps in whole milliseconds on both sides, and
@@ -53,7 +53,7 @@ class Finding(NamedTuple):
     excused: bool = False
 
 
-def judge(record: Record, behaviour: Behaviour, law: Law, own: Lag, server: Lag) -> Finding:
+def judge(record: Record, behaviour: Behaviour, law: Law, own: Stalls, server: Stalls) -> Finding:
     """Compare one record with the law.
 
     Args:
@@ -96,13 +96,13 @@ def judge(record: Record, behaviour: Behaviour, law: Law, own: Lag, server: Lag)
     return Finding("reaped" if excused else "late", lateness, excused)
 
 
-def _stall(stalls: Lag, record: Record, due: float) -> float:
+def _stall(stalls: Stalls, record: Record, due: float) -> float:
     """Seconds of stall seen while this connection's last byte was noted, plus those seen while it was reaped."""
     noted = stalls.between(record.sent, record.closed_by - (due - record.sent))
     return noted + stalls.between(due, record.closed_by)
 
 
-def _stood(server: Lag, record: Record, due: float) -> float:
+def _stood(server: Stalls, record: Record, due: float) -> float:
     """Seconds by which the server's own stalls may have put this reap off. A stall in the middle of the silence counts
     too: a server need not charge a peer with time in which it could not have read what the peer sent."""
     return max(_stall(server, record, due), server.total(record.sent, record.closed_by))

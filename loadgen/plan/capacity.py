@@ -91,11 +91,7 @@ def plan_shares(target: Target, connections: int, processes: int | None = None) 
     most = -(-connections // wanted)
     each = -(-most // per_source()) if own_sources else 0
     return [
-        Share(
-            number,
-            base + (number < extra),
-            tuple(source_address(number * each + source) for source in range(each)),
-        )
+        Share(number, base + (number < extra), tuple(source_address(number * each + source) for source in range(each)))
         for number in range(wanted)
     ]
 

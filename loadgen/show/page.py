@@ -131,11 +131,7 @@ def _vertical(x: float, style: str = "") -> str:
 
 
 def _chart(
-    shapes: list[str],
-    across: list[float],
-    x: Callable[[float], float],
-    up: list[float],
-    y: Callable[[float], float],
+    shapes: list[str], across: list[float], x: Callable[[float], float], up: list[float], y: Callable[[float], float]
 ) -> str:
     axis = []
     for value in up:
