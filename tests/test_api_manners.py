@@ -302,24 +302,24 @@ async def test_a_lease_with_a_small_number_for_its_uid_is_in_no_connections_way(
 
 @pytest.mark.trio
 async def test_a_repr_says_what_it_is_and_how_it_is() -> None:
-    core = reaper.IdleReaper(tick=0.5)
-    core.register("uid", 3.0, now=0.0)
-    assert repr(core) == "<IdleReaper tick=0.5 s, 1 registered>"
     ring = reaper.IdleRing(timeout_ticks=3)
     ring.add("uid")
-    assert repr(ring) == "<IdleRing timeout_ticks=3 tick=0 uids=1>"
-    assert repr(reaper.Purgatory(reaper.TimingWheel(tick=1, wheel_size=20))) == "<Purgatory delayed=0 watched=0>"
     counted = Histogram()
     counted.add(0.5, times=3)
-    assert repr(counted) == "<Histogram of 3, 1.5 s together>"
+    loop = asyncio.new_event_loop()
     with Guard(idle=60) as guard:
-        assert repr(guard) == "<Guard of 0 sockets, 0 closed so far>"
+        assert list(map(repr, (ring, counted, guard, reaper.asyncio.AsyncioReaper(loop=loop)))) == [
+            "<IdleRing timeout_ticks=3 tick=0 uids=1>",
+            "<Histogram of 3, 1.5 s together>",
+            "<Guard of 0 sockets, 0 closed so far>",
+            "<AsyncioReaper tick=1 s, not started, 0 connections>",
+        ]
+    loop.close()
+    assert repr(reaper.Purgatory(reaper.TimingWheel())) == "<Purgatory delayed=0 watched=0>"
     async with reaper.trio.open_reaper(tick=0.25) as r:
         with r.watch(None, 5) as connection:
+            assert repr(r.core) == "<IdleReaper tick=0.25 s, 1 registered>"
             assert repr(r) == "<TrioReaper tick=0.25 s, running, 1 connections>"
             assert repr(connection) == "<Connection 1 armed, idle=5.0 s, reason 'idle'>"
         assert repr(connection) == "<Connection 1 ended, reason None>"
     assert "ended, 0 connections" in repr(r)
-    loop = asyncio.new_event_loop()
-    assert repr(reaper.asyncio.AsyncioReaper(loop=loop)) == "<AsyncioReaper tick=1 s, not started, 0 connections>"
-    loop.close()

@@ -225,6 +225,7 @@ class CoreMachine(RuleBasedStateMachine):
     @invariant()
     def agrees(self):
         self.core.check()
+        assert all(slot.live for slot in self.core._never.slots.values())  # the last to leave leaves nothing behind
         assert len(self.core) == len(self.model)
         statistics = self.core.statistics()
         assert statistics.suspended == sum(entry.suspended for entry in self.model.values())
