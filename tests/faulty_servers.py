@@ -1,174 +1,210 @@
-"""Echo servers that close idle connections: one keeps the law, the others each break it in one way, on purpose.
+"""Servers that close idle connections: a few keep the law, the others are wrong in one way each, on purpose.
 
-    python tests/faulty_servers.py MODE TIMEOUT TICK
+    python tests/faulty_servers.py NAME TIMEOUT
 
-One rule: it counts its own sins. On end of standard input it prints one JSON line with how many connections it closed
-early, late, wrongly or never, so that a test can compare the load generator's counts with the truth. A client that the
-machine kept from speaking in time, and that speaks before it is closed, was live: what awaited it is no sin.
-
-Correct here means: last read + timeout, rounded up to a tick grid of the server's own, after the socket was looked at
-once more.
+One rule: they count their own sins. On end of standard input such a process prints one JSON line with how many
+connections it closed early, late, wrongly or never, so that a test can compare the load generator's counts with the
+truth. A client that speaks before it is closed was live: what awaited it is no sin.
 """
 
 from __future__ import annotations
 
+import asyncio
+import itertools
 import json
-import random
-import selectors
-import socket
 import sys
-from heapq import heappop, heappush
-from math import ceil
-from time import monotonic
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
-MODES = ("correct", "early", "late", "never", "random", "wrong")
-EARLY = 0.3
-"""Share of the timeout by which an early close is too early: more than any scheduler of a busy machine takes."""
-LATE = 3.0
-"""Ticks by which a late close is too late."""
-EARLY_MODES = ("early", "random")
-FAULT_SHARE = 0.2
-"""In every mode but `never`, this share of the closes is faulty: counts must come out right, not just a verdict."""
+TIMEOUT, TICK = 1.5, 0.5
+HTTP = "silent=4,chatty=4,pipelined=2,slow_headers=2"
+WS = "silent_upgrade=1,chatty=1"
+HEAD, BODY = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n", b"\r\nok"
+AT_ONCE = 0.001
 
 
+@dataclass(frozen=True)
 class Server:
-    """A single-threaded selectors loop; one heap entry per connection, re-pushed lazily."""
+    """One server. Its ways are functions of a connection's number (from 0) and a request's (from 0).
 
-    def __init__(self, mode: str, timeout: float, tick: float) -> None:
-        self.mode = mode
-        self.timeout = timeout
-        self.tick = tick
-        self.random = random.Random(1)
-        self.selector = selectors.DefaultSelector()
-        self.listener = socket.create_server(("127.0.0.1", 0), backlog=4096)
-        self.listener.setblocking(False)
-        self.selector.register(self.listener, selectors.EVENT_READ)
-        self.selector.register(sys.stdin, selectors.EVENT_READ)
-        self.last: dict[socket.socket, float] = {}
-        self.reads: dict[socket.socket, int] = {}
-        self.condemned: dict[socket.socket, str] = {}  # what will have been done to it, unless it speaks again
-        self.due: list[tuple[float, int, socket.socket]] = []
-        self.sequence = 0
-        self.sins = {"closed": 0, "early": 0, "late": 0, "never": 0, "false": 0}
+    Attributes:
+        reason: what the verdict's reasons must say; empty: it is right, and must pass.
+        delay: seconds by which the close of an idle connection is late; None: it never comes.
+        counts: whether a request counts as activity.
+        answer: what is sent for a request, given what would be right.
+        pause: seconds that an answer waits.
+        age: seconds after connecting at which even a live connection is closed; *goodbye*: what is sent before.
+        max_age: what the scenario says of that.
+    """
 
-    def serve(self) -> None:
-        print(f"listening on 127.0.0.1:{self.listener.getsockname()[1]}", flush=True)
-        while True:
-            wait = self.due[0][0] - monotonic() if self.due else 1.0
-            for key, _ in self.selector.select(max(wait, 0.0)):
-                if key.fileobj is self.listener:
-                    self.accept()
-                elif key.fileobj is sys.stdin:
-                    for sock in list(self.condemned):
-                        self.close(sock)
-                    print(json.dumps(self.sins), flush=True)
-                    return
-                else:
-                    self.read(key.fileobj)  # type: ignore[arg-type]
-            self.reap()
+    reason: str
+    protocol: str = "echo"
+    mix: str = "silent=5,chatty=4,drip=1,mute=1,pipelined=1"
+    delay: Callable[[int], float | None] = lambda number: AT_ONCE
+    counts: Callable[[int, int], bool] = lambda number, request: True
+    answer: Callable[[int, int, bytes], bytes] = lambda number, request, right: right
+    pause: Callable[[int], float] = lambda number: 0.0
+    age: Callable[[int], float | None] = lambda number: None
+    goodbye: bytes = b""
+    first_byte: Callable[[int], float | None] | None = None
+    max_age: float | None = None
+    crash: float | None = None
+    dripped_headers_count: bool = False
 
-    def accept(self) -> None:
-        for _ in range(200):
-            try:
-                sock, _ = self.listener.accept()
-            except BlockingIOError:
-                return
-            sock.setblocking(False)
-            self.selector.register(sock, selectors.EVENT_READ)
-            self.last[sock] = monotonic()
-            self.reads[sock] = 0
-            self.push(sock)
 
-    def read(self, sock: socket.socket) -> None:
-        if sock not in self.last:
+def some(number: int) -> bool:
+    """One connection in five; the clients of a mix are shuffled."""
+    return number % 5 == 2
+
+
+EARLY = -0.4 * TIMEOUT
+KIT = {
+    "right": Server(""),
+    "right, over HTTP": Server("", "http", HTTP),
+    "right, over WebSocket": Server("", "ws", WS),
+    "right, and old connections end as the scenario says": Server("", age=lambda number: 2.0, max_age=1.9),
+    "early": Server("early", delay=lambda number: EARLY if some(number) else AT_ONCE),
+    "early by a tenth": Server("early", delay=lambda number: -0.1 * TIMEOUT),
+    "late by 2.5 ticks": Server("late", delay=lambda number: 2.5 * TICK),
+    "late, and one connection answered slowly": Server(
+        "late", delay=lambda number: 2.5 * TICK, pause=lambda number: 2.5 * TICK if number == 7 else 0.0
+    ),
+    "some late": Server("late", delay=lambda number: 4 * TICK if some(number) else AT_ONCE),
+    "some of each": Server("early", delay=lambda number: (EARLY, 4 * TICK, None, AT_ONCE, AT_ONCE)[number % 5]),
+    "never": Server("missed", delay=lambda number: None),
+    "some never": Server("missed", delay=lambda number: None if some(number) else AT_ONCE),
+    "never those that said nothing": Server("missed", first_byte=lambda number: None),
+    "too early those that said nothing": Server("early", first_byte=lambda number: EARLY),
+    "counts from connecting": Server("false", counts=lambda number, request: False),
+    "counts three requests": Server("false", counts=lambda number, request: request < 3),
+    "cuts the live": Server("false", age=lambda number: 1.0 if some(number) else None),
+    "cuts the old, and nobody said so": Server("false", age=lambda number: 2.0),
+    "cuts the young, whatever the scenario says": Server("false", age=lambda number: 1.0, max_age=1.9),
+    "crashes": Server("false", crash=1.5),
+    "answers the first request alone": Server("never came", answer=lambda n, k, right: b"" if k else right),
+    "drops a third": Server("never came", answer=lambda n, k, right: b"" if (n + k) % 3 == 0 else right),
+    "answers some connections never": Server("never came", answer=lambda n, k, right: b"" if some(n) else right),
+    "answers nothing": Server("never came", answer=lambda n, k, right: b""),
+    "answers twice": Server("nobody had asked for", answer=lambda n, k, right: 2 * right),
+    "answers something else": Server("that are no echo", answer=lambda n, k, right: b"y" * len(right)),
+    "answers half of a burst": Server("never came", answer=lambda n, k, right: right[: (len(right) + 1) // 2]),
+    "500 to all": Server("status 500", "http", HTTP, answer=lambda n, k, right: right.replace(b"200", b"500")),
+    "503 to some": Server(
+        "status 503", "http", HTTP, answer=lambda n, k, right: right.replace(b"200", b"503") if some(n) else right
+    ),
+    "404 to all": Server("status 404", "http", HTTP, answer=lambda n, k, right: right.replace(b"200", b"404")),
+    "an unasked 408 to the live": Server(
+        "false", "http", HTTP, age=lambda number: 1.0 if number % 2 else None,
+        goodbye=b"HTTP/1.1 408 Request Timeout\r\nConnection: close\r\n\r\n",
+    ),
+    "announces a close to the live": Server(
+        "false", "http", HTTP, age=lambda number: 1.0,
+        answer=lambda n, k, right: right.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"),
+    ),
+    "an answer without its end": Server("never came", "http", HTTP, answer=lambda n, k, right: right[:-1]),
+    "a second answer": Server("nobody had asked for", "http", "chatty=1", answer=lambda n, k, right: 2 * right),
+    "no HTTP": Server("no http", "http", HTTP, answer=lambda n, k, right: b"220 hello\r\n"),
+    "early, over HTTP": Server("early", "http", HTTP, delay=lambda number: EARLY),
+    "headers without a limit": Server("late", "http", HTTP, dripped_headers_count=True),
+    "no pongs": Server("never came", "ws", WS, answer=lambda n, k, right: b""),
+    "early, over WebSocket": Server("early", "ws", WS, delay=lambda number: EARLY),
+    "never, over WebSocket": Server("missed", "ws", WS, delay=lambda number: None),
+}  # fmt: skip
+
+
+class Connection(asyncio.Protocol):
+    """One connection of *server*: whole requests, answers, a timer. `sins` counts what was done to all of them."""
+
+    timeout = TIMEOUT
+    sins: ClassVar[Counter[str]] = Counter()
+
+    def __init__(
+        self, server: Server, numbers: Iterator[int], all_: set[Connection], loop: asyncio.AbstractEventLoop
+    ) -> None:
+        self.server, self.number, self.all, self.loop = server, next(numbers), all_, loop
+        self.touched = loop.time()
+        self.data = b""
+        self.requests = 0
+        self.upgraded = self.server.protocol != "ws"
+        self.timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: Any) -> None:
+        self.transport = transport
+        self.all.add(self)
+        self.wait(self.server.first_byte or self.server.delay)
+        if (age := self.server.age(self.number)) is not None:
+            self.loop.call_later(age, self.end, self.server.goodbye, "")
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.all.discard(self)
+        self.sins["never"] += self.timer is None and self.loop.time() - self.touched > self.timeout
+        if self.timer:
+            self.timer.cancel()
+
+    def wait(self, delay: Callable[[int], float | None]) -> None:
+        if self.timer:
+            self.timer.cancel()
+        late = delay(self.number)
+        self.touched = self.loop.time()
+        if late is None:
+            self.timer = None
             return
-        try:
-            data = sock.recv(65536)
-            if data:
-                sock.send(data)
-        except BlockingIOError:
-            return
-        except OSError:  # a client that leaves with answers unread resets the connection, before or after recv(2)
-            data = b""
-        if not data:
-            self.close(sock)
-            return
-        if self.condemned.pop(sock, None) == "never":
-            self.push(sock)  # of others the heap still knows
-        self.last[sock] = monotonic()
-        self.reads[sock] += 1
+        sin = "early" if late < 0 else "late" if late > TICK else "closed"
+        self.timer = self.loop.call_later(self.timeout + late, self.end, b"", sin)
 
-    def push(self, sock: socket.socket) -> None:
-        deadline = self.last[sock] + self.timeout
-        if self.mode in EARLY_MODES:
-            deadline -= EARLY * self.timeout  # when it is looked at; whether it then sins is decided there
+    def end(self, goodbye: bytes, sin: str) -> None:
+        if not self.transport.is_closing():
+            self.sins[sin or ("false" if self.requests > 1 else "early")] += 1
+        self.transport.write(goodbye)
+        self.transport.close()
+
+    def data_received(self, data: bytes) -> None:
+        before = self.data
+        self.data += data
+        if not self.upgraded:
+            if b"\r\n\r\n" in self.data:
+                self.upgraded, self.data = True, b""
+                self.transport.write(b"HTTP/1.1 101 Switching Protocols\r\n\r\n")
+                self.wait(self.server.delay)
+            return
+        if self.server.protocol == "http":
+            *whole, self.data = self.data.split(b"\r\n\r\n")
+            rights = [HEAD + BODY] * len(whole)
+            if not before or whole or self.server.dripped_headers_count:
+                self.touch()  # the deadline of headers runs from their first byte
+        elif self.server.protocol == "ws":
+            rights, self.data = [b"\x8a\x01x"] * (len(self.data) // 7), b""
+            self.touch()
         else:
-            deadline = ceil(deadline / self.tick) * self.tick
-        self.sequence += 1
-        heappush(self.due, (deadline, self.sequence, sock))
-
-    def again(self, sock: socket.socket, when: float) -> None:
-        self.sequence += 1
-        heappush(self.due, (when, self.sequence, sock))
-
-    def reap(self) -> None:
-        while self.due and self.due[0][0] <= monotonic():
-            sock = heappop(self.due)[2]
-            if sock not in self.last:
-                continue
-            self.read(sock)  # what waits in the kernel counts as activity
-            if sock not in self.last:
-                continue
-            if sock in self.condemned:
-                self.close(sock)
-                continue
-            now = monotonic()
-            idle = now - self.last[sock]
-            if idle < self.timeout - (EARLY * self.timeout if self.mode in EARLY_MODES else 0.0):
-                self.push(sock)
-                continue
-            self.expire(sock, now, idle)
-
-    def expire(self, sock: socket.socket, now: float, idle: float) -> None:
-        mode = self.mode
-        sinful = self.random.random() < FAULT_SHARE
-        if mode == "random" and idle < self.timeout:
-            mode = self.random.choice(("early", "late", "never", "wrong")) if sinful else "early"
-        if mode == "never":
-            self.condemned[sock] = "never"
-            return
-        if mode == "early" and idle < self.timeout:
-            if sinful:
-                self.sins["early"] += 1
-                self.close(sock)
+            rights, self.data = [self.data], b""
+            self.touch()
+        for right in rights:
+            said = self.server.answer(self.number, self.requests, right)
+            self.requests += 1
+            if pause := self.server.pause(self.number):
+                self.loop.call_later(pause, self.transport.write, said)
             else:
-                self.condemned[sock] = "closed"
-                self.again(sock, self.last[sock] + self.timeout)
-            return
-        if mode == "late" and sinful:
-            self.condemned[sock] = "late"
-            self.again(sock, self.last[sock] + self.timeout + LATE * self.tick)
-            return
-        if mode == "wrong" and sinful:
-            victims = [other for other, reads in self.reads.items() if reads > 2 and other is not sock]
-            if victims:
-                self.sins["false"] += 1
-                self.condemned[sock] = "never"
-                self.close(self.random.choice(victims))
-                return
-        self.sins["closed"] += 1
-        self.close(sock)
+                self.transport.write(said)
 
-    def close(self, sock: socket.socket) -> None:
-        del self.last[sock]
-        del self.reads[sock]
-        if sock in self.condemned:
-            self.sins[self.condemned.pop(sock)] += 1
-        self.selector.unregister(sock)
-        sock.close()
+    def touch(self) -> None:
+        if self.server.counts(self.number, self.requests):
+            self.wait(self.server.delay)
+
+
+async def main(name: str, timeout: float) -> None:
+    """Serve in real time until the end of standard input."""
+    Connection.timeout = timeout
+    loop, all_, numbers = asyncio.get_running_loop(), set[Connection](), itertools.count()
+    server = await loop.create_server(lambda: Connection(KIT[name], numbers, all_, loop), "127.0.0.1", 0, backlog=4096)
+    print(f"listening on 127.0.0.1:{server.sockets[0].getsockname()[1]}", flush=True)
+    await loop.run_in_executor(None, sys.stdin.read)
+    for connection in all_:
+        connection.transport.abort()
+    await asyncio.sleep(0)
+    print(json.dumps(Connection.sins), flush=True)
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 4 or sys.argv[1] not in MODES:
-        sys.exit(f"usage: faulty_servers.py {'|'.join(MODES)} TIMEOUT TICK")
-    Server(sys.argv[1], float(sys.argv[2]), float(sys.argv[3])).serve()
+    asyncio.run(main(sys.argv[1], float(sys.argv[2])))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import multiprocessing
 import os
 import select
@@ -10,9 +9,6 @@ import socket
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from itertools import pairwise
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -164,68 +160,6 @@ def test_memory_in_use_counts_what_the_kernel_holds_of_sockets(monkeypatch: pyte
     found = watch.result(0.0)
     assert found["memory_bytes"]["most_used"] == 30
     assert found["process_bytes"] == {"server": None, "generator": None}
-
-
-def test_each_step_but_the_first_is_planned_for_a_beat() -> None:
-    with one_worker("chatty", beat=0.05) as worker:
-        for number in (0, 1):
-            client = Client(0, 0, worker.plan.key(0), worker.plan.behaviour(0))
-            client.number = number
-            client.established = 1000.02
-            worker.plan_next(client, 0.0)
-        first, later = (when / 0.05 for when, _, client in sorted(worker.due, key=lambda entry: entry[2].number))
-        assert abs(first - round(first)) > 0.01
-        assert later == pytest.approx(round(later), abs=1e-6)
-
-
-@pytest.mark.parametrize("busy", [True, False])
-@pytest.mark.parametrize(
-    ("processes", "looks_per_step", "heartbeat"), [(4, 62.5, 0.25), (8, 62.5, 0.25), (50, 2, 1.5625)]
-)
-def test_one_of_many_processes_looks_and_reports_seldom_and_is_late_for_no_step(
-    monkeypatch: pytest.MonkeyPatch, processes: int, looks_per_step: float, heartbeat: float, busy: bool
-) -> None:
-    now = 1000.0
-    looks: list[float] = []
-    beats: list[float] = []
-    lags: list[float] = []
-
-    def sleep(length: float) -> None:
-        nonlocal now
-        now += length
-
-    class Sockets:
-        """There is always something to read, or never."""
-
-        def poll(self, timeout: float, _: int) -> list[tuple[int, int]]:
-            nonlocal now
-            now += 0.001 if busy else timeout
-            looks.append(now)
-            return [(7, select.EPOLLIN)] if busy else []
-
-    monkeypatch.setattr(module, "monotonic", lambda: now)
-    monkeypatch.setattr(module, "sleep", sleep)
-    steps = [1000.03 + 0.0625 * number for number in range(1, 65)]  # between two of them many look once
-    with one_worker(processes=processes) as worker:
-        none: Any = SimpleNamespace(next_instant=lambda: math.inf, open_more=lambda _: None, give_up=lambda: None)
-        monkeypatch.setattr(worker, "connector", none)
-        monkeypatch.setattr(worker, "poller", Sockets())
-        monkeypatch.setattr(worker, "on_event", lambda *_: None)
-        monkeypatch.setattr(worker, "beat", lambda: beats.append(now))
-        monkeypatch.setattr(worker, "note_lag", lambda _, lag: lags.append(lag))
-        for when in steps:
-            gone = Client(0, 0, worker.plan.key(0), worker.plan.behaviour(0))
-            gone.established = 1.0
-            worker.push(when, gone)
-        worker.looked, worker.end = now, 1005.0
-        worker.loop()
-    assert all(any(step <= look < step + 0.0011 for look in looks) for step in steps)
-    if busy:
-        assert sum(look <= steps[-1] for look in looks) == pytest.approx(looks_per_step * len(steps), rel=0.05)
-    else:
-        assert max(lags) == pytest.approx(0.0, abs=1e-9)  # a rest is no stall
-    assert beats[0] == pytest.approx(1000.25, abs=0.07)
-    assert [after - before for before, after in pairwise(beats)][:2] == pytest.approx([heartbeat] * 2, abs=0.07)
 
 
 def test_a_process_that_leaves_many_connections_gives_signs_of_life_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -45,7 +45,7 @@ def progress(**counts: Any) -> Progress:
 @pytest.mark.slow
 def test_the_journal_holds_every_connection_and_every_close_the_client_saw(tmp_path: Path) -> None:
     parquet = pytest.importorskip("pyarrow.parquet")
-    with faulty_server("correct") as server:
+    with faulty_server() as server:
         status, seen = run(
             server.port, "--journal", str(tmp_path), "--mix", "silent,chatty,leave", *ROOMY, connections=90
         )

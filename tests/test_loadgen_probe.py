@@ -114,7 +114,7 @@ def test_a_foreign_server_is_judged_over_http(name: str, tmp_path: Path) -> None
 
 @pytest.mark.slow
 def test_probe_tells_early_from_late_and_sees_the_tick() -> None:
-    with faulty_server("correct") as running:
+    with faulty_server() as running:
         findings = probe(parse_target(f"127.0.0.1:{running.port}"), Speech("echo"), 2.0, {"idle": 1.0, "drip": 1.0}, 8)
     found = {finding.name: finding for finding in findings}
     idle = found["idle"]
@@ -126,7 +126,7 @@ def test_probe_tells_early_from_late_and_sees_the_tick() -> None:
 
 
 def test_expectations_that_are_not_met_fail_the_probe() -> None:
-    with faulty_server("correct", timeout=0.5) as running:
+    with faulty_server(timeout=0.5) as running:
         done = loadgen(
             "probe", "--target", f"127.0.0.1:{running.port}", "--protocol", "echo", "--wait", "1s", "--trials", "2",
             "--expect", "idle=3s",

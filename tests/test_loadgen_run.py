@@ -16,25 +16,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from faulty_servers import TICK, TIMEOUT
 
 from scripts.serving import Server, serving
 
 ROOT = Path(__file__).parent.parent
-TIMEOUT, TICK = 1.0, 0.5
 ROOMY = ("--tick", "2s", "--duration", "4s")
-"""More than the server's tick: a machine that does not let it run for a second is none of the generator's subjects."""
-
-SILENT_OR_BRISK = """
-name = "silent or brisk"
-[[client]]
-kind = "silent"
-weight = 50
-[[client]]
-kind = "chatty"
-weight = 50
-longest = "0.3T"
-"""
-"""A server that looks 0.3 T early takes a client for silent that a busy machine kept from speaking for 0.4 T."""
+"""A tick beyond reason: a machine that does not let it run for a second is none of the generator's subjects."""
 
 
 class FaultyServer:
@@ -53,8 +41,8 @@ class FaultyServer:
 
 
 @contextmanager
-def faulty_server(mode: str, timeout: float = TIMEOUT) -> Iterator[FaultyServer]:
-    command = [sys.executable, str(ROOT / "tests" / "faulty_servers.py"), mode, str(timeout), str(TICK)]
+def faulty_server(name: str = "right", timeout: float = 1.0) -> Iterator[FaultyServer]:
+    command = [sys.executable, str(ROOT / "tests" / "faulty_servers.py"), name, str(timeout)]
     with (
         tempfile.TemporaryDirectory() as folder,
         serving(command, Path(folder, "server.log"), stdin=subprocess.PIPE) as server,
@@ -83,30 +71,28 @@ def run(port: int, *arguments: str, connections: int = 1000) -> tuple[int, dict[
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mode", ["early", "late", "never", "random", "wrong"])
-def test_a_faulty_server_is_caught_with_the_right_counts(mode: str, tmp_path: Path) -> None:
-    (scenario := tmp_path / "scenario.toml").write_text(SILENT_OR_BRISK)
-    with faulty_server(mode) as server:
-        # The patience: what is missed has to be missing for longer than all stalls of a busy machine together, or
-        # nothing is decided.
-        status, report = run(server.port, "--scenario", str(scenario), "--patience", "5s")
+@pytest.mark.parametrize("name", ["early", "some late", "some never", "some of each", "cuts the live"])
+def test_a_faulty_server_is_caught_with_the_right_counts(name: str) -> None:
+    with faulty_server(name, TIMEOUT) as server:
+        # The gaps: a close 0.4 T early hits no client that a busy machine kept from speaking for a while. The patience:
+        # what is missed has to be missing for longer than all stalls of a busy machine together.
+        mix = ("--mix", "silent=50,pipelined=50", "--patience", "5s", "--duration", "3s", "--timeout", f"{TIMEOUT}s")
+        status, report = run(server.port, *mix)
         sins = server.sins()
     reaps = report["reaps"]
-    assert status == 1
-    assert report["verdict"] == "fail"
-    assert reaps["expected"] == 500
+    assert (status, report["verdict"]) == (1, "fail")
     # The raw figures know each late close. Of these the verdict may forgive only what a stall in just that window,
     # of this busy machine, would explain as well; it never calls a punctual close late.
     late = sum(count for edge, count in report["lateness_histogram"]["bars"] if edge >= 2.5 * TICK)
     found = {"early": reaps["early"], "late": late, "never": reaps["missed"], "false": reaps["false"]}
-    assert found == {name: sins[name] for name in found}
-    assert sins["late"] / 2 <= reaps["late"] <= sins["late"]
+    assert found == {name: sins.get(name, 0) for name in found}
+    assert found["late"] / 2 <= reaps["late"] <= found["late"]
     assert sum(found.values()) > 50
 
 
 @pytest.mark.slow
 def test_a_correct_server_passes_and_the_observation_equals_the_plan() -> None:
-    with faulty_server("correct") as server:
+    with faulty_server() as server:
         status, report = run(server.port, "--scenario", "everyday", *ROOMY)
         sins = server.sins()
     assert (status, report["verdict"], report["reasons"]) == (0, "pass", [])
@@ -124,7 +110,7 @@ def test_a_correct_server_passes_and_the_observation_equals_the_plan() -> None:
 
 @pytest.mark.slow
 def test_clients_of_many_processes_that_act_together_are_judged_as_ever() -> None:
-    with faulty_server("correct") as server:
+    with faulty_server() as server:
         status, report = run(server.port, "--beat", "10ms", "--processes", "10", *ROOMY)
         sins = server.sins()
     assert (status, report["verdict"], report["reasons"]) == (0, "pass", [])
@@ -134,39 +120,11 @@ def test_clients_of_many_processes_that_act_together_are_judged_as_ever() -> Non
 
 @pytest.mark.slow
 def test_churn_and_storms_are_judged_too() -> None:
-    with faulty_server("correct") as server:
+    with faulty_server() as server:
         for scenario in ("churn", "reconnect-storm"):
             status, report = run(server.port, "--scenario", scenario, *ROOMY, connections=300)
             assert (status, report["reasons"]) == (0, [])
             assert report["connections"]["reconnected"] > 100
-
-
-@pytest.mark.slow
-def test_ctrl_c_ends_with_a_partial_report_marked_so(tmp_path: Path) -> None:
-    import signal
-
-    path = tmp_path / "report.json"
-    with faulty_server("correct") as server:
-        process = subprocess.Popen(
-            [
-                sys.executable, "-m", "loadgen", "run", "--target", f"127.0.0.1:{server.port}", "--timeout", "1s",
-                "--duration", "50s", "--connections", "100", "--report", str(path),
-            ],
-            cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        )  # fmt: skip
-        assert process.stderr is not None
-        while "hold" not in process.stderr.readline():
-            pass
-        process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=20)
-    report = json.loads(path.read_text())
-    assert process.returncode == 130
-    assert report["partial"] is True
-    assert report["verdict"] == "inconclusive"
-    assert "INCONCLUSIVE: interrupted after" in out
-    assert "PASS" not in out
-    assert "Traceback" not in err
-    assert report["connections"]["established"] == 100
 
 
 @pytest.mark.slow
@@ -189,7 +147,7 @@ def test_a_refused_connection_ends_the_run_at_once_and_is_reported() -> None:
 
 @pytest.mark.slow
 def test_a_broken_threshold_fails_a_good_run() -> None:
-    with faulty_server("correct") as server:
+    with faulty_server() as server:
         status, report = run(server.port, "--threshold", "lateness.p50<1ms", *ROOMY, connections=100)
     assert status == 1
     assert report["reasons"][0].startswith("threshold lateness.p50<1ms broken")
