@@ -71,9 +71,7 @@ async def serve(nursery, handler=echo, **options):
     return await nursery.start(run)
 
 
-@pytest.mark.parametrize("few", [256, -1])
-async def test_what_came_while_the_handler_did_something_else_is_read_at_once(monkeypatch, few):
-    monkeypatch.setattr(reaper.trio.readiness, "FEW", few)
+async def test_what_came_while_the_handler_did_something_else_is_read_at_once():
 
     async def slow(stream) -> None:
         while data := await stream.receive_some():

@@ -1,11 +1,11 @@
 """The adapter for trio: one task for all connections, and the closing of those that have gone silent.
 
 The rule of this room: *it is the only one that imports trio, and all of trio's waiting is in it*. What decides is
-`reaper.driver`. Read `reaper` (the task), `connection`, `streams`, `readiness`, `serve`; then, for connections without
-a task, `parking`, `linger`, `task_pool`, `tls` and `handoff`; then `accepting`, `waking`, `pressure` and `status`.
+`reaper.driver`. Read `reaper` (the task), `connection`, `streams`, `serve`; then, for connections without a task,
+`parking`, `linger`, `task_pool` and `tls`; then `accepting`, `loop`, `pressure` and `status`.
 
 Here is what programs call. A server of your own finds the rest in these modules: `accepting.accept`,
-`handoff.HandoffLot`, `linger.Silent`, `streams.SocketStream`, `tls.TlsSession`, `waking.let_the_loop_read`.
+`parking.Parked`, `linger.Silent`, `streams.SocketStream`, `tls.TlsSession`, `loop.let_the_loop_read`.
 """
 
 from __future__ import annotations

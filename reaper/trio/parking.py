@@ -144,7 +144,7 @@ class ParkableStream(SocketStream):
         self.parked: Parked = parked
         self.may_park: bool = True
 
-    def begin(self, *, ended: bool = False) -> None:
+    def begin(self, ended: bool) -> None:
         """A handler is about to run, in a `scope` to be set."""
         self.reason: str | None = None
         self.disturbed: bool = False
@@ -259,9 +259,9 @@ class TlsStream(ParkableStream):
         """Itself: there is no stream below."""
         return self
 
-    def begin(self, *, ended: bool = False) -> None:
+    def begin(self, ended: bool) -> None:
         """Bytes have come, and a handler is about to run."""
-        super().begin(ended=ended)
+        super().begin(ended)
         self.touch()
 
     def read_now(self, most: int) -> bytes:
@@ -456,11 +456,11 @@ class ParkingLot:
         if parked is None:
             return  # it has ended since the epoll was asked
         if parked.state is PARKED:
-            self.spoken(parked, ended=bool(events & _GONE))
+            self.spoken(parked, bool(events & _GONE))
         elif parked.state is AWAKE:
-            self.hung_up(parked, gone=bool(events & _BROKEN))
+            self.hung_up(parked, bool(events & _BROKEN))
 
-    def start(self, parked: Parked, *, ended: bool = False) -> None:
+    def start(self, parked: Parked, ended: bool = False) -> None:
         """Have a task run the handler of *parked*, which is parked. *ended*: its peer has sent its end of file."""
         stream = parked.stream
         if stream is None:
@@ -469,7 +469,7 @@ class ParkingLot:
             except OSError:  # it broke before the handshake began
                 self.gone(parked, closed=True)
                 return
-        stream.begin(ended=ended)
+        stream.begin(ended)
         parked.state = AWAKE
         self._awake += 1
         scope = self._crew.give(stream)
@@ -546,12 +546,12 @@ class ParkingLot:
 
     # ---- for subclasses ------------------------------------------------------------------------------------------
 
-    def spoken(self, parked: Any, *, ended: bool) -> None:
+    def spoken(self, parked: Any, ended: bool) -> None:
         """Override: there is something to read, *ended* perhaps an end of file. `start`, `listen` again, or `gone`."""
         if ended and not readable(parked.fd):
             self.gone(parked)  # there is nothing to read and nothing owed: no task for that
         else:
-            self.start(parked, ended=ended)
+            self.start(parked, ended)
 
     def stream_of(self, parked: Any, tls: ssl.SSLContext | None) -> ParkableStream:
         """Override: a stream of one's own for the handler. Raises OSError: as `TlsSession`."""
@@ -561,7 +561,7 @@ class ParkingLot:
         """Override: whether a silent connection is in the middle of something, so that a drain has to wait for it."""
         return False
 
-    def hung_up(self, parked: Any, *, gone: bool) -> None:
+    def hung_up(self, parked: Any, gone: bool) -> None:
         """Override: with a handler and after `listen_for_its_end`, its peer has sent an end of file, or is *gone*."""
 
     def left(self, parked: Any, reason: str | None) -> None:

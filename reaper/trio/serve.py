@@ -6,7 +6,6 @@ The rule of this module: *the handler need know nothing of the reaper*.
 from __future__ import annotations
 
 import os
-import select
 import socket
 import ssl
 from collections.abc import Awaitable, Callable, Iterable, Iterator
@@ -21,7 +20,6 @@ from ..driver.pacing import PROBE_GRACE
 from ..driver.watched import Probe, check_handler, check_idle, check_watch
 from .accepting import accept
 from .linger import check_linger
-from .readiness import Readiness
 from .reaper import open_reaper
 from .streams import WatchedSocket
 
@@ -59,9 +57,6 @@ async def serve_tcp(
     listeners = await trio.open_tcp_listeners(port, host=host, backlog=backlog)
     with _listening(listeners) as sockets:
         async with open_reaper(config, **options) as reaper:
-            # A nursery of the caller's may outlive ours, and with it the task that wakes the receives.
-            ours = handler_nursery is None and hasattr(select, "epoll")
-            readiness = Readiness(reaper.driver.connections) if ours else None
 
             async def handle(connected: socket.socket) -> None:
                 # This server may have been cancelled in the moment of the accept, and the caller's nursery not.
@@ -72,7 +67,7 @@ async def serve_tcp(
                     connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 try:
                     with reaper.watch(connected, idle, probe=probe, grace=grace) as connection:
-                        stream = WatchedSocket(connected, connection, readiness)
+                        stream = WatchedSocket(connected, connection)
                         try:
                             await handler(stream)
                         finally:
@@ -83,8 +78,6 @@ async def serve_tcp(
 
             async with trio.open_nursery() as nursery:
                 handlers = nursery if handler_nursery is None else handler_nursery
-                if readiness is not None:
-                    nursery.start_soon(readiness.run)
                 for listening in sockets:
                     nursery.start_soon(_accept, listening, handlers, handle)
                 task_status.started(listeners)

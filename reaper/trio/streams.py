@@ -16,7 +16,6 @@ import trio
 
 from ..driver.sockets import borrowed
 from .connection import END_PAUSE, ENDS, Connection
-from .readiness import Readiness
 
 RECEIVE_BYTES = 65536
 """Most bytes of one receive, unless fewer are asked for."""
@@ -198,18 +197,15 @@ class WatchedSocket(SocketStream):
     Args:
         connected: Non-blocking, of the standard library; the stream's to close.
         connection: Watches it.
-        readiness: Where its receives wait, running for as long as they do; None: at trio's own.
     Attributes:
         connection: The `Connection`.
     """
 
-    __slots__ = ("_connected", "_number", "_readiness", "_socket", "connection")
+    __slots__ = ("_connected", "_socket", "connection")
 
-    def __init__(self, connected: socket.socket, connection: Connection, readiness: Readiness | None = None) -> None:
+    def __init__(self, connected: socket.socket, connection: Connection) -> None:
         super().__init__()
-        self._readiness = readiness
         self._connected = connected
-        self._number = connected.fileno()  # kept, for a handler may close the socket itself
         self._socket: trio.socket.SocketType | None = None
         self.connection: Connection = connection
         connection.handled()
@@ -237,19 +233,13 @@ class WatchedSocket(SocketStream):
         connection.receiving = True
         if connection.awaited:
             connection.went_idle()
-        readiness = self._readiness
         try:
-            if readiness is None:
-                await trio.lowlevel.wait_readable(self._open())
-            else:
-                await readiness.wait(self._open(), self)
+            await trio.lowlevel.wait_readable(self._open())
         finally:
             connection.receiving = False
 
     def close(self) -> None:
         """Close at once; any number of times."""
-        if self._readiness is not None:
-            self._readiness.closing(self._number, self)
         if self._connected.fileno() >= 0:
             trio.lowlevel.notify_closing(self._connected)
             self._connected.close()

@@ -49,9 +49,9 @@ class Transport(ParkableStream):
 
     secure: ClassVar[bool] = False
 
-    def begin(self, *, ended: bool = False) -> None:
+    def begin(self, ended: bool) -> None:
         """A task is about to serve what has come."""
-        super().begin(ended=ended)
+        super().begin(ended)
         self.policy: IdlePolicy | None = None
         self._deadlines: list[Lease] = []
         self._taken = self.sent  # bytes the peer had taken when it was last asked
@@ -224,8 +224,8 @@ class TlsTransport(Transport, TlsStream):
     def established(self) -> bool:
         return self.session.established
 
-    def begin(self, *, ended: bool = False) -> None:
-        super().begin(ended=ended)
+    def begin(self, ended: bool) -> None:
+        super().begin(ended)
         self._ahead = 0  # bytes that have been heard of, and are part of a record that is not whole
 
     def heard(self, count: int) -> None:

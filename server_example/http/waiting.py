@@ -132,7 +132,7 @@ class Waiting(ParkingLot):
         """As in `ParkingLot`."""
         return parked.begun
 
-    def spoken(self, parked: Kept, *, ended: bool) -> None:
+    def spoken(self, parked: Kept, ended: bool) -> None:
         """Read once of what has come: of more the epoll tells anew. A task begins when there is work for one."""
         try:
             if self._tls is not None and not self._is_established(parked, self._tls):
@@ -197,7 +197,7 @@ class Waiting(ParkingLot):
 
     # ---- ends ------------------------------------------------------------------------------------------------------
 
-    def hung_up(self, parked: Kept, *, gone: bool) -> None:
+    def hung_up(self, parked: Kept, gone: bool) -> None:
         """The peer has shut its side, and may still want its answer; or it is gone, and wants nothing."""
         connection = parked.connection
         if connection is None:
