@@ -1,4 +1,4 @@
-"""What is said of the server's life: lines for people, and for a service manager ready, reloading, alive, stopping.
+"""What is said of the server's life: lines for people, and for a service manager ready, alive, stopping.
 
 Without a service manager (sd_notify) nothing happens, and nothing that goes wrong with it harms the server.
 """
@@ -46,12 +46,8 @@ class Notify:
         self._next = 0.0
 
     def ready(self) -> None:
-        """All workers listen, or have reloaded."""
+        """All workers listen."""
         self._send("READY=1")
-
-    def reloading(self) -> None:
-        """The configuration is being read anew. `ready` ends that."""
-        self._send(f"RELOADING=1\nMONOTONIC_USEC={time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000}")
 
     def stopping(self) -> None:
         """The drain begins."""

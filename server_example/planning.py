@@ -1,4 +1,4 @@
-"""How many worker processes, and when each wakes by itself: planned before the start.
+"""How many worker processes, planned before the start.
 
 One rule: *what cannot fit is refused before the first connection, not with EMFILE at the worst moment*. A process has a
 limited number of descriptors, so many connections need several processes.
@@ -6,10 +6,8 @@ limited number of descriptors, so many connections need several processes.
 
 from __future__ import annotations
 
-import math
 import os
 import resource
-from typing import NamedTuple
 
 from reaper.config.settings import MOST_WORKERS
 
@@ -18,12 +16,6 @@ RESERVED_DESCRIPTORS = 256
 
 SPREAD = 0.95
 """Share of a worker's descriptors to plan with: the kernel's hash fills some workers a little more than others."""
-
-BEAT, FEW = 0.25, 8
-"""Seconds between two signs of life of a worker, where there are up to so many; more of them give signs less often."""
-
-BEATS_OF_PATIENCE = 8
-"""Signs of life, at least, in the time after which a worker counts as stalled."""
 
 
 class CannotFit(Exception):
@@ -65,21 +57,3 @@ def plan(workers: int | str, connections: int | None, limit: int) -> int:
             f"({each} connections per worker); take --workers {needed} or auto"
         )
     return count
-
-
-class Rhythm(NamedTuple):
-    """When a worker wakes by itself.
-
-    Attributes:
-        phase: 0..1: for its reaper's `driver.phase`, so that not all workers wake in the same instant.
-        beat: Seconds between two signs of life.
-    """
-
-    phase: float
-    beat: float
-
-
-def rhythm_of(index: int, workers: int, patience: float) -> Rhythm:
-    """That of one of *workers*, which counts as stalled after *patience* seconds without a sign of life; 0: never."""
-    beat = BEAT * max(workers / FEW, 1.0)
-    return Rhythm(index / workers, min(beat, patience / BEATS_OF_PATIENCE or math.inf))

@@ -86,7 +86,7 @@ async def serve(
         trio.open_nursery() as helpers,
         AsyncExitStack() as stack,
     ):
-        watcher.driver.phase = worker.rhythm.phase
+        watcher.driver.phase = worker.phase
         pressure = Pressure(limits_here()) if pressed else None
         server: Server = EchoServer(config, watcher) if kind == "echo" else HttpServer(config, watcher, show=show)
         own, leaving = server.families, lambda: server.leaving

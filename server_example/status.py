@@ -1,7 +1,7 @@
 """What all workers say of themselves, where any of them can answer for all: for Prometheus and `reaper top`.
 
-One rule: *nothing is surveyed until it is asked for*. Metrics are text that each worker writes twice a second; a survey
-of every connection is made only while one was asked for a moment ago.
+One rule: *nothing is surveyed until it is asked for*. The worker that is asked notes when, in memory they share; the
+others see that a moment later and write there what they have to say.
 """
 
 from __future__ import annotations
@@ -22,34 +22,34 @@ from reaper.status import JSON, Unavailable, document
 from reaper.trio import TrioReaper, serve_pages
 from reaper.trio.status import survey_of
 
-EVERY = 0.5
-"""Seconds between two texts of a worker."""
-
-WANTED_FOR = 10.0
-"""Seconds for which surveys are made after one was asked for."""
+LOOK = 0.25
+"""Seconds between two looks of a worker whether one of the others was asked."""
 
 PATIENCE = 1.5
 """Seconds that an answer waits for the other workers."""
 
-
-SIZE = 65536
+SIZE = 131072
 """Bytes of one place. A text that does not fit is not written."""
-
-TRIES = 3
 
 _HEADER = struct.Struct("<QI")
 
 
-class Bulletins:
+class Board:
     """One text per worker, in memory they share. Made before the first of them is forked.
 
     A reader never waits and never sees half a text. Each place has one writer, which makes the version odd, writes, and
-    makes it even; a reader that saw it change, or odd, reads again. A writer that was killed in the middle leaves
+    makes it even; a reader that saw it change, or odd, finds nothing yet. A writer that was killed in the middle leaves
     nothing to read until its successor has written.
+
+    Args:
+        workers: How many.
+        listening: Where `/status` and `/metrics` are served, besides the server's own port; None: nowhere.
     """
 
-    def __init__(self, workers: int) -> None:
+    def __init__(self, workers: int, listening: socket.socket | None = None) -> None:
         self.workers = workers
+        self.listening = listening
+        self.asked = memoryview(mmap.mmap(-1, 8)).cast("d")  # when one was last asked, on the monotonic clock
         self._memory = mmap.mmap(-1, SIZE * workers)
 
     def put(self, worker: int, text: bytes) -> bool:
@@ -67,32 +67,9 @@ class Bulletins:
     def get(self, worker: int) -> bytes:
         """What *worker* said last; empty if it has said nothing, or is in the middle of it."""
         start = worker * SIZE
-        for _ in range(TRIES):
-            before = _HEADER.unpack_from(self._memory, start)
-            text = self._memory[start + _HEADER.size : start + _HEADER.size + before[1]]
-            if before[0] % 2 == 0 and _HEADER.unpack_from(self._memory, start) == before:
-                return text
-        return b""
-
-    def all(self) -> list[bytes]:
-        """What each worker said last, by index."""
-        return [self.get(worker) for worker in range(self.workers)]
-
-
-class Board:
-    """One place per worker for its metrics and its survey, in memory they share. Made before the first is forked.
-
-    Args:
-        workers: How many.
-        listening: Where `/status` and `/metrics` are served, besides the server's own port; None: nowhere.
-    """
-
-    def __init__(self, workers: int, listening: socket.socket | None = None) -> None:
-        self.workers = workers
-        self.listening = listening
-        self.metrics = Bulletins(workers)
-        self.surveys = Bulletins(workers)
-        self.asked = memoryview(mmap.mmap(-1, 8)).cast("d")  # when a survey was last asked for, on the monotonic clock
+        before = _HEADER.unpack_from(self._memory, start)
+        text = self._memory[start + _HEADER.size : start + _HEADER.size + before[1]]
+        return text if before[0] % 2 == 0 and _HEADER.unpack_from(self._memory, start) == before else b""
 
 
 class Desk:
@@ -123,29 +100,35 @@ class Desk:
         self._reaper, self._own, self._pressure = reaper, own, pressure
 
     async def run(self) -> None:
-        """Write, and answer on the board's own port if it has one, until cancelled."""
+        """Write when it is asked for, and answer on the board's own port if it has one, until cancelled."""
+        board, answered = self._board, 0.0
         async with trio.open_nursery() as nursery:
-            if self._board.listening is not None:
+            if board.listening is not None:
                 pages = {"/status": self.show_status, "/metrics": self.show_metrics, "/ready": self.show_ready}
-                nursery.start_soon(serve_pages, self._board.listening, pages)
-            if self._board.workers > 1:
-                nursery.start_soon(self._write)
-            await trio.sleep_forever()
+                nursery.start_soon(serve_pages, board.listening, pages)
+            while board.workers > 1:
+                if board.asked[0] > answered:
+                    answered = time.monotonic()
+                    board.put(self._worker, json.dumps(await self._say()).encode())
+                await trio.sleep(LOOK)
 
-    async def _write(self) -> None:
-        board = self._board
-        while True:
-            board.metrics.put(self._worker, self._metrics().encode())
-            if time.monotonic() - board.asked[0] < WANTED_FOR:
-                board.surveys.put(self._worker, json.dumps(await self._survey()).encode())
-            await trio.sleep(EVERY)
-
-    async def _survey(self) -> dict[str, Any]:
-        return await survey_of(self._reaper, self._pressure, self._worker)
-
-    def _metrics(self) -> str:
+    async def _say(self) -> dict[str, Any]:
         more = () if self._pressure is None else self._pressure.families()
-        return exposition([({}, (*self._own(), *families(self._reaper.statistics()), *more))])
+        metrics = exposition([({}, (*self._own(), *families(self._reaper.statistics()), *more))])
+        return {"status": await survey_of(self._reaper, self._pressure, self._worker), "metrics": metrics}
+
+    async def _ask_all(self) -> dict[int, dict[str, Any]]:
+        """What each worker says, none of it older than now; those that do not answer in time are not in it."""
+        board, asked = self._board, time.monotonic()
+        board.asked[0] = asked
+        found = {self._worker: await self._say()}
+        while len(found) < board.workers and time.monotonic() - asked < PATIENCE:
+            await trio.sleep(0.05)
+            for number in range(board.workers):
+                text = b"" if number in found else board.get(number)
+                if text and (said := json.loads(text))["status"]["at"] >= asked:
+                    found[number] = said
+        return dict(sorted(found.items()))
 
     async def show_ready(self) -> tuple[str, bytes]:
         """For a load balancer: whether newcomers should come. Raises Unavailable: this worker has been told to end."""
@@ -154,25 +137,13 @@ class Desk:
         return "text/plain; charset=utf-8", b"ready\n"
 
     async def show_metrics(self) -> tuple[str, bytes]:
-        """Metrics of every worker, each sample labelled with its worker; without a label if there is only one.
-
-        What the others say is up to half a second old.
-        """
-        own = self._metrics()
-        if self._board.workers == 1:
-            return CONTENT_TYPE, own.encode()
-        said = {str(n): text.decode() for n, text in enumerate(self._board.metrics.all())}
-        return CONTENT_TYPE, merged({**said, str(self._worker): own}, "worker").encode()
+        """Metrics of every worker, each sample labelled with its worker; without a label if there is only one."""
+        found = {str(number): said["metrics"] for number, said in (await self._ask_all()).items()}
+        text: str = found["0"] if self._board.workers == 1 else merged(found, "worker")
+        return CONTENT_TYPE, text.encode()
 
     async def show_status(self) -> tuple[str, bytes]:
-        """The status of all workers, none of it older than the question; those that do not answer are named."""
-        board, asked = self._board, time.monotonic()
-        board.asked[0] = asked
-        found = {self._worker: await self._survey()}
-        while len(found) < board.workers and time.monotonic() - asked < PATIENCE:
-            await trio.sleep(0.05)
-            for number, text in enumerate(board.surveys.all()):
-                if number not in found and text and (said := json.loads(text))["at"] >= asked:
-                    found[number] = said
-        missing = [number for number in range(board.workers) if number not in found]
-        return JSON, document(self._kind, [found[number] for number in sorted(found)], missing)
+        """The status of all workers; those that do not answer are named."""
+        found = await self._ask_all()
+        missing = [number for number in range(self._board.workers) if number not in found]
+        return JSON, document(self._kind, [said["status"] for said in found.values()], missing)

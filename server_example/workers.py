@@ -40,10 +40,15 @@ import reaper.trio
 
 from .listening import Listening, empty
 from .notify import Notify, say
-from .planning import Rhythm, rhythm_of
 from .status import Board
 
 log = logging.getLogger("server_example")
+
+BEAT, FEW = 0.25, 8
+"""Seconds between two signs of life of a worker, where there are up to so many; more of them give signs less often."""
+
+BEATS_OF_PATIENCE = 8
+"""Signs of life, at least, in the time after which a worker counts as stalled."""
 
 LOOK = 0.05
 """Seconds between two looks of the supervisor at its workers."""
@@ -74,8 +79,8 @@ class Counters:
     """Numbers that a worker writes and the supervisor reads, in memory they share."""
 
     NAMES = (
-        *("ready", "beat", "reloaded", "open", "accepted", "reaped", "averted"),
-        *("lag", "max_lag", "stalls", "reaper_cpu"),
+        *("ready", "beat", "open", "accepted", "reaped", "averted"),
+        *("max_lag", "stalls", "reaper_cpu"),
     )
     SUMS = ("accepted", "reaped", "averted", "stalls", "reaper_cpu")
     """Those that a worker leaves to its successor when it dies."""
@@ -93,7 +98,6 @@ class Counters:
     def note(self, statistics: reaper.trio.LoopStatistics) -> None:
         """Write what the worker's reaper says of itself and of its loop."""
         self["averted"] = statistics.core.averted
-        self["lag"] = statistics.lag
         self["max_lag"] = statistics.max_lag
         self["stalls"] = statistics.stalls
         self["reaper_cpu"] = statistics.cpu
@@ -104,7 +108,8 @@ class Worker:
 
     Attributes:
         index: Which of the workers it is; its successor is the same.
-        rhythm: Which instants it wakes at by itself.
+        phase: 0..1: for its reaper's `driver.phase`, so that not all workers wake in the same instant.
+        beat: Seconds between two signs of life.
         listening: Accept from all of them.
         counters: Read by the supervisor.
         board: Where it says how it is, and every worker can read that.
@@ -113,14 +118,17 @@ class Worker:
     def __init__(
         self,
         index: int,
-        rhythm: Rhythm,
+        workers: int,
+        patience: float,
         listening: list[socket.socket],
         counters: Counters,
         board: Board,
         orders: int,
     ) -> None:
+        """It counts as stalled after *patience* seconds without a sign of life; 0: never."""
         self.index = index
-        self.rhythm = rhythm
+        self.phase = index / workers
+        self.beat = min(BEAT * max(workers / FEW, 1.0), patience / BEATS_OF_PATIENCE or math.inf)
         self.board = board
         self.listening = listening
         self.counters = counters
@@ -164,20 +172,18 @@ class Worker:
         while True:
             await self._reload.wait()
             self._reload = trio.Event()
-            begun = time.monotonic()
             yield
-            self.counters["reloaded"] = begun
 
     async def count(self, publish: Callable[[], object]) -> NoReturn:
         """Have *publish* write the counters with every other sign of life, until cancelled."""
         while True:
             publish()
-            await trio.sleep(2 * self.rhythm.beat)
+            await trio.sleep(2 * self.beat)
 
     async def _beat(self) -> None:
         while True:
             self.counters["beat"] = time.monotonic()
-            await trio.sleep(self.rhythm.beat)
+            await trio.sleep(self.beat)
 
     async def _obey(self, life: trio.CancelScope) -> None:
         while True:
@@ -261,7 +267,6 @@ class Supervisor:
         self._board = Board(workers) if board is None else board
         self._slots = [_Slot(i, Counters(shared[i * length : (i + 1) * length])) for i in range(workers)]
         self._asked: float | None = None  # when the drain was asked for
-        self._reloading: float | None = None  # since when the workers read the configuration anew
         self._reload = self._end = self._draining = False
         self._announced = False
         self._notify = Notify()
@@ -289,7 +294,7 @@ class Supervisor:
             self._end = True
 
     def _start(self, slot: _Slot, serve: Serve) -> None:
-        slot.counters["beat"] = slot.counters["reloaded"] = time.monotonic()
+        slot.counters["beat"] = time.monotonic()
         sys.stdout.flush()
         ends: tuple[int, ...] = ()
         try:
@@ -326,8 +331,9 @@ class Supervisor:
             # again and again while connections come; so it leaves alone what was there before, and looks less often.
             gc.freeze()
             gc.set_threshold(50_000, 20, 100)
-            rhythm = rhythm_of(slot.index, len(self._slots), self._watchdog or self._notify.every)
-            trio.run(Worker(slot.index, rhythm, mine, slot.counters, self._board, orders).run, serve)
+            patience = self._watchdog or self._notify.every
+            worker = Worker(slot.index, len(self._slots), patience, mine, slot.counters, self._board, orders)
+            trio.run(worker.run, serve)
         except BaseException:
             log.critical("worker %d failed", slot.index, exc_info=True)
             return 1
@@ -358,13 +364,8 @@ class Supervisor:
                 self._listening.close()  # the workers' copies are the last ones now
                 self._tell(DRAIN)
             if self._reload and not self._draining:
-                self._reloading = now
-                self._notify.reloading()
                 self._tell(RELOAD)
             self._reload = False
-            if self._reloading is not None and self._all_reloaded(self._reloading):
-                self._reloading = None
-                self._notify.ready()
             if self._end:
                 self._end = False
                 say("interrupted again: ending at once")
@@ -381,10 +382,6 @@ class Supervisor:
                 say(line, event="figures", **self._figures())
                 self._notify.status(line)
                 said, next_line = line, now + 1.0
-
-    def _all_reloaded(self, since: float) -> bool:
-        """Whether every worker has read the configuration since then, or began later."""
-        return all(slot.pid and slot.counters["reloaded"] >= since for slot in self._slots) or self._draining
 
     def _all_alive(self, now: float) -> bool:
         """Whether every loop turns, as far as we do not see to that ourselves: a stalled worker is replaced in time."""

@@ -369,10 +369,11 @@ def test_the_kernel_says_what_the_peer_has_not_taken():
     [(1, 30.0, 0.25), (8, 30.0, 0.25), (64, 30.0, 2.0), (64, 4.0, 0.5), (64, 0, 2.0)],
 )
 def test_many_workers_together_wake_no_oftener_to_give_signs_of_life(workers, watchdog, expected):
-    from server_example.planning import rhythm_of
+    from server_example.workers import Worker
 
-    assert rhythm_of(0, workers, watchdog).beat == expected
-    assert len({rhythm_of(index, workers, watchdog).phase for index in range(workers)}) == workers
+    made = [Worker(index, workers, watchdog, [], None, None, -1) for index in range(workers)]
+    assert {each.beat for each in made} == {expected}
+    assert len({each.phase for each in made}) == workers
 
 
 def test_more_workers_than_a_server_may_have_are_refused_before_the_first_is_started():

@@ -18,7 +18,7 @@ import pytest
 from server_process import PATIENCE, ROOT, Process, answer, ask, server, wait_until
 
 from server_example.listening import Listening, empty
-from server_example.status import Bulletins
+from server_example.status import SIZE, Board
 
 pytestmark = pytest.mark.slow
 
@@ -371,31 +371,6 @@ def test_a_service_manager_is_notified_of_readiness_life_and_stop(tmp_path, monk
         assert manager.hears("STOPPING=1")
 
 
-def test_a_reload_is_over_when_every_worker_has_read_the_configuration(tmp_path, monkeypatch) -> None:
-    path = tmp_path / "reaper.toml"
-    path.write_text('[timeouts]\nkeep_alive = "1h"\n')
-    with (
-        Manager(tmp_path / "notify", monkeypatch) as manager,
-        server("http", "--config", str(path), "--workers", "2", "--drain-idle", "0s") as process,
-    ):
-        manager.hears("READY=1")
-        for text in ('[timeouts]\nkeep_alive = "2h"\n', '[timeouts]\nkeep_alive = "soon"\n'):
-            path.write_text(text)
-            before = time.monotonic()
-            process.running.send_signal(signal.SIGHUP)
-            name, at = manager.hears("RELOADING=1")[-1].splitlines()[1].split("=")
-            assert name == "MONOTONIC_USEC"
-            assert before <= int(at) / 1e6 + 1e-6 <= time.monotonic()
-            manager.hears("READY=1")
-        stopped = process.workers()[0]
-        os.kill(stopped, signal.SIGSTOP)
-        process.running.send_signal(signal.SIGHUP)
-        manager.hears("RELOADING=1")
-        assert manager.hears_nothing_of("READY=1", 0.7)
-        os.kill(stopped, signal.SIGCONT)
-        manager.hears("READY=1")
-
-
 def test_a_stalled_loop_silences_the_watchdog_of_the_service_manager(tmp_path, monkeypatch) -> None:
     with (
         Manager(tmp_path / "notify", monkeypatch, watchdog=1.2) as manager,
@@ -412,12 +387,12 @@ def test_a_stalled_loop_silences_the_watchdog_of_the_service_manager(tmp_path, m
 
 
 def test_a_text_is_read_whole_or_not_at_all() -> None:
-    bulletins = Bulletins(2)
-    assert bulletins.get(1) == b""
-    assert bulletins.put(1, b"hello")
-    assert (bulletins.get(0), bulletins.get(1)) == (b"", b"hello")
-    assert not bulletins.put(1, b"x" * 65536)
-    assert bulletins.get(1) == b"hello"
+    board = Board(2)
+    assert board.get(1) == b""
+    assert board.put(1, b"hello")
+    assert (board.get(0), board.get(1)) == (b"", b"hello")
+    assert not board.put(1, b"x" * SIZE)
+    assert board.get(1) == b"hello"
 
 
 def test_the_echo_server_speaks_tls_when_it_is_given_a_certificate(certificate) -> None:

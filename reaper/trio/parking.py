@@ -395,7 +395,13 @@ class ParkingLot:
                 while True:
                     await trio.lowlevel.wait_readable(self._epoll.fileno())
                     for fd, events in self._epoll.poll(0, WAKES_PER_PASS):
-                        self._wake(fd, events)
+                        parked = self._by_fd[fd]
+                        if parked is None:
+                            continue  # it has ended since the epoll was asked
+                        if parked.state is PARKED:
+                            self.spoken(parked, events & _GONE != 0)
+                        elif parked.state is AWAKE:
+                            self.hung_up(parked, events & _BROKEN != 0)
         finally:
             self._nursery = None
             for parked in self:
@@ -450,15 +456,6 @@ class ParkingLot:
             listening.close()
 
     # ---- awake and asleep ----------------------------------------------------------------------------------------
-
-    def _wake(self, fd: int, events: int) -> None:
-        parked = self._by_fd[fd]
-        if parked is None:
-            return  # it has ended since the epoll was asked
-        if parked.state is PARKED:
-            self.spoken(parked, bool(events & _GONE))
-        elif parked.state is AWAKE:
-            self.hung_up(parked, bool(events & _BROKEN))
 
     def start(self, parked: Parked, ended: bool = False) -> None:
         """Have a task run the handler of *parked*, which is parked. *ended*: its peer has sent its end of file."""
@@ -524,7 +521,8 @@ class ParkingLot:
             parked.state = PARKED
             if self._tls is None:
                 parked.stream = None
-            self.listen(parked)
+            if self._epoll is not None:
+                self._epoll.modify(parked.fd, READABLE)
 
     def retime(self, idle: float) -> None:
         """Put another timeout in force on every connection, counted from its last activity, and on new ones. O(open).
