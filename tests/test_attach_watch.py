@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from reaper.attach.judge import Limits
+from reaper.attach.show import summary, text_of
 from reaper.attach.tcpinfo import ESTABLISHED, Snapshot
 from reaper.attach.watch import Event, Watch
 
@@ -260,6 +261,25 @@ def test_a_peer_that_takes_nothing_is_found_by_the_dump() -> None:
     (closed,) = (event for event in it.events if event.kind == "closed")
     assert closed.reason == "write"
     assert stalled + 20.0 <= closed.at <= stalled + 20.0 + 10.0 + TICK
+
+
+@pytest.mark.parametrize(("outcome", "overdue"), [("closed", True), ("unreachable", False), ("closed", False)])
+def test_what_is_said_of_single_connections_and_of_all_is_the_same_lateness(outcome: str, overdue: bool) -> None:
+    it = Harness(Limits(idle=10.0, grain=GRAIN))
+    sock = it.world.connect()
+    it.world.send(sock)
+    it.world.wait(0.1)
+    it.world.answer(sock)
+    it.watch._end = lambda ident, inode, again: (
+        "unreachable" if outcome == "unreachable" else it.world.end(ident, inode, again)
+    )
+    if overdue:
+        it.world.wait(40.0)
+    it.run(30.0)
+    (event,) = (event for event in it.events if event.kind == outcome)
+    timely = outcome == "closed" and not overdue
+    assert ("after it was due" in text_of(event)) is timely
+    assert ("late at most" in summary(it.watch)) is timely
 
 
 @pytest.mark.slow

@@ -346,8 +346,8 @@ def test_one_journal_has_one_shipper(tmp_path: Path, capsys: pytest.CaptureFixtu
         (["--journal", "{}/journal", "--to", "file://{}"], "lie within each other"),
         (["--journal", "{}/journal", "--to", "file://{}/journal/lake"], "lie within each other"),
         (["--journal", "{}/journal", "--to", "{}/a.file"], "a.file' is not a directory"),
-        (["--journal", "{}/journal", "--to", "{}/lake", "--every", "soon"], "'soon' is not a duration"),
-        (["--journal", "{}/journal", "--to", "{}/lake", "--every", "0s"], "'0s' is not longer than 0s"),
+        (["--journal", "{}/journal", "--to", "{}/lake", "--every", "soon"], "'soon': expected a duration such as"),
+        (["--journal", "{}/journal", "--to", "{}/lake", "--every", "0s"], "'0s': expected"),
         (["--journal", "{}/journal"], "the following arguments are required: --to"),
     ],
 )

@@ -16,10 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from ..config.attach import Attach
-from ..config.durations import WANTED, parse_duration
-from ..config.flags import add_settings, settings
+from ..config.flags import add_settings, duration, settings
 from ..config.settings import ReaperConfig
-from ..errors import ConfigError, InvalidArgument, ReaperError, needs
+from ..errors import ConfigError, ReaperError, needs
 from .kernel import Linux, Refusal
 from .output import Output, in_words
 from .show import Json, Lines, Table, View, dropped_record
@@ -61,7 +60,11 @@ def add_commands(commands: Any) -> None:
         "--learn", type=Path, metavar="DIR", help="close nothing; write how long clients stay silent, for advise"
     )
     attach.add_argument(
-        "--gap", type=_gap, default=5.0, metavar="DURATION", help="with --learn: shorter silences do not matter; 5s"
+        "--gap",
+        type=duration(0.1),
+        default=5.0,
+        metavar="DURATION",
+        help="with --learn: the shortest silence written; 5s",
     )
     attach.add_argument("--metrics", metavar="HOST:PORT", help="serve Prometheus metrics there")
     attach.add_argument("--json", action="store_true", help="print one JSON object per event: --log-format json")
@@ -74,16 +77,6 @@ def _network(text: str) -> Network:
         return ipaddress.ip_network(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(f"{error}: expected a network such as 10.0.0.0/8 or ::1/128") from None
-
-
-def _gap(text: str) -> float:
-    try:
-        found = parse_duration(text)
-    except InvalidArgument:
-        found = 0.0
-    if found < 0.1:
-        raise argparse.ArgumentTypeError(f"{text!r}: expected {WANTED}, at least 100ms")
-    return found
 
 
 def run(parsed: argparse.Namespace) -> int:

@@ -19,7 +19,8 @@ from .output import Output
 from .watch import Event, Watch
 
 SCHEMA = "reaper-attach/1"
-ROWS, RECENT = 12, 10
+RECENT = 100
+"""Lines of what happened lately, at most."""
 REFRESH = 0.5
 """Seconds between two pictures on a terminal."""
 
@@ -48,7 +49,9 @@ def text_of(event: Event) -> str:
     if event.kind == "unsure":
         return f"{said}, or waiting for an answer: --even-unanswered closes it all the same"
     if event.overdue:
-        return f"{said}; it was due before this watch began"
+        return f"{said}, due before this watch began"
+    if event.kind == "unreachable":
+        return said
     return f"{said}, {max(event.at - event.due, 0.0):.2f} s after it was due"
 
 
@@ -104,7 +107,7 @@ def summary(watch: Watch) -> str:
     ended = f"{events['closed']} closed" if events["closed"] or not events["due"] else f"{events['due']} would close"
     parts = [f"{len(watch)} watched", ended, f"{events['gone']} gone"]
     parts += [f"{events[kind]} {kind}" for kind in ("averted", "unsure", "unreachable") if events[kind]]
-    if events["closed"] or events["due"]:
+    if watch.counts.timely:
         parts.append(f"{watch.counts.max_lateness * 1e3:.0f} ms late at most")
     return ", ".join(parts)
 
@@ -189,13 +192,14 @@ class Table(Lines):
         self._recent: deque[str] = deque(maxlen=RECENT)
         super().__init__(watch, self._recent.append)
         self._out = out
-        self._live = Live(console=Console(file=cast(IO[str], out)), auto_refresh=False, redirect_stdout=False)
+        self._console = Console(file=cast(IO[str], out))
+        self._live = Live(console=self._console, auto_refresh=False, redirect_stdout=False)
         self._next = 0.0
         self._title = ""
 
     def start(self, what: str, closes: bool) -> None:
         """See `View`."""
-        self._title = f"{what}: " + ("closing what is due" if closes else "closing nothing")
+        self._title = f"{what}: " + ("closing what is due" if closes else "closing nothing (--close does)")
         self._live.start()
 
     def refresh(self, now: float) -> float | None:
@@ -216,13 +220,17 @@ class Table(Lines):
         from rich.table import Table as Grid
         from rich.text import Text
 
-        grid = Grid(title=self._title, title_justify="left")
+        room = self._console.height - 4  # title, head, summary, and the line of the cursor
+        grid = Grid(box=None, expand=True, header_style="reverse", pad_edge=False)
         for name in ("client", "server", "turn", "silent", "limit", "in"):
-            grid.add_column(name, justify="right" if name in ("silent", "in") else "left")
-        for ident, seen, verdict in self._watch.soonest(ROWS):
+            grid.add_column(name, justify="right" if name in ("silent", "in") else "left", no_wrap=True)
+        for ident, seen, verdict in self._watch.soonest(max(room // 2, 1)):
             local, remote = addresses_of(ident)
             turn = {True: "client's", False: "server's", None: "not known"}[verdict.peers_turn]
-            left = "due" if verdict.due else f"{verdict.at - seen.before:.1f} s" if verdict.reason else "-"
+            left = f"{verdict.at - seen.before:.1f} s" if verdict.reason else "-"
+            if verdict.due:
+                left = "due" if verdict.sure else "cannot tell"
             grid.add_row(str(remote), str(local), turn, f"{seen.received_ago:.1f} s", verdict.reason or "-", left)
-        foot = [Text(line) for line in (summary(self._watch), *self._recent)]
-        self._live.update(Group(grid, *foot), refresh=True)
+        recent = list(self._recent)[-max(room - grid.row_count, 1) :]
+        lines = [Text(line, no_wrap=True, overflow="ellipsis") for line in (self._title, summary(self._watch), *recent)]
+        self._live.update(Group(lines[0], grid, *lines[1:]), refresh=True)

@@ -143,8 +143,10 @@ class Counts:
         self.events: Counter[str] = Counter()
         self.reasons: Counter[str] = Counter()
         """Of what was closed, or reported as due."""
+        self.timely = 0
+        """Of these, how many became due while they were watched."""
         self.max_lateness: float = 0.0
-        """The longest time between due and closed (or reported), seconds."""
+        """Of those, the longest time between due and closed (or reported), seconds."""
 
 
 class Watch:
@@ -413,6 +415,7 @@ class Watch:
         if kind in ("due", "closed"):
             self.counts.reasons[reason] += 1
             if not row.told & OVERDUE:
+                self.counts.timely += 1
                 self.counts.max_lateness = max(self.counts.max_lateness, at - due)
         overdue = bool(row.told & OVERDUE)
         self._on(Event(kind, at, row.ident, row.inode, opened, since, reason, limit, due, overdue))

@@ -9,9 +9,11 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import Any, NoReturn
 
-from ..errors import needs
+from ..errors import InvalidArgument, needs
+from .durations import WANTED, format_duration, parse_duration
 from .options import Switch
 from .settings import OPTIONS
 
@@ -24,6 +26,18 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Print *message* after the program's name and exit; the usage is one `--help` away."""
         self.exit(2, f"{self.prog}: {message}\n")
+
+
+def duration(least: float) -> Callable[[str], float]:
+    """What reads the duration of a flag that is no setting: *least* seconds, or more."""
+
+    def read(text: str) -> float:
+        with suppress(InvalidArgument):
+            if (found := parse_duration(text)) >= least:
+                return found
+        raise argparse.ArgumentTypeError(f"{text!r}: expected {WANTED}, at least {format_duration(least)}")
+
+    return read
 
 
 def add_version(parser: argparse.ArgumentParser) -> None:

@@ -12,8 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..config.durations import parse_duration
-from ..config.flags import Parser, add_version
+from ..config.flags import Parser, add_version, duration
 from ..config.running import progress_on_stderr, stoppable
 from ..errors import InvalidArgument, ReaperError, needs, one_line
 
@@ -46,7 +45,11 @@ def add_commands(commands: Any) -> None:
     )
     ship.add_argument("--watch", action="store_true", help="go on until SIGTERM or Ctrl-C; default: once")
     ship.add_argument(
-        "--every", type=_seconds, default=10.0, metavar="DURATION", help="with --watch: look so often; default 10s"
+        "--every",
+        type=duration(0.001),
+        default=10.0,
+        metavar="DURATION",
+        help="with --watch: how often; default 10s",
     )
     ship.add_argument("--keep", action="store_true", help="delete nothing here")
     ship.add_argument("--json", action="store_true", help="print the summary as JSON")
@@ -59,16 +62,6 @@ def _run(arguments: argparse.Namespace) -> int:
     except (ReaperError, ImportError) as error:
         print(f"{arguments.prog}: {error}", file=sys.stderr)
         return 2
-
-
-def _seconds(text: str) -> float:
-    try:
-        value = parse_duration(text)
-    except InvalidArgument as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
-    if value <= 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is not longer than 0s")
-    return value
 
 
 def _ship(arguments: argparse.Namespace) -> int:

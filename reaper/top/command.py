@@ -9,8 +9,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from ..config.durations import WANTED, parse_duration
-from ..errors import InvalidArgument
+from ..config.flags import duration
 
 
 def add_commands(commands: Any) -> None:
@@ -27,21 +26,11 @@ def add_commands(commands: Any) -> None:
     )
     source.add_argument("--pid", type=int, metavar="N", help="any server, by what the kernel knows of its connections")
     top.add_argument(
-        "--interval", type=_interval, default=2.0, metavar="DURATION", help="between two pictures; default 2s"
+        "--interval", type=duration(0.1), default=2.0, metavar="DURATION", help="between two pictures; default 2s"
     )
     top.add_argument("--once", action="store_true", help="print one picture and end")
     top.add_argument("--json", action="store_true", help="print one status document and end")
     top.set_defaults(run=_run)
-
-
-def _interval(text: str) -> float:
-    try:
-        found = parse_duration(text)
-    except InvalidArgument:
-        found = 0.0
-    if found < 0.1:
-        raise argparse.ArgumentTypeError(f"{text!r}: expected {WANTED}, at least 100ms")
-    return found
 
 
 def _run(parsed: argparse.Namespace) -> int:

@@ -7,7 +7,7 @@ columns, a low one fewer rows.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -168,46 +168,23 @@ def _pressure(pressure: Mapping[str, Any], several: bool) -> Text:
     line.append("accepting" if accepting else "NOT accepting", style="" if accepting else "bold red")
     line.append(f", worker {pressure['worker']} is fullest: " if several else ", ")
     line.append(f"{100 * load:.0f} % of {pressure['of'] or 'nothing limited'}", style="bold red" if scale < 1 else "")
-    return line.append(f", timeouts at {100 * scale:.0f} %, {number(pressure['evicted'])} let go")
-
-
-def _columns(sums: Sequence[int], room: int) -> list[int]:
-    """How many of the buckets each column takes. Where not all fit, the longest silences are left out if no connection
-    has them, then the shortest are put together.
-    """
-    wanted = len(sums)
-    while wanted > max(1, room) and not sums[wanted - 1]:
-        wanted -= 1
-    fit = max(1, min(wanted, room))
-    return [wanted - fit + 1, *[1] * (fit - 1)]
+    return line.append(f", timeouts at {100 * scale:.0f} %, {number(pressure['evicted'])} closed")
 
 
 def _phases(picture: Picture, frame: Frame) -> list[Text]:
-    room = (frame.width - PHASE_WIDTH - 2 * NUMBER_WIDTH) // IDLE_WIDTH
-    buckets = range(len(picture.idle_bounds) + 1)
-    takes = _columns([sum(row.idle[number] for row in picture.phases) for number in buckets], room)
-    ends, at = [], 0
-    for take in takes:
-        at += take
-        bound = picture.idle_bounds[min(at, len(picture.idle_bounds)) - 1]
-        ends.append(("<" if at <= len(picture.idle_bounds) else ">") + _short(bound))
-    head = f"{'phase':{PHASE_WIDTH}}{'timeout':>{NUMBER_WIDTH}}{'open':>{NUMBER_WIDTH}}"
-    left = frame.width - PHASE_WIDTH - 2 * NUMBER_WIDTH
-    column = min(left // len(takes), WIDEST_IDLE)
+    bounds = picture.idle_bounds
+    ends = [*(f"<{_short(bound)}" for bound in bounds), f">{_short(bounds[-1])}"]
+    column = min((frame.width - PHASE_WIDTH - 2 * NUMBER_WIDTH) // len(ends), WIDEST_IDLE)
     wide = column >= IDLE_WIDTH
-    if wide:
-        head += "".join(f"{end:>{column}}" for end in ends)
-    lines = [Text(head, style="reverse")]
-    lines[0].pad_right(max(0, frame.width - len(head)))
+    head = f"{'phase':{PHASE_WIDTH}}{'timeout':>{NUMBER_WIDTH}}{'open':>{NUMBER_WIDTH}}"
+    head += "".join(f"{end:>{column}}" for end in ends if wide)
+    lines = [Text(f"{head:{frame.width}}", style="reverse")]
     if not picture.phases:
         lines.append(Text("no connection is open", style="dim"))
     for row in picture.phases[:PHASE_ROWS]:
         line = Text(f"{row.phase[: PHASE_WIDTH - 1]:{PHASE_WIDTH}}{seconds(row.timeout):>{NUMBER_WIDTH}}")
         line.append(f"{number(row.connections):>{NUMBER_WIDTH}}", style="bold")
-        at = 0
-        for take in takes if wide else ():
-            count = sum(row.idle[at : at + take])
-            at += take
+        for count in row.idle if wide else ():
             line.append(f"{brief(count):>{column}}", style="" if count else "dim")
         lines.append(line)
     if len(picture.phases) > PHASE_ROWS:
