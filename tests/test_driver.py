@@ -285,6 +285,7 @@ def test_a_hand_watched_connection_counts_as_busy_until_it_says_that_it_waits():
     assert [unknown.reason, told.reason, waits.reason, mute.reason] == [None, "drain", "drain", "drain"]
     loop.run_until(11)
     assert unknown.reason == "drain_deadline"
+    assert loop.watch(100).reason == "drain"  # so does who comes afterwards
 
 
 def test_errors_of_accept_are_sorted_into_three_kinds():

@@ -16,13 +16,13 @@ from __future__ import annotations
 import itertools
 import math
 import time
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Protocol, Unpack
 
 from ..config.settings import ReaperConfig
 from ..core.lease import Hook, Lease
-from ..core.purgatory import DelayedOperation, Purgatory
+from ..core.purgatory import Purgatory
 from ..core.reaper import IdleReaper
 from ..core.ticks import check_timeout, ms_to_seconds, seconds_to_ms_deadline, seconds_to_ms_now
 from ..core.wheel import TimingWheel
@@ -31,7 +31,7 @@ from ..journal import Journal
 from ..metrics import LoopStatistics
 from ..policy.jitter import Bucket, Jitter, check_rate, check_share
 from .ends import Books, log, log_hook_error
-from .operations import Answer, Call, Leave
+from .operations import Answer, Call, Operation
 from .options import Options, check_names, spelled_out
 from .pacing import CHECKED_AT_ONCE, PROBE_GRACE, REAPS_PER_SLICE, fair_slice
 from .sockets import unread
@@ -116,7 +116,7 @@ class Driver:
         self._numbers = itertools.count(1)
         self._purgatory = Purgatory(TimingWheel(tick=1, wheel_size=64))  # counts milliseconds of `now`
         self._moved_to = -1  # what it was last advanced to
-        self._leave_by: float | None = None
+        self._draining = False
         self._looked_at = 0.0  # the `now` of the latest final check...
         self._looked_when = 0.0  # ...and when that was, on the loop's clock
         self._probed: list[Watched] = []
@@ -260,8 +260,10 @@ class Driver:
                 continue
             if owner.probe is not None and owner.lease is lease:
                 # Asked before it is spared, which looks like activity: was the probe before this one answered?
-                self._purgatory.check_and_complete((Answer, uid))
-                quiet[lease] = owner  # type: ignore[assignment]
+                watched: Watched = owner  # type: ignore[assignment]  # nothing else has a probe
+                if watched.answer is not None and watched.answer.waits:
+                    watched.answer.try_complete()
+                quiet[lease] = watched
             descriptor = owner.descriptor
             if descriptor >= 0:
                 sockets.setdefault(descriptor, []).append(lease)
@@ -285,11 +287,11 @@ class Driver:
         self.core.close_epoch(now)
         for connection in probed:
             answer = connection.answer
-            if answer is not None and not (answer.completed or answer.cancelled):
+            if answer is not None and answer.waits:
                 answer.mark()  # spared meanwhile; its time goes on
                 continue
             connection.answer = Answer(connection, seconds_to_ms_deadline(now + connection.grace))
-            self.watch_operation(connection.answer, (Answer, connection.uid))
+            self.watch_operation(connection.answer)
             self._probe(connection)
 
     def after(self, seconds: float, call: Callable[[], object]) -> Call:
@@ -298,14 +300,14 @@ class Driver:
         It does not wait behind connections that `reaps_per_second` holds back. What it raises is logged.
         """
         operation = Call(call, seconds_to_ms_deadline(self.now() + seconds))
-        self.watch_operation(operation, operation)
+        self.watch_operation(operation)
         return operation
 
-    def watch_operation(self, operation: DelayedOperation, key: Hashable) -> None:
-        """Let *operation* wait under *key*, and wake for its deadline, in ms of `now`."""
+    def watch_operation(self, operation: Operation) -> None:
+        """Let *operation* wait, and wake for its deadline, in ms of `now`."""
         if not self._purgatory.delayed:
             self._advance_operations(self.now())  # nothing has moved its clock while there was nothing to wait for
-        self._purgatory.try_complete_else_watch(operation, [key])
+        self._purgatory.try_complete_else_watch(operation, [operation])
         self._hurry(self._next_wakeup())
 
     def _advance_operations(self, now: float, limit: int | None = None) -> None:
@@ -383,7 +385,7 @@ class Driver:
         if socket is not None:
             self.vanished.begin()
         self.books.opened(connection.lease, socket)
-        if self._leave_by is not None:
+        if self._draining:
             self._leave_when_idle(connection, spoken=False)
         return connection
 
@@ -391,9 +393,6 @@ class Driver:
         """*connection* is watched no longer."""
         if self.connections.pop(connection.uid, None) is None:
             return
-        if self._purgatory.delayed:
-            self._purgatory.cancel_for_key((Answer, connection.uid))
-            self._purgatory.cancel_for_key((Leave, connection.uid))
         if not self.connections:
             self.on_empty()
 
@@ -404,7 +403,8 @@ class Driver:
 
         Let the loop run two passes, then walk `drain_slices`.
         """
-        self._leave_by = self.now() + check_timeout("timeout", timeout)
+        self.after(check_timeout("timeout", timeout), self._cut_the_rest)
+        self._draining = True
 
     def drain_slices(self) -> Iterator[int]:
         """Let those that are watched now leave when they go idle, a slice at a time; yields how many slices are left.
@@ -421,14 +421,21 @@ class Driver:
             yield -(-(len(connections) - start - REAPS_PER_SLICE) // REAPS_PER_SLICE)
 
     def _leave_when_idle(self, connection: Watched, *, spoken: bool) -> None:
-        assert self._leave_by is not None
         connection.awaited = True
-        leave = Leave(connection, seconds_to_ms_deadline(self._leave_by), spoken)
-        self.watch_operation(leave, (Leave, connection.uid))
+        if not spoken:
+            self.went_idle(connection)
 
     def went_idle(self, connection: Any) -> None:
         """*connection* may have gone idle: it leaves if everything is being drained."""
-        self._purgatory.check_and_complete((Leave, connection.uid))
+        if self._draining and not connection.reaped and not connection.busy:
+            connection.reap("drain")
+
+    def _cut_the_rest(self) -> None:
+        """The drain's deadline has come: end those in use too, a slice at a time."""
+        for connection in list(itertools.islice(self.connections.values(), REAPS_PER_SLICE)):
+            connection.reap("drain_deadline" if connection.busy else "drain")
+        if self.connections:
+            self.after(0.0, self._cut_the_rest)
 
     # ---- looking in ----------------------------------------------------------------------------------------------
 

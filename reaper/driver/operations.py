@@ -1,6 +1,6 @@
-"""The delayed operations of an adapter: a probe's answer, a drained connection's leaving.
+"""The delayed operations of an adapter: a probe's answer, and timers.
 
-The rule of this module: *something completes an operation early (a sign of life, going idle), or its deadline does*.
+The rule of this module: *a sign of life completes an operation early, or its deadline does*.
 """
 
 from __future__ import annotations
@@ -17,7 +17,23 @@ if TYPE_CHECKING:
 log: logging.Logger = logging.getLogger("reaper")
 
 
-class Call(DelayedOperation):
+class Operation(DelayedOperation):
+    """Waits under itself in the purgatory of the driver."""
+
+    __slots__ = ()
+
+    @property
+    def waits(self) -> bool:
+        """Whether it has not ended."""
+        return self._purgatory is not None
+
+    def cancel(self) -> None:
+        """End it without any hook; nothing if it has ended."""
+        if self._purgatory is not None:
+            self._purgatory.cancel_for_key(self)
+
+
+class Call(Operation):
     """Calls something at its deadline. `Driver.after` makes it."""
 
     __slots__ = ("_call",)
@@ -34,13 +50,8 @@ class Call(DelayedOperation):
         """Call."""
         self._call()
 
-    def cancel(self) -> None:
-        """Do not call; nothing if it has."""
-        if self._purgatory is not None:
-            self._purgatory.cancel_for_key(self)
 
-
-class Answer(DelayedOperation):
+class Answer(Operation):
     """Waits for the answer to a probe: any activity since, by whatever way it was noted. Its expiry reaps otherwise.
 
     Args:
@@ -74,33 +85,6 @@ class Answer(DelayedOperation):
         """Reap, unless the peer was heard or bytes of it wait."""
         if not self.heard and not self.connection.has_unread():
             self.connection.reap("unanswered")
-
-
-class Leave(DelayedOperation):
-    """Waits for a connection to go idle while everything is being drained; its expiry cuts it in use."""
-
-    __slots__ = ("connection", "spoken")
-
-    def __init__(self, connection: Watched, deadline: int, spoken: bool) -> None:
-        super().__init__(deadline=deadline)
-        self.connection: Watched = connection
-        self.spoken: bool = spoken
-
-    def try_complete(self) -> bool:
-        """Complete if the connection is idle; not on the first call if bytes of it were still unread."""
-        if self.spoken:
-            self.spoken = False
-            return False
-        return not self.connection.busy and self.force_complete()
-
-    def on_complete(self) -> None:
-        """End it, if that is why we are here; on_expiration follows if it is not."""
-        if not self.connection.busy:
-            self.connection.reap("drain")
-
-    def on_expiration(self) -> None:
-        """End it although it is in use."""
-        self.connection.reap("drain_deadline")
 
 
 def log_drain(connections: Iterable[Watched], awake: int = 0) -> None:

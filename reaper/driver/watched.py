@@ -254,7 +254,9 @@ class Watched(Reapable):
                 deadline.release()
         # Not the dead lease's, and no answer any more: a connection that has ended leaves no circle for the collector.
         self.touch = _nothing
-        self.answer = None
+        if self.answer is not None:
+            self.answer.cancel()
+            self.answer = None
         self._driver.ended(self)
 
 
