@@ -3,14 +3,14 @@
 #   make demo [CONNECTIONS=10000]   start the server, drive it with real connections, print the verdict
 #   make test [JOBS=4]              run every test, in four processes, for half of the time tests wait: ten minutes on two cores
 #   make test-quick                 the tests that need no Java and no crowd of connections: about a minute on two cores
-#   make uvicorn-demo               a FastAPI application under uvicorn twice, stock and guarded; both attacked and measured
+#   make uvicorn-demo               a FastAPI application under uvicorn twice, stock and guarded; both probed
 #   make attach-demo [CONNECTIONS=10000]
 #                                   nginx with its timeouts off, half its clients silent, guarded from outside
 #   make pipeline-demo              real traffic -> journals -> audit, advice and report, by both engines
 #   make bench                      every claim compared with every peer, about 25 minutes; writes docs/performance.md
 #   make bench-quick                the same, smaller, about five minutes; into out/bench/
 #   make campaign [MINUTES=60]      trials that last: lifetimes, signals, restarts, killed workers, full disks, attackers
-#   make interop                    attack tools, a reverse proxy and other servers against the HTTP server
+#   make interop                    attack tools, a reverse proxy and a fuzzer against the HTTP server
 #   make docs                       the documentation as a site, into out/site/; a warning is an error
 #   make lint                       ruff and mypy
 #   make dist                       the source distribution and the wheel, into dist/
@@ -40,7 +40,7 @@ pipeline-demo: .venv/.dev
 	@$(BIN)/python -m scripts.pipeline_demo
 
 interop: .venv/.dev
-	@$(BIN)/python -m scripts.interop
+	@$(BIN)/python -m scripts.campaign --interop --minutes 0.5
 
 campaign: .venv/.dev
 	@$(BIN)/python -m scripts.campaign --minutes $(MINUTES) $(if $(DOCUMENT),--document)

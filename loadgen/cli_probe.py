@@ -74,7 +74,7 @@ def run_race(options: argparse.Namespace) -> int:
     )  # fmt: skip
     lost = found.lost.total()
     if options.json:
-        print(json.dumps(asdict(found) | {"lost_per_million": found.per_million}))
+        print(json.dumps(vars(found) | {"lost_per_million": found.per_million}))
     else:
         how = "".join(f", {count:,} {what}" for what, count in found.lost.most_common())
         announced = found.announced or "nothing announced"

@@ -380,26 +380,3 @@ async def keep_asking(
     while not until():
         account.add(await ask(target, speech))
         await asyncio.sleep(pause)
-
-
-async def keep_talking(
-    target: Target | tuple[str, int], until: Until, account: Account, interval: float, speech: Speech = HTTP
-) -> Ended:
-    """A client that stays and says something every half to whole *interval*, until *until()* is true or it is lost.
-
-    The last answer is waited for, for up to `PATIENCE` seconds.
-    """
-    spoken = behaviour("chatty", speech.timeout, shortest=f"{interval / 2:.6f}s", longest=f"{interval:.6f}s")
-    client = Client(spoken, target, speech)
-    ended, limit = client.ended, FOREVER
-
-    def over() -> bool:
-        nonlocal limit
-        if not until():
-            return False
-        limit = min(limit, monotonic() + PATIENCE)
-        return ended.answered >= ended.asked or monotonic() > limit
-
-    await client.play(over)
-    account.add(ended)
-    return ended

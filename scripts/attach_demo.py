@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -17,7 +16,10 @@ import time
 from importlib.util import find_spec
 from pathlib import Path
 
+import psutil
+
 from .serving import ROOT, DidNotStart, Server, free_port, serving
+from .tools import Missing, nginx
 
 TICK = "1s"
 MANY = 20_000
@@ -26,33 +28,9 @@ PER_WORKER = 15_000
 SIDES = {"events": "attach", "client": "client", "out": "audit"}
 MIX, MIX_OF_MANY = "silent=50,chatty=40,drip=10", "silent=50,chatty=10,drip=40"
 
-NGINX = """
-daemon off; pid {out}/nginx.pid; error_log {out}/nginx.error.log; {processes}
-events {{ worker_connections 19000; }}
-http {{
-    access_log off; client_body_temp_path {out}/body; proxy_temp_path {out}/proxy; fastcgi_temp_path {out}/fastcgi;
-    uwsgi_temp_path {out}/uwsgi; scgi_temp_path {out}/scgi;
-    keepalive_timeout 24h; keepalive_requests 1000000000; reset_timedout_connection off;
+NGINX = """keepalive_timeout 24h; keepalive_requests 1000000000; reset_timedout_connection off;
     client_header_timeout 24h; client_body_timeout 24h; send_timeout 24h;
-    server {{ listen 127.0.0.1:{port} reuseport backlog=4096; location / {{ return 200 "hello"; }} }}
-}}
-"""
-
-ECHO = """
-import asyncio, sys
-
-class Echo(asyncio.Protocol):
-    def connection_made(self, transport):
-        self.transport = transport
-    def data_received(self, data):
-        self.transport.write(data)
-
-async def main():
-    server = await asyncio.get_running_loop().create_server(Echo, "127.0.0.1", int(sys.argv[1]), backlog=4096)
-    await server.serve_forever()
-
-asyncio.run(main())
-"""
+    server {{ listen 127.0.0.1:{port} reuseport backlog=4096; location / {{ return 200 "hello"; }} }}"""
 
 # Where Yama lets a process be traced by its ancestors alone (ptrace_scope 1), a process may permit others: this one
 # permits all, and becomes the server. It also takes all the descriptors it may have.
@@ -62,6 +40,7 @@ PERMIT = (
     "os.execv(sys.argv[1], sys.argv[1:])"
 )
 
+APPS = "benchmarks.servers.apps"
 LAST_LOOK = 5.0
 """Seconds for which attach may go on after the load, at most, to see the last clients go."""
 
@@ -90,15 +69,17 @@ def main() -> int:
 
 def foreign(connections: int, port: int, out: Path) -> tuple[str, str, list[str]]:
     """(what it is, what it speaks, its command): a server that closes nothing by itself."""
-    nginx = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin")
     permitted = [sys.executable, "-c", PERMIT]
-    if nginx is None:
-        return "an echo server in plain asyncio", "echo", [*permitted, sys.executable, "-c", ECHO, str(port)]
     workers = -(-connections // PER_WORKER)
-    processes = "master_process off;" if workers == 1 else f"worker_processes {workers}; worker_rlimit_nofile 20000;"
-    config = out / "nginx.conf"
-    config.write_text(NGINX.format(out=out, port=port, processes=processes))
-    command = [nginx, "-p", str(out), "-c", str(config), "-e", str(out / "nginx.error.log")]
+    main = "master_process off;" if workers == 1 else f"worker_processes {workers}; worker_rlimit_nofile 20000;"
+    try:
+        command = nginx(out, NGINX.format(port=port), main=main, most=19000)
+    except Missing:
+        return (
+            "an echo server in plain asyncio",
+            "echo",
+            [*permitted, sys.executable, "-m", APPS, "asyncio-echo", str(port)],
+        )
     return f"nginx, {workers} worker(s), all its timeouts 24 h", "http", [*permitted, *command]
 
 
@@ -122,13 +103,13 @@ def run(connections: int, timeout: int, out: Path) -> int:
                 cwd=ROOT,
             )
         finally:
-            cpu, elapsed = cost_of(guard.pid)
+            spent = psutil.Process(guard.pid).cpu_times() if guard.status is None else None
             # The clients that lived have just gone. It looks for that once per half timeout: the journal is to say so.
             time.sleep(min(timeout / 2, LAST_LOOK) + 2)
             guard.process.send_signal(signal.SIGINT)
             ended = guard.end()
     last = guard.said().splitlines()[-1] if guard.said() else ""
-    print(f"4. attach: {last.partition(' ')[2]}; {cpu:.1f} s of CPU in {elapsed:.0f} s")
+    print(f"4. attach: {last.partition(' ')[2]}" + (f"; {spent.user + spent.system:.1f} s of CPU" if spent else ""))
     if ended:
         print(f"attach ended with status {ended}: {last}", file=sys.stderr)
     print(f"report: {os.path.relpath(out / 'report.json')}")
@@ -149,22 +130,11 @@ def start_guard(server: Server, timeout: int, out: Path) -> Server:
     command += ["--idle", f"{timeout}s", "--tick", TICK, *journal(out / "attach")]
     guard = Server(command, out / "attach.log", port=0, session=True)
     until = time.monotonic() + 30
-    while not re.search("watching", guard.said()):
+    while "watching" not in guard.said():
         if guard.status is not None or time.monotonic() > until:
             raise DidNotStart(f"attach did not start: {guard.said()[-500:]}")
         time.sleep(0.05)
     return guard
-
-
-def cost_of(pid: int) -> tuple[float, float]:
-    """(CPU seconds, seconds since its start) of *pid*."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        uptime = float(Path("/proc/uptime").read_text().split()[0])
-    except OSError:
-        return 0.0, 0.0
-    ticks = os.sysconf("SC_CLK_TCK")
-    return (int(fields[11]) + int(fields[12])) / ticks, uptime - int(fields[19]) / ticks
 
 
 if __name__ == "__main__":

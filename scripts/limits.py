@@ -155,26 +155,17 @@ def shortages(plan: Plan, machine: Machine) -> list[str]:
             f"processes: {machine.processes:,} more may be started, {together + 20:,} are needed: raise pids.max"
         )
     sockets = 2 * plan.connections + 100 * together
-    if machine.files is not None and machine.files < sockets:
-        found.append(f"open files: {machine.files:,} are free, {sockets:,} are needed: sysctl -w fs.file-max=...")
-    if machine.watches is not None and machine.watches < sockets:
-        found.append(
-            f"epoll: {machine.watches:,} descriptors may be watched, {sockets:,} are needed: "
-            "sysctl -w fs.epoll.max_user_watches=..."
-        )
-    if machine.ports is not None and machine.ports < PORTS:
-        found.append(
-            f"ports: {machine.ports:,} per source address, {PORTS:,} are needed: "
-            'sysctl -w net.ipv4.ip_local_port_range="32768 60999"'
-        )
-    pages = IN_FLIGHT * PAGES_EACH * 2
-    if machine.tcp_pages is not None and machine.tcp_pages < pages:
-        found.append(f"tcp_mem: {machine.tcp_pages:,} pages, {pages:,} are needed: sysctl -w net.ipv4.tcp_mem=...")
-    if machine.conntrack is not None and machine.conntrack < plan.connections:
-        found.append(
-            f"connection tracking: {machine.conntrack:,} entries are free, {plan.connections:,} are needed: "
-            "sysctl -w net.netfilter.nf_conntrack_max=..., or exempt the loopback from tracking"
-        )
+    count, ports = plan.connections, 'net.ipv4.ip_local_port_range="32768 60999"'
+    track = "net.netfilter.nf_conntrack_max=..., or exempt the loopback from tracking"
+    for what, has, needed, remedy in (
+        ("open files", machine.files, sockets, "fs.file-max=..."),
+        ("epoll: descriptors that may be watched", machine.watches, sockets, "fs.epoll.max_user_watches=..."),
+        ("ports per source address", machine.ports, PORTS, ports),
+        ("tcp_mem: pages", machine.tcp_pages, IN_FLIGHT * PAGES_EACH * 2, "net.ipv4.tcp_mem=..."),
+        ("connection tracking: entries", machine.conntrack, count, track),
+    ):
+        if has is not None and has < needed:
+            found.append(f"{what}: {has:,} are free, {needed:,} are needed: sysctl -w {remedy}")
     memory = plan.memory()
     if machine.memory is not None and machine.memory < memory:
         found.append(f"memory: {gib(machine.memory)} is available, about {gib(memory)} is needed")

@@ -54,17 +54,10 @@ def _answer(path: Path) -> Any:
 def main() -> int:
     """Run the demo."""
     parser = Parser(prog="pipeline_demo", description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--connections", type=_count, default=2000, metavar="N", help="default 2000")
-    parser.add_argument("--timeout", type=_duration, default="5s", metavar="DURATION", help="idle timeout; default 5s")
-    parser.add_argument(
-        "--connect-rate", type=_count, default=2000, metavar="N", help="connections per second; default 2000"
-    )
-    parser.add_argument(
-        "--duration", type=_duration, default="20s", metavar="DURATION", help="of the load; default 20s"
-    )
-    parser.add_argument(
-        "--out", type=Path, default=ROOT / "out" / "pipeline", metavar="DIR", help="default out/pipeline"
-    )
+    parser.add_argument("--connections", type=_count, default=2000, metavar="N", help="default %(default)s")
+    parser.add_argument("--timeout", type=_duration, default="5s", metavar="DURATION", help="default %(default)s")
+    parser.add_argument("--duration", type=_duration, default="20s", metavar="DURATION", help="default %(default)s")
+    parser.add_argument("--out", type=Path, default=ROOT / "out" / "pipeline", metavar="DIR", help="out/pipeline")
     options = parser.parse_args()
     try:
         room(options.out)
@@ -79,12 +72,11 @@ def main() -> int:
     command += ["--connections", str(options.connections), "--journal", str(events)]
     with serving(command, out / "server.log") as server:
         print(f"server: {server.said()}", end="", flush=True)
-        run = [sys.executable, "-m", "loadgen", "run", "--target", server.target]
-        load = ["--connections", str(options.connections), "--timeout", options.timeout, "--tick", "1s"]
-        load += ["--connect-rate", str(options.connect_rate)]
-        mix = ["--mix", "silent=50,chatty=40,drip=10", "--duration", options.duration]
-        kept = ["--report", str(out / "loadgen.json"), "--journal", str(client)]
-        loaded = subprocess.run([*run, *load, *mix, *kept], cwd=ROOT, check=False).returncode
+        load = [sys.executable, "-m", "loadgen", "run", "--target", server.target, "--timeout", options.timeout]
+        load += ["--connections", str(options.connections), "--tick", "1s", "--mix", "silent=50,chatty=40,drip=10"]
+        load += ["--connect-rate", "2000", "--duration", options.duration]
+        load += ["--report", str(out / "loadgen.json"), "--journal", str(client)]
+        loaded = subprocess.run(load, cwd=ROOT, check=False).returncode
     took: dict[str, float] = {}
     judged = _report("embedded", events, client, out, took)
     for name in ("audit.txt", "advice.txt"):
@@ -96,9 +88,8 @@ def main() -> int:
         print("left out: the same once more on Spark, for PySpark or Java is not installed")
     else:
         judged = max(judged, _report("spark", events, client, out / "spark", took))
-        differ = [
-            name for name in ("audit.json", "advice.json") if _answer(out / name) != _answer(out / "spark" / name)
-        ]
+        names = ("audit.json", "advice.json")
+        differ = [name for name in names if _answer(out / name) != _answer(out / "spark" / name)]
         print(f"the two engines differ in {', '.join(differ)}" if differ else "the same answers from both engines")
     print(", ".join(f"{engine}: {seconds:.1f} s" for engine, seconds in took.items()) + " to judge and to advise")
     return judged or loaded or bool(differ)

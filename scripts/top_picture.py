@@ -9,13 +9,11 @@ from __future__ import annotations
 
 import argparse
 import io
-import random
 import re
-import socket
+import subprocess
 import sys
 import tempfile
 import time
-from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from rich.console import Console
@@ -29,35 +27,7 @@ from .serving import ROOT, example, serving
 PICTURE = ROOT / "docs" / "img" / "top.svg"
 WIDTH, HEIGHT = 100, 30
 FLAGS = ("--workers", "2", "--keep-alive", "60s", "--first-byte", "20s", "--headers", "15s", "--drain-idle", "0s")
-REQUEST = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"
-SPEAKS = (
-    (0.70, REQUEST),  # and then it is silent
-    (0.10, b"GET / HTTP/1.1\r\nHost: "),
-    (0.08, b"GET /sleep?s=200 HTTP/1.1\r\nHost: a\r\n\r\n"),
-    (0.05, b"POST /upload HTTP/1.1\r\nHost: a\r\nContent-Length: 100000\r\n\r\nfirst"),
-    (0.07, b""),
-)
-"""Shares of the clients, and what each has said."""
-
-
-def connected(address: tuple[str, int], count: int, seconds: float) -> list[socket.socket]:
-    """*count* clients that come spread over so many seconds, and of which some ask again now and then."""
-    random.seed(7)
-    clients: list[socket.socket] = []
-    keeping: list[socket.socket] = []
-    begun = time.monotonic()
-    for number in range(count):
-        client = socket.create_connection(address, timeout=30)
-        clients.append(client)
-        said = random.choices([said for _, said in SPEAKS], [share for share, _ in SPEAKS])[0]
-        client.sendall(said)
-        if said == REQUEST:
-            keeping.append(client)
-        if number % 10 == 0 and keeping:
-            with suppress(OSError):
-                random.choice(keeping).sendall(REQUEST)
-        time.sleep(max(0.0, begun + seconds * (number + 1) / count - time.monotonic()))
-    return clients
+MIX = "silent=60,chatty=10,stalled_headers=10,reset=5,stalled_body=5,mute=10"
 
 
 def main() -> int:
@@ -66,17 +36,20 @@ def main() -> int:
     parser.add_argument("--connections", type=int, default=600)
     parser.add_argument("--seconds", type=float, default=25.0, help="over which the clients come")
     parser.add_argument("--out", type=Path, default=PICTURE)
-    parsed = parser.parse_args()
-    with tempfile.TemporaryDirectory() as directory, ExitStack() as stack:
-        server = stack.enter_context(serving(example("http", *FLAGS, "--pressure"), Path(directory) / "log"))
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder, serving(example("http", *FLAGS), Path(folder, "log")) as server:
+        load = [sys.executable, "-m", "loadgen", "run", "--target", server.target, "--protocol", "http", "--quiet"]
+        load += f"--connections {given.connections} --mix {MIX} --timeout 60s --duration 70s".split()
+        rate = str(max(round(given.connections / given.seconds), 1))
+        process = subprocess.Popen([*load, "--connect-rate", rate], cwd=ROOT, stdout=subprocess.DEVNULL)
         source = Http("http://{}:{}".format(*server.address))
-        print(f"{source.name}, pid {server.process.pid}", flush=True)
-        for client in connected(server.address, parsed.connections, parsed.seconds):
-            stack.callback(client.close)
+        time.sleep(given.seconds + 2.0)
         before = picture_of(source.ask())
         time.sleep(2.0)
         found = picture_of(source.ask())
-        _draw(found, rates(before, found), parsed.out)
+        process.terminate()
+        process.wait()
+        _draw(found, rates(before, found), given.out)
     return 0
 
 

@@ -1,31 +1,60 @@
-"""Claims of the campaign itself: a loss is counted, a last answer is waited for, the page has the figures."""
+"""The campaign: a loss is counted, a last answer is waited for, and what foreign tools say of the HTTP server.
+
+A tool that is not installed is named and its test skipped.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import inspect
+import json
+import re
+import subprocess
+import sys
 import time
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
-from loadgen.clients import HTTP, Account, keep_talking
+import pytest
+
+from loadgen.clients import HTTP
 from scripts.campaign import __main__ as campaign
-from scripts.campaign import trials
+from scripts.campaign import rounds, trouble
+from scripts.campaign.rounds import Trial, played, talk
+from scripts.campaign.trouble import Outcome
+from scripts.serving import example, serving
+from scripts.tools import Missing, metrics, tool
 
 
-def test_clients_that_the_server_ends_are_lost_and_fail_a_trial():
+def found(name: str, package: str = "") -> str:
+    try:
+        return tool(name, package)
+    except Missing as missing:
+        pytest.skip(str(missing))
+
+
+async def talked(answer: Any, until: float) -> Outcome:
+    """What a talker makes of a server that treats its connections with *answer*."""
+    outcome, end = Outcome(), time.monotonic() + until
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as listening:
+        server = SimpleNamespace(address=listening.sockets[0].getsockname())
+        given: Any = SimpleNamespace(server=server, outcome=outcome)
+        await talk(given, HTTP, lambda: time.monotonic() > end, every=0.8)
+        await asyncio.sleep(0.05)
+    return outcome
+
+
+def test_clients_that_the_server_ends_are_lost_and_fail_a_trial() -> None:
     async def closes(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.close()
 
-    async def main() -> Account:
-        account = Account()
-        async with await asyncio.start_server(closes, "127.0.0.1", 0) as listening:
-            await keep_talking(listening.sockets[0].getsockname(), lambda: False, account, 0.01)
-            await asyncio.sleep(0.05)
-        return account
-
-    found = trials.outcome(asyncio.run(main()), rounds=1)
-    assert (found.passed, found.figures["lost"], len(found.failures)) == (False, 1, 1)
+    outcome = asyncio.run(talked(closes, 60.0))
+    assert (len(outcome.wrong), outcome.seen["lost"]) == (1, 1)
 
 
-def test_a_talker_waits_for_its_last_answer_and_is_not_lost():
+def test_a_talker_waits_for_its_last_answer_and_is_not_lost() -> None:
     async def slow(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         await asyncio.sleep(0.3)
@@ -33,27 +62,104 @@ def test_a_talker_waits_for_its_last_answer_and_is_not_lost():
         await reader.read()
         writer.close()
 
-    async def main() -> Account:
-        account = Account()
-        until = time.monotonic() + 0.1
-        async with await asyncio.start_server(slow, "127.0.0.1", 0) as listening:
-            address = listening.sockets[0].getsockname()
-            await keep_talking(address, lambda: time.monotonic() > until, account, 0.8, HTTP)
-            await asyncio.sleep(0.05)
-        return account
-
-    account = asyncio.run(main())
-    assert (account.asked, account.lost) == (1, [])
+    outcome = asyncio.run(talked(slow, 0.1))
+    assert (outcome.account.asked, outcome.wrong) == (1, [])
 
 
-def test_the_page_has_the_figures_of_the_report(tmp_path, monkeypatch):
+def test_every_trial_names_trouble_and_clients_that_there_are() -> None:
+    for trial in Trial.all().values():
+        arguments = dict(trial.meanwhile)
+        inspect.signature(getattr(trouble, arguments.pop("do"))).bind(None, **arguments)
+        for each in trial.clients:
+            options = {name: value for name, value in each.items() if name not in ("does", "count", "protocol", "path")}
+            inspect.signature(rounds.CLIENTS[each["does"]]).bind(None, HTTP, None, **options)
+        assert trial.share or trial.interop
+
+
+def test_the_page_has_the_figures_of_the_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     page = tmp_path / "reliability.md"
     page.write_text(f"before\n{campaign.BEGIN}\nold\n{campaign.END}\nafter\n")
     monkeypatch.setattr(campaign, "PAGE", page)
-    trial = {"name": "pause", "claim": "none is lost", "unseen": "the rest", "failures": ["3 x EOF"], "passed": False}
+    trial = {"name": "pause", "unseen": "the rest", "failures": ["3 x EOF"], "passed": False}
     campaign.document({"about": campaign.about(), "minutes": 3, "trials": [{**trial, "figures": {"asked": 1234}}]})
     said = page.read_text()
-    assert "| pause | none is lost | **FAIL**: 3 x EOF | asked: 1,234 | the rest |" in said
+    assert "| pause | **FAIL**: 3 x EOF | asked: 1,234 | the rest |" in said
     assert said.startswith("before\n")
     assert said.endswith("after\n")
     assert "old" not in said
+
+
+def test_what_is_held_is_counted_from_the_last_that_came() -> None:
+    looks = [(0.2, 0), (0.4, 150), (0.6, 200), (0.8, 202), (5.4, 201), (7.6, 90), (9.0, 3)]
+    assert trouble.longest_held(looks) == (202, 8.4)
+    one_by_one = [(number / 5, min(number, 100) if number < 130 else 0) for number in range(1, 132)]
+    assert trouble.longest_held(one_by_one) == (100, 7.0)  # the 95th came after 19 s
+
+
+# ---- tools of others -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "smaller", "tools"),
+    [
+        ("slow headers", {"attackers": 200}, ["slowhttptest"]),
+        ("slow bodies", {"attackers": 200}, ["slowhttptest"]),
+        ("slow readers", {"attackers": 200}, ["slowhttptest"]),
+        ("behind nginx", {"bursts": 2}, ["nginx", "wrk"]),
+    ],
+)
+def test_a_foreign_tool_finds_that(name: str, smaller: dict[str, int], tools: list[str], tmp_path: Path) -> None:
+    for each in tools:
+        found(each)
+    trial = Trial.all()[name]
+    outcome = played(replace(trial, meanwhile=trial.meanwhile | smaller), tmp_path, 0.0, lambda text: None)
+    assert outcome.wrong == [], outcome.seen
+    assert not trial.clients or outcome.account.asked
+
+
+@pytest.mark.slow
+def test_curl_reuses_the_connection_and_uploads_after_100_continue(tmp_path: Path) -> None:
+    curl = found("curl")
+    with serving(example("http", "--workers", "1"), tmp_path / "log") as server:
+        url = f"http://{server.target}"
+        many = subprocess.run([curl, "-sv", f"{url}/", f"{url}/metrics"], capture_output=True, text=True, check=True)
+        assert "Re-using existing connection" in many.stderr
+        command = [curl, "-sv", "-H", "Expect: 100-continue", "--data-binary", "@-", f"{url}/upload"]
+        upload = subprocess.run(command, input="x" * 500_000, capture_output=True, text=True, check=True)
+        assert json.loads(upload.stdout)["bytes"] == 500_000
+        assert "HTTP/1.1 100 " in upload.stderr
+
+
+@pytest.mark.slow
+def test_ab_sees_no_failure_though_it_asks_http_1_0_for_keep_alive(tmp_path: Path) -> None:
+    ab = [found("ab", "apache2-utils"), "-q", "-k", "-n", "2000", "-c", "50"]
+    with serving(example("http", "--workers", "1"), tmp_path / "log") as server:
+        url = f"http://{server.target}/sleep?s=0"
+        done = subprocess.run([*ab, url], capture_output=True, text=True, check=True)
+        after = metrics(server.address)
+    figures = dict(re.findall(r"^(.*?):\s+(\d+)", done.stdout, re.MULTILINE))
+    assert (figures["Complete requests"], figures["Failed requests"]) == ("2000", "0")
+    assert after['http_responses_total{status="200"}'] >= 2000
+
+
+# ---- make uvicorn-demo -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_the_uvicorn_demo_shows_that_stock_closes_by_keep_alive_alone_and_guarded_by_every_timeout(
+    tmp_path: Path,
+) -> None:
+    page = tmp_path / "page.md"
+    command = [sys.executable, "-m", "scripts.uvicorn_demo", "--wait", "9", "--trials", "2", "--page", str(page)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("still open after 9s") == 11
+    stock, guarded = (part.splitlines() for part in page.read_text().split("## ")[1:])
+    closed = [
+        {row.split("|")[1].strip(): row.split("|")[-2].strip() for row in rows if "/2 " in row}
+        for rows in (stock, guarded)
+    ]
+    assert len(closed[0]) == len(closed[1]) == 11
+    assert closed[1] == dict.fromkeys(closed[1], "2/2") | {"message_drip": "0/2"}
+    assert closed[0] == dict.fromkeys(closed[1], "0/2") | {"keep_alive": "2/2"}

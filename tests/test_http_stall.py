@@ -12,7 +12,7 @@ import pytest
 import trio
 from http_world import configured, serving
 
-from scripts.interop.fuzz import cases, run
+from scripts.campaign.fuzz import cases, run
 from server_example.http.connection import Exchange
 from server_example.http.routes import ROUTES
 

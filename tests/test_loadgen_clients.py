@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import ssl
 import subprocess
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from xml.etree import ElementTree
@@ -14,6 +16,7 @@ import pytest
 from namespaces import why_not
 
 from loadgen.backend import Upstream, listen
+from loadgen.cli import main
 from loadgen.clients import ATTACKS, HTTP, Account, Client, Ended, Speech, ask, attack, behaviour, keep_asking, play_all
 from loadgen.drive.wire import Tls
 from loadgen.plan.behaviours import KINDS
@@ -227,6 +230,18 @@ def test_a_race_counts_what_is_lost_on_a_connection_that_looked_open(honour: boo
     assert (found.reused, found.fresh) == ((6, 0) if not honour else (0, 6))
     assert (found.lost.total() == 6, found.per_million == 1e6) == (lost, lost)
     assert found.announced == "timeout=0"
+
+
+def test_a_race_that_lost_something_can_be_printed_as_json(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def lost(*_: object, **__: object) -> Result:
+        return Result(reused=2, lost=Counter(reset=1))
+
+    monkeypatch.setattr("loadgen.race.race", lost)
+    assert main(["race", "--target", "127.0.0.1:9", "--keep-alive", "1s", "--json"]) == 1
+    said = json.loads(capsys.readouterr().out)
+    assert (said["lost"], said["lost_per_million"]) == ({"reset": 1}, 500_000)
 
 
 @pytest.mark.slow

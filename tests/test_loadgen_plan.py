@@ -3,6 +3,7 @@ how."""
 
 from __future__ import annotations
 
+import pickle
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from loadgen import units
+from loadgen.clients import behaviour
 from loadgen.drive.client import Pace
 from loadgen.judge.histogram import SUBBUCKETS, Histogram
 from loadgen.judge.thresholds import names, parse_threshold
@@ -315,3 +317,8 @@ def test_a_plan_without_a_beat_has_the_digest_that_release_0_2_gave_it() -> None
 def test_a_share_is_never_rounded_to_nothing() -> None:
     assert [units.share(part, 20_000) for part in (0, 1, 2, 20_000)] == ["0.00%", "0.01%", "0.01%", "100.00%"]
     assert units.share(1, 20_001) == "under 0.01%"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_behaviour_can_be_sent_to_the_process_that_plays_it(kind: str) -> None:
+    assert pickle.loads(pickle.dumps(behaviour(kind))) == behaviour(kind)

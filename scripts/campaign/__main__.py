@@ -1,4 +1,4 @@
-"""`python -m scripts.campaign [--minutes 60] [--only NAME,...] [--document]`.
+"""`python -m scripts.campaign [--minutes 60] [--only NAME,...] [--interop] [--document]`: trials of real servers.
 
 One rule: *what is written in docs/reliability.md was measured by this command*; no figure there is typed by hand.
 """
@@ -12,69 +12,32 @@ import shutil
 import subprocess
 import sys
 import time
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from ..serving import ROOT, DidNotStart
-from . import trials
-from .lifetimes import lifetimes
-from .trials import Outcome, Trial
+from ..tools import Missing
+from .rounds import Trial, played
+from .trouble import Outcome
 
 PAGE = ROOT / "docs" / "reliability.md"
 BEGIN = "<!-- campaign: written by `python -m scripts.campaign --document`, do not edit -->"
 END = "<!-- end of campaign -->"
 
-TRIALS = [
-    Trial("lifetimes, echo", "every close judged from the client's side; memory and descriptors stay flat",
-          "growth slower than the bound of 4 MiB in the time it ran", 0.3, partial(lifetimes, "echo")),
-    Trial("lifetimes, http", "the same over HTTP; leases stay flat too",
-          "growth slower than the bound of 4 MiB in the time it ran", 0.12, partial(lifetimes, "http")),
-    Trial("group signals", "SIGTERM, SIGINT or SIGHUP to the whole group, then more of them: no request is lost",
-          "SIGKILL", 0.05, trials.group_signals),
-    Trial("rolling restart", "a successor takes the port over under load: no connection fails",
-          "a proxy that caches addresses", 0.08, trials.rolling_restart),
-    Trial("reload", "SIGHUP to the whole group under load: nothing is lost", "settings that need a restart", 0.05,
-          trials.reloads),
-    Trial("pause", "all processes stopped for three timeouts: no client that talks is lost",
-          "a pause longer than TCP keeps unread bytes", 0.08, trials.pauses),
-    Trial("pipelined stall", "requests written together, all processes stopped for three timeouts: all are answered",
-          "a pause longer than TCP keeps unread bytes", 0.04, trials.pipelined_stall),
-    Trial("handshake stall", "clients whose TLS handshake begins while the server is stopped are answered",
-          "clients that give up by themselves", 0.04, trials.handshake_stall),
-    Trial("listeners", "WebSocket clients that only listen to a guarded uvicorn stay",
-          "clients that stop reading: they are closed, as they should be", 0.02, trials.listeners),
-    Trial("empty lines over TLS", "clients that send only CRLF: healthy ones are answered meanwhile",
-          "more of them than the cores can read", 0.03, trials.crlf),
-    Trial("scrapes", "fifty scrapes in one instant: each tells of every worker", "scrapes that take longer than a tick",
-          0.02, trials.scrapes),
-    Trial("vanished", "clients whose machine is gone are closed in time, whatever they wait for, and none too early",
-          "routers that answer for a machine that is gone", 0.04, trials.vanished),
-    Trial("worker killed", "kill -9 of a worker costs its own connections alone", "requests it had begun", 0.06,
-          trials.killed_workers),
-    Trial("disk full", "the journal cannot grow: no request waits for it, and what it lost is said",
-          "a disk that loses what it confirmed", 0.03, trials.full_disk),
-    Trial("no descriptors", "more clients than descriptors: those inside stay, those outside come in later",
-          "a machine without memory for sockets", 0.04, trials.no_descriptors),
-    Trial("attackers", "attackers of every kind: healthy clients are served, and every attacker's connection ends",
-          "more addresses than one machine has", 0.1, trials.attackers),
-    Trial("nonsense", "malformed HTTP never kills the server and leaks no connection, lease or descriptor",
-          "bytes that no generator of ours makes", 0.05, trials.nonsense),
-]  # fmt: skip
-
 
 def main() -> int:
     """Run the campaign. Exit status: 0 every trial passed, 1 one failed, 2 bad arguments, 130 interrupted."""
+    known = Trial.all()
     parser = argparse.ArgumentParser(prog="python -m scripts.campaign", description=__doc__.splitlines()[0])
     parser.add_argument("--minutes", type=float, default=60.0, help="how long, about; default 60")
     parser.add_argument("--only", metavar="NAME,...", help="these trials alone")
+    parser.add_argument("--interop", action="store_true", help="those with tools that others wrote")
     parser.add_argument("--out", type=Path, default=ROOT / "out" / "campaign")
     parser.add_argument("--document", action="store_true", help="write the figures into docs/reliability.md as well")
     options = parser.parse_args()
-    known = {trial.name: trial for trial in TRIALS}
-    wanted = [name.strip() for name in options.only.split(",")] if options.only else list(known)
-    if ", ".join(wanted) in known:  # a name may have a comma in it
-        wanted = [", ".join(wanted)]
+    wanted = [name.strip() for name in (options.only or "").split(",") if name.strip()]
+    if not wanted:
+        wanted = [name for name, trial in known.items() if (trial.interop if options.interop else trial.share)]
     for name in wanted:
         if name not in known:
             print(f"--only {name}: must be one of: {'; '.join(known)}", file=sys.stderr)
@@ -83,7 +46,7 @@ def main() -> int:
         print(f"--minutes {options.minutes}: must be more than 0", file=sys.stderr)
         return 2
     chosen = [known[name] for name in wanted]
-    total = sum(trial.share for trial in chosen)
+    total = sum(trial.share for trial in chosen) or 1.0
     report: dict[str, Any] = {"about": about(), "minutes": options.minutes, "trials": []}
     options.out.mkdir(parents=True, exist_ok=True)
     try:
@@ -112,7 +75,7 @@ def about() -> dict[str, str]:
 
 def tried(trial: Trial, seconds: float, out: Path) -> dict[str, Any]:
     """Run one trial; what it saw."""
-    folder = out / trial.name.replace(", ", "-").replace(" ", "-")
+    folder = (out / trial.name.replace(" ", "-")).resolve()
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     print(f"{trial.name}: {trial.claim}", flush=True)
@@ -126,19 +89,21 @@ def tried(trial: Trial, seconds: float, out: Path) -> dict[str, Any]:
 
     began = time.monotonic()
     try:
-        found = trial.run(folder, seconds, say)
+        found = played(trial, folder, seconds, say)
+    except Missing as missing:
+        found = Outcome(figures={"NOT RUN": str(missing)})
     except (DidNotStart, RuntimeError) as error:
-        found = Outcome(False, {}, [str(error)])
-    figures = ", ".join(f"{name}: {value}" for name, value in found.figures.items())
-    print(f"  {'pass' if found.passed else 'FAIL'}: {figures}", *found.failures[:5], sep="\n    ", flush=True)
+        found = Outcome(failures=[str(error)])
+    figures = ", ".join(f"{name}: {value}" for name, value in found.seen.items())
+    print(f"  {'FAIL' if found.wrong else 'pass'}: {figures}", *found.wrong[:5], sep="\n    ", flush=True)
     return {
         "name": trial.name,
         "claim": trial.claim,
         "unseen": trial.unseen,
         "seconds": round(time.monotonic() - began),
-        "passed": found.passed,
-        "figures": found.figures,
-        "failures": found.failures,
+        "passed": not found.wrong,
+        "figures": found.seen,
+        "failures": found.wrong,
     }
 
 
@@ -149,14 +114,14 @@ def document(report: dict[str, Any]) -> None:
     lines = [
         f"{command}, commit {known['commit']}, {known['when']}, {known['cores']} cores, CPython {known['python']}.",
         "",
-        "| trial | claim | verdict | what was seen | what it cannot see |",
-        "|---|---|---|---|---|",
+        "| trial | verdict | what was seen | what it cannot see |",
+        "|---|---|---|---|",
     ]
     for trial in report["trials"]:
         pairs = [(name, f"{value:,}" if type(value) is int else value) for name, value in trial["figures"].items()]
         seen = "; ".join(f"{name}: {value}" for name, value in pairs)
         verdict = "pass" if trial["passed"] else f"**FAIL**: {'; '.join(trial['failures'][:3])}"
-        lines.append(f"| {trial['name']} | {trial['claim']} | {verdict} | {seen} | {trial['unseen']} |")
+        lines.append(f"| {trial['name']} | {verdict} | {seen} | {trial['unseen']} |")
     page = PAGE.read_text(encoding="utf-8")
     before, _, rest = page.partition(BEGIN)
     if not rest:

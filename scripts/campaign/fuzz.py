@@ -14,8 +14,6 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from .tools import get, metrics, server
-
 SEED = 20240607
 WAIT = 0.05  # seconds that a case waits for an answer; the server has timeouts of its own for the rest
 
@@ -159,25 +157,3 @@ def _one(address: tuple[str, int], data: bytes, draw: random.Random) -> bool:
         except OSError:
             pass  # closed on us, or no answer in time: both are the server's right
         return answer.startswith(b"HTTP/1.1 ")
-
-
-def trial(seconds: float, log: str = "fuzz.log") -> dict[str, object]:
-    """Fuzz our own server, and look whether it lives on, leaks and fails."""
-    timeouts = ("first-byte", "headers", "body", "keep-alive", "write", "tunnel", "half-closed", "linger")
-    flags = [word for name in timeouts for word in (f"--{name}", "500ms")]
-    with server("--tick", "100ms", *flags, log=log) as address:
-        done = run(address, seconds, SEED)
-        alive = get(address, "/")[0] == 200
-        after = metrics(address)
-        for _ in range(100):
-            if after["http_connections"] <= 1:
-                break
-            after = metrics(address)
-    # The connection that asks is one of those open.
-    leaked = after["http_connections_opened_total"] - after["http_connections_closed_total"] - 1
-    failures = after["http_failures_total"]
-    passed = alive and leaked == 0 and failures == 0 and after["reaper_leases"] <= 2
-    return {
-        "cases": done.cases, "answered": done.answered, "seconds": round(done.seconds, 1), "seed": SEED,
-        "alive": alive, "leaked": leaked, "failures": failures, "leases": after["reaper_leases"], "passed": passed,
-    }  # fmt: skip

@@ -1,0 +1,380 @@
+"""What is done to a server while it has clients: signals, restarts, stalls, kills, crowds, attack tools.
+
+Each function takes as long as its trouble does, adds what it sees to the outcome, and is named in trials.toml.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from loadgen.clients import ATTACKS, Account, Speech, keep_asking
+from loadgen.drive.protocols import Paths
+from loadgen.units import BadArgument, parse_target
+from loadgen.vanish import vanish
+
+from ..serving import ROOT, Server, free_port, serving
+from ..tools import get, held, metrics, nginx, tool
+from . import fuzz
+
+SIEGE = ["mute", *(kind for kind in ATTACKS if kind not in ("slow_message", "listener"))]
+"""What attackers play in turn; those of WebSockets need a server that has them."""
+
+
+@dataclass
+class Outcome:
+    """What a trial saw. Trouble adds to `figures` and `failures`; `excused`: ports of clients that may be lost."""
+
+    account: Account = field(default_factory=Account)
+    figures: dict[str, Any] = field(default_factory=dict)
+    failures: list[str] = field(default_factory=list)
+    excused: set[int] = field(default_factory=set)
+
+    @property
+    def wrong(self) -> list[str]:
+        """Why it did not pass."""
+        return [f"{count} x {why}" for why, count in self.account.losses.items()] + self.failures
+
+    @property
+    def seen(self) -> dict[str, Any]:
+        """The figures, those of the clients last."""
+        account, found = self.account, dict(self.figures)
+        found |= {"asked": account.asked, "lost": len(account.lost)} if account.asked else {}
+        found |= {"not judged, for the client was late": account.late} if account.late else {}
+        return found | ({"slowest answer, s": round(account.worst, 2)} if account.worst else {})
+
+    def count(self, name: str, by: float = 1) -> None:
+        """Add to a figure."""
+        self.figures[name] = self.figures.get(name, 0) + by
+
+
+@dataclass
+class Round:
+    """What trouble is given: the server that it is made for, and where what it sees goes."""
+
+    server: Server
+    command: list[str]
+    folder: Path
+    until: float
+    outcome: Outcome
+    say: Callable[[str], None]
+
+    @property
+    def left(self) -> float:
+        """Seconds of the trial's time that are left."""
+        return self.until - time.monotonic()
+
+
+async def nothing(given: Round, seconds: float) -> None:
+    """What the clients do is trouble enough."""
+    await asyncio.sleep(seconds)
+
+
+async def signals(given: Round) -> None:
+    """A signal to the whole process group, another one each round, and a burst of others after it."""
+    first = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)[given.outcome.figures["rounds"] % 3]
+    await asyncio.sleep(1.0)
+    for number in (first, signal.SIGHUP, signal.SIGTERM):
+        os.killpg(given.server.pid, number)
+        await asyncio.sleep(0.05)
+
+
+async def restarts(given: Round) -> Callable[[], None]:
+    """One server after the other takes the port over; the last is ended when the clients have left."""
+    running, count = given.server, 0
+
+    def end() -> None:
+        running.stop()
+        running.end()
+
+    try:
+        while count == 0 or given.left > 0:
+            await asyncio.sleep(0.5)
+            command = [*given.command, "--share-port", "--port", str(given.server.port)]
+            command[command.index("--workers") + 1] = str(1 + count % 3)
+            before, running = running, Server(command, given.folder / f"server-{count % 2}.log")
+            await asyncio.to_thread(running.wait_until_it_listens)
+            before.stop()
+            await asyncio.to_thread(before.end)
+            count += 1
+            given.outcome.count("restarts")
+        await asyncio.sleep(0.5)
+    except BaseException:
+        end()
+        raise
+    return end
+
+
+async def reloads(given: Round) -> None:
+    """SIGHUP to the whole group, again and again, with another configuration."""
+    while "reloads" not in given.outcome.figures or given.left > 0:
+        text = f'[timeouts]\nkeep_alive = "{random.randint(30, 90)}s"\n'
+        (given.folder / "reaper.toml").write_text(text)
+        os.killpg(given.server.pid, signal.SIGHUP)
+        given.outcome.count("reloads")
+        await asyncio.sleep(0.5)
+
+
+async def stopped(given: Round, before: float, seconds: float, after: float) -> None:
+    """All processes of the server stopped for so many *seconds*."""
+    await asyncio.sleep(before)
+    os.killpg(given.server.pid, signal.SIGSTOP)
+    await asyncio.sleep(seconds)
+    os.killpg(given.server.pid, signal.SIGCONT)
+    await asyncio.sleep(after)
+
+
+async def killed(given: Round, protocol: str) -> None:
+    """kill -9 of one worker: those that it had may be lost, no other, and new ones are served."""
+    await asyncio.sleep(1.0)
+    victim = random.choice(psutil.Process(given.server.pid).children())
+    given.outcome.excused = {kept.raddr.port for kept in victim.net_connections("tcp") if kept.raddr}
+    victim.kill()
+    given.outcome.count("killed")
+    await come_later(given, 1.5, protocol)
+
+
+async def crowded(given: Round, count: int, protocol: str) -> None:
+    """More clients than descriptors; when they leave, those that come are served."""
+    await asyncio.sleep(0.5)
+    pairs = []
+    for _ in range(count):
+        with suppress(OSError):
+            pairs.append(await asyncio.open_connection(*given.server.address))
+    await asyncio.sleep(2.0)
+    for _, writer in pairs:
+        writer.transport.abort()
+    await asyncio.sleep(1.0)
+    await come_later(given, 0.5, protocol)
+
+
+async def come_later(given: Round, seconds: float, protocol: str) -> None:
+    """A healthy client after the trouble."""
+    until = time.monotonic() + seconds
+    account = given.outcome.account
+    await keep_asking(given.server.address, lambda: time.monotonic() > until, account, 0.02, Speech(protocol))
+
+
+async def scrapes(given: Round, count: int, workers: int) -> None:
+    """So many scrapes in one instant: each tells of every worker."""
+    found = await asyncio.gather(*(asyncio.to_thread(metrics, given.server.address) for _ in range(count)))
+    given.outcome.account.asked += count
+    told = [sum(name.startswith("http_requests_total{") for name in each) for each in found]
+    if missing := sum(each < workers for each in told):
+        given.outcome.failures.append(f"{missing} scrapes lacked a worker")
+
+
+async def vanished(given: Round, gone: float) -> None:
+    """Clients whose machine is gone, without a FIN or a reset: each is closed in time, and none too early."""
+    target = parse_target(f"127.0.0.1:{given.server.port}")
+    speech = Speech(paths=Paths("/", "/upload", "", "/sleep?s=60"))
+    try:
+        found = await asyncio.to_thread(vanish, target, speech, 3 * gone, 5)
+    except BadArgument as error:
+        given.outcome.figures["NOT RUN"] = str(error)  # no root, no namespaces
+        return
+    # The last sign may be older than the link's end by the quarter of the limit after which one is asked for; half a
+    # second of tick, and what looking takes.
+    least, most = 0.75 * gone - 0.2, 1.25 * gone + 1.5
+    kept = [(each.name, ended) for each in found for ended in each.seconds]
+    given.outcome.count("vanished", len(kept))
+    wrong = [f"{name}: {ended}" for name, ended in kept if ended is None or not least <= ended <= most]
+    given.outcome.failures += wrong if kept else ["no client vanished"]
+
+
+async def besieged(given: Round) -> Callable[[], None]:
+    """Attackers of every kind; when they have left, the server holds none."""
+    most, until = 0, time.monotonic() + max(min(given.left, 300.0), 10.0)
+    while time.monotonic() < until:
+        await asyncio.sleep(1.0)
+        most = max(most, await asyncio.to_thread(held, given.server))
+    given.outcome.figures |= {"kinds": len(SIEGE), "most connections held at once": most}
+
+    def left() -> None:
+        patience = time.monotonic() + 30.0  # longer than any limit, and than reading what kernels hold
+        while (still := held(given.server)) and time.monotonic() < patience:
+            time.sleep(0.5)
+        if still:
+            given.outcome.failures.append(f"{still} connections are held 30 s after the attack")
+
+    return left
+
+
+async def fuzzed(given: Round) -> None:
+    """Malformed requests, odd splits and rude goodbyes: the server lives on, leaks nothing and fails at nothing."""
+    address, seed = given.server.address, fuzz.SEED + given.outcome.figures["rounds"]
+    done = await asyncio.to_thread(fuzz.run, address, max(min(given.left, 30.0), 3.0), seed)
+    given.outcome.count("cases", done.cases)
+    given.outcome.count("answered", done.answered)
+    if get(address, "/")[0] != 200:
+        given.outcome.failures.append("the server does not answer any more")
+    for _ in range(100):
+        after = metrics(address)
+        # The connection that asks is one of those open.
+        leaked = after["http_connections_opened_total"] - after["http_connections_closed_total"] - 1
+        if not leaked:
+            break
+        await asyncio.sleep(0.05)
+    wrong = {"connections leaked": leaked, "failures": after["http_failures_total"]}
+    wrong["leases beyond 2"] = max(after["reaper_leases"] - 2, 0)
+    given.outcome.failures += [f"{count:.0f} {name}, seed {seed}" for name, count in wrong.items() if count]
+
+
+# ---- lifetimes -------------------------------------------------------------------------------------------------------
+
+ROUNDS = ((600, 18_000), (120, 10_000), (0, 2_000))
+"""From how many seconds on, so many connections at a time; an hour's campaign plays a million lifetimes."""
+GROWTH_BYTES = 4 << 20
+"""That one worker may grow by after its first rounds: what the allocator keeps differs from round to round."""
+
+
+async def lifetimes(given: Round, protocol: str, fewer: int = 1) -> None:
+    """The load generator again and again, which judges every close; after each time and the same quiet, nothing may
+    have grown. *fewer*: a saturated worker is late, and that is no growth."""
+    figures, failures = given.outcome.figures, given.outcome.failures
+    connections = next(count for least, count in ROUNDS if given.left > least) // fewer
+    watched: dict[str, list[float]] = {"memory, MB": [], "descriptors": [], "leases": []}
+    doubtful = count = 0
+    while count < 3 or given.left > 0:
+        count += 1
+        report = await asyncio.to_thread(generated, given, protocol, connections)
+        given.outcome.count("lifetimes", report["connections"]["established"])
+        for name in ("observed", "early", "late", "missed", "false"):
+            given.outcome.count(name, report["reaps"][name])
+        if report["verdict"] == "fail":
+            failures.append(f"time {count}: {'; '.join(report['reasons'])}")
+        doubtful += (
+            report["verdict"] == "inconclusive"
+        )  # the generator was too late, on a machine that does other things
+        await asyncio.sleep(4.0)  # longer than any timeout: every connection has ended
+        worker = psutil.Process(given.server.pid).children()[0]
+        watched["memory, MB"].append(worker.memory_info().rss / 1e6)
+        watched["descriptors"].append(worker.num_fds())
+        if protocol == "http":
+            watched["leases"].append(metrics(given.server.address)["reaper_leases"])
+        given.say(f"{figures['lifetimes']:,} lifetimes, {watched['memory, MB'][-1]:.1f} MB")
+    figures |= {"times": count, "not judged": doubtful}
+    if 2 * doubtful > count:
+        failures.append(f"{doubtful} of {count} times could not be judged: {'; '.join(report['reasons'])}")
+    for name, values in watched.items():
+        if values:
+            began, ended = statistics.median(values[1:3]), statistics.median(values[-3:])
+            allowed = GROWTH_BYTES / 1e6 if name == "memory, MB" else 0
+            began, ended = (began, ended) if allowed else (values[0], values[-1])
+            figures[f"{name}, first and last"] = f"{began:.1f}, {ended:.1f}"
+            if ended > began + allowed:
+                failures.append(f"{name} grew from {began:.1f} to {ended:.1f} in {count} times")
+
+
+def generated(given: Round, protocol: str, connections: int) -> dict[str, Any]:
+    """What the load generator reports. RuntimeError: it does not."""
+    path = given.folder / "report.json"
+    command = [sys.executable, "-m", "loadgen", "run", "--target", given.server.target, "--protocol", protocol]
+    command += (
+        f"--connections {connections} --mix silent=40,chatty=20,leave=30,mute=10 --timeout 2s --tick 500ms".split()
+    )
+    command += ["--duration", "6s", "--connect-rate", "2000", "--quiet", "--report", str(path)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    if done.returncode not in (0, 1):
+        raise RuntimeError(f"the load generator ended with status {done.returncode}: {done.stderr[-300:]}")
+    return dict(json.loads(path.read_text()))
+
+
+# ---- tools of others -------------------------------------------------------------------------------------------------
+
+ATTACKERS, FEW = 1000, 5
+"""Clients of slowhttptest; those of its own probe, and the healthy one."""
+
+
+async def slow(given: Round, flags: str, path: str, reason: str, timeout: float, attackers: int = ATTACKERS) -> None:
+    """slowhttptest. *The kernel counts*: from when the last of them has come it may hold them for the *timeout*, a
+    tick, what the loop was stalled for, and as long as a look here was late.
+
+    What slowhttptest says of them is of no use: its slow reader notices a reset only when it has read all.
+    """
+    url = f"http://{given.server.target}{path}"
+    command = [tool("slowhttptest"), *flags.split(), "-c", str(attackers), "-r", "500", "-l", "20", "-u", url]
+    process = await asyncio.create_subprocess_exec(*command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    ended = asyncio.create_task(process.wait())
+    looks: list[tuple[float, int]] = [(time.monotonic(), 0)]
+    while not (over := ended.done()) or looks[-1][1] > FEW:
+        await asyncio.wait([ended], timeout=0.2) if not over else await asyncio.sleep(0.2)
+        looks.append((time.monotonic(), await asyncio.to_thread(held, given.server)))
+        if over and looks[-1][0] > looks[0][0] + 3 * timeout + 60:
+            break
+    peak, spent = longest_held(looks)
+    after = metrics(given.server.address)
+    late = max(0.0, *(later - before - 0.2 for (before, _), (later, _) in pairwise(looks)))
+    allowed = timeout + 1.0 + after["reaper_loop_lag_max_seconds"] + late + RESOLUTION
+    closed = after.get(f'reaper_reaped_total{{reason="{reason}"}}', 0)
+    seen = {"most at once": peak, f"closed by {reason}": int(closed), "held, s": spent, "allowed, s": round(allowed, 2)}
+    given.outcome.figures |= seen
+    if spent is None or spent > allowed or closed < attackers:
+        given.outcome.failures.append(f"of {attackers}: {seen}")
+
+
+RESOLUTION = 1.0
+"""Seconds: slowhttptest opens in batches."""
+
+
+def longest_held(looks: Sequence[tuple[float, int]]) -> tuple[int, float | None]:
+    """Of (instant, connections): the most, and the seconds from the last increase until a few were left; None: never.
+
+    The last increase is that by more than a few; where they came one by one, that to all but a few.
+    """
+    peak = max(count for _, count in looks)
+    risen = max((at for (_, before), (at, count) in pairwise(looks) if count > before + FEW), default=0.0)
+    risen = max(risen, next(at for at, count in looks if count >= peak - FEW))
+    gone = min((at for at, count in looks if at > risen and count <= FEW), default=None)
+    return peak, None if gone is None else round(gone - risen, 2)
+
+
+PROXY = """
+    log_format status '$status $request_method';
+    upstream app {{ server {address}; keepalive 64; keepalive_timeout {idle}ms; keepalive_requests 1000000; }}
+    server {{ listen 127.0.0.1:{port} backlog=4096; location / {{
+        access_log {folder}/access.log status;
+        proxy_pass http://app; proxy_http_version 1.1; proxy_set_header Connection ""; }} }}
+"""
+
+
+def proxy(given: Round, idle: float, port: int) -> AbstractContextManager[Server]:
+    """nginx on *port* in front of the server, which closes its side of an idle connection after *idle* seconds."""
+    http = PROXY.format(folder=given.folder, address=given.server.target, idle=round(1000 * idle), port=port)
+    return serving(nginx(given.folder, http), given.folder / "nginx.log", port=port)
+
+
+async def proxied(given: Round, idles: list[float], bursts: int = 8) -> None:
+    """wrk through nginx in bursts that are as far apart as the idle timeouts. *nginx counts*: a 502 in its log is a
+    request that a close has cost. Where the server closes first only GETs come: nginx may send no POST twice."""
+    script, log = given.folder / "post.lua", given.folder / "access.log"
+    script.write_text('wrk.method = "POST"\nwrk.body = "hello"\n')
+    for idle in idles:
+        for path, more in (("/", []), *((("/upload", ["-s", str(script)]),) if idle < 1 else ())):
+            log.unlink(missing_ok=True)
+            with proxy(given, idle, port := free_port()):
+                for _ in range(bursts):
+                    command = [tool("wrk"), "-t1", "-c50", "-d1s", *more, f"http://127.0.0.1:{port}{path}"]
+                    await asyncio.to_thread(subprocess.run, command, stdout=subprocess.DEVNULL, check=True)
+                    await asyncio.sleep(random.uniform(0.9, 1.2))
+            statuses = Counter(line.split()[0] for line in log.read_text().splitlines())
+            answered = statuses.total() - statuses.pop("499", 0)  # wrk hangs up on what is in flight at its end
+            given.outcome.count("answered", answered)
+            if not answered or set(statuses) - {"200"}:
+                given.outcome.failures.append(f"nginx keeps for {idle:g} s, {path}: {dict(statuses)}")
