@@ -28,7 +28,7 @@ from reaper.pipeline.audit.run import Settings, audit
 from reaper.pipeline.engine import F, NoSpark, Window, use
 from reaper.pipeline.engine.choice import bytes_of, choose
 from reaper.pipeline.hadoop import Remote
-from reaper.pipeline.read.frames import read_events, recomputed, small_frame
+from reaper.pipeline.read.frames import small_frame
 from reaper.pipeline.read.inputs import Inputs, check
 from reaper.pipeline.report.run import gather
 from reaper.pipeline.whatif.run import what_if
@@ -64,7 +64,7 @@ def both(real_spark: Any, spark: Any) -> Callable[[Callable[[Any], Any]], tuple[
 
 
 def answers(session: Any, server: Inputs, client: Inputs | None, out: Path, whole: bool) -> dict[str, Any]:
-    """What audit, advise and report would say of *server*; *whole*: and what-if, and of silences recomputed."""
+    """What audit, advise and report would say of *server*; *whole*: and what-if."""
     audited = audit(session, server, client, out, Settings())
     table = pq.read_table(out / "connections").sort_by("conn")
     found = {
@@ -77,8 +77,6 @@ def answers(session: Any, server: Inputs, client: Inputs | None, out: Path, whol
     if whole:
         replayed = what_if(session, server, Setting(""), [], [["timeout=3s", "jitter=0.3"], ["timeout=9s"]])
         found["what-if"] = (replayed.summary, replayed.curves)
-        if all(run.full for run in server.runs):
-            found["recomputed"] = advise(session, server, None, Policy(), recompute=True).summary
     return found
 
 
@@ -308,12 +306,6 @@ def test_the_embedded_engine_imports_no_spark_and_reads_files_of_any_name(tmp_pa
     assert done.returncode == 0, done.stderr
     assert "engine: embedded (" in done.stderr
     assert len(done.stderr.splitlines()) < 8, done.stderr
-
-
-def test_silences_recomputed_here_follow_the_order_of_time(spark: Any, tmp_path: Path) -> None:
-    write(tmp_path, connections=20)
-    events = read_events(spark, check([tmp_path], now_ns=WALL))
-    assert recomputed(events).where("idle_ns < 0").count() == 0
 
 
 def test_live_says_that_it_needs_spark(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

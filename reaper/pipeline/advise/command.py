@@ -37,9 +37,6 @@ def add(command: AddCommand) -> None:
 def add_policy(parser: Parser) -> None:
     """Give *parser* the flags that say what is asked of a timeout."""
     parser.add_argument(
-        "--recompute", action="store_true", help="take silences from the times of the rows; needs journals in full mode"
-    )
-    parser.add_argument(
         "--max-cut",
         type=share,
         default=0.001,
@@ -72,14 +69,11 @@ def run_advise(
 
     *logs*: from `--logs`, not *server*.
     """
-    from .run import NotFull, Policy, advise, as_text, as_toml
+    from .run import Policy, advise, as_text, as_toml
 
     policy = Policy(max_cut=arguments.max_cut, behind=arguments.behind, longest_s=arguments.longest / SECOND_NS)
     source = (arguments.format, arguments.logs, arguments.timeout or DEFAULT_TIMEOUT_NS) if logs else None
-    try:
-        result = advise(spark, server, source, policy, progress, recompute=arguments.recompute)
-    except NotFull as error:
-        raise Fault(str(error)) from None
+    result = advise(spark, server, source, policy, progress)
     write_json(arguments.out / "advice.json", result.summary)
     write_text(arguments.out / "advice.txt", as_text(result.summary) + "\n")
     toml = arguments.out / "reaper.toml"
@@ -93,8 +87,6 @@ def run_advise(
 def _advise(arguments: argparse.Namespace, progress: Progress) -> int:
     if bool(arguments.events) == bool(arguments.logs):
         raise Fault("one of --events DIR and --logs FILE must be given, and not both")
-    if arguments.recompute and arguments.logs:
-        raise Fault("--recompute is for --events: access logs say nothing else")
     if arguments.logs and not arguments.format:
         raise Fault("--logs needs --format, one of: see --help")
     if arguments.format and not arguments.logs:

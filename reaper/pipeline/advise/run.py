@@ -15,12 +15,11 @@ from ...config.balancers import BALANCERS
 from ...config.durations import spoken
 from ...config.measure import tick_for
 from ...config.settings import ReaperConfig
-from ...journal.schema import AVERTED
 from ..arguments import aside_lines
 from ..engine import F, together
 from ..places import Place
 from ..read.expected import as_list, line
-from ..read.frames import listener_names, read_events, recomputed
+from ..read.frames import listener_names, read_events
 from ..read.inputs import Inputs, hole_line, nothing_line
 from .access_logs import read_requests, silences
 from .formats import FORMATS
@@ -48,10 +47,6 @@ WHEEL_SIZE: int = ReaperConfig().reaper.wheel_size
 
 MARGIN_S = 5.0
 """By how much a timeout must outlast a load balancer's: a request and an idle close must not cross on the way."""
-
-
-class NotFull(Exception):
-    """Silences cannot be recomputed. The message is one line that says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,26 +79,15 @@ def advise(
     logs: tuple[str, list[Place], int] | None,
     policy: Policy,
     progress: Callable[[str], None] = lambda _: None,
-    *,
-    recompute: bool = False,
 ) -> Advice:
-    """Learn from journals, or from access logs (format, files, timeout in force in ns).
-
-    Args:
-        recompute: Take silences from the times of the rows, not from what the rows say of them.
-    Raises:
-        NotFull: they are to be recomputed, but a journal has no row for each activity.
-    """
+    """Learn from journals, or from access logs (format, files, timeout in force in ns)."""
     quarantined: list[dict[str, str]] = list(inputs.quarantined)
     candidates = [float(t) for t in CANDIDATES if t <= policy.longest_s]
     notes: list[str] = []
     if logs is None:
-        if recompute and (lacking := next((run for run in inputs.runs if not run.full), None)):
-            raise NotFull(f"silences cannot be recomputed: the journal of writer {lacking.writer} is not in full mode")
         events = read_events(spark, inputs)
-        judged = recomputed(events) if recompute else events
-        rows = silences_of_journal(judged)
-        lives = lives_of_journal(spark, judged, inputs, candidates)
+        rows = silences_of_journal(events)
+        lives = lives_of_journal(spark, events, inputs, candidates)
         named = listener_names(spark, inputs)
         threshold = max((run.gap_threshold_ns for run in inputs.runs), default=0) / 1e9
         source = "journal"
@@ -131,8 +115,6 @@ def advise(
         notes.append(f"{name} logs do not show {FORMATS[name].blind}")
     progress("counting silences, weighing candidate timeouts")
     buckets, traffic = together(partial(histogram, rows), partial(connections, lives, candidates))
-    if recompute:  # final checks are no activity: their rows are not in the frame that was recomputed
-        apart = events.where(F.col("code") == AVERTED).count()
     if traffic.headless:
         notes.append(f"{traffic.headless} connection(s) began before the log: their silences count, their lives do not")
     if lost := read - traffic.rows - own - apart:

@@ -23,7 +23,7 @@ from ...journal.schema import (
     REAP,
     SEQUENCE_BITS,
 )
-from ..engine import F, Window, here
+from ..engine import F, here
 from .inputs import Inputs
 from .runs import Run, Timeline, as_rows
 from .schema import EVENTS
@@ -163,16 +163,6 @@ def lifetimes(events: DataFrame) -> DataFrame:
     own = F.col("code").isin(*(KINDS.index(kind) for kind in OWN))
     retimed = (F.col("code") == CONFIG) & F.col("timeout_ms").isNotNull()
     return events.where(~own | retimed).groupBy("conn").agg(*(column.alias(name) for name, column in columns.items()))
-
-
-def recomputed(events: DataFrame) -> DataFrame:
-    """*events* of connections with idle_ns from the rows before, whatever their writers said. No averted rows.
-
-    Rows of one instant follow each other by `code`: opened, active, ended.
-    """
-    order = Window.partitionBy("conn").orderBy("t", "code")
-    rows = coded(events).where(F.col("code") != AVERTED)
-    return rows.withColumn("idle_ns", F.col("t") - F.lag("t").over(order))
 
 
 def names(events: DataFrame, column: str) -> dict[int, str]:
