@@ -58,7 +58,8 @@ ADVICE: dict[str, Any] = {
 
 CHARTED = Charted(
     tick=1.0,
-    lateness=[(-0.05, 1), (0.0, 40), (0.95, 49)],
+    lateness=[(-0.1, 1), (0.0, 40), (0.9, 49), (2.0, 1)],
+    slice=0.1,
     seen=True,
     width=1.0,
     opened={0: 100, 5: 20},
@@ -107,11 +108,15 @@ def test_the_verdict_is_the_headline() -> None:
 def test_offenders_and_names_are_shown_and_escaped() -> None:
     offender = {"verdict": "early", "conn": 99, "where": "server web-1", "story": "on <b>echo</b>; reaped"}
     page = render(
-        summary(result="fail", reasons=["1 early: <why>"], offenders=[offender, {**offender, "conn": 98}]),
+        summary(
+            result="fail",
+            reasons=["1 early: <why>"],
+            offenders=[{**offender, "conn": 99 - i, "story": f"{offender['story']} at +{i}.5 s"} for i in range(2)],
+        ),
         ADVICE,
         CHARTED,
     )
-    assert "99 and 1 more" in page
+    assert "99 and 1 like it" in page
     assert "on &lt;b&gt;echo&lt;/b&gt;; reaped" in page
     assert "1 early: &lt;why&gt;" in page
     assert "&lt;echo&gt;: 30 s" in page
@@ -119,7 +124,7 @@ def test_offenders_and_names_are_shown_and_escaped() -> None:
 
 
 def test_a_page_without_data_says_so() -> None:
-    nothing = Charted(1.0, [], False, 1.0, {}, {}, {}, [], [])
+    nothing = Charted(1.0, [], 0.1, False, 1.0, {}, {}, {}, [], [])
     page = render(summary(connections=0, listeners={}), {**ADVICE, "config": {}, "listeners": {}}, nothing)
     assert "Nothing was reaped." in page
     assert "Nothing happened." in page

@@ -103,6 +103,7 @@ class Chart:
     y: Axis
     layers: list[str] = field(default_factory=list)
     legend: list[tuple[str, str]] = field(default_factory=list)
+    labels: list[tuple[float, float]] = field(default_factory=list)
 
     def _xy(self, x: float, y: float) -> tuple[float, float]:
         across = LEFT + self.x.place(x) * (WIDTH - LEFT - RIGHT)
@@ -145,10 +146,11 @@ class Chart:
             self.legend.append((style, name))
 
     def dot(self, x: float, y: float, style: str, text: str = "") -> None:
-        """A point, with *text* above and to the right of it."""
+        """A point, with *text* above and to the right of it where no other dot has its text."""
         across, down = self._xy(x, y)
         self.layers.append(f'<circle class="dot {style}" cx="{across:.1f}" cy="{down:.1f}" r="4"/>')
-        if text:
+        if text and not any(abs(across - x) < 44 and abs(down - y) < 15 for x, y in self.labels):
+            self.labels.append((across, down))
             self.layers.append(f'<text x="{across + 6:.1f}" y="{down - 6:.1f}">{escape(text)}</text>')
 
     def level(self, y: float, style: str, name: str) -> None:

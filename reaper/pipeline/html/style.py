@@ -39,7 +39,7 @@ svg .label{font-size:13px}
 .line{fill:none;stroke:currentColor;stroke-width:2.2;stroke-linejoin:round}
 .band{fill:currentColor;opacity:.16;stroke:none}
 .bar,.dot{fill:currentColor}
-.a{color:var(--a)}.b{color:var(--b)}.c{color:var(--c)}.d{color:var(--d)}.e{color:var(--e)}.bar.bad{color:var(--bad)}
+.a{color:var(--a)}.b{color:var(--b)}.c{color:var(--c)}.d{color:var(--d)}.e{color:var(--e)}.bar.bad,.key.bad{color:var(--bad)}
 .marked line{stroke:currentColor;stroke-dasharray:4 4;stroke-width:1.5}
 .marked.mark{color:var(--soft)}
 .marked.a{color:var(--a)}.marked.b{color:var(--b)}.marked.c{color:var(--c)}.marked.d{color:var(--d)}.marked.e{color:var(--e)}

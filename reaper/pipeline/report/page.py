@@ -5,13 +5,15 @@ The verdict is read in ten seconds, the evidence by scrolling.
 
 from __future__ import annotations
 
+import re
 from html import escape
 from typing import Any
 
+from ..audit.run import OFFENDERS_PER_VERDICT
 from ..audit.verdicts import VERDICTS, VIOLATIONS
 from ..html.charts import Axis, Chart, count, percent, seconds
 from ..html.parts import STYLES, Tile, card, document, footer, grid, header, made_by, table, tiles, warning
-from .run import LATENESS_BINS, Charted
+from .run import LATENESS_TICKS, Charted
 
 TITLES = {
     "pass": "The law of time held",
@@ -21,12 +23,21 @@ TITLES = {
 
 
 def folded(rows: list[list[str]], name: int) -> list[list[str]]:
-    """*rows*, those that are equal but for the column *name* as one, with how many more there are."""
-    groups: dict[tuple[str, ...], list[str]] = {}
+    """*rows*, those that are equal but for their figures as the first of them, with how many more like it there are.
+
+    What is in the column *name* is not compared.
+    """
+    groups: dict[tuple[str, ...], list[list[str]]] = {}
     for row in rows:
-        groups.setdefault((*row[:name], *row[name + 1 :]), []).append(row[name])
-    shown = [(key, names[0] + (f" and {len(names) - 1:,} more" if names[1:] else "")) for key, names in groups.items()]
-    return [[*key[:name], text, *key[name:]] for key, text in shown]
+        key = tuple(re.sub(r"[\d.,]+", "0", cell) for cell in (*row[:name], *row[name + 1 :]))
+        groups.setdefault(key, []).append(row)
+    return [
+        [
+            cell + (f" and {len(alike) - 1:,} like it" if i == name and alike[1:] else "")
+            for i, cell in enumerate(alike[0])
+        ]
+        for alike in groups.values()
+    ]
 
 
 def render(summary: dict[str, Any], advice: dict[str, Any], charted: Charted) -> str:
@@ -81,29 +92,34 @@ def _violations(summary: dict[str, Any]) -> str:
     if not summary["reasons"]:
         return ""
     rows = [[entry["verdict"], str(entry["conn"]), entry["where"], entry["story"]] for entry in summary["offenders"]]
-    stories = table(["verdict", "connection", "where", "story"], folded(rows, 1), set()) if rows else ""
+    stories = (
+        table(
+            ["verdict", f"of the first {OFFENDERS_PER_VERDICT} connections", "where", "story"], folded(rows, 1), set()
+        )
+        if rows
+        else ""
+    )
     return warning("Why", summary["reasons"], stories)
 
 
 def _lateness_text(charted: Charted) -> str:
     whose = "its client" if charted.seen else "the server"
-    return (
-        f"From a connection's last byte plus its timeout to its close, as {whose} saw them. "
-        "Zero is on time, left of it is early, and one tick is allowed."
-    )
+    return f"How long after its timeout each connection was closed, as {whose} saw it. One tick is allowed."
 
 
 def _lateness_chart(charted: Charted) -> str:
     if not charted.lateness:
         return '<p class="none">Nothing was reaped.</p>'
-    size = charted.tick * 2 / LATENESS_BINS
+    size, last = charted.slice, LATENESS_TICKS * charted.tick
     most = max(n for _, n in charted.lateness)
-    low, high = min(-2 * size, charted.lateness[0][0]), max(charted.tick * 1.15, charted.lateness[-1][0] + size)
+    low, high = min(-size, charted.lateness[0][0]), max(charted.tick * 1.15, charted.lateness[-1][0] + size)
     chart = Chart("Lateness of reaps", Axis(low, high, "lateness", seconds), Axis(0, most * 1.15, "reaps", count))
-    chart.bars([(x, n) for x, n in charted.lateness if x < 0], size, "bad")
+    early = [(x, n) for x, n in charted.lateness if x < 0]
+    chart.bars(early, size, "bad", "early" if early else "")
     chart.bars([(x, n) for x, n in charted.lateness if 0 <= x < charted.tick], size, "a", "within one tick")
     beyond = [(x, n) for x, n in charted.lateness if x >= charted.tick]
-    chart.bars(beyond, size, "d", "beyond one tick" if beyond else "")
+    more = f"; the last bar: {seconds(last)} and more" if beyond and beyond[-1][0] >= last * 0.999 else ""
+    chart.bars(beyond, size, "d", f"beyond one tick{more}" if beyond else "")
     chart.mark(0, "due")
     chart.mark(charted.tick, "one tick")
     return chart.svg()
@@ -135,7 +151,11 @@ def _advice(advice: dict[str, Any]) -> str:
     if not shown:
         return card("Advice", "The log holds no silence that ended: nothing can be advised.", "")
     curves = [time for _, entry in shown for time, *_ in entry["survival"]]
-    low, high = min(curves), max(max(curves), min(curves) * 10)
+    # Nothing is to be seen where the curves have not begun to fall.
+    starts = [(entry["survival"][0][1], entry["survival"]) for _, entry in shown]
+    falls = [time for start, points in starts for time, level, *_ in points if level < start - 0.01]
+    high = max(max(curves), min(curves) * 10)
+    low = max(min(curves), min(min(falls, default=0.0) / 2, high / 10))
     survival = Chart(
         "Survival of silences", Axis(low, high, "silence", seconds, log=True), Axis(0, 1, "still silent", percent)
     )
@@ -162,11 +182,13 @@ def _advice(advice: dict[str, Any]) -> str:
         [
             card(
                 "How long silences last",
-                "Share still silent after a time, with its 95 % interval (Kaplan-Meier).",
+                "How many silences are not over after so long. Shaded: the 95 % interval. Dashed: what is advised.",
                 survival.svg(),
             ),
             card(
-                "What each timeout would cost", "Share of returning silences cut, against connections held idle.", trade
+                "What each timeout would cost",
+                "Each dot is a timeout: the further right, the more it holds; the lower, the fewer it cuts wrongly.",
+                trade,
             ),
         ]
     ) + card("Advice", "", "".join(sentences))

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 BINS = 240
-LATENESS_BINS = 40
+LATENESS_TICKS = 2
+"""Lateness of so many ticks and more is counted together."""
 SUSPECTS = 12
 
 
@@ -24,7 +25,10 @@ class Charted:
 
     tick: float
     lateness: list[tuple[float, int]]
-    """Reaps per slice of lateness: as the client saw it where it did, else as the server logged it."""
+    """Reaps per slice of lateness: as the client saw it where it did, else as the server logged it. The first is of all
+    that were early by two slices or more, the last of all that were late by `LATENESS_TICKS` or more."""
+    slice: float
+    """A round tenth of a tick, or so."""
     seen: bool
     width: float
     """Of a bin of time."""
@@ -46,11 +50,10 @@ def gather(audited: Audit, server: Inputs) -> Charted:
     first, last = F.min(F.coalesce(begun, over)), F.max(F.greatest(begun, F.coalesce(over, begun)))
     span = frame.agg(first, last, *([F.count("seen_lateness_ns")] if joined else [])).collect()[0]
     start, end, observed = span[0] or 0, span[1] or 1, span[2] if joined else 0
-    rough = max((end - start) / BINS / 1e9, ROUND_S[0])
-    width = round(next((step for step in ROUND_S if step >= rough), rough) * 1e9)
+    width = round(_round((end - start) / BINS / 1e9) * 1e9)
     lateness = F.col("seen_lateness_ns" if observed else "lateness_ns")
-    slice_ns = round(tick * 2 / LATENESS_BINS * 1e9)
-    tick_ns = round(tick * 1e9)
+    slice_ns, tick_ns = round(_round(tick / 10) * 1e9), round(tick * 1e9)
+    last_slice = LATENESS_TICKS * tick_ns // slice_ns
     reaps = F.col("reaps") > 0
 
     def bins(at: Column, size: int) -> Column:
@@ -62,7 +65,7 @@ def gather(audited: Audit, server: Inputs) -> Charted:
         F.when(~reaps, bins(over, width)),
         bins(begun, tick_ns),
         F.when(reaps, bins(over, tick_ns)),
-        F.greatest(F.least(F.floor(lateness / slice_ns), F.lit(LATENESS_BINS - 1)), F.lit(-2)),
+        F.greatest(F.least(F.floor(lateness / slice_ns), F.lit(last_slice)), F.lit(-2)),
     ]
     # A null of `lateness` would be no null among the greatest and the least.
     series[-1] = F.when(lateness.isNotNull(), series[-1])
@@ -71,6 +74,7 @@ def gather(audited: Audit, server: Inputs) -> Charted:
     return Charted(
         tick=tick,
         lateness=sorted((bucket * slice_ns / 1e9, count) for bucket, count in late.items()),
+        slice=slice_ns / 1e9,
         seen=observed > 0,
         width=width / 1e9,
         opened=opened,
@@ -79,6 +83,11 @@ def gather(audited: Audit, server: Inputs) -> Charted:
         mass=mass_reaps(reaped_by_tick, opened_by_tick, tick),
         suspects=suspects,
     )
+
+
+def _round(least: float) -> float:
+    """The next length of time that people count in, seconds."""
+    return next((step for step in ROUND_S if step >= least * 0.999), least)
 
 
 def _counts(frame: DataFrame, series: list[Column]) -> list[dict[int, int]]:
