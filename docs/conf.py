@@ -59,7 +59,6 @@ NAVIGATION = {
         "docs/performance",
         "docs/cluster",
         "docs/probe",
-        "docs/uvicorn-probe",
         "docs/reliability",
     ],
     "Project": ["CONTRIBUTING", "SECURITY", "CHANGELOG"],

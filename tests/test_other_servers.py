@@ -84,18 +84,6 @@ def test_aiohttp_is_rid_of_every_kind_and_none_ends_early():
     asyncio.run(body())
 
 
-def test_aiohttp_answers_a_request_that_takes_longer_than_every_timeout():
-    async def body():
-        async with (
-            aiohttp_server() as (port, _),
-            aiohttp.ClientSession() as session,
-            session.get(f"http://127.0.0.1:{port}/slow") as response,
-        ):
-            assert await response.text() == "hello"
-
-    asyncio.run(body())
-
-
 def test_aiohttp_keeps_a_websocket_on_which_something_moves():
     async def body():
         async with (
@@ -203,29 +191,6 @@ def test_run_apps_config_holds_although_the_loop_has_a_reaper_and_its_age_is_ann
 
 def test_every_name_of_aiohttps_that_is_used_is_there():
     assert set(reaper.servers.aiohttp.NAMES) <= set(aiohttp.web_protocol.RequestHandler.__slots__)
-
-
-def test_run_app_is_aiohttps_with_guarded_connections(tmp_path):
-    program = tmp_path / "program.py"
-    program.write_text(
-        "import sys, aiohttp.web, reaper.aiohttp\n"
-        "async def hello(request):\n    return aiohttp.web.Response(text='hello')\n"
-        "app = aiohttp.web.Application()\n"
-        "app.add_routes([aiohttp.web.get('/', hello)])\n"
-        "reaper.aiohttp.run_app(app, host='127.0.0.1', port=int(sys.argv[1]))\n"
-    )
-    port = free_port()
-    environment = os.environ | {
-        "REAPER_TIMEOUTS_FIRST_BYTE": "500ms",
-        "REAPER_TICK": "100ms",
-        "PYTHONPATH": os.getcwd(),
-    }
-    command = [sys.executable, str(program), str(port)]
-    with serving(command, tmp_path / "log", port=port, environment=environment) as server:
-        start = time.monotonic()
-        with socket.create_connection(server.address, timeout=PATIENCE) as client:
-            assert client.recv(1) == b""
-            assert time.monotonic() - start >= 0.5
 
 
 def test_websockets_closes_a_silent_connection_although_pings_are_answered():

@@ -232,12 +232,13 @@ def test_the_watcher_hears_the_command_and_its_children_alone_and_no_nonsense():
         ears.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
         said = json.dumps({"guarded": "odd\x1b[2J", "inodes": [7], "places": [], "limits": "none"}).encode()
         for command, expected in ((os.getpid(), {7}), (os.getppid(), {7}), (2**22, set())):
-            watcher = Watcher(command, -1, ReaperConfig(), ears)
+            lines = []
+            watcher = Watcher(command, -1, ReaperConfig(), ears, lines.append)
             for words in (b"[]", b"{}", b"\xff", said):
                 ours.send(words)
                 watcher._take()
             assert watcher.inside == expected
-            assert not any("\x1b" in line for line in watcher._lines)
+            assert not any("\x1b" in line for line in lines)
 
 
 # ---- programs as they are ------------------------------------------------------------------------------------------

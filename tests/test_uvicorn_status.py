@@ -8,8 +8,6 @@ import json
 import os
 import signal
 import socket
-import subprocess
-import sys
 import time
 from contextlib import suppress
 
@@ -88,41 +86,6 @@ def _impatient(port: int) -> str:
         return client.getresponse().read().decode()
     finally:
         client.close()
-
-
-ASKING = """
-import asyncio, os
-from reaper.servers.workers import Workers
-async def ask():
-    print(await Workers({}).ask("/metrics") == {os.getppid(): b"hello"})
-asyncio.run(ask())
-"""
-
-# In a process of its own: it looks for the first socket that this process listens on; pytest may have another.
-ASKED = f"""
-import asyncio, os, socket, sys
-from reaper.servers.workers import Workers, inherited
-async def page():
-    return "text/plain", b"hello"
-async def asked(listening):
-    assert inherited() == os.fstat(listening.fileno()).st_ino
-    siblings = Workers({{"/metrics": page}})
-    for descriptors in ((listening.fileno(),), ()):
-        child = await asyncio.create_subprocess_exec(sys.executable, "-c", {ASKING!r}, pass_fds=descriptors)
-        await child.wait()
-    assert not siblings.others()
-others = [socket.socket() for _ in range(10)]  # older, and no servers
-with socket.create_server(("127.0.0.1", 0)) as listening:
-    asyncio.run(asked(listening))
-for other in others:
-    other.close()
-"""
-
-
-@pytest.mark.slow
-def test_workers_find_each_other_by_the_socket_they_have_inherited() -> None:
-    done = subprocess.run([sys.executable, "-c", ASKED], capture_output=True, text=True, timeout=PATIENCE)
-    assert (done.stdout, done.stderr) == ("True\nFalse\n", "")
 
 
 def test_workers_ask_none_but_their_own_and_all_of_them_when_many_ask_at_once(monkeypatch) -> None:

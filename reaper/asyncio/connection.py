@@ -96,13 +96,3 @@ def _current(task: asyncio.Task[Any]) -> asyncio.Task[Any] | None:
         return asyncio.current_task(task.get_loop())
     except RuntimeError:
         return None
-
-
-class Polled(Watched):
-    """A watched connection of which no event says that it has gone idle: while it is drained, the sweep asks."""
-
-    __slots__ = ()
-
-    def charge(self, now: float) -> None:
-        """As a member of the sweep."""
-        raise NotImplementedError

@@ -33,11 +33,10 @@ from ..core.lease import Expiry, Lease
 from ..core.ticks import seconds_to_tick
 from ..driver import sockets
 from ..driver.options import Options, spelled_out
-from ..driver.watched import check_handler, check_idle
+from ..driver.watched import Watched, check_handler, check_idle
 from ..errors import NotInstalled
 from ..policy import TOO_OLD, Phase
 from . import closing, transports
-from .connection import Polled
 from .reaper import AsyncioReaper, serving_reaper
 from .transports import STAMP, TcpInfo
 
@@ -73,7 +72,7 @@ class Rules(NamedTuple):
         return min(filter(None, self.limits.values()), default=None)
 
 
-class Guard(Polled):
+class Guard(Watched):
     """A connection whose protocol knows nothing of it.
 
     Attributes:

@@ -31,47 +31,6 @@ async def let_the_loop_read() -> None:
     await asyncio.sleep(0)
 
 
-class Alarm:
-    """The one timer.
-
-    Args:
-        loop: Whose timer.
-        clock: Seconds.
-        wake: Called when it is time.
-    Attributes:
-        at: Seconds; when it will ring; infinite: never.
-    """
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, clock: Callable[[], float], wake: Callable[[], object]) -> None:
-        self._loop = loop
-        self._clock = clock
-        self._wake = wake
-        self._extra = 0.0 if isinstance(loop, asyncio.BaseEventLoop) else COARSE
-        self._handle: asyncio.TimerHandle | None = None
-        self.at: float = float("inf")
-
-    def set(self, at: float) -> None:
-        """Ring at *at* and at no other time. Cost: nothing if it is set to that already."""
-        if at == self.at and self._handle is not None:
-            return
-        self.cancel()
-        if at < float("inf"):
-            self.at = at
-            self._handle = self._loop.call_later(max(at - self._clock(), 0.0) + self._extra, self._ring)
-
-    def cancel(self) -> None:
-        """Do not ring."""
-        self.at = float("inf")
-        if self._handle is not None:
-            self._handle.cancel()
-            self._handle = None
-
-    def _ring(self) -> None:
-        self._handle = None
-        self.at = float("inf")
-        self._wake()
-
-
 def after_two_passes(loop: asyncio.AbstractEventLoop, call: Callable[[], object]) -> None:
     """Have *call* called when the loop has read its sockets once more."""
     loop.call_soon(loop.call_soon, call)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any, Unpack
@@ -24,8 +25,8 @@ from ..driver.watched import Probe, Reapable
 from ..errors import InvalidArgument, shown
 from ..metrics import LoopStatistics
 from ..policy.min_rate import Sweep
-from .connection import Connection, Polled
-from .loop import Alarm, after_two_passes, clock_of, let_the_loop_read
+from .connection import Connection
+from .loop import COARSE, after_two_passes, clock_of, let_the_loop_read
 from .transports import socket_of
 
 LOOKS_PER_TICK = 4
@@ -69,7 +70,10 @@ class AsyncioReaper:
         )
         self.config: ReaperConfig = self.driver.config
         self.core: IdleReaper = self.driver.core
-        self._alarm = Alarm(self.loop, clock, self._wake)
+        self._clock = clock
+        self._extra = 0.0 if isinstance(self.loop, asyncio.BaseEventLoop) else COARSE
+        self._timer: asyncio.TimerHandle | None = None
+        self._at = math.inf  # when it rings
         self.accepting = True  # `start_server` turns newcomers away while it is not; set by `relieve`
         self.sweep: Sweep = Sweep(self._schedule, self.core.tick / LOOKS_PER_TICK)
         self._state = "not started"
@@ -106,15 +110,25 @@ class AsyncioReaper:
     def stop(self) -> None:
         """Reap no longer. What is watched stays open."""
         self._state = "stopped"
-        self._alarm.cancel()
+        self._set(math.inf)
         for probe in self._probes:
             probe.cancel()
 
     def _rest(self) -> None:
         if self.running and not self._passing:
-            self._alarm.set(self.driver.rest())
+            self._set(self.driver.rest())
+
+    def _set(self, at: float) -> None:
+        if at == self._at:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer, self._at = None, at
+        if at < math.inf:
+            self._timer = self.loop.call_later(max(at - self._clock(), 0.0) + self._extra, self._wake)
 
     def _wake(self) -> None:
+        self._timer, self._at = None, math.inf
         if self.driver.look():
             self._passing = True
             after_two_passes(self.loop, self._act)
@@ -231,7 +245,7 @@ class AsyncioReaper:
             pause = window / (left + 1) if pause is None else pause
             await asyncio.sleep(pause)
         for connection in driver.connections.values():
-            if isinstance(connection, Polled):
+            if hasattr(connection, "charge"):  # no event says that it has gone idle
                 self.sweep.add(connection)
         while driver.connections:
             self._empty.clear()

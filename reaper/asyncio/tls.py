@@ -12,10 +12,8 @@ import ssl
 from collections.abc import Callable
 from typing import Any
 
-from ..core.lease import Expiry, Lease
-from ..driver.watched import Probe, Reapable
+from ..core.lease import Expiry
 from ..policy import Phase
-from . import transports
 from .reaper import AsyncioReaper
 
 NEVER = 1e8
@@ -44,36 +42,6 @@ def door(
     return lambda: Door(factory(), context, seconds if given is None else given, shutdown, reaper())
 
 
-class Handshake(Reapable):
-    """A raw connection from accept to the end of its handshake; its bytes are no reason to wait for longer."""
-
-    __slots__ = ("_driver", "_transport", "lease")
-
-    probe: Probe | None = None
-
-    def __init__(self, reaper: AsyncioReaper, transport: Any, seconds: float) -> None:
-        self._driver = reaper.driver
-        self._transport = transport
-        self.lease: Lease = self._driver.register(self, self._driver.in_force(seconds), reason=Phase.HANDSHAKE.value)
-
-    @property
-    def descriptor(self) -> int:
-        """Of its socket; -1 if it is closed."""
-        return transports.descriptor_of(self._transport)
-
-    @property
-    def busy(self) -> bool:
-        """It always is."""
-        return True
-
-    def reap(self, reason: str, expiry: Expiry | None = None) -> None:
-        """End it for *reason*."""
-        name = self._transport.get_extra_info("peername")
-        self._driver.books.reaped(self.lease, f"handshake of {name}", reason, expiry)
-        self.end_lease()
-        self._transport.abort()
-
-
 class Door(asyncio.Protocol):
     """The protocol of a raw connection, and then of the encrypted one until the server's own can be connected.
 
@@ -98,17 +66,17 @@ class Door(asyncio.Protocol):
         self._task = self._reaper.loop.create_task(self._shake_hands(transport))
 
     async def _shake_hands(self, raw: Any) -> None:
-        handshake = Handshake(self._reaper, raw, self._seconds)
-        loop, early = self._reaper.loop, b"".join(self._early)
+        loop, driver, early = self._reaper.loop, self._reaper.driver, b"".join(self._early)
+        key = (Phase.HANDSHAKE.value, driver.next_number())
+
+        def over(expiry: Expiry) -> None:
+            driver.books.reaped(expiry.lease, f"handshake of {raw.get_extra_info('peername')}", expiry.reason, expiry)
+            raw.abort()
+
+        handshake = driver.register(key, driver.in_force(self._seconds), over, reason=Phase.HANDSHAKE.value)
         self._early.clear()
-        starting: Any = loop.start_tls(
-            raw,
-            self,
-            self._context,
-            server_side=True,
-            ssl_handshake_timeout=NEVER,
-            ssl_shutdown_timeout=self._shutdown,
-        )
+        bounds: Any = {"ssl_handshake_timeout": NEVER, "ssl_shutdown_timeout": self._shutdown}
+        starting: Any = loop.start_tls(raw, self, self._context, server_side=True, **bounds)
         try:
             if early:  # uvloop reads once although it was paused
                 starting = loop.create_task(starting)
@@ -120,8 +88,7 @@ class Door(asyncio.Protocol):
             raw.abort()
             return
         finally:
-            if handshake.lease.alive:
-                handshake.end_lease()
+            handshake.release()
         if encrypted is None or self._ended or raw.is_closing():
             raw.abort()  # uvloop returns a transport although the connection was lost in the handshake
             return

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from ..asyncio.reaper import AsyncioReaper, reaper_of
@@ -73,89 +74,76 @@ def sanic(transport: Any) -> Phase:
 # ---- servers whose connections have no transport of asyncio's ------------------------------------------------------
 
 
-class Face:
-    """What a guard needs of a transport, over the object that a server has in its place.
+class Face(polled.Face):
+    """Over the object that a server has in a transport's place. It belongs to that object, and goes with it.
 
-    It belongs to that object, and goes with it.
-
-    Args:
-        whose: The object.
-        socket: Its socket.
-        buffered: How many bytes of it are still to be sent.
-        closing: Whether it is being closed.
-        close, abort: Closes it, what is buffered first, or at once.
+    Attributes:
+        get_protocol: Returns the object; None: it is no more.
     """
 
-    __slots__ = ("__weakref__", "_abort", "_buffered", "_close", "_closing", "_peer", "_socket", "_whose")
+    def __init__(self, whose: Any, socket: Any) -> None:
+        self._known = {"socket": socket}
+        with suppress(OSError):
+            self._known["peername"] = socket.getpeername()
+        self.get_protocol = weakref.ref(whose)
 
-    def __init__(
-        self,
-        whose: Any,
-        socket: Any,
-        *,
-        buffered: Callable[[Any], int],
-        closing: Callable[[Any], bool],
-        close: Callable[[Any], object],
-        abort: Callable[[Any], object],
-    ) -> None:
-        self._whose = weakref.ref(whose)
-        self._socket = weakref.ref(socket)
-        self._buffered, self._closing, self._close, self._abort = buffered, closing, close, abort
-        try:
-            self._peer = socket.getpeername()
-        except OSError:
-            self._peer = None
+    def known(self) -> dict[str, Any]:
+        """An object that is no more has no socket."""
+        return {} if self.get_protocol() is None else self._known
 
-    def get_extra_info(self, name: str, default: Any = None) -> Any:
-        """`socket`, `peername`; nothing else is known."""
-        return {"socket": self._socket(), "peername": self._peer}.get(name, default)
+
+class TornadoFace(Face):
+    """Over an `IOStream`."""
 
     def is_closing(self) -> bool:
-        """Whether it is closed, or will be."""
-        whose = self._whose()
-        return whose is None or bool(self._closing(whose))
-
-    def is_reading(self) -> bool:
-        """It is not known to have stopped."""
-        return True
+        """Whether it is closed."""
+        stream = self.get_protocol()
+        return stream is None or bool(stream.closed())
 
     def get_write_buffer_size(self) -> int:
         """Bytes that the kernel has not taken."""
-        whose = self._whose()
-        return 0 if whose is None else int(self._buffered(whose))
+        stream = self.get_protocol()
+        return len(getattr(stream, "_write_buffer", None) or b"")  # None once it is closed
 
-    def get_protocol(self) -> Any:
-        """The object that it stands for; None: it is no more."""
-        return self._whose()
+    def close(self) -> None:
+        """At once."""
+        if (stream := self.get_protocol()) is not None:
+            stream.close()
+
+    abort = close
+
+
+class TwistedFace(Face):
+    """Over a `twisted.internet.tcp.Server`."""
+
+    def is_closing(self) -> bool:
+        """Whether it is closed, or will be."""
+        transport = self.get_protocol()
+        return transport is None or not transport.connected or bool(transport.disconnecting)
+
+    def get_write_buffer_size(self) -> int:
+        """Bytes that the kernel has not taken."""
+        transport = self.get_protocol()
+        return 0 if transport is None else len(transport.dataBuffer) + transport._tempDataLen
 
     def close(self) -> None:
         """What is buffered still goes out."""
-        if (whose := self._whose()) is not None:
-            self._close(whose)
+        if (transport := self.get_protocol()) is not None:
+            transport.loseConnection()
 
     def abort(self) -> None:
         """At once."""
-        if (whose := self._whose()) is not None:
-            self._abort(whose)
+        if (transport := self.get_protocol()) is not None:
+            transport.abortConnection()
 
 
 def note_tornado(conn: Any, stream: Any) -> None:
     """*conn*, an `HTTP1Connection`, serves the next request of *stream*, an `IOStream`; guard it from its first on."""
-    if hasattr(stream, "_reaper_face"):
-        stream._reaper_conn = conn
-        return
     stream._reaper_conn = conn
-    closed = type(stream).close
-    face = Face(
-        stream,
-        stream.socket,
-        buffered=lambda stream: len(stream._write_buffer or b""),  # None once it is closed
-        closing=lambda stream: stream.closed(),
-        close=closed,
-        abort=closed,
-    )
-    stream._reaper_face = face
-    watch(face, tornado)
+    if hasattr(stream, "_reaper_face"):
+        return
+    stream._reaper_face = TornadoFace(stream, stream.socket)
+    watch(stream._reaper_face, tornado)
 
 
 def tornado(face: Any) -> Phase:
@@ -175,16 +163,8 @@ def tornado(face: Any) -> Phase:
 
 def watch_twisted(transport: Any) -> None:
     """Guard the connection of *transport*, a `twisted.internet.tcp.Server` on an asyncio loop, if it speaks HTTP."""
-    face = Face(
-        transport,
-        transport.getHandle(),
-        buffered=lambda transport: len(transport.dataBuffer) + transport._tempDataLen,
-        closing=lambda transport: not transport.connected or transport.disconnecting,
-        close=lambda transport: transport.loseConnection(),
-        abort=lambda transport: transport.abortConnection(),
-    )
-    transport._reaper_face = face
-    watch(face, twisted)
+    transport._reaper_face = TwistedFace(transport, transport.getHandle())
+    watch(transport._reaper_face, twisted)
 
 
 def twisted(face: Any) -> Phase:

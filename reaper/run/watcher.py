@@ -138,7 +138,6 @@ class Watcher:
         self._config = config
         self._ears = ears
         self._say = say
-        self._lines: dict[str, None] = {}
         self._said: set[str] = set()
         self._pythons = False
 
@@ -150,11 +149,10 @@ class Watcher:
         except (NotInstalled, ImportError) as error:
             self._say(f"guards from inside only: {one_line(error)}")
             while not self._over(LONGEST):
-                self._speak()
+                pass
             return
         pause, heard = POLL, False
         while not self._over(pause):
-            self._speak()
             pause = min(1.1 * pause, LONGEST)
             try:
                 target = ByPid(self.pid, Linux(self.pid))
@@ -163,7 +161,6 @@ class Watcher:
             if not heard:
                 heard = True
                 self._settle(target)
-                self._speak()
             if any(listener.inode not in self.inside for listener in target.listeners()):
                 self._attach()
                 return
@@ -175,12 +172,6 @@ class Watcher:
         while left > 0 and any(listener.inode not in self.inside for listener in target.listeners()):
             self._hear(SETTLES)
             left -= LONGEST / 2 if self.inside else SETTLES  # one server has spoken: the others do so soon
-
-    def _speak(self) -> None:
-        for line in self._lines:
-            if line not in self._said:
-                self._said.add(line)
-                self._say(line)
 
     # ---- what the servers say ---------------------------------------------------------------------------------------
 
@@ -213,7 +204,9 @@ class Watcher:
                 self._note(f"{message['left']} is not guarded from inside: {message['why']}")
 
     def _note(self, line: str) -> None:
-        self._lines[printable(line)] = None
+        if line not in self._said:  # each of several workers says the same
+            self._said.add(line)
+            self._say(printable(line))
 
     # ---- what listens -----------------------------------------------------------------------------------------------
 
@@ -226,7 +219,6 @@ class Watcher:
         def meant(listener: Listener) -> bool:
             """Whether nothing guards it from inside; asked at each discovery, so what was said meanwhile counts."""
             self._over(0.0)
-            self._speak()
             return listener.inode not in self.inside
 
         config = outside_limits(self._config)

@@ -7,12 +7,13 @@ waits behind another.
 
 from __future__ import annotations
 
+import logging
 from typing import Any, ClassVar
 
 from ..asyncio import closing, transports
 from ..core.lease import Expiry, Lease
 from ..driver.watched import Probe, Reapable
-from ..policy import Phase
+from ..policy import NOT_TAKEN, Phase
 from .waiting import Age, Shared, Waiting
 
 DRAIN = "drain"
@@ -20,6 +21,8 @@ DRAIN = "drain"
 
 DRAIN_DEADLINE = "drain_deadline"
 """The reason of one that was cut in use, when `timeouts.drain` was over."""
+
+log: logging.Logger = logging.getLogger("uvicorn.error")
 
 
 class Fresh:
@@ -114,8 +117,7 @@ class Guarded(Reapable):
             self.waiting = Waiting(self.shared, self, phase)
 
     def _rest(self) -> None:
-        """It has no policy any more, and its lease says what holds then."""
-        raise NotImplementedError
+        """It has no policy any more, and its lease says what holds then: for what never has one, nothing."""
 
     def _rests_in(self, phase: Phase) -> bool:
         """Whether no policy is needed in *phase*: the lease alone does, or the final check finds it in use."""
@@ -165,7 +167,15 @@ class Guarded(Reapable):
         self._cut(reason)
 
     def _cut(self, reason: str) -> None:
-        raise NotImplementedError
+        if reason in NOT_TAKEN or self.transport.is_closing():
+            closing.reset(self.transport)
+        else:
+            closing.close(self.shared.reaper, self.transport, self._farewell(reason))
+        log.info("%s - closed: %s", self._name(), reason)
+
+    def _farewell(self, reason: str) -> bytes:
+        """What is sent before the close."""
+        return b""
 
     def _name(self) -> str:
         client = getattr(self, "client", None)

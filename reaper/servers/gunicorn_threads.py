@@ -34,7 +34,7 @@ NAMES = {
 """The undocumented names of gunicorn's that are used here."""
 
 
-class Face:
+class Face(polled.Face):
     """A connection of gunicorn's as a guard sees a transport.
 
     Attributes:
@@ -55,17 +55,13 @@ class Face:
             del self._conn.close  # a circle
         self._close(*arguments, **options)
 
-    def get_extra_info(self, name: str, default: Any = None) -> Any:
-        """`socket` and `peername`; nothing else is known."""
-        return {"socket": self._conn.sock, "peername": self._conn.client}.get(name, default)
+    def known(self) -> dict[str, Any]:
+        """TLS puts another socket in the place of the first."""
+        return {"socket": self._conn.sock, "peername": self._conn.client}
 
     def is_closing(self) -> bool:
         """Whether gunicorn has closed it."""
         return bool(self._conn.sock.fileno() < 0)
-
-    def get_write_buffer_size(self) -> int:
-        """Nothing is buffered but by the kernel."""
-        return 0
 
     def close(self) -> None:
         """Let gunicorn see its end."""

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import socket
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple
 
-from ..asyncio import closing, transports
+from ..asyncio import transports
 from ..driver.sockets import TCP_NOTSENT_LOWAT
 from ..policy import Phase
 from .guarded import FRESH, Fresh, Guarded
@@ -20,24 +19,6 @@ from .waiting import Shared, Waiting
 
 UNSENT_BYTES = 131072
 """What the kernel may hold that is not even on its way; the rest waits in the transport, where it is seen."""
-
-log: logging.Logger = logging.getLogger("uvicorn.error")
-
-
-class Awake(Protocol):
-    """The protocol of uvicorn's that takes the place of a quiet one."""
-
-    def take_over(self, before: IdleProtocol) -> None:
-        """It goes on with the connection of *before*."""
-
-    def data_received(self, data: bytes) -> None:
-        """Bytes came."""
-
-    def shutdown(self) -> None:
-        """The server stops."""
-
-    def grew_old(self) -> None:
-        """It has reached its maximum age."""
 
 
 class Origin(NamedTuple):
@@ -107,8 +88,7 @@ class IdleProtocol(Guarded, asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Bytes came."""
-        awake: Awake = self.wake()
-        awake.data_received(data)
+        self.wake().data_received(data)
 
     def eof_received(self) -> None:
         """The peer sends no more; the loop closes."""
@@ -122,13 +102,11 @@ class IdleProtocol(Guarded, asyncio.Protocol):
     def shutdown(self) -> None:
         """The server stops."""
         if not self._over:
-            awake: Awake = self.wake()
-            awake.shutdown()
+            self.wake().shutdown()
 
     def grew_old(self) -> None:
         """It has reached its maximum age."""
-        awake: Awake = self.wake()
-        awake.grew_old()
+        self.wake().grew_old()
 
     def phase(self) -> Phase:
         """What it waits for."""
@@ -136,13 +114,6 @@ class IdleProtocol(Guarded, asyncio.Protocol):
 
     def _rests_in(self, phase: Phase) -> bool:
         return True
-
-    def _rest(self) -> None:
-        raise AssertionError("unreachable")
-
-    def _cut(self, reason: str) -> None:
-        closing.close(self.shared.reaper, self.transport)
-        log.info("%s - closed: %s", self._name(), reason)
 
     @property
     def client(self) -> Any:

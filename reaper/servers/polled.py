@@ -19,6 +19,26 @@ LIMITED = (Phase.FIRST_BYTE, Phase.HEADERS, Phase.KEEP_ALIVE, Phase.BODY, Phase.
 """Phases whose timeout is in force: `timeouts` of the config by their names."""
 
 
+class Face:
+    """Stands for the transport that a server does not have; derived for each such server."""
+
+    def known(self) -> dict[str, Any]:
+        """`socket` and `peername`, as they are now."""
+        raise NotImplementedError
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        """Of what is `known`."""
+        return self.known().get(name, default)
+
+    def is_reading(self) -> bool:
+        """It is not known to have stopped."""
+        return True
+
+    def get_write_buffer_size(self) -> int:
+        """Bytes that the kernel has not taken."""
+        return 0
+
+
 def rules_of(reaper: AsyncioReaper, ask: Ask) -> Rules:
     """What the config of *reaper* says, for a server that *ask* asks."""
     timeouts, driver = reaper.config.timeouts, reaper.driver

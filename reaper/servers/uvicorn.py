@@ -22,11 +22,11 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import Server, ServerState
 
-from ..asyncio import closing, transports
+from ..asyncio import transports
 from ..asyncio.serve import loop_factory
 from ..config.settings import ReaperConfig
 from ..journal import Journal
-from ..policy import ANSWERS, NOT_TAKEN, TOO_OLD, Phase
+from ..policy import ANSWERS, TOO_OLD, Phase
 from . import metrics as metrics_of
 from .guarded import DRAIN, FRESH, Fresh, Guarded
 from .idle_protocol import IdleProtocol, Origin
@@ -345,14 +345,8 @@ class GuardedHttp(Guarded):
         cycle = self.cycle
         return cycle is None or not cycle.response_started or (cycle.response_complete and not cycle.more_body)
 
-    def _cut(self, reason: str) -> None:
-        transport = self.transport
-        if reason in NOT_TAKEN or transport.is_closing():
-            closing.reset(transport)
-        else:
-            owed = ANSWERS.get(reason) and self._owes_an_answer()
-            closing.close(self.shared.reaper, transport, ANSWER if owed else b"")
-        log.info("%s - closed: %s", self._name(), reason)
+    def _farewell(self, reason: str) -> bytes:
+        return ANSWER if ANSWERS.get(reason) and self._owes_an_answer() else b""
 
 
 class H11(GuardedHttp, H11Protocol):

@@ -12,7 +12,7 @@ import random
 import weakref
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from ..asyncio import transports
 from ..asyncio.reaper import AsyncioReaper
@@ -23,6 +23,9 @@ from ..driver.watched import DeadlineKey
 from ..journal import Journal
 from ..policy import TOO_OLD, IdlePolicy, Phase, lifespan
 from ..policy.min_rate import Charged, Sweep
+
+if TYPE_CHECKING:
+    from .guarded import Guarded
 
 QUEUED_BYTES = 65536
 """With more than this unacknowledged a response still counts as being written when the next request is waited for."""
@@ -97,7 +100,7 @@ class Shared:
             self.leave_by = now + self.config.timeouts.drain
         return max(self.leave_by - now, tick)
 
-    def age(self, connection: Ages) -> Age | None:
+    def age(self, connection: Guarded) -> Age | None:
         """Have *connection*, made now, told when it has reached its `max_age`; None: there is none."""
         seconds = self._lifespan()
         if not seconds:
@@ -142,13 +145,6 @@ class Greeting:
         driver.register(key, self._shared.left_to_drain(), lambda expiry: self._connections.discard(self))
 
 
-class Ages(Protocol):
-    """A connection as far as it grows old."""
-
-    def grew_old(self) -> None:
-        """It has reached its maximum age."""
-
-
 class Age:
     """The time until a connection has reached its maximum age; one for all protocols that are in its place.
 
@@ -160,8 +156,8 @@ class Age:
 
     lease: Lease
 
-    def __init__(self, whose: Ages) -> None:
-        self.whose: Ages = whose
+    def __init__(self, whose: Guarded) -> None:
+        self.whose: Guarded = whose
 
     def reached(self, expiry: Expiry) -> None:
         """It has."""
@@ -171,19 +167,6 @@ class Age:
         """The connection has ended before. It lets go of its lease, which calls it: they would be a circle."""
         self.lease.release()
         del self.lease
-
-
-class Waits(Protocol):
-    """A connection as far as it is waited for here."""
-
-    lease: Lease
-    transport: Any
-
-    def look(self) -> None:
-        """Find out anew what is waited for."""
-
-    def reap(self, reason: str) -> None:
-        """End it."""
 
 
 class _Unswept:
@@ -212,7 +195,7 @@ class Waiting:
 
     __slots__ = ("_connection", "_deadlines", "_progress", "_shared", "policy")
 
-    def __init__(self, shared: Shared, connection: Waits, phase: Phase) -> None:
+    def __init__(self, shared: Shared, connection: Guarded, phase: Phase) -> None:
         self._shared = shared
         self._connection = connection
         self._deadlines: list[Lease] = []

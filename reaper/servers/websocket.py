@@ -8,16 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import logging
 import math
 from typing import Any, ClassVar
 
-from ..asyncio import closing, transports
-from ..policy import NOT_TAKEN, TOO_OLD, Phase
+from ..asyncio import transports
+from ..policy import TOO_OLD, Phase
 from .guarded import DRAIN, Guarded
 from .waiting import Shared, Waiting
-
-log: logging.Logger = logging.getLogger("uvicorn.error")
 
 
 class Counted:
@@ -148,13 +145,3 @@ class GuardedTunnel(Guarded):
 
     def _rests_in(self, phase: Phase) -> bool:
         return phase is Phase.TUNNEL
-
-    def _rest(self) -> None:
-        raise AssertionError("unreachable")
-
-    def _cut(self, reason: str) -> None:
-        if reason in NOT_TAKEN or self.transport.is_closing():
-            closing.reset(self.transport)
-        else:
-            closing.close(self.shared.reaper, self.transport)
-        log.info("%s - closed: %s", self._name(), reason)

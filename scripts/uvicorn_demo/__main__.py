@@ -11,14 +11,13 @@ import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from importlib.metadata import version
 from pathlib import Path
 
 from loadgen.clients import Speech
 from loadgen.drive.protocols import Paths
-from loadgen.probe import Finding, aligned, as_text, probe
+from loadgen.probe import Finding, aligned, probe
 from loadgen.units import parse_target
-from scripts.serving import ROOT, free_port, serving
+from scripts.serving import free_port, serving
 
 TIMEOUT = 3.0
 """Seconds: every limit of the demo, so that it is short."""
@@ -54,35 +53,12 @@ def probed(wait: float, trials: int) -> dict[str, list[Finding]]:
     return found
 
 
-def page(found: dict[str, list[Finding]]) -> str:
-    """docs/uvicorn-probe.md."""
-    parts = [
-        "# uvicorn, probed: stock and guarded\n",
-        "Written by `python -m scripts.uvicorn_demo --page`; do not edit it. What questions and columns mean is on",
-        f"the [page about the probe](probe.md). One FastAPI application, uvicorn {version('uvicorn')}, CPython",
-        f"{sys.version.split()[0]}. The two servers were probed at the same time; they differ in `--http` alone.",
-    ]
-    given = [f"{name}={value} \\" for name, value in sorted(SETTINGS.items())]
-    for who, findings in found.items():
-        words = [*(given if who == "guarded" else ()), " ".join(command(who, 8000))]
-        parts += [
-            f"\n## {who.capitalize()}\n",
-            *(f"    {line}" for line in words),
-            "",
-            as_text(findings, markdown=True),
-        ]
-    return "\n".join(parts) + "\n"
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(prog="uvicorn_demo", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--wait", type=float, default=9.0, help="seconds that a close is waited for; default 9")
     parser.add_argument("--trials", type=int, default=4, help="connections per question; default 4")
-    parser.add_argument("--page", type=Path, nargs="?", const=ROOT / "docs" / "uvicorn-probe.md", help="write the page")
     given = parser.parse_args()
     found = probed(given.wait, given.trials)
-    if given.page is not None:
-        given.page.write_text(page(found), encoding="utf-8")
     print(f"FastAPI under uvicorn, stock and with --http {HTTP['guarded']}: every timeout {TIMEOUT:g} s, tick 0.5 s.\n")
     both = list(zip(*found.values(), strict=True))
     rows = [[each[0].meaning, *(finding.observed() for finding in each)] for each in both]
