@@ -9,6 +9,7 @@ import pytest
 
 from reaper.driver.accepting import ACCEPT_PAUSE, accept_burst, after
 from reaper.driver.driver import Driver
+from reaper.driver.pacing import REAPS_PER_SLICE
 from reaper.driver.sockets import peer_name, queued
 from reaper.driver.stall_clock import StallClock
 from reaper.driver.watched import Watched
@@ -286,6 +287,26 @@ def test_a_hand_watched_connection_counts_as_busy_until_it_says_that_it_waits():
     loop.run_until(11)
     assert unknown.reason == "drain_deadline"
     assert loop.watch(100).reason == "drain"  # so does who comes afterwards
+
+
+def test_at_the_deadline_of_a_drain_all_that_are_in_use_end_even_if_the_end_of_one_raises(caplog):
+    loop = Loop()
+    connections = [loop.watch(100) for _ in range(2 * REAPS_PER_SLICE + 1)]
+    for connection in connections:
+        connection.receiving = False
+
+    class EndsAnother(list):
+        def append(self, reason: str) -> None:
+            connections[-1].leave()
+
+    connections[0].cuts = EndsAnother()
+    connections[1].cuts = None  # type: ignore[assignment]  # its end raises
+    loop.driver.begin_drain(10)
+    loop.run_until(12)
+    assert {connection.reason for connection in connections[:-1]} == {"drain_deadline"}
+    assert (connections[-1].reaped, loop.driver.books.reasons["drain_deadline"]) == (False, 2 * REAPS_PER_SLICE)
+    assert loop.driver.rest() == float("inf")
+    assert [record.exc_info[0] for record in caplog.records] == [AttributeError]
 
 
 def test_errors_of_accept_are_sorted_into_three_kinds():

@@ -430,12 +430,18 @@ class Driver:
         if self._draining and not connection.reaped and not connection.busy:
             connection.reap("drain")
 
-    def _cut_the_rest(self) -> None:
-        """The drain's deadline has come: end those in use too, a slice at a time."""
-        for connection in list(itertools.islice(self.connections.values(), REAPS_PER_SLICE)):
-            connection.reap("drain_deadline" if connection.busy else "drain")
-        if self.connections:
-            self.after(0.0, self._cut_the_rest)
+    def _cut_the_rest(self, rest: Iterator[Watched] | None = None) -> None:
+        """The drain's deadline has come: end those in use too, a slice at a time, of *rest*."""
+        left = iter(list(self.connections.values())) if rest is None else rest
+        some = list(itertools.islice(left, REAPS_PER_SLICE))
+        if some:
+            self.after(0.0, lambda: self._cut_the_rest(left))
+        for connection in some:
+            if connection.uid in self.connections:
+                try:
+                    connection.reap("drain_deadline" if connection.busy else "drain")
+                except Exception:
+                    log.exception("the end of connection %r raised", connection.uid)
 
     # ---- looking in ----------------------------------------------------------------------------------------------
 
