@@ -167,15 +167,17 @@ def test_a_right_server_passes(name: str, monkeypatch: pytest.MonkeyPatch) -> No
 
 SHORT = [(0.4, 1.0), (1.1, 1.5), (1.42, 1.58), (2.0, 2.3)]
 """Seconds after the start from which to which a process stands still: in the silence, at its end, and after it."""
+BUSY = [(0.2 * number, 0.2 * number + 0.12) for number in range(100)]
+"""A process of the lowest priority beside one that never rests: it gets two fifths of the time, in pieces."""
 LONG = [(0.2, 2.5), (1.2, 2.6), (1.4, 5.0)]
 
 
 @pytest.mark.parametrize("side", ["server_stops", "own_stops"])
-@pytest.mark.parametrize("stop", SHORT)
+@pytest.mark.parametrize("stops", [*([stop] for stop in SHORT), BUSY])
 def test_a_right_server_passes_on_a_machine_that_stalls(
-    stop: tuple[float, float], side: str, monkeypatch: pytest.MonkeyPatch
+    stops: Stops, side: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    report = judged(KIT["right"], monkeypatch, **{side: [stop]})
+    report = judged(KIT["right"], monkeypatch, **{side: stops})
     assert report["verdict"] == "pass", report["reasons"]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import multiprocessing
 import os
 import select
@@ -9,6 +10,8 @@ import socket
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -160,6 +163,40 @@ def test_memory_in_use_counts_what_the_kernel_holds_of_sockets(monkeypatch: pyte
     found = watch.result(0.0)
     assert found["memory_bytes"]["most_used"] == 30
     assert found["process_bytes"] == {"server": None, "generator": None}
+
+
+def test_handshakes_that_wait_make_no_step_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, late, waiting = 1000.0, [], list(range(10, 510))
+
+    class Sockets:
+        def poll(self, timeout: float, _: int) -> list[tuple[int, int]]:
+            nonlocal now
+            now += 0.0 if waiting else timeout
+            return [(fd, select.EPOLLIN) for fd in waiting]
+
+    def shake(client: Client, _: float) -> None:
+        nonlocal now
+        now += 0.001
+        waiting.remove(client.fd)
+
+    monkeypatch.setattr(module, "monotonic", lambda: now)
+    with one_worker() as worker, closing(socket.socket()) as sock:
+        connector: Any = SimpleNamespace(
+            next_instant=lambda: math.inf, open_more=lambda *_: None, give_up=lambda: None, on_event=shake
+        )
+        monkeypatch.setattr(worker, "connector", connector)
+        monkeypatch.setattr(worker, "poller", Sockets())
+        monkeypatch.setattr(worker, "beat", lambda: None)
+        monkeypatch.setattr(worker, "note_lag", lambda _, lag: late.append(lag))
+        monkeypatch.setattr(worker, "leave_all", lambda _: None)
+        worker.clients = {fd: Client(0, 0, 1, worker.plan.behaviour(0), fd=fd, sock=sock) for fd in waiting}
+        monkeypatch.setattr(worker, "act", lambda *_: None)
+        for number in range(100):
+            worker.push(1000.005 + number * 0.005, Client(0, 0, 1, worker.plan.behaviour(0), fd=5))
+        worker.looked, worker.end = now, 1001.0
+        worker.loop()
+    assert not waiting
+    assert 0 < max(late) <= 2 * module.CONNECTING_SLICE
 
 
 def test_a_process_that_leaves_many_connections_gives_signs_of_life_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:

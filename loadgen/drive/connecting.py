@@ -74,9 +74,9 @@ class Connector:
             return float("inf")
         return self.started + self.plan.connect_offset(self.indices[self.begun])
 
-    def open_more(self, now: float) -> None:
-        """Begin the connections that are due."""
-        while self.next_instant() <= now:
+    def open_more(self, now: float, until: float) -> None:
+        """Begin the connections that are due at *now*, and no further one after *until*."""
+        while self.next_instant() <= now and monotonic() < until:
             index = self.indices[self.begun]
             self.begun += 1
             self.begin(Client(index, 0, self.plan.key(index), self.plan.behaviour(index)))
