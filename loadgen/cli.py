@@ -34,11 +34,8 @@ from .plan.plan import Law, make_plan
 from .plan.scenario import parse_statuses
 from .units import BadArgument
 
-DEFAULT_RATE = 4000.0
 INSTALLED = "reaper-loadgen"
 """What the command is called where it is installed."""
-LONG_TO_JUDGE = 100_000
-"""Connections whose judgement takes seconds, and is announced."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -126,7 +123,7 @@ def add_run(commands: Any) -> None:
     option(run, "--statuses", reading(parse_statuses), words, metavar="2xx,...")
     words = "from this age on even a client that talks may be closed; default: never, or the scenario's"
     option(run, "--max-age", DURATION, words)
-    option(run, "--connect-rate", COUNT, "connections per second; default 4000", DEFAULT_RATE)
+    option(run, "--connect-rate", COUNT, "connections per second; default 4000", 4000)
     words = "all clients act at multiples of this, at most 0.01 of the timeout; default 0: each at its own instant"
     option(run, "--beat", DURATION_OR_0, words, 0.0)
     option(run, "--processes", COUNT, "default: as few as descriptors and ports allow")
@@ -186,8 +183,6 @@ def run_command(options: argparse.Namespace) -> int:
         return 1
     finally:
         display.close()
-    if plan.connections >= LONG_TO_JUDGE and not options.quiet:
-        print(f"judging {plan.connections:,} connections ...", file=sys.stderr, flush=True)
     config = {
         "target": str(target),
         "protocol": protocol,

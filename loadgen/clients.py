@@ -300,7 +300,7 @@ class Client:
             ended.answer = (ended.answer + data)[:KEPT]
         else:
             ended.said = (ended.said + data)[-KEPT:]
-        done, _, reply = self.dialect.count(self.parser, data)
+        done, reply = self.dialect.count(self.parser, data)
         if ended.answered < ended.asked:
             ended.answered += done
             if ended.answered >= ended.asked:

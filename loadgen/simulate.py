@@ -206,7 +206,7 @@ class Crowd:
     def _record(self, client: SimulatedClient, how: How, now: float) -> None:
         self.records.append(
             Record(
-                client.index, client.incarnation, how, client.final, False, False, client.number, client.established,
+                client.index, client.incarnation, how, client.final, False, client.number, client.established,
                 client.established, client.sent, client.seen, now, now,
             )
         )  # fmt: skip

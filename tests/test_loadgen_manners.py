@@ -198,12 +198,12 @@ def test_an_early_close_within_a_millisecond_suggests_the_tolerance() -> None:
     seen = simulated(plan)
     silent = next(index for index in range(40) if plan.behaviour(index).kind == "silent")
     times = (100.0, 100.0, 100.0, 100.0)
-    seen.records.append(Record(silent, 7, How.FIN, 1, 0, 0, 1, *times, 100.4994, 100.4994))
+    seen.records.append(Record(silent, 7, How.FIN, 1, 0, 1, *times, 100.4994, 100.4994))
     report = report_of(plan, seen)
     assert report["verdict"] == "fail"
     assert "by at most 600us" in report["reasons"][0]
     assert "--tolerance 1ms" in report["reasons"][0]
-    seen.records.append(Record(silent, 8, How.FIN, 1, 0, 0, 1, *times, 100.4, 100.4))
+    seen.records.append(Record(silent, 8, How.FIN, 1, 0, 1, *times, 100.4, 100.4))
     assert "tolerance" not in report_of(plan, seen)["reasons"][0]
 
 
@@ -212,7 +212,7 @@ def test_the_headline_of_a_failed_run_says_what_failed_and_no_line_is_wider_than
     seen = simulated(plan)
     for connection in range(3):
         final = int(plan.behaviour(connection).kind == "silent")
-        seen.records.append(Record(connection, 7, How.FIN, final, 0, 0, 1, 0.0, 0.0, 1.0, 1.0, 1.1, 1.1))
+        seen.records.append(Record(connection, 7, How.FIN, final, 0, 1, 0.0, 0.0, 1.0, 1.0, 1.1, 1.1))
     report = report_of(plan, seen)
     lines = verdict_lines(report)
     (line,) = [line for line in lines if line.startswith("verdict")]
@@ -234,7 +234,7 @@ def test_a_run_whose_stalls_may_explain_every_missing_close_does_not_pass() -> N
         seen.records = RecordTable()
         for number, index in enumerate(100 * silent):
             how = How.OPEN if number < missing else How.FIN
-            seen.records.append(Record(index, 7, how, 1, 0, 0, 1, 100.0, 100.0, 100.0, 100.0, 100.6, 100.6))
+            seen.records.append(Record(index, 7, how, 1, 0, 1, 100.0, 100.0, 100.0, 100.0, 100.6, 100.6))
         report = report_of(plan, seen)
         assert report["reaps"]["undecided"] == missing
         return report["verdict"], report["reasons"]

@@ -31,7 +31,7 @@ def report(*, broken: bool = False) -> dict[str, Any]:
     observation: Observation = simulate_core(plan(), Faults())
     if broken:
         observation.records.append(
-            Record(3, 7, How.FIN, True, False, False, 1, 0.0, 0.0, 1.0, 1.0, 4.0, 4.0)  # two seconds early
+            Record(3, 7, How.FIN, True, False, 1, 0.0, 0.0, 1.0, 1.0, 4.0, 4.0)  # two seconds early
         )
     config = {"target": "<b>", "timeout_s": 5.0, "tick_s": 1.0}
     return build_report(plan(), observation, config, dict(UNKNOWN_SERVER))

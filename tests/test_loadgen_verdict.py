@@ -27,13 +27,12 @@ def record(
     how: How = How.FIN,
     final: bool = True,
     overslept: bool = False,
-    goodbye: bool = False,
     sent: float = 100.0,
     seen: float = 100.0,
     closed_after: float | None = None,
 ) -> Record:
     after = closed_by if closed_after is None else closed_after
-    return Record(0, 0, how, final, overslept, goodbye, 1, 99.0, 99.0, sent, seen, after, closed_by)
+    return Record(0, 0, how, final, overslept, 1, 99.0, 99.0, sent, seen, after, closed_by)
 
 
 def judged(seen: Record, own: Stalls = NONE, server: Stalls = NONE, law: Law = LAW) -> Finding:
@@ -171,7 +170,6 @@ def test_a_live_connection_that_is_closed_is_a_false_reap() -> None:
     assert judged(record(103.0, final=False)).category == "false"
     assert judged(record(103.0, final=False, overslept=True)).category == "own_lag"
     assert judged(record(105.1, final=False)).category == "own_lag"
-    assert judged(record(103.0, final=False, goodbye=True)).category == "false"
     aged = replace(LAW, max_age=4.0)
     assert judge(record(102.9, final=False), SILENT, aged, NONE, NONE).category == "false"
     assert judge(record(103.0, final=False), SILENT, aged, NONE, NONE).category == "announced"

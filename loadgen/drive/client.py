@@ -101,7 +101,6 @@ class Client:
     waiting: bool = False  # counted as unanswered
     final: bool = False
     overslept: bool = False
-    goodbye: bool = False  # the server has said that it will close
     outbox: bytes | None = None  # what the kernel would not take yet
     parser: Any = None
     log: Any = None  # its rows in the journal, if one is kept

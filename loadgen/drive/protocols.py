@@ -34,12 +34,10 @@ class Heard(NamedTuple):
 
     Attributes:
         answers: units of answer that they complete.
-        goodbye: whether the server has announced that it will close.
         reply: what the protocol wants sent back at once: a pong.
     """
 
     answers: int = 0
-    goodbye: bool = False
     reply: bytes = b""
 
 
@@ -162,7 +160,7 @@ class Http(Dialect):
         if parser is None:  # a goodbye that answers no request, such as 408
             if not data.startswith(b"HTTP/"):
                 self.foreign = self.foreign or data[:KEPT_BYTES]
-            return Heard(int(data[8:10] == b" 2"), True)
+            return Heard(int(data[8:10] == b" 2"))
         h11 = self.h11
         if (
             parser.their_state is h11.SEND_RESPONSE
@@ -177,7 +175,7 @@ class Http(Dialect):
                 event = parser.next_event()
             except h11.RemoteProtocolError:
                 self.foreign = self.foreign or data[:KEPT_BYTES]
-                return Heard(done, True)
+                return Heard(done)
             if event is h11.NEED_DATA or event is h11.PAUSED:
                 return Heard(done)
             if type(event) is h11.Response:
@@ -187,11 +185,11 @@ class Http(Dialect):
             elif type(event) is h11.EndOfMessage:
                 done += 1
                 if parser.our_state is h11.MUST_CLOSE or parser.their_state is not h11.DONE:
-                    return Heard(done, True)
+                    return Heard(done)
                 parser.start_next_cycle()
                 self._ask(parser)
             elif type(event) is h11.ConnectionClosed:
-                return Heard(done, True)
+                return Heard(done)
 
     def _ask(self, connection: Any) -> None:
         # h11 wants to have sent what it hears the answer to; the bytes went out long ago.
@@ -246,7 +244,7 @@ class WebSocket(Dialect):
 
     def count(self, parser: Any, data: bytes) -> Heard:
         parser += data
-        pongs, goodbye, reply = 0, False, b""
+        pongs, reply = 0, b""
         while (whole := _frame_length(parser)) and len(parser) >= sum(whole):
             head, length = whole
             opcode, payload = parser[0] & 0xF, bytes(parser[head : head + length])
@@ -255,8 +253,8 @@ class WebSocket(Dialect):
             if opcode == PING:
                 reply += frame(PONG, payload)
             elif opcode == CLOSE:
-                goodbye, reply = True, reply + frame(CLOSE, payload)
-        return Heard(pongs, goodbye, reply)
+                reply += frame(CLOSE, payload)
+        return Heard(pongs, reply)
 
 
 def _frame_length(data: bytearray) -> tuple[int, int] | None:

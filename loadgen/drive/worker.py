@@ -406,10 +406,9 @@ class Worker:
 
     def hear(self, client: Client, data: bytes, now: float) -> None:
         """Something has come at *now*."""
-        done, goodbye, reply = self.dialect.count(client.parser, data)
+        done, reply = self.dialect.count(client.parser, data)
         if reply and client.behaviour.pongs and not self.pong(client, reply):
             return
-        client.goodbye = client.goodbye or goodbye
         if self.dialect.foreign and not self.counters.foreign:
             self.news = True
         owed = client.asked - client.answered
@@ -472,7 +471,7 @@ class Worker:
 
     def record(self, client: Client, how: How, after: float, by: float) -> None:
         self.records.append(Record(
-            client.index, client.incarnation, how, client.final, client.overslept, client.goodbye, client.number,
+            client.index, client.incarnation, how, client.final, client.overslept, client.number,
             client.began, client.established, client.sent, client.seen, after, by,
         ))  # fmt: skip
         if client.answered < client.asked:

@@ -33,7 +33,6 @@ class Record(NamedTuple):
         final: whether the plan had the client silent for good (a correct server then must reap).
         overslept: whether the client, by its own lag, sent its last byte so late that the timeout had passed since the
             one before; or an earlier byte, which the server was not yet known to have read when it sent the last.
-        goodbye: whether the server had said that it would close (HTTP's `Connection: close`, or an unasked response).
         sends: steps done.
         began: connect() was called.
         established: the client knew it was connected.
@@ -48,7 +47,6 @@ class Record(NamedTuple):
     how: int
     final: int
     overslept: int
-    goodbye: int
     sends: int
     began: float
     established: float
@@ -58,7 +56,7 @@ class Record(NamedTuple):
     closed_by: float
 
 
-_TYPES = "qiBBBBqdddddd"
+_TYPES = "qiBBBqdddddd"
 
 
 class RecordTable:

@@ -80,7 +80,7 @@ def judge(record: Record, behaviour: Behaviour, law: Law, own: Stalls, server: S
         latest = due + unknown + tick + _stall(own, record, due) + _stood(server, record, due)
         return Finding("missed" if record.closed_by > latest else "undecided")
     if not record.final:
-        # The plan had more to say: this connection was live, and a goodbye excuses nothing.
+        # The plan had more to say: this connection was live, and an announcement excuses nothing.
         if law.max_age is not None and record.closed_by >= record.began + law.max_age:
             return Finding("announced")
         return Finding("own_lag" if record.overslept or record.closed_by >= due else "false")
