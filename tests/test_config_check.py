@@ -10,7 +10,7 @@ import pytest
 from reaper.__main__ import main
 from reaper.config import OPTIONS, ReaperConfig, command
 from reaper.config.balancers import BALANCERS
-from reaper.config.lint import IDLE_KEYS, Finding, estimate, lint
+from reaper.config.lint import IDLE_KEYS, Finding, lint
 from reaper.config.measure import measure, recommended
 from reaper.config.reload import applied, changes
 from reaper.config.tables import BEGIN, END, markdown, rewrite
@@ -124,16 +124,6 @@ def test_findings_come_with_the_gravest_first_and_an_age_below_an_idle_time_is_a
     assert {"timeouts.max_age", "timeouts.tunnel_age"} <= {each.path for each in found if each.severity == "note"}
 
 
-def test_the_estimate_grows_with_what_is_asked_for() -> None:
-    one = estimate(config(), connections=1000)
-    assert 50 < one.bytes_per_connection < 1000
-    assert one.memory_bytes == pytest.approx(1000 * one.bytes_per_connection, abs=1)
-    assert one.wakeups_per_second == 2.0
-    aged = estimate(config(timeouts__max_age="1h", reaper__tick="250ms"), connections=1000)
-    assert aged.bytes_per_connection > 1.5 * one.bytes_per_connection
-    assert aged.wakeups_per_second == 8.0
-
-
 def test_a_reload_names_every_change_and_applies_only_the_live_ones() -> None:
     old = config(timeouts__idle="5s", server__port=1)
     new = config(timeouts__idle="6s", server__port=2, reaper__tick="2s", limits__max_requests=7)
@@ -176,7 +166,6 @@ def test_check_as_json_says_the_same(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert report["values"]["reaper.tick"] == {"value": 30.0, "text": "30s", "origin": str(path)}
     assert set(report["values"]) == set(OPTIONS)
     assert report["findings"][0]["path"] == "reaper.tick"
-    assert report["estimate"]["connections"] == 10000
 
 
 def test_check_of_an_unusable_file_says_every_fault_on_stderr(

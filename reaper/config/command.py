@@ -16,7 +16,7 @@ from typing import Any
 from ..errors import ConfigError
 from .durations import format_duration
 from .flags import add_settings, settings
-from .lint import Estimate, Finding, estimate, lint
+from .lint import Finding, lint
 from .measure import Cost, measure, recommended, verdict
 from .settings import DEFAULT, OPTIONS, SECTIONS, ReaperConfig, suggest, unknown_variables
 from .tables import rewrite
@@ -65,7 +65,7 @@ def _check(parsed: argparse.Namespace) -> int:
     shown = [path for path in OPTIONS if not parsed.changed or config.get(path) != OPTIONS[path].default]
     costs = measure(config, MEASURED_CONNECTIONS) if parsed.measure else []
     say = _as_json if parsed.json else _as_text
-    print(say(config, shown, estimate(config), costs, findings, failed))
+    print(say(config, shown, costs, findings, failed))
     return FAILED if failed else GOOD
 
 
@@ -78,9 +78,7 @@ def _variables() -> list[Finding]:
     ]
 
 
-def _as_json(
-    config: ReaperConfig, shown: list[str], cost: Estimate, costs: list[Cost], findings: list[Finding], failed: bool
-) -> str:
+def _as_json(config: ReaperConfig, shown: list[str], costs: list[Cost], findings: list[Finding], failed: bool) -> str:
     values = {
         path: {
             "value": config.get(path),
@@ -93,7 +91,6 @@ def _as_json(
         "schema": "reaper-check/1",
         "verdict": "fail" if failed else "pass",
         "values": values,
-        "estimate": dataclasses.asdict(cost),
         "findings": [dataclasses.asdict(finding) for finding in findings],
     }
     if costs:
@@ -102,9 +99,7 @@ def _as_json(
     return json.dumps(report, indent=2)
 
 
-def _as_text(
-    config: ReaperConfig, shown: list[str], cost: Estimate, costs: list[Cost], findings: list[Finding], failed: bool
-) -> str:
+def _as_text(config: ReaperConfig, shown: list[str], costs: list[Cost], findings: list[Finding], failed: bool) -> str:
     lines = []
     for section in SECTIONS:
         of_section = [path for path in shown if OPTIONS[path].section == section]
@@ -115,13 +110,8 @@ def _as_text(
             if len(shown) < len(OPTIONS) and origin != DEFAULT:
                 origin += f"; default {found.kind.show(found.default) or '-'}"
             lines.append(f"  {found.key:18} {found.kind.show(config.get(path)) or '-':12} {origin}")
-    each = f"{cost.bytes_per_connection:.0f} bytes each, measured here"
-    wakes = f"{cost.wakeups_per_second:g}"
     lines += [
         *([] if lines else ["every setting is at its default"]),
-        "",
-        f"memory    {cost.memory_bytes / 1e6:.1f} MB per worker for leases of {cost.connections} connections ({each})",
-        f"wake-ups  {wakes} per second and worker, and one when something is due; none while no connection is open",
         "",
         *(_ticks(costs, config) if costs else []),
         *(f"{finding.severity}: {finding.path}: {finding.text}" for finding in findings),

@@ -1,4 +1,4 @@
-"""What is legal in a configuration and yet unwise, and what it costs.
+"""What is legal in a configuration and yet unwise.
 
 One rule: *a finding says what would be right*. An `error` is a configuration that cannot keep its promise, a `warning`
 one that keeps it at a price, a `note` a consequence worth knowing.
@@ -6,12 +6,10 @@ one that keeps it at a price, a `note` a consequence worth knowing.
 
 from __future__ import annotations
 
-import tracemalloc
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from ..core.reaper import IdleReaper
 from .balancers import BALANCERS, Balancer
 from .durations import format_duration
 from .settings import ReaperConfig
@@ -40,54 +38,6 @@ class Finding:
     severity: Severity
     path: str
     text: str
-
-
-@dataclass(frozen=True, slots=True)
-class Estimate:
-    """What reaper itself costs under a configuration.
-
-    Attributes:
-        connections: Open connections assumed, per worker.
-        bytes_per_connection: Leases of one connection, measured on this machine just now.
-        memory_bytes: `connections * bytes_per_connection`, per worker.
-        wakeups_per_second: Wake-ups per worker that the precision takes; none while no connection is open. Each instant
-            at which something is due is one more.
-    """
-
-    connections: int
-    bytes_per_connection: float
-    memory_bytes: int
-    wakeups_per_second: float
-
-
-def estimate(config: ReaperConfig, connections: int | None = None) -> Estimate:
-    """Measure a lease on this machine, and multiply.
-
-    Args:
-        config: The configuration in question.
-        connections: Open connections per worker; None takes `limits.max_connections`.
-
-    Cost: some 20 ms, for one thousand leases are really made.
-    """
-    count = config.limits.max_connections if connections is None else connections
-    each = lease_bytes() * (2 if config.timeouts.max_age else 1)  # the age limit is a second lease
-    return Estimate(count, each, round(count * each), EPOCHS_PER_TICK / config.reaper.tick)
-
-
-def lease_bytes(sample: int = 1000) -> float:
-    """Bytes that one registered connection costs, on average over *sample* of them, as tracemalloc counts them."""
-    core = IdleReaper()
-    running = tracemalloc.is_tracing()
-    if not running:
-        tracemalloc.start()
-    try:
-        before = tracemalloc.get_traced_memory()[0]
-        for uid in range(sample):
-            core.register(uid, timeout=30.0, now=0.0)
-        return (tracemalloc.get_traced_memory()[0] - before) / sample
-    finally:
-        if not running:
-            tracemalloc.stop()
 
 
 def in_force(config: ReaperConfig) -> list[tuple[str, float]]:
