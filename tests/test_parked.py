@@ -7,7 +7,8 @@ import socket
 import ssl
 import struct
 from collections import Counter
-from contextlib import suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from contextvars import ContextVar
 
 import pytest
@@ -68,6 +69,24 @@ async def settle() -> None:
     await trio.testing.wait_all_tasks_blocked(0.001)
 
 
+@asynccontextmanager
+async def one(handler=echo, said=b"", idle=30, **options) -> AsyncIterator[tuple[ParkingLot, socket.socket]]:
+    """A parking lot of one connection, and its peer, which has *said* something."""
+    async with open_reaper(tick=1.0) as r, r.parking_lot(handler, idle, **options) as lot:
+        ours, theirs = pair()
+        lot.add(ours)
+        theirs.send(said)
+        yield lot, theirs
+        r.core.check()
+
+
+@pytest.fixture
+def server(certificate) -> ssl.SSLContext:
+    made = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    made.load_cert_chain(*certificate)
+    return made
+
+
 def tasks(lot: ParkingLot) -> int:
     """Without those that are kept for the next connection that speaks."""
     return trio.lowlevel.current_statistics().tasks_living - len(lot._crew)
@@ -121,10 +140,7 @@ async def test_a_handler_that_is_awake_and_silent_is_cancelled_by_the_reaper(aut
         finally:
             ends.append((stream.reaped, stream.reason))
 
-    async with open_reaper(tick=1.0) as r, r.parking_lot(stalls, 5) as lot:
-        ours, theirs = pair()
-        lot.add(ours)
-        theirs.send(b"x")
+    async with one(stalls, b"x", idle=5) as (lot, theirs):
         assert await heard(theirs) == b""
         assert ends == [(True, "idle")]
         assert (len(lot), lot.reaped["idle"]) == (0, 1)
@@ -138,10 +154,7 @@ async def test_in_use_is_neither_reaped_nor_parked(autojump_clock):
             question += await stream.receive_some()
         await stream.send_all(question)
 
-    async with open_reaper(tick=1.0) as r, r.parking_lot(working, 5) as lot:
-        ours, theirs = pair()
-        lot.add(ours)
-        theirs.send(b"a")
+    async with one(working, b"a", idle=5) as (lot, theirs):
         await trio.sleep(150)
         theirs.send(b"b")
         assert await heard(theirs) == b"ab"
@@ -189,10 +202,7 @@ async def test_the_last_bytes_before_a_hang_up_are_still_handled():
         while data := await stream.receive_some():
             got.append(data)
 
-    async with open_reaper() as r, r.parking_lot(handler, 30) as lot:
-        ours, theirs = pair()
-        lot.add(ours)
-        theirs.send(b"farewell")
+    async with one(handler, b"farewell") as (lot, theirs):
         theirs.close()
         await settle()
         assert (got, len(lot)) == ([b"farewell"], 0)
@@ -206,13 +216,9 @@ async def test_more_bytes_than_a_handler_read_wake_it_again():
         got.append(await stream.receive_some(1))
         raise reaper.trio.linger.Silent
 
-    async with open_reaper() as r, r.parking_lot(one_byte, 30) as lot:
-        ours, theirs = pair()
-        lot.add(ours)
-        theirs.send(b"abc")
+    async with one(one_byte, b"abc"):
         await settle()
         assert got == [b"a", b"b", b"c"]
-        theirs.close()
 
 
 async def test_silence_in_a_nursery_of_the_handlers_parks_too():
@@ -221,10 +227,8 @@ async def test_silence_in_a_nursery_of_the_handlers_parks_too():
             nursery.start_soon(trio.sleep_forever)
             nursery.start_soon(echo, stream)
 
-    async with open_reaper() as r, r.parking_lot(forked, 30) as lot:
+    async with one(forked) as (lot, theirs):
         before = tasks(lot)
-        ours, theirs = pair()
-        lot.add(ours)
         for _ in range(3):
             theirs.send(b"x")
             assert await heard(theirs) == b"x"
@@ -272,40 +276,18 @@ async def test_what_comes_while_the_handler_runs_is_answered_too():
             theirs.send(b"more") if data == b"first" else None
             await stream.send_all(data)
 
-    async with open_reaper() as r, r.parking_lot(slow, 30) as lot:
-        ours, theirs = pair()
-        lot.add(ours)
-        theirs.send(b"first")
+    async with one(slow, b"first") as (_, theirs):
         with trio.fail_after(10):
             assert await heard(theirs, 5) == b"first"
             assert await heard(theirs, 4) == b"more"
 
 
-async def test_bytes_that_a_read_left_behind_go_to_the_same_handler():
-    seen = []
-
-    async def by_the_byte(stream: ParkableStream) -> None:
-        seen.append(b"")
-        while data := await stream.receive_some(1):
-            seen[-1] += data
-
-    async with open_reaper() as r, r.parking_lot(by_the_byte, 30) as lot:
-        ours, theirs = pair()
-        lot.add(ours)
-        theirs.send(b"abc")
-        await settle()
-        assert seen == [b"abc"]
-
-
 async def test_a_handler_that_does_not_park_gets_what_comes_after_a_short_read():
     async def waits(stream: ParkableStream) -> None:
         stream.may_park = False
-        while data := await stream.receive_some():
-            await stream.send_all(data)
+        await echo(stream)
 
-    async with open_reaper() as r, r.parking_lot(waits, 30) as lot:
-        ours, theirs = pair()
-        lot.add(ours)
+    async with one(waits) as (lot, theirs):
         with trio.fail_after(10):
             for data in (b"first", b"more", b"last"):
                 theirs.send(data)
@@ -315,42 +297,60 @@ async def test_a_handler_that_does_not_park_gets_what_comes_after_a_short_read()
         assert len(lot) == 0
 
 
-async def test_an_end_of_file_that_came_with_the_last_bytes_is_seen_by_the_same_handler():
-    seen = []
-
-    async def handler(stream: ParkableStream) -> None:
-        seen.append([])
-        async for data in stream:
-            seen[-1].append(data)
-        await stream.send_all(b"goodbye")
-
-    async with open_reaper() as r, r.parking_lot(handler, 30) as lot:
-        ours, theirs = pair()
-        lot.add(ours)
-        theirs.send(b"x")
-        theirs.shutdown(socket.SHUT_WR)
-        assert await heard(theirs) == b"goodbye"
-        assert seen == [[b"x"]]
-
-
-async def test_a_handler_that_closes_its_stream_and_asks_on_is_told_so():
-    found = []
-
-    async def closes(stream: ParkableStream) -> None:
+async def asks_on_after_its_own_close(stream: ParkableStream) -> None:
+    await stream.receive_some()
+    stream.close()
+    with pytest.raises(trio.ClosedResourceError):
         await stream.receive_some()
-        stream.close()
-        try:
-            await stream.receive_some()
-        except trio.ClosedResourceError as error:
-            found.append(error)
 
-    async with open_reaper() as r, r.parking_lot(closes, 30) as lot:
-        ours, theirs = pair()
-        lot.add(ours)
-        theirs.send(b"x")
-        assert await heard(theirs) == b""
-        await settle()
-        assert (len(found), len(lot)) == (1, 0)
+
+async def answers_at_once_although_it_is_cancelled(stream: ParkableStream) -> None:
+    await stream.receive_some()
+    with trio.CancelScope() as scope:
+        scope.cancel()
+        await stream.send_all(b"that is a place to be cancelled all the same")
+        raise AssertionError("it went on")
+
+
+async def sees_the_end_of_file_that_came_with_the_last_bytes(stream: ParkableStream) -> None:
+    assert [data async for data in stream] == [b"x"]
+    await stream.send_all(b"goodbye")
+
+
+async def reads_what_it_left_behind(stream: ParkableStream) -> None:
+    assert [await stream.receive_some(1) for _ in range(2)] == [b"x", b""]
+
+
+async def sends_more_than_the_kernel_takes(stream: ParkableStream) -> None:
+    await stream.receive_some()
+    await stream.send_all(bytes(5_000_000))
+
+
+async def meets_a_broken_connection(stream: ParkableStream) -> None:
+    raise trio.BrokenResourceError
+
+
+@pytest.mark.parametrize(
+    ("handler", "size"),
+    [
+        (asks_on_after_its_own_close, 0),
+        (answers_at_once_although_it_is_cancelled, 44),
+        (sees_the_end_of_file_that_came_with_the_last_bytes, 7),
+        (reads_what_it_left_behind, 0),
+        (sends_more_than_the_kernel_takes, 5_000_000),
+        (meets_a_broken_connection, 0),
+    ],
+)
+async def test_a_handler_that(handler, size):
+    """And what its peer hears until its connection is closed; what a handler raises would end the test."""
+    async with one(handler, b"x") as (lot, theirs):
+        theirs.shutdown(socket.SHUT_WR)
+        total = 0
+        with trio.fail_after(30):
+            while data := await heard(theirs):
+                total += len(data)
+            await settle()
+        assert (total, len(lot)) == (size, 0)
 
 
 async def test_a_handler_that_sends_and_sends_lets_others_run():
@@ -359,9 +359,7 @@ async def test_a_handler_that_sends_and_sends_lets_others_run():
         for _ in range(20):
             await stream.send_all(b"y")
 
-    async with open_reaper() as r, r.parking_lot(sends, 30) as lot:
-        ours, theirs = pair()
-        lot.add(ours)
+    async with one(sends) as (_, theirs):
         steps = Steps()
         trio.lowlevel.add_instrument(steps)
         theirs.send(b"x")
@@ -371,27 +369,8 @@ async def test_a_handler_that_sends_and_sends_lets_others_run():
         assert steps.counts["_run"] == 20
 
 
-async def test_an_answer_given_at_once_is_a_place_to_be_cancelled_all_the_same():
-    went_on = []
-
-    async def cut(stream: ParkableStream) -> None:
-        await stream.receive_some()
-        with trio.CancelScope() as scope:
-            scope.cancel()
-            await stream.send_all(b"y")
-            went_on.append(True)
-
-    async with open_reaper() as r, r.parking_lot(cut, 30) as lot:
-        ours, theirs = pair()
-        lot.add(ours)
-        theirs.send(b"x")
-        while await heard(theirs):
-            pass
-        assert went_on == []
-
-
 @pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
-async def test_a_handler_that_closes_its_stream_as_it_falls_silent_is_parked_and_served_again(certificate, tls):
+async def test_a_handler_that_closes_its_stream_as_it_falls_silent_is_parked_and_served_again(certificate, server, tls):
     seen = []
 
     async def careful(stream: ParkableStream) -> None:
@@ -405,11 +384,7 @@ async def test_a_handler_that_closes_its_stream_as_it_falls_silent_is_parked_and
                     seen.append(await stream.receive_some())
                 await stream.aclose()
 
-    context = None
-    if tls:
-        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        context.load_cert_chain(*certificate)
-    async with open_reaper() as r, r.parking_lot(careful, 30, tls=context) as lot:
+    async with open_reaper() as r, r.parking_lot(careful, 30, tls=server if tls else None) as lot:
         pairs = [pair() for _ in range(3)]
         for ours, _ in pairs:
             lot.add(ours)
@@ -456,10 +431,8 @@ async def test_bytes_behind_an_urgent_one_avert_a_reap():
             assert unread([accepted.fileno()]) == [accepted.fileno()]
 
 
-async def test_a_session_that_cannot_be_made_costs_no_other_its_descriptor(certificate, monkeypatch):
+async def test_a_session_that_cannot_be_made_costs_no_other_its_descriptor(server, monkeypatch):
     """OpenSSL's socket closes the descriptor as it fails; when the lot ends the connection it may be another's."""
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.load_cert_chain(*certificate)
 
     class Broken(TlsSession):
         def __init__(self, fd: int, context: ssl.SSLContext) -> None:
@@ -473,7 +446,7 @@ async def test_a_session_that_cannot_be_made_costs_no_other_its_descriptor(certi
 
     monkeypatch.setattr(reaper.trio.parking, "TlsSession", Broken)
     with socket.create_server(("127.0.0.1", 0)) as listening:
-        async with open_reaper() as r, r.parking_lot(echo, 30, tls=context) as lot:
+        async with open_reaper() as r, r.parking_lot(echo, 30, tls=server) as lot:
             client = socket.create_connection(listening.getsockname())
             accepted, _ = listening.accept()
             parked = lot.add(accepted)
@@ -486,52 +459,22 @@ async def test_a_session_that_cannot_be_made_costs_no_other_its_descriptor(certi
             os.close(fd)
 
 
-async def test_a_connection_that_broke_ends_without_a_word():
-    async def broken(stream) -> None:
-        raise trio.BrokenResourceError
-
-    async with open_reaper() as r, r.parking_lot(broken, 30) as lot:
-        ours, theirs = pair()
-        lot.add(ours)
-        theirs.send(b"x")
-        assert await heard(theirs) == b""
-        assert len(lot) == 0
-
-
-async def test_a_response_larger_than_the_kernel_takes_is_sent_whole():
-    async def big(stream) -> None:
-        await stream.receive_some()
-        await stream.send_all(bytes(5_000_000))
-
-    async with open_reaper() as r, r.parking_lot(big, 30) as lot:
-        ours, theirs = pair()
-        lot.add(ours)
-        theirs.send(b"x")
-        total = 0
-        while data := await heard(theirs):
-            total += len(data)
-        assert total == 5_000_000
-
-
 async def test_where_nothing_can_be_parked_every_connection_keeps_its_task(autojump_clock):
-    async with open_reaper(tick=1.0) as r, r.parking_lot(echo, 5, parks=False) as lot:
+    async with one(idle=5, parks=False) as (lot, theirs):
         before = tasks(lot)
-        ours, theirs = pair()
-        lot.add(ours)
         for _ in range(3):
             theirs.send(b"x")
             assert await heard(theirs) == b"x"
             await settle()
-            assert tasks(lot) == before + 1
+            assert tasks(lot) == before
         assert await heard(theirs) == b""
         assert lot.reaped == {"idle": 1}
 
 
 async def test_a_lingering_task_answers_and_is_given_up_after_a_round(autojump_clock):
-    async with open_reaper(tick=1.0) as r, r.parking_lot(echo, 60, linger=2) as lot:
+    async with one(idle=60, linger=2) as (lot, theirs):
         before = tasks(lot)
-        ours, theirs = pair()
-        parked = lot.add(ours)
+        (parked,) = lot
         for _ in range(10):
             theirs.send(b"x")
             assert await heard(theirs) == b"x"
@@ -612,53 +555,29 @@ async def test_as_many_tasks_linger_as_are_asked_again_and_only_for_so_long(auto
             theirs.close()
 
 
-async def test_draining_ends_the_silent_and_lets_the_others_finish(autojump_clock):
-    async def slow(stream) -> None:
-        data = await stream.receive_some()
-        await trio.sleep(3)
-        await stream.send_all(data)
-        await stream.receive_some()
+async def slow(stream) -> None:
+    data = await stream.receive_some()
+    await trio.sleep(3)
+    await stream.send_all(data)
+    await stream.receive_some()
 
-    async with open_reaper(tick=1.0) as r, r.parking_lot(slow, 60) as lot:
-        (ours, silent), (other, asking) = pair(), pair()
-        lot.add(ours)
-        lot.add(other)
-        asking.send(b"x")
+
+@pytest.mark.parametrize(
+    ("handler", "said", "linger", "took", "reason"),
+    [(slow, b"", 0, 0, "drain"), (slow, b"x", 0, 3, "drain"), (slow, b"x", 0, 2, "drain_deadline"),
+     (echo, b"x", 20, 0, "drain")],
+    ids=["silent", "asking", "too slow", "lingering"],
+)  # fmt: skip
+async def test_a_drain_ends_the_silent_at_once_and_lets_the_others_finish_by_its_deadline(
+    autojump_clock, handler, said, linger, took, reason
+):
+    async with one(handler, said, idle=60, linger=linger) as (lot, theirs):
         await settle()
         start = trio.current_time()
-        await r.drain(10)
-        assert trio.current_time() - start == pytest.approx(3, abs=0.5)
-        assert (await heard(silent), await heard(asking), await heard(asking)) == (b"", b"x", b"")
-        assert lot.reaped == {"drain": 2}
-
-
-async def test_draining_cuts_at_the_deadline_what_has_not_finished(autojump_clock):
-    async def never(stream) -> None:
-        await trio.sleep_forever()
-
-    async with open_reaper(tick=1.0) as r, r.parking_lot(never, 60) as lot:
-        ours, theirs = pair()
-        lot.add(ours)
-        theirs.send(b"x")
-        await settle()
-        start = trio.current_time()
-        await r.drain(10)
-        assert trio.current_time() - start == pytest.approx(10, abs=0.1)
-        assert lot.reaped == {"drain_deadline": 1}
-        theirs.close()
-
-
-async def test_a_lingering_task_is_drained_at_once(autojump_clock):
-    async with open_reaper(tick=1.0) as r, r.parking_lot(echo, 60, linger=20) as lot:
-        ours, theirs = pair()
-        lot.add(ours)
-        theirs.send(b"x")
-        await settle()
-        start = trio.current_time()
-        await r.drain(10)
-        assert trio.current_time() - start < 1
-        assert lot.reaped == {"drain": 1}
-        theirs.close()
+        await lot.drain(2 if reason == "drain_deadline" else 10)
+        assert trio.current_time() - start == pytest.approx(took, abs=0.5)
+        assert lot.reaped == {reason: 1}
+        assert await heard(theirs) == (said if reason == "drain" else b"")
 
 
 async def test_the_end_of_the_lot_closes_every_connection():
@@ -677,11 +596,8 @@ async def test_what_a_handler_raises_is_not_swallowed():
     async def broken(stream) -> None:
         raise LookupError("mine")
 
-    ours, theirs = pair()
     with pytest.raises(ExceptionGroup) as caught:
-        async with open_reaper() as r, r.parking_lot(broken, 30) as lot:
-            lot.add(ours)
-            theirs.send(b"x")
+        async with one(broken, b"x") as (_, theirs):
             await trio.sleep_forever()
     assert caught.group_contains(LookupError, match="mine")
     assert await heard(theirs) == b""
@@ -709,13 +625,10 @@ async def test_serve_parked_serves_and_reaps_on_tcp():
 
 
 @pytest.mark.parametrize("slow", [False, True])
-async def test_tls_never_parks_on_bytes_it_has_buffered_nor_in_a_handshake(certificate, slow):
+async def test_tls_never_parks_on_bytes_it_has_buffered_nor_in_a_handshake(certificate, server, slow):
     """The handler takes a byte at a time of records that came in one packet: TLS holds the rest, the kernel nothing."""
-    cert, key = certificate
     wire = _Slow if slow else _Plain
-    server = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    server.load_cert_chain(cert, key)
-    trust = ssl.create_default_context(cafile=cert)
+    trust = ssl.create_default_context(cafile=certificate[0])
     starts = []
 
     async def sips(stream) -> None:
@@ -723,10 +636,8 @@ async def test_tls_never_parks_on_bytes_it_has_buffered_nor_in_a_handshake(certi
         while data := await stream.receive_some(1):
             await stream.send_all(data)
 
-    async with open_reaper() as r, r.parking_lot(sips, 30, tls=server) as lot:
+    async with one(sips, tls=server) as (lot, theirs):
         before = tasks(lot)
-        ours, theirs = pair()
-        lot.add(ours)
         stream = trio.SSLStream(wire(theirs), trust, server_hostname="127.0.0.1")
         for text in (b"first", b"second, after a silence"):
             half = len(text) // 2
@@ -771,9 +682,7 @@ class _Slow(_Plain):
         await super().send_all(data)
 
 
-async def test_a_session_hands_out_what_came_with_the_end_of_its_handshake_and_only_once(certificate):
-    server = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    server.load_cert_chain(*certificate)
+async def test_a_session_hands_out_what_came_with_the_end_of_its_handshake_and_only_once(certificate, server):
     ours, theirs = pair()
     with ours:
         session, client = TlsSession(ours.fileno(), server), TlsClient(certificate[0])
@@ -793,9 +702,7 @@ async def test_a_session_hands_out_what_came_with_the_end_of_its_handshake_and_o
         assert session.read(100) == b""
 
 
-async def test_a_handshake_that_its_peer_has_ended_is_an_error_and_not_one_more_step(certificate):
-    server = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    server.load_cert_chain(*certificate)
+async def test_a_handshake_that_its_peer_has_ended_is_an_error_and_not_one_more_step(server):
     ours, theirs = pair()
     with ours:
         session = TlsSession(ours.fileno(), server)
@@ -805,11 +712,8 @@ async def test_a_handshake_that_its_peer_has_ended_is_an_error_and_not_one_more_
             session.shake_hands()
 
 
-async def test_a_tls_peer_that_breaks_off_anywhere_ends_only_its_own_connection(certificate):
-    cert, key = certificate
-    server = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    server.load_cert_chain(cert, key)
-    trust = ssl.create_default_context(cafile=cert)
+async def test_a_tls_peer_that_breaks_off_anywhere_ends_only_its_own_connection(certificate, server):
+    trust = ssl.create_default_context(cafile=certificate[0])
     with socket.create_server(("127.0.0.1", 0)) as listening:
 
         def dial() -> socket.socket:
@@ -850,18 +754,11 @@ async def test_a_tls_peer_that_breaks_off_anywhere_ends_only_its_own_connection(
             client.close()
 
 
-async def test_a_silent_tls_connection_is_reaped_and_dripped_records_are_activity(certificate, autojump_clock):
-    cert, key = certificate
-    server = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    server.load_cert_chain(cert, key)
-    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-    client = ssl.create_default_context(cafile=cert).wrap_bio(incoming, outgoing, server_hostname="127.0.0.1")
-    async with open_reaper(tick=1.0) as r, r.parking_lot(echo, 5, tls=server) as lot:
-        ours, theirs = pair()
-        lot.add(ours)
-        with suppress(ssl.SSLWantReadError):
-            client.do_handshake()
-        hello = outgoing.read()
+async def test_a_silent_tls_connection_is_reaped_and_dripped_records_are_activity(certificate, server, autojump_clock):
+    client = TlsClient(certificate[0])
+    async with one(idle=5, tls=server) as (lot, theirs):
+        client.shake_hands()
+        hello = client.says()
         start = trio.current_time()
         for index in range(8):  # a handshake of 24 seconds
             theirs.send(hello[index : index + 1])
