@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import AsyncIterator, Mapping
+import ssl
+import struct
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
@@ -20,6 +22,56 @@ from reaper.journal import Journal
 from server_example.http import HttpServer
 from server_example.http.routes import ROUTES
 
+PATIENCE = 60.0
+"""Seconds that a test in real time waits for what must happen; only a broken server makes it wait that long."""
+
+
+class Running(HttpServer):
+    """A server that runs.
+
+    Attributes:
+        address: Where it listens.
+    """
+
+    address: tuple[str, int]
+
+    async def connect(self, request: bytes = b"") -> trio.SocketStream:
+        """A client that has said *request*."""
+        stream = await trio.open_tcp_stream(*self.address)
+        if request:
+            await stream.send_all(request)
+        return stream
+
+    async def connect_tls(self, authority: str) -> trio.SSLStream[trio.SocketStream]:
+        """A client that trusts *authority*, after its handshake."""
+        trust = ssl.create_default_context(cafile=authority)
+        stream = trio.SSLStream(await self.connect(), trust, server_hostname="127.0.0.1", https_compatible=True)
+        await stream.do_handshake()
+        return stream
+
+    async def ask(self, request: bytes) -> bytes:
+        """Everything it answers to *request* until it closes the connection."""
+        async with await self.connect(request) as stream:
+            return await rest(stream)
+
+    async def settled(self) -> None:
+        """Wait until every connection is closed and every lease given back."""
+        with trio.fail_after(PATIENCE):
+            await until(lambda: not (len(self.lot) or len(self.watcher.core)), 0.01)
+        assert self.counters.opened == self.counters.closed
+
+    async def reaped(self) -> dict[str, int]:
+        """By reason, once connections have come, and all have gone."""
+        with trio.fail_after(PATIENCE):
+            await until(lambda: self.counters.opened, 0.01)
+        await self.settled()
+        return dict(self.lot.reaped)
+
+
+def tls(certificate: tuple[str, str]) -> dict[str, object]:
+    """The settings of a server with TLS."""
+    return {"server__tls_cert": certificate[0], "server__tls_key": certificate[1]}
+
 
 def configured(overrides: Mapping[str, object]) -> ReaperConfig:
     """Defaults, but for `section__key`; a bare key is one of `timeouts`."""
@@ -30,30 +82,40 @@ def configured(overrides: Mapping[str, object]) -> ReaperConfig:
 
 
 @asynccontextmanager
-async def serving(
-    config: ReaperConfig,
-    routes: Mapping[str, Any] = ROUTES,
-    *,
-    journal: Journal | None = None,
-    kind: type[HttpServer] = HttpServer,
-) -> AsyncIterator[tuple[Any, trio.SocketListener]]:
-    """A server of *kind* that runs, and where it listens."""
+async def running(
+    routes: Mapping[str, Any] = ROUTES, /, *, journal: Journal | None = None, **overrides: object
+) -> AsyncIterator[Running]:
+    """A server at its defaults, but for `section__key=value`; a bare key is one of `timeouts`."""
+    config = configured(overrides)
     (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
     async with (
         listener,
         reaper.trio.open_reaper(config, journal=journal, listener="http") as watcher,
         trio.open_nursery() as nursery,
     ):
-        server = kind(config, watcher, routes)
+        server = Running(config, watcher, routes)
+        server.address = listener.socket.getsockname()[:2]
         async with server.running() as admit:
-            listening = socket.socket(fileno=os.dup(listener.socket.fileno()))
-            accept = partial(reaper.trio.accepting.accept, failed=server.not_accepted)
-            nursery.start_soon(partial(accept, welcome=watcher.welcome), listening, admit)
-            yield server, listener
-            assert server.counters.failures == 0
-            watcher.core.check()
-            nursery.cancel_scope.cancel()
-            listening.close()
+            with socket.socket(fileno=os.dup(listener.socket.fileno())) as listening:
+                accept = partial(reaper.trio.accepting.accept, welcome=watcher.welcome, failed=server.not_accepted)
+                nursery.start_soon(accept, listening, admit)
+                await trio.testing.wait_all_tasks_blocked()
+                yield server
+                assert server.counters.failures == 0
+                watcher.core.check()
+                nursery.cancel_scope.cancel()
+
+
+async def until(condition: Callable[[], object], every: float = 0.2) -> None:
+    """Wait until *condition* holds."""
+    while not condition():
+        await trio.sleep(every)
+
+
+def will_reset(stream: trio.abc.Stream) -> None:
+    """Have its close be a reset."""
+    plain: Any = stream.transport_stream if isinstance(stream, trio.SSLStream) else stream
+    plain.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
 
 async def rest(stream: trio.abc.Stream) -> bytes:

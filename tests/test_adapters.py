@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 
 import pyarrow.parquet
 import pytest
@@ -19,6 +20,26 @@ def loop(request):
     return LOOPS[request.param]()
 
 
+def reaping(**options):
+    """Run the test on each loop with a reaper, *options* of which are a tick of a second unless others are given."""
+
+    def decorate(test):
+        def run(loop, **fixtures):
+            async def body():
+                async with loop.adapter.open_reaper(**options or {"tick": 1.0}) as r:
+                    await test(loop, r, **fixtures)
+
+            loop.run(body)
+
+        signature = inspect.signature(test)
+        wanted = [each for name, each in signature.parameters.items() if name != "r"]
+        run.__signature__ = signature.replace(parameters=wanted)
+        run.__name__ = test.__name__
+        return run
+
+    return decorate
+
+
 def silent(loop, r, ends, name, idle=5.0, **options):
     async def body():
         with r.watch(None, idle, **options) as connection:
@@ -28,35 +49,29 @@ def silent(loop, r, ends, name, idle=5.0, **options):
     return body
 
 
-def test_a_silent_connection_is_closed_never_early_and_at_most_a_tick_late(loop):
-    async def body():
-        async with loop.adapter.open_reaper(tick=1.0) as r:
-            for offset in (0.0, 0.3, 0.49, 0.51, 0.99):
-                await loop.sleep(offset)
-                start = loop.now()
-                with r.watch(None, idle=5) as connection:
-                    await loop.sleep(2.2)
-                    connection.touch()
-                    await loop.forever()
-                assert 7.2 <= loop.now() - start <= 8.2
-                assert (connection.reaped, connection.reason) == (True, "idle")
-                assert connection.expiry.lateness == pytest.approx(0, abs=1e-6)
-            r.core.check()
-
-    loop.run(body)
+@reaping()
+async def test_a_silent_connection_is_closed_never_early_and_at_most_a_tick_late(loop, r):
+    for offset in (0.0, 0.3, 0.49, 0.51, 0.99):
+        await loop.sleep(offset)
+        start = loop.now()
+        with r.watch(None, idle=5) as connection:
+            await loop.sleep(2.2)
+            connection.touch()
+            await loop.forever()
+        assert 7.2 <= loop.now() - start <= 8.2
+        assert (connection.reaped, connection.reason) == (True, "idle")
+        assert connection.expiry.lateness == pytest.approx(0, abs=1e-6)
+    r.core.check()
 
 
-def test_a_touched_connection_is_never_closed(loop):
-    async def body():
-        async with loop.adapter.open_reaper(tick=1.0) as r:
-            with r.watch(None, idle=5) as connection:
-                for _ in range(100):
-                    await loop.sleep(4.99)
-                    connection.touch()
-            assert (connection.reaped, connection.reason) == (False, None)
-            assert len(r) == len(r.core) == 0
-
-    loop.run(body)
+@reaping()
+async def test_a_touched_connection_is_never_closed(loop, r):
+    with r.watch(None, idle=5) as connection:
+        for _ in range(100):
+            await loop.sleep(4.99)
+            connection.touch()
+    assert (connection.reaped, connection.reason) == (False, None)
+    assert len(r) == len(r.core) == 0
 
 
 def test_each_of_many_is_closed_exactly_once(loop):
@@ -74,119 +89,92 @@ def test_each_of_many_is_closed_exactly_once(loop):
     loop.run(body)
 
 
-def test_an_error_of_the_body_is_not_swallowed(loop):
-    async def body():
-        async with loop.adapter.open_reaper(tick=1.0) as r:
-            with pytest.raises(KeyError), r.watch(None, idle=5):
-                raise KeyError
-            assert len(r.core) == 0
-
-    loop.run(body)
+@reaping()
+async def test_an_error_of_the_body_is_not_swallowed(loop, r):
+    with pytest.raises(KeyError), r.watch(None, idle=5):
+        raise KeyError
+    assert len(r.core) == 0
 
 
-def test_the_reason_can_be_read_inside_the_block_too(loop):
-    async def body():
-        async with loop.adapter.open_reaper(tick=1.0) as r:
-            with r.watch(None, idle=5, reason="headers") as connection:
-                with pytest.raises(loop.Cancelled, match="reaped: headers") as caught:
-                    await loop.forever()
-                assert connection.reason == "headers"
-                raise caught.value
-            assert connection.reaped
-
-    loop.run(body)
+@reaping()
+async def test_the_reason_can_be_read_inside_the_block_too(loop, r):
+    with r.watch(None, idle=5, reason="headers") as connection:
+        with pytest.raises(loop.Cancelled, match="reaped: headers") as caught:
+            await loop.forever()
+        assert connection.reason == "headers"
+        raise caught.value
+    assert connection.reaped
 
 
-def test_it_does_not_wake_while_nothing_is_armed(loop):
-    async def body():
-        async with loop.adapter.open_reaper(tick=0.001) as r:
-            await loop.sleep(3600)
-            assert r.statistics().core.epochs == 0
-            with r.watch(None, idle=5) as connection, connection.in_use():
-                before = r.statistics().core.epochs
-                await loop.sleep(3600)
-                assert r.statistics().core.epochs - before <= 1
-
-    loop.run(body)
+@reaping(tick=0.001)
+async def test_it_does_not_wake_while_nothing_is_armed(loop, r):
+    await loop.sleep(3600)
+    assert r.statistics().core.epochs == 0
+    with r.watch(None, idle=5) as connection, connection.in_use():
+        before = r.statistics().core.epochs
+        await loop.sleep(3600)
+        assert r.statistics().core.epochs - before <= 1
 
 
-def test_it_wakes_twice_a_tick_at_the_most(loop):
-    async def body():
-        async with loop.adapter.open_reaper(tick=1.0) as r:
-            with r.watch(None, idle=1000):
-                await loop.sleep(100)
-                assert r.statistics().core.epochs <= 2 * 100 + 2
-
-    loop.run(body)
+@reaping()
+async def test_it_wakes_twice_a_tick_at_the_most(loop, r):
+    with r.watch(None, idle=1000):
+        await loop.sleep(100)
+        assert r.statistics().core.epochs <= 2 * 100 + 2
 
 
-def test_a_connection_in_use_is_never_closed_and_its_resume_counts_as_activity(loop):
-    async def body():
-        async with loop.adapter.open_reaper(tick=1.0) as r:
-            start = loop.now()
-            with r.watch(None, idle=5) as connection:
-                with connection.in_use(), connection.in_use():
-                    await loop.sleep(100)
-                    assert connection.busy
-                await loop.forever()
-            assert 105.0 <= loop.now() - start <= 106.0
-
-    loop.run(body)
+@reaping()
+async def test_a_connection_in_use_is_never_closed_and_its_resume_counts_as_activity(loop, r):
+    start = loop.now()
+    with r.watch(None, idle=5) as connection:
+        with connection.in_use(), connection.in_use():
+            await loop.sleep(100)
+            assert connection.busy
+        await loop.forever()
+    assert 105.0 <= loop.now() - start <= 106.0
 
 
-def test_a_shorter_timeout_is_kept_although_the_reaper_sleeps(loop):
-    async def body():
-        async with loop.adapter.open_reaper(tick=100.0) as r:
-            start = loop.now()
-            with r.watch(None, idle=1000) as connection:
-                await loop.sleep(60)
-                connection.retime(5.0, reason="keep_alive")
-                await loop.forever()
-            assert 60.0 <= loop.now() - start <= 61.0
-            assert connection.reason == "keep_alive"
-
-    loop.run(body)
+@reaping(tick=100.0)
+async def test_a_shorter_timeout_is_kept_although_the_reaper_sleeps(loop, r):
+    start = loop.now()
+    with r.watch(None, idle=1000) as connection:
+        await loop.sleep(60)
+        connection.retime(5.0, reason="keep_alive")
+        await loop.forever()
+    assert 60.0 <= loop.now() - start <= 61.0
+    assert connection.reason == "keep_alive"
 
 
-def test_a_timeout_of_zero_is_none(loop):
-    async def body():
-        async with loop.adapter.open_reaper(tick=1000.0) as r:
-            with r.watch(None, idle=0) as connection:
-                assert connection.lease.timeout is None
-                await loop.sleep(10**6)
-            assert not connection.reaped
-
-    loop.run(body)
+@reaping(tick=1000.0)
+async def test_a_timeout_of_zero_is_none(loop, r):
+    with r.watch(None, idle=0) as connection:
+        assert connection.lease.timeout is None
+        await loop.sleep(10**6)
+    assert not connection.reaped
 
 
 @pytest.mark.parametrize("bad", [-1, float("nan"), float("inf"), "5", True])
-def test_a_bad_timeout_is_refused_and_nothing_is_left_behind(loop, bad):
-    async def body():
-        async with loop.adapter.open_reaper(tick=1.0) as r:
-            with pytest.raises(InvalidArgument, match="idle must be"):
-                r.watch(None, idle=bad)
-            with pytest.raises(InvalidArgument, match="grace must be"):
-                r.watch(None, idle=5, grace=bad)
-            assert len(r) == len(r.core) == 0
-
-    loop.run(body)
+@reaping()
+async def test_a_bad_timeout_is_refused_and_nothing_is_left_behind(loop, r, bad):
+    with pytest.raises(InvalidArgument, match="idle must be"):
+        r.watch(None, idle=bad)
+    with pytest.raises(InvalidArgument, match="grace must be"):
+        r.watch(None, idle=5, grace=bad)
+    assert len(r) == len(r.core) == 0
 
 
-def test_a_deadline_ends_the_connection_whatever_comes(loop):
-    async def body():
-        async with loop.adapter.open_reaper(tick=1.0) as r:
-            start = loop.now()
-            with r.watch(None, idle=5) as connection:
-                connection.deadline(20.0, "headers").release()
-                connection.deadline(30.0, "max_age")
-                while True:
-                    await loop.sleep(1)
-                    connection.touch()
-            assert 30.0 <= loop.now() - start <= 31.0
-            assert connection.reason == "max_age"
-            assert len(r.core) == 0
-
-    loop.run(body)
+@reaping()
+async def test_a_deadline_ends_the_connection_whatever_comes(loop, r):
+    start = loop.now()
+    with r.watch(None, idle=5) as connection:
+        connection.deadline(20.0, "headers").release()
+        connection.deadline(30.0, "max_age")
+        while True:
+            await loop.sleep(1)
+            connection.touch()
+    assert 30.0 <= loop.now() - start <= 31.0
+    assert connection.reason == "max_age"
+    assert len(r.core) == 0
 
 
 def test_an_answered_probe_spares_and_an_unanswered_one_does_not(loop):
@@ -253,13 +241,10 @@ def test_a_drain_ends_the_idle_at_once_the_busy_when_they_go_idle_and_the_rest_a
     assert ends["never"] == (pytest.approx(11.0, abs=0.01), "drain_deadline")
 
 
-def test_a_drain_of_nothing_returns_at_once(loop):
-    async def body():
-        async with loop.adapter.open_reaper() as r:
-            await r.drain(30)
-            assert loop.now() == pytest.approx(0, abs=0.01)
-
-    loop.run(body)
+@reaping()
+async def test_a_drain_of_nothing_returns_at_once(loop, r):
+    await r.drain(30)
+    assert loop.now() == pytest.approx(0, abs=0.01)
 
 
 def test_a_stall_of_the_loop_is_charged_to_no_connection(loop, caplog):
@@ -285,18 +270,15 @@ def test_a_stall_of_the_loop_is_charged_to_no_connection(loop, caplog):
     assert "stalled" in caplog.text
 
 
-def test_a_connection_that_begins_right_after_a_stall_is_not_closed_early(loop):
-    async def body():
-        async with loop.adapter.open_reaper(tick=1.0) as r:
-            with r.watch(None, idle=1000):
-                await loop.sleep(2)
-                loop.stall(100.0)
-                start = loop.now()
-                with r.watch(None, idle=5):
-                    await loop.forever()
-                assert 5 <= loop.now() - start <= 7
-
-    loop.run(body)
+@reaping()
+async def test_a_connection_that_begins_right_after_a_stall_is_not_closed_early(loop, r):
+    with r.watch(None, idle=1000):
+        await loop.sleep(2)
+        loop.stall(100.0)
+        start = loop.now()
+        with r.watch(None, idle=5):
+            await loop.forever()
+        assert 5 <= loop.now() - start <= 7
 
 
 def test_a_hook_that_raises_is_logged_and_harms_no_other(loop, caplog):
@@ -372,25 +354,22 @@ def test_under_pressure_a_connection_that_has_just_spoken_is_heard_first(loop):
     loop.run(body)
 
 
-def test_newcomers_are_welcome_again_once_pressure_is_no_longer_watched(loop):
-    async def body():
-        async with loop.adapter.open_reaper(tick=1.0) as r:
-            seen = []
+@reaping()
+async def test_newcomers_are_welcome_again_once_pressure_is_no_longer_watched(loop, r):
+    seen = []
 
-            async def look():
-                await loop.sleep(2)
-                seen.append(r.accepting)
+    async def look():
+        await loop.sleep(2)
+        seen.append(r.accepting)
 
-            async def press():
-                pressure = Pressure(Limits(connections=10), high=0.9)
-                full = loop.adapter.relieve(r, pressure, read=lambda count: Reading(connections=10))
-                await loop.limited(5, full)
+    async def press():
+        pressure = Pressure(Limits(connections=10), high=0.9)
+        full = loop.adapter.relieve(r, pressure, read=lambda count: Reading(connections=10))
+        await loop.limited(5, full)
 
-            await loop.together(look, press)
-            assert seen == [False]
-            assert r.accepting
-
-    loop.run(body)
+    await loop.together(look, press)
+    assert seen == [False]
+    assert r.accepting
 
 
 def test_the_journal_has_one_life_per_connection_and_why_it_ended(loop, tmp_path):

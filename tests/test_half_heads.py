@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import socket
+import json
 import ssl
-import struct
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
-from http_world import configured, head_of, rest, serving
+from http_world import Running, head_of, rest, running, tls, until, will_reset
 from streams import TlsClient
 from trio.testing import MockClock
 
@@ -23,6 +23,7 @@ from server_example.http import HttpServer
 pytestmark = pytest.mark.trio
 
 TICK = 1.0
+SHOW = b"GET /connections?format=json HTTP/1.1\r\nhost: test\r\n\r\n"
 REQUEST = b"GET /nowhere HTTP/1.1\r\nhost: x\r\n\r\n"
 
 
@@ -30,29 +31,6 @@ REQUEST = b"GET /nowhere HTTP/1.1\r\nhost: x\r\n\r\n"
 def clock() -> MockClock:
     """Jumps when every task waits; loopback has long delivered by then."""
     return MockClock(autojump_threshold=0.01)
-
-
-@asynccontextmanager
-async def running(
-    journal: Journal | None = None, certificate: tuple[str, str] | None = None, **timeouts: object
-) -> AsyncIterator[tuple[HttpServer, trio.SocketListener]]:
-    if certificate is not None:
-        timeouts |= {"server__tls_cert": certificate[0], "server__tls_key": certificate[1]}
-    async with serving(configured(timeouts), journal=journal) as (server, listener):
-        await trio.testing.wait_all_tasks_blocked()
-        yield server, listener
-
-
-async def until(condition) -> None:
-    while not condition():
-        await trio.sleep(0.2)
-
-
-async def dial(listener: trio.SocketListener, said: bytes = b"") -> trio.SocketStream:
-    stream = await trio.open_tcp_stream(*listener.socket.getsockname()[:2])
-    if said:
-        await stream.send_all(said)
-    return stream
 
 
 async def shaken(client: TlsClient, stream: trio.abc.Stream) -> None:
@@ -64,6 +42,17 @@ async def shaken(client: TlsClient, stream: trio.abc.Stream) -> None:
         client.hear(bytes(data))
 
 
+def lives_in(journal: Path) -> list[list[str]]:
+    """The beginning and the end of each connection, sorted."""
+    parquet = pytest.importorskip("pyarrow.parquet")
+    rows = [row for path in journal.glob("*.parquet") for row in parquet.read_table(path).to_pylist()]
+    lives: dict[int, list[str]] = {}
+    for row in sorted(rows, key=lambda row: row["t"]):
+        if row["kind"] in ("open", "reap", "close_peer", "close_app"):
+            lives.setdefault(row["conn"], []).append(f"{row['kind']} {row['reason'] or ''}")
+    return sorted(lives.values())
+
+
 def tasks(server: HttpServer) -> int:
     """Without those that are kept for the next connection that speaks."""
     return trio.lowlevel.current_statistics().tasks_living - len(server.lot._crew)
@@ -73,9 +62,9 @@ def tasks(server: HttpServer) -> int:
 
 
 async def test_silent_clients_and_those_with_half_a_head_cost_no_task(clock: MockClock) -> None:
-    async with running() as (server, listener):
+    async with running() as server:
         before = tasks(server)
-        streams = [await dial(listener, said) for said in [b"", REQUEST[:-1], b"\r\n", b"G"] * 10]
+        streams = [await server.connect(said) for said in [b"", REQUEST[:-1], b"\r\n", b"G"] * 10]
         await until(lambda: len(server.lot) == 40)
         assert (tasks(server), len(server.connections)) == (before, 0)
         for stream in streams[1::4]:
@@ -88,14 +77,12 @@ async def test_silent_clients_and_those_with_half_a_head_cost_no_task(clock: Moc
 
 
 async def test_under_tls_neither_a_handshake_nor_half_a_head_costs_a_task(clock: MockClock, certificate) -> None:
-    trust = ssl.create_default_context(cafile=certificate[0])
-    async with running(certificate=certificate) as (server, listener):
+    async with running(**tls(certificate)) as server:
         before = tasks(server)
-        slow = [await dial(listener, said) for said in (b"", b"\x16\x03\x01\x02\x00\x01")]
+        slow = [await server.connect(said) for said in (b"", b"\x16\x03\x01\x02\x00\x01")]
         streams = []
         for said in (b"", REQUEST[:5], REQUEST[:-1]):
-            stream = trio.SSLStream(await dial(listener), trust, server_hostname="127.0.0.1", https_compatible=True)
-            await stream.do_handshake()
+            stream = await server.connect_tls(certificate[0])
             if said:
                 await stream.send_all(said)
             streams.append((stream, said))
@@ -116,7 +103,7 @@ async def test_under_tls_neither_a_handshake_nor_half_a_head_costs_a_task(clock:
 
 @pytest.mark.parametrize("said", [REQUEST, REQUEST[:9]], ids=["a request", "half a head"])
 async def test_what_comes_with_the_end_of_a_handshake_is_not_lost(clock: MockClock, certificate, said: bytes) -> None:
-    async with running(certificate=certificate) as (_, listener), await dial(listener) as plain:
+    async with running(**tls(certificate)) as server, await server.connect() as plain:
         client = TlsClient(certificate[0])
         await shaken(client, plain)
         client.tls.write(said)
@@ -138,7 +125,7 @@ async def test_half_the_next_head_gives_its_task_up_and_its_limit_goes_on(
     clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(server_example.http.server, "LINGER", 2.0)
-    async with running(headers=10) as (server, listener), await dial(listener) as stream:
+    async with running(headers=10) as server, await server.connect() as stream:
         await until(lambda: len(server.lot) == 1)
         before = tasks(server)
         await stream.send_all(REQUEST)
@@ -160,21 +147,20 @@ async def test_half_the_next_head_gives_its_task_up_and_its_limit_goes_on(
 async def test_each_limit_ends_them_never_early_at_most_one_tick_late_and_exactly_once(
     clock: MockClock, tmp_path
 ) -> None:
-    parquet = pytest.importorskip("pyarrow.parquet")
     took: dict[str, list[float]] = {"first_byte": [], "headers": []}
 
-    async def silent(listener: trio.SocketListener, delay: float) -> None:
+    async def silent(server: Running, delay: float) -> None:
         await trio.sleep(delay)
-        async with await dial(listener) as stream:
+        async with await server.connect() as stream:
             start = trio.current_time()
             if delay % 1 > 0.5:
                 await stream.send_all(b"\r\n")  # an empty line is no beginning
             assert await rest(stream) == b""
             took["first_byte"].append(trio.current_time() - start)
 
-    async def dripping(listener: trio.SocketListener, delay: float) -> None:
+    async def dripping(server: Running, delay: float) -> None:
         await trio.sleep(delay)
-        async with await dial(listener) as stream:
+        async with await server.connect() as stream:
             await trio.sleep(delay)
             start = trio.current_time()
             async with trio.open_nursery() as nursery:
@@ -191,27 +177,22 @@ async def test_each_limit_ends_them_never_early_at_most_one_tick_late_and_exactl
             await trio.sleep(1.7)
 
     with Journal(tmp_path, writer=1, tick=TICK, clock_ns=journal_clock(), background=False) as journal:
-        async with running(journal, first_byte=6, headers=7) as (server, listener):
+        async with running(journal=journal, first_byte=6, headers=7) as server:
             async with trio.open_nursery() as nursery:
                 for number in range(12):
-                    nursery.start_soon(silent, listener, number * 0.37)
-                    nursery.start_soon(dripping, listener, number * 0.37)
+                    nursery.start_soon(silent, server, number * 0.37)
+                    nursery.start_soon(dripping, server, number * 0.37)
             assert server.lot.reaped == {"first_byte": 12, "headers": 12}
             assert server.counters.responses == {408: 12}
             assert server.counters.opened == server.counters.closed == 24
     assert all(6 <= each <= 6 + TICK for each in took["first_byte"]), took
     assert all(7 <= each <= 7 + TICK for each in took["headers"]), took
-    rows = [row for path in tmp_path.glob("*.parquet") for row in parquet.read_table(path).to_pylist()]
-    lives: dict[int, list[str]] = {}
-    for row in sorted(rows, key=lambda row: row["t"]):
-        if row["kind"] in ("open", "reap", "close_peer", "close_app"):
-            lives.setdefault(row["conn"], []).append(f"{row['kind']} {row['reason'] or ''}")
-    assert sorted(lives.values()) == sorted([["open ", "reap first_byte"], ["open ", "reap headers"]] * 12)
+    assert lives_in(tmp_path) == sorted([["open ", "reap first_byte"], ["open ", "reap headers"]] * 12)
 
 
 async def test_a_reload_reaches_them_by_what_they_wait_for(clock: MockClock) -> None:
-    async with running(first_byte=300, headers=300) as (server, listener):
-        silent, half = await dial(listener), await dial(listener, REQUEST[:9])
+    async with running(first_byte=300, headers=300) as server:
+        silent, half = await server.connect(), await server.connect(REQUEST[:9])
         await until(lambda: len(server.lot) == 2)
         await trio.sleep(20)
         overrides = {"timeouts.first_byte": 40, "timeouts.headers": 60}
@@ -226,8 +207,8 @@ async def test_a_reload_reaches_them_by_what_they_wait_for(clock: MockClock) -> 
 
 
 async def test_a_reload_reaches_handshakes_whether_they_have_begun_or_not(clock: MockClock, certificate) -> None:
-    async with running(certificate=certificate, handshake=300) as (server, listener):
-        silent, half = await dial(listener), await dial(listener, b"\x16\x03\x01\x02\x00\x01")
+    async with running(**tls(certificate), handshake=300) as server:
+        silent, half = await server.connect(), await server.connect(b"\x16\x03\x01\x02\x00\x01")
         await until(lambda: len(server.lot) == 2)
         await trio.sleep(20)
         await server.reload(ReaperConfig.load(environ={}, overrides={"timeouts.handshake": 40}))
@@ -244,10 +225,10 @@ async def test_a_reload_reaches_handshakes_whether_they_have_begun_or_not(clock:
 
 @pytest.mark.parametrize("said", [b"", REQUEST[:9]], ids=["silent", "half"])
 async def test_a_reset_ends_it_at_once_and_is_no_reap(clock: MockClock, said: bytes) -> None:
-    async with running() as (server, listener):
-        stream = await dial(listener, said)
+    async with running() as server:
+        stream = await server.connect(said)
         await until(lambda: len(server.lot) == 1)
-        stream.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        will_reset(stream)
         await stream.aclose()
         await trio.sleep(0.2)
         assert (len(server.lot), server.counters.closed, server.counters.lost) == (0, 1, 1)
@@ -255,10 +236,10 @@ async def test_a_reset_ends_it_at_once_and_is_no_reap(clock: MockClock, said: by
 
 
 async def test_an_end_of_file_after_half_a_head_is_answered_400_and_after_nothing_not_at_all(clock: MockClock) -> None:
-    async with running() as (server, listener):
+    async with running() as server:
         start = trio.current_time()
         for said, status in ((b"", b""), (b"\r\n", b""), (REQUEST[:9], b"HTTP/1.1 400 ")):
-            async with await dial(listener, said) as stream:
+            async with await server.connect(said) as stream:
                 await stream.send_eof()
                 assert (await rest(stream))[:13] == status
         await until(lambda: server.counters.closed == 3)
@@ -272,7 +253,7 @@ async def test_an_end_of_file_after_half_a_head_is_answered_400_and_after_nothin
     ids=["TLS where there is none", "too long"],
 )
 async def test_what_will_never_be_a_head_is_refused_at_once(clock: MockClock, said: bytes, status: int) -> None:
-    async with running() as (_, listener), await dial(listener, said) as stream:
+    async with running() as server, await server.connect(said) as stream:
         start = trio.current_time()
         assert (await head_of(stream)).startswith(b"HTTP/1.1 %d " % status)
         assert trio.current_time() - start < 1
@@ -280,7 +261,7 @@ async def test_what_will_never_be_a_head_is_refused_at_once(clock: MockClock, sa
 
 async def test_bytes_behind_a_head_are_its_body_and_the_next_head(clock: MockClock) -> None:
     post = b"POST /upload HTTP/1.1\r\nhost: x\r\ncontent-length: 40000\r\n\r\n"
-    async with running() as (server, listener), await dial(listener) as stream:
+    async with running() as server, await server.connect() as stream:
         await stream.send_all(post[:20])
         await trio.sleep(1)
         assert not server.connections
@@ -296,8 +277,12 @@ async def test_bytes_behind_a_head_are_its_body_and_the_next_head(clock: MockClo
 
 
 async def test_a_drain_closes_the_silent_and_waits_for_the_rest_of_a_head(clock: MockClock) -> None:
-    async with running(headers=8, drain_idle=1, drain=60) as (server, listener):
-        silent, late, half = await dial(listener), await dial(listener, REQUEST[:9]), await dial(listener, REQUEST[:9])
+    async with running(headers=8, drain_idle=1, drain=60) as server:
+        silent, late, half = (
+            await server.connect(),
+            await server.connect(REQUEST[:9]),
+            await server.connect(REQUEST[:9]),
+        )
         await until(lambda: len(server.lot) == 3)
         start = trio.current_time()
         async with trio.open_nursery() as nursery:
@@ -319,7 +304,7 @@ async def test_a_drain_closes_the_silent_and_waits_for_the_rest_of_a_head(clock:
 
 async def test_a_drain_cuts_half_a_head_at_its_deadline(clock: MockClock) -> None:
     limits = {"headers": 300, "drain_idle": 1, "drain": 10}
-    async with running(**limits) as (server, listener), await dial(listener, REQUEST[:9]) as half:
+    async with running(**limits) as server, await server.connect(REQUEST[:9]) as half:
         await until(lambda: len(server.lot) == 1)
         start = trio.current_time()
         async with trio.open_nursery() as nursery:
@@ -334,11 +319,11 @@ async def test_a_drain_cuts_half_a_head_at_its_deadline(clock: MockClock) -> Non
 async def test_a_handshake_that_a_drain_meets_may_end_and_ask_but_not_wait(
     clock: MockClock, certificate, asks: bool, reloads: bool
 ) -> None:
-    async with running(certificate=certificate, drain_idle=3, drain=60) as (server, listener):
+    async with running(**tls(certificate), drain_idle=3, drain=60) as server:
         client = TlsClient(certificate[0])
         assert not client.shake_hands()
         hello = client.says()
-        async with await dial(listener, hello[:20]) as plain:
+        async with await server.connect(hello[:20]) as plain:
             await until(lambda: len(server.lot) == 1)
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(server.drain)
@@ -361,8 +346,8 @@ async def test_a_handshake_that_a_drain_meets_may_end_and_ask_but_not_wait(
 
 
 async def test_an_age_limit_spares_half_a_head_and_makes_its_saidthe_last(clock: MockClock) -> None:
-    async with running(max_age=20, headers=60, first_byte=0) as (server, listener):
-        silent, half = await dial(listener), await dial(listener, REQUEST[:9])
+    async with running(max_age=20, headers=60, first_byte=0) as server:
+        silent, half = await server.connect(), await server.connect(REQUEST[:9])
         assert await rest(silent) == b""
         assert server.lot.reaped == {"max_age": 1}
         await trio.sleep(10)
@@ -373,9 +358,57 @@ async def test_an_age_limit_spares_half_a_head_and_makes_its_saidthe_last(clock:
 
 
 async def test_an_age_limit_goes_with_its_connection(clock: MockClock) -> None:
-    async with running(max_age=3600, first_byte=5) as (server, listener), await dial(listener) as silent:
+    async with running(max_age=3600, first_byte=5) as server, await server.connect() as silent:
         await until(lambda: len(server.lot) == 1)
         assert len(server.watcher.core) == 2
         assert await rest(silent) == b""
         assert server.lot.reaped == {"first_byte": 1}
         assert len(server.watcher.core) == 0
+
+
+# ---- parked between two requests -----------------------------------------------------------------------------------
+
+
+async def row_of(stream: trio.abc.Stream) -> dict[str, Any]:
+    """What the server shows of the connection that asks, and of no other."""
+    await stream.send_all(SHOW)
+    body = (await head_of(stream)).partition(b"\r\n\r\n")[2]
+    while not body.endswith(b"\n"):
+        body += await stream.receive_some(65536)
+    return next(row for row in json.loads(body)["connections"] if row["phase"] == "in_flight")
+
+
+@pytest.mark.parametrize("secure", [False, True], ids=["plain", "tls"])
+async def test_a_connection_is_parked_woken_and_remembered(clock: MockClock, certificate, secure: bool) -> None:
+    """And its silence is counted from its last activity, not from the parking."""
+    async with running(keep_alive=20, **(tls(certificate) if secure else {})) as server:
+        stream = await (server.connect_tls(certificate[0]) if secure else server.connect())
+        for count in range(1, 4):
+            row = await row_of(stream)
+            assert (row["requests"], row["peer"].startswith("127.0.0.1:")) == (count, True)
+            assert row["received"] == count * len(SHOW)
+            start = trio.current_time()
+            await until(lambda: server.lot.parked)
+            assert not server.connections
+        assert await rest(stream) == b""
+        assert 20 <= trio.current_time() - start <= 20 + TICK
+        assert await server.reaped() == {"keep_alive": 1}
+        await trio.aclose_forcefully(stream)
+
+
+async def test_a_journal_has_one_life_of_a_connection_however_often_it_was_parked(clock: MockClock, tmp_path) -> None:
+    with Journal(tmp_path, writer=1, tick=TICK, clock_ns=journal_clock(), background=False) as journal:
+        async with running(journal=journal, keep_alive=5) as server:
+            reaped, gone, drained = [await server.connect() for _ in range(3)]
+            for _ in range(3):
+                for client in (reaped, gone):
+                    await row_of(client)
+                await until(lambda: server.lot.parked == 3)
+            await gone.aclose()
+            assert await rest(reaped) == b""
+            await row_of(drained)
+            await server.drain()
+            for client in (reaped, drained):
+                await client.aclose()
+    lives = lives_in(tmp_path)
+    assert lives == [["open ", "close_app drain"], ["open ", "close_peer "], ["open ", "reap keep_alive"]]

@@ -14,13 +14,13 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 
 import h11
+import http_world
 import pytest
 import trio
-from http_world import configured, rest, serving
+from http_world import PATIENCE, Running, rest
 
 from reaper.config import ReaperConfig
 from reaper.metrics import families as library_families
-from server_example.http import HttpServer
 from server_example.http.connection import Exchange, Route
 from server_example.http.routes import ROUTES
 from server_example.http.transport import Transport
@@ -29,44 +29,15 @@ from server_example.serving import reload_from
 pytestmark = pytest.mark.trio
 
 TICK = 0.05
-PATIENCE = 20.0  # seconds that a test waits for what must happen; only a broken server makes it wait that long
-
-
-class Running:
-    """A server that runs, and clients for it."""
-
-    def __init__(self, server: HttpServer, listener: trio.SocketListener) -> None:
-        self.server = server
-        self.address: tuple[str, int] = listener.socket.getsockname()[:2]
-
-    async def connect(self) -> trio.SocketStream:
-        return await trio.open_tcp_stream(*self.address)
-
-    async def settled(self) -> None:
-        """Wait until every connection is closed and every lease given back."""
-        counters, core = self.server.counters, self.server.watcher.core
-        with trio.fail_after(PATIENCE):
-            while self.server.connections or counters.opened != counters.closed or len(core):
-                await trio.sleep(TICK / 5)
-
-    async def reaped(self) -> dict[str, int]:
-        """By reason, once connections have come, and all have gone."""
-        with trio.fail_after(PATIENCE):
-            while not self.server.counters.opened:
-                await trio.sleep(TICK / 5)
-        await self.settled()
-        return dict(self.server.lot.reaped)
 
 
 @asynccontextmanager
 async def running(routes: Mapping[str, Route] = ROUTES, /, **overrides: object) -> AsyncIterator[Running]:
-    """A server with `section__key=value`; a bare key is one of `timeouts`. Everything balances at the end."""
-    config = configured({"reaper__tick": TICK, **overrides})
-    async with serving(config, routes) as (server, listener):
-        run = Running(server, listener)
-        with trio.fail_after(3 * PATIENCE):
-            yield run
-            await run.settled()
+    """A server whose books balance at the end."""
+    async with http_world.running(routes, reaper__tick=TICK, **overrides) as server:
+        with trio.fail_after(PATIENCE):
+            yield server
+            await server.settled()
 
 
 class Client:
@@ -121,7 +92,7 @@ async def test_many_requests_share_a_connection_and_keep_alive_is_advertised_bel
             assert response.status_code == 200
             assert b"/download" in body
             assert header(response, "keep-alive") == "timeout=7"
-        assert run.server.counters.opened == 1
+        assert run.counters.opened == 1
 
 
 async def test_pipelined_requests_are_answered_in_order() -> None:
@@ -218,8 +189,8 @@ async def test_a_route_that_raises_is_answered_500_and_hurts_no_other_request(ca
         async with await run.connect() as stream:
             assert (await Client(stream).ask())[0].status_code == 200
         assert "on purpose" in caplog.text
-        assert run.server.counters.failures == 1
-        run.server.counters.failures = 0
+        assert run.counters.failures == 1
+        run.counters.failures = 0
 
 
 async def test_one_connection_too_many_is_answered_503() -> None:
@@ -228,7 +199,7 @@ async def test_one_connection_too_many_is_answered_503() -> None:
         await client.ask()
         async with await run.connect() as second:
             assert (await rest(second)).startswith(b"HTTP/1.1 503 ")
-        assert run.server.counters.refused == 1
+        assert run.counters.refused == 1
         assert (await client.ask())[0].status_code == 200
 
 
@@ -258,7 +229,7 @@ async def test_the_standard_library_agrees_about_the_protocol() -> None:
         found = await trio.to_thread.run_sync(talk, *run.address)
         assert [status for status, _ in found] == [200] * 6
         assert (found[1][1], found[2][1]) == (0, 300_000)
-        assert run.server.counters.opened == 1
+        assert run.counters.opened == 1
 
 
 async def test_events_end_when_the_client_goes_and_pings_come_when_nothing_else_does() -> None:
@@ -314,13 +285,13 @@ async def test_who_is_connected_is_for_this_machine_and_for_no_cache(monkeypatch
             (False, (), True, 200),
         ):
             monkeypatch.setattr(Transport, "is_local", local)
-            run.server.show = show
+            run.show = show
             for target in ("/connections", "/status"):
                 async with await run.connect() as other:
                     response, _ = await Client(other).ask(target, headers=proxied)
                     assert response.status_code == status
         response, _ = await client.ask("/ready")
-        run.server.leaving = True
+        run.leaving = True
         unready, _ = await client.ask("/ready")
         assert (response.status_code, unready.status_code) == (200, 503)
         assert (header(response, "connection"), header(unready, "connection")) == (None, "close")
@@ -346,7 +317,7 @@ async def test_metrics_can_be_read_by_prometheus() -> None:
         assert samples["http_connections_in_phase", "in_flight"] == 1
         assert samples["http_responses_total", "404"] == 1
         assert samples["reaper_leases",] == 1
-        for family in library_families(run.server.watcher.statistics()):
+        for family in library_families(run.watcher.statistics()):
             assert families[family.name].type == family.kind
         assert ("reaper_lateness_seconds_bucket", "+Inf") in samples
 
@@ -426,7 +397,7 @@ async def test_a_peer_that_takes_too_little_of_its_response_is_cut() -> None:
         with small_window(run.address) as client:
             client.send(b"GET /download?bytes=50000000 HTTP/1.1\r\nHost: x\r\n\r\n")
             with trio.move_on_after(PATIENCE):
-                while run.server.counters.closed == 0:
+                while run.counters.closed == 0:
                     await trio.sleep(TICK / 2)
                     with suppress(BlockingIOError):
                         client.recv(100)
@@ -443,7 +414,7 @@ async def test_a_slow_but_living_download_is_never_idle_though_no_send_returns()
                 await trio.sleep(TICK / 2)
                 with suppress(BlockingIOError):
                     client.recv(2000)
-            assert (run.server.counters.closed, dict(run.server.lot.reaped)) == (0, {})
+            assert (run.counters.closed, dict(run.lot.reaped)) == (0, {})
 
 
 async def test_a_peer_that_has_shut_its_side_and_takes_nothing_is_half_closed() -> None:
@@ -483,14 +454,14 @@ async def test_draining_finishes_what_is_in_flight_and_closes_the_rest() -> None
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(ask)
-            while run.server.counters.requests < 2:
+            while run.counters.requests < 2:
                 await trio.sleep(TICK)
-            await run.server.drain()
-        assert not run.server.connections
+            await run.drain()
+        assert not run.connections
         (answer,) = answers
         assert (answer.status_code, header(answer, "connection")) == (200, "close")
         assert await rest(idle) == await rest(mute) == b""
-        assert dict(run.server.lot.reaped) == {"drain": 2}
+        assert dict(run.lot.reaped) == {"drain": 2}
 
 
 async def test_a_request_that_was_on_its_way_when_draining_began_is_answered() -> None:
@@ -498,7 +469,7 @@ async def test_a_request_that_was_on_its_way_when_draining_began_is_answered() -
         client = Client(stream)
         await client.ask()
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(run.server.drain)
+            nursery.start_soon(run.drain)
             await trio.sleep(4 * TICK)
             response, _ = await client.ask()
             assert (response.status_code, header(response, "connection")) == (200, "close")
@@ -508,9 +479,9 @@ async def test_a_request_that_was_on_its_way_when_draining_began_is_answered() -
 async def test_draining_ends_at_its_deadline() -> None:
     async with running(drain=SHORT, drain_idle="0s") as run, await run.connect() as stream:
         await stream.send_all(b"GET /sleep?s=20 HTTP/1.1\r\nHost: x\r\n\r\n")
-        while not run.server.counters.requests:
+        while not run.counters.requests:
             await trio.sleep(TICK)
-        await run.server.drain()
+        await run.drain()
         assert await run.reaped() == {"drain_deadline": 1}
 
 
@@ -522,12 +493,12 @@ async def test_a_reload_reaches_open_connections_and_a_bad_file_changes_nothing(
 
     async with running(keep_alive="1h") as run, await run.connect() as stream:
         await Client(stream).ask()
-        before = run.server.config
-        assert not await reload_from(run.server, load(**{"timeouts.keep_alive": "soon"}))
+        before = run.config
+        assert not await reload_from(run, load(**{"timeouts.keep_alive": "soon"}))
         assert "timeouts.keep_alive: 'soon'" in caplog.text
         assert "nothing was changed" in caplog.text
-        assert run.server.config is before
-        assert await reload_from(run.server, load(**{"timeouts.keep_alive": SHORT}))
+        assert run.config is before
+        assert await reload_from(run, load(**{"timeouts.keep_alive": SHORT}))
         assert "timeouts.keep_alive: 1h -> 200ms" in caplog.text
         assert await rest(stream) == b""
         assert await run.reaped() == {"keep_alive": 1}

@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-import socket
-import ssl
-import struct
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-
 import pytest
 import trio
-from http_world import configured, head_of, rest, serving
+from http_world import head_of, rest, running, tls, until, will_reset
 from trio.testing import MockClock
 
 from reaper.config import ReaperConfig
-from server_example.http import HttpServer
 from server_example.http.connection import Exchange
 from server_example.http.routes import ROUTES
 
@@ -25,36 +18,6 @@ pytestmark = pytest.mark.trio
 def clock() -> MockClock:
     """Jumps when every task waits; loopback has long delivered by then."""
     return MockClock(autojump_threshold=0.005)
-
-
-class Running(HttpServer):
-    """A server and where it listens."""
-
-    address: tuple[str, int]
-
-    async def connect(self, request: bytes = b"") -> trio.SocketStream:
-        stream = await trio.open_tcp_stream(*self.address)
-        if request:
-            await stream.send_all(request)
-        return stream
-
-    async def ask(self, request: bytes) -> bytes:
-        """Everything it answers to *request* until it closes the connection."""
-        async with await self.connect(request) as stream:
-            return await rest(stream)
-
-
-@asynccontextmanager
-async def running(routes=ROUTES, /, **overrides: object) -> AsyncIterator[Running]:
-    """A server at its defaults, but for `section__key=value`; a bare key is one of `timeouts`."""
-    async with serving(configured(overrides), routes, kind=Running) as (server, listener):
-        server.address = listener.socket.getsockname()[:2]
-        yield server
-
-
-async def until(condition) -> None:
-    while not condition():
-        await trio.sleep(0.2)
 
 
 # ---- a body that came with the headers ---------------------------------------------------------------------------
@@ -88,14 +51,10 @@ async def test_pipelined_bytes_of_the_next_body_pay_for_a_pause(clock: MockClock
 
 
 async def test_bytes_that_come_with_the_headers_pay_for_a_pause_under_tls(clock: MockClock, certificate) -> None:
-    cert, key = certificate
-    context = ssl.create_default_context(cafile=cert)
-    async with running(server__tls_cert=cert, server__tls_key=key) as server:
-        plain = await server.connect()
-        async with trio.SSLStream(plain, context, server_hostname="127.0.0.1", https_compatible=True) as stream:
-            for _ in range(2):
-                await early_body(stream)
-                await trio.sleep(1)
+    async with running(**tls(certificate)) as server, await server.connect_tls(certificate[0]) as stream:
+        for _ in range(2):
+            await early_body(stream)
+            await trio.sleep(1)
 
 
 async def test_bytes_that_came_for_an_earlier_request_pay_for_nothing_later(clock: MockClock) -> None:
@@ -127,7 +86,7 @@ async def test_a_reset_ends_the_request_in_flight(clock: MockClock) -> None:
     async with running() as server:
         stream = await server.connect(SLEEP)
         await until(lambda: server.counters.requests)
-        stream.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        will_reset(stream)
         start = trio.current_time()
         await stream.aclose()
         await until(lambda: server.counters.closed)
@@ -305,18 +264,12 @@ async def test_an_empty_line_in_pieces_is_no_request_and_does_not_put_the_end_of
         assert server.lot.reaped == {"first_byte": 1}
 
 
-@pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
-async def test_empty_lines_without_end_are_refused_and_hold_nobody_up(clock: MockClock, certificate, tls: bool) -> None:
-    secured = {"server__tls_cert": certificate[0], "server__tls_key": certificate[1]} if tls else {}
-    async with running(first_byte="1h", linger="1h", **secured) as server:
+@pytest.mark.parametrize("secure", [False, True], ids=["plain", "tls"])
+async def test_empty_lines_without_end_are_refused_and_hold_nobody_up(clock: MockClock, certificate, secure) -> None:
+    async with running(first_byte="1h", linger="1h", **(tls(certificate) if secure else {})) as server:
 
         async def connect() -> trio.abc.Stream:
-            stream: trio.abc.Stream = await server.connect()
-            if tls:
-                trust = ssl.create_default_context(cafile=certificate[0])
-                stream = trio.SSLStream(stream, trust, server_hostname="127.0.0.1", https_compatible=True)
-                await stream.do_handshake()
-            return stream
+            return await (server.connect_tls(certificate[0]) if secure else server.connect())
 
         stream = await connect()
         with pytest.raises((trio.BrokenResourceError, trio.ClosedResourceError)):
@@ -341,7 +294,7 @@ async def test_what_a_client_sends_while_it_listens_is_bounded(clock: MockClock)
         (connection,) = server.connections
         assert len(connection.unread) <= server.config.limits.max_header_bytes + 65536
         assert b"data: " in await stream.receive_some()
-        stream.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        will_reset(stream)
         await trio.aclose_forcefully(stream)
         await until(lambda: server.counters.closed == 1)
 

@@ -10,7 +10,7 @@ from itertools import islice
 
 import pytest
 import trio
-from http_world import configured, serving
+from http_world import running
 
 from scripts.campaign.fuzz import cases, run
 from server_example.http.connection import Exchange
@@ -69,9 +69,8 @@ def talk(address: tuple[str, int], answered: Mapping[str, list[bytes]]) -> None:
 @pytest.mark.trio
 async def test_a_stalled_loop_loses_no_request_in_any_phase(caplog: pytest.LogCaptureFixture) -> None:
     answered: dict[str, list[bytes]] = {phase: [] for phase in SAID}
-    config = configured({**dict.fromkeys(SAID, TIMEOUT), "reaper__tick": TICK})
-    async with serving(config, {**ROUTES, "/block": block}) as (server, listener):
-        await trio.to_thread.run_sync(talk, listener.socket.getsockname()[:2], answered)
+    async with running({**ROUTES, "/block": block}, **dict.fromkeys(SAID, TIMEOUT), reaper__tick=TICK) as server:
+        await trio.to_thread.run_sync(talk, server.address, answered)
         assert server.watcher.statistics().stalls >= 1
     for phase, answers in answered.items():
         wanted = b"ping" if phase == "tunnel" else b"HTTP/1.1 200 "
@@ -84,12 +83,9 @@ async def test_a_stalled_loop_loses_no_request_in_any_phase(caplog: pytest.LogCa
 @pytest.mark.slow
 @pytest.mark.trio
 async def test_a_peer_is_not_charged_for_the_time_in_which_the_loop_was_stalled() -> None:
-    config = configured({"reaper__tick": TICK, "limits__min_in_rate": 1000, "limits__min_in_grace": TIMEOUT})
-    async with (
-        serving(config) as (server, listener),
-        await trio.open_tcp_stream(*listener.socket.getsockname()) as stream,
-    ):
-        await stream.send_all(b"POST /upload HTTP/1.1\r\nHost: x\r\nContent-Length: 3000\r\n\r\n")
+    upload = b"POST /upload HTTP/1.1\r\nHost: x\r\nContent-Length: 3000\r\n\r\n"
+    limits = {"limits__min_in_rate": 1000, "limits__min_in_grace": TIMEOUT}
+    async with running(reaper__tick=TICK, **limits) as server, await server.connect(upload) as stream:
         while not server.counters.requests:
             await trio.sleep(TICK / 5)
         time.sleep(STALL)
@@ -109,15 +105,12 @@ def test_a_fuzz_run_can_be_repeated() -> None:
 @pytest.mark.trio
 async def test_seconds_of_nonsense_leave_nothing_behind() -> None:
     timeouts = ("first_byte", "headers", "body", "keep_alive", "write", "tunnel", "half_closed", "linger")
-    config = configured({**dict.fromkeys(timeouts, 0.2), "reaper__tick": TICK})
-    async with serving(config) as (server, listener):
+    async with running(**dict.fromkeys(timeouts, 0.2), reaper__tick=TICK) as server:
         descriptors = len(os.listdir("/proc/self/fd"))
-        done = await trio.to_thread.run_sync(run, listener.socket.getsockname()[:2], 5.0, SEED)
+        done = await trio.to_thread.run_sync(run, server.address, 5.0, SEED)
         assert done.cases > 50
         assert done.answered > done.cases / 10
-        with trio.fail_after(30):
-            while len(server.lot) or len(server.watcher.core):
-                await trio.sleep(0.05)
-        assert server.counters.opened == server.counters.closed > done.answered
+        await server.settled()
+        assert server.counters.closed > done.answered
         assert server.counters.refused == 0
         assert len(os.listdir("/proc/self/fd")) == descriptors

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import socket
 import ssl
-import struct
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -15,7 +14,7 @@ import pytest
 import trio
 from circles import no_circles
 from clocks import autojump
-from http_world import configured, head_of, rest, serving
+from http_world import head_of, rest, running, tls, until, will_reset
 from trio.testing import MockClock
 
 import reaper.trio
@@ -39,11 +38,11 @@ def clock() -> MockClock:
 
 @asynccontextmanager
 async def clients(
-    listener: trio.SocketListener, certificate: tuple[str, str] | None
+    address: tuple[str, int], certificate: tuple[str, str] | None
 ) -> AsyncIterator[list[trio.abc.Stream]]:
     streams: list[trio.abc.Stream] = []
     for _ in range(CLIENTS):
-        stream: trio.abc.Stream = await trio.open_tcp_stream(*listener.socket.getsockname()[:2])
+        stream: trio.abc.Stream = await trio.open_tcp_stream(*address)
         if certificate is not None:
             trust = ssl.create_default_context(cafile=certificate[0])
             stream = trio.SSLStream(stream, trust, server_hostname="127.0.0.1", https_compatible=True)
@@ -51,17 +50,6 @@ async def clients(
     yield streams
     for stream in streams:
         await trio.aclose_forcefully(stream)
-
-
-def reset(stream: trio.abc.Stream) -> None:
-    """Have its close be a reset."""
-    plain = stream.transport_stream if isinstance(stream, trio.SSLStream) else stream
-    plain.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-
-
-async def until(condition) -> None:
-    while not condition():
-        await trio.sleep(0.2)
 
 
 ENDS = {
@@ -74,14 +62,13 @@ ENDS = {
 }
 
 
-@pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
+@pytest.mark.parametrize("secure", [False, True], ids=["plain", "tls"])
 @pytest.mark.parametrize("end", ENDS)
-async def test_an_http_connection_leaves_no_circle(clock: MockClock, certificate, tls: bool, end: str) -> None:
-    secured = {"server__tls_cert": certificate[0], "server__tls_key": certificate[1]} if tls else {}
-    config = configured({"keep_alive": "5s", "headers": "5s", "request": "20s", "linger": "0s", **secured})
-    async with serving(config) as (server, listener):
+async def test_an_http_connection_leaves_no_circle(clock: MockClock, certificate, secure: bool, end: str) -> None:
+    secured = tls(certificate) if secure else {}
+    async with running(keep_alive="5s", headers="5s", request="20s", linger="0s", **secured) as server:
         with no_circles(*KINDS):
-            async with clients(listener, certificate if tls else None) as streams:
+            async with clients(server.address, certificate if secure else None) as streams:
                 for stream in streams:
                     await stream.send_all(ENDS[end])
                 if "peer" in end:
@@ -90,7 +77,7 @@ async def test_an_http_connection_leaves_no_circle(clock: MockClock, certificate
                         if "parked" in end:
                             await head_of(stream)
                         else:
-                            reset(stream)
+                            will_reset(stream)
                 if "parked" in end:
                     await until(lambda: server.lot.parked == CLIENTS)
                 if "peer" not in end:
@@ -128,7 +115,7 @@ async def test_a_connection_of_a_parking_lot_leaves_no_circle(
     ):
         nursery.start_soon(lot.accept, listening)
         with no_circles(*KINDS):
-            async with clients(listener, certificate if tls else None) as streams:
+            async with clients(listener.socket.getsockname()[:2], certificate if tls else None) as streams:
                 for stream in streams:
                     await stream.send_all(b"hello")
                     assert await stream.receive_some() == b"hello"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import itertools
-import logging
 import random
 import socket
 from functools import partial
@@ -42,9 +41,6 @@ async def test_it_swallows_its_own_cancellation_and_no_other(autojump_clock):
             pytest.fail("another scope's cancellation was swallowed")
         assert outer.cancelled_caught
         assert not connection.reaped
-        with pytest.raises(KeyError), r.watch(None, idle=5):
-            raise KeyError
-        assert len(r.core) == 0
 
 
 async def test_start_hands_out_the_reaper_and_it_runs_only_once(autojump_clock):
@@ -82,33 +78,7 @@ async def test_a_busy_loop_does_not_starve_the_reaper(two_passes, reaps):
     assert fair_slice(two_passes) == reaps
 
 
-async def test_deadlines_end_with_their_connection(autojump_clock):
-    async with open_reaper(tick=1.0) as r:
-        with r.watch(None, idle=5) as connection:
-            connection.deadline(3600.0, "max_age")
-        assert len(r.core) == 0
-        r.core.check()
-
-
 # ---- probes ----------------------------------------------------------------------------------------------------------
-
-
-async def test_a_probe_with_more_time_than_the_timeout_is_sent_again_after_each_answer(autojump_clock):
-    pings = []
-
-    async def ping(connection):
-        pings.append(trio.current_time())
-        if len(pings) < 4:
-            await trio.sleep(0.5)
-            connection.touch()
-
-    async with open_reaper(tick=1.0) as r:
-        with r.watch(None, idle=5, probe=ping, grace=20) as connection:
-            await trio.sleep_forever()
-    assert len(pings) == 4
-    assert all(later - earlier < 8 for earlier, later in itertools.pairwise(pings))
-    assert trio.current_time() >= pings[-1] + 19.99
-    assert connection.reason == "unanswered"
 
 
 async def test_a_connection_that_ends_while_probed_leaves_nothing_behind(autojump_clock):
@@ -185,20 +155,6 @@ async def test_the_watched_stream_is_a_stream_like_any_other():
 
         await trio.testing.check_half_closeable_stream(make, None)
         await trio.testing.check_two_way_stream(make, make_clogged)
-
-
-async def test_a_stall_is_logged_and_counted(autojump_clock, caplog):
-    clock = trio.lowlevel.current_clock()
-    async with open_reaper(tick=1.0) as r:
-        with r.watch(None, idle=1000):
-            await trio.sleep(10)
-            clock.jump(7.0)  # what a handler that blocks the loop does to every connection's clock
-            await trio.sleep(10)
-        statistics = r.statistics()
-    assert statistics.stalls == 1
-    assert 6.0 <= statistics.max_lag <= 7.0
-    assert [record.levelno for record in caplog.records] == [logging.WARNING]
-    assert caplog.records[0].lag == statistics.max_lag
 
 
 async def test_after_a_stall_two_passes_let_every_connection_be_read_first(autojump_clock):
@@ -309,29 +265,6 @@ async def test_probes_and_a_drain_live_with_a_busy_loop_in_real_time():
     assert set(reasons) <= {"unanswered", "drain", "drain_deadline"}
 
 
-@pytest.mark.parametrize("way", ["connection.touch", "bound", "lease", "core"])
-async def test_a_peer_that_answers_its_probe_lives_however_that_is_noted(autojump_clock, way):
-    async with open_reaper(tick=1.0) as r:
-        answered = []
-
-        async def ping(connection) -> None:
-            if len(answered) < 5:
-                answered.append(trio.current_time())
-                ways[way]()
-
-        with r.watch(None, idle=10, probe=ping, grace=2) as connection:
-            bound = connection.touch
-            ways = {
-                "connection.touch": lambda: connection.touch(),
-                "bound": bound,
-                "lease": connection.lease.touch,
-                "core": lambda: r.core.touch(connection.uid),
-            }
-            await trio.sleep_forever()
-    assert len(answered) == 5
-    assert connection.reason == "unanswered"
-
-
 async def test_a_drain_lets_a_hand_watched_handler_finish_its_answer(autojump_clock):
     answered = []
 
@@ -347,21 +280,6 @@ async def test_a_drain_lets_a_hand_watched_handler_finish_its_answer(autojump_cl
         await settle()
         await r.drain(10)
         assert len(answered) == 5
-
-
-async def test_a_connection_that_has_never_spoken_is_idle_to_a_drain(autojump_clock):
-    async with open_reaper(tick=1.0) as r, trio.open_nursery() as nursery:
-
-        async def mute() -> None:
-            with r.watch(None, idle=100) as connection:
-                await trio.sleep_forever()
-            assert connection.reason == "drain"
-
-        nursery.start_soon(mute)
-        await settle()
-        start = trio.current_time()
-        await r.drain(10)
-        assert trio.current_time() - start < 1
 
 
 async def test_all_of_several_drains_return(autojump_clock):
@@ -382,16 +300,6 @@ async def test_all_of_several_drains_return(autojump_clock):
                     drains.start_soon(r.drain, timeout)
         for _, theirs in peers:
             theirs.close()
-
-
-async def test_unread_bytes_spare_a_connection_both_of_whose_leases_come_due_together(autojump_clock):
-    ours, theirs = socket.socketpair()
-    async with open_reaper(tick=1.0) as r, trio.SocketStream(trio.socket.from_stdlib_socket(ours)) as stream:
-        with theirs, trio.move_on_after(8.5), r.watch(stream, idle=5) as connection:
-            connection.deadline(5, "headers")
-            theirs.send(b"unread")
-            await trio.sleep_forever()
-        assert not connection.reaped
 
 
 async def test_a_deadline_averted_by_unread_bytes_is_looked_at_again_within_a_tick(autojump_clock):
