@@ -143,21 +143,17 @@ except BlockingIOError:
     assert (server.status, server.said()) == (0, "no connection\n")
 
 
-def test_a_server_whose_port_another_has_does_not_pass_for_it(tmp_path: Path) -> None:
-    with (
-        socket.create_server(("127.0.0.1", 0)) as other,
-        pytest.raises(DidNotStart, match=r"did not listen within 0.1 s"),
-        serving(["sleep", "60"], tmp_path / "log", port=other.getsockname()[1], patience=0.1) as server,
-    ):
-        pytest.fail(f"{server.pid} does not listen")
-
-
-def test_a_server_that_never_listens_is_ended(tmp_path: Path) -> None:
-    with (
-        pytest.raises(DidNotStart, match=r"did not listen within 0.1 s"),
-        serving(["sleep", "60"], tmp_path / "log", port=free_port(), patience=0.1) as server,
-    ):
-        pytest.fail(f"{server.pid} does not listen")
+@pytest.mark.parametrize("taken", [False, True])
+def test_a_server_that_never_listens_is_ended_and_another_on_its_port_does_not_pass_for_it(
+    taken: bool, tmp_path: Path
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1] if taken else free_port()
+        with (
+            pytest.raises(DidNotStart, match=r"did not listen within 0.1 s"),
+            serving(["sleep", "60"], tmp_path / "log", port=port, patience=0.1) as server,
+        ):
+            pytest.fail(f"{server.pid} does not listen")
 
 
 @pytest.mark.slow

@@ -211,3 +211,24 @@ def test_a_process_that_leaves_many_connections_gives_signs_of_life_meanwhile(mo
         worker.stop_acting(float("-inf"))
         assert beats == [7, 4, 1]
         assert not worker.clients
+
+
+def test_a_send_that_finds_the_kernel_full_is_tried_again_and_no_step_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    full, real = [BlockingIOError()], os.write
+
+    def write(fd: int, data: bytes) -> int:
+        if full:
+            raise full.pop()
+        return real(fd, data)
+
+    with one_worker("drip") as worker, connected() as (near, far):
+        start = time.monotonic()
+        client = Client(0, 0, 1, worker.plan.behaviour(0), fd=os.dup(near.fileno()), established=start)
+        worker.clients[client.fd] = client
+        monkeypatch.setattr(module.os, "write", write)
+        worker.plan_next(client, start)
+        assert client.outbox == b"x"
+        worker.act_on_due(worker.due[0][0])
+        assert (far.recv(10), client.outbox, client.number) == (b"x", None, 1)
+        assert [when for when, _, _ in worker.due] == [start + 9.0]
+        os.close(client.fd)

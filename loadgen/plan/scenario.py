@@ -25,8 +25,9 @@ from __future__ import annotations
 import re
 import sys
 import tomllib
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, fields
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,8 @@ SHAPES = ("linear", "burst", "waves")
 MOST_CLIENTS = 255
 """Kinds of clients in one scenario: a plan keeps each connection's in a byte."""
 MOST_WEIGHT = 1e9
+FOREVER = float("inf")
+SCENARIOS = Path(__file__).parent / "scenarios"
 SHORTEST_GAP = 0.001
 """Seconds; a client that sends more often would be a flood, not a connection to be judged."""
 SLOWEST_RATE, MOST_WAVES = 0.001, 1_000_000
@@ -86,29 +89,21 @@ class ClientSpec:
         Raises:
             BadArgument: a parameter that the kind does not have, or a value that is out of its range.
         """
-        cls = KINDS[self.kind]
-        options = dict(self.options)
+        cls, options = KINDS[self.kind], dict(self.options)
         own = _quantity(f"{self.name}.timeout", options.pop("timeout", "1T"), timeout)
         if own < SHORTEST_GAP:
             raise BadArgument(f"{self.name}.timeout must be at least {seconds(SHORTEST_GAP)}")
         known = {f.name: f for f in fields(cls) if f.name not in _OWN}
-        if "deadline" in options and not isinstance(options["deadline"], bool):
-            raise BadArgument(f"{self.name}.deadline = {_shown(options['deadline'])}: write true or false")
-        values: dict[str, Any] = {"deadline": options.pop("deadline")} if "deadline" in options else {}
-        if "listener" in options:
-            values["listener"] = _text(f"{self.name}.listener", options.pop("listener"))
-        if "reconnect" in options:
-            values["reconnect"] = _quantity(f"{self.name}.reconnect", options.pop("reconnect"), own)
-        unknown = sorted(set(options) - set(known))
-        if unknown:
+        values: dict[str, Any] = {}
+        for key in [key for key in _COMMON if key in options]:
+            values[key] = _COMMON[key](f"{self.name}.{key}", options.pop(key), own)
+        if unknown := sorted(set(options) - set(known)):
             name = unknown[0] if unknown[0].isidentifier() else _shown(unknown[0])
-            accepted = ", ".join(["weight", "timeout", "reconnect", "deadline", "listener", *known])
+            accepted = ", ".join(["weight", "timeout", *_COMMON, *known])
             raise BadArgument(f"{self.name}.{name}: a {self.kind} client has no such parameter: it has {accepted}")
         for key, spec in known.items():
-            if "default" in spec.metadata:
-                values[key] = _quantity(f"{self.name}.{key}", options.get(key, spec.metadata["default"]), own)
-            else:
-                values[key] = _number(f"{self.name}.{key}", options.get(key, spec.default))
+            read, default = (_quantity, spec.metadata["default"]) if spec.metadata else (_number, spec.default)
+            values[key] = read(f"{self.name}.{key}", options.get(key, default), own)
         made = cls(name=self.name, weight=self.weight, timeout=own, horizon=horizon, **values)
         _check_gaps(made)
         return made
@@ -165,8 +160,7 @@ def from_mix(text: str) -> Scenario:
 
 def shipped() -> list[str]:
     """Names of the scenarios that come with the program."""
-    folder = resources.files(__package__) / "scenarios"
-    return sorted(entry.name.removesuffix(".toml") for entry in folder.iterdir() if entry.name.endswith(".toml"))
+    return sorted(path.stem for path in SCENARIOS.glob("*.toml"))
 
 
 def load_scenario(name: str) -> Scenario:
@@ -175,9 +169,7 @@ def load_scenario(name: str) -> Scenario:
     Raises:
         BadArgument: no such file, no TOML, or anything in it that is not understood.
     """
-    path = Path(name)
-    if name in shipped():
-        path = Path(str(resources.files(__package__) / "scenarios" / f"{name}.toml"))
+    path = SCENARIOS / f"{name}.toml" if name in shipped() else Path(name)
     try:
         table = tomllib.loads(path.read_text())
     except OSError as error:
@@ -200,6 +192,7 @@ def parse_scenario(table: dict[str, Any], name: str) -> Scenario:
     Raises:
         BadArgument: anything that is not understood.
     """
+    _quantity("max_age", table.get("max_age", "0s"), 1.0)
     _only(table, {"name", "description", "protocol", "ramp", "client", "statuses", "max_age"}, "the file")
     protocol = table.get("protocol")
     if protocol is not None and protocol not in PROTOCOL_NAMES:
@@ -220,7 +213,7 @@ def parse_scenario(table: dict[str, Any], name: str) -> Scenario:
         protocol,
         _ramp(table.get("ramp", {})),
         _statuses(table.get("statuses", ["2xx"])),
-        None if "max_age" not in table else _checked("max_age", table["max_age"]),
+        table.get("max_age"),
     )
 
 
@@ -240,11 +233,6 @@ def _statuses(values: Any) -> tuple[str, ...]:
     return tuple(text.removesuffix("xx") for text in texts)
 
 
-def _checked(where: str, value: Any) -> str:
-    _quantity(where, value, 1.0)
-    return str(value)
-
-
 def _ramp(ramp: Any) -> dict[str, Any] | None:
     if not isinstance(ramp, dict):
         raise BadArgument("ramp must be a table: write [ramp]")
@@ -253,14 +241,10 @@ def _ramp(ramp: Any) -> dict[str, Any] | None:
         raise BadArgument(f"ramp.shape = {_shown(ramp['shape'])}: choose from {', '.join(SHAPES)}")
     if "rate" in ramp and _number("ramp.rate", ramp["rate"]) < SLOWEST_RATE:
         raise BadArgument(f"ramp.rate = {_shown(ramp['rate'])} must be > 0: at least {SLOWEST_RATE} per second")
-    if "waves" in ramp:
-        waves = ramp["waves"]
-        if isinstance(waves, bool) or not isinstance(waves, int):
-            raise BadArgument(f"ramp.waves = {_shown(waves)} must be a whole number")
-        if not 0 < waves <= MOST_WAVES:
-            raise BadArgument(f"ramp.waves = {_shown(waves)} must be > 0 and at most {MOST_WAVES}")
-    if "every" in ramp:
-        _quantity("ramp.every", ramp["every"], 1.0)
+    waves = ramp.get("waves", 1)
+    if type(waves) is not int or not 0 < waves <= MOST_WAVES:
+        raise BadArgument(f"ramp.waves = {_shown(waves)} must be > 0, whole, and at most {MOST_WAVES}")
+    _quantity("ramp.every", ramp.get("every", "0s"), 1.0)
     return ramp or None
 
 
@@ -285,21 +269,18 @@ def _client(row: Any, number: int) -> ClientSpec:
 
 def _check_gaps(behaviour: Behaviour) -> None:
     """No gap that floods; and no judged gap near the timeout: both ends would be right, and nothing shown."""
-    name = behaviour.name
+    name, value = behaviour.name, vars(behaviour)
     for key in ("longest", "every", *(["shortest"] if behaviour.kind == "bursty" else [])):
-        if getattr(behaviour, key, 1.0) < SHORTEST_GAP:
+        if value.get(key, 1.0) < SHORTEST_GAP:
             raise BadArgument(f"{name}.{key}: its gap must be longer than 0: at least {seconds(SHORTEST_GAP)}")
-    if not TAILS[0] <= getattr(behaviour, "tail", 1.0) <= TAILS[1]:
+    if not TAILS[0] <= value.get("tail", 1.0) <= TAILS[1]:
         raise BadArgument(f"{name}.tail must be a number from {TAILS[0]} to {TAILS[1]:g}")
-    if getattr(behaviour, "shortest", 0.0) > getattr(behaviour, "longest", float("inf")):
+    if value.get("shortest", 0.0) > value.get("longest", FOREVER):
         raise BadArgument(f"{name}.shortest is longer than its longest gap")
-    if getattr(behaviour, "earliest", 0.0) > getattr(behaviour, "latest", float("inf")):
+    if value.get("earliest", 0.0) > value.get("latest", FOREVER):
         raise BadArgument(f"{name}.earliest is later than its latest")
-    if not behaviour.judged or behaviour.deadline:
-        return
-    for key in ("longest", "every", "shortest"):
-        gap = getattr(behaviour, key, 0.0)
-        if gap > CLOSEST * behaviour.timeout * (1 + 1e-9):
+    for key in ("longest", "every", "shortest") if behaviour.judged and not behaviour.deadline else ():
+        if value.get(key, 0.0) > CLOSEST * behaviour.timeout * (1 + 1e-9):
             raise BadArgument(f"{name}.{key} is longer than {CLOSEST}T: neither end would be wrong")
 
 
@@ -309,13 +290,19 @@ def _only(table: dict[str, Any], known: set[str], where: str) -> None:
             raise BadArgument(f"{where} has an unknown key {_shown(key)}: it may have {', '.join(sorted(known))}")
 
 
-def _text(where: str, value: Any) -> str:
+def _text(where: str, value: Any, _: float = 1.0) -> str:
     if not isinstance(value, str) or not value.isprintable():
         raise BadArgument(f"{where} = {_shown(value)}: write a text of one line")
     return value
 
 
-def _number(where: str, value: Any) -> float:
+def _flag(where: str, value: Any, _: float) -> bool:
+    if not isinstance(value, bool):
+        raise BadArgument(f"{where} = {_shown(value)}: write true or false")
+    return value
+
+
+def _number(where: str, value: Any, _: float = 1.0) -> float:
     if not isinstance(value, bool) and isinstance(value, (int, float)) and abs(value) <= sys.float_info.max:
         return float(value)
     raise BadArgument(f"{where} = {_shown(value)} must be a number")
@@ -324,14 +311,15 @@ def _number(where: str, value: Any) -> float:
 def _quantity(where: str, value: Any, timeout: float) -> float:
     """Seconds from `250ms` or `0.9T`."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?|\.\d+)\s*T", value) if isinstance(value, str) else None
-    try:
+    with suppress(BadArgument):
         if isinstance(value, str):
             return within(float(match[1]) * timeout) if match else parse_duration(value)
-    except BadArgument:
-        pass
-    raise BadArgument(
-        f'{where} = {_shown(value)}: write a duration such as "250ms" or a share of the timeout such as "0.9T"'
-    )
+    wanted = 'write a duration such as "250ms" or a share of the timeout such as "0.9T"'
+    raise BadArgument(f"{where} = {_shown(value)}: {wanted}")
+
+
+_COMMON: dict[str, Callable[[str, Any, float], Any]] = {"reconnect": _quantity, "deadline": _flag, "listener": _text}
+"""What every kind has, unless it is left out, and how it is read."""
 
 
 def _shown(value: Any) -> str:
