@@ -8,10 +8,8 @@ import os
 import shutil
 import signal
 import socket
-import struct
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -29,8 +27,7 @@ PATIENCE = 30.0
 
 def tool(name: str) -> str:
     """The path of a program, wherever Debian puts it."""
-    places = [os.environ.get("PATH", ""), "/usr/sbin", *map(str, Path("/usr/lib/postgresql").glob("*/bin"))]
-    found = shutil.which(name, path=os.pathsep.join(places))
+    found = shutil.which(name, path=os.environ.get("PATH", "") + ":/usr/sbin")
     if found is None:
         pytest.skip(f"{name} is not installed")
     return found
@@ -132,18 +129,6 @@ class Redis(Client):
             yield process
 
 
-class Memcached(Client):
-    question, answer_ends = b"version\r\n", b"\r\n"
-
-    @staticmethod
-    @contextmanager
-    def server(port: int, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
-        user = ("-u", "nobody") if os.getuid() == 0 else ()
-        command = (tool("memcached"), "-l", "127.0.0.1", "-p", str(port), "-U", "0", "-t", "2", *user)
-        with running(*command, port=port) as process:
-            yield process
-
-
 ECHO = """
 import os, selectors, socket, sys
 if "held" in sys.argv:
@@ -191,10 +176,6 @@ class Echo(Client):
             yield process
 
 
-class Http(Client):
-    question, answer_ends = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", b"hello"
-
-
 NGINX = """
 daemon off; pid {folder}/pid; error_log {folder}/error.log; worker_processes 2;
 events {{ worker_connections 1000; }}
@@ -207,7 +188,9 @@ http {{
 """
 
 
-class Nginx(Http):
+class Nginx(Client):
+    question, answer_ends = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", b"hello"
+
     @staticmethod
     @contextmanager
     def server(
@@ -220,71 +203,7 @@ class Nginx(Http):
             yield process
 
 
-UVICORN = """
-async def app(scope, receive, send):
-    if scope["type"] == "http":
-        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"5")]})
-        await send({"type": "http.response.body", "body": b"hello"})
-"""
-
-
-class Uvicorn(Http):
-    @staticmethod
-    @contextmanager
-    def server(port: int, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
-        pytest.importorskip("uvicorn")
-        (folder / "app.py").write_text(UVICORN)
-        command = (sys.executable, "-m", "uvicorn", "app:app", "--app-dir", str(folder), "--port", str(port))
-        with running(*command, "--timeout-keep-alive", "3600", "--lifespan", "off", port=port) as process:
-            yield process
-
-
-class Postgres(Client):
-    """The wire protocol as far as it is needed: a start-up without a password, and simple queries."""
-
-    question = b"Q" + struct.pack("!I", 13) + b"SELECT 1\0"
-
-    def greet(self) -> None:
-        names = b"user\0postgres\0database\0postgres\0\0"
-        self.sock.sendall(struct.pack("!II", 8 + len(names), 196608) + names)
-        self.read_answer()
-
-    def read_answer(self) -> None:
-        data = b""
-        while data[-6:-1] != b"Z" + struct.pack("!I", 5):
-            more = self.sock.recv(65536)
-            assert more, f"closed in the middle of an answer: {data!r}"
-            data += more
-
-    @staticmethod
-    @contextmanager
-    def server(port: int, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
-        initdb, postgres = tool("initdb"), tool("postgres")
-        options = {"user": "postgres", "group": "postgres", "extra_groups": []} if os.getuid() == 0 else {}
-        # It refuses to run as root, and pytest's folders are the test's user's alone.
-        with tempfile.TemporaryDirectory(dir="/tmp") as home:
-            if options:
-                shutil.chown(home, "postgres", "postgres")
-            data = f"{home}/data"
-            command = (initdb, "-D", data, "-U", "postgres", "-A", "trust", "--no-sync")
-            subprocess.run(command, check=True, capture_output=True, cwd=home, **options)
-            command = (postgres, "-D", data, "-p", str(port), "-h", "127.0.0.1", "-k", home, "-F")
-            with running(*command, port=port, cwd=home, **options) as process:
-                until(lambda: Postgres._ready(port), "postgres starts up")
-                yield process
-                process.send_signal(signal.SIGINT)  # fast shutdown: the data folder can be removed then
-                process.wait(PATIENCE)
-
-    @staticmethod
-    def _ready(port: int) -> bool:
-        try:
-            Postgres(port).close()
-        except (AssertionError, OSError):
-            return False
-        return True
-
-
-SERVERS = [Redis, Memcached, Postgres, Nginx, Uvicorn]
+SERVERS = [Redis, Nginx]
 
 
 class Attach:

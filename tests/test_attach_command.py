@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from attach_servers import ROOT, Attach, Echo, Redis, free_port, refused, running, tool, until
+from attach_servers import ROOT, Attach, Echo, Redis, accepts, free_port, refused, running, tool, until
 
 LIMITS = ("--idle", "1s", "--tick", "100ms")
 
@@ -46,23 +46,6 @@ def test_it_stops_cleanly_on_a_signal_and_leaves_nothing_behind(number: int) -> 
         assert descriptors(server.pid) == before
         client.exchange()
         client.close()
-
-
-@pytest.mark.slow
-def test_a_client_without_a_byte_goes_by_the_first_byte_limit() -> None:
-    port = free_port()
-    with (
-        Echo.server(port),
-        Attach("--listen", f"127.0.0.1:{port}", "--first-byte", "1s", "--tick", "100ms", "--close") as attach,
-    ):
-        mute, spoke = Echo(port), Echo(port)
-        spoke.exchange()
-        assert mute.wait_for_the_end() >= 1.0
-        until(lambda: attach.of("closed"), "the close is reported")
-        assert [event["reason"] for event in attach.of("closed")] == ["first_byte"]
-        spoke.exchange()
-        mute.close()
-        spoke.close()
 
 
 @pytest.mark.slow
@@ -104,7 +87,7 @@ def test_listening_sockets_outgoing_connections_and_unix_sockets_are_never_touch
         "server.accept()\n"
     )
     with Echo.server(other), subprocess.Popen([sys.executable, "-c", script], stderr=subprocess.PIPE) as server:
-        until(lambda: Echo_accepts(port), "the server listens")
+        until(lambda: accepts(port), "the server listens")
         client = socket.create_connection(("127.0.0.1", port))
         with Attach("--pid", str(server.pid), *LIMITS, "--close") as attach:
             until(lambda: attach.of("closed"), "the client is closed")
@@ -116,29 +99,6 @@ def test_listening_sockets_outgoing_connections_and_unix_sockets_are_never_touch
         said = server.stderr.read()
         assert server.wait(20) == 0, said
         client.close()
-
-
-def Echo_accepts(port: int) -> bool:  # noqa: N802
-    try:
-        socket.create_connection(("127.0.0.1", port)).close()
-    except OSError:
-        return False
-    return True
-
-
-@pytest.mark.slow
-def test_a_target_with_20_000_descriptors_is_served_like_any_other() -> None:
-    port = free_port()
-    with Echo.server(port, "held", "19000") as server:
-        assert len(os.listdir(f"/proc/{server.pid}/fd")) > 19_000
-        clients = [Echo(port) for _ in range(20)]
-        for client in clients:
-            client.exchange()
-        with Attach("--pid", str(server.pid), *LIMITS, "--close") as attach:
-            until(lambda: len(attach.of("closed")) == 20, "all are closed")
-            assert all(event["silent_s"] >= 1.0 for event in attach.of("closed"))
-        for client in clients:
-            client.close()
 
 
 @pytest.mark.slow
@@ -212,24 +172,6 @@ def test_a_server_that_ignores_the_end_of_file_is_ended_all_the_same_for_its_cli
         client.exchange()
         assert client.wait_for_the_end() >= 1.0
         client.close()
-
-
-@pytest.mark.slow
-def test_destroy_resets_the_client() -> None:
-    port = free_port()
-    with Echo.server(port):
-        flags = ("--listen", f"127.0.0.1:{port}", *LIMITS, "--close", "--how", "destroy")
-        if os.getuid():
-            assert "CAP_NET_ADMIN" in refused(*flags)
-            pytest.skip("SOCK_DESTROY needs CAP_NET_ADMIN")
-        with Attach(*flags) as attach:
-            client = Echo(port)
-            client.exchange()
-            with pytest.raises(ConnectionResetError):
-                client.sock.recv(1)
-            until(lambda: attach.of("closed"), "the close is reported")
-            assert attach.of("closed")[0]["silent_s"] >= 1.0
-            client.close()
 
 
 @pytest.mark.slow

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import socket
 import sys
 import threading
@@ -36,46 +35,6 @@ def pairs():
             sock.close()
 
 
-@pytest.mark.slow
-def test_a_thread_that_waits_in_recv_reads_the_end_of_a_silent_connection(pairs) -> None:
-    """Thread per connection, blocking sockets: nothing in the data path knows of the guard."""
-    events: list[Event] = []
-    (client, server), (talker, other) = pairs(), pairs()
-    read: list[bytes] = []
-
-    def serve() -> None:
-        while data := server.recv(100):
-            read.append(data)
-            server.sendall(data)
-        read.append(b"end")
-
-    thread = threading.Thread(target=serve)
-    thread.start()
-    with Guard(idle=1.0, tick=0.1, on=events.append) as guard:
-        ident = guard.add(server)
-        guard.add(other.fileno())
-        client.sendall(b"hello")
-        assert client.recv(10) == b"hello"
-        spoke = talked = time.monotonic()
-        while not any(event.kind == "closed" and event.ident == ident for event in events):
-            silence, talked = time.monotonic() - talked, time.monotonic()
-            talker.sendall(b"x")
-            if other.recv(1) != b"x":  # ended: right only if this very thread was kept waiting
-                assert silence >= 1.0, "a live connection was ended"
-                talker, other = pairs()
-                guard.add(other)
-                continue
-            other.sendall(b"y")
-            assert talker.recv(1) == b"y"
-            time.sleep(0.05)
-        assert client.recv(10) == b""
-        assert time.monotonic() - spoke >= 1.0
-        thread.join(20)
-        assert read == [b"hello", b"end"]
-    (closed,) = (event for event in events if event.kind == "closed" and event.ident == ident)
-    assert closed.at - closed.since >= 1.0
-
-
 def test_a_guard_is_driven_by_any_loop_that_asks_it_when(pairs) -> None:
     client, server = pairs()
     guard = Guard(first_byte=0.2, tick=0.1)
@@ -88,31 +47,6 @@ def test_a_guard_is_driven_by_any_loop_that_asks_it_when(pairs) -> None:
         guard.advance()
     assert client.recv(1) == b""
     assert guard.next_wakeup() is None
-
-
-def test_transports_of_asyncio_are_guarded_by_their_sockets() -> None:
-    async def main() -> bytes:
-        served = asyncio.Event()
-
-        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            guard.add(writer.get_extra_info("socket"))
-            writer.write(await reader.read(100))
-            await reader.read()
-            writer.close()
-            await writer.wait_closed()
-            served.set()
-
-        with Guard(idle=0.3, tick=0.1) as guard:
-            async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
-                reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
-                writer.write(b"hello")
-                said = await asyncio.wait_for(reader.read(), 20)
-                writer.close()
-                await writer.wait_closed()
-                await served.wait()
-                return said
-
-    assert asyncio.run(main()) == b"hello"
 
 
 def test_a_socket_that_was_closed_or_discarded_is_forgotten_and_its_descriptor_is_not_touched(pairs) -> None:

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import errno
-import os
 import socket
 import struct
-from contextlib import ExitStack, closing
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from reaper.attach import netlink, tcpinfo
-from reaper.attach.kernel import Linux
 from reaper.attach.netlink import BadAnswer
 from reaper.errors import ReaperError
 
@@ -38,13 +35,6 @@ def test_a_socket_is_read_with_its_queues_owner_and_stamps() -> None:
     assert [str(address) for address in netlink.addresses_of(answer.ident)] == ["127.0.0.1:6379", "127.0.0.2:40000"]
     found = tcpinfo.parse(answer.info, answer.state, answer.unread, answer.queued, 10.0, 10.1)
     assert (found.sent_ago, found.received_ago, found.acked, found.received) == (0.148, 0.048, 17, 21)
-
-
-def test_several_messages_and_the_end_of_the_dump_come_in_order() -> None:
-    done = struct.pack("=IHHIIi", 20, netlink.NLMSG_DONE, 2, 5, 1, 0)
-    answers = list(netlink.parse(message() + message(info=b"") + done))
-    assert [answer.done for answer in answers] == [False, False, True]
-    assert answers[1].info == b""
 
 
 def test_an_error_is_an_errno() -> None:
@@ -101,24 +91,6 @@ def test_retransmissions_tell_how_long_they_have_been_in_vain(
     """The timeout is 0.8 s after three of them; the last was 5 s ago."""
     info = struct.pack("=2xBx4xI12xI16xIIII156x", retransmits, 800_000, unacked, 5_000, 0, ack_ago, ack_ago)
     assert tcpinfo.parse(info, 1, 0, 9, 0.0, 0.0).in_vain == pytest.approx(in_vain)
-
-
-def test_one_dump_shows_the_connections_of_several_listeners_and_of_no_other() -> None:
-    with ExitStack() as stack:
-        hosts = ["127.0.0.1", "127.0.0.2", "127.0.0.3", "127.0.0.1"]
-        servers = [stack.enter_context(socket.create_server((host, 0))) for host in hosts]
-        clients = [stack.enter_context(socket.create_connection(one.getsockname())) for one in servers]
-        accepted = [stack.enter_context(one.accept()[0]) for one in servers]
-        kernel = stack.enter_context(closing(Linux()))
-        ports = [one.getsockname()[1] for one in servers]
-        listening = {one.address.port: one for one in kernel.listeners()}
-        for asked in ([0], [0, 1], [0, 1, 3], [3, 0, 1, 2]):
-            wanted = sorted(os.fstat(accepted[number].fileno()).st_ino for number in asked)
-            for info in (False, True):
-                found = list(kernel.dump([listening[ports[number]] for number in asked] * 2, info))
-                assert sorted(one.inode for one in found) == wanted
-        assert list(kernel.dump([], False)) == []
-        assert len(clients) == 4
 
 
 @given(st.binary(max_size=400))

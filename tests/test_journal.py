@@ -80,19 +80,6 @@ def test_a_closed_journal_is_parquet_with_checksums_and_nothing_hidden(tmp_path:
         pq.read_table(path, page_checksum_verification=True)
 
 
-def test_the_silences_of_a_full_log_telescope_to_the_life_of_the_connection(tmp_path: Path) -> None:
-    with make(tmp_path, mode="full") as journal:
-        log = journal.open(100, 5000)
-        for t in (100, 250, 251, 9_000):
-            log.touch(t)
-        log.close_peer(10_000)
-    found = rows(tmp_path)
-    end = found[-1]
-    assert sum(row["idle_ns"] for row in found[1:-1]) == end["idle_sum_ns"] == 9_000 - 100
-    assert end["t"] - end["idle_ns"] - found[0]["t"] == end["idle_sum_ns"]
-    assert end["n"] == 4
-
-
 def test_gaps_mode_writes_only_silences_beyond_the_threshold_and_counts_the_others(tmp_path: Path) -> None:
     with make(tmp_path, gap_threshold=1.0) as journal:
         log = journal.open(0, 60_000)
@@ -627,17 +614,6 @@ def test_leases_in_full_mode_leave_a_row_for_every_epoch_with_activity(tmp_path:
     assert (end["n"], end["t"] - end["idle_ns"] - end["idle_sum_ns"]) == (6, found[0]["t"])  # it telescopes
 
 
-def test_a_reap_is_no_change_of_a_timeout(tmp_path: Path, core: IdleReaper) -> None:
-    with make(tmp_path, mode="full") as journal:
-        keeper = LeaseLog(core, journal)
-        lease = core.register("a", 5.0, 0.0)
-        keeper.opened(lease, 0.0)
-        core.close_epoch(1.0)
-        for expiry in core.advance(7.0):
-            keeper.reaped(lease, expiry)
-    assert [(row["kind"], row["timeout_ms"]) for row in rows(tmp_path)] == [("open", 5000), ("reap", 5000)]
-
-
 @pytest.mark.parametrize("seed", range(8))
 def test_whatever_happens_to_leases_a_full_log_adds_up_and_ends_with_the_timeout_in_force(
     tmp_path: Path, seed: int
@@ -723,17 +699,6 @@ def test_a_keeper_logs_reaps_deadlines_averted_leases_and_stalls(tmp_path: Path,
         ("config", 13 * S, None, None, "stall"),
     ]
     assert found[1]["idle_ns"] == 6.5 * S
-
-
-def test_a_suspended_lease_has_no_timeout_in_force(tmp_path: Path, core: IdleReaper) -> None:
-    with make(tmp_path, gap_threshold=2.0) as journal:
-        keeper = LeaseLog(core, journal)
-        lease = core.register("a", 5.0, 0.0)
-        keeper.opened(lease, 0.0)
-        lease.suspend()
-        advance_touching(core, lease.touch, {9}, 10)
-        keeper.ended(lease, 10.0, by_peer=False)
-    assert [row["timeout_ms"] for row in rows(tmp_path)] == [5000, 0, 0]
 
 
 def test_a_lease_without_a_timeout_is_written_with_zero(tmp_path: Path, core: IdleReaper) -> None:

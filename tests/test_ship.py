@@ -300,8 +300,6 @@ def test_watching_ships_what_a_living_server_writes_until_it_is_asked_to_stop(tm
                 assert time.monotonic() < deadline
                 conns.add(ours.open(time.monotonic_ns(), 5000, "echo").conn)
                 time.sleep(0.01)
-        with pytest.raises(SystemExit), exclusively_or_exit(here):
-            pass
         while list(here.glob("*.parquet")):
             assert time.monotonic() < deadline
             time.sleep(0.02)
@@ -315,18 +313,6 @@ def test_watching_ships_what_a_living_server_writes_until_it_is_asked_to_stop(tm
     assert json.loads(out)["failed"] == []
     arrived = [conn for path in to.rglob("*.parquet") for conn in pq.ParquetFile(path).read()["conn"].to_pylist()]
     assert sorted(arrived) == sorted(conns)
-
-
-def exclusively_or_exit(directory: Path) -> Any:
-    """What a second shipper of *directory* meets."""
-
-    class Second:
-        def __enter__(self) -> None:
-            sys.exit(run("--journal", directory, "--to", directory.parent / "elsewhere"))
-
-        def __exit__(self, *_: object) -> None: ...
-
-    return Second()
 
 
 def test_one_journal_has_one_shipper(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

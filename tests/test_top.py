@@ -19,7 +19,7 @@ from reaper.status import IDLE_BOUNDS, SCHEMA
 from reaper.top import run
 from reaper.top.picture import picture_of, quantile, rates
 from reaper.top.sources import Http, Unreachable, _phase_of
-from reaper.top.view import Frame, brief, draw, number, seconds
+from reaper.top.view import Frame, draw
 
 COLUMNS = len(IDLE_BOUNDS) + 1
 
@@ -159,12 +159,6 @@ def test_a_narrow_terminal_shows_no_silences_and_a_ring_of_fewer_columns():
     assert "2s per column; 900 leases" in "\n".join(narrow)
 
 
-def test_rates_are_shown_with_what_they_are_of():
-    lines = draw(picture_of(status(worker())), {"headers": 1295.25, "cpu": 0.5}, Frame())
-    assert "closed  10  1,295.2/s  keep_alive 8  headers 2 1,295.2/s  averted 3" in [line.plain for line in lines]
-    assert any(line.plain.endswith("reaper's CPU 50.0 %") for line in lines)
-
-
 def test_of_several_workers_the_fullest_is_shown_and_before_it_one_that_accepts_nothing():
     def shown(*pressures: tuple[float, bool]) -> str:
         judged = ({"load": load, "of": "memory", "scale": 1.0, "accepting": accepting, "evicted": 0}
@@ -222,24 +216,9 @@ def test_while_there_is_no_answer_the_reason_stays_though_the_terminal_changes_i
     assert out.getvalue().count("connection refused") == 2
 
 
-@pytest.mark.parametrize(("bound", "said"), [(0.5, "500ms"), (1.0, "1s"), (1.5, "1.5s"), (30.0, "30s")])
-def test_a_lateness_is_said_in_few_digits(bound, said):
-    upper = [10 * (each == bound) for each in (*BOUNDS, None)]
-    found = status(worker(lateness={"bounds_s": list(BOUNDS), "lower": upper, "upper": upper}))
-    assert any(line.plain.endswith(f"all <= {said}") for line in draw(picture_of(found), {}, Frame()))
-
-
 def test_a_terminal_without_unicode_gets_ascii():
     lines = draw(picture_of(status(worker())), {}, Frame(30, 24, ascii=True))
     assert all(line.plain.isascii() for line in lines)
-
-
-def test_numbers_are_short():
-    assert [number(each) for each in (0, 99_999, 1_500_000, 2e9)] == ["0", "99,999", "1.5M", "2.0G"]
-    assert [brief(each) for each in (0, 9_999, 123_456, 12_000_000)] == ["0", "9999", "123k", "12M"]
-    assert [seconds(each) for each in (None, -1, 0.25, 90, 600, 7200, float("inf"))] == [
-        "-", "now", "0.2s", "90.0s", "10m", "2h", "ever",
-    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("url", ["ftp://a", "http://", "http://a:port", "http://a:0", "http://[::1"])
@@ -260,13 +239,6 @@ def top(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE, env={**os.environ, **environ}
     )
-
-
-def test_without_a_server_it_says_so_in_one_line():
-    with socket.create_server(("127.0.0.1", 0)) as unused:
-        port = unused.getsockname()[1]
-    with pytest.raises(Unreachable, match="connection refused"):
-        Http(f"127.0.0.1:{port}").ask()
 
 
 @pytest.mark.parametrize(
