@@ -327,7 +327,6 @@ class ParkingLot:
         tls: Wraps every connection; None: plain.
         parks: False: every connection keeps its task for good. None: only where there is no epoll.
     Attributes:
-        kind: The class of its connections.
         reaped: How many were reaped, by reason.
         parks: Whether connections are parked at all.
     Raises:
@@ -335,6 +334,7 @@ class ParkingLot:
     """
 
     kind: ClassVar[type[Parked]] = Parked
+    """The class of its connections."""
 
     def __init__(
         self,
