@@ -9,11 +9,8 @@ clients that it served. Same arguments, same rows.
 from __future__ import annotations
 
 import math
-import multiprocessing
-import os
 import tomllib
 from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -27,7 +24,7 @@ from .judge.records import How
 from .judge.stalls import Answers
 from .plan.behaviours import key_of
 from .plan.plan import Plan
-from .simulate import CoreSystem, Crowd, Faults, SimulatedClient, play
+from .simulate import CoreSystem, Crowd, Faults, SimulatedClient, at_once, play
 from .units import BadArgument, parse_duration
 
 S = 10**9
@@ -286,8 +283,7 @@ def write_journals(
     plan = replace(plan, behaviours=tuple(replace(each, horizon=math.inf) for each in plan.behaviours))
     names = [name for name in NAMES for _ in range(planted.faults.get(name, 0))]
     work = partial(_write, plan, writers, server, client, span, mode, names, round(planted.ahead * S), stalls)
-    parts = list(map(work, range(writers))) if writers == 1 else _at_once(work, writers)
-    written = Written(*map(sum, zip(*parts, strict=True)))
+    written = Written(*map(sum, zip(*at_once(work, writers), strict=True)))
     faults = {name: planted.faults.get(name, 0) for name in NAMES}
     verdicts = {"ok_reaped": written.reaped, "ok_closed": written.connections - written.reaped, **faults}
     verdicts["unknown"] = verdicts.pop("backward")
@@ -304,11 +300,6 @@ def write_journals(
         "files": written.files,
         "bytes": sum(path.stat().st_size for side in sides for path in side.rglob("*.parquet")),
     }
-
-
-def _at_once(work: Callable[[int], Written], writers: int) -> list[Written]:
-    with ProcessPoolExecutor(min(writers, os.cpu_count() or 1), multiprocessing.get_context("forkserver")) as pool:
-        return list(pool.map(work, range(writers)))
 
 
 def _write(

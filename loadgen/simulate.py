@@ -9,10 +9,14 @@ adapter drives it.
 
 from __future__ import annotations
 
+import multiprocessing
+import os
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from heapq import heappop, heappush
-from typing import Any
+from typing import Any, TypeVar
 
 import reaper
 
@@ -28,6 +32,10 @@ WHEEL_SIZE = 64
 LONGEST_STALL = 5.0
 LONGEST_JUMP = 120.0
 BREATHER = 10.0
+SHARD = 300_000
+"""Connections beyond which another process of the server is simulated: what is held of those that are open is bounded
+so. What is kept of each until the verdict are 66 bytes."""
+T = TypeVar("T")
 STORM_SHARE = 0.1
 """Share of the connections that a storm throws out; they come back at once."""
 
@@ -287,11 +295,28 @@ def simulate_core(plan: Plan, faults: Faults, progress: Callable[[float, int], N
         What the clients saw, as of a run with real sockets.
     Cost: a few microseconds per action, about 1 kB per connection; see docs.
     """
-    system = CoreSystem(plan.law.tick)
-    crowd = Crowd(plan, system)
-    server = Answers()
+    shards = -(-plan.connections // SHARD)
+    work = partial(_shard, plan, faults, shards, progress if shards == 1 else None)
     ramped = plan.connect_offset(plan.connections - 1)
-    end = ramped + plan.duration
+    return Observation(0.0, ramped, ramped + plan.duration, at_once(work, shards))
+
+
+def at_once(work: Callable[[int], T], count: int) -> list[T]:
+    """`work(0)` to `work(count - 1)`: in processes of their own, as many at a time as there are processors."""
+    if count == 1:
+        return [work(0)]
+    with ProcessPoolExecutor(min(count, os.cpu_count() or 1), multiprocessing.get_context("forkserver")) as pool:
+        return list(pool.map(work, range(count)))
+
+
+def _shard(
+    plan: Plan, faults: Faults, shards: int, progress: Callable[[float, int], None] | None, number: int
+) -> Outcome:
+    """One process of the server, and the clients that it serves: connections `number`, `number + shards`, ..."""
+    system = CoreSystem(plan.law.tick)
+    crowd = Crowd(plan, system, range(number, plan.connections, shards))
+    server = Answers()
+    end = plan.connect_offset(plan.connections - 1) + plan.duration
     report_at = 0.0
 
     def each(now: float) -> None:
@@ -300,8 +325,9 @@ def simulate_core(plan: Plan, faults: Faults, progress: Callable[[float, int], N
             report_at = now + 0.005 * end
             progress(now, len(crowd.present))
 
-    play(crowd, system, faults.schedule(plan.seed, end), server, end, each)
-    return observation(crowd, server, ramped, end)
+    play(crowd, system, faults.schedule(plan.seed + number, end), server, end, each)
+    crowd.counters.open = len(crowd.present)
+    return Outcome(crowd.records, crowd.counters, Stalls(), server, Histogram(), Histogram(), 0, 0, {}, 0.0)
 
 
 def play(
@@ -349,10 +375,3 @@ def _break(fault: Fault, crowd: Crowd, system: CoreSystem, server: Answers, end:
 def _wakeup(system: CoreSystem) -> float:
     wake = system.core.next_wakeup()
     return FOREVER if wake is None else wake
-
-
-def observation(crowd: Crowd, server: Answers, ramped: float, end: float) -> Observation:
-    """What *crowd* saw, in the form in which a run with real sockets is judged."""
-    crowd.counters.open = len(crowd.present)
-    outcome = Outcome(crowd.records, crowd.counters, Stalls(), server, Histogram(), Histogram(), 0, 0, {}, 0.0)
-    return Observation(0.0, ramped, end, [outcome])

@@ -74,6 +74,16 @@ def test_same_seed_same_records_and_another_seed_others() -> None:
     assert first != other
 
 
+def test_shards_are_judged_as_one_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = plan_of()
+    whole = judged(plan, simulate_core(plan, Faults()))
+    monkeypatch.setattr(simulate, "SHARD", 40)
+    seen = simulate_core(plan, Faults())
+    assert [len(outcome.records) for outcome in seen.outcomes] == [34, 33, 33]
+    parts = judged(plan, seen)
+    assert (parts.by_behaviour, parts.reasons(LAW)) == (whole.by_behaviour, [])
+
+
 class Hasty(simulate.CoreSystem):
     """Reaps half a second early."""
 
