@@ -1,7 +1,7 @@
 """What `attach` costs compared with a full dump per tick, which `ss -K` in a loop and tcp_closer do.
 
 Holder processes keep the connections, both ends, and have each of them exchange a byte once per three quarters of the
-timeout: nothing is due, everything has to be watched. Measured of `attach`: CPU time and resident memory by /proc. Of
+timeout: nothing is due, everything has to be watched. Measured of `attach`: CPU time and resident memory by psutil. Of
 the dump: CPU time of one with `tcp_info` and its parsing here, and of `ss -tni` (C), each once per tick of 1 s.
 """
 
@@ -17,8 +17,9 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import closing
-from pathlib import Path
 from typing import Any
+
+import psutil
 
 from reaper.attach.kernel import Linux
 
@@ -51,13 +52,6 @@ def hold(count: int, period: float, number: int) -> None:
                 time.sleep(max(begun + done * period / count - time.monotonic(), 0.0))
 
 
-def usage(pid: int) -> tuple[float, int]:
-    """(CPU seconds, resident bytes) of *pid*."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    cpu = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-    return cpu, int(fields[21]) * resource.getpagesize()
-
-
 def timed(call: Callable[[], object]) -> float:
     """CPU seconds of one *call*, children included: the median of five."""
     found = []
@@ -69,22 +63,23 @@ def timed(call: Callable[[], object]) -> float:
     return statistics.median(found)
 
 
-def attached(parent: int, idle: float, seconds: float) -> tuple[float, int, int]:
-    """(share of a core, resident bytes at the start, and with all connections) of `attach` on *parent*'s children."""
+def attached(parent: int, idle: float, seconds: float) -> tuple[float, int]:
+    """(share of a core, bytes that it has grown by) of `attach` on *parent*'s children."""
     command = [sys.executable, "-m", "reaper", "attach", "--pid", str(parent), "--idle", f"{idle:g}s", "--tick", "1s"]
     with subprocess.Popen([*command, "--close"], cwd=ROOT, stdout=subprocess.PIPE, text=True) as guard:
         assert guard.stdout is not None
         guard.stdout.readline()
-        empty = usage(guard.pid)[1]
+        process = psutil.Process(guard.pid)
+        empty = process.memory_info().rss
         time.sleep(idle)  # the first discovery, and every connection armed
-        cpu, _ = usage(guard.pid)
-        begun = time.monotonic()
+        begun, before = time.monotonic(), process.cpu_times()
         time.sleep(seconds)
-        spent, full = usage(guard.pid)
-        share = (spent - cpu) / (time.monotonic() - begun)
+        after = process.cpu_times()
+        share = (after.user + after.system - before.user - before.system) / (time.monotonic() - begun)
+        full = process.memory_info().rss
         guard.send_signal(2)
         guard.stdout.read()
-    return share, empty, full
+    return share, full - empty
 
 
 def run(scale: Scale, note: Note) -> dict[str, Any]:
@@ -103,7 +98,7 @@ def run(scale: Scale, note: Note) -> dict[str, Any]:
             assert holder.stdout is not None
             if holder.stdout.readline() != b"ready\n":
                 raise RuntimeError("a process that holds connections has ended")
-        share, empty, full = attached(os.getpid(), idle, seconds)
+        share, grown = attached(os.getpid(), idle, seconds)
         note("full dumps")
         with closing(Linux()) as kernel:
             listeners = [one for one in kernel.listeners() if one.address.host.startswith("127.0.2.")]
@@ -122,7 +117,7 @@ def run(scale: Scale, note: Note) -> dict[str, Any]:
         for holder in holders:
             holder.wait()
     cores = {"attach": share, "dump": by_dump, "ss": by_ss}
-    return {"connections": connections, "idle_s": idle, "cores": cores, "bytes": (full - empty) / connections}
+    return {"connections": connections, "idle_s": idle, "cores": cores, "bytes": grown / connections}
 
 
 def table(found: dict[str, Any]) -> str:
@@ -134,11 +129,7 @@ def table(found: dict[str, Any]) -> str:
     }
     ours = found["cores"]["attach"]
     rows = [
-        [
-            names[name],
-            "-" if share is None else f"{share:.1%}",
-            "-" if share is None else f"{share / max(ours, 1e-4):.1f}x",
-        ]
+        [names[name], *(("-", "-") if share is None else (f"{share:.1%}", f"{share / max(ours, 1e-4):.1f}x"))]
         for name, share in found["cores"].items()
     ]
     head = [f"{found['connections']:,} connections, none due, tick 1 s", "of a core", "x attach"]

@@ -42,16 +42,18 @@ BELOW = """---
 
 ## How to read the tables
 
-A figure swings by half from run to run on a shared machine; a ratio within a round does not. Rounds are interleaved, in
-an order that changes, and a control times the same code twice: its distance from 1.00 is the error of its neighbours.
-`make bench` measures all of it anew, `python -m benchmarks run NAME` one table.
+Figures swing by half from run to run on a shared machine; a ratio within a round does not. A control times the same
+code twice: its distance from 1.00 is the error of its neighbours. `make bench` measures all of it anew,
+`python -m benchmarks run NAME` one table. Here: {machines}.
 """
 
 
 def page(results: Path) -> str:
     """The whole page."""
     found = {name: json.loads(path.read_text()) for name in PROGRAMS if (path := results / f"{name}.json").exists()}
-    parts = [HEAD, top(found), "", ADVICE, BELOW]
+    if (demos := results / "scale" / "demos.json").exists():
+        found["demos"] = json.loads(demos.read_text())
+    parts = [HEAD, top(found), "", ADVICE, BELOW.format(machines=machines(found))]
     for name, program in PROGRAMS.items():
         parts.append(f"## {program.title}\n")
         if name not in found:
@@ -64,14 +66,20 @@ def page(results: Path) -> str:
 
 
 def measured(part: dict[str, Any]) -> str:
-    """What a table was measured on, in a line."""
+    """When a table was measured, and at what commit, in a line."""
     about = part["about"]
     size = "" if part["scale"] == "full" else f" **A {part['scale']} run, with small sizes.**"
     load = about["load_before"]
     busy = f" **On a busy machine (load {load:.1f}).**" if load > about["cpus"] else ""
     dirty = " with changes" if about["dirty"] else ""
-    where = f"{about['cpu']}, {about['cpus']} processors, {about['python']}"
-    return f"`{part['part']}`: {where}; commit {about['commit'][:12]}{dirty}, {about['date']}.{size}{busy}"
+    return f"`{part['part']}` at {about['commit'][:12]}{dirty}, {about['date']}.{size}{busy}"
+
+
+def machines(found: dict[str, Any]) -> str:
+    """What all of it was measured on."""
+    known = {(each["about"]["cpu"], each["about"]["cpus"], each["about"]["python"]) for each in found.values()
+             if "about" in each}  # fmt: skip
+    return "; ".join(f"{cpu}, {cpus} processors, {python}" for cpu, cpus, python in sorted(known))
 
 
 def top(found: dict[str, Any]) -> str:
@@ -136,10 +144,17 @@ def _traffic(part: dict[str, Any]) -> list[str]:
 
 
 def _pause(part: dict[str, Any]) -> list[str]:
-    n = max(part["results"], key=lambda n: (int(n) <= 1_000_000, int(n)))
-    each = part["results"][n]
-    worst = {who: figure(each[who]["wall"]["worst"]["median"]) for who in ("ours", "control")}
-    return [f"{worst['ours']} ms ({short(n)} due)", f"an empty loop beside it: {worst['control']} ms"]
+    each = part["results"]
+    parked, tasks = each["sockets, parked"], each["tasks without sockets"]
+    theirs = each.get("the same by `trio.move_on_at`")
+    ours = (
+        f"{figure(parked['worst_ms'])} ms ({short(parked['connections'])} parked), "
+        f"{figure(tasks['worst_ms'])} ms ({short(tasks['connections'])} tasks)"
+    )
+    return [
+        ours,
+        f"`trio.move_on_at` in each task: {figure(theirs['worst_ms'])} ms" if theirs else "not measured",
+    ]
 
 
 def _exchange(part: dict[str, Any]) -> list[str]:
@@ -159,8 +174,8 @@ def _idle(part: dict[str, Any]) -> list[str]:
 
 
 def _accuracy(part: dict[str, Any]) -> list[str]:
-    both = [part[kind]["reaps"] for kind in ("simulated", "real")]
-    early, late, total = (sum(reaps[key] for reaps in both) for key in ("early", "late", "observed"))
+    reaps = [demo["reaps"] for demo in part["results"].values()]
+    early, late, total = (sum(each[key] for each in reaps) for key in ("early", "late", "observed"))
     return [f"early: {early} of {total:,}; late: {late}", "after a stall, closes clients that had sent something"]
 
 
@@ -169,8 +184,8 @@ ROWS = {
     "per connection, memory": _cells("memory", _memory),
     "per tick, nothing due": _cells("ticks", _idle_tick),
     "per tick, all talking": _cells("ticks", _traffic),
-    "longest pause, all due at once": _cells("pauses", _pause),
+    "longest pause, all due at once": _cells("mass", _pause),
     "an echo: instructions, compared with no timeout": _cells("exchanges", _exchange),
     "an idle HTTP connection, memory": _cells("idle", _idle),
-    "closes that came early, or more than a tick late": _cells("accuracy", _accuracy),
+    "closes that came early, or more than a tick late": _cells("demos", _accuracy),
 }

@@ -68,11 +68,3 @@ def test_the_table_compares_each_with_the_first(counts: dict[str, dict[str, Any]
     assert plain.count(" 1.00x ") == 1
     assert watched.startswith(f"| {WATCHED} | ")
     assert f"{counts[WATCHED]['instructions'] / counts[PLAIN]['instructions']:.2f}x" in watched
-
-
-def test_what_cannot_be_counted_is_named_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    for arguments, words in ((["plane"], "plane"), (["--connections", "0"], "--connections must be >= 1, got 0")):
-        with pytest.raises(SystemExit) as stopped:
-            exchanges.main(arguments)
-        assert stopped.value.code == 2
-        assert words in capsys.readouterr().err

@@ -1,7 +1,7 @@
-"""The loop's worst pause while all fall due in one instant, under trio: parked, a task each, without sockets.
+"""The loop's longest pause while all fall due in one instant, under trio: parked, a task each, without sockets.
 
 One rule: the collector is on, tuned as in `server_example/workers.py`, in a process of its own; a pause of the
-collector is a pause.
+collector is a pause. The usual way, `trio.move_on_after` in each task, is measured beside it.
 """
 
 from __future__ import annotations
@@ -65,27 +65,32 @@ async def sockets(count: int, idle: float, parks: bool) -> dict[str, float]:
     return _summary(passes, count, took)
 
 
-async def tasks(count: int, idle: float) -> dict[str, float]:
-    """A task each inside `watch()`; no sockets: what is left is the reaping."""
+async def tasks(count: int, idle: float, watched: bool) -> dict[str, float]:
+    """A task each, without sockets, inside `watch()`, or else `move_on_after`: what is left is the ending."""
     passes = Passes()
     trio.lowlevel.add_instrument(passes)
-    watched = []
-    ended: list[None] = []
+    deadline = trio.current_time() + 2 * idle  # of those that are not watched: one instant for all
+    begun, ended = [], []
     async with reaper.trio.open_reaper(tick=1.0) as r, trio.open_nursery() as nursery:
 
         async def body() -> None:
-            with r.watch(None, idle=idle) as connection:
-                watched.append(connection)
-                await trio.sleep(math.inf)  # not sleep_forever: what follows is reached, for a reap is swallowed
+            if watched:
+                with r.watch(None, idle=idle) as connection:
+                    begun.append(connection)
+                    await trio.sleep(math.inf)  # not sleep_forever: what follows is reached, for a reap is swallowed
+            else:
+                with trio.move_on_at(deadline):
+                    begun.append(None)
+                    await trio.sleep_forever()
             ended.append(None)
 
         for index in range(count):
             nursery.start_soon(body)
             if index % 1000 == 0:
                 await trio.lowlevel.checkpoint()
-        while len(watched) < count:
+        while len(begun) < count:
             await trio.sleep(0.1)
-        for connection in watched:
+        for connection in begun if watched else ():
             connection.touch()
         await trio.sleep(idle / 4)
         passes.noting = True
@@ -122,8 +127,9 @@ def run(scale: Scale, note: Note) -> dict[str, Any]:
     for name, parks in (("sockets, parked", True), ("sockets, a task each", False)):
         note(f"{count:,} {name}")
         results[name] = trio.run(sockets, count, idle, parks)
-    note(f"{many:,} tasks without sockets")
-    results["tasks without sockets"] = trio.run(tasks, many, long)
+    for name, watched in (("tasks without sockets", True), ("the same by `trio.move_on_at`", False)):
+        note(f"{many:,} {name}")
+        results[name] = trio.run(tasks, many, long, watched)
     return {"results": results}
 
 

@@ -99,10 +99,10 @@ class Waiting(DelayedOperation):
         return False
 
 
-def purgatory(count: int, note: Note) -> list[dict[str, float]]:
+def purgatory(count: int, note: Note) -> dict[str, float]:
     """*count* operations on shared keys, each completed and replaced by a new one `RENEWALS` times over.
 
-    Returns one row per round: resident bytes per operation, ns to complete and renew one, the longest single one in us.
+    Returns resident bytes per operation, ns to complete and renew one in the last round, the longest of these in us.
     """
     gc.collect()
     order = list(range(count))
@@ -110,7 +110,7 @@ def purgatory(count: int, note: Note) -> list[dict[str, float]]:
     base = resident()
     wheel = TimingWheel[DelayedOperation]()
     waiting = Purgatory(wheel)
-    rows = []
+    longest, took = 0, 0.0
     clock = time.perf_counter_ns
     for turn in range(RENEWALS + 1):
         note(f"{count:,} operations, round {turn} of {RENEWALS}")
@@ -125,42 +125,30 @@ def purgatory(count: int, note: Note) -> list[dict[str, float]]:
             longest = max(longest, clock() - before)
         took = clock() - began
         assert (waiting.watched, waiting.delayed, len(wheel)) == (count, count, count)
-        rows.append(
-            {
-                "round": turn,
-                "bytes": (resident() - base) / count,
-                "ns": took / count,
-                "longest_us": longest / 1000,
-            }
-        )
-    return rows
+    grown = (resident() - base) / count
+    return {"round": RENEWALS, "bytes": grown, "ns": took / count, "longest_us": longest / 1000}
 
 
 def run(scale: Scale, note: Note) -> dict[str, Any]:
-    """`timers[n][queue][act]` in ns per item; `purgatory`: a row per round."""
+    """`timers[n][queue][act]` in ns per item; `purgatory`: after the last round."""
     gc.disable()
     # First, while the process is small: what it frees for others to use again would not show in its resident bytes.
-    rows = purgatory(by_scale(scale, 500, 20_000, 300_000), note)
+    renewed = purgatory(by_scale(scale, 500, 20_000, 300_000), note)
     gc.collect()
     plan = by_scale(scale, [(500, 1)], [(10_000, 2)], [(100_000, 5), (1_000_000, 1)])
     found = {str(count): queues(count, rounds, note) for count, rounds in plan}
     gc.enable()
-    return {"timers": found, "purgatory": rows, "unit": "ns"}
+    return {"timers": found, "purgatory": renewed, "unit": "ns"}
 
 
 def table(found: dict[str, Any]) -> str:
-    """A table per number of timers, and the purgatory in a line."""
-    parts = []
-    for n, queues in found["timers"].items():
-        rows = [
-            [act, figure(each["median"]), figure(queues["heap"][act]["median"]), times(queues["wheel/heap"][act])]
-            for act, each in queues["wheel"].items()
-        ]
-        parts.append(markdown([f"{short(n)} timers, ns each", "wheel", "heapq", "wheel / heapq"], rows))
-    last = found["purgatory"][-1]
-    parts.append(
-        f"The purgatory, after each operation was completed and replaced {last['round']} times: "
-        f"{figure(last['bytes'])} bytes an operation, {figure(last['ns'])} ns to complete and renew one, the longest "
-        f"{figure(last['longest_us'])} us."
+    """The most timers that were measured, and the purgatory in a line."""
+    n, queues = list(found["timers"].items())[-1]
+    rows = [
+        [act, figure(each["median"]), figure(queues["heap"][act]["median"]), times(queues["wheel/heap"][act])]
+        for act, each in queues["wheel"].items()
+    ]
+    last = found["purgatory"]
+    return markdown([f"{short(n)} timers, ns each", "wheel", "heapq", "wheel / heapq"], rows) + (
+        f"\n\nThe purgatory: {figure(last['bytes'])} bytes an operation, {figure(last['ns'])} ns to renew one."
     )
-    return "\n\n".join(parts)

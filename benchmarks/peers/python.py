@@ -33,12 +33,8 @@ class Peer:
     """
 
     name: ClassVar[str]
-    how: ClassVar[str]
-    """What a touch does."""
     largest: ClassVar[int] = 1_000_000
     """More connections than that it is not asked to hold: it would take minutes or gigabytes."""
-    steady_largest: ClassVar[int] = 1_000_000
-    """The same for rounds of ticks under traffic."""
     expires: ClassVar[bool] = True
 
     def __init__(self, keys: Sequence[str], timeout: float) -> None:
@@ -76,8 +72,8 @@ class Peer:
 class EmptyCall(Peer):
     """The floor of anything that is called: a method that does nothing, on an object as wide as a lease."""
 
-    name, how = "empty method call", "nothing"
-    largest, expires = 10_000_000, False
+    name = "empty method call"
+    expires = False
 
     class Thing:
         __slots__ = ("a", "b", "c", "d")
@@ -115,21 +111,11 @@ class EmptyAgain(EmptyCall):
             thing.touch()
 
 
-class AttributeStore(EmptyCall):
-    """The floor of anything that remembers: one store, written out in the caller's loop."""
-
-    name, how = "bare attribute store", "`thing.stamp = now`, inline"
-
-    def touch_all(self, handles: list[Any], now: float) -> None:
-        for thing in handles:
-            thing.a = now
-
-
 class DictStore(Peer):
     """The floor of anything that is touched by its key."""
 
-    name, how = "bare dict store", "`stamps[key] = now`, inline"
-    largest, expires = 10_000_000, False
+    name = "bare dict store"
+    expires = False
 
     def register(self, count: int, now: float) -> None:
         self.stamps: dict[str, float] = dict.fromkeys(self.keys[:count], now)
@@ -146,8 +132,7 @@ class DictStore(Peer):
 class LeaseTouch(Peer):
     """`reaper.IdleReaper`, touched by the lease."""
 
-    name, how = "lease.touch()", "stores the open epoch in the lease"
-    largest = steady_largest = 10_000_000
+    name = "lease.touch()"
 
     def __init__(self, keys: Sequence[str], timeout: float) -> None:
         super().__init__(keys, timeout)
@@ -171,17 +156,11 @@ class LeaseTouch(Peer):
         for lease in handles:
             lease.release()
 
-    def retime(self, handles: list[Any], now: float) -> None:
-        """Another timeout for each."""
-        timeout = self.timeout + 1.0
-        for lease in handles:
-            lease.retime(timeout, now)
-
 
 class UidTouch(LeaseTouch):
     """`reaper.IdleReaper`, touched by the key."""
 
-    name, how = "core.touch(uid)", "looks the lease up, stores the open epoch in it"
+    name = "core.touch(uid)"
 
     def handles(self, order: Sequence[int]) -> list[Any]:
         return [self.keys[i] for i in order]
@@ -199,7 +178,7 @@ class UidTouch(LeaseTouch):
 class RingTouch(Peer):
     """`reaper.IdleRing`: the idea in its smallest form, whole ticks, one timeout for all."""
 
-    name, how = "IdleRing.touch(uid)", "looks the tick up, stores the current one"
+    name = "IdleRing.touch(uid)"
 
     def __init__(self, keys: Sequence[str], timeout: float) -> None:
         super().__init__(keys, timeout)
@@ -226,44 +205,16 @@ class RingTouch(Peer):
 # ---- others ----------------------------------------------------------------------------------------------------------
 
 
-class HeapPerTouch(Peer):
-    """heapq with lazy deletion: a touch pushes, what a later push has overtaken is skipped when it comes up."""
+class HeapRearmed(Peer):
+    """heapq with one entry per connection: a touch stores, the entry is pushed again when it comes up."""
 
-    name, how = "heapq, a push per touch", "pushes (deadline, key); stale entries wait in the heap"
-    steady_largest = 100_000
+    name = "heapq, re-armed when it comes up"
 
     def register(self, count: int, now: float) -> None:
         due = now + self.timeout
         self.deadlines = dict.fromkeys(self.keys[:count], due)
         self.heap = [(due, key) for key in self.keys[:count]]
         heapq.heapify(self.heap)
-
-    def touch_all(self, handles: list[Any], now: float) -> None:
-        deadlines, heap, push = self.deadlines, self.heap, heapq.heappush
-        due = now + self.timeout
-        for key in handles:
-            deadlines[key] = due
-            push(heap, (due, key))
-
-    def tick(self, now: float) -> list[Any]:
-        deadlines, heap, expired = self.deadlines, self.heap, []
-        while heap and heap[0][0] <= now:
-            due, key = heapq.heappop(heap)
-            if deadlines.get(key) == due:
-                del deadlines[key]
-                expired.append(key)
-        return expired
-
-    def release(self, handles: list[Any]) -> None:
-        for key in handles:
-            self.deadlines.pop(key, None)
-
-
-class HeapRearmed(HeapPerTouch):
-    """heapq with one entry per connection: a touch stores, the entry is pushed again when it comes up."""
-
-    name, how = "heapq, re-armed when it comes up", "stores the deadline; the heap is not touched"
-    steady_largest = 1_000_000
 
     def touch_all(self, handles: list[Any], now: float) -> None:
         deadlines = self.deadlines
@@ -285,11 +236,15 @@ class HeapRearmed(HeapPerTouch):
                 expired.append(key)
         return expired
 
+    def release(self, handles: list[Any]) -> None:
+        for key in handles:
+            self.deadlines.pop(key, None)
+
 
 class Lru(Peer):
     """OrderedDict by last touch. With one timeout for all, the order of touches is the order of deadlines."""
 
-    name, how = "OrderedDict, one timeout only", "stores, and `move_to_end`"
+    name = "OrderedDict, one timeout only"
 
     def register(self, count: int, now: float) -> None:
         self.stamps: OrderedDict[str, float] = OrderedDict.fromkeys(self.keys[:count], now)
@@ -319,8 +274,7 @@ class Lru(Peer):
 class AsyncioTimer(Peer):
     """asyncio: a timer per connection, cancelled and set again at each packet. As aiohttp, hypercorn and others do."""
 
-    name, how = "asyncio call_later + cancel", "cancels the timer, sets another"
-    largest = steady_largest = 1_000_000
+    name = "asyncio call_later + cancel"
 
     class Protocol:
         __slots__ = ("handle", "key")
@@ -429,8 +383,8 @@ class TrioThread:
 class TrioScope(Peer):
     """trio: a task per connection in a cancel scope whose deadline each packet sets anew."""
 
-    name, how = "trio scope, deadline set anew", "`scope.deadline = now + timeout`"
-    largest, steady_largest = 100_000, 0
+    name = "trio scope, deadline set anew"
+    largest = 100_000
 
     def __init__(self, keys: Sequence[str], timeout: float) -> None:
         super().__init__(keys, timeout)
@@ -480,7 +434,7 @@ class TrioScope(Peer):
         self.thread.close()
 
 
-FLOORS: list[type[Peer]] = [EmptyCall, EmptyAgain, AttributeStore, DictStore]
+FLOORS: list[type[Peer]] = [EmptyCall, EmptyAgain, DictStore]
 OURS: list[type[Peer]] = [LeaseTouch, UidTouch, RingTouch]
-THEIRS: list[type[Peer]] = [HeapPerTouch, HeapRearmed, Lru, AsyncioTimer, TrioScope]
+THEIRS: list[type[Peer]] = [HeapRearmed, Lru, AsyncioTimer, TrioScope]
 ALL: list[type[Peer]] = [*FLOORS, *OURS, *THEIRS]

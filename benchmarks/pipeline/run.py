@@ -7,18 +7,13 @@ Every engine reads the same files, in a fresh process, in interleaved rounds; on
 
 from __future__ import annotations
 
-import hashlib
 import json
 import shutil
 import subprocess
 import sys
 import tempfile
-import threading
-import time
 from pathlib import Path
 from typing import Any
-
-import psutil
 
 from ..common import ROOT, Note, Scale, by_scale, figure, markdown, ratios, short, spread, times
 
@@ -30,7 +25,7 @@ PATIENCE = 3600.0
 
 
 def run(scale: Scale, note: Note) -> dict[str, Any]:
-    """`sizes[events][engine]`: seconds of each step, peak bytes; `ratios[events][question][engine]`: / duckdb's.
+    """`sizes[events][engine]`: seconds of each step; `ratios[events][question][engine]`: / duckdb's.
 
     Raises:
         RuntimeError: an engine failed, or two of them answered differently.
@@ -47,15 +42,15 @@ def run(scale: Scale, note: Note) -> dict[str, Any]:
             simulated(events, Path(folder))
             samples = measured(Path(folder), rounds, note)
         found["sizes"][str(events)] = {
-            engine: {
-                "s": {step: spread([each["s"][step] for each in taken]) for step in STEPS},
-                "peak_bytes": max(each["peak_bytes"] for each in taken),
-            }
+            engine: {step: spread([each[step] for each in taken]) for step in STEPS}
             for engine, taken in samples.items()
         }
-        seconds = {name: {q: [each["s"][q] for each in taken] for q in QUESTIONS} for name, taken in samples.items()}
         found["ratios"][str(events)] = {
-            question: {name: ratios(seconds[name][question], seconds["duckdb"][question]) for name in ENGINES[:-1]}
+            question: {
+                name: ratios([each[question] for each in taken], [each[question] for each in samples["duckdb"]])
+                for name, taken in samples.items()
+                if name != "duckdb"
+            }
             for question in QUESTIONS
         }
     return found
@@ -68,77 +63,26 @@ def simulated(events: int, folder: Path) -> None:
     subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
 
 
-def measured(folder: Path, rounds: int, note: Note) -> dict[str, list[dict[str, Any]]]:
-    """A sample per engine and round."""
-    samples: dict[str, list[dict[str, Any]]] = {engine: [] for engine in ENGINES}
-    right: dict[str, str] = {}
+def measured(folder: Path, rounds: int, note: Note) -> dict[str, list[dict[str, float]]]:
+    """Seconds of each step, per engine and round."""
+    samples: dict[str, list[dict[str, float]]] = {engine: [] for engine in ENGINES}
+    right: dict[str, Any] = {}
     for number in range(rounds):
         first = number % len(ENGINES)
         for engine in ENGINES[first:] + ENGINES[:first]:
             note(f"round {number + 1} of {rounds}: {engine}")
             shutil.rmtree(folder / "out", ignore_errors=True)
-            sample = watched(engine, folder)
-            for step, answer in sample.pop("answers").items():
-                digest = hashlib.sha256(json.dumps(answer).encode()).hexdigest()
-                if right.setdefault(step, digest) != digest:
-                    raise RuntimeError(f"{engine} answers {step} differently: a comparison is void")
-            samples[engine].append(sample)
+            command = [sys.executable, "-m", "benchmarks.pipeline.worker", engine, str(folder / "journal" / "server")]
+            command += [str(folder / "out"), *QUESTIONS]
+            done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE, check=False)
+            if done.returncode:
+                raise RuntimeError(f"{engine} ended with {done.returncode}: {done.stderr[-2000:]}")
+            sample = json.loads(done.stdout.splitlines()[-1])
+            for question, answer in sample["answers"].items():
+                if right.setdefault(question, answer) != answer:
+                    raise RuntimeError(f"{engine} answers {question} differently: a comparison is void")
+            samples[engine].append(sample["s"])
     return samples
-
-
-def watched(engine: str, folder: Path) -> dict[str, Any]:
-    """Seconds and answers of one process, and the most memory that it and its children had."""
-    command = [
-        sys.executable,
-        "-m",
-        "benchmarks.pipeline.worker",
-        engine,
-        "--events",
-        str(folder / "journal" / "server"),
-    ]
-    command += ["--out", str(folder / "out"), "--steps", ",".join(QUESTIONS)]
-    found: dict[str, Any] = {"s": {}, "answers": {}, "peak_bytes": 0}
-    with tempfile.TemporaryFile("w+") as errors:
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True, cwd=ROOT)
-        timer = threading.Timer(PATIENCE, process.kill)
-        over = threading.Event()
-        watch = threading.Thread(target=_watch, args=(process.pid, found, over))
-        timer.start()
-        watch.start()
-        try:
-            assert process.stdout is not None
-            for line in process.stdout:
-                if line.startswith("{"):
-                    step = json.loads(line)
-                    if "end" in step:
-                        found["s"][step["end"]] = step["s"]
-                    elif "answer" in step:
-                        found["answers"][step["answer"]] = step["of"]
-            status = process.wait()
-        finally:
-            timer.cancel()
-            over.set()
-            watch.join()
-            if process.poll() is None:
-                process.kill()
-                process.wait()
-            assert process.stdout is not None
-            process.stdout.close()
-        if status:
-            errors.seek(0)
-            raise RuntimeError(f"{engine} ended with {status}: {errors.read()[-2000:]}")
-    return found
-
-
-def _watch(pid: int, found: dict[str, Any], over: threading.Event) -> None:
-    while not over.wait(0.05):
-        try:
-            root = psutil.Process(pid)
-            total = sum(process.memory_info().rss for process in [root, *root.children(recursive=True)])
-        except psutil.Error:
-            time.sleep(0.05)
-            continue
-        found["peak_bytes"] = max(found["peak_bytes"], total)
 
 
 def table(found: dict[str, Any]) -> str:
@@ -146,10 +90,9 @@ def table(found: dict[str, Any]) -> str:
     rows = []
     for events, engines in found["sizes"].items():
         for engine, each in engines.items():
-            seconds = [figure(each["s"][step]["median"]) for step in STEPS]
+            seconds = [figure(each[step]["median"]) for step in STEPS]
             ratio = [found["ratios"][events][question].get(engine) for question in QUESTIONS]
-            compared = [times(one) if one else "" for one in ratio]
-            rows.append([f"{short(events)}, {engine}", *seconds, *compared, figure(each["peak_bytes"] / 1e6)])
+            rows.append([f"{short(events)}, {engine}", *seconds, *(times(one) if one else "" for one in ratio)])
     compared = [f"{question} / DuckDB" for question in QUESTIONS]
-    text = markdown(["events, engine; seconds", *STEPS, *compared, "peak, MB"], rows)
+    text = markdown(["events, engine; seconds", *STEPS, *compared], rows)
     return text + "\n\n`duckdb` is SQL written by hand for these questions: how fast one machine can answer them."

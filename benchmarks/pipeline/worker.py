@@ -1,16 +1,17 @@
 """One engine answers the pipeline's questions once, in a process of its own. Run by `run`, not by hand.
 
-It tells on stdout, a JSON line each, which step begins, and what a step took and answered; who started it watches the
-memory meanwhile. Answers are put into one form in which those of different engines are equal or not.
+    python -m benchmarks.pipeline.worker ENGINE EVENTS OUT QUESTION ...
+
+The last line on stdout is JSON: seconds of each step, and a digest of each answer, in one form for all engines.
 """
 
 from __future__ import annotations
 
-import argparse
+import hashlib
 import json
+import sys
 import time
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,18 +21,14 @@ from benchmarks.pipeline.rivals import ENGINES, Counted, Judged
 from reaper.pipeline.read.inputs import Inputs, check
 
 Answer = Any
-
-
-def tell(**line: Any) -> None:
-    print(json.dumps(line), flush=True)
+SECONDS: dict[str, float] = {}
 
 
 def timed(step: str, work: Callable[[], Any]) -> Any:
-    """Do *work*; tell that it begins and how many seconds it took."""
-    tell(begin=step)
+    """Do *work*; note how many seconds it took."""
     before = time.perf_counter()
     result = work()
-    tell(end=step, s=time.perf_counter() - before)
+    SECONDS[step] = time.perf_counter() - before
     return result
 
 
@@ -54,9 +51,6 @@ def form_of_advice(cells: dict[Any, dict[int, list[int]]], table: dict[Any, dict
     return [f"{span_s:.6f}", sorted(found)]
 
 
-# ---- the rivals ------------------------------------------------------------------------------------------------------
-
-
 def form_of_rival(answer: Judged | Counted) -> Answer:
     """The answer of a rival."""
     if isinstance(answer, Judged):
@@ -67,15 +61,11 @@ def form_of_rival(answer: Judged | Counted) -> Answer:
     return form_of_advice(cells, answer.table, answer.span_s)
 
 
-def run_rival(name: str, inputs: Inputs, out: Path, steps: list[str]) -> None:
+def run_rival(name: str, inputs: Inputs, out: Path, questions: list[str]) -> dict[str, Answer]:
     engine = timed("session", lambda: ENGINES[name](inputs))
+    asks = {"audit": lambda: engine.audit(out / "connections.parquet"), "advise": engine.advise}
     try:
-        for step in steps:
-            work = {
-                "audit": lambda: engine.audit(out / "connections.parquet"),
-                "advise": engine.advise,
-            }[step]
-            tell(answer=step, of=form_of_rival(timed(step, work)))
+        return {question: form_of_rival(timed(question, asks[question])) for question in questions}
     finally:
         engine.close()
 
@@ -137,51 +127,41 @@ def form_of_connections(target: Path) -> Answer:
     )
 
 
-def run_product(engine: str, inputs: Inputs, out: Path, steps: list[str]) -> None:
+def run_product(engine: str, inputs: Inputs, out: Path, questions: list[str]) -> dict[str, Answer]:
     """The product's own program on *engine*: spark or embedded."""
     from reaper.pipeline import engine as engines
     from reaper.pipeline.advise.run import Policy, advise
     from reaper.pipeline.audit.run import Settings, audit
+    from reaper.pipeline.engine import embedded
 
     rows = sum(facts.rows for facts in inputs.files)
     engines.use(engine)
-    if engine == "embedded":
-        from reaper.pipeline.engine import embedded
-
-        session: Any = embedded.open_session()
-    else:
-        session = engines.open_session("benchmark", rows=rows)
-    spark = timed("session", session.__enter__)
+    opened: Any = embedded.open_session() if engine == "embedded" else engines.open_session("benchmark", rows=rows)
+    spark = timed("session", opened.__enter__)
+    answers: dict[str, Answer] = {}
     try:
-        for step in steps:
-            if step == "audit":
-                timed(step, partial(audit, spark, inputs, None, out, Settings()))
-                tell(answer=step, of=form_of_connections(out / "connections"))
-            else:
-                with Listener() as heard:
-                    timed(step, partial(advise, spark, inputs, None, Policy()))
-                tell(answer=step, of=heard.form())
+        if "audit" in questions:
+            timed("audit", lambda: audit(spark, inputs, None, out, Settings()))
+            answers["audit"] = form_of_connections(out / "connections")
+        if "advise" in questions:
+            with Listener() as heard:
+                timed("advise", lambda: advise(spark, inputs, None, Policy()))
+            answers["advise"] = heard.form()
     finally:
-        session.__exit__(None, None, None)
+        opened.__exit__(None, None, None)
+    return answers
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("engine", choices=("spark", "embedded", *ENGINES))
-    parser.add_argument("--events", type=Path, required=True)
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--steps", required=True)
-    arguments = parser.parse_args()
-    arguments.out.mkdir(parents=True, exist_ok=True)
-    inputs = timed("check", lambda: check([arguments.events]))
+def main(engine: str, events: str, out: str, *questions: str) -> None:
+    folder = Path(out)
+    folder.mkdir(parents=True, exist_ok=True)
+    inputs = timed("check", lambda: check([Path(events)]))
     if inputs.quarantined:
         raise SystemExit(f"put aside: {inputs.quarantined[0]}")
-    steps = arguments.steps.split(",")
-    if arguments.engine in ENGINES:
-        run_rival(arguments.engine, inputs, arguments.out, steps)
-    else:
-        run_product(arguments.engine, inputs, arguments.out, steps)
+    answers = (run_rival if engine in ENGINES else run_product)(engine, inputs, folder, list(questions))
+    digests = {name: hashlib.sha256(json.dumps(answer).encode()).hexdigest() for name, answer in answers.items()}
+    print(json.dumps({"s": SECONDS, "answers": digests}))
 
 
 if __name__ == "__main__":
-    main()
+    main(*sys.argv[1:])

@@ -1,6 +1,6 @@
 """The same answer from every server that is compared: `GET` anything, 200, two bytes; or the bytes that came.
 
-    python -m benchmarks.servers.apps asyncio|asyncio-echo|aiohttp|sessions|ours PORT ...
+    python -m benchmarks.servers.apps asyncio|asyncio-echo|aiohttp|ours PORT ...
 
 One rule: *each imports only what it serves with*, for its memory is measured.
 """
@@ -74,41 +74,6 @@ def serve_aiohttp(port: int) -> None:
     web.run_app(app, host="127.0.0.1", port=port, keepalive_timeout=KEPT, access_log=None, print=None, backlog=1000)
 
 
-def serve_sessions(port: int, cert: str, key: str) -> None:
-    """The least there is with TLS: one epoll, and a session for each connection."""
-    import select
-    import socket
-    import ssl
-
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.load_cert_chain(cert, key)
-    answer = b"HTTP/1.1 200 OK\r\ncontent-type: text/plain\r\ncontent-length: %d\r\n\r\n%s" % (len(BODY), BODY)
-    poller = select.epoll()
-    sessions: dict[int, ssl.SSLSocket] = {}
-    with socket.create_server(("127.0.0.1", port), backlog=1000) as listening:
-        poller.register(listening.fileno(), select.EPOLLIN)
-        while True:
-            for fd, _ in poller.poll():
-                if fd == listening.fileno():
-                    accepted, _ = listening.accept()
-                    accepted.setblocking(False)
-                    session = context.wrap_socket(accepted, server_side=True, do_handshake_on_connect=False)
-                    sessions[session.fileno()] = session
-                    poller.register(session.fileno(), select.EPOLLIN)
-                    continue
-                try:
-                    data = sessions[fd].recv(4096)
-                except ssl.SSLWantReadError:
-                    continue
-                except OSError:
-                    data = b""
-                if data:
-                    sessions[fd].sendall(answer * data.count(b"\r\n\r\n"))
-                else:
-                    poller.unregister(fd)
-                    sessions.pop(fd).close()
-
-
 def serve_ours(arguments: list[str]) -> int:
     """The example server, with the route that all have."""
     from server_example.__main__ import main
@@ -126,8 +91,6 @@ if __name__ == "__main__":
     kind, *rest = sys.argv[1:]
     if kind == "ours":
         sys.exit(serve_ours(rest))
-    elif kind == "sessions":
-        serve_sessions(int(rest[0]), *rest[1:])
     elif kind == "aiohttp":
         serve_aiohttp(int(rest[0]))
     else:

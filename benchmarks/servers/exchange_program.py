@@ -60,7 +60,6 @@ import trio  # noqa: E402
 import trio.testing  # noqa: E402
 
 import reaper.trio  # noqa: E402
-from benchmarks.servers.handlers import echo_move_on, echo_touching  # noqa: E402
 from reaper.config import ReaperConfig  # noqa: E402
 
 TIMES = ReaperConfig.load(environ={}, overrides=QUIET)
@@ -69,6 +68,25 @@ TIMES = ReaperConfig.load(environ={}, overrides=QUIET)
 async def echo(stream: Any) -> None:
     """The handler of all."""
     while data := await stream.receive_some(4096):
+        await stream.send_all(data)
+
+
+async def echo_touching(idle: float, r: reaper.trio.TrioReaper, stream: trio.abc.Stream) -> None:
+    """Inside `watch()`, touching by hand."""
+    with r.watch(stream, idle) as connection:
+        touch = connection.touch
+        while data := await stream.receive_some(4096):
+            touch()
+            await stream.send_all(data)
+
+
+async def echo_move_on(idle: float, stream: trio.abc.Stream) -> None:
+    """What trio's users do without a reaper."""
+    while True:
+        with trio.move_on_after(idle) as scope:
+            data = await stream.receive_some(4096)
+        if scope.cancelled_caught or not data:
+            return
         await stream.send_all(data)
 
 

@@ -1,6 +1,6 @@
 """What one exchange costs a server in machine instructions and system calls: counts, which no neighbour can disturb.
 
-    python -m benchmarks.servers.exchanges [--connections N] [--json FILE] [KIND ...]        needs valgrind and strace
+    python -m benchmarks run exchanges        needs valgrind and strace
 
 An exchange is a request of 64 bytes, or one of HTTP, and its answer. All clients speak at once, again and again, and
 between two rounds every connection is silent; `exchange_program.py` sees to it that each round is the same.
@@ -11,8 +11,6 @@ it is from 1.00 is the error of the others. No tick falls into it: what one cost
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import re
 import shutil
@@ -125,41 +123,6 @@ def table(found: dict[str, Any]) -> str:
     first = next(iter(results.values()))["instructions"]
     rows = []
     for kind, each in results.items():
-        calls = ", ".join(f"{name} {n:.1f}" for name, n in each["calls"].items())
-        row = [
-            f"{each['instructions']:,}",
-            f"{each['instructions'] / first:.2f}x",
-            f"{sum(each['calls'].values()):.1f}",
-        ]
-        rows.append([kind, *row, calls])
-    return markdown(["", "instructions", "x the first", "calls", "which"], rows)
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Count and print. Exit status 0; 2 for bad arguments, or where a tool is missing."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.servers.exchanges", description=(__doc__ or "").splitlines()[0]
-    )
-    parser.add_argument("kinds", nargs="*", metavar="KIND", choices=[[], *KINDS], help=f"of: {'; '.join(KINDS)}")
-    parser.add_argument("--connections", type=int, default=CONNECTIONS, metavar="N", help="clients that speak at once")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the counts here as well")
-    options = parser.parse_args(arguments)
-    if options.connections < 1:
-        parser.error(f"--connections must be >= 1, got {options.connections}")
-    absent = next((tool for tool in ("valgrind", "vgdb", "strace") if shutil.which(tool) is None), None)
-    if absent is not None:
-        parser.exit(2, f"{parser.prog}: {absent} is not installed (Debian: apt-get install valgrind strace)\n")
-    results = count(
-        options.kinds or KINDS,
-        options.connections,
-        max(1, 1000 // options.connections),
-        lambda text: print(text, file=sys.stderr),
-    )
-    print(table({"results": results}))
-    if options.json:
-        options.json.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+        n = each["instructions"]
+        rows.append([kind, f"{n:,}", f"{n / first:.2f}x", f"{sum(each['calls'].values()):.1f}"])
+    return markdown(["", "instructions", "x the first", "calls"], rows)

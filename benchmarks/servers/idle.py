@@ -6,7 +6,7 @@ instead. Each figure is of a server of its own: resident bytes of all its proces
 - `burst`: all come at once, as after a deploy or in a reconnect storm; each asks once and falls silent.
 - `silent`: each has connected, and said nothing.
 - `half a head`: each has sent all of a request but the last line.
-- `tls`: each has asked once behind TLS, and is kept. `sessions` is what OpenSSL and Python's `ssl` need alone.
+- `tls`: each has asked once behind TLS, and is kept.
 """
 
 from __future__ import annotations
@@ -22,12 +22,13 @@ from typing import Any
 
 from loadgen.drive.connecting import IP_BIND_ADDRESS_NO_PORT
 from loadgen.plan.capacity import SPARE_DESCRIPTORS, raise_descriptor_limit
+from scripts.tools import certificate
 
 from ..common import Note, Scale, by_scale, figure, markdown
-from .process import ALL_KINDS, REQUEST, SESSIONS, Certificate, Server, running, without_their_tool
+from .process import KINDS, REQUEST, Server, not_here, running
 from .run import BUSY
 
-SERVERS = ("ours-parked", "nginx", "hypercorn", "uvicorn", "aiohttp", "asyncio", SESSIONS)
+SERVERS = ("ours-parked", "nginx", "hypercorn", "uvicorn", "guarded", "aiohttp", "asyncio")
 WARM_UP = 5
 """Requests on each of `BUSY` connections before anything is measured."""
 IN_FLIGHT = 256
@@ -47,29 +48,25 @@ def run(scale: Scale, note: Note, only: Sequence[str] = SERVERS) -> dict[str, An
     silence = by_scale(scale, 0.3, 2.0, 5.0)
     if clients > (most := raise_descriptor_limit() - SPARE_DESCRIPTORS):
         raise RuntimeError(f"{clients} clients are more than the {most} that the descriptors of a process allow")
-    not_run = without_their_tool(only)
+    not_run = not_here(only)
     results: dict[str, dict[str, float]] = {name: {} for name in only if name not in not_run}
     for name, found in results.items():
-        if name != SESSIONS:
-            note(f"{clients:,} clients at once: {name}")
+        note(f"{clients:,} clients at once: {name}")
+        with one(name, clients) as server:
+            found["burst"] = burst(server, clients, silence)
+        for number, (measure, said) in enumerate(SAID.items()):
+            note(f"{clients:,} clients, {measure}: {name}")
             with one(name, clients) as server:
-                found["burst"] = burst(server, clients, silence)
-            for number, (measure, said) in enumerate(SAID.items()):
-                note(f"{clients:,} clients, {measure}: {name}")
-                with one(name, clients) as server:
-                    found[measure] = bytes_of(server, clients, silence, dialling(said, number))
-        if ALL_KINDS[name].tls is not None:
+                found[measure] = bytes_of(server, clients, silence, dialling(said, number))
+        if KINDS[name].tls:
             note(f"{tls_clients:,} clients, TLS: {name}")
-            with (
-                tempfile.TemporaryDirectory(prefix="reaper-idle-") as folder,
-                one(name, tls_clients, Certificate.made(Path(folder))) as server,
-            ):
+            with tempfile.TemporaryDirectory() as folder, one(name, tls_clients, certificate(Path(folder))) as server:
                 found["tls"] = bytes_of(server, tls_clients, silence, _ask)
     return {"clients": clients, "tls_clients": tls_clients, "results": results, "not_run": not_run}
 
 
 @contextmanager
-def one(name: str, clients: int, tls: Certificate | None = None) -> Iterator[Server]:
+def one(name: str, clients: int, tls: tuple[str, str] | None = None) -> Iterator[Server]:
     """That server alone, warm: what it needs once is no connection's share."""
     with (
         tempfile.TemporaryDirectory(prefix="reaper-idle-") as folder,
@@ -172,7 +169,7 @@ def table(found: dict[str, Any]) -> str:
     """A row per server."""
     rows = []
     for name, each in found["results"].items():
-        about = ALL_KINDS[name].about
+        about = KINDS[name].about
         shown = f"**{about}**" if name.startswith("ours") else about
         rows.append([shown, *(figure(each.get(measure)) for measure in MEASURES)])
     said = f"{found['clients']:,} clients, {found['tls_clients']:,} with TLS."

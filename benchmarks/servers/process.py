@@ -6,170 +6,85 @@ One rule: *no server is measured before it has answered correctly*, twice on one
 from __future__ import annotations
 
 import re
-import shutil
 import socket
 import ssl
-import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from scripts import serving
+from scripts.tools import Missing, nginx, tool
 
 from .apps import BODY, KEPT, PATH
 
 PATIENCE = 60.0  # seconds for a server to answer
 REQUEST = f"GET {PATH} HTTP/1.1\r\nhost: x\r\n\r\n".encode()
 APPS = "benchmarks.servers.apps"
-
-NGINX = """
-daemon off;
-master_process off;
-worker_processes 1;
-pid {folder}/nginx.pid;
-error_log {folder}/nginx.log;
-events {{ worker_connections {most}; }}
-http {{
-    access_log off;
-    keepalive_timeout {kept}s;
-    keepalive_requests 1000000000;
-    client_body_temp_path {folder}/nginx-body;
-    proxy_temp_path {folder}/nginx-proxy;
-    fastcgi_temp_path {folder}/nginx-fastcgi;
-    uwsgi_temp_path {folder}/nginx-uwsgi;
-    scgi_temp_path {folder}/nginx-scgi;
-    server {{
-        listen 127.0.0.1:{port} backlog=1000;
-        location = {path} {{ default_type text/plain; return 200 "{body}"; }}
-    }}
-}}
-"""
+NGINX = """keepalive_timeout {kept}s; keepalive_requests 1000000000;
+    server {{ listen 127.0.0.1:{port} backlog=1000 {tls};
+        location = {path} {{ default_type text/plain; return 200 "{body}"; }} }}"""
+NGINX_TLS = "ssl; ssl_certificate {cert}; ssl_certificate_key {key}"
 
 
 @dataclass(frozen=True)
 class Kind:
-    """A server to compare: what it is, whether it speaks HTTP or echoes, and its command."""
+    """A server to compare: what it is, whether it speaks HTTP or echoes, and the words after `python -m`."""
 
     about: str
-    command: Callable[[int, int, Path], Sequence[str]]  # port, most connections, a folder for its files
+    command: str = ""  # {port}, {most} connections; none: nginx
     echo: bool = False
-    tool: str | None = None  # what has to be installed besides the Python packages
-    tls: Callable[[Certificate, Path], Sequence[str]] | None = None  # what its command gets besides, to speak TLS
+    tls: str = ""  # what its command gets besides, to speak TLS: {cert}, {key}
+    stock: str = ""  # the same without the guard
 
 
-def _ours(*words: str) -> Callable[[int, int, Path], Sequence[str]]:
-    def command(port: int, most: int, folder: Path) -> Sequence[str]:
-        return [
-            *(sys.executable, "-m", APPS, "ours", *words, "--port", str(port), "--workers", "1"),
-            *("--keep-alive", f"{KEPT}s", "--idle", f"{KEPT}s", "--first-byte", f"{KEPT}s", "--headers", f"{KEPT}s"),
-            *("--max-requests", "0", "--max-connections", str(most)),
-        ]
-
-    return command
-
-
-def _app(kind: str) -> Callable[[int, int, Path], Sequence[str]]:
-    return lambda port, most, folder: [sys.executable, "-m", APPS, kind, str(port)]
-
-
-def _hypercorn(port: int, most: int, folder: Path) -> Sequence[str]:
-    return [
-        *(sys.executable, "-m", "hypercorn", "-k", "trio", "-w", "1", "-b", f"127.0.0.1:{port}"),
-        *("--keep-alive", str(KEPT), "--backlog", "1000", f"{APPS}:asgi"),
-    ]
-
-
-def _uvicorn(port: int, most: int, folder: Path) -> Sequence[str]:
-    return [
-        *(sys.executable, "-m", "uvicorn", "--http", "h11", "--loop", "asyncio", "--host", "127.0.0.1"),
-        *("--port", str(port), "--timeout-keep-alive", str(KEPT), "--backlog", "1000"),
-        *("--no-access-log", "--log-level", "warning", f"{APPS}:asgi"),
-    ]
-
-
-def _nginx(port: int, most: int, folder: Path) -> Sequence[str]:
-    config = folder / "nginx.conf"
-    # nginx lets silent connections go when less than a sixteenth of its places is free.
-    text = NGINX.format(folder=folder, most=most * 8 // 7 + 16, kept=KEPT, port=port, path=PATH, body=BODY.decode())
-    config.write_text(text)
-    return [installed("nginx") or "nginx", "-p", str(folder), "-e", str(folder / "nginx.log"), "-c", str(config)]
-
-
-def _flags(cert: str, key: str) -> Callable[[Certificate, Path], Sequence[str]]:
-    return lambda made, folder: [cert, made.cert, key, made.key]
-
-
-def _nginx_tls(made: Certificate, folder: Path) -> Sequence[str]:
-    config = folder / "nginx.conf"  # which its command has written
-    wrapped = f"backlog=1000 ssl; ssl_certificate {made.cert}; ssl_certificate_key {made.key};"
-    config.write_text(config.read_text().replace("backlog=1000;", wrapped))
-    return []
-
-
-OURS_TLS = _flags("--tls-cert", "--tls-key")
+OURS = (
+    f"{APPS} ours {{}} --port {{{{port}}}} --workers 1 --keep-alive {KEPT}s --idle {KEPT}s --first-byte {KEPT}s "
+    f"--headers {KEPT}s --max-requests 0 --max-connections {{{{most}}}}"
+)
+UVICORN = (
+    f"uvicorn {APPS}:asgi --http {{}} --loop asyncio --port {{{{port}}}} --timeout-keep-alive {KEPT} --backlog 1000 "
+    "--no-access-log --log-level warning"
+)
+UVICORN_TLS = "--ssl-certfile {cert} --ssl-keyfile {key}"
+HYPERCORN = f"hypercorn -k trio -w 1 -b 127.0.0.1:{{port}} --keep-alive {KEPT} --backlog 1000 {APPS}:asgi"
 KINDS = {
-    "ours-parked": Kind(
-        "the example HTTP server, no task while a connection is silent (trio, h11)", _ours("http"), tls=OURS_TLS
-    ),
-    "hypercorn": Kind("hypercorn on its trio worker (h11)", _hypercorn, tls=_flags("--certfile", "--keyfile")),
-    "uvicorn": Kind("uvicorn with h11 on asyncio's loop", _uvicorn, tls=_flags("--ssl-certfile", "--ssl-keyfile")),
-    "aiohttp": Kind("aiohttp's server (its parser is C)", _app("aiohttp")),
-    "asyncio": Kind("a bare asyncio Protocol: no parser, no timeout, no limit", _app("asyncio")),
-    "nginx": Kind("nginx, `return 200` (C)", _nginx, tool="nginx", tls=_nginx_tls),
-    "ours-echo-parked": Kind("the example echo server, parked (trio)", _ours("echo"), echo=True),
-    "asyncio-echo": Kind("a bare asyncio Protocol that echoes: no timeout", _app("asyncio-echo"), echo=True),
-}
-
-SESSIONS = "sessions"
-ALL_KINDS = {
-    **KINDS,
-    SESSIONS: Kind(
-        "an epoll and an `ssl.SSLSocket` each, with TLS only: what OpenSSL keeps", _app(SESSIONS),
-        tls=lambda made, folder: [made.cert, made.key],
-    ),
+    "ours-parked": Kind("the example HTTP server, no task while a connection is silent (trio, h11)",
+                        OURS.format("http"), tls="--tls-cert {cert} --tls-key {key}"),
+    "hypercorn": Kind("hypercorn on its trio worker (h11)", HYPERCORN, tls="--certfile {cert} --keyfile {key}"),
+    "uvicorn": Kind("uvicorn with h11 on asyncio's loop", UVICORN.format("h11"), tls=UVICORN_TLS),
+    "guarded": Kind("the same, guarded", UVICORN.format("reaper.uvicorn:H11"), tls=UVICORN_TLS, stock="uvicorn"),
+    "again": Kind("the same, stock again (control)", UVICORN.format("h11"), stock="uvicorn"),
+    "httptools": Kind("uvicorn with httptools (C)", UVICORN.format("httptools")),
+    "guarded-httptools": Kind("the same, guarded", UVICORN.format("reaper.uvicorn:HttpTools"), stock="httptools"),
+    "aiohttp": Kind("aiohttp's server (its parser is C)", f"{APPS} aiohttp {{port}}"),
+    "asyncio": Kind("a bare asyncio Protocol: no parser, no timeout, no limit", f"{APPS} asyncio {{port}}"),
+    "nginx": Kind("nginx, `return 200` (C)", tls=NGINX_TLS),
+    "ours-echo-parked": Kind("the example echo server, parked (trio)", OURS.format("echo"), echo=True),
+    "asyncio-echo": Kind("a bare asyncio Protocol that echoes: no timeout", f"{APPS} asyncio-echo {{port}}", echo=True),
 }  # fmt: skip
-"""Also those that speak TLS only."""
 
 
-@dataclass(frozen=True)
-class Certificate:
-    """A self-signed one for 127.0.0.1."""
-
-    cert: str
-    key: str
-
-    @classmethod
-    def made(cls, folder: Path) -> Certificate:
-        """Files in *folder*. Raises RuntimeError where there is no openssl command."""
-        made = cls(str(folder / "cert.pem"), str(folder / "key.pem"))
-        command = [
-            *(installed("openssl") or "openssl", "req", "-x509", "-newkey", "ec"),
-            *("-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2", "-subj", "/CN=127.0.0.1"),
-            *("-addext", "subjectAltName=IP:127.0.0.1", "-out", made.cert, "-keyout", made.key),
-        ]
-        try:
-            subprocess.run(command, check=True, capture_output=True)
-        except (OSError, subprocess.CalledProcessError) as error:
-            raise RuntimeError(f"no certificate can be made: {error}") from error
-        return made
-
-    def trusted(self) -> ssl.SSLContext:
-        """For clients."""
-        return ssl.create_default_context(cafile=self.cert)
+def command_of(kind: Kind, port: int, most: int, folder: Path, tls: tuple[str, str] | None) -> Sequence[str]:
+    """How *kind* is started. Raises Missing; RuntimeError: it is not set up to speak TLS."""
+    if tls is not None and not kind.tls:
+        raise RuntimeError(f"{kind.about} is not set up to speak TLS")
+    more = "" if tls is None else kind.tls.format(cert=tls[0], key=tls[1])
+    if kind.command:
+        return [sys.executable, "-m", *kind.command.format(port=port, most=most).split(), *more.split()]
+    http = NGINX.format(kept=KEPT, port=port, path=PATH, body=BODY.decode(), tls=more)
+    return nginx(folder, http, most=most * 8 // 7 + 16)  # it drops silent clients when a sixteenth is left
 
 
-def without_their_tool(names: Iterable[str]) -> dict[str, str]:
-    """Those of *names*, of `ALL_KINDS`, that cannot be run here, and why."""
-    tools = {name: ALL_KINDS[name].tool for name in names}
-    return {name: f"{tool} is not installed" for name, tool in tools.items() if tool and installed(tool) is None}
-
-
-def installed(tool: str) -> str | None:
-    """Where a command is; daemons are not on every PATH."""
-    return shutil.which(tool) or shutil.which(tool, path="/usr/sbin:/usr/bin")
+def not_here(names: Iterable[str]) -> dict[str, str]:
+    """Those of *names* that cannot be run here, and why."""
+    try:
+        tool("nginx")
+    except Missing as missing:
+        return {name: str(missing) for name in names if not KINDS[name].command}
+    return {}
 
 
 class Server:
@@ -248,15 +163,15 @@ class Server:
 
 @contextmanager
 def running(
-    names: Sequence[str], most: int, folder: Path, tls: Certificate | None = None
+    names: Sequence[str], most: int, folder: Path, tls: tuple[str, str] | None = None
 ) -> Iterator[dict[str, Server]]:
     """All of *names* at once, each in a process of its own and checked; all ended after the block.
 
     Args:
-        names: Of `ALL_KINDS`; a server that needs a tool needs it installed.
+        names: Of `KINDS`; a server that needs a tool needs it installed.
         most: Connections that each has to take.
         folder: For their files and what they say on stderr.
-        tls: What they show; None: they speak plainly.
+        tls: The certificate that they show, and its key; None: they speak plainly.
     Raises:
         RuntimeError: One does not serve, or does not answer as it should.
     """
@@ -264,17 +179,15 @@ def running(
         servers = {}
         every = []
         for name in names:
-            kind, port = ALL_KINDS[name], serving.free_port()
-            command = kind.command(port, most, folder)
-            if tls is not None:
-                if kind.tls is None:
-                    raise RuntimeError(f"{name} is not set up to speak TLS")
-                command = [*command, *kind.tls(tls, folder)]
+            kind, port = KINDS[name], serving.free_port()
+            command = command_of(kind, port, most, folder, tls)
             started = serving.Server(command, folder / f"{name}.log", port=port)
             stack.callback(started.end)
             stack.callback(started.stop)
             every.append(started)
-            servers[name] = Server(name, kind, started, None if tls is None else tls.trusted())
+            servers[name] = Server(
+                name, kind, started, None if tls is None else ssl.create_default_context(cafile=tls[0])
+            )
         for server in servers.values():
             server.wait_until_it_serves()
         try:

@@ -16,14 +16,16 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from scripts.tools import Missing, tool
+
 from ..common import Note, Scale, by_scale, figure, markdown, ratios, spread, times
 from .apps import PATH
-from .process import KINDS, Server, installed, running, without_their_tool
+from .process import KINDS, Server, not_here, running
 
 BUSY = 50
 """Connections that ask again and again."""
-OURS = ("ours-parked",)
-OURS_ECHO = ("ours-echo-parked",)
+OURS = {False: "ours-parked", True: "ours-echo-parked"}
+"""Whether it echoes -> ours."""
 
 
 class Size(NamedTuple):
@@ -41,9 +43,11 @@ def run(scale: Scale, note: Note, size: Size | None = None, only: Sequence[str] 
         RuntimeError: A server does not answer correctly.
     """
     size = size or by_scale(scale, Size(400, 2, 0), Size(1_000, 3, 1), Size(3_000, 9, 5))
-    not_run = without_their_tool(only or KINDS)
-    if installed("wrk") is None:
-        not_run["wrk"] = "wrk is not installed"
+    not_run = not_here(only or KINDS)
+    try:
+        tool("wrk")
+    except Missing as missing:
+        not_run["wrk"] = str(missing)
     names = [name for name in only or KINDS if name not in not_run]
     with tempfile.TemporaryDirectory(prefix="reaper-servers-") as folder:
         note(f"starting {', '.join(names)}")
@@ -81,13 +85,13 @@ def busy_rounds(servers: dict[str, Server], size: Size, note: Note) -> dict[str,
 
 
 def wrk_rounds(servers: dict[str, Server], size: Size, note: Note) -> dict[str, dict[str, list[float]]]:
-    """What wrk finds: requests per second, the median and the 99th percentile of latency, CPU per request."""
+    """What wrk finds: requests per second, the 99th percentile of latency, CPU per request."""
     found: dict[str, dict[str, list[float]]] = {}
     for turn in range(size.wrk_rounds):
         note(f"wrk: round {turn + 1} of {size.wrk_rounds}")
         for name in _rotated(servers, turn):
             server = servers[name]
-            command = [installed("wrk") or "wrk", "-t1", f"-c{BUSY}", "-d1s", "--latency"]
+            command = [tool("wrk"), "-t1", f"-c{BUSY}", "-d1s", "--latency"]
             used = server.cpu_ns()
             done = subprocess.run(
                 [*command, f"http://127.0.0.1:{server.port}{PATH}"], capture_output=True, text=True, check=True
@@ -105,15 +109,11 @@ def read_wrk(text: str) -> dict[str, float]:
         raise ValueError(f"wrk met errors: {text}")
     requests = re.search(r"^\s*(\d+) requests in ", text, re.MULTILINE)
     rate = re.search(r"^Requests/sec:\s+([\d.]+)", text, re.MULTILINE)
-    latency = {at: re.search(rf"^\s+{at}%\s+([\d.]+)(us|ms|s)$", text, re.MULTILINE) for at in (50, 99)}
-    if requests is None or rate is None:
+    latency = re.search(r"^\s+99%\s+([\d.]+)(us|ms|s)$", text, re.MULTILINE)
+    if requests is None or rate is None or latency is None:
         raise ValueError(f"this is not what wrk prints: {text}")
-    figures = {"requests": float(requests[1]), "requests_per_second": float(rate[1])}
-    for at, match in latency.items():
-        if match is None:
-            raise ValueError(f"wrk reported no {at} % latency: {text}")
-        figures[f"latency_ms_p{at}"] = float(match[1]) * {"us": 1e-3, "ms": 1.0, "s": 1e3}[match[2]]
-    return figures
+    p99 = float(latency[1]) * {"us": 1e-3, "ms": 1.0, "s": 1e3}[latency[2]]
+    return {"requests": float(requests[1]), "requests_per_second": float(rate[1]), "latency_ms_p99": p99}
 
 
 def _rotated(servers: dict[str, Server], turn: int) -> list[str]:
@@ -126,16 +126,15 @@ def _rotated(servers: dict[str, Server], turn: int) -> list[str]:
 def _compared(
     names: Sequence[str], busy: dict[str, list[float]], wrk: dict[str, dict[str, list[float]]]
 ) -> dict[str, dict[str, Any]]:
-    """Ours / theirs, of cost, round by round; HTTP with HTTP, echo with echo."""
+    """Ratios of cost, round by round: ours to all others', HTTP with HTTP; and each guarded server to the stock one."""
     found: dict[str, dict[str, Any]] = {}
-    for theirs in names:
-        for ours in OURS_ECHO if KINDS[theirs].echo else OURS:
-            if ours not in names or theirs in OURS + OURS_ECHO:
-                continue
-            ratio = {"cpu": ratios(busy[ours], busy[theirs])}
+    pairs = [(OURS[KINDS[name].echo], name) for name in names if not KINDS[name].stock]
+    pairs += [(name, KINDS[name].stock) for name in names if KINDS[name].stock]
+    for ours, theirs in pairs:
+        if ours in names and theirs in names and ours != theirs:
+            ratio = found.setdefault(theirs, {}).setdefault(ours, {"cpu": ratios(busy[ours], busy[theirs])})
             if ours in wrk and theirs in wrk:
                 ratio["wrk_time"] = ratios(wrk[theirs]["requests_per_second"], wrk[ours]["requests_per_second"])
-            found.setdefault(theirs, {})[ours] = ratio
     return found
 
 
@@ -143,12 +142,13 @@ def table(found: dict[str, Any]) -> str:
     """A row per server; how ours compare with it."""
     rows = []
     for name, each in found["results"].items():
-        wrk = each.get("wrk")
+        wrk, kind = each.get("wrk"), KINDS[name]
         shown = (wrk["requests_per_second"]["median"], wrk["latency_ms_p99"]["median"]) if wrk else (None, None)
-        ratio = found["ratios"].get(name, {})
-        ours = [times(ratio[who]["cpu"]) if who in ratio else "" for who in (OURS_ECHO if KINDS[name].echo else OURS)]
-        about = f"**{KINDS[name].about}**" if name in OURS + OURS_ECHO else KINDS[name].about
-        rows.append([about, figure(each["cpu_us"]["median"]), *ours, *(figure(value) for value in shown)])
-    head = ["", "CPU us per request", "ours / it", "wrk: requests per s", "p99, ms"]
+        ours = found["ratios"].get(name, {}).get(OURS[kind.echo])
+        stock = found["ratios"].get(kind.stock, {}).get(name)
+        about = f"**{kind.about}**" if name.startswith("ours") else kind.about
+        ratio = f"{times(stock['cpu'])} of stock" if stock else f"ours {times(ours['cpu'])}" if ours else ""
+        rows.append([about, figure(each["cpu_us"]["median"]), ratio, *(figure(value) for value in shown)])
+    head = ["", "CPU us per request", "compared, of its CPU", "wrk: requests per s", "p99, ms"]
     said = [f"NOT RUN: {name}: {why}." for name, why in found["not_run"].items()]
     return "\n\n".join([markdown(head, rows), *said])
