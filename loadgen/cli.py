@@ -145,7 +145,7 @@ def run_command(options: argparse.Namespace) -> int:
     from .drive.machine import MachineWatch
     from .drive.processes import WorkerDied
     from .judge.report import build_report, write_csv
-    from .show.dashboard import display_for
+    from .show.dashboard import Display
     from .show.deliver import check_files, deliver
 
     target, spoken, paths, tls = take_target(options)
@@ -167,7 +167,7 @@ def run_command(options: argparse.Namespace) -> int:
     dialect_for(protocol, target)  # complains here rather than in a child process
     patience = options.patience or max(2 * law.tick, 1.0)
     machine = MachineWatch(options.server_pid)
-    display = display_for(sys.stderr, options.quiet)
+    display = Display(sys.stderr, options.quiet)
 
     def on_progress(progress: Progress) -> None:
         display.show(progress)

@@ -17,7 +17,6 @@ from loadgen.judge.words import verdict_lines
 from loadgen.plan.plan import Law, Plan, make_plan
 from loadgen.plan.scenario import from_mix
 from loadgen.show import dashboard, page
-from loadgen.show.dashboard import LiveDashboard, sparkline
 from loadgen.simulate import Faults, simulate_core
 
 LAW = Law(timeout=5.0, tick=1.0)
@@ -39,7 +38,7 @@ def report(*, broken: bool = False) -> dict[str, Any]:
 
 def progress(**counts: Any) -> Progress:
     counters = Counters(established=40, open=30, categories={"reaped": 10, **counts})
-    return Progress(0.0, 10.0, "hold", 20.0, plan(), [counters], [0.5, 1.5])
+    return Progress(0.0, 10.0, "hold", 20.0, plan(), [counters])
 
 
 @pytest.mark.slow
@@ -59,49 +58,32 @@ def test_the_journal_holds_every_connection_and_every_close_the_client_saw(tmp_p
     assert all(row["idle_ns"] >= 0 for row in rows if row["kind"] == "close_app")
 
 
-def test_plain_lines_come_at_most_once_a_second() -> None:
+def test_without_a_terminal_there_is_a_line_a_second_and_quiet_is_quiet() -> None:
     stream = io.StringIO()
-    display = dashboard.PlainLines(stream)
+    display = dashboard.Display(stream)
     for _ in range(5):
         display.show(progress())
+    dashboard.Display(stream, quiet=True).show(progress())
     assert stream.getvalue().count("\n") == 1
     assert "30 open, 40 established, 10 reaped, 10s left\n" in stream.getvalue()
 
 
-def test_a_plain_line_fits_a_terminal_and_names_what_is_bad() -> None:
+def test_a_line_fits_a_terminal_and_names_what_is_bad() -> None:
     huge = Counters(established=1_000_000, open=1_000_000, categories={"reaped": 502_052})
-    assert len(dashboard.line(Progress(0.0, 612.3, "connect", 99.0, plan(), [huge], []))) < 80
+    assert len(dashboard.line(Progress(0.0, 612.3, "connect", 99.0, plan(), [huge]))) < 80
     assert dashboard.line(progress(late=3)).endswith(", 3 late")
 
 
-def test_without_a_terminal_there_are_plain_lines_and_quiet_is_quiet() -> None:
+def test_on_a_terminal_the_line_stays_in_its_place_and_leaves_no_trace() -> None:
     stream = io.StringIO()
-    assert isinstance(dashboard.display_for(stream), dashboard.PlainLines)
-    dashboard.display_for(stream, quiet=True).show(progress())
-    assert stream.getvalue() == ""
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
-
-
-def test_a_terminal_gets_a_live_display_that_leaves_no_trace() -> None:
-    stream = Terminal()
-    display = dashboard.display_for(stream)
-    assert isinstance(display, LiveDashboard)
+    stream.isatty = lambda: True  # type: ignore[method-assign]
+    display = dashboard.Display(stream)
     display.show(progress(early=2))
+    display.show(progress())
     display.close()
-    assert "reaped" in stream.getvalue()
-    assert "holding: 10s left" in stream.getvalue()
-
-
-def test_the_sparkline_is_red_beyond_the_tick_and_below_zero() -> None:
-    from collections import deque
-
-    text = sparkline(deque([0.0, None, 1.0, 1.5, -0.1]), 1.0)
-    assert text.plain == "▁ ██▁"
-    assert [str(span.style) for span in text.spans] == ["green", "green", "red", "red"]
+    assert "\n" not in stream.getvalue()
+    assert stream.getvalue().count("10 reaped") == 2
+    assert stream.getvalue().endswith(dashboard.CLEAR)
 
 
 def test_a_violation_is_reported_as_a_story_and_a_page_escapes_what_it_shows() -> None:

@@ -32,7 +32,6 @@ class Progress:
         phase: "connect", "hold" or "drain".
         ends: monotonic instant at which the run ends; None while connections are being opened.
         counters: the processes' latest heartbeats.
-        lateness: lateness of the closes seen since the last call, seconds.
     """
 
     started: float
@@ -41,7 +40,6 @@ class Progress:
     ends: float | None
     plan: Plan
     counters: list[Counters]
-    lateness: list[float]
 
     def total(self, name: str) -> int:
         """The sum over all processes of the counter *name*."""
@@ -94,9 +92,8 @@ def _conduct(
     because: str | None = None
     stopped = False
     next_draw = started
-    lateness: list[float] = []
     while processes.running:
-        lateness += processes.listen(REFRESH)
+        processes.listen(REFRESH)
         now = monotonic()
         counters = [process.counters for process in processes.all]
         if ramped is None and processes.ramped:
@@ -112,8 +109,7 @@ def _conduct(
         if now >= next_draw:
             next_draw = now + REFRESH
             phase = "connect" if ends is None else "hold" if now < ends else "drain"
-            hooks.on_progress(Progress(started, now, phase, ends, plan, counters, lateness))
-            lateness = []
+            hooks.on_progress(Progress(started, now, phase, ends, plan, counters))
     hooks.at_phase("after")
     return Observation(
         started,

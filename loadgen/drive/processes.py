@@ -118,9 +118,8 @@ class Processes:
             with suppress(OSError):  # it may just have ended; its outcome is in the pipe
                 process.pipe.send(instant)
 
-    def listen(self, timeout: float) -> list[float]:
-        """Wait for news, at most *timeout* seconds. Returns the lateness of the closes reported."""
-        lateness: list[float] = []
+    def listen(self, timeout: float) -> None:
+        """Wait for news, at most *timeout* seconds."""
         pipes = {process.pipe: process for process in self.running}
         ready = wait(list(pipes), timeout=timeout)
         now = monotonic()
@@ -141,11 +140,9 @@ class Processes:
                 process.counters = message.counters
             else:
                 process.counters = message
-                lateness += message.lateness
         for process in self.running:
             if process.heard and now - process.heard > SILENCE:
                 process.lose(f"said nothing for {SILENCE:.0f} s and was ended")
-        return lateness
 
     def close(self) -> None:
         """End whatever still runs."""

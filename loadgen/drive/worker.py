@@ -90,7 +90,6 @@ class Worker:
         self.poller.register(self.control.fileno(), select.EPOLLIN)
         self.looked = monotonic()
         self.loop()
-        self.counters.lateness.clear()
         self.note_dialect()
         if self.journal is not None:
             self.counters.journal_dropped = self.journal.finish(monotonic())
@@ -153,7 +152,6 @@ class Worker:
             self.counters.ramped_at = monotonic()
             self.rss_open = rss_bytes()
         self.control.send(self.counters)
-        self.counters.lateness.clear()
 
     def note_dialect(self) -> None:
         """What the dialect has counted, for the parent."""
@@ -462,7 +460,6 @@ class Worker:
         lateness, latest = by - client.sent - behaviour.timeout, self.law.tick + GRAIN + by - self.looked
         name = "unjudged" if not behaviour.judged else "false" if not client.final else "reaped"
         if name == "reaped":
-            self.counters.lateness.append(lateness)
             name = "early" if lateness < -self.law.tolerance else "late" if lateness > latest else name
         elif client.overslept or lateness >= 0 or (self.law.max_age and by >= client.began + self.law.max_age):
             name = "own_lag"

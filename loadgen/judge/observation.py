@@ -25,7 +25,7 @@ class Counters:
         wrong: statuses that were not expected, and how often each came.
         foreign: the beginning of the first answer that is none in the protocol spoken; empty: there was none.
         read_late: closes that were read beyond one tick, and had come to this machine within it.
-        categories, lateness: provisional findings about closes; lateness only since the heartbeat before.
+        categories: provisional findings about closes.
         ramped: every connection is up (or failed), since the instant `ramped_at`.
         held: seconds from then to the end of the run. overdue: actions not done by then.
     """
@@ -50,7 +50,6 @@ class Counters:
     foreign: bytes = b""
     categories: dict[str, int] = field(default_factory=dict)
     lost: dict[str, int] = field(default_factory=dict)
-    lateness: list[float] = field(default_factory=list)
     wrong: dict[str, int] = field(default_factory=dict)
     ramped: bool = False
     ramp_actions: int = 0
