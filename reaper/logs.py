@@ -11,7 +11,8 @@ value that JSON does not know are put into one.
 | `message` | for people; its words may change |
 | `pid` | of the process |
 | `exception`, `stack` | a traceback, a stack, where there is one |
-| others | what the record carries as `extra`: `uid`, `reason`, `lateness`, `due` of a close; `lag`, `tick` of a stall |
+| `peer`, `uid`, `reason`, `limit`, `silence`, `lateness`, `due` | of a close |
+| others | what else the record carries as `extra`: `lag`, `tick` of a stall |
 """
 
 from __future__ import annotations

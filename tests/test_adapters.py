@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import re
 
 import pyarrow.parquet
 import pytest
@@ -279,6 +280,22 @@ async def test_a_connection_that_begins_right_after_a_stall_is_not_closed_early(
         with r.watch(None, idle=5):
             await loop.forever()
         assert 5 <= loop.now() - start <= 7
+
+
+def test_a_close_is_one_line_of_the_log_with_who_why_and_how_long(loop, caplog):
+    async def body():
+        async with loop.adapter.open_reaper(tick=1.0) as r:
+            with r.watch(None, idle=5) as connection:
+                await loop.sleep(2)
+                connection.touch()
+                await loop.forever()
+
+    with caplog.at_level("INFO", "reaper"):
+        loop.run(body)
+    (closed,) = (record for record in caplog.records if hasattr(record, "reason"))
+    assert re.fullmatch(r"a client - closed: idle, limit 5s, silent for [56]\.\d s", closed.getMessage())
+    assert (closed.levelname, closed.reason, closed.limit) == ("INFO", "idle", 5.0)
+    assert 5.0 <= closed.silence <= 7.0
 
 
 def test_a_hook_that_raises_is_logged_and_harms_no_other(loop, caplog):

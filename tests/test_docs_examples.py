@@ -18,9 +18,13 @@ from test_readme import MARKDOWN
 
 from loadgen.plan.scenario import load_scenario
 from reaper.__main__ import main
+from reaper.attach.judge import REASONS
 from reaper.config import OPTIONS
+from reaper.driver import pressing
+from reaper.driver.vanished import VANISHED
 from reaper.policy import TOO_OLD, TOO_SLOW, Phase
 from reaper.policy.phases import TOO_LONG, TUNNEL_AGE
+from reaper.servers import guarded
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = {str(path.relative_to(ROOT)): path.read_text() for path in MARKDOWN}
@@ -59,17 +63,16 @@ def test_the_defaults_on_a_page_are_those_in_force() -> None:
         assert OPTIONS[path].kind.read(value) == OPTIONS[path].default, path
 
 
-OTHERS = {"pressure", "drain", "drain_deadline", "unanswered", "vanished"}
-"""Reasons that are no phase's."""
-
-
 def test_every_reason_of_a_close_is_explained() -> None:
     table = PAGES["docs/howto/why-closed.md"].partition("## What the reasons mean")[2].partition("\n## ")[0]
     explained = {
         name for cell in re.findall(r"^\| (`.*?) \|", table, re.MULTILINE) for name in re.findall(r"`(\w+)`", cell)
     }
     phases = {phase.value for phase in Phase} - {Phase.IN_FLIGHT.value}
-    assert explained == phases | {*TOO_SLOW.values(), TOO_LONG, TUNNEL_AGE, TOO_OLD, *OTHERS}
+    code = "".join(path.read_text() for path in (ROOT / "reaper").rglob("*.py"))
+    others = {*re.findall(r'\.reap\(\s*"(\w+)"', code), pressing.REASON, guarded.DRAIN_DEADLINE, VANISHED}
+    assert explained == phases | {*TOO_SLOW.values(), TOO_LONG, TUNNEL_AGE, TOO_OLD, *others}
+    assert explained >= set(REASONS)
 
 
 def test_the_scenario_on_the_page_is_one(tmp_path: Path) -> None:

@@ -102,7 +102,7 @@ def test_everything_that_a_server_prints_is_one_json_object_per_line() -> None:
         "--log-format",
         "json",
         "--log-level",
-        "debug",
+        "info",
         "--idle",
         "200ms",
         "--tick",
@@ -113,6 +113,7 @@ def test_everything_that_a_server_prints_is_one_json_object_per_line() -> None:
     process = Process("echo", "--workers", "1", "--port", "0", *command, json_lines=True)
     try:
         with socket.create_connection(process.address, timeout=PATIENCE) as client:
+            client_name = "{}:{}".format(*client.getsockname())
             assert client.recv(1) == b""
         process.says('"reason": "idle"')
     finally:
@@ -122,6 +123,8 @@ def test_everything_that_a_server_prints_is_one_json_object_per_line() -> None:
     assert [each["event"] for each in said if "event" in each][:2] == ["starting", "listening"]
     (closed,) = [each for each in said if each.get("reason") == "idle"]
     assert closed["lateness"] >= 0
+    assert closed["message"].startswith(f"{closed['peer']} - closed: idle, limit 200ms, silent for 0.")
+    assert closed["peer"] == client_name
     (last,) = [each for each in said if each.get("event") == "stopped"]
     assert (last["accepted"], last["reaped"], last["status"]) == (1, 1, 0)
 

@@ -13,8 +13,10 @@ from collections.abc import Callable
 from typing import Any
 
 from ..core.lease import Expiry
+from ..driver.sockets import peer_name
 from ..policy import Phase
 from .reaper import AsyncioReaper
+from .transports import descriptor_of
 
 NEVER = 1e8
 """Seconds; asyncio's own bound, where it is not the one that counts."""
@@ -70,7 +72,7 @@ class Door(asyncio.Protocol):
         key = (Phase.HANDSHAKE.value, driver.next_number())
 
         def over(expiry: Expiry) -> None:
-            driver.books.reaped(expiry.lease, f"handshake of {raw.get_extra_info('peername')}", expiry.reason, expiry)
+            driver.books.reaped(expiry.lease, peer_name(descriptor_of(raw)), expiry.reason, expiry)
             raw.abort()
 
         handshake = driver.register(key, driver.in_force(self._seconds), over, reason=Phase.HANDSHAKE.value)

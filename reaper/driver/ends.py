@@ -11,11 +11,13 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
+from ..config.durations import format_duration
 from ..core.lease import Epoch, Expiry, Lease
 from ..core.reaper import IdleReaper
 from ..journal import Journal, JournalStatistics
 from ..journal.leases import LeaseLog, peer_of
 from ..metrics import Histogram
+from .sockets import peer_name
 from .stall_clock import StallClock
 
 log: logging.Logger = logging.getLogger("reaper")
@@ -36,6 +38,7 @@ class Books:
         lateness_lower, lateness_upper: The same with all activity at the end, and at the beginning, of its epoch.
         late: Connections that were certainly closed more than a tick after the end of their timeout.
         journaled: Whether there is a journal.
+        log: Where a line per close goes, at INFO.
     """
 
     lateness: Histogram
@@ -50,6 +53,7 @@ class Books:
         self.reasons: Counter[str] = Counter()
         self.lateness, self.lateness_lower, self.lateness_upper = Histogram(), Histogram(), Histogram()
         self.late: int = 0
+        self.log: logging.Logger = log
         self._judged = float("-inf")
 
     @property
@@ -76,23 +80,42 @@ class Books:
         if self._keeper is not None:
             self._keeper.ended(lease, self._clock.read(), None, by_peer=by_peer)
 
-    def reaped(self, lease: Lease, name: object, reason: str, expiry: Expiry | None) -> None:
-        """The reaper ends the connection of *lease*, because *expiry* was due, or at will. Before it is released."""
+    def reaped(self, lease: Lease, what: object, reason: str, expiry: Expiry | None) -> None:
+        """The reaper ends the connection of *lease*, because *expiry* was due, or at will. Before it is released.
+
+        Args:
+            what: The connection, which has a `link`; or what the log is to call it.
+        """
         if self._keeper is not None:
             if expiry is None:
                 self._keeper.ended(lease, self._clock.read(), reason, by_peer=False)
             else:
                 self._keeper.reaped(lease, expiry)
         self.reasons[reason] += 1
-        if log.isEnabledFor(logging.DEBUG):
-            lateness = 0.0 if expiry is None else expiry.lateness
-            log.debug(
-                "reaped %r: %s, %.3f s late",
-                name,
-                reason,
-                lateness,
-                extra={"uid": name, "reason": reason, "lateness": lateness, "due": expiry and expiry.due},
-            )
+        if self.log.isEnabledFor(logging.INFO):
+            self._say(lease, what, reason, expiry)
+
+    def _say(self, lease: Lease, what: Any, reason: str, expiry: Expiry | None) -> None:
+        """One line that answers an operator who is asked why a connection was closed."""
+        peer = (what if isinstance(what, str) else peer_name(what.link)) or "a client"
+        silence = max(self._clock.now() - lease.active_from, 0.0)
+        limit = "" if expiry is None else f" limit {format_duration(round(expiry.timeout, 3))},"
+        self.log.info(
+            "%s - closed: %s,%s silent for %.1f s",
+            peer,
+            reason,
+            limit,
+            silence,
+            extra={
+                "peer": peer,
+                "uid": getattr(what, "uid", None),
+                "reason": reason,
+                "limit": expiry and expiry.timeout,
+                "silence": silence,
+                "lateness": 0.0 if expiry is None else expiry.lateness,
+                "due": expiry and expiry.due,
+            },
+        )
 
     def averted(self, leases: Iterable[Lease]) -> None:
         """*leases* were due and are spared."""

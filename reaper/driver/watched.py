@@ -234,7 +234,7 @@ class Watched(Reapable):
         """End it for *reason*, entered in the books; nothing if it was reaped already."""
         if self.reaped:
             return
-        self._driver.books.reaped(self.lease, self.uid, reason, expiry)
+        self._driver.books.reaped(self.lease, self, reason, expiry)
         self._let_go()
         self.reaped = True
         self.reason = reason

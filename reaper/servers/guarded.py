@@ -7,7 +7,6 @@ waits behind another.
 
 from __future__ import annotations
 
-import logging
 from typing import Any, ClassVar
 
 from ..asyncio import closing, transports
@@ -21,8 +20,6 @@ DRAIN = "drain"
 
 DRAIN_DEADLINE = "drain_deadline"
 """The reason of one that was cut in use, when `timeouts.drain` was over."""
-
-log: logging.Logger = logging.getLogger("uvicorn.error")
 
 
 class Fresh:
@@ -162,7 +159,7 @@ class Guarded(Reapable):
         """End it for *reason*; nothing if it has ended."""
         if self._over:
             return
-        self.shared.driver.books.reaped(self.lease, self._name(), reason, expiry)
+        self.shared.driver.books.reaped(self.lease, self, reason, expiry)
         self._let_go()
         self._cut(reason)
 
@@ -171,15 +168,10 @@ class Guarded(Reapable):
             closing.reset(self.transport)
         else:
             closing.close(self.shared.reaper, self.transport, self._farewell(reason))
-        log.info("%s - closed: %s", self._name(), reason)
 
     def _farewell(self, reason: str) -> bytes:
         """What is sent before the close."""
         return b""
-
-    def _name(self) -> str:
-        client = getattr(self, "client", None)
-        return f"{client[0]}:{client[1]}" if client else "a client"
 
     def hand_over(self, to: Guarded) -> None:
         """*to* watches the connection from now on. What is counted from its opening goes on there."""

@@ -8,6 +8,7 @@ server touches the lease when a response is complete, and a request in flight is
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 import weakref
 from collections.abc import Callable
@@ -85,6 +86,7 @@ class Shared:
         self.reaper: AsyncioReaper = AsyncioReaper(config, journal=journal, listener="http", loop=loop)
         self.reaper.start()
         self.driver: Driver = self.reaper.driver
+        self.driver.books.log = logging.getLogger("uvicorn.error")  # which uvicorn configures, and no other
         self.first_byte: float | None = self.driver.in_force(config.timeouts.first_byte)
         self.keep_alive: float | None = self.driver.in_force(config.timeouts.keep_alive)
         self.tunnel: float | None = self.driver.in_force(config.timeouts.tunnel)
