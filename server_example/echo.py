@@ -31,7 +31,12 @@ async def echo(stream: trio.abc.Stream) -> None:
 
 
 class EchoServer:
-    """The connections of one process. Members as in `serving.Server`."""
+    """The connections of one process.
+
+    Attributes:
+        config: In force now.
+        leaving: Whether newcomers are served, but should not come: SIGTERM has been sent.
+    """
 
     def __init__(self, config: ReaperConfig, watcher: reaper.trio.TrioReaper) -> None:
         self.config = config
@@ -40,34 +45,34 @@ class EchoServer:
 
     @asynccontextmanager
     async def running(self, desk: Desk) -> AsyncIterator[Admit]:
-        """As in `serving.Server`."""
+        """A function that serves an accepted connection, for the length of the block."""
         timeouts, tls = self.config.timeouts, tls_context(self.config)
         async with self._watcher.parking_lot(echo, timeouts.idle, tls=tls) as self._lot:
             yield self._lot.add
 
     async def reload(self, config: ReaperConfig) -> None:
-        """O(open)."""
+        """Put what is live of *config* in force, also on open connections. O(open)."""
         for change in changes(self.config, config):
             log.warning("reload: %s", change)
         self.config = applied(self.config, config)
         self._lot.retime(self.config.timeouts.idle)
 
     async def drain(self) -> None:
-        """Idle connections end after `timeouts.drain_idle`: bytes may be on their way."""
+        """End every connection by `timeouts.drain`; the idle after `drain_idle`: bytes may be on their way."""
         timeouts = self.config.timeouts
         if len(self._watcher):
             await trio.sleep(min(timeouts.drain_idle, timeouts.drain))
         await self._watcher.drain(timeouts.drain, timeouts.drain_window)
 
     def figures(self) -> dict[str, float]:
-        """Every connection has one lease, and nothing else has any."""
+        """`open`, `accepted` and `reaped`. Every connection has one lease, and nothing else has any."""
         core = self._watcher.statistics().core
         accepted = core.registered + core.expired + core.released
         return {"open": core.registered, "accepted": accepted, "reaped": core.expired}
 
     def families(self) -> tuple[Family, ...]:
-        """None."""
+        """Metrics of its own: none."""
         return ()
 
     def not_accepted(self, error: OSError) -> None:
-        """It waits for better times."""
+        """What accept(2) said: it waits for better times."""

@@ -63,19 +63,7 @@ class Listening:
             inherited = _ask_for_copies(host, port)
             if inherited is not None:
                 return inherited
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        if port and not share:
-            _refuse_if_in_use(family, host, port)
-        sockets: list[socket.socket] = []
-        try:
-            for _ in range(count):
-                sockets.append(_bound(family, host, sockets[0].getsockname()[1] if sockets else port))
-            for each in sockets:
-                each.listen(BACKLOG)
-        except OSError:
-            for each in sockets:
-                each.close()
-            raise
+        sockets = _opened(host, port, count, share=share)
         return cls(sockets, listen_as(_family(*sockets[0].getsockname()[:2])), inherited=False)
 
     @classmethod
@@ -129,12 +117,7 @@ def beside(address: str, *, share: bool = False) -> socket.socket:
     host, colon, port = address.rpartition(":")
     if not colon or not port.isdecimal() or int(port) > 65535:
         raise ValueError(f"{address!r} is not HOST:PORT, for example 127.0.0.1:9180")
-    host = host.removeprefix("[").removesuffix("]")
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    if int(port) and not share:
-        _refuse_if_in_use(family, host, int(port))
-    made = _bound(family, host, int(port))
-    made.listen(BACKLOG)
+    (made,) = _opened(host.removeprefix("[").removesuffix("]"), int(port), 1, share=share)
     return made
 
 
@@ -171,6 +154,23 @@ def empty(listening: socket.socket, admit: Callable[[socket.socket], object]) ->
             if len(burst.accepted) + len(burst.errors) < ACCEPTS:
                 break  # nothing waits, or there is nothing to accept it with
     return count
+
+
+def _opened(host: str, port: int, count: int, *, share: bool) -> list[socket.socket]:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    if port and not share:
+        _refuse_if_in_use(family, host, port)
+    sockets: list[socket.socket] = []
+    try:
+        for _ in range(count):
+            sockets.append(_bound(family, host, sockets[0].getsockname()[1] if sockets else port))
+        for each in sockets:
+            each.listen(BACKLOG)
+    except OSError:
+        for each in sockets:
+            each.close()
+        raise
+    return sockets
 
 
 def _bound(family: int, host: str, port: int) -> socket.socket:

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from contextlib import AsyncExitStack
 from functools import partial
-from typing import Protocol
 
 import trio
 
@@ -17,45 +16,18 @@ import reaper.trio
 from reaper.config import ReaperConfig
 from reaper.errors import ConfigError
 from reaper.journal import Journal
-from reaper.metrics import Family
 from reaper.policy.pressure import Pressure, limits_here
 
 from .echo import EchoServer
 from .http import HttpServer
 from .status import Desk
-from .workers import Admit, Worker
+from .workers import Worker
 
 log = logging.getLogger("server_example")
 
 
-class Server(Protocol):
-    """What the echo server and the HTTP server have in common.
-
-    Attributes:
-        config: In force now.
-        leaving: Whether newcomers are served, but should not come: SIGTERM has been sent.
-    """
-
-    config: ReaperConfig
-    leaving: bool
-
-    def running(self, desk: Desk) -> AbstractAsyncContextManager[Admit]:
-        """A function that serves an accepted connection, for the length of the block. *desk* speaks for all workers."""
-
-    async def reload(self, config: ReaperConfig) -> None:
-        """Put what is live of *config* in force, also on open connections."""
-
-    async def drain(self) -> None:
-        """End every connection: the idle ones soon, the others when they go idle, all by `timeouts.drain`."""
-
-    def figures(self) -> dict[str, float]:
-        """`open`, `accepted` and `reaped`."""
-
-    def families(self) -> tuple[Family, ...]:
-        """Metrics of its own."""
-
-    def not_accepted(self, error: OSError) -> None:
-        """What accept(2) said."""
+Server = EchoServer | HttpServer
+"""The connections of one process; the two have the same methods."""
 
 
 async def serve(

@@ -30,7 +30,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from enum import Enum
 from itertools import islice
-from typing import Any, ClassVar, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 import trio
 
@@ -45,6 +45,9 @@ from .loop import let_the_loop_read
 from .streams import SocketStream
 from .task_pool import TaskPool
 from .tls import TlsSession
+
+if TYPE_CHECKING:
+    from .reaper import TrioReaper
 
 WAKES_PER_PASS = 16
 """Connections that get a task before the loop is let run again. What a burst leaves behind is the memory of the tasks
@@ -302,17 +305,6 @@ class TlsStream(ParkableStream):
         return getattr(self.session.socket, name)
 
 
-class Watcher(Protocol):
-    """What a parking lot needs of a `TrioReaper`."""
-
-    @property
-    def driver(self) -> Driver:
-        """Judges the parked connections."""
-
-    async def welcome(self) -> None:
-        """Return when new connections are welcome."""
-
-
 class ParkingLot:
     """The connections of one handler that cost no task while they are silent. Made by `TrioReaper.parking_lot`.
 
@@ -336,9 +328,15 @@ class ParkingLot:
     kind: ClassVar[type[Parked]] = Parked
     """The class of its connections."""
 
+    plain: ClassVar[type[ParkableStream]] = ParkableStream
+    """The class of the streams that its handler is given..."""
+
+    secure: ClassVar[type[TlsStream]] = TlsStream
+    """...and with TLS."""
+
     def __init__(
         self,
-        watcher: Watcher,
+        watcher: TrioReaper,
         handler: Callable[[Any], Awaitable[object]],
         idle: float,
         *,
@@ -365,7 +363,7 @@ class ParkingLot:
         self._nursery: trio.Nursery | None = None
         self._draining = False
         self._drainers = trio.lowlevel.ParkingLot()
-        self._crew: TaskPool[Any, Any] = TaskPool()
+        self._crew = TaskPool()
         self.reaped: Counter[str] = Counter()
 
     def __len__(self) -> int:
@@ -462,10 +460,11 @@ class ParkingLot:
         stream = parked.stream
         if stream is None:
             try:
-                stream = parked.stream = self.stream_of(parked, self._tls)
+                stream = self.plain(parked) if self._tls is None else self.secure(parked, self._tls)
             except OSError:  # it broke before the handshake began
                 self.gone(parked, closed=True)
                 return
+            parked.stream = stream
         stream.begin(ended)
         parked.state = AWAKE
         self._awake += 1
@@ -550,10 +549,6 @@ class ParkingLot:
             self.gone(parked)  # there is nothing to read and nothing owed: no task for that
         else:
             self.start(parked, ended)
-
-    def stream_of(self, parked: Any, tls: ssl.SSLContext | None) -> ParkableStream:
-        """Override: a stream of one's own for the handler. Raises OSError: as `TlsSession`."""
-        return ParkableStream(parked) if tls is None else TlsStream(parked, tls)
 
     def waits_for_more(self, parked: Any) -> bool:
         """Override: whether a silent connection is in the middle of something, so that a drain has to wait for it."""

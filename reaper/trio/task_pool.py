@@ -7,27 +7,27 @@ own, as a new task would.
 from __future__ import annotations
 
 from contextvars import copy_context
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING
 
 import trio
+
+if TYPE_CHECKING:
+    from .parking import ParkableStream
 
 KEPT = 32
 """Tasks of one parking lot that are kept though they have nothing to do: as many as two passes wake, and 100 KB."""
 
-Job = TypeVar("Job")
-Place = TypeVar("Place")
 
+class _Idle:
+    __slots__ = ("job", "scope", "task")
 
-class _Idle(Generic[Job, Place]):
-    __slots__ = ("job", "place", "task")
-
-    def __init__(self, task: trio.lowlevel.Task, place: Place) -> None:
+    def __init__(self, task: trio.lowlevel.Task, scope: trio.CancelScope) -> None:
         self.task = task
-        self.place = place
-        self.job: Job | None = None
+        self.scope = scope
+        self.job: ParkableStream | None = None
 
 
-class TaskPool(Generic[Job, Place]):
+class TaskPool:
     """The tasks of one parking lot that have nothing to do.
 
     Args:
@@ -36,31 +36,28 @@ class TaskPool(Generic[Job, Place]):
 
     def __init__(self, most: int = KEPT) -> None:
         self._most = most
-        self._idle: list[_Idle[Job, Place]] = []
+        self._idle: list[_Idle] = []
 
     def __len__(self) -> int:
         """How many are kept now."""
         return len(self._idle)
 
-    def give(self, job: Job) -> Place | None:
-        """Have *job* done by a task that is kept: it wakes in the next pass of the loop.
-
-        Returns:
-            Where that is done, as the task has said; None: none is kept, and the caller has to start one for it.
-        """
+    def give(self, job: ParkableStream) -> trio.CancelScope | None:
+        """Have a task that is kept handle *job*: it wakes in the next pass of the loop. Returns the scope that it does
+        that in; None: none is kept, and the caller has to start one."""
         if not self._idle:
             return None
         idle = self._idle.pop()
         idle.job = job
         idle.task.context = copy_context()
         trio.lowlevel.reschedule(idle.task)
-        return idle.place
+        return idle.scope
 
-    async def job(self, place: Place) -> Job | None:
-        """Wait for something to do, which will be done in *place*. None: enough wait already; end."""
+    async def job(self, scope: trio.CancelScope) -> ParkableStream | None:
+        """Wait for something to do, which will be done in *scope*. None: enough wait already; end."""
         if len(self._idle) >= self._most:
             return None
-        idle: _Idle[Job, Place] = _Idle(trio.lowlevel.current_task(), place)
+        idle = _Idle(trio.lowlevel.current_task(), scope)
         self._idle.append(idle)
 
         def abort(_: object) -> trio.lowlevel.Abort:

@@ -8,22 +8,22 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from typing import Protocol
+from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl, urlsplit
 
 import h11
 import trio
 
-from reaper.config import ReaperConfig
 from reaper.policy import IDLE_PHASES, IdlePolicy, Phase
-from reaper.trio import ParkingLot, TrioReaper
 
-from ..status import Desk
 from .transport import RECEIVE_BYTES, Transport
+
+if TYPE_CHECKING:
+    from .server import HttpServer
 
 DISCARD_BYTES = 65536
 """Of a request body that the route did not want; more than that is not worth reading only to keep the connection."""
@@ -64,35 +64,6 @@ class Counters:
     reloads: int = 0
     accept_errors: int = 0
     responses: Counter[int] = field(default_factory=Counter)
-
-
-class Host(Protocol):
-    """What a connection and its routes see of the server."""
-
-    config: ReaperConfig
-    counters: Counters
-    draining: bool
-    leaving: bool
-    show: bool
-    desk: Desk
-
-    @property
-    def watcher(self) -> TrioReaper:
-        """The reaper."""
-
-    @property
-    def lot(self) -> ParkingLot:
-        """All connections."""
-
-    @property
-    def connections(self) -> Collection[HttpConnection]:
-        """Those that have a task."""
-
-    def route(self, method: str, path: str) -> Route:
-        """The route for a request."""
-
-    def date(self) -> str:
-        """The Date header."""
 
 
 class HttpError(Exception):
@@ -249,7 +220,7 @@ class HttpConnection:
     """
 
     def __init__(
-        self, server: Host, transport: Transport, policy: IdlePolicy, unread: bytes = b"", blank: int = 0
+        self, server: HttpServer, transport: Transport, policy: IdlePolicy, unread: bytes = b"", blank: int = 0
     ) -> None:
         self.server = server
         self.transport = transport

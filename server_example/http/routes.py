@@ -16,7 +16,7 @@ import trio
 from reaper.config.durations import parse_duration
 from reaper.errors import InvalidArgument
 from reaper.policy.events import IdleEvents
-from reaper.status import JSON, Unavailable
+from reaper.status import JSON, Page, Unavailable
 
 from .connection import Exchange, HttpError, Route
 from .views import connection_rows, connections_text
@@ -147,25 +147,27 @@ async def tunnel(exchange: Exchange) -> None:
 
 async def show_metrics(exchange: Exchange) -> None:
     """`/metrics`: counters of all workers, for Prometheus."""
-    kind, body = await exchange.server.desk.show_metrics()
-    await exchange.respond(200, body, kind, FRESH)
+    await _show(exchange, exchange.server.desk.show_metrics)
 
 
 async def show_ready(exchange: Exchange) -> None:
     """`/ready`: 200, or 503 once this worker has been told to end; for load balancers."""
-    try:
-        kind, body = await exchange.server.desk.show_ready()
-    except Unavailable as error:
-        await exchange.respond(503, f"{error}\n".encode(), TEXT, FRESH)
-    else:
-        await exchange.respond(200, body, kind, FRESH)
+    await _show(exchange, exchange.server.desk.show_ready)
 
 
 async def show_status(exchange: Exchange) -> None:
     """`/status`: all workers as JSON, for `python -m reaper top`; for this machine."""
     _only_for_this_machine(exchange)
-    kind, body = await exchange.server.desk.show_status()
-    await exchange.respond(200, body, kind, FRESH)
+    await _show(exchange, exchange.server.desk.show_status)
+
+
+async def _show(exchange: Exchange, page: Page) -> None:
+    try:
+        kind, body = await page()
+    except Unavailable as error:
+        await exchange.respond(503, f"{error}\n".encode(), TEXT, FRESH)
+    else:
+        await exchange.respond(200, body, kind, FRESH)
 
 
 async def show_connections(exchange: Exchange) -> None:

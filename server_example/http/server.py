@@ -115,7 +115,7 @@ class HttpServer:
 
     @asynccontextmanager
     async def running(self, desk: Desk | None = None) -> AsyncIterator[Admit]:
-        """As in `serving.Server`."""
+        """A function that serves an accepted connection, for the length of the block. *desk* speaks for all workers."""
         self.desk = desk or self.desk
         async with self.watcher.keeping(self.lot), trio.open_nursery() as refusing:
 
@@ -252,11 +252,11 @@ class HttpServer:
                 await trio.lowlevel.checkpoint()
 
     def figures(self) -> dict[str, float]:
-        """As in `serving.Server`."""
+        """`open`, `accepted` and `reaped`."""
         return {"open": len(self.lot), "accepted": self.counters.opened, "reaped": self.lot.reaped.total()}
 
     def families(self) -> tuple[Family, ...]:
-        """As in `serving.Server`."""
+        """Metrics of its own."""
         return tuple(own_families(self))
 
     async def drain(self) -> None:

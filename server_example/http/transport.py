@@ -53,7 +53,7 @@ class Transport(ParkableStream):
         """A task is about to serve what has come."""
         super().begin(ended)
         self.policy: IdlePolicy | None = None
-        self._deadlines: list[Lease] = []
+        self._deadlines: list[Lease] | None = None
         self._taken = self.sent  # bytes the peer had taken when it was last asked
         self._then: Phase | None = None
         self._interrupted: Phase | None = None
@@ -65,17 +65,19 @@ class Transport(ParkableStream):
         self._taken = sent
 
     def end(self) -> None:
-        """The task is over."""
+        """The task is over. What is kept of a silent connection with TLS holds nothing of it."""
         self.policy = None
-        for deadline in self._deadlines:
+        del self.scope
+        for deadline in self._deadlines or ():
             deadline.release()
+        self._deadlines = None
 
     def deadline(self, seconds: float, reason: str) -> Lease:
         """End the connection *seconds* from now for *reason*, whatever bytes come, unless it is released."""
         parked, driver = self.parked, self.parked.lot.driver
         key = DeadlineKey(parked, driver.next_number())
         lease = driver.register(key, seconds, lambda expiry: parked.reap(reason, expiry), reason=reason)
-        self._deadlines.append(lease)
+        self._deadlines = [*(self._deadlines or ()), lease]
         return lease
 
     def __repr__(self) -> str:

@@ -9,14 +9,15 @@ import os
 from collections import Counter
 from collections.abc import Iterator
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import trio
 
 from reaper.errors import UnknownUid
 from reaper.metrics import Family
 
-from .connection import Host
+if TYPE_CHECKING:
+    from .server import HttpServer
 
 PARKED = "parked"
 """What is shown as the phase of a connection that waits for its next request without a task."""
@@ -24,7 +25,7 @@ PARKED = "parked"
 Row = dict[str, object]
 
 
-def connection_rows(server: Host, limit: int) -> Row:
+def connection_rows(server: HttpServer, limit: int) -> Row:
     """Up to *limit* connections as plain data, in the order of their descriptors.
 
     Seconds throughout; `due_in` is None while a request is in flight. `why` is the core's own explanation.
@@ -77,7 +78,7 @@ def connections_text(table: Row) -> str:
     return "\n".join([*lines, ""])
 
 
-def own_families(server: Host) -> Iterator[Family]:
+def own_families(server: HttpServer) -> Iterator[Family]:
     """Everything that is counted, for Prometheus."""
     counters = server.counters
     phases = dict(Counter(connection.policy.phase.value for connection in server.connections))

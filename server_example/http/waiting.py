@@ -13,7 +13,7 @@ import ssl
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from http import HTTPStatus
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import h11
 import trio
@@ -23,8 +23,11 @@ from reaper.driver.sockets import TCP_NOTSENT_LOWAT
 from reaper.policy import ANSWERS, INSTANT, Phase
 from reaper.trio.parking import PARKED, READABLE, WRITABLE, Parked, ParkingLot
 
-from .connection import HEAD, SERVER, Host, HttpConnection, HttpError, useful_of
+from .connection import HEAD, SERVER, HttpConnection, HttpError, useful_of
 from .transport import TlsTransport, Transport
+
+if TYPE_CHECKING:
+    from .server import HttpServer
 
 HEAD_BYTES = 16384
 """Read at once while there is no task: what is beyond a head that long is the body's, and its task reads it."""
@@ -90,10 +93,10 @@ class Waiting(ParkingLot):
         tls: Wraps every connection; None: plain.
     """
 
-    kind = Kept
+    kind, plain, secure = Kept, Transport, TlsTransport
 
     def __init__(
-        self, server: Host, serve: Callable[[Any], Awaitable[object]], linger: float, tls: ssl.SSLContext | None
+        self, server: HttpServer, serve: Callable[[Any], Awaitable[object]], linger: float, tls: ssl.SSLContext | None
     ) -> None:
         super().__init__(server.watcher, serve, 0.0, linger=linger, tls=tls)
         self._server = server
@@ -123,10 +126,6 @@ class Waiting(ParkingLot):
             self.retime_one(kept, self._limit(phase))
 
     # ---- what is heard of them ---------------------------------------------------------------------------------------
-
-    def stream_of(self, parked: Kept, tls: ssl.SSLContext | None) -> Transport:
-        """As in `ParkingLot`."""
-        return Transport(parked) if tls is None else TlsTransport(parked, tls)
 
     def waits_for_more(self, parked: Kept) -> bool:
         """As in `ParkingLot`."""
@@ -227,7 +226,7 @@ class Waiting(ParkingLot):
         self._server.counters.closed += 1
 
 
-def last_words(server: Host, error: HttpError, head: bytes) -> bytes:
+def last_words(server: HttpServer, error: HttpError, head: bytes) -> bytes:
     """The answer to a request of which no more than *head* is to come."""
     body = f"{error}\n".encode()
     headers = [
