@@ -75,19 +75,16 @@ async def test_a_touched_connection_is_never_closed(loop, r):
     assert len(r) == len(r.core) == 0
 
 
-def test_each_of_many_is_closed_exactly_once(loop):
+@reaping()
+async def test_each_of_many_is_closed_exactly_once(loop, r):
     ends: dict = {}
 
-    async def body():
-        async with loop.adapter.open_reaper(tick=1.0) as r:
-            await loop.together(*(silent(loop, r, ends, name, 3 + name % 7) for name in range(1000)))
-            assert len(ends) == 1000
-            assert r.statistics().reasons == {"idle": 1000}
-            for name, (ended, _) in ends.items():
-                assert 3 + name % 7 <= ended <= 4 + name % 7
-            assert len(r.core) == 0
-
-    loop.run(body)
+    await loop.together(*(silent(loop, r, ends, name, 3 + name % 7) for name in range(1000)))
+    assert len(ends) == 1000
+    assert r.statistics().reasons == {"idle": 1000}
+    for name, (ended, _) in ends.items():
+        assert 3 + name % 7 <= ended <= 4 + name % 7
+    assert len(r.core) == 0
 
 
 @reaping()
@@ -178,65 +175,55 @@ async def test_a_deadline_ends_the_connection_whatever_comes(loop, r):
     assert len(r.core) == 0
 
 
-def test_an_answered_probe_spares_and_an_unanswered_one_does_not(loop):
+@reaping()
+async def test_an_answered_probe_spares_and_an_unanswered_one_does_not(loop, r):
     pings = []
 
-    async def body():
-        async def ping(connection):
-            pings.append(loop.now())
-            if len(pings) < 3:
-                await loop.sleep(1.5)
-                connection.touch()
+    async def ping(connection):
+        pings.append(loop.now())
+        if len(pings) < 3:
+            await loop.sleep(1.5)
+            connection.touch()
 
-        async with loop.adapter.open_reaper(tick=1.0) as r:
-            with r.watch(None, idle=10, probe=ping, grace=2) as connection:
-                await loop.forever()
-            assert len(pings) == 3
-            assert pings[2] + 2 <= loop.now() <= pings[2] + 3
-            assert connection.reason == "unanswered"
-
-    loop.run(body)
+    with r.watch(None, idle=10, probe=ping, grace=2) as connection:
+        await loop.forever()
+    assert len(pings) == 3
+    assert pings[2] + 2 <= loop.now() <= pings[2] + 3
+    assert connection.reason == "unanswered"
 
 
-def test_a_probe_that_raises_is_no_answer_and_is_logged(loop, caplog):
+@reaping()
+async def test_a_probe_that_raises_is_no_answer_and_is_logged(loop, r, caplog):
     async def ping(connection):
         raise OSError("no ping today")
 
-    async def body():
-        async with loop.adapter.open_reaper(tick=1.0) as r:
-            with r.watch(None, idle=10, probe=ping, grace=2) as connection:
-                await loop.forever()
-            assert connection.reason == "unanswered"
-
-    loop.run(body)
+    with r.watch(None, idle=10, probe=ping, grace=2) as connection:
+        await loop.forever()
+    assert connection.reason == "unanswered"
     assert "no ping today" in caplog.text
 
 
-def test_a_drain_ends_the_idle_at_once_the_busy_when_they_go_idle_and_the_rest_at_the_deadline(loop):
+@reaping()
+async def test_a_drain_ends_the_idle_at_once_the_busy_when_they_go_idle_and_the_rest_at_the_deadline(loop, r):
     ends: dict = {}
 
-    async def body():
-        async with loop.adapter.open_reaper(tick=1.0) as r:
+    def busy_for(seconds, name):
+        async def handler():
+            with r.watch(None, idle=1000) as connection:
+                with connection.in_use():
+                    await loop.sleep(seconds)
+                await loop.forever()
+            ends[name] = (loop.now(), connection.reason)
 
-            def busy_for(seconds, name):
-                async def handler():
-                    with r.watch(None, idle=1000) as connection:
-                        with connection.in_use():
-                            await loop.sleep(seconds)
-                        await loop.forever()
-                    ends[name] = (loop.now(), connection.reason)
+        return handler
 
-                return handler
+    async def drain():
+        await loop.sleep(1)
+        await r.drain(10)
+        assert loop.now() == pytest.approx(11.0, abs=0.01)
 
-            async def drain():
-                await loop.sleep(1)
-                await r.drain(10)
-                assert loop.now() == pytest.approx(11.0, abs=0.01)
-
-            await loop.together(busy_for(0, "idle"), busy_for(4, "soon"), busy_for(1000, "never"), drain)
-            assert len(r) == 0
-
-    loop.run(body)
+    await loop.together(busy_for(0, "idle"), busy_for(4, "soon"), busy_for(1000, "never"), drain)
+    assert len(r) == 0
     assert ends["idle"] == (pytest.approx(1.0, abs=0.01), "drain")
     assert ends["soon"] == (pytest.approx(4.0, abs=0.01), "drain")
     assert ends["never"] == (pytest.approx(11.0, abs=0.01), "drain_deadline")
@@ -248,25 +235,21 @@ async def test_a_drain_of_nothing_returns_at_once(loop, r):
     assert loop.now() == pytest.approx(0, abs=0.01)
 
 
-def test_a_stall_of_the_loop_is_charged_to_no_connection(loop, caplog):
+@reaping()
+async def test_a_stall_of_the_loop_is_charged_to_no_connection(loop, r, caplog):
     """A peer that speaks only when it is spoken to is silent while we are."""
     ends: dict = {}
 
-    async def body():
-        async with loop.adapter.open_reaper(tick=1.0) as r:
+    async def staller():
+        await loop.sleep(2)
+        loop.stall(100.0)
+        await loop.sleep(1)
+        assert ends == {}
+        await loop.sleep(10)
 
-            async def staller():
-                await loop.sleep(2)
-                loop.stall(100.0)
-                await loop.sleep(1)
-                assert ends == {}
-                await loop.sleep(10)
-
-            await loop.together(silent(loop, r, ends, "peer"), staller)
-            assert r.statistics().stalls == 1
-            assert r.statistics().stalled == pytest.approx(100, abs=1)
-
-    loop.run(body)
+    await loop.together(silent(loop, r, ends, "peer"), staller)
+    assert r.statistics().stalls == 1
+    assert r.statistics().stalled == pytest.approx(100, abs=1)
     assert 105 <= ends["peer"][0] <= 107  # 5 s of silence that was its own, a tick, and what of the stall is noticed
     assert "stalled" in caplog.text
 
@@ -298,47 +281,40 @@ def test_a_close_is_one_line_of_the_log_with_who_why_and_how_long(loop, caplog):
     assert 5.0 <= closed.silence <= 7.0
 
 
-def test_a_hook_that_raises_is_logged_and_harms_no_other(loop, caplog):
-    async def body():
-        async with loop.adapter.open_reaper(tick=1.0) as r:
+@reaping()
+async def test_a_hook_that_raises_is_logged_and_harms_no_other(loop, r, caplog):
 
-            def broken(expiry):
-                raise ValueError("broken hook")
+    def broken(expiry):
+        raise ValueError("broken hook")
 
-            r.register("mine", 3.0, broken)
-            with r.watch(None, idle=5) as connection:
-                await loop.forever()
-            assert connection.reaped
-
-    loop.run(body)
+    r.register("mine", 3.0, broken)
+    with r.watch(None, idle=5) as connection:
+        await loop.forever()
+    assert connection.reaped
     assert "broken hook" in caplog.text
 
 
-def test_under_pressure_the_longest_silent_go_and_none_in_use(loop):
+@reaping()
+async def test_under_pressure_the_longest_silent_go_and_none_in_use(loop, r):
     ends: dict = {}
 
-    async def body():
-        async with loop.adapter.open_reaper(tick=1.0) as r:
+    async def one(name):
+        await loop.sleep(name)
+        with r.watch(None, idle=1000) as connection:
+            with connection.in_use():
+                await loop.sleep(0.1)
+            if name == 0:
+                connection.suspend()
+            await loop.sleep(60)
+        ends[name] = connection.reason
 
-            async def one(name):
-                await loop.sleep(name)
-                with r.watch(None, idle=1000) as connection:
-                    with connection.in_use():
-                        await loop.sleep(0.1)
-                    if name == 0:
-                        connection.suspend()
-                    await loop.sleep(60)
-                ends[name] = connection.reason
+    async def press():
+        await loop.sleep(15)
+        pressure = Pressure(Limits(connections=10), high=0.9)
+        await loop.limited(10, loop.adapter.relieve(r, pressure, read=lambda count: Reading(connections=count)))
+        assert pressure.evicted == 1
 
-            async def press():
-                await loop.sleep(15)
-                pressure = Pressure(Limits(connections=10), high=0.9)
-                await loop.limited(10, loop.adapter.relieve(r, pressure, read=lambda count: Reading(connections=count)))
-                assert pressure.evicted == 1
-
-            await loop.together(*(lambda name=name: one(name) for name in range(10)), press)
-
-    loop.run(body)
+    await loop.together(*(lambda name=name: one(name) for name in range(10)), press)
     assert [name for name, reason in ends.items() if reason == "pressure"] == [1]
 
 
@@ -407,29 +383,23 @@ def test_the_journal_has_one_life_per_connection_and_why_it_ended(loop, tmp_path
     assert sorted(lives.values()) == [[("open", None), ("close_app", None)], [("open", None), ("reap", "idle")]]
 
 
-def test_jitter_only_lengthens(loop):
+@reaping(tick=1.0, jitter=0.5, seed=7)
+async def test_jitter_only_lengthens(loop, r):
     ends: dict = {}
 
-    async def body():
-        async with loop.adapter.open_reaper(tick=1.0, jitter=0.5, seed=7) as r:
-            await loop.together(*(silent(loop, r, ends, name, 20) for name in range(50)))
-
-    loop.run(body)
+    await loop.together(*(silent(loop, r, ends, name, 20) for name in range(50)))
     times = {round(ended) for ended, _ in ends.values()}
     assert min(times) >= 20
     assert max(times) <= 31
     assert len(times) > 5
 
 
-def test_a_bound_on_reaps_per_second_defers_them(loop):
+@reaping(tick=1.0, reaps_per_second=10)
+async def test_a_bound_on_reaps_per_second_defers_them(loop, r):
     ends: dict = {}
 
-    async def body():
-        async with loop.adapter.open_reaper(tick=1.0, reaps_per_second=10) as r:
-            await loop.together(*(silent(loop, r, ends, name) for name in range(50)))
-            assert r.core.statistics().max_lateness > 3
-
-    loop.run(body)
+    await loop.together(*(silent(loop, r, ends, name) for name in range(50)))
+    assert r.core.statistics().max_lateness > 3
     assert max(ended for ended, _ in ends.values()) >= 5 + 50 / 10 - 1
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import itertools
-import random
 import socket
 from functools import partial
 
@@ -229,59 +228,6 @@ async def settle() -> None:
 
 
 # ---- probes and drains in real time ----------------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-async def test_probes_and_a_drain_live_with_a_busy_loop_in_real_time():
-    """Time goes on between any two readings here, and another task holds the loop for 3 ms in each pass."""
-    reasons: list[str | None] = []
-
-    async def answers(connection) -> None:
-        if random.random() < 0.5:
-            connection.lease.touch()
-
-    async with open_reaper(tick=0.05) as r, trio.open_nursery() as nursery:
-
-        async def busy() -> None:
-            while True:
-                until = trio.current_time() + 0.003
-                while trio.current_time() < until:
-                    pass
-                await trio.sleep(0)
-
-        async def one(idle: float) -> None:
-            while trio.current_time() < end:
-                with r.watch(None, idle, probe=answers, grace=0.05) as connection:
-                    await trio.sleep_forever()
-                reasons.append(connection.reason)
-
-        end = trio.current_time() + 1.5
-        nursery.start_soon(busy)
-        async with trio.open_nursery() as lives:
-            for number in range(60):
-                lives.start_soon(one, 0.05 + number / 1000)
-            await trio.sleep(1.5)
-            await r.drain(1)
-        nursery.cancel_scope.cancel()
-    assert reasons
-    assert set(reasons) <= {"unanswered", "drain", "drain_deadline"}
-
-
-async def test_a_drain_lets_a_hand_watched_handler_finish_its_answer(autojump_clock):
-    answered = []
-
-    async def handler(r: TrioReaper) -> None:
-        with r.watch(None, idle=100) as connection:
-            connection.touch()  # a request has come
-            await trio.sleep(3)
-            answered.append(trio.current_time())
-
-    async with open_reaper(tick=1.0) as r, trio.open_nursery() as nursery:
-        for _ in range(5):
-            nursery.start_soon(handler, r)
-        await settle()
-        await r.drain(10)
-        assert len(answered) == 5
 
 
 async def test_all_of_several_drains_return(autojump_clock):

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import select
 import socket
-import threading
 import time
 from contextlib import suppress
-from functools import partial
 
 import pytest
 import trio
@@ -195,69 +192,3 @@ async def test_the_watched_socket_is_a_stream_like_any_other():
         assert await right.receive_some() == b""
         assert right.hung_up
         right.close()
-
-
-async def test_peers_that_speak_only_when_spoken_to_outlive_a_stall_of_three_times_the_timeout():
-    """They were silent because the server was: 30 of 30 live, as with WebSocket pongs. Their own silence counts."""
-    idle, deaf = 1.0, threading.Event()
-
-    async def pings(stream) -> None:
-        async with trio.open_nursery() as nursery:
-
-            async def ping() -> None:
-                while True:
-                    await trio.sleep(idle / 3)
-                    await stream.send_all(b"ping")
-
-            nursery.start_soon(ping)
-            with suppress(trio.BrokenResourceError):
-                async for _ in stream:
-                    pass
-            nursery.cancel_scope.cancel()
-
-    def pong(ends: list[socket.socket]) -> int:
-        """Answer pings until none comes any more; returns how many connections were closed before `deaf`."""
-        poll = select.epoll()
-        by_fd = {end.fileno(): end for end in ends}
-        for fd in by_fd:
-            poll.register(fd, select.EPOLLIN)
-        lost = 0
-        while not deaf.is_set():
-            ready = poll.poll(0.05)
-            time.sleep(0.1)  # the way there and back
-            for fd, _ in ready:
-                if by_fd[fd].recv(64):
-                    by_fd[fd].send(b"pong")
-                elif not deaf.is_set():
-                    lost += 1
-                    poll.unregister(fd)
-        return lost
-
-    async with trio.open_nursery() as nursery:
-        serve = partial(reaper.trio.serve_tcp, pings, 0, host="127.0.0.1", idle=idle, tick=0.1)
-        listeners = await nursery.start(serve)
-        clients = [await dial(listeners) for _ in range(30)]
-        lost = []
-
-        async def answer() -> None:
-            lost.append(await trio.to_thread.run_sync(pong, clients))
-
-        nursery.start_soon(answer)
-        await trio.sleep(1.58 * idle)  # the last ping has been answered, the next is not due yet
-        time.sleep(3 * idle)  # the stall
-        await trio.sleep(1.7 * idle)
-        deaf.set()
-        await until(lambda: lost)
-        assert lost == [0]
-        await until(lambda: all(closed_after_pings(client) for client in clients))
-        for client in clients:
-            client.close()
-        nursery.cancel_scope.cancel()
-
-
-def closed_after_pings(client: socket.socket) -> bool:
-    with suppress(BlockingIOError):
-        while client.recv(4096):
-            pass
-        return True
-    return False
