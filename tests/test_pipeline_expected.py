@@ -22,7 +22,7 @@ from reaper.pipeline import cli
 from reaper.pipeline.advise.run import Advice
 from reaper.pipeline.live.feed import Feed
 from reaper.pipeline.live.page import render
-from reaper.pipeline.live.status import Figures, as_text, status
+from reaper.pipeline.live.status import as_text, status
 from reaper.pipeline.read.expected import behind, server_names, silent
 from reaper.pipeline.read.inputs import Inputs, check
 from reaper.pipeline.read.span import Span, instant_ns
@@ -200,15 +200,15 @@ def test_live_names_the_servers_it_misses_on_its_page_and_in_its_summary(tmp_pat
     assert newest.keys() == {"web-1", "web-2", "idle"}
     lost = behind(["web-1", "web-2", "idle", "<web-3>"], newest, 15 * MINUTE, max(newest.values()))
     assert list(lost) == ["web-1", "<web-3>"]
-    figures = Figures(tmp_path / "out", 10_000_000)
-    summary = status(feed, figures, 10 * S, lambda: LATER, lost)
+    out = tmp_path / "out"
+    summary = status(feed, out, 10 * S, lambda: LATER, lost)
     assert not summary["complete"]
     assert [entry["server"] for entry in summary["silent_servers"]] == ["web-1", "<web-3>"]
     text = as_text({**summary, "new_rows": 0, "dropped_by_watermark": 0})
     assert "server <web-3> was expected: no file of it yet" in text.splitlines()
-    page = render(summary, figures, 5 * S)
+    page = render(summary, out, 5 * S)
     assert "server &lt;web-3&gt; was expected: no file of it yet" in page
-    assert status(feed, figures, 10 * S, lambda: LATER)["complete"]
+    assert status(feed, out, 10 * S, lambda: LATER)["complete"]
 
 
 # ---- the commands ---------------------------------------------------------------------------------------------------

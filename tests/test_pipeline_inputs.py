@@ -305,6 +305,10 @@ def test_a_missing_or_old_java_is_one_line_that_says_what_to_install(
         (["advise", "--events", ".", "--out", "o", "--longest", "500ms"], "'500ms' is less than 1s"),
         (["audit", "--events", ".", "--out", "o", "--grace", "5"], "'5' is not a duration such as 250ms"),
         (["advise", "--events", ".", "--out", "o", "--behind", "moon"], "'moon'"),
+        (["live", "--out", "o", "--events", "nowhere"], "no such file or directory: nowhere"),
+        (["live", "--out", "o", "--events", __file__], "is a file"),
+        (["live", "--out", "o", "--events", ".", "--for", "ever"], "'ever' is not a duration"),
+        (["live", "--out", "o", "--events", ".", "--window", "0s"], "'0s' is not a whole number of milliseconds"),
     ],
 )
 def test_bad_arguments_are_one_line_and_status_2(

@@ -58,14 +58,14 @@ def pattern(where: Place) -> str:
 def files_below(directory: Place) -> Iterator[tuple[Place, tuple[str, ...], int]]:
     """Every file below *directory*, hidden ones too: where, the names that lead to it, its size. In no order.
 
-    Links to directories are followed, into each directory once.
-
     Raises:
         OSError: a directory cannot be read: what is in it would be missing without a sign.
     """
-    if isinstance(directory, Remote):
-        yield from directory.files()
-        return
+    return directory.files() if isinstance(directory, Remote) else local_files(directory)
+
+
+def local_files(directory: Path) -> Iterator[tuple[Path, tuple[str, ...], int]]:
+    """The same of this machine. Links to directories are followed, into each directory once."""
     entered = {os.path.realpath(directory)}
     for root, below, names in os.walk(directory, onerror=_fail, followlinks=True):
         real = {os.path.realpath(os.path.join(root, name)): name for name in sorted(below, reverse=True)}

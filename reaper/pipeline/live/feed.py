@@ -12,10 +12,10 @@ import os
 import shutil
 import time
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from hashlib import file_digest
-from itertools import accumulate
+from itertools import accumulate, chain
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +23,30 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from ..read.inputs import check
+from ..places import local_files
+from ..read.file import believe, count_here, footer_of
+from ..read.row_checks import Refused
 from ..read.runs import Facts
 from .ledger import Ledger
-from .rows import CHANGE, FEED, MARKER, Seen, preview, rows_of
+from .rows import CHANGE, FEED, MARKER, rows_of
 
 STEP_ROWS = 1_000_000
 """Rows of a step, about, and of a file of it: bounds the memory of a catch-up. No step is smaller than one file."""
+
+NEVER = 1 << 63
+
+
+@dataclass(slots=True)
+class _Found:
+    """A file that is to be looked at."""
+
+    path: Path
+    size: int
+    mtime: int = 0
+    facts: Facts = field(init=False)
+    first: int = 0
+    """Unix ns of its first and last row; the file's own date where it does not say."""
+    last: int = 0
 
 
 class Feed:
@@ -84,32 +101,29 @@ class Feed:
         A file that the watermark of this step would make late is taken with it, however many rows that are. Files that
         fail the check are put aside with a reason; their rows enter nothing.
         """
-        waiting = sorted(self._fresh())
-        count = max(bisect_right(list(accumulate(seen.rows for seen in waiting)), STEP_ROWS), 1)
+        waiting = sorted(self._fresh(), key=lambda found: found.last)
+        count = max(bisect_right(list(accumulate(found.facts.rows for found in waiting)), STEP_ROWS), 1)
         chosen, waiting = waiting[:count], waiting[count:]
         while chosen and waiting:
-            horizon = max(seen.last for seen in chosen) - self._delay_us * 1000
-            beside = [seen for seen in waiting if seen.first <= horizon]
+            horizon = max(found.last for found in chosen) - self._delay_us * 1000
+            beside = [found for found in waiting if found.first <= horizon]
             if not beside:
                 break
             chosen += beside
-            waiting = [seen for seen in waiting if seen.first > horizon]
+            waiting = [found for found in waiting if found.first > horizon]
         self.waiting = len(waiting)
-        try:
-            paths, now_ns = [seen.path for seen in chosen], self._now_ns()
-            found = check(paths, checksums=self._checksums, now_ns=now_ns, by_name=True)
-        except FileNotFoundError:
-            return self.admit()  # retention was quicker; its serial will be missed
-        for entry in found.quarantined:
-            self._put_aside(Path(entry["path"]), entry["reason"])
         step = self._begin()
-        for facts in found.files:
+        for found in chosen:
+            facts = found.facts
             try:
-                status, table = facts.here.stat(), rows_of(facts, int(_name(facts)[:15], 16))
+                believe(*count_here(facts, self._checksums), None, self._now_ns())
+                table = rows_of(facts, int(_name(facts)[:15], 16))
+            except Refused as refused:
+                self._put_aside(found, str(refused))
             except (OSError, pa.ArrowException, ValueError) as error:
-                self._put_aside(facts.here, f"cannot be read: {error}")  # or gone since the check: its serial tells
+                self._put_aside(found, f"cannot be read: {error}")  # or gone since the check: its serial tells
             else:
-                self._take(step, facts, status, table)
+                self._take(step, found, table)
         if step.taken:
             self._commit(step)
         return len(chosen)
@@ -133,79 +147,70 @@ class Feed:
 
     # ---- one step ---------------------------------------------------------------------------------------------------
 
-    def _fresh(self) -> list[Seen]:
-        """Files that are to be looked at."""
+    def _fresh(self) -> list[_Found]:
+        """Files that are to be looked at, by their footers."""
         self.growing = 0
         seen: set[str] = set()
         fresh = []
         now = self._now_ns()
-        for directory in self._directories:
-            for path, size, mtime in self._scan(directory):
-                name = str(path)
-                seen.add(name)
-                aside = self.quarantined.get(name)
-                known = aside or self.ledger.files.get(name, {})
-                if (known.get("size"), known.get("mtime")) == (size, mtime) and now < known.get("until", 1 << 63):
+        for path, parts, size in chain(*map(local_files, self._directories)):
+            if any(part[0] in "._" for part in parts) or self._out in path.parents:
+                self.growing += path.suffix == ".arrows"
+                continue
+            if path.suffix != ".parquet":
+                continue
+            found = _Found(path, size)
+            try:
+                found.mtime = path.stat().st_mtime_ns
+                seen.add(str(path))
+                known = self.quarantined.get(str(path)) or self.ledger.files.get(str(path), {})
+                if (known.get("size"), known.get("mtime")) == (size, found.mtime) and now < known.get("until", NEVER):
                     continue
-                fresh.append(preview(path, mtime))
+                found.facts = footer_of(path, size)
+            except FileNotFoundError:
+                continue  # retention was quicker; its serial will be missed
+            except Refused as refused:
+                self._put_aside(found, str(refused))
+            else:
+                found.first, found.last = found.facts.bounds or (found.mtime, found.mtime)
+                fresh.append(found)
         for name in self.ledger.files.keys() - seen:
             self.ledger.files.forget(name)
         for name in self.quarantined.keys() - seen:
             del self.quarantined[name]
         return fresh
 
-    def _scan(self, directory: Path) -> Iterator[tuple[Path, int, int]]:
-        for root, directories, names in os.walk(directory):
-            directories[:] = [name for name in directories if name[0] not in "._" and Path(root, name) != self._out]
-            for name in names:
-                if name[0] in "._":
-                    self.growing += name.endswith(".arrows")
-                elif name.endswith(".parquet"):
-                    path = Path(root, name)
-                    try:
-                        status = path.stat()
-                    except FileNotFoundError:
-                        continue
-                    yield path, status.st_size, status.st_mtime_ns
+    def _put_aside(self, found: _Found, reason: str, until: int = NEVER) -> None:
+        entry = {"reason": reason, "size": found.size, "mtime": found.mtime, "until": until}
+        self.quarantined[str(found.path)] = entry
 
-    def _put_aside(self, path: Path, reason: str, until: int = 1 << 63) -> None:
-        try:
-            status = path.stat()
-        except FileNotFoundError:
-            return
-        self.quarantined[str(path)] = {
-            "reason": reason,
-            "size": status.st_size,
-            "mtime": status.st_mtime_ns,
-            "until": until,
-        }
-
-    def _take(self, step: _Step, facts: Facts, status: os.stat_result, table: pa.Table | None) -> None:
+    def _take(self, step: _Step, found: _Found, table: pa.Table | None) -> None:
+        facts = found.facts
         run = _name(facts)
         known = self.ledger.runs.get(run, {"serials": [], "dropped": 0})
         serial = facts.serial if facts.run else 1
         if any(first <= serial <= last for first, last in known["serials"]):
-            self._put_aside(facts.here, f"duplicated: file {serial} of run {run} was read before")
+            self._put_aside(found, f"duplicated: file {serial} of run {run} was read before")
             return
         if table is None:
             reason = "no wall clock: neither wall_offset_ns nor anchors, so it has no place on the common timeline"
-            self._put_aside(facts.here, reason)
+            self._put_aside(found, reason)
             return
         newest = _us(pc.max(table["at"]))
         ahead_us = (newest or 0) - self._now_ns() // 1000 - self._delay_us
         if ahead_us > 0:
             text = f"future: its last row is more than the delay ({self._delay_us / 1e6:g} s) ahead of this machine's"
             reason = f"{text} clock, and would make the rows of all others late; looked at again when it no longer is"
-            self._put_aside(facts.here, reason, self._now_ns() + ahead_us * 1000)
+            self._put_aside(found, reason, self._now_ns() + ahead_us * 1000)
             return
-        self.quarantined.pop(str(facts.here), None)
+        self.quarantined.pop(str(found.path), None)
         serials = _merged([*known["serials"], [serial, serial]])
         self.ledger.runs.note(run, serials=serials, dropped=max(known["dropped"], facts.dropped))
-        self.ledger.files.note(str(facts.here), size=status.st_size, mtime=status.st_mtime_ns)
+        self.ledger.files.note(str(found.path), size=found.size, mtime=found.mtime)
         if facts.server:
             name = self.ledger.names.note(facts.server)
             name["newest"] = max(name["newest"], facts.bounds[1] if facts.bounds else 0)
-        server = self.ledger.servers.note(self._server(facts.here))
+        server = self.ledger.servers.note(self._server(found.path))
         server["files"] += 1
         event = pc.not_equal(table["kind"], CHANGE)
         server["rows"] += pc.sum(event).as_py() or 0

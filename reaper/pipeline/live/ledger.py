@@ -16,20 +16,11 @@ from pathlib import Path
 from typing import Any
 
 NAME = "ledger.sqlite"
-VERSION = 1
+VERSION = 2
 PATIENCE_S = 60.0
 """How long a step waits for a reader who looks at the ledger."""
 
-_TABLES = """
-CREATE TABLE state (one INTEGER PRIMARY KEY CHECK (one = 1), settings TEXT, step INTEGER, newest INTEGER,
-                    horizon INTEGER, longest_ms INTEGER, tick_ns INTEGER) STRICT;
-CREATE TABLE files (id INTEGER PRIMARY KEY, path TEXT, size INTEGER, mtime INTEGER) STRICT;
-CREATE TABLE runs (id INTEGER PRIMARY KEY, run TEXT, serials TEXT, dropped INTEGER) STRICT;
-CREATE TABLE servers (id INTEGER PRIMARY KEY, directory TEXT, files INTEGER, rows INTEGER, late INTEGER, newest INTEGER)
-    STRICT;
-CREATE TABLE late (id INTEGER PRIMARY KEY, listener TEXT, rows INTEGER) STRICT;
-CREATE TABLE names (id INTEGER PRIMARY KEY, name TEXT, newest INTEGER) STRICT;
-"""
+_TABLE = "CREATE TABLE noted (id INTEGER PRIMARY KEY, kind TEXT, name TEXT, value TEXT) STRICT"
 # Keys are numbers in order of arrival: what a step adds lies on few pages. By path each server would have its own.
 
 
@@ -38,58 +29,28 @@ class Unusable(ValueError):
 
 
 class Table(dict[str, dict[str, Any]]):
-    """Rows of one table by their name. `note` marks a row as changed; reading is a dictionary's."""
+    """Rows of one kind by their name, of what JSON knows. `note` marks one as changed; reading is a dictionary's."""
 
-    def __init__(self, table: str, key: str, columns: tuple[str, ...]) -> None:
+    def __init__(self, **new: Any) -> None:
         super().__init__()
-        self._key = key
-        self._columns = columns
-        self._ids: dict[str, int] = {}
-        self._next = 1
-        self._changed: set[str] = set()
-        self._gone: list[int] = []
-        marks = ", ".join("?" * (len(columns) + 2))
-        self._put = f"INSERT OR REPLACE INTO {table} VALUES ({marks})"
-        self._drop = f"DELETE FROM {table} WHERE id = ?"
-        self._all = f"SELECT * FROM {table}"
+        self._new = new
+        self.ids: dict[str, int] = {}
+        self.changed: set[str] = set()
+        self.gone: list[int] = []
 
     def note(self, name: str, **values: Any) -> dict[str, Any]:
         """Set *values* of the row *name*, which is made if missing; returns it."""
-        row = self.setdefault(name, dict.fromkeys(self._columns, 0))
+        row = self.setdefault(name, {**self._new})
         row.update(values)
-        self._changed.add(name)
+        self.changed.add(name)
         return row
 
     def forget(self, name: str) -> None:
         """Delete the row *name*."""
         del self[name]
-        self._changed.discard(name)
-        if (number := self._ids.pop(name, None)) is not None:
-            self._gone.append(number)
-
-    def load(self, database: sqlite3.Connection) -> None:
-        """Read every row."""
-        for number, name, *values in database.execute(self._all):
-            self[name] = {
-                column: json.loads(value) if column == "serials" else value
-                for column, value in zip(self._columns, values, strict=True)
-            }
-            self._ids[name] = number
-        self._next = max(self._ids.values(), default=0) + 1
-
-    def save(self, database: sqlite3.Connection) -> None:
-        """Write what has changed since the last time."""
-        database.executemany(self._drop, ((number,) for number in self._gone))
-        database.executemany(self._put, self._rows())
-        self._changed.clear()
-        self._gone.clear()
-
-    def _rows(self) -> Iterator[list[Any]]:
-        for name in sorted(self._changed):
-            if name not in self._ids:
-                self._ids[name], self._next = self._next, self._next + 1
-            values = (self[name][column] for column in self._columns)
-            yield [self._ids[name], name, *(json.dumps(v) if isinstance(v, list) else v for v in values)]
+        self.changed.discard(name)
+        if (number := self.ids.pop(name, None)) is not None:
+            self.gone.append(number)
 
 
 class Ledger:
@@ -98,11 +59,10 @@ class Ledger:
     Args:
         settings: Of this output, for good.
     Raises:
-        Unusable: it was begun with other settings, is damaged, or of a later release. Nothing was changed.
+        Unusable: it was begun with other settings, is damaged, or of another release. Nothing was changed.
     """
 
     def __init__(self, out: Path, settings: dict[str, int]) -> None:
-        self.settings = settings
         self.step: int = 0
         self.newest: int | None = None
         """Of all rows."""
@@ -112,22 +72,26 @@ class Ledger:
         """Longest timeout in force on any row."""
         self.tick_ns: int = 0
         """Longest of the ticks."""
-        self.files: Table = Table("files", "path", ("size", "mtime"))
+        self.files: Table = Table()
         """path -> size, mtime in ns: not to be opened again. Those that are gone are forgotten."""
-        self.runs: Table = Table("runs", "run", ("serials", "dropped"))
+        self.runs: Table = Table(serials=[], dropped=0)
         """run -> serials: ranges, both ends inclusive, of its files that were read; dropped: rows its writer lost."""
-        self.servers: Table = Table("servers", "directory", ("files", "rows", "late", "newest"))
+        self.servers: Table = Table(files=0, rows=0, late=0, newest=0)
         """directory -> files, rows, late, newest."""
-        self.late: Table = Table("late", "listener", ("rows",))
+        self.late: Table = Table(rows=0)
         """listener -> rows that came later than the delay allows."""
-        self.names: Table = Table("names", "name", ("newest",))
+        self.names: Table = Table(newest=0)
         """name of a server, as its files have it -> newest, Unix ns: of its own rows too."""
-        self._tables = (self.files, self.runs, self.servers, self.late, self.names)
+        self._state: Table = Table()
+        self._settings = settings
+        self._next = 1
         self._path = out / NAME
         try:
             with self._transaction() as database:
                 self._open(database)
-        except sqlite3.Error as error:
+        except (sqlite3.Error, ValueError, KeyError, TypeError) as error:
+            if isinstance(error, Unusable):
+                raise
             raise Unusable(f"{self._path} is no ledger to go on from ({error}): name another --out") from None
 
     @property
@@ -161,35 +125,40 @@ class Ledger:
         finally:
             database.close()  # and with it what was not committed
 
+    def _kinds(self) -> dict[str, Table]:
+        return {name: value for name, value in vars(self).items() if isinstance(value, Table)}
+
     def _save(self, database: sqlite3.Connection) -> None:
-        state = (json.dumps(self.settings), self.step, self.newest, self.horizon, self.longest_ms, self.tick_ns)
-        database.execute("INSERT OR REPLACE INTO state VALUES (1, ?, ?, ?, ?, ?, ?)", state)
-        for table in self._tables:
-            table.save(database)
+        state = {name: getattr(self, name) for name in ("step", "newest", "horizon", "longest_ms", "tick_ns")}
+        self._state.note("state", settings=self._settings, **state)
+        for kind, table in self._kinds().items():
+            database.executemany("DELETE FROM noted WHERE id = ?", ((number,) for number in table.gone))
+            for name in sorted(table.changed):
+                if name not in table.ids:
+                    table.ids[name], self._next = self._next, self._next + 1
+                values = (table.ids[name], kind, name, json.dumps(table[name]))
+                database.execute("INSERT OR REPLACE INTO noted VALUES (?, ?, ?, ?)", values)
+            table.gone.clear()
+            table.changed.clear()
 
     def _open(self, database: sqlite3.Connection) -> None:
         (version,) = database.execute("PRAGMA user_version").fetchone()
         if version == 0:  # new, or killed before its first commit
-            for statement in filter(str.strip, _TABLES.split(";")):
-                database.execute(statement)
+            database.execute(_TABLE)
             database.execute(f"PRAGMA user_version = {VERSION}")
             self._save(database)
-        elif version == VERSION:
-            self._load(database)
-        else:
+            return
+        if version != VERSION:
             raise Unusable(f"{self._path} is of version {version}, this release reads {VERSION}: name another --out")
-
-    def _load(self, database: sqlite3.Connection) -> None:
-        row = database.execute("SELECT * FROM state").fetchone()
-        _, settings, self.step, self.newest, self.horizon, self.longest_ms, self.tick_ns = row
-        self._agree(json.loads(settings))
-        for table in self._tables:
-            table.load(database)
-
-    def _agree(self, begun: dict[str, int]) -> None:
-        for name, value in self.settings.items():
-            if begun.get(name) != value:
+        tables = self._kinds()
+        for number, kind, name, value in database.execute("SELECT * FROM noted"):
+            tables[kind][name], tables[kind].ids[name] = json.loads(value), number
+            self._next = max(self._next, number + 1)
+        state = dict(self._state["state"])
+        for setting, begun in state.pop("settings").items():
+            if (now := self._settings.get(setting)) != begun:
                 raise Unusable(
-                    f"{name} is {value}, but this output was begun with {begun.get(name)}: give the same again, or "
-                    "another --out"
+                    f"{setting} is {now}, but this output was begun with {begun}: give the same again, or another --out"
                 )
+        for attribute, value in state.items():
+            setattr(self, attribute, value)

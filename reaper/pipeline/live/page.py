@@ -8,27 +8,32 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
+from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
 
 from ..html.charts import Axis, Chart, count, seconds
 from ..html.parts import STYLES, card, document, footer, grid, header, table, tiles, warning
 from ..read.expected import line
-from .status import SHOWN, Figures
+from .status import SHOWN, gone_silent, windows
 
 REFRESH_LEAST = 2
 
-Series = list[tuple[float, float]]
+Say = Callable[[float], str]
+Series = dict[str, list[float]]
+"""Name -> a value per window."""
 
 
-def render(summary: dict[str, Any], figures: Figures, every_ns: int) -> str:
+def render(summary: dict[str, Any], out: Path, every_ns: int) -> str:
     """The page. *every_ns*: how often a step is made; the browser asks no more often than that."""
     refresh = max(REFRESH_LEAST, round(every_ns / 1e9))
-    rows = figures.windows()
+    width_us = round(summary["window_s"] * 1e6)
+    rows = windows(out, width_us)
     title = _title(summary)
     body = [header(summary["complete"], "reaper live", title, _subtitle(summary)), _tiles(summary, rows)]
     body.append(_kept_apart(summary))
     if rows:
-        body += [grid(_charts(summary, rows, figures)), _listeners(summary)]
+        body += [grid(_charts(summary, rows, gone_silent(out, width_us))), _listeners(summary)]
     body += [_servers(summary), _fine_print(summary, refresh)]
     return document(f"reaper live: {title}", body, refresh=refresh)
 
@@ -106,119 +111,69 @@ def _kept_apart(summary: dict[str, Any]) -> str:
     return warning("Not in these figures", reasons, table(["file", "why it is put aside"], rows, set()) if rows else "")
 
 
-def _charts(summary: dict[str, Any], rows: list[dict[str, Any]], figures: Figures) -> list[str]:
-    width = summary["window_s"]
-    end = max(row["start"] for row in rows) / 1e6 + width
-    first = min(row["start"] for row in rows) / 1e6
-    first = max(first, end - SHOWN * width)
-    until = summary["final_until"]
-    label = f"before {_clock(end)} UTC, in windows of {seconds(width)}"
-    x = Axis(first - end, 0.0, label, seconds)
-    steps = [first + i * width for i in range(round((end - first) / width))]
-    names = sorted({row["listener"] for row in rows})
+def _charts(summary: dict[str, Any], rows: list[dict[str, Any]], idle: list[dict[str, Any]]) -> list[str]:
+    width = round(summary["window_s"] * 1e6)
+    end = max(row["start"] for row in rows) + width
+    first = max(min(row["start"] for row in rows), end - SHOWN * width)
+    steps = range(first, end, width)
+    x = Axis((first - end) / 1e6, 0.0, f"before {_clock(end / 1e6)} UTC, in windows of {seconds(width / 1e6)}", seconds)
 
-    def finish(chart: Chart) -> str:
-        if until is not None and first < until < end - width:
-            chart.mark(until - end, "final up to here")
-        return chart.svg()
+    def per_window(found: Iterable[dict[str, Any]], key: str) -> list[float]:
+        values: dict[int, float] = defaultdict(float)
+        for row in found:
+            values[row["start"]] += row[key]
+        return [values[step] for step in steps]
 
-    per = {key: _per_window(rows, key, steps) for key in ("opened", "reaped", "closed", "averted")}
-    flow = Chart("What happened", x, Axis(0, _top(per.values()), "connections", count))
-    colours = {"opened": "a", "closed": "c", "reaped": "d", "averted": "e"}
-    _beside(flow, [(per[key], style, key) for key, style in colours.items()], steps, end, width)
+    def chart(title: str, text: str, series: Series, label: str = "connections", say: Say = count) -> str:
+        top = max((value for values in series.values() for value in values), default=0.0) * 1.1
+        drawn = Chart(title, x, Axis(0, top or 1.0, label, say))
+        for (name, values), style in zip(series.items(), STYLES, strict=False):
+            points = [((step - end) / 1e6, value) for step, value in zip(steps, values, strict=True)]
+            drawn.line([*points, (0.0, values[-1])], style, name, steps=True)
+        if (until := summary["final_until"]) is not None and first < until * 1e6 < end - width:
+            drawn.mark(until - end / 1e6, "final up to here")
+        return card(title, text, drawn.svg())
 
-    levels = {name: _level(summary, rows, name, steps) for name in names[: len(STYLES)]}
-    level = Chart("Open connections", x, Axis(0, _top(levels.values()), "connections", count))
-    for (name, values), style in zip(levels.items(), STYLES, strict=False):
-        level.line(_drawn(values, steps, end, width), style, name, steps=True)
-
-    idle: dict[str, dict[float, float]] = defaultdict(lambda: defaultdict(float))
-    for (name, *_, window), n in figures.sessions().items():
-        if window:
-            idle[name][window / 1e6] += n
-    silent = {name: [idle[name].get(step, 0.0) for step in steps] for name in names[: len(STYLES)]}
-    gone = Chart("Gone silent", x, Axis(0, _top([*silent.values(), per["reaped"]]), "connections", count))
-    by_listener = zip(silent.items(), STYLES, strict=False)
-    beside = [(values, style, f"gone silent: {name}") for (name, values), style in by_listener]
-    _beside(gone, [(per["reaped"], "c", "reaped, all listeners"), *beside], steps, end, width)
-
+    counted = {key: per_window(rows, key) for key in ("opened", "reaped", "closed", "averted")}
+    levels, silent = {}, {}
+    for name in sorted({row["listener"] for row in rows})[: len(STYLES) - 1]:
+        mine = [row for row in rows if row["listener"] == name]
+        levels[name] = _level(summary["listeners"][name]["open"], *(per_window(mine, key) for key in list(counted)[:3]))
+        silent[f"gone silent: {name}"] = per_window((row for row in idle if row["listener"] == name), "idle")
+    worst: dict[int, float] = defaultdict(float)
+    for row in rows:
+        worst[row["start"]] = max(worst[row["start"]], (row["max_lateness_ns"] or 0) / 1e9)
+    lateness = {"greatest": [worst[step] for step in steps]}
+    if tick := summary["tick_s"]:
+        lateness[f"one tick: {seconds(tick)}"] = [tick] * len(steps)
     return [
-        card("Open connections", "At the end of each window, by listener.", finish(level)),
-        card("What happened", "Per window, all servers together.", finish(flow)),
-        card(
+        chart("Open connections", "At the end of each window, by listener.", levels),
+        chart("What happened", "Per window, all servers together.", counted),
+        chart(
             "Gone silent",
             "Connections of which no row came for their timeout, by listener, beside what was reaped. Known once the "
             "delay is over.",
-            finish(gone),
+            {"reaped, all listeners": counted["reaped"], **silent},
         ),
-        card(
+        chart(
             "Lateness",
             "Since the last byte plus the timeout, at most: the greatest of each window.",
-            _lateness(summary, rows, x, end, finish),
+            lateness,
+            "lateness",
+            seconds,
         ),
     ]
 
 
-def _beside(
-    chart: Chart, series: list[tuple[list[float], str, str]], steps: list[float], end: float, width: float
-) -> None:
-    """Each of *series* (values, style, name) that is not all zero as bars of its own part of each window."""
-    shown = [each for each in series if any(each[0])] or series[:1]
-    part = width / len(shown)
-    for i, (values, style, name) in enumerate(shown):
-        points = [(step - end + i * part, value) for step, value in zip(steps, values, strict=True) if value]
-        chart.bars(points, part, style, name)
-
-
-def _lateness(summary: dict[str, Any], rows: list[dict[str, Any]], x: Axis, end: float, finish: Any) -> str:
-    worst: dict[float, float] = {}
-    for row in rows:
-        if row["max_lateness_ns"] is not None:
-            at = row["start"] / 1e6
-            worst[at] = max(worst.get(at, 0.0), row["max_lateness_ns"] / 1e9)
-    if not worst:
-        return '<p class="none">Nothing was reaped.</p>'
-    tick, width = summary["tick_s"], summary["window_s"]
-    chart = Chart("Lateness", x, Axis(0, max(*worst.values(), tick) * 1.15 or 1.0, "lateness", seconds))
-    points = [(at - end, late) for at, late in sorted(worst.items())]
-    chart.bars([point for point in points if not tick or point[1] <= tick], width, "a", "within one tick")
-    beyond = [point for point in points if tick and point[1] > tick]
-    chart.bars(beyond, width, "d", "beyond one tick" if beyond else "")
-    if tick:
-        chart.line([(x.low, tick), (x.high, tick)], "allowed", f"one tick: {seconds(tick)}")
-    return str(finish(chart))
-
-
-def _per_window(rows: list[dict[str, Any]], key: str, steps: list[float], listener: str | None = None) -> list[float]:
-    values: dict[float, float] = defaultdict(float)
-    for row in rows:
-        if listener is None or row["listener"] == listener:
-            values[row["start"] / 1e6] += row[key]
-    return [values.get(step, 0.0) for step in steps]
-
-
-def _level(summary: dict[str, Any], rows: list[dict[str, Any]], listener: str, steps: list[float]) -> list[float]:
-    """Open connections at the end of each window, counted back from now; never below zero, however the log begins."""
-    opened, reaped, closed = (_per_window(rows, key, steps, listener) for key in ("opened", "reaped", "closed"))
-    level = float(summary["listeners"][listener]["open"])
+def _level(now: int, opened: list[float], reaped: list[float], closed: list[float]) -> list[float]:
+    """Open connections at the end of each window, counted back from *now*; never below zero, however the log begins."""
+    level = float(now)
     result = []
     for up, *down in zip(reversed(opened), reversed(reaped), reversed(closed), strict=True):
         result.append(level)
         level += sum(down) - up
     floor = min(0.0, *result, level)
     return [value - floor for value in reversed(result)]
-
-
-def _drawn(values: list[float], steps: list[float], end: float, width: float) -> Series:
-    """Each window's value from its start to its end, as the chart wants it: seconds before *end*."""
-    return [
-        *((step - end, value) for step, value in zip(steps, values, strict=True)),
-        (steps[-1] + width - end, values[-1]),
-    ]
-
-
-def _top(series: Any) -> float:
-    return max((value for values in series for value in values), default=0.0) * 1.1 or 1.0
 
 
 def _listeners(summary: dict[str, Any]) -> str:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -11,7 +9,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from ...journal.layout import bounds
 from ...journal.schema import CONFIG, KINDS, OWN, REAP
 from ..read.runs import Facts
 
@@ -38,26 +35,6 @@ FEED = pa.schema(
 """Grain: one row per event of a connection."""
 
 _READ = ("t", "conn", "kind", "idle_ns", "timeout_ms", "due_ns", "listener", "wall_offset_ns")
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class Seen:
-    """A file before its check, as its footer says: instants of its last and first row in Unix ns."""
-
-    last: int
-    first: int
-    rows: int
-    path: Path
-
-
-def preview(path: Path, mtime: int) -> Seen:
-    """What the footer says; the file's own date where it says nothing."""
-    try:
-        with pq.ParquetFile(path) as file:
-            first, last = bounds(file.metadata) or (mtime, mtime)
-            return Seen(last, first, file.metadata.num_rows, path)
-    except (OSError, pa.ArrowException, ValueError):
-        return Seen(mtime, mtime, 0, path)  # whatever is wrong with it, the check will say
 
 
 def rows_of(facts: Facts, run: int) -> pa.Table | None:

@@ -30,7 +30,7 @@ from ..read.expected import WITHIN_NS, behind
 from .feed import Feed
 from .ledger import Unusable
 from .page import render
-from .status import Figures, status
+from .status import status
 from .tables import FEED, idle, keep_sessions, keep_windows, windows
 
 POLL = "200 milliseconds"
@@ -73,7 +73,7 @@ def follow(
     Args:
         stop: Set it to end after the step that is being done.
     Returns:
-        The summary, see `live_status.status`.
+        The summary, see `status.status`.
     Raises:
         Fault: another process works on *out*, or it was begun with another window or delay. Nothing was changed.
         StreamFailed: Spark gave up; what was committed stays, and the next run goes on from there.
@@ -87,9 +87,8 @@ def follow(
             feed = Feed(out, directories, settings.delay_ns, fixed, checksums=settings.checksums)
         except Unusable as error:
             raise Fault(str(error)) from None
-        figures = Figures(out, settings.window_ns // 1000)
         before = feed.ledger.rows
-        summary = _publish(out, feed, figures, settings)
+        summary = _publish(out, feed, settings)
         with _queries(spark, out, settings) as queries, _writing(out):
             deadline = None if settings.for_ns is None else time.monotonic() + settings.for_ns / 1e9
             _finish(queries, feed)  # what a kill left half done
@@ -98,7 +97,7 @@ def follow(
                 if admitted:
                     progress(f"{admitted} new file(s), {feed.ledger.rows - before:,} rows; {feed.waiting} file(s) wait")
                     _finish(queries, feed)
-                summary = _publish(out, feed, figures, settings)
+                summary = _publish(out, feed, settings)
                 if admitted and not stop.is_set():
                     continue
                 if stop.is_set() or (deadline is not None and time.monotonic() >= deadline):
@@ -109,7 +108,7 @@ def follow(
                 progress("letting the last windows and sessions out")
                 feed.mark()
                 _finish(queries, feed)
-                summary = _publish(out, feed, figures, settings)
+                summary = _publish(out, feed, settings)
             dropped = sum(_dropped(query) for query in queries)
     return {**summary, "new_rows": feed.ledger.rows - before, "dropped_by_watermark": dropped}
 
@@ -177,12 +176,12 @@ def _dropped(query: StreamingQuery) -> int:
     )
 
 
-def _publish(out: Path, feed: Feed, figures: Figures, settings: Settings) -> dict[str, Any]:
+def _publish(out: Path, feed: Feed, settings: Settings) -> dict[str, Any]:
     """The summary and the page, each put in place in one step."""
     newest = {name: row["newest"] for name, row in feed.ledger.names.items()}
     until = max(newest.values(), default=0) if settings.for_ns == 0 else time.time_ns()
     silent = behind(settings.expected, newest, settings.within_ns, until)
-    summary = status(feed, figures, settings.window_ns, silent=silent)
-    write_text(out / "live.html", render(summary, figures, settings.every_ns))
+    summary = status(feed, out, settings.window_ns, silent=silent)
+    write_text(out / "live.html", render(summary, out, settings.every_ns))
     write_text(out / "live.json", json.dumps(summary, indent=2) + "\n")
     return summary

@@ -13,32 +13,21 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
-from pyspark.sql import types as T  # noqa: N812
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import StructType
 
 from ..read.frames import ns
 from .feed import write_atomically
 from .rows import CHANGE, MARKER
+from .rows import FEED as _FEED
 
 PART_ROWS = 250_000
 """Rows after which the sessions go on in a new file: few files, and no batch rewrites more than this."""
 
 BATCH = b"reaper.batch"
 
-FEED: T.StructType = T.StructType(
-    [
-        T.StructField("at", T.TimestampType(), False),
-        T.StructField("run", T.LongType(), False),
-        T.StructField("conn", T.LongType(), False),
-        T.StructField("kind", T.StringType(), False),
-        T.StructField("idle_ns", T.LongType()),
-        T.StructField("timeout_ms", T.IntegerType()),
-        T.StructField("lateness_ns", T.LongType()),
-        T.StructField("listener", T.StringType()),
-        T.StructField("full", T.BooleanType(), False),
-        T.StructField("tick_ns", T.LongType(), False),
-    ]
-)
-"""`live_rows.FEED`, as Spark says it."""
+FEED: StructType = from_arrow_schema(_FEED)
+"""`rows.FEED`, as Spark says it."""
 
 IN_USE_GAP = "1 minute"
 """How long a session waits after a row without a timeout: whatever it is, silence is no idleness then."""
