@@ -676,12 +676,3 @@ def test_a_final_check_in_an_earlier_file_spares_the_silence_that_ends_in_a_late
     assert [(facts.averted, facts.overdue_ns) for facts in inputs.files] == [(1, 500 * MS), (0, 6 * S + 200 * MS)]
     summary, _ = audited(spark, inputs, tmp_path / "out")
     assert summary["verdicts"]["ok_reaped"] == 1
-
-
-def test_more_overdue_silences_than_the_driver_keeps_are_judged_where_they_lie(
-    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, found: tuple[dict[str, str], dict[str, Any]]
-) -> None:
-    named = write_traps(tmp_path / "server")
-    monkeypatch.setattr("reaper.pipeline.audit.silences.MOST_ROWS", 3)
-    result = audit(spark, check([tmp_path / "server"], now_ns=WALL), None, tmp_path / "out", Settings())
-    assert {named[row.conn]: row.verdict for row in result.connections.select("conn", "verdict").collect()} == found[0]

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from reaper.pipeline.advise.survival import LEAST_NS, width_sql
 from reaper.pipeline.read.inputs import Inputs
-from reaper.pipeline.read.runs import Facts, Timeline, as_rows
+from reaper.pipeline.read.runs import Facts, Timeline
 from reaper.pipeline.read.writer_facts import overdue_files, said
 
 GRACE_NS = 250_000_000
@@ -224,10 +224,12 @@ class Duck:
             'CREATE TABLE runs (run INT, writer BIGINT, first_conn BIGINT, last_conn BIGINT, tick_ns BIGINT, "full" '
             "BOOLEAN, log_end_ns BIGINT, offset_ns BIGINT)"
         )
-        self.con.executemany(
-            "INSERT INTO runs VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-            as_rows(self.inputs.runs, Timeline.of(self.inputs.runs), TICK_NS),
-        )
+        timeline = Timeline.of(self.inputs.runs)
+        for run in self.inputs.runs:
+            row = (run.index, run.writer, run.first_conn, run.last_conn, run.tick_ns or TICK_NS, run.full)
+            self.con.execute(
+                "INSERT INTO runs VALUES (?, ?, ?, ?, ?, ?, ?, ?)", [*row, run.log_end_ns, timeline.offset_ns(run)]
+            )
 
     def close(self) -> None:
         self.con.close()

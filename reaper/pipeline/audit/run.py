@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any
 from ..engine import F, here, together
 from ..places import Place
 from ..read.expected import as_list, instant, line
-from ..read.frames import lifetimes, listeners_of, read_events, with_run
+from ..read.frames import lifetimes, listeners_of, read_events, runs_frame, with_run
 from ..read.inputs import Inputs, hole_line, nothing_line
 from ..read.runs import Timeline
 from ..read.writer_facts import Stalls, overdue_files, said
 from .joined import Skew, client_view, judge_pairs, measure_skew, pair, seen, without_peer
-from .silences import excuse, judged_runs, overdue_rows, shifted, with_backed, with_silences
+from .silences import excuse, overdue_rows, shifted, with_backed, with_silences
 from .verdicts import VERDICTS, VIOLATIONS, judge, prepare
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def audit(
     if suspects := overdue_files(server.files, least):
         progress(f"looking for silences beyond their timeout in {len(suspects)} of {len(server.files)} file(s)")
         overdue = overdue_rows(spark, suspects, least)
-    runs = judged_runs(spark, server.runs, timeline, settings.tick_ns, by_writers)
+    runs = runs_frame(spark, server.runs, timeline, settings.tick_ns, by_writers.drained)
     lives = with_run(lifetimes(events), runs)
     lives = with_silences(spark, lives, overdue, by_writers.stalls, runs, settings.grace_ns)
     lives = with_backed(spark, lives, by_writers.stalls, settings.grace_ns)
@@ -101,7 +101,7 @@ def audit(
     else:
         c_said = said(client.files, client.runs, timeline)
         c_stalls = c_said.stalls
-        c_runs = judged_runs(spark, client.runs, timeline, settings.tick_ns, c_said)
+        c_runs = runs_frame(spark, client.runs, timeline, settings.tick_ns, c_said.drained)
         c_lives = with_run(lifetimes(read_events(spark, client)), c_runs)
         view = client_view(without_peer(c_lives, timeline.apart(client.runs)))
         # Judged before the join: both in one method would be too long for Java to compile.

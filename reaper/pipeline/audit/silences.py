@@ -7,110 +7,52 @@ silence and begins the next. These rows are few, and the check of the files know
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from ...journal.schema import ACTIVITY, AVERTED, ENDS, KINDS, REAP
 from ..engine import F, Window
-from ..read.frames import OVERDUE, RUNS, ns, read_events, small_frame, with_run
+from ..read.frames import OVERDUE, ns, read_events, small_frame, with_run
 from ..read.inputs import Inputs
-from ..read.runs import Facts, Run, Timeline, as_rows
-from ..read.writer_facts import Said, Stalls, merge
+from ..read.runs import Facts
+from ..read.writer_facts import Stalls, merge
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-MOST_ROWS = 200_000
-"""Rows of an `Overdue` that are kept in the driver. Beyond, the events are looked at again where they lie."""
-
 NO_RUN = -1
 
-RARE: pa.Schema = pa.schema(
-    [
-        pa.field("conn", pa.int64(), nullable=False),
-        pa.field("code", pa.int8(), nullable=False),
-        pa.field("t", pa.int64(), nullable=False),
-        pa.field("idle_ns", pa.int64()),
-        pa.field("timeout_ms", pa.int32()),
-        pa.field("due_ns", pa.int64()),
-    ]
-)
-"""Grain: one row per final check that spared, and per silence beyond its timeout."""
+RARE = ("conn", "code", "t", "idle_ns", "timeout_ms", "due_ns")
+"""Columns of rows of which there are few: one per final check that spared, and per silence beyond its timeout."""
 
-_STALL = pa.struct([pa.field("s_from", pa.int64(), nullable=False), pa.field("s_to", pa.int64(), nullable=False)])
-_STALLS = pa.schema(
-    [
-        pa.field("s_run", pa.int32(), nullable=False),
-        pa.field("s_c_run", pa.int32(), nullable=False),
-        pa.field("s_stalls", pa.list_(pa.field("item", _STALL, nullable=False)), nullable=False),
-    ]
-)
+_STALL = pa.struct([("s_from", pa.int64()), ("s_to", pa.int64())])
+_STALLS = pa.schema([("s_run", pa.int32()), ("s_c_run", pa.int32()), ("s_stalls", pa.list_(_STALL))])
 """Grain: one row per pair of runs that stalled. One per stall would multiply the rows it is joined with."""
 
-JUDGED_RUNS: pa.Schema = pa.schema(
-    [
-        *RUNS,
-        pa.field("run_drained", pa.bool_(), nullable=False),
-        pa.field("run_holed", pa.bool_(), nullable=False),
-    ]
-)
-"""`RUNS`; whether the run said that no connection of its is left; `Run.holed`."""
-
-SILENCES: pa.Schema = pa.schema(
-    [
-        pa.field("conn", pa.int64(), nullable=False),
-        pa.field("missed", pa.int64(), nullable=False),
-        pa.field("came_back", pa.int64(), nullable=False),
-        pa.field("missed_ns", pa.int64()),
-        pa.field("missed_t", pa.int64()),
-        pa.field("reaped_late", pa.int64(), nullable=False),
-        pa.field("spared_lateness_ns", pa.int64()),
-    ]
-)
-"""Grain: one row per connection with such a silence. missed: silences that ought to have been reaped and were not;
+SILENCES = {
+    "missed": 0,
+    "came_back": 0,
+    "missed_ns": None,
+    "missed_t": None,
+    "reaped_late": 0,
+    "spared_lateness_ns": None,
+}
+"""What is known of a connection without such a silence. missed: silences that ought to have been reaped and were not;
 came_back: those of them that bytes ended; missed_ns, missed_t: of the worst, how long it was overdue and when that
 ended; reaped_late: reaps too late; spared_lateness_ns: lateness of a reap that counts from a final check (null: it
 counts from the silence)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Overdue:
-    """The rows of `RARE` in some events."""
-
-    frame: DataFrame
-    few: bool
-    """They are in the driver."""
-
-
-def overdue_rows(spark: SparkSession, files: list[Facts], least_ns: int) -> Overdue:
-    """Look through *files* once.
+def overdue_rows(spark: SparkSession, files: list[Facts], least_ns: int) -> DataFrame:
+    """The rows of `RARE` in *files*.
 
     Args:
         least_ns: Silences that outlasted their timeout by no more are left out.
     """
     events = read_events(spark, Inputs(files))
     late = (F.col("code") == REAP) & (F.col("t") - F.col("due_ns") > least_ns)
-    found = events.where((F.col("code") == AVERTED) | (F.expr(OVERDUE) > least_ns) | late).select(*RARE.names)
-    table = found.limit(MOST_ROWS + 1).toArrow()
-    few = table.num_rows <= MOST_ROWS
-    return Overdue(spark.createDataFrame(table.cast(RARE)) if few else found, few)
-
-
-def judged_runs(
-    spark: SparkSession, runs: Iterable[Run], timeline: Timeline, tick_ns: int, by_writers: Said
-) -> DataFrame:
-    """*runs* as a small frame, see `JUDGED_RUNS`; *tick_ns* where a file does not state it.
-
-    Columns, so that the text of the plan is the same for every journal: Java has compiled it when it is asked again.
-    """
-    runs = list(runs)
-    holed = {run.index for run in runs if run.holed}
-    rows = as_rows(runs, timeline, tick_ns)
-    rows = [(*row, row[0] in by_writers.drained, row[0] in holed) for row in rows]
-    return small_frame(spark, rows, JUDGED_RUNS)
+    return events.where((F.col("code") == AVERTED) | (F.expr(OVERDUE) > least_ns) | late).select(*RARE)
 
 
 def judge_silences(spark: SparkSession, rare: DataFrame, stalls: Stalls, runs: DataFrame, grace_ns: int) -> DataFrame:
@@ -143,19 +85,13 @@ def judge_silences(spark: SparkSession, rare: DataFrame, stalls: Stalls, runs: D
 
 
 def with_silences(
-    spark: SparkSession, lives: DataFrame, overdue: Overdue | None, stalls: Stalls, runs: DataFrame, grace_ns: int
+    spark: SparkSession, lives: DataFrame, rare: DataFrame | None, stalls: Stalls, runs: DataFrame, grace_ns: int
 ) -> DataFrame:
     """*lives* with what `judge_silences` finds of them. Each row once."""
-    if overdue is None:  # as in a journal that kept the law: no plan for what is not there
-        columns = {f.name: F.lit(None if f.nullable else 0).cast("long") for f in SILENCES if f.name != "conn"}
-        return lives.withColumns(columns)
-    silences = judge_silences(spark, overdue.frame, stalls, runs, grace_ns)
-    if overdue.few:
-        silences = F.broadcast(silences)
-    joined = lives.join(
-        silences.withColumnRenamed("conn", "silent_conn"), F.col("conn") == F.col("silent_conn"), "left"
-    )
-    return joined.drop("silent_conn").fillna(0, ["missed", "came_back", "reaped_late"])
+    if rare is None:  # as in a journal that kept the law: no plan for what is not there
+        return lives.withColumns({name: F.lit(none).cast("long") for name, none in SILENCES.items()})
+    silences = judge_silences(spark, rare, stalls, runs, grace_ns)
+    return lives.join(silences, "conn", "left").fillna(0, [name for name, none in SILENCES.items() if none == 0])
 
 
 def with_backed(spark: SparkSession, lives: DataFrame, stalls: Stalls, grace_ns: int) -> DataFrame:

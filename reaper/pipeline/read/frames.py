@@ -6,7 +6,7 @@ own, and get their names back from a frame of a few rows.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -25,7 +25,7 @@ from ...journal.schema import (
 )
 from ..engine import F, here
 from .inputs import Inputs
-from .runs import Run, Timeline, as_rows
+from .runs import Run, Timeline
 from .schema import EVENTS
 
 if TYPE_CHECKING:
@@ -33,17 +33,20 @@ if TYPE_CHECKING:
 
 RUNS: pa.Schema = pa.schema(
     [
-        pa.field("run", pa.int32(), nullable=False),
-        pa.field("writer", pa.int64(), nullable=False),
-        pa.field("first_conn", pa.int64(), nullable=False),
-        pa.field("last_conn", pa.int64(), nullable=False),
-        pa.field("tick_ns", pa.int64(), nullable=False),
-        pa.field("full", pa.bool_(), nullable=False),
-        pa.field("log_end_ns", pa.int64(), nullable=False),
-        pa.field("offset_ns", pa.int64(), nullable=False),
+        ("run", pa.int32()),
+        ("writer", pa.int64()),
+        ("first_conn", pa.int64()),
+        ("last_conn", pa.int64()),
+        ("tick_ns", pa.int64()),
+        ("full", pa.bool_()),
+        ("log_end_ns", pa.int64()),
+        ("offset_ns", pa.int64()),
+        ("run_drained", pa.bool_()),
+        ("run_holed", pa.bool_()),
     ]
 )
-"""Grain: one row per writer and start of it."""
+"""Grain: one row per writer and start of it. run_drained: it said that no connection of its is left; run_holed: see
+`Run.holed`."""
 
 
 def small_frame(spark: SparkSession, rows: Sequence[tuple[Any, ...]], schema: pa.Schema) -> DataFrame:
@@ -72,9 +75,18 @@ def with_code(events: DataFrame) -> DataFrame:
     return events.withColumn("code", code.otherwise(len(KINDS)).cast("tinyint"))
 
 
-def runs_frame(spark: SparkSession, runs: Iterable[Run], timeline: Timeline, tick_ns: int) -> DataFrame:
-    """*runs* as a small frame, see `RUNS`; *tick_ns* where a file does not state it."""
-    return small_frame(spark, as_rows(runs, timeline, tick_ns), RUNS)
+def runs_frame(
+    spark: SparkSession, runs: Iterable[Run], timeline: Timeline, tick_ns: int, drained: Collection[int] = ()
+) -> DataFrame:
+    """*runs* as a small frame, see `RUNS`; *tick_ns* where a file does not state it; *drained*: indices of runs."""
+    rows = [
+        (
+            *(run.index, run.writer, run.first_conn, run.last_conn, run.tick_ns or tick_ns, run.full, run.log_end_ns),
+            *(timeline.offset_ns(run), run.index in drained, run.holed),
+        )
+        for run in runs
+    ]
+    return small_frame(spark, rows, RUNS)
 
 
 def ns(milliseconds: Column) -> Column:

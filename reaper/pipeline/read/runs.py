@@ -12,7 +12,6 @@ from enum import Enum
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 from ...journal.schema import SEQUENCE_BITS
 from ..hadoop import Remote
@@ -244,20 +243,3 @@ def strangers(files: Iterable[Facts]) -> dict[Place, str]:
             [*good, *([before] if before else [])], key=lambda facts: facts.last_conn, default=members[0]
         )
     return found
-
-
-def as_rows(runs: Iterable[Run], timeline: Timeline, tick_ns: int) -> list[tuple[Any, ...]]:
-    """The runs as rows of `frames.RUNS`; *tick_ns* where a file does not say."""
-    return [
-        (
-            r.index,
-            r.writer,
-            r.first_conn,
-            r.last_conn,
-            r.tick_ns or tick_ns,
-            r.full,
-            r.log_end_ns,
-            timeline.offset_ns(r),
-        )
-        for r in runs
-    ]
