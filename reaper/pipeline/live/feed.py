@@ -153,7 +153,8 @@ class Feed:
         seen: set[str] = set()
         fresh = []
         now = self._now_ns()
-        for path, parts, size in chain(*map(local_files, self._directories)):
+        there = [directory for directory in self._directories if directory.is_dir()]  # a server may have yet to come
+        for path, parts, size in chain(*map(local_files, there)):
             if any(part[0] in "._" for part in parts) or self._out in path.parents:
                 self.growing += path.suffix == ".arrows"
                 continue

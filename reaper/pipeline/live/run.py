@@ -26,7 +26,7 @@ from ...config.running import alone
 from ...errors import one_line
 from ..arguments import Fault
 from ..places import write_text
-from ..read.expected import WITHIN_NS, behind
+from ..read.expected import WITHIN_NS, missing
 from .feed import Feed
 from .ledger import Unusable
 from .page import render
@@ -180,7 +180,7 @@ def _publish(out: Path, feed: Feed, settings: Settings) -> dict[str, Any]:
     """The summary and the page, each put in place in one step."""
     newest = {name: row["newest"] for name, row in feed.ledger.names.items()}
     until = max(newest.values(), default=0) if settings.for_ns == 0 else time.time_ns()
-    silent = behind(settings.expected, newest, settings.within_ns, until)
+    silent = missing(settings.expected, {name: [(at, at)] for name, at in newest.items()}, settings.within_ns, until)
     summary = status(feed, out, settings.window_ns, silent=silent)
     write_text(out / "live.html", render(summary, out, settings.every_ns))
     write_text(out / "live.json", json.dumps(summary, indent=2) + "\n")

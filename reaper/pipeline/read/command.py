@@ -25,7 +25,7 @@ from ..arguments import (
     room,
     whole,
 )
-from ..engine import answering, expect
+from ..engine import answering
 from ..engine.choice import asked_session, choose
 from ..places import write_text
 from .expected import add_expected, as_list, line, silent
@@ -79,7 +79,7 @@ def asking(name: str, arguments: argparse.Namespace, progress: Progress) -> Iter
 
 
 def read_inputs(spark: SparkSession, arguments: argparse.Namespace, progress: Progress) -> tuple[Inputs, Inputs | None]:
-    """The files that `--events` and `--client` name, checked; None without `--client`. *spark* is told how many rows.
+    """The files that `--events` and `--client` name, checked; None without `--client`.
 
     Raises:
         Fault: a directory is missing.
@@ -115,11 +115,4 @@ def read_inputs(spark: SparkSession, arguments: argparse.Namespace, progress: Pr
             progress(f"{found.outside} file(s) hold no row of the time asked about")
         if found and found.growing:
             progress(f"{found.growing} stream(s) are no Parquet yet and are not read")
-    if not here_alone:
-        expect(spark, rows_of(server, client))
     return server, client
-
-
-def rows_of(server: Inputs, client: Inputs | None = None) -> int:
-    """Rows of all good files together."""
-    return sum(facts.rows for found in (server, client) if found for facts in found.files)

@@ -63,43 +63,37 @@ def server_names(text: str) -> tuple[str, ...]:
 
 
 def silent(expected: Sequence[str], files: Iterable[Facts], within_ns: int, span: Span = ALWAYS) -> dict[str, str]:
-    """Which of the *expected* servers are missing, or were silent for more than *within_ns*: name -> what is missing.
+    """Which of the *expected* servers are `missing` from *files*.
 
     Args:
         files: Of all servers. One whose instants are not known speaks for its server at any time.
         span: The time that is asked about; without bounds, from each server's first row up to the newest row of all.
     """
     spans: dict[str, list[tuple[int, int]]] = {}
-    timeless = set()
+    newest = 0
     for facts in files:
-        if facts.bounds is None:
-            timeless.add(facts.server)
-        spans.setdefault(facts.server, []).append(facts.bounds or (0, 0))
-    newest = max((last for found in spans.values() for _, last in found), default=0)
+        spans.setdefault(facts.server, []).append(facts.bounds or (0, 1 << 63))
+        newest = max(newest, facts.bounds[1] if facts.bounds else 0)
     until = newest if span.until is None else min(span.until, max(newest, time.time_ns()))  # not the time to come
-    result = {}
-    for name in expected:
-        if name not in spans:
-            result[name] = "no file of it"
-        elif name not in timeless and (why := _hole(sorted(spans[name]), within_ns, span.since, until)):
-            result[name] = why
-    return result
+    return missing(expected, spans, within_ns, until, span.since)
 
 
-def behind(expected: Sequence[str], newest_ns: Mapping[str, int], within_ns: int, until_ns: int) -> dict[str, str]:
-    """The same of servers that are followed.
+def missing(
+    expected: Sequence[str],
+    spans: Mapping[str, Sequence[tuple[int, int]]],
+    within_ns: int,
+    until_ns: int,
+    since_ns: int | None = None,
+) -> dict[str, str]:
+    """Which of the *expected* servers are missing, or were silent for more than *within_ns*: name -> what is missing.
 
     Args:
-        newest_ns: name -> its newest row so far, Unix ns.
+        spans: name -> first and last rows of its files, Unix ns.
         until_ns: Where they should be.
+        since_ns: From where on; None: from the first row of each.
     """
-    result = {}
-    for name in expected:
-        if name not in newest_ns:
-            result[name] = "no file of it yet"
-        elif (silence := until_ns - newest_ns[name]) > within_ns:
-            result[name] = f"no row since {instant(newest_ns[name])}, {spoken(silence / 1e9)}"
-    return result
+    found = {name: _hole(sorted(spans[name]), within_ns, since_ns, until_ns) for name in expected if name in spans}
+    return {name: why for name in expected if (why := found.get(name, "no file of it"))}
 
 
 def as_list(missing: Mapping[str, str]) -> list[dict[str, str]]:

@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from ..engine import expect
 from ..hadoop import Remote
 from ..places import Place, files_below, size_of
 from .file import believe, count_here, footer_of
@@ -102,6 +103,8 @@ def check(
     footers, refused = _each(footer_of, paths, _FETCHED if remote else None)
     asked = [facts for facts in footers if span.meets(facts.bounds)]
     found.outside = len(footers) - len(asked)
+    if spark is not None:
+        expect(spark, sum(facts.rows for facts in asked))
     if spark is not None and (remote or sum(facts.size for facts in asked) > SMALL_BYTES):
         from . import spark_counts
 

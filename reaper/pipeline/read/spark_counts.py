@@ -6,8 +6,7 @@ past a bad page, and says per file how many rows it could read. `row_checks.judg
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from urllib.parse import unquote
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -19,7 +18,6 @@ from ..places import Place, pattern, uri
 from .row_checks import COUNTED, MARKS, Count
 from .schema import EVENTS
 
-_PARTITIONS = "spark.sql.shuffle.partitions"
 _CHECKSUMS = "parquet.page.verify-checksum.enabled"
 
 
@@ -86,9 +84,7 @@ def _count(spark: SparkSession, known: Mapping[str, Place], checksums: bool) -> 
         )
     )
     found: dict[Place, list[Count]] = {}
-    with _few_partitions(spark):
-        rows = counted.toArrow().to_pylist()
-    for row in rows:
+    for row in counted.toArrow().to_pylist():
         found.setdefault(known[_name(unquote(row["path"]))], []).append(row)
     return found
 
@@ -98,15 +94,3 @@ def _name(path: str) -> str:
     scheme, _, rest = path.partition(":")
     host, slash, below = rest[2:].partition("/") if rest.startswith("//") else ("", "/", rest.lstrip("/"))
     return f"{scheme}://{host}{slash}{below}"
-
-
-@contextmanager
-def _few_partitions(spark: SparkSession) -> Iterator[None]:
-    """For sums of a few rows per file. What the user has set is not touched."""
-    if ours := _PARTITIONS not in spark.conf.getAll:
-        spark.conf.set(_PARTITIONS, "4")
-    try:
-        yield
-    finally:
-        if ours:
-            spark.conf.unset(_PARTITIONS)
