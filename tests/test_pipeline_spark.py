@@ -68,7 +68,7 @@ def test_traffic_that_kept_the_law_passes_and_its_lateness_is_within_one_tick(sp
     wanted = write(tmp_path / "server", tmp_path / "client", connections=120, listeners=("echo", "http"))
     summary = judged(spark, tmp_path, client=True)
     assert summary["reasons"] == []
-    assert counts(summary) == {"ok_reaped": wanted["reaped"], "ok_closed": wanted["closed"]}
+    assert counts(summary) == {name: count for name, count in wanted.items() if count}
     assert summary["joined"] == {"pairs": 120, "server_only": 0, "client_only": 0, "crossed": 0}
     assert set(summary["listeners"]) == {"echo", "http"}
     for entry in summary["listeners"].values():
