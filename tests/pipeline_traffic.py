@@ -1,4 +1,4 @@
-"""Journals for tests of the pipeline: by hand through the real `Journal`, or the load generator's, with planted faults."""
+"""Journals for tests: by hand through the real `Journal`, or simulated by the load generator, with planted faults."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ if shutil.which("java") is None:
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pipeline_traffic import FAULTS, MS, WALL, Clock, S, journal, write
+from pipeline_traffic import FAULTS, MS, WALL, S, journal, write
 
 from reaper.pipeline import cli
 from reaper.pipeline.advise.run import Policy, advise, as_toml
@@ -98,34 +98,6 @@ def test_a_row_that_was_removed_or_doubled_is_found_without_sorting(spark: Any, 
     assert summary["lost_without_a_row"] == 1
 
 
-def test_clocks_that_disagree_are_reconciled_and_the_skew_is_reported(spark: Any, tmp_path: Path) -> None:
-    # The server's clock is three seconds ahead of the client's; its anchors know that.
-    write(tmp_path / "server", tmp_path / "client", connections=60, server_clock_ahead=3 * S)
-    summary = judged(spark, tmp_path, client=True)
-    assert summary["reasons"] == []
-    assert summary["joined"]["pairs"] == 60
-    skew = summary["clock"]["skew_s"]
-    assert skew["consistent"]
-    assert abs(skew["estimate"]) < 0.002
-
-
-def test_a_wall_clock_that_is_wrong_by_seconds_is_taken_off_as_skew(spark: Any, tmp_path: Path) -> None:
-    clock, wrong = Clock(), Clock(step=800 * MS)
-    with journal(tmp_path / "server", 1, wrong) as ours, journal(tmp_path / "client", 2, clock) as theirs:
-        for serial in range(40):
-            t = (1 + serial) * S
-            log = ours.open(t + MS, 5000, "echo", peer=serial)
-            seen = theirs.open(t, 5000, "echo", peer=serial)
-            log.touch(t + S)
-            seen.touch(t + S - MS)
-            log.reap(t + S + 5 * S + 300 * MS, t + 6 * S + 200 * MS)
-            seen.close_peer(t + S + 5 * S + 301 * MS)
-        ours.drain(100 * S)
-    summary = judged(spark, tmp_path, client=True)
-    assert summary["reasons"] == []
-    assert summary["clock"]["skew_s"]["estimate"] == pytest.approx(0.8, abs=0.005)
-
-
 def test_two_uses_of_one_port_are_distinguished_by_time(spark: Any, tmp_path: Path) -> None:
     with journal(tmp_path / "server", 1) as ours, journal(tmp_path / "client", 2) as theirs:
         for turn in range(5):
@@ -149,17 +121,6 @@ def test_in_gaps_mode_an_open_connection_is_lost_only_once_its_writer_has_draine
                 ours.drain(500 * S)
         verdict = "lost" if drains else "open_at_end"
         assert counts(judged(spark, tmp_path / name)) == {verdict: 1, "ok_reaped": 1}
-
-
-def test_a_deadline_is_judged_by_its_due_instant_and_not_as_silence(spark: Any, tmp_path: Path) -> None:
-    with journal(tmp_path / "server", 1) as ours:
-        for reaped_at in (11 * S, 11 * S + 900 * MS, 10 * S):
-            log = ours.open(S, 5000, "http")
-            log.touch(3 * S)
-            log.touch(7 * S)
-            log.touch(9 * S)
-            log.reap(reaped_at, 11 * S, "headers", deadline=True)
-    assert counts(judged(spark, tmp_path)) == {"ok_reaped": 2, "early": 1}
 
 
 def test_the_audit_command_fails_on_a_violation_and_on_a_file_put_aside(
