@@ -109,9 +109,9 @@ TRAPS: dict[str, tuple[str, int, str]] = {
 EXPECTED = {name: verdict for name, (verdict, _, _) in TRAPS.items()}
 
 
-def write_traps(directory: Path, traps: Iterable[str] = TRAPS, mode: str = "full") -> dict[int, str]:
+def write_traps(directory: Path, traps: Iterable[str] = TRAPS, mode: str = "full", writer: int = 1) -> dict[int, str]:
     """A journal of *traps*; connection -> name of its trap."""
-    with journal(directory, 1, mode=mode) as ours:
+    with journal(directory, writer, mode=mode) as ours:
         ours.stall(STALL[1], STALL[1] - STALL[0])
         for second in range(2, 24, 4):
             ours.stall(SHORT + second * S + 900 * MS, 900 * MS)
