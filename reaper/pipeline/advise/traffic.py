@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...journal.schema import ACTIVITY, AVERTED, OPEN, REAP
 from ..engine import F, answering
-from ..read.frames import IS_END, coded, filtered, runs_frame, with_run
+from ..read.frames import IS_END, filtered, of_connections, runs_frame, with_run
 from ..read.inputs import Inputs
 from ..read.runs import Timeline
 from .survival import LEAST_NS, width_sql
@@ -26,7 +26,7 @@ BINS = 600
 def silences_of_journal(events: DataFrame) -> DataFrame:
     """Grain: one row per silence; listener_hash, idle_ns, returned. Silences of a server at work are left out."""
     return (
-        coded(events)
+        of_connections(events)
         .where(F.col("idle_ns").isNotNull() & (F.col("code") != AVERTED))
         .where(F.col("timeout_ms").isNull() | (F.col("timeout_ms") > 0))
         .select(F.xxhash64("listener").alias("listener_hash"), "idle_ns", (F.col("code") == ACTIVITY).alias("returned"))
@@ -66,7 +66,7 @@ class Lives:
 def lives_of_journal(spark: SparkSession, events: DataFrame, inputs: Inputs, candidates: list[float]) -> Lives:
     """The connections of a journal."""
     is_open, is_activity, is_reap = f"code = {OPEN}", f"code = {ACTIVITY}", f"code = {REAP}"
-    rows = coded(events)
+    rows = of_connections(events)
     runs = runs_frame(spark, inputs.runs, Timeline.of(inputs.runs), 1)
     always = [
         filtered("max(xxhash64(listener))", is_open).alias("listener_hash"),

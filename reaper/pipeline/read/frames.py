@@ -107,11 +107,6 @@ def with_run(frame: DataFrame, runs: DataFrame) -> DataFrame:
     return frame.join(F.broadcast(runs), condition, "inner")
 
 
-def of_connections(events: DataFrame) -> DataFrame:
-    """*events* without those of the writers themselves."""
-    return events.where(~F.col("kind").isin(*OWN))
-
-
 IS_END = f"code IN ({', '.join(str(KINDS.index(kind)) for kind in ENDS)})"
 OVERDUE = "CASE WHEN timeout_ms > 0 THEN idle_ns - CAST(timeout_ms AS BIGINT) * 1000000 END"
 
@@ -125,8 +120,8 @@ def filtered(aggregate: str, condition: str) -> Column:
     return column
 
 
-def coded(events: DataFrame) -> DataFrame:
-    """*events* of connections, picked by `code` alone."""
+def of_connections(events: DataFrame) -> DataFrame:
+    """*events* without those of the writers themselves."""
     return events.where(~F.col("code").isin(*(KINDS.index(kind) for kind in OWN)))
 
 
@@ -175,14 +170,6 @@ def lifetimes(events: DataFrame) -> DataFrame:
     own = F.col("code").isin(*(KINDS.index(kind) for kind in OWN))
     retimed = (F.col("code") == CONFIG) & F.col("timeout_ms").isNotNull()
     return events.where(~own | retimed).groupBy("conn").agg(*(column.alias(name) for name, column in columns.items()))
-
-
-def names(events: DataFrame, column: str) -> dict[int, str]:
-    """hash -> text of the few distinct values of a string column, for the hashes in `lifetimes`."""
-    if column == "listener":
-        events = events.where(F.col("kind") == "open")
-    distinct = events.select(column).where(F.col(column).isNotNull()).distinct()
-    return {row[0]: row[1] for row in distinct.select(F.xxhash64(column), column).collect()}
 
 
 def listeners_of(spark: SparkSession, inputs: Inputs) -> DataFrame:

@@ -14,7 +14,7 @@ from ...config.durations import spoken
 from ..advise.run import notes_of_inputs
 from ..engine import F
 from ..read.expected import as_list, line
-from ..read.frames import names, read_events, runs_frame, small_frame
+from ..read.frames import listener_names, read_events, runs_frame, small_frame
 from ..read.inputs import Inputs
 from ..read.runs import Timeline
 from . import replay as spark_replay
@@ -116,7 +116,7 @@ def what_if(
     runs = runs_frame(spark, inputs.runs, timeline, TICK_NS)
     events = read_events(spark, inputs)
     progress("looking at what was in force")
-    listeners = names(events, "listener")
+    listeners = listener_names(spark, inputs)
     groups = spark_replay.groups(events, runs)
     in_force = [
         InForce(row.run, listeners.get(row.listener_hash, "(none)"), row.listener_hash, row.timeout_ms, row.silences)
