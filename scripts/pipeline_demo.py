@@ -20,7 +20,7 @@ from typing import Any
 
 from reaper.config.flags import Parser
 from reaper.pipeline.arguments import Fault, positive_ns, room
-from reaper.pipeline.engine.choice import spark_is_here
+from reaper.pipeline.engine.choice import no_spark
 
 from .serving import ROOT, DidNotStart, example, serving
 
@@ -82,10 +82,12 @@ def main() -> int:
     for name in ("audit.txt", "advice.txt"):
         if (out / name).exists():
             print((out / name).read_text(encoding="utf-8"))
-    print(f"page: {out / 'report.html'}\nadvised configuration: {out / 'reaper.toml'}")
+    print(f"page: {out / 'report.html'}")
+    if (advised := out / "reaper.toml").exists():
+        print(f"advised configuration: {advised}")
     differ: list[str] = []
-    if not spark_is_here():
-        print("left out: the same once more on Spark, for PySpark or Java is not installed")
+    if (missing := no_spark()) is not None:
+        print(f"left out: the same once more on Spark: {missing}")
     else:
         judged = max(judged, _report("spark", events, client, out / "spark", took))
         names = ("audit.json", "advice.json")

@@ -281,9 +281,9 @@ def test_what_the_embedded_engine_cannot_is_sparks_and_is_refused_with_its_name(
 def test_more_than_memory_bears_is_sparks_where_spark_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a.parquet").write_bytes(b"x" * 1000)
     monkeypatch.setattr("reaper.pipeline.engine.embedded.memory_bytes", lambda: 100)
-    monkeypatch.setattr("reaper.pipeline.engine.choice.spark_is_here", lambda: True)
+    monkeypatch.setattr("reaper.pipeline.engine.choice.no_spark", lambda: None)
     assert choose("auto", None, [tmp_path], tmp_path)[0] == "spark"
-    monkeypatch.setattr("reaper.pipeline.engine.choice.spark_is_here", lambda: False)
+    monkeypatch.setattr("reaper.pipeline.engine.choice.no_spark", lambda: "no Java")
     engine, why = choose("auto", None, [tmp_path], tmp_path)
     assert (engine, "it will spill" in why) == ("embedded", True)
 

@@ -6,7 +6,6 @@ The rule of this module: *what is chosen is said, and why, in one line*.
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -15,7 +14,7 @@ from typing import Any
 from ..hadoop import Remote
 from ..places import Place, files_below, size_of
 from . import embedded
-from .spark import NoSpark, open_session
+from .spark import NoJava, NoSpark, check_java, open_session
 
 CHOICES = ("auto", "spark", "embedded")
 
@@ -61,15 +60,20 @@ def choose(
     size = bytes_of(inputs, most)
     if size <= most:
         return "embedded", f"{size / 1e6:,.1f} MB of files on this machine"
-    if not spark_is_here():
-        return "embedded", f"more than {most / 1e9:,.1f} GB of files, and Spark or Java is not installed: it will spill"
+    if (missing := no_spark()) is not None:
+        return "embedded", f"more than {most / 1e9:,.1f} GB of files, so it will spill: {missing}"
     return "spark", f"more than {most / 1e9:,.1f} GB of files"
 
 
-def spark_is_here() -> bool:
-    """Whether Spark could start in this process: PySpark and some Java."""
-    java = os.environ.get("JAVA_HOME")
-    return find_spec("pyspark") is not None and (java is not None or shutil.which("java") is not None)
+def no_spark() -> str | None:
+    """Why Spark could not start in this process, in one line; None: it could."""
+    if find_spec("pyspark") is None:
+        return "PySpark is not installed (pip install 'idle-reaper[spark]')"
+    try:
+        check_java()
+    except NoJava as error:
+        return str(error)
+    return None
 
 
 def bytes_of(inputs: Sequence[Place], enough: int) -> int:
