@@ -80,7 +80,7 @@ def test_each_row_enters_the_feed_once_however_often_it_is_looked_at(tmp_path: P
     table = pq.ParquetFile(next((tmp_path / "server").glob("*.parquet"))).read()
     own = sum(kind in {"drain", "config"} for kind in table["kind"].to_pylist())
     assert len(rows) == table.num_rows - own
-    assert rows[0][0] == (WALL + table["t"][0].as_py()) // 1000
+    assert rows[0][0] == (table["wall_offset_ns"][0].as_py() + table["t"][0].as_py()) // 1000
     assert first.admit() == 0
     assert feed(tmp_path).admit() == 0  # a process that was started anew
     assert fed(tmp_path) == rows
