@@ -7,7 +7,7 @@ import hashlib
 import json
 import sys
 from pathlib import Path
-from time import perf_counter, process_time
+from time import perf_counter
 from typing import Any
 
 from .cli_options import COUNT, DURATION, add_plan, add_reports, asked_scenario, option
@@ -48,7 +48,6 @@ def add_simulate(commands: Any) -> None:
 
 def run_simulate(options: argparse.Namespace) -> int:
     """`loadgen simulate`."""
-    from .drive.client import rss_bytes
     from .judge.report import UNKNOWN_SERVER, build_report
     from .show.deliver import check_files, deliver
     from .simulate import Faults, simulate_core
@@ -64,9 +63,9 @@ def run_simulate(options: argparse.Namespace) -> int:
     plan = make_plan(scenario, options.connections, law, options.duration, options.seed, rate)
     faults = Faults(options.stalls, options.jumps, options.storms)
     progress = None if options.quiet or not sys.stderr.isatty() else _show
-    before, started, used = rss_bytes(), perf_counter(), process_time()
+    started = perf_counter()
     seen = simulate_core(plan, faults, progress)
-    wall, cpu, after = perf_counter() - started, process_time() - used, rss_bytes()
+    wall, (cpu, grown) = perf_counter() - started, seen.cost
     config = {
         "target": "simulated core",
         "scenario": scenario.name,
@@ -89,12 +88,12 @@ def run_simulate(options: argparse.Namespace) -> int:
         "elapsed_s": wall,
         "cpu_s": cpu,
         "actions_per_s": actions / wall,
-        "rss_bytes_per_connection": (after - before) / plan.connections,
+        "rss_bytes_per_connection": grown / plan.connections,
     }
     if not options.json:
         print(
             f"simulated    {seconds(report['elapsed_s'])} in {seconds(wall)} of wall time ({seconds(cpu)} CPU), "
-            f"{actions:,} actions, {actions / wall:,.0f} a second, {size((after - before) / plan.connections)} each"
+            f"{actions:,} actions, {actions / wall:,.0f} a second, {size(grown / plan.connections)} each"
         )
     return deliver(report, options)
 

@@ -1,7 +1,7 @@
 """Virtual time: the same plan and the same verdict, with no sockets and no waiting, against the library itself.
 
-One rule: nothing here reads a clock, so a simulation is a pure function of its arguments: same seed, same result, bit
-for bit. (`wall` in the report, what the machine needed for it, is the exception.)
+One rule: a simulation is a pure function of its arguments: same seed, same result, bit for bit. (Only `Observation.cost`,
+what the machine needed for it, is measured.)
 
 `Crowd` plays the clients of a plan; `CoreSystem` is what they are connected to: the library's core, driven as an
 adapter drives it.
@@ -16,10 +16,12 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from heapq import heappop, heappush
+from time import process_time
 from typing import Any, TypeVar
 
 import reaper
 
+from .drive.client import rss_bytes
 from .judge.histogram import Histogram
 from .judge.observation import Counters, Observation, Outcome
 from .judge.records import How, Record, RecordTable
@@ -298,7 +300,8 @@ def simulate_core(plan: Plan, faults: Faults, progress: Callable[[float, int], N
     shards = -(-plan.connections // SHARD)
     work = partial(_shard, plan, faults, shards, progress if shards == 1 else None)
     ramped = plan.connect_offset(plan.connections - 1)
-    return Observation(0.0, ramped, ramped + plan.duration, at_once(work, shards))
+    outcomes, cpu, grown = zip(*at_once(work, shards), strict=True)
+    return Observation(0.0, ramped, ramped + plan.duration, list(outcomes), cost=(sum(cpu), sum(grown)))
 
 
 def at_once(work: Callable[[int], T], count: int) -> list[T]:
@@ -311,8 +314,10 @@ def at_once(work: Callable[[int], T], count: int) -> list[T]:
 
 def _shard(
     plan: Plan, faults: Faults, shards: int, progress: Callable[[float, int], None] | None, number: int
-) -> Outcome:
-    """One process of the server, and the clients that it serves: connections `number`, `number + shards`, ..."""
+) -> tuple[Outcome, float, int]:
+    """One process of the server, and the clients that it serves: connections `number`, `number + shards`, ...; and what
+    that took: seconds of CPU, bytes."""
+    before, used = rss_bytes(), process_time()
     system = CoreSystem(plan.law.tick)
     crowd = Crowd(plan, system, range(number, plan.connections, shards))
     server = Answers()
@@ -327,7 +332,8 @@ def _shard(
 
     play(crowd, system, faults.schedule(plan.seed + number, end), server, end, each)
     crowd.counters.open = len(crowd.present)
-    return Outcome(crowd.records, crowd.counters, Stalls(), server, Histogram(), Histogram(), 0, 0, {}, 0.0)
+    outcome = Outcome(crowd.records, crowd.counters, Stalls(), server, Histogram(), Histogram(), 0, 0, {}, 0.0)
+    return outcome, process_time() - used, rss_bytes() - before
 
 
 def play(

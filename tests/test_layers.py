@@ -66,7 +66,7 @@ LOADGEN = {
     "judge": {"units", "plan"},
     "drive": JUDGED,
     **dict.fromkeys(["probe", "clients", "race", "backend", "vanish"], JUDGED | {"drive", "clients"}),
-    "simulate": JUDGED,
+    "simulate": JUDGED | {"drive"},
     "journals": JUDGED | {"simulate"},
     "show": JUDGED | {"drive"},
     "cli_options": JUDGED | {"drive"},

@@ -100,6 +100,7 @@ class Observation:
         interrupted: whether Ctrl-C or SIGTERM ended it.
         because: why it was ended before its time, if the server was the reason.
         lost: a line about each process that died or fell silent.
+        cost: of a simulation: seconds of CPU, and the bytes by which its processes grew.
     """
 
     started: float
@@ -109,6 +110,7 @@ class Observation:
     interrupted: bool = False
     because: str | None = None
     lost: list[str] = field(default_factory=list)
+    cost: tuple[float, int] = (0.0, 0)
 
     def __post_init__(self) -> None:
         self.records = RecordTable()
