@@ -1,7 +1,7 @@
 """Virtual time: the same plan and the same verdict, with no sockets and no waiting, against the library itself.
 
-One rule: a simulation is a pure function of its arguments: same seed, same result, bit for bit. (Only `Observation.cost`,
-what the machine needed for it, is measured.)
+One rule: a simulation is a pure function of its arguments: same seed, same result, bit for bit. (What the machine
+needed for it, `Observation.cost`, is the exception.)
 
 `Crowd` plays the clients of a plan; `CoreSystem` is what they are connected to: the library's core, driven as an
 adapter drives it.

@@ -73,11 +73,15 @@ class Dialect:
     def __init__(self) -> None:
         self.foreign = b""
         self.wrong: Counter[str] = Counter()
+        self.payloads: dict[Act, tuple[bytes, int]] = {
+            Act.HELLO_START: (HELLO_START, 0),
+            Act.HELLO_BYTE: (b"\x00", 0),
+        }
 
     def payload(self, act: Act) -> tuple[bytes, int]:
         """The bytes of *act* and how many units of answer they ask for."""
-        if act in _HELLO:
-            return _HELLO[act], 0
+        if act in self.payloads:
+            return self.payloads[act]
         if act is Act.NOISE:
             return os.urandom(200), 0
         data = BYTE * PIPELINE_DEPTH if act is Act.PIPELINE else BYTE
@@ -127,7 +131,7 @@ class Http(Dialect):
         upload = self._head("POST", post)
         request = start + b"\r\n"
         long = self._head("GET", much) + b"\r\n"
-        self.payloads = {
+        self.payloads |= {
             Act.PING: (request, 1),
             Act.HALF_CLOSE: (request, 1),
             Act.PIPELINE: (request * PIPELINE_DEPTH, PIPELINE_DEPTH),
@@ -147,9 +151,6 @@ class Http(Dialect):
 
     def _head(self, method: str, path: str) -> bytes:
         return f"{method} {path} HTTP/1.1\r\nHost: {self.host}\r\nUser-Agent: loadgen\r\n".encode()
-
-    def payload(self, act: Act) -> tuple[bytes, int]:
-        return self.payloads.get(act) or super().payload(act)
 
     def parser(self) -> Any:
         connection = self.h11.Connection(self.h11.CLIENT)
@@ -221,7 +222,7 @@ class WebSocket(Dialect):
         super().__init__()
         self.opening = f"GET {paths.get} HTTP/1.1\r\nHost: {paths.host or target}\r\n".encode() + UPGRADE + b"\r\n"
         ping = frame(PING, BYTE)
-        self.payloads = {
+        self.payloads |= {
             Act.PING: (ping, 1),
             Act.HALF_CLOSE: (ping, 1),
             Act.PIPELINE: (ping * PIPELINE_DEPTH, PIPELINE_DEPTH),
@@ -265,9 +266,6 @@ def _frame_length(data: bytearray) -> tuple[int, int] | None:
     if len(data) < 2 + extended:
         return None
     return 2 + extended, int.from_bytes(data[2 : 2 + extended], "big") if extended else data[1] & 0x7F
-
-
-_HELLO = {Act.HELLO_START: HELLO_START, Act.HELLO_BYTE: b"\x00"}
 
 
 def dialect_for(
