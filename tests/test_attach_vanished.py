@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -13,6 +14,9 @@ from contextlib import contextmanager
 import namespaces
 import pytest
 from attach_servers import Attach, tool, until
+
+from reaper.attach.judge import Limits
+from reaper.attach.sockets import TCP_RTO_MAX_MS, asking, probes_capped
 
 PORT = 7701
 AFTER = 4.0  # seconds: keep-alives are counted in whole ones
@@ -107,6 +111,19 @@ def trial(*prefix: str, how: str = "shutdown") -> Iterator[Trial]:
                     clients.kill()
         finally:
             server.kill()
+
+
+@pytest.mark.parametrize("limit", [6.0, 11.9, 17.9, 20.0, 23.9, 29.9, 59.9, 60.0, 300.0, 600.0])
+def test_the_kernel_gives_up_by_itself_only_after_attach_would_have_closed(limit: float) -> None:
+    """Or it ended what is not due yet: 15 s before the limit of 17.9 s, by retransmissions 1 s apart."""
+    if not probes_capped():
+        pytest.skip("this kernel retransmits two minutes apart")
+    options = asking(Limits(vanished=limit).asks)
+    kept_alive = options[socket.TCP_KEEPIDLE] + options[socket.TCP_KEEPCNT] * options[socket.TCP_KEEPINTVL]
+    pauses = [min(0.2 * 2**number, options[TCP_RTO_MAX_MS] / 1000) for number in range(16)]  # tcp_retries2 is 15
+    longest = limit * 1.25 if limit >= 12 else limit
+    assert kept_alive - options[socket.TCP_KEEPIDLE] >= longest  # it may have vanished right before the first question
+    assert sum(pauses) >= longest
 
 
 @pytest.mark.slow

@@ -48,7 +48,6 @@ class Listener(NamedTuple):
     address: Address
     family: int
     inode: int = 0
-    uid: int = 0
 
     @property
     def host(self) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
@@ -114,7 +113,7 @@ class Linux:
     def listeners(self) -> list[Listener]:
         """Every listening TCP socket of the network namespace."""
         return [
-            Listener(addresses_of(answer.ident, answer.family)[0], answer.family, answer.inode, answer.uid)
+            Listener(addresses_of(answer.ident, answer.family)[0], answer.family, answer.inode)
             for family in (socket.AF_INET, socket.AF_INET6)
             for answer in self._dump(family, 1 << LISTEN, (), False)
         ]

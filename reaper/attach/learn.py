@@ -21,19 +21,10 @@ from .kernel import Found, Refusal, jiffy
 from .netlink import addresses_of
 from .runner import stopped_by_signals
 from .targets import Selection
-from .tcpinfo import JIFFIES_AGAINST_US
+from .tcpinfo import JIFFIES_AGAINST_US, Snapshot
 
 SHARE = 0.1
 """Of a core, at most."""
-
-
-class _Seen:
-    __slots__ = ("log", "mark", "segments")
-
-    def __init__(self, log: ConnectionLog, segments: int, mark: int) -> None:
-        self.log = log
-        self.segments = segments
-        self.mark = mark
 
 
 class Learner:
@@ -65,7 +56,7 @@ class Learner:
         self._pace = gap / 2
         self._grain = grain
         self._clock = clock
-        self._seen: dict[bytes, _Seen] = {}
+        self._seen: dict[bytes, tuple[ConnectionLog, int]] = {}  # and how many segments had come
         self._sampled_at = clock()
 
     def __len__(self) -> int:
@@ -75,38 +66,35 @@ class Learner:
         """Look at all connections once; seconds until the next time."""
         began = self._clock()
         self.samples += 1
+        before, self._seen = self._seen, {}
         for found in self._selection.dump(True):
-            self._note(found)
+            if found.snapshot is not None:
+                self._note(found, found.snapshot, before.pop(found.ident, None))
         middle = to_ns((self._sampled_at + began) / 2)
-        for ident in [ident for ident, seen in self._seen.items() if seen.mark != self.samples]:
-            log = self._seen.pop(ident).log
+        for log, _ in before.values():
             log.close_peer(max(middle, log.last_ns), "gone")
         self._sampled_at = began
         took = self._clock() - began
         self.spent += took
         return max(self._pace, took / SHARE) - took
 
-    def _note(self, found: Found) -> None:
-        snapshot = found.snapshot
-        if snapshot is None:
-            return
+    def _note(self, found: Found, snapshot: Snapshot, seen: tuple[ConnectionLog, int] | None) -> None:
         heard = to_ns(snapshot.since(snapshot.received_ago, self._grain))
-        seen = self._seen.get(found.ident)
         if seen is None:
-            if self._selection.wanted(found) and not snapshot.outgoing:
-                local, remote = addresses_of(found.ident)
-                log = self._journal.open(heard, 0, str(local), peer_key(remote, local))
-                log.timeout_ms = None  # none is known: 0 would say that the server was at work
-                self._seen[found.ident] = _Seen(log, snapshot.segments_in, self.samples)
-            return
-        seen.mark = self.samples
-        if came := snapshot.segments_in - seen.segments:
-            log, heard = seen.log, max(heard, seen.log.last_ns)
-            if came > 1:
-                log.touch((max(to_ns(self._sampled_at), log.last_ns) + heard) // 2)
-                log.n += came - 2  # short silences are counted, as everywhere
-            log.touch(heard)
-            seen.segments = snapshot.segments_in
+            if snapshot.outgoing or not self._selection.wanted(found):
+                return
+            local, remote = addresses_of(found.ident)
+            log = self._journal.open(heard, 0, str(local), peer_key(remote, local))
+            log.timeout_ms = None  # none is known: 0 would say that the server was at work
+        else:
+            log, segments = seen
+            if came := snapshot.segments_in - segments:
+                heard = max(heard, log.last_ns)
+                if came > 1:
+                    log.touch((max(to_ns(self._sampled_at), log.last_ns) + heard) // 2)
+                    log.n += came - 2  # short silences are counted, as everywhere
+                log.touch(heard)
+        self._seen[found.ident] = log, snapshot.segments_in
 
 
 def learn(selection: Selection, directory: Path, gap: float, tick: float, say: Callable[[str], object]) -> None:

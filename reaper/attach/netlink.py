@@ -1,7 +1,7 @@
 """The inet_diag protocol: requests to bytes, answers to records. Pure, small, and fuzzed: it does no I/O.
 
 One rule: *a length that does not add up ends the parse with an error*, never with a wrong record. What the kernel adds
-in later versions (attributes, longer structures) is passed over.
+in later versions (attributes, longer structures) is skipped.
 
 Source: include/uapi/linux/{netlink,sock_diag,inet_diag}.h. pyroute2 does the same 25 times slower.
 """
@@ -69,7 +69,6 @@ class Answer(NamedTuple):
     ident: bytes = b""
     unread: int = 0
     queued: int = 0
-    uid: int = 0
     inode: int = 0
     """0: no process has accepted it yet, or it belongs to none any more."""
     info: bytes = b""
@@ -147,7 +146,7 @@ def _parse_one(body: memoryview, kind: int, sequence: int) -> Answer:
         raise BadAnswer(f"netlink message of type {kind}: expected {SOCK_DIAG_BY_FAMILY}")
     if len(body) < _MESSAGE.size:
         raise BadAnswer(f"an inet_diag message of {len(body)} bytes: expected at least {_MESSAGE.size}")
-    family, state, _, _, ident, _, unread, queued, uid, inode = _MESSAGE.unpack_from(body)
+    family, state, _, _, ident, _, unread, queued, _, inode = _MESSAGE.unpack_from(body)
     if family not in (AF_INET, AF_INET6):
         raise BadAnswer(f"an inet_diag message of address family {family}")
     at, end, info = _MESSAGE.size, len(body), b""
@@ -159,7 +158,7 @@ def _parse_one(body: memoryview, kind: int, sequence: int) -> Answer:
             info = bytes(body[at + 4 : at + length])
             break
         at += (length + 3) & ~3
-    return Answer(sequence, 0, False, family, state, ident, unread, queued, uid, inode, info)
+    return Answer(sequence, 0, False, family, state, ident, unread, queued, inode, info)
 
 
 def cookie_of(ident: bytes | memoryview) -> int:

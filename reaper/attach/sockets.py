@@ -25,6 +25,7 @@ from .netlink import IDENT_BYTES, cookie_of
 from .tcpinfo import CLOSE_WAIT, ESTABLISHED, Snapshot, parse
 
 SO_COOKIE, TCP_INFO, TCP_QUICKACK, TCP_RTO_MAX_MS, SIOCOUTQ = 57, 11, 12, 44, 0x5411
+KEEPALIVES = 40
 _IDENT = struct.Struct(
     "=20xI16xQ"
 )  # a descriptor where a foreign ident has the peer's address; the cookie in its place
@@ -178,12 +179,28 @@ def end(
         os.close(held)
 
 
+def asking(seconds: int) -> dict[int, int]:
+    """Options of TCP by which our kernel asks a peer that was silent for *seconds*, and asks again.
+
+    If nothing answers, our kernel ends the connection by itself, whether or not anyone watches: after `KEEPALIVES` more
+    questions, and by default after 15 retransmissions. Both take longer than `Limits.vanished` and what may be added to
+    it, or it would end what is not due, and say nothing.
+    """
+    found = {
+        socket.TCP_KEEPIDLE: seconds,
+        socket.TCP_KEEPINTVL: max(seconds // 2, 1),
+        socket.TCP_KEEPCNT: KEEPALIVES,
+    }
+    if probes_capped():
+        found[TCP_RTO_MAX_MS] = min(seconds * 1000, 120_000)
+    return found
+
+
 def ask(held: int, ident: bytes, seconds: int) -> str:
     """Have the kernel ask the peer of *held*, if it is that of *ident*, whenever it was silent for *seconds*.
 
     By keep-alives, which a live peer's kernel answers, and, where ours can (Linux 6.15), by probes of a full window as
-    often. Not by TCP_USER_TIMEOUT: that ends a peer whose window is full although it answers each probe. If nothing
-    answers for eleven times as long, our kernel ends the connection by itself, whether or not anyone watches.
+    often. Not by TCP_USER_TIMEOUT: that ends a peer whose window is full although it answers each probe.
 
     Returns:
         "asked" or "other"; *held* is closed.
@@ -192,12 +209,9 @@ def ask(held: int, ident: bytes, seconds: int) -> str:
         if cookie(held) != cookie_of(ident):
             return "other"
         with socket.socket(fileno=os.dup(held)) as sock:
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, seconds)
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, max(seconds // 2, 1))
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 20)
+            for option, value in asking(seconds).items():
+                sock.setsockopt(socket.IPPROTO_TCP, option, value)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            if probes_capped():
-                sock.setsockopt(socket.IPPROTO_TCP, TCP_RTO_MAX_MS, min(max(seconds * 500, 1000), 120_000))
         return "asked"
     except OSError:
         return "other"

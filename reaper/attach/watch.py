@@ -33,7 +33,7 @@ SLICE = 256
 """Connections per step of work: about 5 ms."""
 STEPS = 16
 """Distinct lengths that jitter gives a timeout."""
-TOLD, OVERDUE = 1, 2
+REPORTED, OVERDUE = 1, 2
 """Flags of a row: reported as due, and has not stirred since; was due when it was found."""
 TAKEN, QUEUED, HELD, GONE = 0, -1, -2, -3
 """In place of a row's slot: being looked at; come due, to be looked at; judged due, waiting for the bound on closes;
@@ -48,7 +48,7 @@ FURTHEST = 1e9
 class Row:
     """One watched connection."""
 
-    __slots__ = ("ident", "inode", "known", "mark", "slot", "told")
+    __slots__ = ("flags", "ident", "inode", "known", "mark", "slot")
 
     def __init__(self, ident: bytes, inode: int, known: Memory, mark: int) -> None:
         self.ident: bytes = ident
@@ -58,7 +58,7 @@ class Row:
         """The dump that showed it last."""
         self.slot: int = TAKEN
         """Where it waits for its next look; below 1: nowhere in the schedule."""
-        self.told: int = 0
+        self.flags: int = 0
         """Flags of the watch."""
 
 
@@ -138,8 +138,6 @@ class Counts:
     def __init__(self) -> None:
         self.looks = 0
         self.dumps = 0
-        self.dumped = 0
-        """Connections in all dumps together."""
         self.events: Counter[str] = Counter()
         self.reasons: Counter[str] = Counter()
         """Of what was closed, or reported as due."""
@@ -214,7 +212,7 @@ class Watch:
         verdict, memory = judge(seen, Memory(seen.after), self._limits_of(ident))
         row = self.rows[ident] = Row(ident, inode, memory, self._serial)
         if verdict.due:  # before we were there: no lateness of ours
-            row.told = OVERDUE
+            row.flags = OVERDUE
         self._event("found", row, seen.after, verdict, memory.opened)
         self._arm(row, verdict.at, seen.after)
 
@@ -246,7 +244,6 @@ class Watch:
                     self._queue(row)
             elif wanted(found):
                 fresh.append(found)
-            self.counts.dumped += 1
             if number % SLICE == 0:
                 self._admit(fresh)
                 fresh.clear()
@@ -314,7 +311,7 @@ class Watch:
             return
         known = row.known
         if (known.received, known.acked) != (seen.received, seen.acked):
-            row.told = 0
+            row.flags = 0
         limits = self._limits_of(row.ident)
         verdict, row.known = judge(seen, known, limits)
         if not verdict.due:
@@ -369,8 +366,8 @@ class Watch:
 
     def _report(self, kind: str, row: Row, verdict: Verdict, limits: Limits, at: float) -> None:
         """Say it once, and look again when it could be so again."""
-        if not row.told & TOLD:
-            row.told |= TOLD
+        if not row.flags & REPORTED:
+            row.flags |= REPORTED
             self._event(kind, row, at, verdict)
         self._arm(row, at + max(RETRY if kind == "unreachable" else 0.0, limits.of(verdict.reason)))
 
@@ -414,8 +411,8 @@ class Watch:
             due = verdict.at
         if kind in ("due", "closed"):
             self.counts.reasons[reason] += 1
-            if not row.told & OVERDUE:
+            if not row.flags & OVERDUE:
                 self.counts.timely += 1
                 self.counts.max_lateness = max(self.counts.max_lateness, at - due)
-        overdue = bool(row.told & OVERDUE)
+        overdue = bool(row.flags & OVERDUE)
         self._on(Event(kind, at, row.ident, row.inode, opened, since, reason, limit, due, overdue))

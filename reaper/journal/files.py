@@ -113,9 +113,8 @@ def convert(stream: Path, extra: dict[str, str] | None = None) -> Path | None:
             while True:
                 batch, custom = reader.read_next_batch_with_custom_metadata()
                 batch.validate(full=True)  # a flipped bit may point anywhere
-                told = custom or {}
-                anchor = tuple(int(value) for value in json.loads(told.get(PREFIX + "anchor", "[]")))
-                dropped = max(dropped, int(told.get(PREFIX + "dropped", 0)))
+                anchor = tuple(int(value) for value in json.loads((custom or {}).get(PREFIX + "anchor", "[]")))
+                dropped = max(dropped, int((custom or {}).get(PREFIX + "dropped", 0)))
                 batches.append(batch)
                 if anchor and (not anchors or anchors[-1] != anchor):
                     anchors.append(anchor)

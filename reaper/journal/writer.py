@@ -84,7 +84,7 @@ class Writer:
         self._pause = RETRY_LEAST
         self._written = self._lost = self._files = self._recovered = self._deleted = self._errors = 0
         self._serial = 0
-        self._told = 0  # lost rows that the files know of
+        self._noted = 0  # lost rows that the files know of
         self._wrote = time.monotonic()
         self._damaged = False  # a stream of ours was left behind
         self._admitted = 0  # rows whose loss was logged at the end
@@ -125,10 +125,10 @@ class Writer:
                 self._retry_at = float("-inf")
                 self._take_all()
                 self._guard(self._rotate)
-                if self._lost + self._refused() > self._told:
+                if self._lost + self._refused() > self._noted:
                     self._guard(self._speak, DROPPED)
                     self._guard(self._rotate)
-                if (lost := self._lost + self._refused()) > self._told:
+                if (lost := self._lost + self._refused()) > self._noted:
                     self._mark(lost)
             finally:
                 self._lock.release()
@@ -165,7 +165,7 @@ class Writer:
         """Leave a row of the writer's own where it has lost rows, or was silent for long, and no other row says so."""
         if self._rows or time.monotonic() < self._retry_at:
             return
-        if self._lost + self._refused() > self._told:
+        if self._lost + self._refused() > self._noted:
             reason = DROPPED
         elif time.monotonic() - self._wrote >= ALIVE_SECONDS:
             reason = ALIVE
@@ -228,14 +228,14 @@ class Writer:
             self._serial += 1
             stem = self._stem(self._serial)
             dropped = str(self._lost + self._refused())
-            known = {"serial": str(self._serial), "dropped_before": dropped, "dropped_earlier": str(self._told)}
+            known = {"serial": str(self._serial), "dropped_before": dropped, "dropped_earlier": str(self._noted)}
             self._stream = Stream(self._directory, stem, {**self._metadata, **known})
             self._begun = time.monotonic()
         lost = self._lost + self._refused()
         for batch in batches:
             self._stream.write(batch, self._anchor, lost)
             self._written += batch.num_rows
-        self._told, self._wrote = lost, time.monotonic()
+        self._noted, self._wrote = lost, time.monotonic()
 
     def _batches(self, rows: list[Row]) -> list[pa.RecordBatch]:
         """*rows* without those that hold a value of another type or size than their column."""
