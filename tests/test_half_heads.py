@@ -190,34 +190,22 @@ async def test_each_limit_ends_them_never_early_at_most_one_tick_late_and_exactl
     assert lives_in(tmp_path) == sorted([["open ", "reap first_byte"], ["open ", "reap headers"]] * 12)
 
 
-async def test_a_reload_reaches_them_by_what_they_wait_for(clock: MockClock) -> None:
-    async with running(first_byte=300, headers=300) as server:
-        silent, half = await server.connect(), await server.connect(REQUEST[:9])
+@pytest.mark.parametrize("secure", [False, True], ids=["plain", "tls"])
+async def test_a_reload_reaches_them_by_what_they_wait_for(clock: MockClock, certificate, secure: bool) -> None:
+    limits = dict.fromkeys(("first_byte", "headers", "handshake"), 300)
+    async with running(**limits, **(tls(certificate) if secure else {})) as server:
+        half = b"\x16\x03\x01\x02\x00\x01" if secure else REQUEST[:9]
+        clients = [await server.connect(said) for said in (b"", half)]
         await until(lambda: len(server.lot) == 2)
         await trio.sleep(20)
-        overrides = {"timeouts.first_byte": 40, "timeouts.headers": 60}
+        overrides = {"timeouts.first_byte": 40, "timeouts.headers": 60, "timeouts.handshake": 50}
         await server.reload(ReaperConfig.load(environ={}, overrides=overrides))
         start = trio.current_time()
-        assert await rest(silent) == b""
-        assert 18 <= trio.current_time() - start <= 20 + TICK
-        assert (await rest(half)).startswith(b"HTTP/1.1 408 ")
-        assert 38 <= trio.current_time() - start <= 40 + TICK
-        await silent.aclose()
-        await half.aclose()
-
-
-async def test_a_reload_reaches_handshakes_whether_they_have_begun_or_not(clock: MockClock, certificate) -> None:
-    async with running(**tls(certificate), handshake=300) as server:
-        silent, half = await server.connect(), await server.connect(b"\x16\x03\x01\x02\x00\x01")
-        await until(lambda: len(server.lot) == 2)
-        await trio.sleep(20)
-        await server.reload(ReaperConfig.load(environ={}, overrides={"timeouts.handshake": 40}))
-        start = trio.current_time()
-        for plain in (silent, half):
-            assert await rest(plain) == b""
-            assert 18 <= trio.current_time() - start <= 20 + TICK
-            await plain.aclose()
-        assert server.lot.reaped == {"handshake": 2}
+        for client, left in zip(clients, (30, 30) if secure else (20, 40), strict=True):
+            answer = await rest(client)
+            assert answer[:13] == (b"" if secure or left == 20 else b"HTTP/1.1 408 ")
+            assert left - 2 <= trio.current_time() - start <= left + TICK
+            await client.aclose()
 
 
 # ---- other ends --------------------------------------------------------------------------------------------------

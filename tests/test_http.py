@@ -145,6 +145,10 @@ async def test_connection_close_and_http_1_0_end_the_connection_after_the_answer
                 assert b"keep-alive" not in answer.lower()
 
 
+CLOSE = b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+POST = b"POST /upload HTTP/1.1\r\nHost: x\r\n"
+
+
 @pytest.mark.parametrize(
     ("request_bytes", "status"),
     [
@@ -160,6 +164,16 @@ async def test_connection_close_and_http_1_0_end_the_connection_after_the_answer
         (b"GET /nowhere HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", 404),
         (b"GET /tunnel HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", 426),
         (b"GET /connections?format=xml HTTP/1.1\r\nHost: x\r\n\r\n", 400),
+        (b"GET / HTTP/9.9\r\nHost: x\r\n\r\n", 505),
+        (b"PRI * HTTP/2.0\r\nHost: x\r\n\r\n", 505),
+        (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 505),
+        (b"GET / HTTP/0.9\r\nHost: x\r\n\r\n", 505),
+        (b"GET /tunnel HTTP/1.0\r\nConnection: upgrade\r\nUpgrade: echo\r\n\r\n", 426),
+        (b"GET /tunnel HTTP/1.1\r\nHost: x\r\nConnection: close\r\nUpgrade: echo\r\n\r\n", 426),
+        (b"GET /sleep?s=86400 HTTP/1.1\r\nHost: x\r\n\r\n", 400),  # five minutes are the most
+        (b"\r\n" + CLOSE, 200),  # empty lines before a request are nothing
+        (b"\r\n\n\r\n" + CLOSE, 200),
+        (POST + b"Content-Length: 1\r\n\r\nx\r\n" + CLOSE, 200),
     ],
 )
 async def test_what_cannot_be_served_is_answered_and_the_answer_is_not_lost(request_bytes: bytes, status: int) -> None:
@@ -168,6 +182,16 @@ async def test_what_cannot_be_served_is_answered_and_the_answer_is_not_lost(requ
         answer = await rest(stream)
         assert answer.startswith(f"HTTP/1.1 {status} ".encode())
         assert b"connection: close" in answer.lower()
+        assert answer.count(b"HTTP/1.1 ") == max(1, request_bytes.count(b" HTTP/"))
+        assert status == 400 or b" 400 " not in answer
+
+
+async def test_nothing_that_follows_a_length_with_a_transfer_encoding_is_trusted() -> None:
+    framing = b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n"
+    async with running() as run:
+        answer = await run.ask(POST + framing + CLOSE)
+        assert answer.startswith(b"HTTP/1.1 200 ")
+        assert (answer.count(b"HTTP/1.1 "), b"connection: close" in answer.lower()) == (1, True)
 
 
 async def test_an_unwanted_body_is_read_away_if_it_is_little() -> None:
@@ -369,65 +393,60 @@ async def test_a_dripped_body_is_too_slow_although_it_is_never_idle() -> None:
         assert await run.reaped() == {"min_in_rate": 1}
 
 
-def small_window(address: tuple[str, int]) -> socket.socket:
-    """A client that lets the server send little ahead."""
-    made = socket.socket()
-    made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-    made.connect(address)
-    made.setblocking(False)
-    return made
+@asynccontextmanager
+async def run_download(run: Running) -> AsyncIterator[socket.socket]:
+    """A client that lets the server send little ahead, and has asked for much."""
+    with socket.socket() as made:
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        made.connect(run.address)
+        made.setblocking(False)
+        made.send(b"GET /download?bytes=50000000 HTTP/1.1\r\nHost: x\r\n\r\n")
+        yield made
 
 
-def read_all(client: socket.socket) -> None:
-    while client.recv(65536):
-        pass
-
-
-async def test_a_peer_that_takes_nothing_of_its_response_is_reset() -> None:
-    async with running(write=SHORT, limits__min_out_rate=0) as run:
-        with small_window(run.address) as client:
-            client.send(b"GET /download?bytes=50000000 HTTP/1.1\r\nHost: x\r\n\r\n")
-            assert await run.reaped() == {"write": 1}
+@pytest.mark.parametrize(
+    ("reads", "shuts", "limits", "reason"),
+    [
+        (0, False, {"write": SHORT}, "write"),
+        (100, False, {"write": "9s", "limits__min_out_rate": 1e9, "limits__min_out_grace": SHORT}, "min_out_rate"),
+        (0, True, {"half_closed": SHORT}, "half_closed"),
+    ],
+    ids=["takes nothing", "takes too little", "has shut its side and takes nothing"],
+)
+async def test_a_peer_that_does_not_take_its_response_is_reset(
+    reads: int, shuts: bool, limits: dict[str, object], reason: str
+) -> None:
+    async with running(**{"limits__min_out_rate": 0} | limits) as run, run_download(run) as client:
+        if shuts:
+            client.shutdown(socket.SHUT_WR)
+        with trio.fail_after(PATIENCE):
+            while run.counters.closed == 0:
+                await trio.sleep(TICK / 2)
+                with suppress(BlockingIOError):
+                    client.recv(reads) if reads else None
+        assert await run.reaped() == {reason: 1}
+        if not shuts:
             with pytest.raises(ConnectionResetError):  # the kernel does not go on offering the rest
-                read_all(client)
-
-
-async def test_a_peer_that_takes_too_little_of_its_response_is_cut() -> None:
-    async with running(write="9s", limits__min_out_rate=1e9, limits__min_out_grace=SHORT) as run:
-        with small_window(run.address) as client:
-            client.send(b"GET /download?bytes=50000000 HTTP/1.1\r\nHost: x\r\n\r\n")
-            with trio.move_on_after(PATIENCE):
-                while run.counters.closed == 0:
-                    await trio.sleep(TICK / 2)
-                    with suppress(BlockingIOError):
-                        client.recv(100)
-            assert await run.reaped() == {"min_out_rate": 1}
+                while client.recv(65536):
+                    pass
 
 
 async def test_a_slow_but_living_download_is_never_idle_though_no_send_returns() -> None:
     """The kernel takes megabytes at once: for many timeouts no send returns, and still the peer is reading."""
-    async with running(write=SHORT, limits__min_out_rate=0) as run:
-        with small_window(run.address) as client:
-            client.send(b"GET /download?bytes=50000000 HTTP/1.1\r\nHost: x\r\n\r\n")
-            end = trio.current_time() + 8 * SHORT
-            while trio.current_time() < end:
-                await trio.sleep(TICK / 2)
-                with suppress(BlockingIOError):
-                    client.recv(2000)
-            assert (run.counters.closed, dict(run.lot.reaped)) == (0, {})
-
-
-async def test_a_peer_that_has_shut_its_side_and_takes_nothing_is_half_closed() -> None:
-    async with running(half_closed=SHORT, limits__min_out_rate=0) as run:
-        with small_window(run.address) as client:
-            client.send(b"GET /download?bytes=50000000 HTTP/1.1\r\nHost: x\r\n\r\n")
-            client.shutdown(socket.SHUT_WR)
-            assert await run.reaped() == {"half_closed": 1}
+    async with running(write=SHORT, limits__min_out_rate=0) as run, run_download(run) as client:
+        end = trio.current_time() + 8 * SHORT
+        while trio.current_time() < end:
+            await trio.sleep(TICK / 2)
+            with suppress(BlockingIOError):
+                client.recv(2000)
+        assert (run.counters.closed, dict(run.lot.reaped)) == (0, {})
 
 
 async def test_a_tunnel_stays_open_under_pings() -> None:
     async with running(tunnel=SHORT) as run, await run.connect() as stream:
-        await stream.send_all(b"GET /tunnel HTTP/1.1\r\nHost: x\r\nConnection: upgrade\r\nUpgrade: echo\r\n\r\n")
+        await stream.send_all(
+            b"GET /tunnel HTTP/1.1\r\nHost: x\r\nConnection: keep-alive, Upgrade\r\nUpgrade: foo, Echo\r\n\r\n"
+        )
         with trio.fail_after(PATIENCE):
             assert b" 101 " in await stream.receive_some()
             for number in range(12):

@@ -145,11 +145,6 @@ async def test_a_response_without_end_ends_at_the_limit(clock: MockClock) -> Non
         assert answer.count(b"data: ") in (60, 61)
 
 
-async def test_no_longer_sleep_may_be_asked_for_than_five_minutes(clock: MockClock) -> None:
-    async with running() as server:
-        assert (await server.ask(SLEEP.replace(b"200", b"86400"))).startswith(b"HTTP/1.1 400 ")
-
-
 async def test_a_tunnel_has_an_age(clock: MockClock) -> None:
     async with running(tunnel="10s", tunnel_age="60s") as server:
         upgrade = b"GET /tunnel HTTP/1.1\r\nHost: x\r\nConnection: upgrade\r\nUpgrade: echo\r\n\r\n"
@@ -232,27 +227,6 @@ async def test_what_comes_around_a_body_is_bounded(clock: MockClock) -> None:
 CLOSE = b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
 
 
-@pytest.mark.parametrize(
-    ("request_bytes", "status"),
-    [
-        (b"GET / HTTP/9.9\r\nHost: x\r\n\r\n", 505),
-        (b"PRI * HTTP/2.0\r\nHost: x\r\n\r\n", 505),
-        (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 505),
-        (b"GET / HTTP/0.9\r\nHost: x\r\n\r\n", 505),
-        (b"GET /tunnel HTTP/1.0\r\nConnection: upgrade\r\nUpgrade: echo\r\n\r\n", 426),
-        (b"GET /tunnel HTTP/1.1\r\nHost: x\r\nConnection: close\r\nUpgrade: echo\r\n\r\n", 426),
-        (b"\r\n" + CLOSE, 200),
-        (b"\r\n\n\r\n" + CLOSE, 200),
-        (upload(1) + b"x\r\n" + CLOSE, 200),
-    ],
-)
-async def test_the_status_of_what_is_uncommon(clock: MockClock, request_bytes: bytes, status: int) -> None:
-    async with running() as server:
-        answer = await server.ask(request_bytes)
-        assert answer.startswith(b"HTTP/1.1 %d " % status)
-        assert (answer.count(b"HTTP/1.1 "), answer.count(b" 400 ")) == (request_bytes.count(b"HTTP/"), 0)
-
-
 async def test_an_empty_line_in_pieces_is_no_request_and_does_not_put_the_end_off(clock: MockClock) -> None:
     async with running() as server, await server.connect() as stream:
         start = trio.current_time()
@@ -305,22 +279,6 @@ async def test_a_peer_that_goes_on_sending_after_its_last_answer_is_reset(clock:
             while True:
                 await stream.send_all(bytes(65536))
         assert server.lot.reaped == {}
-
-
-async def test_a_tunnel_is_one_of_several_protocols_that_are_offered(clock: MockClock) -> None:
-    async with running() as server:
-        request = b"GET /tunnel HTTP/1.1\r\nHost: x\r\nConnection: keep-alive, Upgrade\r\nUpgrade: foo, Echo\r\n\r\n"
-        async with await server.connect(request) as stream:
-            assert (await head_of(stream)).startswith(b"HTTP/1.1 101 ")
-
-
-async def test_a_length_with_a_transfer_encoding_is_answered_and_the_connection_closed(clock: MockClock) -> None:
-    async with running() as server:
-        framing = b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n"
-        answer = await server.ask(b"POST /upload HTTP/1.1\r\nHost: x\r\n" + framing + CLOSE)
-        assert answer.startswith(b"HTTP/1.1 200 ")
-        assert b"connection: close" in answer.lower()
-        assert answer.count(b"HTTP/1.1 ") == 1
 
 
 @pytest.mark.parametrize(
