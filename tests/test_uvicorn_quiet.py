@@ -81,8 +81,26 @@ async def serving(protocol, journal=None, **timeouts):
         await task
 
 
-def run(main, loop="asyncio"):
-    asyncio.run(main()) if loop == "asyncio" else uvloop.run(main())
+def served(loops=("asyncio",), **timeouts):
+    """Makes a test of a coroutine function, which is given a server with *timeouts*; of either protocol."""
+
+    def decorate(body):
+        @pytest.mark.parametrize("loop", loops)
+        @pytest.mark.parametrize("protocol", PROTOCOLS)
+        def test(protocol, loop):
+            async def main():
+                async with serving(protocol, **timeouts) as server:
+                    await body(server)
+
+            (asyncio if loop == "asyncio" else uvloop).run(main())
+
+        return test
+
+    return decorate
+
+
+async def rests(served):
+    await until(lambda: [type(one) for one in served.connections] == [IdleProtocol])
 
 
 @pytest.fixture(autouse=True)
@@ -90,23 +108,18 @@ def soon(monkeypatch):
     monkeypatch.setattr(guarded, "REST_AFTER", 0.2)
 
 
-@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
-@pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_uvicorns_protocol_is_there_while_something_moves_and_at_no_other_time(protocol, loop):
-    async def main():
-        async with serving(protocol) as served:
-            reader, writer = await served.connect()
-            assert [type(one) for one in served.connections] == [IdleProtocol]
-            for _ in range(3):
-                assert b"200 OK" in await ask(reader, writer)
-                assert [type(one) for one in served.connections] == [served.kind]
-                await until(lambda: [type(one) for one in served.connections] == [IdleProtocol])
-            assert len(served.shared.driver.core) == 1
-            writer.close()
-            await until(lambda: not served.connections)
-            assert len(served.shared.driver.core) == 0
-
-    run(main, loop)
+@served(["asyncio", "uvloop"])
+async def test_uvicorns_protocol_is_there_while_something_moves_and_at_no_other_time(served):
+    reader, writer = await served.connect()
+    assert [type(one) for one in served.connections] == [IdleProtocol]
+    for _ in range(3):
+        assert b"200 OK" in await ask(reader, writer)
+        assert [type(one) for one in served.connections] == [served.kind]
+        await rests(served)
+    assert len(served.shared.driver.core) == 1
+    writer.close()
+    await until(lambda: not served.connections)
+    assert len(served.shared.driver.core) == 0
 
 
 CLOSES = {
@@ -146,70 +159,58 @@ def test_a_connection_that_has_ended_leaves_no_circle(protocol, end, state, monk
                 assert len(served.shared.driver.core) == 0
                 await asyncio.sleep(1.0)  # by then no timer holds one, and its slot of the wheel has come
 
-    run(main)
+    asyncio.run(main())
 
 
-@pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_a_rest_is_no_activity(protocol):
-    async def main():
-        async with serving(protocol, keep_alive="20s", max_age="1h") as served:
-            reader, writer = await served.connect()
-            explain = served.shared.driver.core.explain
-            (quiet,) = served.connections
-            age = quiet._age
-            await ask(reader, writer)
-            (awake,) = served.connections
-            assert (awake._age, age.whose) == (age, awake)
-            await until(lambda: explain(awake.lease.uid).active_until is not None)
-            before = explain(awake)
-            await until(lambda: [type(one) for one in served.connections] == [IdleProtocol])
-            (quiet,) = served.connections
-            after = explain(quiet)
-            assert (after.active_until, after.due) == (before.active_until, before.due)
-            assert (after.timeout, after.reason) == (20.0, "keep_alive")
-            assert (quiet._age, age.whose, age.lease.alive) == (age, quiet, True)
-            writer.close()
-
-    run(main)
+@served(keep_alive="20s", max_age="1h")
+async def test_a_rest_is_no_activity(served):
+    reader, writer = await served.connect()
+    explain = served.shared.driver.core.explain
+    (quiet,) = served.connections
+    age = quiet._age
+    await ask(reader, writer)
+    (awake,) = served.connections
+    assert (awake._age, age.whose) == (age, awake)
+    await until(lambda: explain(awake.lease.uid).active_until is not None)
+    before = explain(awake)
+    await rests(served)
+    (quiet,) = served.connections
+    after = explain(quiet)
+    assert (after.active_until, after.due) == (before.active_until, before.due)
+    assert (after.timeout, after.reason) == (20.0, "keep_alive")
+    assert (quiet._age, age.whose, age.lease.alive) == (age, quiet, True)
+    writer.close()
 
 
-@pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_neither_a_request_in_flight_nor_half_a_request_ever_rests(protocol):
-    async def main():
-        async with serving(protocol) as served:
-            reader, writer = await served.connect()
-            await ask(reader, writer)
-            (awake,) = served.connections
-            assert b"200 OK" in await ask(reader, writer, b"/slow")
-            assert served.connections == [awake]
-            writer.write(REQUEST[:10])
-            (awake,) = served.connections
-            await until(lambda: awake.waiting is not None)
-            await asyncio.sleep(0.6)
-            assert served.connections == [awake]
-            writer.write(REQUEST[10:])
-            async with asyncio.timeout(PATIENCE):
-                assert b"200 OK" in await reader.readuntil(b"hello")
-            await until(lambda: [type(one) for one in served.connections] == [IdleProtocol])
-            writer.close()
-
-    run(main)
+@served()
+async def test_neither_a_request_in_flight_nor_half_a_request_ever_rests(served):
+    reader, writer = await served.connect()
+    await ask(reader, writer)
+    (awake,) = served.connections
+    assert b"200 OK" in await ask(reader, writer, b"/slow")
+    assert served.connections == [awake]
+    writer.write(REQUEST[:10])
+    (awake,) = served.connections
+    await until(lambda: awake.waiting is not None)
+    await asyncio.sleep(0.6)
+    assert served.connections == [awake]
+    writer.write(REQUEST[10:])
+    async with asyncio.timeout(PATIENCE):
+        assert b"200 OK" in await reader.readuntil(b"hello")
+    await rests(served)
+    writer.close()
 
 
-@pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_a_stop_answers_the_request_that_is_on_its_way_to_a_quiet_connection(protocol):
-    async def main():
-        async with serving(protocol, drain_idle="10s") as served:
-            reader, writer = await served.connect()
-            await ask(reader, writer)
-            await until(lambda: [type(one) for one in served.connections] == [IdleProtocol])
-            served.server.should_exit = True
-            await until(lambda: [type(one) for one in served.connections] == [served.kind])
-            said = await ask(reader, writer)
-            assert b"connection: close" in said.lower()
-            writer.close()
-
-    run(main)
+@served(drain_idle="10s")
+async def test_a_stop_answers_the_request_that_is_on_its_way_to_a_quiet_connection(served):
+    reader, writer = await served.connect()
+    await ask(reader, writer)
+    await rests(served)
+    served.server.should_exit = True
+    await until(lambda: [type(one) for one in served.connections] == [served.kind])
+    said = await ask(reader, writer)
+    assert b"connection: close" in said.lower()
+    writer.close()
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
@@ -220,11 +221,11 @@ def test_in_the_journal_a_connection_is_one_life_however_often_it_rested(protoco
                 reader, writer = await served.connect()
                 for _ in range(2):
                     await ask(reader, writer)
-                    await until(lambda: [type(one) for one in served.connections] == [IdleProtocol])
+                    await rests(served)
                 writer.close()
                 await until(lambda: not served.connections)
 
-    run(main)
+    asyncio.run(main())
     from pyarrow import parquet
 
     rows = [row for file in tmp_path.glob("**/*.parquet") for row in parquet.read_table(file).to_pylist()]

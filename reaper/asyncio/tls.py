@@ -63,7 +63,6 @@ class Door(asyncio.Protocol):
         self._ended = False
 
     def connection_made(self, transport: Any) -> None:
-        """Shake hands."""
         transport.pause_reading()  # until `start_tls` reads
         self._task = self._reaper.loop.create_task(self._shake_hands(transport))
 
@@ -101,15 +100,12 @@ class Door(asyncio.Protocol):
             _feed(encrypted.get_protocol(), b"".join(self._early))
 
     def data_received(self, data: bytes) -> None:
-        """Nobody is there yet."""
         self._early.append(data)
 
     def eof_received(self) -> None:
-        """It is over before it began."""
         self._ended = True
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """It is over before it began."""
         self._ended = True
 
 

@@ -96,17 +96,14 @@ class TornadoFace(Face):
     """Over an `IOStream`."""
 
     def is_closing(self) -> bool:
-        """Whether it is closed."""
         stream = self.get_protocol()
         return stream is None or bool(stream.closed())
 
     def get_write_buffer_size(self) -> int:
-        """Bytes that the kernel has not taken."""
         stream = self.get_protocol()
         return len(getattr(stream, "_write_buffer", None) or b"")  # None once it is closed
 
     def close(self) -> None:
-        """At once."""
         if (stream := self.get_protocol()) is not None:
             stream.close()
 
@@ -117,22 +114,18 @@ class TwistedFace(Face):
     """Over a `twisted.internet.tcp.Server`."""
 
     def is_closing(self) -> bool:
-        """Whether it is closed, or will be."""
         transport = self.get_protocol()
         return transport is None or not transport.connected or bool(transport.disconnecting)
 
     def get_write_buffer_size(self) -> int:
-        """Bytes that the kernel has not taken."""
         transport = self.get_protocol()
         return 0 if transport is None else len(transport.dataBuffer) + transport._tempDataLen
 
     def close(self) -> None:
-        """What is buffered still goes out."""
         if (transport := self.get_protocol()) is not None:
             transport.loseConnection()
 
     def abort(self) -> None:
-        """At once."""
         if (transport := self.get_protocol()) is not None:
             transport.abortConnection()
 

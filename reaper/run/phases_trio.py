@@ -62,7 +62,6 @@ class Served(Watched):
 
     @property
     def descriptor(self) -> int:
-        """Of its socket; -1 if it is closed."""
         return int(self._socket.fileno())
 
     def _cut(self, reason: str) -> None:
@@ -118,7 +117,6 @@ class Stream:
         self._connection = connection
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes:
-        """As the inner stream's."""
         connection = self._connection
         connection.look()
         data: bytes = await self._inner.receive_some(max_bytes)

@@ -22,6 +22,8 @@ from . import report
 
 HTTP = ("first_byte", "headers", "body", "keep_alive", "write", "tunnel", "vanished")
 """The timeouts of an HTTP server that is told, or asked."""
+SOCKETS = ("tunnel", "vanished")
+"""Those of a server of WebSockets."""
 
 
 @dataclass(frozen=True)
@@ -366,24 +368,11 @@ SERVERS: tuple[Server, ...] = (
     Server("gunicorn", ("27.0.1", "27.0.1"), "gunicorn.config", ("Config.worker_class.fget",), _gunicorn_config),
     Server("gunicorn", ("27.0.1", "27.0.1"), "gunicorn.workers.base", ("Worker.init_process",), _gunicorn_worker),
     Server("aiohttp", ("3.12", "3.14.5"), "aiohttp.web_server", ("Server",), _aiohttp),
-    Server(
-        "sanic",
-        ("25.12.1", "25.12.1"),
-        "sanic.server.protocols.http_protocol",
-        ("HttpProtocol",),
-        _sanic,
-    ),
+    Server("sanic", ("25.12.1", "25.12.1"), "sanic.server.protocols.http_protocol", ("HttpProtocol",), _sanic),
     Server("hypercorn", ("0.18.0", "0.18.0"), "hypercorn.asyncio.tcp_server", ("TCPServer.run",), _hypercorn),
     Server("hypercorn", ("0.18.0", "0.18.0"), "hypercorn.trio.tcp_server", ("TCPServer.run",), _hypercorn_trio),
     Server("tornado", ("6.6.1", "6.6.1"), "tornado.http1connection", ("HTTP1Connection",), _tornado),
     Server("twisted", ("26.10.0", "26.10.0"), "twisted.internet.tcp", ("Server", "Port.startListening"), _twisted),
-    Server(
-        "websockets",
-        ("14.0", "17.4"),
-        "websockets.asyncio.server",
-        ("serve", "Server"),
-        _websockets,
-        limits=("tunnel", "vanished"),
-    ),
+    Server("websockets", ("14.0", "17.4"), "websockets.asyncio.server", ("serve", "Server"), _websockets, SOCKETS),
 )
 """In the order of the documentation. A server of two modules stands here twice."""

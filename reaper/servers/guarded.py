@@ -85,11 +85,9 @@ class Guarded(Reapable):
 
     @property
     def busy(self) -> bool:
-        """Whether it is in use."""
         return self.phase() not in (Phase.FIRST_BYTE, Phase.KEEP_ALIVE)
 
     def phase(self) -> Phase:
-        """What it waits for."""
         raise NotImplementedError
 
     def _deaf(self) -> bool:
@@ -182,11 +180,9 @@ class Guarded(Reapable):
         self.lease = to.lease  # its own refers to it: the two would wait for the collector
 
     def grew_old(self) -> None:
-        """It has reached its maximum age."""
         raise NotImplementedError
 
     def _left(self, *, by_peer: bool) -> None:
-        """It has ended by itself, or is lost."""
         if not self._over:
             if self.shared.driver.books.journaled:
                 self.shared.driver.books.left(self.lease, by_peer=by_peer)

@@ -71,7 +71,6 @@ class Face(polled.Face):
     abort = close
 
     def phase(self) -> Phase:
-        """What it waits for."""
         if not self.answering:
             return Phase.KEEP_ALIVE  # or its first byte, or the rest of its headers: the kernel tells them apart
         return Phase.BODY if self.receiving else Phase.IN_FLIGHT

@@ -52,7 +52,6 @@ class IdleProtocol(Guarded, asyncio.Protocol):
         self._over = True  # until there is a connection
 
     def connection_made(self, transport: Any) -> None:
-        """Begin to watch."""
         self.transport = transport
         self.origin.server_state.connections.add(self)
         found = transports.socket_of(transport)
@@ -87,7 +86,6 @@ class IdleProtocol(Guarded, asyncio.Protocol):
         return made
 
     def data_received(self, data: bytes) -> None:
-        """Bytes came."""
         self.wake().data_received(data)
 
     def eof_received(self) -> None:
@@ -95,21 +93,17 @@ class IdleProtocol(Guarded, asyncio.Protocol):
         self.half_closed = True
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Watch no longer."""
         self.origin.server_state.connections.discard(self)
         self._left(by_peer=exc is not None or self.half_closed)
 
     def shutdown(self) -> None:
-        """The server stops."""
         if not self._over:
             self.wake().shutdown()
 
     def grew_old(self) -> None:
-        """It has reached its maximum age."""
         self.wake().grew_old()
 
     def phase(self) -> Phase:
-        """What it waits for."""
         return Phase.FIRST_BYTE if self.waiting is FRESH else Phase.KEEP_ALIVE
 
     def _rests_in(self, phase: Phase) -> bool:

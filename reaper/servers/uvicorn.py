@@ -240,7 +240,6 @@ class GuardedHttp(Guarded):
         """Break the circles that would have it wait for the collector."""
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Watch no longer."""
         super().connection_lost(exc)  # type: ignore[misc]
         self._left(by_peer=exc is not None or self._half_closed)
 
@@ -252,7 +251,6 @@ class GuardedHttp(Guarded):
             self.look()
 
     def pause_writing(self) -> None:
-        """The peer does not take what is sent to it."""
         super().pause_writing()  # type: ignore[misc]
         self.look()
 
@@ -327,7 +325,6 @@ class GuardedHttp(Guarded):
     # ---- the end -------------------------------------------------------------------------------------------------
 
     def grew_old(self) -> None:
-        """It has reached its maximum age."""
         self.leave(TOO_OLD)
         self._announce()
 
@@ -355,7 +352,6 @@ class H11(GuardedHttp, H11Protocol):
     __slots__ = ()
 
     def data_received(self, data: bytes) -> None:
-        """Bytes came."""
         waiting = self.waiting
         if waiting is None:
             H11Protocol.data_received(self, data)
@@ -405,7 +401,6 @@ else:
         __slots__ = ()
 
         def data_received(self, data: bytes) -> None:
-            """Bytes came."""
             waiting = self.waiting
             if waiting is None:
                 HttpToolsProtocol.data_received(self, data)
@@ -427,7 +422,6 @@ else:
                 cycle.more_body = False
 
         def went_idle(self) -> None:
-            """A response is complete."""
             self.lease.touch()
             cycle = self.cycle
             if (

@@ -132,7 +132,6 @@ class Greeting:
         self._connections.add(self)
 
     def greeted(self, connection: Any) -> None:
-        """It has."""
         self._over(weakref.ref(connection))
 
     def _over(self, known: weakref.ref[Any]) -> None:
@@ -162,7 +161,6 @@ class Age:
         self.whose: Guarded = whose
 
     def reached(self, expiry: Expiry) -> None:
-        """It has."""
         self.whose.grew_old()
 
     def release(self) -> None:
@@ -250,22 +248,18 @@ class Waiting:
     # ---- as the policy's watch -----------------------------------------------------------------------------------
 
     def touch(self) -> None:
-        """Note activity."""
         self._connection.lease.touch()
 
     def suspend(self) -> bool:
-        """Exempt it."""
         return self._connection.lease.suspend()
 
     def resume(self) -> bool:
-        """End the exemption."""
         driver = self._shared.driver
         resumed = self._connection.lease.resume(driver.now())
         driver.poke()
         return resumed
 
     def retime(self, idle: float, reason: str | None = None) -> bool:
-        """Put another timeout in force."""
         driver = self._shared.driver
         retimed = self._connection.lease.retime(driver.in_force(idle), driver.now(), reason)
         driver.poke()
@@ -279,7 +273,6 @@ class Waiting:
         self._deadlines.append(driver.register(key, seconds, lambda expiry: connection.reap(reason), reason=reason))
 
     def deadline(self, seconds: float, reason: str) -> Lease:
-        """End the connection in that time."""
         driver = self._shared.driver
         connection = self._connection
         key = DeadlineKey(connection, driver.next_number())  # of a ward: unread bytes of it avert the end

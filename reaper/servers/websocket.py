@@ -37,13 +37,11 @@ class Counted:
         self.taken = max(self.taken, self.written - transports.queued(self._transport))
 
     def write(self, data: Any) -> None:
-        """As the transport's."""
         self.count()
         self.written += len(data)
         self._transport.write(data)
 
     def writelines(self, parts: Any) -> None:
-        """As the transport's."""
         self.write(b"".join(parts))
 
     def __getattr__(self, name: str) -> Any:
@@ -70,7 +68,6 @@ class GuardedTunnel(Guarded):
         self._paused = False
 
     def connection_made(self, transport: Any) -> None:
-        """Go on watching."""
         if transports.is_unix(transport):
             transport = Counted(transport)
         super().connection_made(transport)  # type: ignore[misc]
@@ -85,28 +82,23 @@ class GuardedTunnel(Guarded):
         before.hand_over(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Watch no longer."""
         super().connection_lost(exc)  # type: ignore[misc]
         self._left(by_peer=exc is not None)
 
     def data_received(self, data: bytes) -> None:
-        """Bytes came."""
         self.lease.touch()
         super().data_received(data)  # type: ignore[misc]
 
     def pause_writing(self) -> None:
-        """The peer does not take what is sent to it."""
         super().pause_writing()  # type: ignore[misc]
         self._paused = True
         self.look()
 
     def resume_writing(self) -> None:
-        """It has taken enough of it."""
         super().resume_writing()  # type: ignore[misc]
         self._paused = False
 
     def phase(self) -> Phase:
-        """What it waits for."""
         closing = self.transport.is_closing() and transports.buffered(self.transport)
         return Phase.WRITE if self._paused or closing else Phase.TUNNEL
 
@@ -140,7 +132,6 @@ class GuardedTunnel(Guarded):
         self.leave(DRAIN)
 
     def grew_old(self) -> None:
-        """It has reached its maximum age."""
         self.reap(TOO_OLD)
 
     def _rests_in(self, phase: Phase) -> bool:

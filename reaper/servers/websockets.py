@@ -109,7 +109,6 @@ class GuardedConnection(ServerConnection):
     watch: _Silent
 
     def connection_made(self, transport: Any) -> None:
-        """Begin to watch."""
         reaper = reaper_of() if self.reaper is None else self.reaper
         idle = reaper.config.timeouts.tunnel if self.idle is None else self.idle
         self.watch = reaper.driver.watch(
@@ -125,7 +124,6 @@ class GuardedConnection(ServerConnection):
         super().process_event(event)
 
     def data_received(self, data: bytes) -> None:
-        """Bytes came."""
         super().data_received(data)
         if self.protocol.state is State.OPEN:
             if self.protocol.reader.buffer:
@@ -144,7 +142,6 @@ class GuardedConnection(ServerConnection):
                 self.watch.long_one_sent()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Watch no longer."""
         self.watch.lost(exc)
         super().connection_lost(exc)
 
