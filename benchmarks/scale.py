@@ -34,7 +34,7 @@ BARS = {
     "hypercorn": "hypercorn on trio",
 }
 """What the benchmark calls a server -> what the chart calls it."""
-OURS, SOFT, INK, RULE = "#0f6e6e", "#a9b4bb", "#22303a", "#e3e7ea"
+OURS, SOFT, INK, RULE = "#2563c9", "#8b95a3", "#1c2430", "#e3e7ec"
 STYLE = {"font.family": "sans-serif", "svg.hashsalt": "reaper", "axes.spines.top": False, "axes.spines.right": False}
 PARKED = {"ours-echo-parked", "ours-parked"}
 TABLE = re.compile(r"(<!-- demos -->\n).*?(<!-- end of demos -->)", re.DOTALL)

@@ -18,19 +18,20 @@ WIDTH, HEIGHT = 920, 240
 SHOWN_TICKS = 4
 """Ticks of lateness that the histogram shows; what lies beyond is counted in words."""
 LEFT, RIGHT, TOP, BOTTOM = 64, 16, 14, 34
-GREEN, RED, BLUE, GREY = "#2f7d6d", "#c0392b", "#2b6cb0", "#9aa5b1"
+BLUE, ORANGE, RED, GREY = "#2563c9", "#d9822b", "#c2322d", "#8b95a3"
+"""The colours of all pages and pictures, see `reaper/pipeline/html/style.py`; no code is shared."""
 
 STYLE = """
-body{font:15px/1.5 system-ui,sans-serif;color:#1f2933;max-width:960px;margin:2rem auto;padding:0 1rem}
+body{font:15px/1.5 system-ui,sans-serif;color:#1c2430;max-width:960px;margin:2rem auto;padding:0 1rem}
 h1{font-size:1.5rem;margin:0}h2{font-size:1.05rem;margin:2rem 0 .4rem}
-.pass{color:#2f7d6d}.inconclusive{color:#b7791f}.fail{color:#c0392b}.muted{color:#7b8794}
+.pass{color:#0f7b54}.inconclusive{color:#d9822b}.fail{color:#c2322d}.muted{color:#64707f}
 .cards{display:flex;flex-wrap:wrap;gap:.6rem;margin:1rem 0}
-.card{border:1px solid #e4e7eb;border-radius:8px;padding:.5rem .9rem;min-width:6.2rem}
-.card b{display:block;font-size:1.3rem}.card.bad b{color:#c0392b}
+.card{border:1px solid #e3e7ec;border-radius:8px;padding:.5rem .9rem;min-width:6.2rem}
+.card b{display:block;font-size:1.3rem}.card.bad b{color:#c2322d}
 table{border-collapse:collapse;width:100%;font-size:.9rem}
-td,th{text-align:left;padding:.25rem .6rem;border-bottom:1px solid #e4e7eb}
+td,th{text-align:left;padding:.25rem .6rem;border-bottom:1px solid #e3e7ec}
 td.n,th.n{text-align:right}
-svg{width:100%;height:auto}svg text{font:11px system-ui,sans-serif;fill:#7b8794}
+svg{width:100%;height:auto}svg text{font:11px system-ui,sans-serif;fill:#64707f}
 """
 
 
@@ -90,7 +91,7 @@ def timeline_chart(report: dict[str, Any]) -> str:
             height = bars(point["reaped"])
             shapes.append(
                 f"<rect x='{x(point['t']) - step:.1f}' y='{y(0) - height:.1f}' width='{step * 0.9:.2f}' "
-                f"height='{height:.1f}' fill='{GREEN}'/>"
+                f"height='{height:.1f}' fill='{ORANGE}'/>"
             )
     words = f"open (line, at most {most_open:,}); reaped per interval (bars, at most {most_reaped:,})"
     legend = f"<text x='{WIDTH - RIGHT}' y='{TOP - 3}' text-anchor='end'>{words}</text>"
@@ -98,7 +99,7 @@ def timeline_chart(report: dict[str, Any]) -> str:
 
 
 def lateness_chart(report: dict[str, Any]) -> str:
-    """Bars of the lateness histogram; the law is the green band from 0 to one tick."""
+    """Bars of the lateness histogram; the law is the shaded band from 0 to one tick."""
     tick = report["config"]["tick_s"]
     histogram = report["lateness_histogram"]
     width, bars = histogram["width_s"], histogram["bars"]
@@ -110,9 +111,9 @@ def lateness_chart(report: dict[str, Any]) -> str:
     x = _scale(left, right, LEFT, WIDTH - RIGHT)
     y = _scale(0, most * 1.05, HEIGHT - BOTTOM, TOP)
     height = HEIGHT - BOTTOM - TOP
-    shapes = [f"<rect x='{x(0):.1f}' y='{TOP}' width='{x(tick) - x(0):.1f}' height='{height}' fill='#e9f3f0'/>"]
+    shapes = [f"<rect x='{x(0):.1f}' y='{TOP}' width='{x(tick) - x(0):.1f}' height='{height}' fill='#e9f0fa'/>"]
     for edge, count in bars:
-        colour = GREEN if 0 <= edge < tick else RED if edge < 0 else GREY
+        colour = BLUE if 0 <= edge < tick else RED if edge < 0 else GREY
         shapes.append(
             f"<rect x='{x(edge):.1f}' y='{y(count):.1f}' width='{max((x(width) - x(0)) * 0.92, 0.6):.2f}' "
             f"height='{y(0) - y(count):.1f}' fill='{colour}'><title>{seconds(edge)}: {count:,}</title></rect>"
@@ -127,7 +128,7 @@ def lateness_chart(report: dict[str, Any]) -> str:
 
 
 def _vertical(x: float, style: str = "") -> str:
-    return f"<line x1='{x:.1f}' x2='{x:.1f}' y1='{TOP}' y2='{HEIGHT - BOTTOM}' stroke='#1f2933' {style}/>"
+    return f"<line x1='{x:.1f}' x2='{x:.1f}' y1='{TOP}' y2='{HEIGHT - BOTTOM}' stroke='#1c2430' {style}/>"
 
 
 def _chart(
@@ -136,7 +137,7 @@ def _chart(
     axis = []
     for value in up:
         axis.append(
-            f"<line x1='{LEFT}' x2='{WIDTH - RIGHT}' y1='{y(value):.1f}' y2='{y(value):.1f}' stroke='#e4e7eb'/>"
+            f"<line x1='{LEFT}' x2='{WIDTH - RIGHT}' y1='{y(value):.1f}' y2='{y(value):.1f}' stroke='#e3e7ec'/>"
         )
         axis.append(f"<text x='{LEFT - 6}' y='{y(value) + 4:.1f}' text-anchor='end'>{value:,.0f}</text>")
     axis += [
