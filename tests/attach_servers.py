@@ -209,9 +209,9 @@ SERVERS = [Redis, Nginx]
 class Attach:
     """`python -m reaper attach ... --json`, with what it said so far."""
 
-    def __init__(self, *flags: str, prefix: tuple[str, ...] = ()) -> None:
+    def __init__(self, *flags: str, prefix: tuple[str, ...] = (), json: tuple[str, ...] = ("--json",)) -> None:
         self.process = subprocess.Popen(
-            [*prefix, sys.executable, "-m", "reaper", "attach", "--json", *flags],
+            [*prefix, sys.executable, "-m", "reaper", "attach", *json, *flags],
             cwd=ROOT,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -120,12 +120,13 @@ def test_networks_say_whose_clients_are_meant() -> None:
 def test_metrics_and_a_configuration_file(tmp_path: Path) -> None:
     pytest.importorskip("prometheus_client")
     port, metrics = free_port(), free_port()
-    (tmp_path / "reaper.toml").write_text('[attach]\nidle = "1s"\ntick = "100ms"\njitter = 0.2\n')
+    settings = '[reaper]\nlog_format = "json"\n[attach]\nidle = "1s"\ntick = "100ms"\njitter = 0.2\n'
+    (tmp_path / "reaper.toml").write_text(settings)
     with Echo.server(port):
         client = Echo(port)
         client.exchange()
         flags = ("--config", str(tmp_path / "reaper.toml"), "--metrics", f"127.0.0.1:{metrics}", "--close")
-        with Attach("--listen", f"127.0.0.1:{port}", *flags) as attach:
+        with Attach("--listen", f"127.0.0.1:{port}", *flags, json=()) as attach:
             until(lambda: attach.of("closed"), "the client is closed")
             with urllib.request.urlopen(f"http://127.0.0.1:{metrics}/") as page:
                 lines = page.read().decode().splitlines()

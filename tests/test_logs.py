@@ -7,14 +7,11 @@ import json
 import logging
 import os
 import socket
-import subprocess
-import sys
 import warnings
 
 import pytest
-from server_process import PATIENCE, ROOT, Process
+from server_process import PATIENCE, Process
 
-from reaper.attach.kernel import Linux, Refusal
 from reaper.errors import printable
 from reaper.logs import LOGGERS, JsonFormatter, configure, line
 
@@ -127,22 +124,3 @@ def test_everything_that_a_server_prints_is_one_json_object_per_line() -> None:
     assert closed["peer"] == client_name
     (last,) = [each for each in said if each.get("event") == "stopped"]
     assert (last["accepted"], last["reaped"], last["status"]) == (1, 1, 0)
-
-
-@pytest.mark.slow
-def test_attach_logs_json_by_the_same_switch(tmp_path) -> None:
-    try:
-        Linux().close()
-    except Refusal as why:
-        pytest.skip(str(why))
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        address = f"127.0.0.1:{listening.getsockname()[1]}"
-        command = [sys.executable, "-m", "reaper", "attach", "--listen", address, "--idle", "5s"]
-        with subprocess.Popen(
-            command, cwd=ROOT, stdout=subprocess.PIPE, text=True, env={**os.environ, "REAPER_LOG_FORMAT": "json"}
-        ) as running:
-            assert running.stdout is not None
-            assert json.loads(running.stdout.readline())["event"] == "start"
-            running.terminate()
-            rest = [json.loads(text) for text in running.stdout]
-    assert rest[-1]["event"] == "end"

@@ -231,10 +231,11 @@ def _coming(picture: Picture, frame: Frame) -> list[Text]:
 
     head = laid("due next" if timed else "silent longest", *COMING)
     lines = [Text(f"{head:{frame.width}}", style="reverse")]
-    shown: dict[tuple[str, ...], int] = {}
+    alike: dict[tuple[str, ...], list[str]] = {}
     for row in rows:
-        key = row["name"], row["phase"], *(seconds(row[each]) for each in ("idle_s", "timeout_s", "due_in_s"))
-        shown[key] = shown.get(key, 0) + 1
-    for (name, *rest), count in list(shown.items())[: DUE_ROWS if frame.height is None else None]:
-        lines.append(Text(laid(f"{name} x {count}" if count > 1 else name, *rest)))
+        key = row["phase"], *(seconds(row[each]) for each in ("idle_s", "timeout_s", "due_in_s"))
+        alike.setdefault(key, []).append(row["name"])
+    for said, names in list(alike.items())[: DUE_ROWS if frame.height is None else None]:
+        others = f" and {len(names) - 1:,} more" if len(names) > 1 else ""
+        lines.append(Text(laid(names[0] + others, *said)))
     return lines
