@@ -261,10 +261,8 @@ class HttpConnection:
         begun = self._begin()
         if begun:
             policy.enter(Phase.HEADERS, now)
-        elif policy.requests:
-            self.transport.wait_for(Phase.KEEP_ALIVE, policy)
         else:
-            policy.enter(Phase.FIRST_BYTE, now)
+            self.transport.wait_for(Phase.KEEP_ALIVE, policy)
         while True:
             event = self.h11.next_event()
             if isinstance(event, h11.Request):
@@ -407,13 +405,10 @@ class HttpConnection:
     async def answer_error(self, error: HttpError) -> None:
         """Answer a request that cannot be served, if there still is a way to; it is the last answer."""
         if self.h11.our_state in (h11.IDLE, h11.SEND_RESPONSE):
-            self._last = True
+            # Not by the state machine: it does not know whether the request was a HEAD when it could not be read.
+            self.h11.send_failed()
             self.policy.enter(Phase.IN_FLIGHT, trio.current_time())
-            body = f"{error}\n".encode()
-            framing = [("content-type", "text/plain; charset=utf-8"), ("content-length", str(len(body)))]
-            data = self.head(error.status, framing)
-            # Not through h11: it does not know whether the request was a HEAD when it could not be read.
-            await self.transport.send_all(data if self._opening == HEAD else data + body)
+            await self.transport.send_all(last_words(self.server, error, self._opening))
 
     def nudge(self) -> None:
         """Find out whether a peer that has shut its side is still there for its answer, if one is being made.
@@ -443,6 +438,19 @@ class HttpConnection:
     def idle(self) -> bool:
         """Whether nothing has been asked for."""
         return self.policy.phase in IDLE_PHASES
+
+
+def last_words(server: HttpServer, error: HttpError, head: bytes) -> bytes:
+    """The answer to a request of which no more than *head* is to come."""
+    body = f"{error}\n".encode()
+    headers = [
+        *(("date", server.date()), ("server", SERVER)),
+        *(("content-type", "text/plain; charset=utf-8"), ("content-length", str(len(body)))),
+        ("connection", "close"),
+    ]
+    answer = h11.Response(status_code=error.status, headers=headers, reason=HTTPStatus(error.status).phrase)
+    server.counters.responses[error.status] += 1
+    return (h11.Connection(h11.SERVER).send(answer) or b"") + (b"" if head.startswith(HEAD) else body)
 
 
 def _words(header: str) -> set[str]:

@@ -22,7 +22,7 @@ from reaper.config import ReaperConfig
 from reaper.config.reload import applied, changes
 from reaper.driver.accepting import after
 from reaper.metrics import Family
-from reaper.policy import ANSWERS, INSTANT, NOT_TAKEN, TOO_OLD, IdlePolicy, lifespan
+from reaper.policy import ANSWERS, INSTANT, NOT_TAKEN, TOO_OLD, IdlePolicy, Phase, lifespan
 from reaper.policy.min_rate import Sweep
 from reaper.trio.linger import Silent
 from reaper.trio.streams import WatchedSocket
@@ -138,9 +138,9 @@ class HttpServer:
     async def _serve(self, transport: Transport) -> None:
         """Serve the requests of a connection until it ends, or is silent."""
         kept: Kept = transport.parked  # type: ignore[assignment]
-        now, phase = trio.current_time(), self.lot.phase(kept)
+        now = trio.current_time()
         transport.count_on(kept.received, kept.sent)
-        policy = IdlePolicy(self.config, transport, now, self._sweep, transport.progress, phase, kept.reap)
+        policy = IdlePolicy(self.config, transport, now, self._sweep, transport.progress, Phase.HEADERS, kept.reap)
         policy.requests = kept.requests
         transport.policy = policy
         connection = kept.connection = HttpConnection(self, transport, policy, kept.head, kept.blank)

@@ -29,7 +29,7 @@ AWAY_BYTES = 1 << 20
 """Read after the last answer, so that no reset overtakes it. Whoever goes on sending after that is reset all the same:
 there is always something of it unread, so no timeout would end it."""
 
-PARKABLE = frozenset({Phase.FIRST_BYTE, Phase.HEADERS, Phase.KEEP_ALIVE})
+PARKABLE = frozenset({Phase.HEADERS, Phase.KEEP_ALIVE})
 """Phases in which nothing is known of a connection but what it has sent of its next request."""
 
 _SENDING = frozenset({Phase.IN_FLIGHT, Phase.TUNNEL, Phase.HALF_CLOSED})  # phases that a blocked send interrupts

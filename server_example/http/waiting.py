@@ -12,10 +12,8 @@ import socket
 import ssl
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
-import h11
 import trio
 
 from reaper.core.lease import Lease
@@ -23,7 +21,7 @@ from reaper.driver.sockets import TCP_NOTSENT_LOWAT
 from reaper.policy import ANSWERS, INSTANT, Phase
 from reaper.trio.parking import PARKED, READABLE, WRITABLE, Parked, ParkingLot
 
-from .connection import HEAD, SERVER, HttpConnection, HttpError, useful_of
+from .connection import HttpConnection, HttpError, last_words, useful_of
 from .transport import TlsTransport, Transport
 
 if TYPE_CHECKING:
@@ -113,17 +111,11 @@ class Waiting(ParkingLot):
         seconds: float = getattr(self._server.config.timeouts, phase.value)
         return seconds
 
-    def phase(self, kept: Kept) -> Phase:
-        """What it waits for without a task."""
-        if self._tls is not None and (kept.stream is None or not kept.stream.established):
-            return Phase.HANDSHAKE
-        return Phase.HEADERS if kept.head else Phase.KEEP_ALIVE if kept.requests else Phase.FIRST_BYTE
-
     def reload(self, kept: Kept) -> None:
         """Put the timeout in force that its phase has now, counted from the last activity. A drain's stays."""
-        phase = self.phase(kept)
-        if kept.state is PARKED and kept.lease.reason == phase.value:
-            self.retime_one(kept, self._limit(phase))
+        for phase in (Phase.HANDSHAKE, Phase.FIRST_BYTE, Phase.HEADERS, Phase.KEEP_ALIVE):
+            if kept.lease.reason == phase.value:
+                self.retime_one(kept, self._limit(phase))
 
     # ---- what is heard of them ---------------------------------------------------------------------------------------
 
@@ -224,16 +216,3 @@ class Waiting(ParkingLot):
                 else:
                     parked.stream.session.write(memoryview(words))
         self._server.counters.closed += 1
-
-
-def last_words(server: HttpServer, error: HttpError, head: bytes) -> bytes:
-    """The answer to a request of which no more than *head* is to come."""
-    body = f"{error}\n".encode()
-    headers = [
-        *(("date", server.date()), ("server", SERVER)),
-        *(("content-type", "text/plain; charset=utf-8"), ("content-length", str(len(body)))),
-        ("connection", "close"),
-    ]
-    answer = h11.Response(status_code=error.status, headers=headers, reason=HTTPStatus(error.status).phrase)
-    server.counters.responses[error.status] += 1
-    return (h11.Connection(h11.SERVER).send(answer) or b"") + (b"" if head.startswith(HEAD) else body)
