@@ -128,11 +128,13 @@ def test_a_peer_that_does_not_do_its_work_is_found_out(name: str, value: int) ->
         jvm.check("netty", good | {name: value})
 
 
-def test_without_java_nothing_is_run_and_that_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.delenv("JAVA_HOME", raising=False)
+def test_without_its_tool_nothing_is_run_and_that_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("shutil.which", lambda *words, **more: None)
     (tmp_path / "jvm.json").write_text(json.dumps(jvm.run("tiny", lambda _: None)))
     assert "Not measured: java is not installed" in page(tmp_path)
+    found = servers.run("tiny", lambda _: None, only=["nginx"])
+    assert set(found["not_run"]) == {"nginx", "wrk"}
+    assert "NOT RUN: nginx: nginx is not installed" in servers.table(found)
 
 
 # ---- servers ---------------------------------------------------------------------------------------------------------
@@ -166,13 +168,6 @@ def test_what_wrk_prints_is_read_with_its_units_and_errors_are_no_result() -> No
     for added in ("  Non-2xx or 3xx responses: 3\n", "  Socket errors: connect 0, read 1\n"):
         with pytest.raises(ValueError, match="wrk met errors"):
             servers.read_wrk(WRK + added)
-
-
-def test_without_its_tool_a_server_is_left_out_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shutil.which", lambda *words, **more: None)
-    found = servers.run("tiny", lambda _: None, only=["nginx"])
-    assert set(found["not_run"]) == {"nginx", "wrk"}
-    assert "NOT RUN: nginx: nginx is not installed" in servers.table(found)
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import reaper
+from scripts.tools import Missing, tool
 
 from ..common import Note, Scale, by_scale, cool, figure, markdown, names, ratios, short, spread, times
 
@@ -38,10 +39,6 @@ TIMEOUT, TICK = 30.0, 1.0  # seconds, of the leases
 TOUCHED_EVERY = 10  # ticks between two touches of a lease while ticks are counted in
 
 
-class Missing(Exception):
-    """What the JVM needs is not installed. The message says what, and what would bring it."""
-
-
 class Size(NamedTuple):
     """How much is measured."""
 
@@ -51,14 +48,11 @@ class Size(NamedTuple):
     warm_ms: int  # at most
 
 
-def tool(name: str) -> str:
+def java(name: str) -> str:
     """Where the JDK's *name* is. Raises Missing if neither JAVA_HOME nor the PATH has it."""
     home = os.environ.get("JAVA_HOME")
     found = shutil.which(name, path=os.path.join(home, "bin")) if home else None
-    found = found or shutil.which(name)
-    if found is None:
-        raise Missing(f"{name} is not installed (Debian package openjdk-17-jdk-headless)")
-    return found
+    return found or tool(name, "openjdk-17-jdk-headless")
 
 
 def jar() -> Path:
@@ -81,7 +75,7 @@ def compiled(into: Path) -> str:
     """
     path = str(jar())
     sources = [str(source) for source in sorted(SOURCES.glob("*.java"))]
-    command = [tool("javac"), "-Xlint:all", "-Werror", "-proc:none", "-cp", path, "-d", str(into), *sources]
+    command = [java("javac"), "-Xlint:all", "-Werror", "-proc:none", "-cp", path, "-d", str(into), *sources]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         raise RuntimeError(f"javac: {done.stderr or done.stdout}")
@@ -94,7 +88,7 @@ class Jvm:
     def __init__(self, class_path: str, peer: str, connections: int, warm_ms: int, log: Path) -> None:
         self.peer, self.version = peer, ""
         self._log = log
-        command = [tool("java"), "-Xmx2g", "-cp", class_path, "Bench", peer, str(connections), str(warm_ms)]
+        command = [java("java"), "-Xmx2g", "-cp", class_path, "Bench", peer, str(connections), str(warm_ms)]
         with log.open("wb") as errors:
             self._process = subprocess.Popen(
                 command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, bufsize=0
@@ -214,7 +208,7 @@ def run(scale: Scale, note: Note, sizes: Sequence[Size] | None = None) -> dict[s
     report: dict[str, Any] = {"results": {}, "ratios": {}}
     with tempfile.TemporaryDirectory(prefix="reaper-jvm-") as folder:
         try:
-            tool("java")
+            java("java")
             class_path = compiled(Path(folder))
         except Missing as missing:
             return {"absent": str(missing)}

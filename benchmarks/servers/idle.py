@@ -96,37 +96,21 @@ def burst(server: Server, clients: int, silence: float) -> float:
 
 
 def connect(server: Server, clients: int, source: str) -> list[socket.socket]:
-    """Connect all, ask once on each and read the answers."""
-    poller = select.epoll()
-    waiting: dict[int, socket.socket] = {}
-    answers: dict[int, bytes] = {}
-    done: list[socket.socket] = []
-    begun = 0
-    until = time.monotonic() + PATIENCE
-    while len(done) < clients:
-        while begun < clients and len(waiting) < IN_FLIGHT:
-            client = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    """Connect all, a backlog's worth at a time; ask once on each, and read the answers."""
+    held: list[socket.socket] = []
+    while len(held) < clients:
+        group = []
+        for _ in range(min(IN_FLIGHT, clients - len(held))):
+            client = socket.socket()
+            client.settimeout(PATIENCE)
             # The port is chosen at connect, where those that linger in TIME_WAIT to another server do not count.
             client.setsockopt(socket.IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, 1)
             client.bind((source, 0))
             client.connect(("127.0.0.1", server.port))  # the kernel accepts into the backlog: this does not wait
-            client.sendall(REQUEST)
-            waiting[client.fileno()] = client
-            poller.register(client.fileno(), select.EPOLLIN)
-            begun += 1
-        for fd, _ in poller.poll(1.0):
-            data = waiting[fd].recv(4096)
-            if not data:
-                raise RuntimeError(f"{server.name} hung up on a client of a burst")
-            answers[fd] = answers.get(fd, b"") + data
-            if server.is_whole(answers[fd]):
-                poller.unregister(fd)
-                del answers[fd]
-                done.append(waiting.pop(fd))
-        if time.monotonic() > until:
-            raise RuntimeError(f"{server.name} answered {len(done)} of {clients} clients within {PATIENCE:g} s")
-    poller.close()
-    return done
+            group.append(client)
+        server.ask(group)
+        held += group
+    return held
 
 
 def dialling(said: bytes, number: int) -> Callable[[Server], socket.socket]:
