@@ -23,6 +23,8 @@ from .cli_options import (
     add_reports,
     add_target,
     asked_scenario,
+    check_files,
+    deliver,
     option,
     reading,
     take_target,
@@ -146,7 +148,6 @@ def run_command(options: argparse.Namespace) -> int:
     from .drive.processes import WorkerDied
     from .judge.report import build_report, write_csv
     from .show.dashboard import Display
-    from .show.deliver import check_files, deliver
 
     target, spoken, paths, tls = take_target(options)
     check_files(options)

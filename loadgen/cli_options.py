@@ -1,4 +1,4 @@
-"""Options that several commands share, and how an option is declared.
+"""What several commands share: how an option is declared, the options themselves, and what becomes of a report.
 
 One rule: a bad argument costs one line that says what, which value, and what would be right.
 """
@@ -6,18 +6,24 @@ One rule: a bad argument costs one line that says what, which value, and what wo
 from __future__ import annotations
 
 import argparse
+import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from .drive.protocols import Paths
 from .drive.wire import Tls
+from .judge.report import Report, write_report
 from .judge.thresholds import parse_threshold
+from .judge.words import verdict_lines
 from .plan.plan import DEFAULT_MIX
 from .plan.scenario import PROTOCOL_NAMES, Scenario, from_mix, load_scenario
 from .units import BadArgument, Target, parse_address, parse_count, parse_duration, parse_positive_duration
 
 T = TypeVar("T")
+INTERRUPTED = 130
+"""Exit status after Ctrl-C, as shells have it."""
 
 
 def reading(parse: Callable[[str], T]) -> Callable[[str], T]:
@@ -119,3 +125,36 @@ def take_target(options: argparse.Namespace) -> Contact:
                 raise BadArgument(f"{words}: the target speaks no TLS: give --tls as well, or a URL of https or wss")
     authority = "" if host == target.host else f"{host}:{target.port}"
     return Contact(target, protocol or options.protocol, Paths(path or options.path or "/", host=authority), spoken)
+
+
+def check_files(options: argparse.Namespace) -> None:
+    """Complain before a run about files that could not be written after it.
+
+    Raises:
+        BadArgument: a path that cannot be written.
+    """
+    for name in ("report", "html", "csv", "hgrm"):
+        path: Path | None = getattr(options, name, None)
+        if path is None:
+            continue
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            why = "is a directory" if path.is_dir() else None if os.access(path.parent, os.W_OK) else "no permission"
+        except OSError as error:
+            why = error.strerror
+        if why:
+            raise BadArgument(f"--{name} {path}: {why}: give a file that can be written")
+
+
+def deliver(report: Report, options: argparse.Namespace) -> int:
+    """Write the files that *options* asks for, print the verdict (or the report), and return the exit status."""
+    if options.report:
+        write_report(report, options.report)
+    if options.html:
+        from .show.page import write_page
+
+        write_page(report, options.html)
+    print(json.dumps(report, indent=1) if options.json else "\n".join(verdict_lines(report)))
+    if report["interrupted"]:
+        return INTERRUPTED
+    return 0 if report["verdict"] == "pass" else 1

@@ -10,7 +10,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from .cli_options import COUNT, DURATION, add_plan, add_reports, asked_scenario, option
+from .cli_options import COUNT, DURATION, add_plan, add_reports, asked_scenario, check_files, deliver, option
 from .plan.plan import Law, Plan, least_duration, make_plan
 from .units import BadArgument, seconds, size
 
@@ -49,7 +49,6 @@ def add_simulate(commands: Any) -> None:
 def run_simulate(options: argparse.Namespace) -> int:
     """`loadgen simulate`."""
     from .judge.report import UNKNOWN_SERVER, build_report
-    from .show.deliver import check_files, deliver
     from .simulate import Faults, simulate_core
 
     check_files(options)

@@ -69,7 +69,7 @@ LOADGEN = {
     "simulate": JUDGED | {"drive"},
     "journals": JUDGED | {"simulate"},
     "show": JUDGED | {"drive"},
-    "cli_options": JUDGED | {"drive"},
+    "cli_options": JUDGED | {"drive", "show"},
     "cli_probe": JUDGED | {"cli_options", "drive", "clients", "probe", "race", "backend", "vanish"},
     "cli_simulate": JUDGED | {"cli_options", "drive", "simulate", "journals", "show"},
     "cli": JUDGED | {"drive", "show", "cli_options", "cli_probe", "cli_simulate"},

@@ -7,14 +7,12 @@ and counts only for the closes whose window it falls into.
 from __future__ import annotations
 
 from bisect import bisect_left
-from itertools import chain, islice
+from itertools import islice
 
 BUCKET = 0.1
 """Seconds per bucket."""
 LEAST = 0.05
 """Seconds of lag from which on it is a stall, and not the pace of a busy machine."""
-BLOCK = 1000
-"""Buckets whose worst is kept together, so that a window of an hour is searched in less than a hundred steps."""
 LEAST_SHARE = 0.05
 """Share of the answers of a time that must be slow before a stall of the server is believed: one of its 16 workers may
 be it alone."""
@@ -23,11 +21,10 @@ be it alone."""
 class Stalls:
     """Bucket number -> the worst seconds seen in it. Buckets count from 0 of the monotonic clock."""
 
-    __slots__ = ("blocks", "long", "longest", "worst")
+    __slots__ = ("long", "longest", "worst")
 
     def __init__(self) -> None:
         self.worst: dict[int, float] = {}
-        self.blocks: dict[int, float] = {}  # bucket number // BLOCK -> the worst of its buckets
         self.long: list[tuple[float, float]] | None = None  # `stretches`, until something is added
         self.longest = 0.0  # the worst of all, seconds; 0 when nothing was ever late
 
@@ -43,22 +40,16 @@ class Stalls:
     def _note(self, bucket: int, lag: float) -> None:
         if lag > self.worst.get(bucket, 0.0):
             self.worst[bucket] = lag
-            self.blocks[bucket // BLOCK] = max(self.blocks.get(bucket // BLOCK, 0.0), lag)
             self.longest = max(self.longest, lag)
             self.long = None
 
     def between(self, start: float, end: float) -> float:
         """The worst lag seen from *start* to one bucket after *end*: what was late at the end shows just after it.
 
-        Cost: O(buckets in the window), at most O(BLOCK + blocks in the window).
+        Cost: O(buckets in the window), which is as long as a close is late.
         """
-        first, beyond = int(start / BUCKET), int(end / BUCKET) + 2
-        whole, last = -(-first // BLOCK), beyond // BLOCK
-        if whole >= last:
-            return max((self.worst.get(bucket, 0.0) for bucket in range(first, beyond)), default=0.0)
-        edges = chain(range(first, whole * BLOCK), range(last * BLOCK, beyond))
-        found = max((self.worst.get(bucket, 0.0) for bucket in edges), default=0.0)
-        return max(found, max(self.blocks.get(block, 0.0) for block in range(whole, last)))
+        window = range(int(start / BUCKET), int(end / BUCKET) + 2)
+        return max((self.worst.get(bucket, 0.0) for bucket in window), default=0.0)
 
     def total(self, start: float, end: float) -> float:
         """Seconds from *start* to *end* during which something was already LEAST or more overdue; each second once.

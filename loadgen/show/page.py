@@ -11,8 +11,8 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from ..judge.words import headline, known
-from ..units import seconds, size
+from ..judge.words import headline, known, verdict_lines
+from ..units import seconds
 
 WIDTH, HEIGHT = 920, 240
 SHOWN_TICKS = 4
@@ -25,9 +25,6 @@ STYLE = """
 body{font:15px/1.5 system-ui,sans-serif;color:#1c2430;max-width:960px;margin:2rem auto;padding:0 1rem}
 h1{font-size:1.5rem;margin:0}h2{font-size:1.05rem;margin:2rem 0 .4rem}
 .pass{color:#0f7b54}.inconclusive{color:#d9822b}.fail{color:#c2322d}.muted{color:#64707f}
-.cards{display:flex;flex-wrap:wrap;gap:.6rem;margin:1rem 0}
-.card{border:1px solid #e3e7ec;border-radius:8px;padding:.5rem .9rem;min-width:6.2rem}
-.card b{display:block;font-size:1.3rem}.card.bad b{color:#c2322d}
 table{border-collapse:collapse;width:100%;font-size:.9rem}
 td,th{text-align:left;padding:.25rem .6rem;border-bottom:1px solid #e3e7ec}
 td.n,th.n{text-align:right}
@@ -55,8 +52,7 @@ def page(report: dict[str, Any]) -> str:
         f"<title>{escape(title)}</title><style>{STYLE}</style>",
         f"<h1 class={verdict}>{escape(title)}</h1>",
         f"<p class=muted>{escape(about)}{' - partial run' if report['partial'] else ''}</p>",
-        *(f"<p class=fail>{escape(reason)}</p>" for reason in report["reasons"]),
-        _cards(report),
+        f"<pre>{escape(chr(10).join(verdict_lines(report)))}</pre>",
         "<h2>Open connections, and reaps, over time</h2>",
         timeline_chart(report),
         "<h2>Lateness of every reap, against the tick</h2>",
@@ -162,25 +158,6 @@ def _ticks(low: float, high: float, clock: bool = False) -> list[float]:
     step = next(step for step in steps if step >= rough)
     first = -(-low // step)
     return [number * step for number in range(int(first), int(high // step) + 1)]
-
-
-def _cards(report: dict[str, Any]) -> str:
-    reaps, lateness = report["reaps"], report["lateness_s"]
-    cards = [(name, f"{reaps[name]:,}", bool(reaps[name])) for name in ("early", "late", "missed", "false")]
-    cards += [(f"lateness {name}", known(lateness[name]), False) for name in ("p50", "p99", "max")]
-    cards.append(("most open", f"{report['connections']['peak_open']:,}", False))
-    cards.append(("actions a second", f"{report['actions']['per_s'] or 0:,.0f}", False))
-    memory = report["loadgen"]["rss_bytes_per_connection"]
-    if memory is not None:
-        cards.append(("per connection, ours", size(memory), False))
-    memory = report["server"]["rss_bytes_per_connection"]
-    if memory is not None:
-        cards.append(("per connection, server", size(memory), False))
-    rows = "".join(
-        f"<div class='card{' bad' if bad else ''}'><b>{escape(value)}</b>{escape(name)}</div>"
-        for name, value, bad in cards
-    )
-    return f"<div class=cards>{rows}</div>"
 
 
 def _percentiles(report: dict[str, Any]) -> str:
