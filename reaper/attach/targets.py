@@ -30,8 +30,8 @@ READ_EVERY = 10.0
 """Seconds: what was handed over is noticed after so long at the latest."""
 
 
-class _Held:
-    """Targets that mean connections only if one of their processes holds them, and listening sockets likewise."""
+class Target:
+    """Whose connections: those that its processes hold, from the listening sockets that they hold."""
 
     restricted: bool = True
     """Whether a connection counts only if `owners` has it."""
@@ -43,24 +43,27 @@ class _Held:
         self._known: frozenset[int] = frozenset()
 
     def listeners(self) -> list[Listener]:
-        """The listening sockets whose connections are meant, now.
+        """The listening sockets whose connections are meant, now; none while the server restarts.
 
         Raises:
             Refusal: the target is gone for good.
         """
         found = self.kernel.listeners()
-        inodes = frozenset(listener.inode for listener in found)
-        if inodes - self._known or self._clock() - self.owners.read_at >= READ_EVERY:
+        if self._news(found, self.owners.read_at):
             self.owners.scan()
-            self._known = inodes
         return [listener for listener in found if listener.inode in self.owners]
 
     def pids(self) -> list[int]:
         """The processes that may hold them, now."""
         raise NotImplementedError
 
+    def _news(self, listeners: list[Listener], read_at: float) -> bool:
+        """Whether it is time to read again what was read at *read_at*: another socket listens, or it is long ago."""
+        before, self._known = self._known, frozenset(listener.inode for listener in listeners)
+        return bool(self._known - before) or self._clock() - read_at >= READ_EVERY
 
-class ByPid(_Held):
+
+class ByPid(Target):
     """A process and its descendants, by the listening sockets that they hold.
 
     Args:
@@ -83,20 +86,20 @@ class ByPid(_Held):
             raise Refusal(f"--pid {pid}: neither it nor a child of it listens on a TCP port")
 
     def listeners(self) -> list[Listener]:
-        """See `_Held`."""
+        """See `Target`."""
         if not self._process.is_running():  # compares the time it was started, too
             raise Refusal(f"process {self.pid} has ended")
         return super().listeners()
 
     def pids(self) -> list[int]:
-        """See `_Held`."""
+        """See `Target`."""
         return descendants([self.pid])
 
     def __str__(self) -> str:
         return f"process {self.pid}"
 
 
-class ByListen:
+class ByListen(Target):
     """A listening address, whichever process serves it: after a restart, the new one.
 
     Raises:
@@ -106,12 +109,10 @@ class ByListen:
     restricted: bool = False
 
     def __init__(self, address: Address, kernel: Linux) -> None:
+        super().__init__(kernel)
         self.address: Address = address
-        self.kernel: Linux = kernel
-        self.owners: Owners = Owners(self.pids)
         self._host = ipaddress.ip_address(address.host.partition("%")[0])
         self._holders: list[int] = []
-        self._inodes: frozenset[int] = frozenset()
         self._read_at = float("-inf")
         if not self.listeners():
             raise Refusal(f"--listen {address}: nothing listens there")
@@ -120,7 +121,7 @@ class ByListen:
             raise Refusal(f"--listen {address}: that is this very process")
 
     def listeners(self) -> list[Listener]:
-        """The listening sockets whose connections are meant, now. None while the server restarts."""
+        """See `Target`."""
         found = [listener for listener in self.kernel.listeners() if self._means(listener)]
         if self._host.is_unspecified:
             return found
@@ -132,11 +133,10 @@ class ByListen:
 
         Cost: if the server has restarted, and after `READ_EVERY` seconds, it reads every process's descriptors.
         """
-        inodes = frozenset(listener.inode for listener in self.listeners())
-        now = time.monotonic()
-        if inodes != self._inodes or now - self._read_at >= READ_EVERY:
-            self._inodes, self._read_at = inodes, now
-            self._holders = [pid for pid in psutil.pids() if pid != os.getpid() and _holds(pid, inodes)]
+        listeners = self.listeners()
+        if self._news(listeners, self._read_at):
+            self._read_at = self._clock()
+            self._holders = [pid for pid in psutil.pids() if pid != os.getpid() and _holds(pid, self._known)]
         return descendants(self._holders)
 
     def _means(self, listener: Listener) -> bool:
@@ -152,7 +152,7 @@ class ByListen:
         return str(self.address)
 
 
-class ByUser(_Held):
+class ByUser(Target):
     """Every process of a user that listens.
 
     Raises:
@@ -173,7 +173,7 @@ class ByUser(_Held):
             )
 
     def pids(self) -> list[int]:
-        """See `_Held`."""
+        """See `Target`."""
         found = []
         for process in psutil.process_iter(["uids"]):
             uids = process.info["uids"]
@@ -183,9 +183,6 @@ class ByUser(_Held):
 
     def __str__(self) -> str:
         return f"all servers of {self.user}"
-
-
-Target = ByPid | ByListen | ByUser
 
 
 class Selection:

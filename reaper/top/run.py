@@ -10,7 +10,6 @@ import json
 import signal
 import sys
 import time
-from collections.abc import Callable
 from typing import Any, NoReturn
 
 from ..errors import NotInstalled, ReaperError, needs, printable
@@ -18,9 +17,6 @@ from .picture import Picture, picture_of, rates
 from .sources import Http, Kernel, Source, Unreachable
 
 GOOD, UNUSABLE = 0, 2
-
-STEP = 0.2
-"""Seconds between two looks at the terminal's size."""
 
 
 def run(parsed: argparse.Namespace) -> int:
@@ -96,7 +92,7 @@ def _live(console: Any, source: Source, found: Picture, interval: float) -> None
         with Live(console=console, screen=True, auto_refresh=False) as live:
             show()
             while True:
-                _rest(console, interval, show)
+                time.sleep(interval)
                 try:
                     newer = _picture(source)
                     before, found, answered = found, newer, time.monotonic()
@@ -107,17 +103,6 @@ def _live(console: Any, source: Source, found: Picture, interval: float) -> None
                 show()
     finally:
         signal.signal(signal.SIGTERM, old)
-
-
-def _rest(console: Any, interval: float, show: Callable[[], None]) -> None:
-    """Wait, and draw anew when the terminal has another size."""
-    until = time.monotonic() + interval
-    size = console.size
-    while (left := until - time.monotonic()) > 0:
-        time.sleep(min(left, STEP))
-        if console.size != size:
-            size = console.size
-            show()
 
 
 def _ended(signum: int, frame: object) -> NoReturn:

@@ -13,7 +13,7 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from bisect import bisect_right
-from typing import Any, Protocol
+from typing import Any
 
 from ..errors import ReaperError
 from ..status import IDLE_BOUNDS, SCHEMA
@@ -32,19 +32,20 @@ class Unreachable(ReaperError):
     """There is no answer now. Nothing was changed; ask again."""
 
 
-class Source(Protocol):
+class Source:
     """What can be asked for a picture."""
 
     name: str
 
     def ask(self) -> dict[str, Any]:
         """A status document. Raises Unreachable."""
+        raise NotImplementedError
 
     def close(self) -> None:
-        """Let go of everything."""
+        """Release what it holds."""
 
 
-class Http:
+class Http(Source):
     """The status that a server serves at *url*: `http://127.0.0.1:9180`, or with a path.
 
     Raises:
@@ -87,11 +88,8 @@ class Http:
             raise Unreachable(f"{self._url} is not the status of a reaper: schema {got!r}, expected {SCHEMA!r}")
         return found
 
-    def close(self) -> None:
-        """See `Source`."""
 
-
-class Kernel:
+class Kernel(Source):
     """The connections of a process and its children, of any server, as the kernel sees them. Linux.
 
     Raises:
