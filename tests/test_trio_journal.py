@@ -79,25 +79,6 @@ async def test_every_connection_ends_once_with_its_reason(tmp_path, autojump_clo
     assert [row["idle_ns"] // 10**9 for row in found if row["kind"] == "activity"] in ([3], [4])
 
 
-async def test_a_block_whose_peer_has_gone_ends_as_the_peers_doing(tmp_path, autojump_clock):
-    with Journal(tmp_path, writer=1, tick=1.0, clock_ns=journal_clock(), background=False) as journal:
-        async with open_reaper(tick=1.0, journal=journal, listener="test") as r:
-            with r.watch(None, idle=100) as connection:
-                connection.hang_up()
-                await trio.sleep_forever()
-            assert (connection.reaped, connection.hung_up) == (False, True)
-            with trio.CancelScope() as outer:
-                with r.watch(None, idle=100) as connection:
-                    connection.hang_up()
-                    outer.cancel()
-                    await trio.sleep_forever()
-                raise AssertionError("the block swallowed a cancellation that was not its own")
-            assert outer.cancelled_caught
-            assert len(r) == len(r.core) == 0
-    ends = [(row["kind"], row["reason"]) for row in rows(tmp_path) if row["n"] is not None]
-    assert ends == [("close_peer", None)] * 2
-
-
 async def test_a_parked_connection_that_its_own_handler_closes_has_an_end(tmp_path, autojump_clock):
     async def closes(stream):
         await stream.receive_some()

@@ -68,11 +68,6 @@ class Connection(Watched):
     def _cut(self, reason: str) -> None:
         self._scope.cancel(reason=f"reaped: {reason}")
 
-    def hang_up(self) -> None:
-        """The peer has gone: end the block as a reap does, but as the peer's doing (`hung_up`), and not `reaped`."""
-        self.hung_up: bool = True
-        self._scope.cancel(reason="the peer has gone")
-
     @property
     def descriptor(self) -> int:
         """Of its socket; -1 if there is none, or it is closed."""
