@@ -58,7 +58,7 @@ test: .venv/.dev
 	@$(BIN)/python -m pytest -n $(JOBS) --durations=15 $(PYTEST)
 
 test-quick: .venv/.dev
-	@$(BIN)/python -m pytest -q -n $(JOBS) -m "not slow and not spark" $(PYTEST)
+	@$(BIN)/python -m pytest -q -n $(JOBS) --hypothesis-profile=quick -m "not slow and not spark" $(PYTEST)
 
 docs: .venv/.dev
 	@$(BIN)/python -m sphinx -q -W --keep-going -b html -c docs -d out/site-doctrees . out/site

@@ -21,6 +21,7 @@ import pytest
 from hypothesis import settings
 
 settings.register_profile("dev", deadline=None)
+settings.register_profile("quick", deadline=None, max_examples=25)
 settings.register_profile("ci", deadline=None, print_blob=True, derandomize=True)
 settings.load_profile("ci" if os.environ.get("CI") else "dev")
 

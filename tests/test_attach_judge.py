@@ -342,4 +342,4 @@ class World(RuleBasedStateMachine):
 
 
 World.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
-TestWorld = World.TestCase
+TestWorld = pytest.mark.slow(World.TestCase)

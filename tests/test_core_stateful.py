@@ -263,4 +263,6 @@ class CoreMachine(RuleBasedStateMachine):
 
 
 TestCoreAgainstAScan = CoreMachine.TestCase
-TestCoreAgainstAScan.settings = settings(max_examples=120, stateful_step_count=60, deadline=None)
+TestCoreAgainstAScan.settings = settings(
+    max_examples=settings().max_examples * 6 // 5, stateful_step_count=60, deadline=None
+)

@@ -51,6 +51,7 @@ def outcome(content: bytes, asked: Path) -> bool:
     return bool(found.files)
 
 
+@pytest.mark.slow
 @given(data=st.data())
 @settings(max_examples=60, deadline=None)
 def test_a_cut_or_damaged_file_is_taken_with_the_rows_it_had_or_put_aside(data: st.DataObject) -> None:
@@ -129,6 +130,7 @@ METADATA = st.dictionaries(
 )
 
 
+@pytest.mark.slow
 @given(data=st.data())
 @settings(max_examples=60, deadline=None)
 def test_a_foreign_file_is_taken_only_if_it_could_be_ours(data: st.DataObject) -> None:

@@ -81,6 +81,7 @@ def test_both_sides_tell_of_the_same_connections(right: tuple[Path, dict[str, An
     assert all(client[peer] < at for peer, at in server.items())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ahead", [0.0, 2.0])
 def test_an_audit_finds_what_is_planted_by_number(ahead: float, tmp_path: Path) -> None:
     planted = Planted(EVERY_FAULT, ahead)
@@ -110,6 +111,7 @@ def test_memory_holds_what_is_open_and_not_what_was_written(tmp_path: Path, monk
     assert summary["events"] > 50 * max(waiting)
 
 
+@pytest.mark.slow
 def test_as_many_rows_as_wanted_by_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["--events", "20k", "--scenario", "week", "--duration", "6h", "--side", "server", "--json"]
     assert main(["simulate", "--journal", str(tmp_path), *arguments]) == 0

@@ -181,6 +181,7 @@ def of_any_length(chance: random.Random, timeout: float) -> tuple[int, bool]:
     return round(least * 1e9), silence == least
 
 
+@pytest.mark.slow  # the first import of lifelines takes seconds
 @pytest.mark.parametrize("draw", [of_whole_seconds, of_any_length])
 @pytest.mark.parametrize("timeouts", [(75.0,), (5.0, 30.0, 4000.0)], ids=["one timeout", "three"])
 def test_at_every_candidate_the_curve_is_that_of_lifelines(

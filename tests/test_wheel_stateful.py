@@ -114,5 +114,7 @@ class WheelAgainstSortedList(RuleBasedStateMachine):
 
 
 TestWheelAgainstSortedList = WheelAgainstSortedList.TestCase
-TestWheelAgainstSortedList.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestWheelAgainstSortedList.settings = settings(
+    max_examples=settings().max_examples * 3 // 2, stateful_step_count=40, deadline=None
+)
 TestWheelAgainstSortedList.pytestmark = [pytest.mark.slow]  # type: ignore[attr-defined]
