@@ -66,7 +66,7 @@ class Reaper(Section):
     log_level: str = option(
         "warning",
         Text(("debug", "info", "warning", "error")),
-        "Least level that the servers log; at debug each close is a line.",
+        "Least level that the servers log; at info each close is a line.",
         precedent="gunicorn loglevel; Envoy --log-level",
         live=False,
     )
