@@ -10,6 +10,7 @@ import socket
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -232,3 +233,12 @@ def test_a_send_that_finds_the_kernel_full_is_tried_again_and_no_step_is_lost(mo
         assert (far.recv(10), client.outbox, client.number) == (b"x", None, 1)
         assert [when for when, _, _ in worker.due] == [start + 9.0]
         os.close(client.fd)
+
+
+def test_an_answer_cut_by_the_close_of_a_server_that_stood_still_is_not_a_lost_one() -> None:
+    with one_worker("chatty") as worker:
+        client = Client(0, 0, 1, replace(worker.plan.behaviour(0), timeout=1.0), asked=1)
+        for ago, counted in ((0.7, (1, 0)), (0.95, (1, 1))):
+            client.owed_since = 1000.0 - ago
+            worker.account(client, How.RST, 1000.0)
+            assert (worker.counters.cut, worker.counters.lost_answers) == counted

@@ -25,7 +25,7 @@ from ..judge.observation import Counters, Outcome
 from ..judge.records import How, Record, RecordTable
 from ..judge.stalls import Answers, Stalls
 from ..judge.verdict import GRAIN
-from ..plan.behaviours import Act
+from ..plan.behaviours import CLOSEST, Act
 from ..plan.capacity import raise_descriptor_limit
 from .client import HEARTBEAT, Client, Order, Pace, rss_bytes
 from .connecting import Connector
@@ -34,7 +34,7 @@ from .protocols import READ_BYTES, Dialect, dialect_for
 from .wire import receive, send, waited
 
 ANSWER_TIME = 1.0
-"""Seconds that an answer may take before it counts as one that never came (half a timeout, where that is less)."""
+"""Seconds that an answer may take before it counts as one that never came; half a timeout, where that is less."""
 BLOCKED_DELAY = 0.01
 """Seconds until a send that found the kernel's buffer full is tried again."""
 CONNECTING_SLICE = 0.01
@@ -484,7 +484,10 @@ class Worker:
         owed = client.asked - client.answered
         if how in (How.FIN, How.RST):
             self.server_stalls.add(by, by - client.owed_since)  # no answer in all that time: it may have stood still
-        patience = min(ANSWER_TIME, client.behaviour.timeout / 2) + self.stalls.between(client.owed_since, by)
+        # A close with a request unread is the keep-alive race, however long the server stood still in it; who throws
+        # requests away closes a whole timeout later.
+        share = CLOSEST if how in (How.FIN, How.RST) else 0.5
+        patience = min(ANSWER_TIME, share * client.behaviour.timeout) + self.stalls.between(client.owed_since, by)
         if by - client.owed_since > patience and not client.overslept:
             self.counters.lost_answers += owed
             self.counters.unanswered += 1
