@@ -169,7 +169,7 @@ class Exchange:
         """Return when the peer has closed or shut its sending side. For responses without an end.
 
         What comes meanwhile is its next request. Beyond as much as a head may be it is left to the kernel; then
-        `Hangups` alone notices that the peer has gone.
+        the epoll of the lot alone notices that the peer has gone.
         """
         connection = self._connection
         while len(connection.unread) <= self.server.config.limits.max_header_bytes:
