@@ -6,7 +6,10 @@ import errno
 import socket
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
+from reaper.core.ticks import ms_to_seconds, seconds_to_ms_deadline, seconds_to_ms_now
 from reaper.driver.accepting import ACCEPT_PAUSE, accept_burst, after
 from reaper.driver.driver import Driver
 from reaper.driver.pacing import REAPS_PER_SLICE
@@ -405,6 +408,16 @@ def test_more_workers_than_a_server_may_have_are_refused_before_the_first_is_sta
     for workers in ("auto", 4):
         with pytest.raises(CannotFit, match="100000000 connections need 5332 workers"):
             plan(workers, 100_000_000, 20_000)
+
+
+@example(1001)  # ms / 1000 alone lies a rounding error below
+@given(st.integers(0, 10**13) | st.floats(0.0, 1e10).map(lambda instant: int(instant * 1000.0)))
+def test_whoever_wakes_for_a_deadline_in_ms_finds_that_it_is_time_and_no_deadline_is_rounded_down(ms):
+    instant = ms_to_seconds(ms)
+    assert seconds_to_ms_now(instant) == ms
+    assert ms / 1000 <= instant <= ms / 1000 * (1 + 1e-15) + 1e-15
+    assert ms_to_seconds(seconds_to_ms_deadline(instant)) >= instant
+    assert (seconds_to_ms_now(0.0016), seconds_to_ms_deadline(0.0014)) == (1, 2)
 
 
 def test_a_timer_of_the_servers_does_not_wait_behind_connections_that_a_rate_holds_back() -> None:
