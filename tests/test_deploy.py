@@ -221,40 +221,23 @@ def test_every_command_that_the_files_name_is_one_that_the_server_accepts(capsys
     assert "preStop" in hook["lifecycle"]
 
 
-def test_the_container_copies_what_exists_and_installs_extras_that_exist() -> None:
+def test_the_container_and_compose_name_files_extras_services_and_settings_that_exist() -> None:
     text = (DEPLOY / "docker" / "Dockerfile").read_text()
-    for line in re.findall(r"^COPY (.*) \S+$", text, re.MULTILINE):
-        for name in line.split():
-            assert (ROOT / name).exists(), name
+    for name in " ".join(re.findall(r"^COPY (.*) \S+$", text, re.MULTILINE)).split():
+        assert (ROOT / name).exists(), name
     (extras,) = re.findall(r"'\.\[(.*)\]'", text)
-    known = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    assert set(extras.split(",")) <= set(known)
-
-
-def test_compose_mounts_what_exists_and_its_services_find_each_other() -> None:
-    where = DEPLOY / "docker"
-    services = yaml.safe_load((where / "compose.yml").read_text())["services"]
-    build = services["server"]["build"]
-    assert (where / build["context"] / build["dockerfile"]).resolve() == where / "Dockerfile"
-    mounted = {}
+    assert set(extras.split(",")) <= set(
+        tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    )
+    services = yaml.safe_load((DEPLOY / "docker" / "compose.yml").read_text())["services"]
     for service in services.values():
         assert set(service.get("depends_on", ())) <= set(services)
         for mount in service.get("volumes", ()):
-            source, inside, _ = mount.split(":")
-            assert (where / source).exists(), mount
-            mounted[inside] = (where / source).resolve()
-        for port in service.get("ports", ()):
-            assert port.startswith("127.0.0.1:")
-    assert mounted["/etc/prometheus/prometheus.yml"] == PROMETHEUS / "prometheus.yml"
+            assert (DEPLOY / "docker" / mount.split(":")[0]).exists(), mount
+        assert all(port.startswith("127.0.0.1:") for port in service.get("ports", ()))
     (job,) = yaml.safe_load((PROMETHEUS / "prometheus.yml").read_text())["scrape_configs"]
     assert job["static_configs"] == [{"targets": ["server:9180"]}]
-    provisioning = DEPLOY / "grafana" / "provisioning"
-    (source,) = yaml.safe_load((provisioning / "datasources" / "prometheus.yml").read_text())["datasources"]
-    assert source["url"] == "http://prometheus:9090"
-    (provider,) = yaml.safe_load((provisioning / "dashboards" / "reaper.yml").read_text())["providers"]
-    assert any(inside.startswith(provider["options"]["path"]) for inside in mounted)
-    names = set(services["server"]["environment"])
-    assert names <= {name for found in OPTIONS.values() for name in found.environment}
+    assert set(services["server"]["environment"]) <= {name for found in OPTIONS.values() for name in found.environment}
 
 
 APP = """

@@ -5,8 +5,6 @@ from __future__ import annotations
 import http.client
 import shutil
 import signal
-import socket
-import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -15,6 +13,8 @@ from pathlib import Path
 
 import pytest
 from server_process import PATIENCE, Process, wait_until
+
+from scripts.serving import free_port, serving
 
 pytestmark = pytest.mark.slow
 
@@ -57,37 +57,17 @@ backend pods
 """
 
 
-def free_ports(count: int) -> list[int]:
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
-
-
-def listens(port: int) -> bool:
-    with socket.socket() as asking:
-        return asking.connect_ex(("127.0.0.1", port)) == 0
-
-
 @contextmanager
 def proxy(name: str, folder: Path, one: int, two: int) -> Iterator[int]:
     """The port of a proxy in front of two servers."""
     program = shutil.which(name, path="/usr/sbin:/usr/bin:/usr/local/sbin:/usr/local/bin")
     if program is None:
         pytest.skip(f"needs {name} (Debian: apt-get install {name})")
-    (port,) = free_ports(1)
-    path = folder / f"{name}.conf"
+    port, path = free_port(), folder / f"{name}.conf"
     path.write_text((NGINX if name == "nginx" else HAPROXY).format(folder=folder, one=one, two=two, port=port))
-    options = ["-p", str(folder), "-c", str(path), "-e", str(folder / "error.log")]
-    command = [program, *(options if name == "nginx" else ["-f", str(path)])]
-    running = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
-        wait_until(lambda: listens(port), name)
+    options = ["-p", str(folder), "-c", str(path)] if name == "nginx" else ["-f", str(path)]
+    with serving([program, *options], folder / "log", port=port):
         yield port
-    finally:
-        running.terminate()
-        running.wait(PATIENCE)
 
 
 def load(port: int, done: threading.Event, failures: list[object], answered: list[int]) -> None:
@@ -110,7 +90,7 @@ def load(port: int, done: threading.Event, failures: list[object], answered: lis
 
 @pytest.mark.parametrize("name", ["nginx", "haproxy"])
 def test_a_rolling_restart_behind_a_proxy_loses_no_request(tmp_path: Path, name: str) -> None:
-    ports = free_ports(2)
+    ports = free_port(), free_port()
     pods = [Process("http", "--port", str(port), *LEAVING) for port in ports]
     done = threading.Event()
     failures: list[object] = []
