@@ -10,9 +10,10 @@ Read in this order; imports run the same way, from left to right and top to bott
     plan/                       what each client does, when, and how it must end; what that takes of the machine
     judge/                      what was seen, as bounds; each close against its plan; the report
     drive/                      processes and sockets that carry a plan out
-    probe                       a server's timeouts, found out by waiting
-    simulate, simulate_trio     the same plan and verdict in virtual time, against the library
-    show/                       progress, picture, page, files
+    clients, probe, race,       single clients, and what programs and people ask with them: timeouts, lost requests,
+    backend, vanish             a proxy's pool, clients that are gone
+    simulate, journals          the same plan in virtual time, against the library: judged, or written as journals
+    show/                       progress, page
     cli, cli_*                  the command line, the door to all of it
 """
 
