@@ -187,6 +187,26 @@ def test_a_request_in_flight_is_never_idle_and_afterwards_the_silence_counts_ane
     world.ends("keep_alive", 5.0, 6.0)
 
 
+@pytest.mark.parametrize(("hang_up", "reason", "least"), [(None, "request", 300.0), (50.0, "half_closed", 80.0)])
+def test_a_request_in_flight_is_cut_after_its_time_or_that_of_a_client_that_has_hung_up(
+    hang_up: float | None, reason: str, least: float
+) -> None:
+    world = World(request="300s", half_closed="30s")
+    cuts: list[tuple[str, float]] = []
+    policy = IdlePolicy(
+        world.config, world, world.now, world.sweep, cut=lambda reason: cuts.append((reason, world.now - start))
+    )
+    world.run(5.0)
+    start = world.now
+    policy.request(world.now)
+    if hang_up is not None:
+        world.run(hang_up)
+        policy.hang_up(world.now)
+    world.run(least + 5.0 - (hang_up or 0.0))
+    assert cuts[0][0] == reason
+    assert least <= cuts[0][1] <= least + 1.0
+
+
 def test_entering_the_phase_it_is_in_does_not_restart_it() -> None:
     world = World(headers="5s")
     policy = world.policy()
