@@ -106,7 +106,7 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
-ON_SPARK = {"audit", "cluster", "engine", "engines", "expected", "live", "places", "rivals", "spark"}
+ON_SPARK = {"cluster", "engine", "engines", "live", "places", "rivals", "spark"}
 """The files `test_pipeline_*` that start a Spark: each process that runs one keeps a JVM of its own until it ends."""
 
 

@@ -23,7 +23,7 @@ from reaper.pipeline.read.frames import read_events
 from reaper.pipeline.read.inputs import Inputs, check
 from reaper.pipeline.read.span import Span
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 STALL = (7 * S, 20 * S)
 """The loop of the judged server stood still from here to there."""
