@@ -15,8 +15,7 @@ pytest.importorskip("pyarrow")
 from pipeline_traffic import write
 
 from reaper.pipeline import cli
-from reaper.pipeline.engine import EMBEDDED_HEAP_MB, NoSpark, check_reachable, open_session
-from reaper.pipeline.engine.spark import _of_driver
+from reaper.pipeline.engine.spark import EMBEDDED_HEAP_MB, NoSpark, _of_driver, check_reachable, open_session
 
 OURS = {"spark.sql.warehouse.dir", "spark.ui.showConsoleProgress", "spark.driver.extraJavaOptions"}
 EMBEDDED = OURS | {"spark.ui.enabled", "spark.driver.memory"}

@@ -23,7 +23,7 @@ from pipeline_traffic import WALL, Clock, S, journal
 from reaper.journal.schema import COLUMNS, connection_id
 from reaper.pipeline.arguments import aside_lines, whole
 from reaper.pipeline.cli import _full, main
-from reaper.pipeline.engine import NoJava, check_java
+from reaper.pipeline.engine.spark import NoJava, check_java
 from reaper.pipeline.places import write_text
 from reaper.pipeline.read.inputs import check
 from reaper.pipeline.read.runs import Facts, Timeline

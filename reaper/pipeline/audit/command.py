@@ -9,6 +9,7 @@ from ..arguments import AddCommand, Progress, duration_ns, share, show, write_js
 from ..places import remove_tree, write_text
 from ..read.command import add_inputs, asking, read_inputs
 from ..read.inputs import Inputs
+from .verdicts import FLIGHT_NS, GRACE_NS, TICK_NS, UNMATCHED
 
 if TYPE_CHECKING:
     from .run import Audit
@@ -23,24 +24,16 @@ def add(command: AddCommand) -> None:
 
 def add_law(parser: argparse.ArgumentParser) -> None:
     """Give *parser* the flags that say what is still within the law."""
+    for flag, default, text in (
+        ("--grace", GRACE_NS, "lateness excused beyond one tick; default 250ms"),
+        ("--flight", FLIGHT_NS, "bytes sent so shortly before a reap crossed it; default 50ms"),
+        ("--tick", TICK_NS, "of files that do not state it; default 1s"),
+    ):
+        parser.add_argument(flag, type=duration_ns, default=default, metavar="DURATION", help=text)
     parser.add_argument(
-        "--grace", type=duration_ns, metavar="DURATION", help="lateness excused beyond one tick; default 250ms"
-    )
-    parser.add_argument(
-        "--flight",
-        type=duration_ns,
-        metavar="DURATION",
-        help="bytes sent so shortly before a reap crossed it; default 50ms",
-    )
-    parser.add_argument(
-        "--unmatched",
-        type=share,
-        metavar="SHARE",
+        "--unmatched", type=share, default=UNMATCHED, metavar="SHARE",
         help="with --client: connections of either side that may lack a counterpart; default 1%%",
-    )
-    parser.add_argument(
-        "--tick", type=duration_ns, metavar="DURATION", help="of files that do not state it; default 1s"
-    )
+    )  # fmt: skip
 
 
 def run_audit(
@@ -49,13 +42,7 @@ def run_audit(
     """Audit, and write audit.json, audit.txt and connections/ below `--out`."""
     from .run import Settings, as_text, audit
 
-    given = {
-        "grace_ns": arguments.grace,
-        "flight_ns": arguments.flight,
-        "tick_ns": arguments.tick,
-        "unmatched": arguments.unmatched,
-    }
-    settings = Settings(**{key: value for key, value in given.items() if value is not None})
+    settings = Settings(arguments.grace, arguments.flight, arguments.tick, arguments.unmatched)
     try:
         result = audit(spark, server, client, arguments.out, settings, progress)
     except BaseException:

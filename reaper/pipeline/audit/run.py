@@ -21,7 +21,7 @@ from ..read.runs import Timeline
 from ..read.writer_facts import Stalls, overdue_files, said
 from .joined import Skew, client_view, judge_pairs, measure_skew, pair, seen, without_peer
 from .silences import excuse, overdue_rows, shifted, with_backed, with_silences
-from .verdicts import VERDICTS, VIOLATIONS, judge, prepare
+from .verdicts import FLIGHT_NS, GRACE_NS, TICK_NS, UNMATCHED, VERDICTS, VIOLATIONS, judge, prepare
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -37,13 +37,13 @@ NEGLIGIBLE_SKEW_S = 0.005
 class Settings:
     """What the auditor may choose. Nanoseconds."""
 
-    grace_ns: int = 250_000_000
+    grace_ns: int = GRACE_NS
     """Lateness beyond one tick, and beyond the stalls that were logged, that is not yet held against the reaper."""
-    flight_ns: int = 50_000_000
+    flight_ns: int = FLIGHT_NS
     """Bytes sent within so short a time before a reap may have crossed with it."""
-    tick_ns: int = 1_000_000_000
+    tick_ns: int = TICK_NS
     """Tick of files that do not state it."""
-    unmatched: float = 0.01
+    unmatched: float = UNMATCHED
     """Share of either side's connections that may lack a counterpart in a joined audit, before it proves nothing."""
 
 

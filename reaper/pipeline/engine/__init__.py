@@ -6,31 +6,6 @@ One rule: *what the user has set is never set again*.
 from __future__ import annotations
 
 from .functions import F, Window, answering, here, use
-from .spark import (
-    EMBEDDED_HEAP_MB,
-    NoJava,
-    NoSpark,
-    check_java,
-    check_reachable,
-    expect,
-    line_of,
-    open_session,
-    together,
-)
+from .spark import NoSpark, expect, line_of, open_session, together
 
-__all__ = [
-    "F",
-    "Window",
-    "answering",
-    "here",
-    "use",
-    "EMBEDDED_HEAP_MB",
-    "NoJava",
-    "NoSpark",
-    "check_java",
-    "check_reachable",
-    "expect",
-    "line_of",
-    "open_session",
-    "together",
-]
+__all__ = ["F", "NoSpark", "Window", "answering", "expect", "here", "line_of", "open_session", "together", "use"]

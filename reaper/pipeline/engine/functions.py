@@ -35,7 +35,7 @@ def here() -> Any:
 
 
 class _Answering:
-    """A name of PySpark's, as the engine has it that answers."""
+    """What PySpark calls *name*, as the engine has it that answers."""
 
     def __init__(self, name: str) -> None:
         self._name = name

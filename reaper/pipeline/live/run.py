@@ -14,12 +14,13 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from threading import Event
 from typing import Any
 
 from pyspark.errors import StreamingQueryException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from ...config.running import alone
@@ -134,18 +135,14 @@ def _queries(spark: SparkSession, out: Path, settings: Settings) -> Iterator[lis
         (out / name).mkdir(exist_ok=True)
         _clear_unbegun(out / "checkpoint" / name)
 
-    def start(name: str, mode: str, table: DataFrame, keep: Callable[[DataFrame, int], None]) -> StreamingQuery:
-        writer = table.writeStream.outputMode(mode).option("checkpointLocation", str(out / "checkpoint" / name))
-        return writer.trigger(processingTime=POLL).foreachBatch(keep).start()
-
-    counted, silent = out / "windows", out / "idle"
     with ExitStack() as running:
         queries = []
         for name, mode, table, keep in (
-            ("windows", "update", windows(events, settings.window_ns, settings.delay_ns), _keeping(counted)),
-            ("idle", "append", idle(events, settings.delay_ns), lambda batch, n: keep_sessions(silent, batch, n)),
+            ("windows", "update", windows(events, settings.window_ns, settings.delay_ns), keep_windows),
+            ("idle", "append", idle(events, settings.delay_ns), keep_sessions),
         ):
-            queries.append(start(name, mode, table, keep))
+            writer = table.writeStream.outputMode(mode).option("checkpointLocation", str(out / "checkpoint" / name))
+            queries.append(writer.trigger(processingTime=POLL).foreachBatch(partial(keep, out / name)).start())
             running.callback(queries[-1].stop)
         yield queries
 
@@ -154,10 +151,6 @@ def _clear_unbegun(checkpoint: Path) -> None:
     """Delete a checkpoint that holds no batch: killed while its first was written down. Spark would refuse it."""
     if checkpoint.exists() and not any(checkpoint.glob("offsets/[0-9]*")):
         shutil.rmtree(checkpoint)
-
-
-def _keeping(directory: Path) -> Callable[[DataFrame, int], None]:
-    return lambda batch, _: keep_windows(directory, batch)
 
 
 def _finish(queries: list[StreamingQuery], feed: Feed) -> None:

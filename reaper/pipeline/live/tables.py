@@ -138,7 +138,7 @@ def idle(events: DataFrame, delay_ns: int) -> DataFrame:
     )
 
 
-def keep_windows(directory: Path, batch: DataFrame) -> None:
+def keep_windows(directory: Path, batch: DataFrame, _: int = 0) -> None:
     """Put the windows of *batch* over what *directory* has of them: one file per day, each window once."""
     changed = batch.toArrow()  # always: it is this that makes Spark commit its state
     days = pc.floor_temporal(changed["start"], unit="day").cast(pa.date32())
