@@ -127,17 +127,8 @@ class Cluster:
             self.master = self._start("master.Master", "--port", str(self.port), "--webui-port", str(self.ui))
         self.workers = [worker for worker in self.workers if worker.poll() is None]
         while len(self.workers) < 2:
-            options = [
-                "--cores",
-                "1",
-                "--memory",
-                "1g",
-                "--webui-port",
-                "0",
-                "--work-dir",
-                str(self.directory / "work"),
-            ]
-            self.workers.append(self._start("worker.Worker", *options, self.url))
+            small = ["--cores", "1", "--memory", "1g", "--work-dir", str(self.directory / "work")]
+            self.workers.append(self._start("worker.Worker", *small, "--webui-port", "0", self.url))
         page = f"http://127.0.0.1:{self.ui}/json/"
         until(lambda: (asked(page) or {}).get("aliveworkers") == 2, "two workers", self.log)
 

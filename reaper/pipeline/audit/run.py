@@ -180,7 +180,7 @@ def _summarise(
         verdicts[cell.verdict] += cell["count"]
     holes = _holes(cells, server)
     verdicts["lost"] += holes
-    quarantined = server.quarantined + (client.quarantined if client else [])
+    sides = [side for side in (server, client) if side is not None]
     summary: dict[str, Any] = {
         "schema": SCHEMA,
         "connections": sum(cell["count"] for cell in cells),
@@ -192,11 +192,11 @@ def _summarise(
         "averted": sum(cell.averts for cell in cells),
         "listeners": lateness,
         "files": {
-            "read": len(server.files) + (len(client.files) if client else 0),
-            "growing": server.growing + (client.growing if client else 0),
-            "quarantined": quarantined,
+            "read": sum(len(side.files) for side in sides),
+            "growing": sum(side.growing for side in sides),
+            "quarantined": [entry for side in sides for entry in side.quarantined],
         },
-        "holes": server.holes + (client.holes if client else []),
+        "holes": [hole for side in sides for hole in side.holes],
         "dropped_rows": server.dropped_rows,
         "silent_servers": as_list(server.silent),
         "settings_s": {
