@@ -60,7 +60,7 @@ def real_spark() -> Iterator[Any]:
 
 
 @pytest.fixture
-def on_spark(real_spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def commands_on_spark(real_spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Commands ask the Spark of all tests: left to themselves they would end it with their own."""
     monkeypatch.setattr("reaper.pipeline.read.command.asked_session", lambda *_: nullcontext(real_spark))
 

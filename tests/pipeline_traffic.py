@@ -6,16 +6,23 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from loadgen.journals import MS, Planted, S, write_journals
 from loadgen.journals import NAMES as FAULTS
 from loadgen.plan.plan import Law, make_plan
 from loadgen.plan.scenario import from_mix
 from reaper.journal import Journal
 
-__all__ = ["FAULTS", "MS", "WALL", "Clock", "S", "journal", "write"]
+__all__ = ["FAULTS", "MS", "WALL", "Clock", "S", "journal", "on_spark", "write"]
 
 WALL = 1_790_000_000 * S
 SPAN_S = 90.0
+
+
+def on_spark(test: Any) -> Any:
+    """Mark *test*: it starts a Spark, or asks the one of all tests."""
+    return pytest.mark.spark(pytest.mark.slow(test))
 
 
 @dataclass

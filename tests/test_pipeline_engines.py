@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
-from pipeline_traffic import FAULTS, MS, WALL, write
+from pipeline_traffic import FAULTS, MS, WALL, on_spark, write
 from test_pipeline_access_logs import HOSTILE, LOGS
 from test_pipeline_audit import write_traps
 
@@ -34,7 +34,6 @@ from reaper.pipeline.report.run import gather
 from reaper.pipeline.whatif.run import what_if
 from reaper.pipeline.whatif.settings import Setting
 
-on_both = [pytest.mark.spark, pytest.mark.slow]
 ROUNDS = {"deadline": None, "suppress_health_check": list(HealthCheck)}
 
 
@@ -91,15 +90,13 @@ def same(both: Any, tmp_path: Path, client: bool, whole: bool = True) -> dict[st
     return found
 
 
-@pytest.mark.spark
-@pytest.mark.slow
+@on_spark
 def test_every_trap_of_the_audit_is_answered_alike(both: Any, tmp_path: Path) -> None:
     write_traps(tmp_path / "server")
     assert same(both, tmp_path, client=False)["audit"]["verdicts"]["late"]
 
 
-@pytest.mark.spark
-@pytest.mark.slow
+@on_spark
 @settings(**ROUNDS, max_examples=2)
 @given(
     seed=st.integers(0, 1000),
@@ -119,8 +116,7 @@ def test_any_traffic_with_any_faults_is_answered_alike(
     same(both, place, client=True, whole=seed < 3)
 
 
-@pytest.mark.spark
-@pytest.mark.slow
+@on_spark
 @pytest.mark.parametrize("name", LOGS)
 def test_every_format_of_access_logs_is_read_alike(both: Any, tmp_path: Path, name: str) -> None:
     path = tmp_path / f"{name}.log"
@@ -232,8 +228,7 @@ def plain(frame: Any) -> list[Any]:
     return [tuple(row) for row in frame.collect()]
 
 
-@pytest.mark.spark
-@pytest.mark.slow
+@on_spark
 @settings(**ROUNDS, max_examples=12)
 @given(given=rows)
 @example(

@@ -24,7 +24,7 @@ pytest.importorskip("pyarrow")
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pipeline_traffic import MS, WALL, Clock, S, journal, write
+from pipeline_traffic import MS, WALL, Clock, S, journal, on_spark, write
 
 from reaper.pipeline.arguments import Fault
 from reaper.pipeline.live import feed as live_feed
@@ -451,20 +451,6 @@ def test_the_page_is_whole_in_itself_asks_for_itself_and_names_what_it_lacks(tmp
 
 
 # ---- the stream -----------------------------------------------------------------------------------------------------
-
-spark_tests = [
-    pytest.mark.spark,
-    pytest.mark.slow,
-    pytest.mark.skipif(
-        shutil.which("java") is None, reason="Spark needs Java 17 (Debian: apt-get install openjdk-17-jre-headless)"
-    ),
-]
-
-
-def on_spark(test: Callable[..., None]) -> Callable[..., None]:
-    for mark in spark_tests:
-        test = mark(test)
-    return test
 
 
 def ordered(rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:

@@ -16,7 +16,7 @@ pytest.importorskip("pyarrow")
 
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from pipeline_traffic import WALL, S, journal, write
+from pipeline_traffic import WALL, S, journal, on_spark, write
 from test_pipeline_audit import write_traps
 from test_pipeline_inputs import HOSTILE, only
 
@@ -116,7 +116,7 @@ def mounted(real_spark: Any, tmp_path: Path) -> Iterator[str]:
 
 
 @pytest.fixture
-def run(on_spark: None, capsys: pytest.CaptureFixture[str]) -> Callable[..., Any]:
+def run(commands_on_spark: None, capsys: pytest.CaptureFixture[str]) -> Callable[..., Any]:
     """Run a command in the session of all tests: status, what went to stdout, what went to stderr."""
 
     def command(*words: Any) -> tuple[int, str, str]:
@@ -131,8 +131,7 @@ def outcome(path: Path) -> Any:
     return json.loads(path.read_text())
 
 
-@pytest.mark.spark
-@pytest.mark.slow
+@on_spark
 def test_audit_advice_and_page_are_the_same_through_a_mount(mounted: str, run: Any, tmp_path: Path) -> None:
     write(tmp_path / "raw" / "a b%20{c}", connections=60, faults={"early": 2})
     for out, events in (("here", tmp_path / "raw"), (f"{mounted}/there", f"{mounted}/raw")):
@@ -151,8 +150,7 @@ def test_audit_advice_and_page_are_the_same_through_a_mount(mounted: str, run: A
     assert rows[0].equals(rows[1])
 
 
-@pytest.mark.spark
-@pytest.mark.slow
+@on_spark
 def test_access_logs_are_read_through_a_mount_and_bad_lines_are_shown(mounted: str, run: Any, tmp_path: Path) -> None:
     lines = [f"{1_700_000_000 + 3 * i}.000 1 {i + 1} 0.001" for i in range(20)]
     (tmp_path / "access.log").write_text("\n".join([*lines, "no request", ""]))
@@ -163,8 +161,7 @@ def test_access_logs_are_read_through_a_mount_and_bad_lines_are_shown(mounted: s
     assert (tmp_path / "out" / "reaper.toml").exists()
 
 
-@pytest.mark.spark
-@pytest.mark.slow
+@on_spark
 @pytest.mark.parametrize("where", ["hdfs://127.0.0.1:{port}/journals", "nosuch://host/journals", "viewfs://none/x"])
 def test_a_file_system_that_cannot_be_reached_is_one_line_and_status_2(
     run: Any, real_spark: Any, tmp_path: Path, where: str
@@ -178,8 +175,7 @@ def test_a_file_system_that_cannot_be_reached_is_one_line_and_status_2(
     assert f"{given} cannot be reached: " in err
 
 
-@pytest.mark.spark
-@pytest.mark.slow
+@on_spark
 def test_a_name_node_that_does_not_answer_is_given_up(
     run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -191,8 +187,7 @@ def test_a_name_node_that_does_not_answer_is_given_up(
     assert f"{where}: no answer within 1 s" in err
 
 
-@pytest.mark.spark
-@pytest.mark.slow
+@on_spark
 def test_nothing_at_a_uri_is_one_line(mounted: str, run: Any, tmp_path: Path) -> None:
     status, _, err = run("audit", "--events", f"{mounted}/none", "--out", tmp_path / "out")
     assert (status, err.splitlines()) == (
@@ -201,8 +196,7 @@ def test_nothing_at_a_uri_is_one_line(mounted: str, run: Any, tmp_path: Path) ->
     )
 
 
-@pytest.mark.spark
-@pytest.mark.slow
+@on_spark
 def test_files_below_a_mount_are_those_below_the_directory(mounted: str, tmp_path: Path) -> None:
     for name in ("a/b/c.parquet", "a/.hidden", "x%20y.parquet"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
@@ -233,8 +227,7 @@ def facts_of(inputs: Inputs) -> Any:
     return sorted(inputs.files, key=lambda facts: str(facts.path)), inputs.runs, inputs.quarantined
 
 
-@pytest.mark.spark
-@pytest.mark.slow
+@on_spark
 def test_spark_finds_in_every_hostile_file_what_is_found_here(
     real_spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -267,8 +260,7 @@ def test_spark_finds_in_every_hostile_file_what_is_found_here(
     assert kept["traps"].averted == kept["nameless"].averted == averted > 0
 
 
-@pytest.mark.spark
-@pytest.mark.slow
+@on_spark
 @pytest.mark.usefixtures("looking")
 def test_pages_that_fail_their_checksum_are_put_aside_by_name_and_the_rest_is_asked(
     run: Any, tmp_path: Path, mounted: str
@@ -294,8 +286,7 @@ def test_pages_that_fail_their_checksum_are_put_aside_by_name_and_the_rest_is_as
         assert summary["connections"] == 40
 
 
-@pytest.mark.spark
-@pytest.mark.slow
+@on_spark
 @pytest.mark.usefixtures("looking")
 def test_a_failure_that_passes_is_not_held_against_the_file(
     real_spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -312,8 +303,7 @@ def test_a_failure_that_passes_is_not_held_against_the_file(
     assert (asked, found.quarantined, len(found.files)) == ([1, 1], [], 1)
 
 
-@pytest.mark.spark
-@pytest.mark.slow
+@on_spark
 def test_a_page_damaged_after_the_check_is_one_line_and_status_2(
     run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
