@@ -199,18 +199,22 @@ def test_a_directory_that_is_linked_into_a_journal_is_read_once(good: Path, tmp_
     assert ([run.writer for run in found.runs], found.quarantined) == ([3, 4], [])
 
 
-def test_a_directory_that_cannot_be_read_is_no_empty_one(good: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_directory_that_cannot_be_read_is_no_empty_one_and_one_that_has_gone_is(
+    good: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (good / "closed").mkdir()
-    scan = os.scandir
+    scan, error = os.scandir, PermissionError(13, "Permission denied", "closed")
 
     def denied(path: str) -> Any:
         if str(path).endswith("closed"):
-            raise PermissionError(13, "Permission denied", path)
+            raise error
         return scan(path)
 
     monkeypatch.setattr(os, "scandir", denied)
     with pytest.raises(PermissionError, match="closed"):
         check([good], now_ns=WALL)
+    error = FileNotFoundError(2, "No such file or directory", "closed")  # retention was quicker
+    assert len(check([good], now_ns=WALL).files) == 1
 
 
 def test_a_file_that_gets_its_name_while_the_directory_is_listed_stops_nothing(

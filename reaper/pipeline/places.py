@@ -78,7 +78,8 @@ def local_files(directory: Path) -> Iterator[tuple[Path, tuple[str, ...], int]]:
 
 
 def _fail(error: OSError) -> None:
-    raise error
+    if not isinstance(error, FileNotFoundError):  # deleted since it was listed
+        raise error
 
 
 def size_of(where: Place) -> int:

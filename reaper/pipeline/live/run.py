@@ -90,7 +90,7 @@ def follow(
             raise Fault(str(error)) from None
         before = feed.ledger.rows
         summary = _publish(out, feed, settings)
-        with _queries(spark, out, settings) as queries, _writing(out):
+        with _queries(spark, out, settings) as queries, _writing():
             deadline = None if settings.for_ns is None else time.monotonic() + settings.for_ns / 1e9
             _finish(queries, feed)  # what a kill left half done
             while True:
@@ -119,12 +119,12 @@ class StreamFailed(Exception):
 
 
 @contextmanager
-def _writing(out: Path) -> Iterator[None]:
+def _writing() -> Iterator[None]:
     """An error of the file system ends the run in one line: each step is in the ledger whole, or not begun."""
     try:
         yield
     except (OSError, sqlite3.Error) as error:
-        raise StreamFailed(f"{out} cannot be written, go on when it can: {one_line(error)}") from None
+        raise StreamFailed(f"stopped, and goes on from here when started again: {one_line(error)}") from None
 
 
 @contextmanager
