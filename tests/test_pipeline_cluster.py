@@ -31,8 +31,8 @@ import pyspark
 from pipeline_traffic import write
 from pyspark.sql import DataFrameReader, SparkSession
 
-from reaper.pipeline.audit.run import _written
 from reaper.pipeline.engine import NoSpark, open_session
+from reaper.pipeline.engine.spark import write_back
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -345,4 +345,4 @@ def test_what_another_machine_has_kept_for_itself_is_named_in_one_line(
         s.read.schema("a int").parquet(str(tmp_path / "gone")).count()
     monkeypatch.setattr(DataFrameReader, "parquet", without_one_machine)
     with pytest.raises(NoSpark, match=r"of 6 connections written to .* 4 are there"), open_session("t") as s:
-        _written(s.range(0, 6, numPartitions=3), tmp_path / "out")
+        write_back(s.range(0, 6, numPartitions=3), tmp_path / "out")

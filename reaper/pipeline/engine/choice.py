@@ -97,5 +97,5 @@ def asked_session(
         with embedded.open_session() as session:
             yield session
     else:
-        with open_session(name, master, rows=None, connect=connect) as spark:
+        with open_session(name, master, connect=connect) as spark:
             yield spark

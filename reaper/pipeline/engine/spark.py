@@ -124,19 +124,12 @@ def check_reachable(url: str) -> None:
 
 
 @contextmanager
-def open_session(
-    name: str,
-    master: str | None = None,
-    *,
-    rows: int | None = 0,
-    connect: bool = True,
-) -> Iterator[SparkSession]:
+def open_session(name: str, master: str | None = None, *, connect: bool = True) -> Iterator[SparkSession]:
     """The session of one command; stopped on the way out.
 
     Args:
         name: Shown by Spark.
         master: A Spark master URL, or `sc://...` for Spark Connect; None: whatever the environment says, else embedded.
-        rows: About how many will be read, see `expect`; None: the caller will say.
         connect: Whether Spark Connect will do: not where Spark calls Python back, for it would do so at the server.
     Raises:
         NoSpark: Spark cannot start here, or does not see the files that this program sees.
@@ -157,7 +150,7 @@ def open_session(
         session = _started(Path(scratch), f"reaper {name}", master, remote)
         before = use("spark")
         try:
-            _settle(session, rows)
+            _settle(session)
             yield session
         except Exception as error:
             if any(word in str(error) for word in _UNSEEN):
@@ -280,13 +273,11 @@ def together(*questions: Callable[[], Any]) -> list[Any]:
         return [asked.result() for asked in [pool.submit(question) for question in questions]]
 
 
-def _settle(session: SparkSession, rows: int | None) -> None:
+def _settle(session: SparkSession) -> None:
     """What queries run under, where the user set nothing. UTC is not for choice: it decides what a log line means."""
     session.conf.set("spark.sql.session.timeZone", "UTC")
     if "spark.sql.adaptive.enabled" not in session.conf.getAll:
         session.conf.set("spark.sql.adaptive.enabled", "true")
-    if rows is not None:
-        expect(session, rows)
 
 
 def expect(session: SparkSession, rows: int) -> None:

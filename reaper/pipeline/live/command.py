@@ -7,7 +7,7 @@ from functools import partial
 
 from ...config.running import stoppable
 from ..arguments import AddCommand, Fault, Progress, duration_ns, here, place, require, room, show
-from ..engine import open_session
+from ..engine import expect, open_session
 from ..engine.choice import choose
 from ..read.expected import add_expected
 
@@ -79,6 +79,7 @@ def _live(arguments: argparse.Namespace, progress: Progress) -> int:
             expected=arguments.expect,
             within_ns=arguments.expect_within,
         )
+        expect(spark, 0)  # a step is small, and each partition keeps a state of its own
         progress(f"the page is {out / 'live.html'}")
         try:
             summary = follow(spark, directories, out, settings, stop, progress)
