@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from ..engine import F, here, together
 from ..places import Place
 from ..read.expected import as_list, instant, line
-from ..read.frames import lifetimes, listeners_of, read_events, runs_frame, with_run
+from ..read.frames import lifetimes, listener_names, read_events, runs_frame, with_run
 from ..read.inputs import Inputs, hole_line, nothing_line
 from ..read.runs import Timeline
 from ..read.writer_facts import Stalls, overdue_files, said
@@ -92,7 +92,7 @@ def audit(
     lives = with_backed(spark, lives, by_writers.stalls, settings.grace_ns)
     prepared = prepare(lives, settings.grace_ns)
     c_stalls: Stalls = {}
-    target, listeners = out / "connections", listeners_of(spark, server)
+    target, listeners = out / "connections", listener_names(spark, server)
     skew: Skew | None = None
     seen_by_client = unmatched = 0
     if client is None:
@@ -150,10 +150,13 @@ def audit(
     return Audit(summary, connections)
 
 
-def _written(judged: DataFrame, listeners: DataFrame, target: Place) -> DataFrame:
+def _written(judged: DataFrame, listeners: dict[int, str], target: Place) -> DataFrame:
     """*judged* as it reads back from *target*: the plan before it runs once, however often it is asked."""
     kept = judged.drop("writer", "first_conn", "last_conn", "run_drained", "run_holed", "from", "to", "over", "leaking")
-    named = kept.join(F.broadcast(listeners), "listener_hash", "left").drop("listener_hash")
+    name = F.when(F.col("listener_hash").isNull(), None)  # not a join, which would carry every column through it
+    for number, text in listeners.items():
+        name = name.when(F.col("listener_hash") == number, text)
+    named = kept.withColumn("listener", name.cast("string")).drop("listener_hash")
     frame: DataFrame = here().write_back(named, target)
     return frame
 

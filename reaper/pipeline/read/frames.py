@@ -172,13 +172,8 @@ def lifetimes(events: DataFrame) -> DataFrame:
     return events.where(~own | retimed).groupBy("conn").agg(*(column.alias(name) for name, column in columns.items()))
 
 
-def listeners_of(spark: SparkSession, inputs: Inputs) -> DataFrame:
-    """Every listener that the check has met, a row each: listener_hash, listener. Reads nothing."""
-    found = sorted({name for facts in inputs.files for name in facts.listeners})
-    frame = small_frame(spark, [(name,) for name in found], pa.schema([pa.field("listener", pa.string())]))
-    return frame.select(F.xxhash64("listener").alias("listener_hash"), "listener")
-
-
 def listener_names(spark: SparkSession, inputs: Inputs) -> dict[int, str]:
-    """hash -> text of the same."""
-    return {row[0]: row[1] for row in listeners_of(spark, inputs).collect()}
+    """hash -> text of every listener that the check has met. Reads nothing."""
+    found = sorted({name for facts in inputs.files for name in facts.listeners})
+    frame = small_frame(spark, [(name,) for name in found], pa.schema([("name", pa.string())]))
+    return {row[0]: row[1] for row in frame.select(F.xxhash64("name"), "name").collect()}
