@@ -85,7 +85,7 @@ class Face(polled.Face):
         self._known = {"socket": socket}
         with suppress(OSError):
             self._known["peername"] = socket.getpeername()
-        self.get_protocol = weakref.ref(whose)
+        self.get_protocol: Callable[[], Any] = weakref.ref(whose)
 
     def known(self) -> dict[str, Any]:
         """An object that is no more has no socket."""

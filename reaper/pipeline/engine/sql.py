@@ -11,7 +11,7 @@ import inspect
 import re
 from collections.abc import Callable, Iterable
 from itertools import count as counter
-from typing import Any
+from typing import Any, ClassVar
 
 OVER = "\0"
 """Stands behind an aggregate, where FILTER and OVER go. Gone when the SQL is used."""
@@ -89,6 +89,9 @@ def sqls(columns: Iterable[Any]) -> list[str]:
     return [column_of(each).sql for each in columns]
 
 
+Operator = Callable[["Column", Any], "Column"]
+
+
 def _operator(sql: str) -> Callable[[Column, Any], Column]:
     """*sql* of two columns, or of a column and a literal, `{0}` and `{1}`."""
     return lambda self, other: Column(f"({sql.format(self.sql, text_of(other))})")
@@ -111,21 +114,23 @@ class Column:
     def __hash__(self) -> int:
         raise TypeError("a column has no hash: two of one text are not the same")
 
-    __eq__ = _operator("{0} = {1}")  # type: ignore[assignment]
-    __ne__ = _operator("{0} <> {1}")  # type: ignore[assignment]
-    __lt__ = _operator("{0} < {1}")
-    __le__ = _operator("{0} <= {1}")
-    __gt__ = _operator("{0} > {1}")
-    __ge__ = _operator("{0} >= {1}")
-    __add__ = __radd__ = _operator("{0} + {1}")
-    __sub__ = _operator("{0} - {1}")
-    __rsub__ = _operator("{1} - {0}")
-    __mul__ = __rmul__ = _operator("{0} * {1}")
-    __truediv__ = _operator("{0} / {1}")
-    __mod__ = _operator("{0} % {1}")
-    __and__ = _operator("{0} AND {1}")
-    __or__ = _operator("{0} OR {1}")
-    bitwiseOR = _operator("{0} | {1}")  # noqa: N815
+    __eq__: ClassVar[Operator] = _operator("{0} = {1}")  # type: ignore[assignment]
+    __ne__: ClassVar[Operator] = _operator("{0} <> {1}")  # type: ignore[assignment]
+    __lt__: ClassVar[Operator] = _operator("{0} < {1}")
+    __le__: ClassVar[Operator] = _operator("{0} <= {1}")
+    __gt__: ClassVar[Operator] = _operator("{0} > {1}")
+    __ge__: ClassVar[Operator] = _operator("{0} >= {1}")
+    __add__: ClassVar[Operator] = _operator("{0} + {1}")
+    __radd__: ClassVar[Operator] = __add__
+    __sub__: ClassVar[Operator] = _operator("{0} - {1}")
+    __rsub__: ClassVar[Operator] = _operator("{1} - {0}")
+    __mul__: ClassVar[Operator] = _operator("{0} * {1}")
+    __rmul__: ClassVar[Operator] = __mul__
+    __truediv__: ClassVar[Operator] = _operator("{0} / {1}")
+    __mod__: ClassVar[Operator] = _operator("{0} % {1}")
+    __and__: ClassVar[Operator] = _operator("{0} AND {1}")
+    __or__: ClassVar[Operator] = _operator("{0} OR {1}")
+    bitwiseOR: ClassVar[Operator] = _operator("{0} | {1}")  # noqa: N815
 
     def __invert__(self) -> Column:
         return Column(f"(NOT {self.sql})")
