@@ -130,5 +130,5 @@ def run_journals(options: argparse.Namespace) -> int:
     return 0
 
 
-def _show(now: float, present: int) -> None:
-    print(f"\r{seconds(now):>12}  {present:>9,} connected", end="\r", file=sys.stderr, flush=True)
+def _show(line: str) -> None:
+    print(f"\r{line}", end="\r", file=sys.stderr, flush=True)

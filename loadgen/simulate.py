@@ -28,6 +28,7 @@ from .judge.records import How, Record, RecordTable
 from .judge.stalls import Answers, Stalls
 from .plan.behaviours import Act, Behaviour, draw, key_of
 from .plan.plan import Plan
+from .units import seconds
 
 FOREVER = float("inf")
 WHEEL_SIZE = 64
@@ -285,13 +286,13 @@ class CoreSystem:
             client.handle = None
 
 
-def simulate_core(plan: Plan, faults: Faults, progress: Callable[[float, int], None] | None = None) -> Observation:
+def simulate_core(plan: Plan, faults: Faults, progress: Callable[[str], None] | None = None) -> Observation:
     """Play *plan* against the core alone.
 
     Args:
         plan: Its ramp and duration are virtual seconds.
         faults: What goes wrong, drawn from the plan's seed.
-        progress: Called now and then with the virtual instant and how many are connected.
+        progress: Called now and then with a line that says how far it is.
 
     Returns:
         What the clients saw, as of a run with real sockets.
@@ -300,20 +301,31 @@ def simulate_core(plan: Plan, faults: Faults, progress: Callable[[float, int], N
     shards = -(-plan.connections // SHARD)
     work = partial(_shard, plan, faults, shards, progress if shards == 1 else None)
     ramped = plan.connect_offset(plan.connections - 1)
-    outcomes, cpu, grown = zip(*at_once(work, shards), strict=True)
+
+    def played(count: int) -> None:
+        if progress is not None:
+            progress(f"{min(count * SHARD, plan.connections):,} of {plan.connections:,} connections played")
+
+    outcomes, cpu, grown = zip(*at_once(work, shards, played), strict=True)
     return Observation(0.0, ramped, ramped + plan.duration, list(outcomes), cost=(sum(cpu), sum(grown)))
 
 
-def at_once(work: Callable[[int], T], count: int) -> list[T]:
-    """`work(0)` to `work(count - 1)`: in processes of their own, as many at a time as there are processors."""
+def at_once(work: Callable[[int], T], count: int, done: Callable[[int], None] | None = None) -> list[T]:
+    """`work(0)` to `work(count - 1)`: in processes of their own, as many at a time as there are processors. *done* is
+    called with the number of those that have ended."""
     if count == 1:
         return [work(0)]
+    results: list[T] = []
     with ProcessPoolExecutor(min(count, os.cpu_count() or 1), multiprocessing.get_context("forkserver")) as pool:
-        return list(pool.map(work, range(count)))
+        for result in pool.map(work, range(count)):
+            results.append(result)
+            if done is not None:
+                done(len(results))
+    return results
 
 
 def _shard(
-    plan: Plan, faults: Faults, shards: int, progress: Callable[[float, int], None] | None, number: int
+    plan: Plan, faults: Faults, shards: int, progress: Callable[[str], None] | None, number: int
 ) -> tuple[Outcome, float, int]:
     """One process of the server, and the clients that it serves: connections `number`, `number + shards`, ...; and what
     that took: seconds of CPU, bytes."""
@@ -328,7 +340,7 @@ def _shard(
         nonlocal report_at
         if progress is not None and now >= report_at:
             report_at = now + 0.005 * end
-            progress(now, len(crowd.present))
+            progress(f"{seconds(now):>12}  {len(crowd.present):>9,} connected")
 
     play(crowd, system, faults.schedule(plan.seed + number, end), server, end, each)
     crowd.counters.open = len(crowd.present)

@@ -73,7 +73,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         speak(config.reaper.log_format)
         if parsed.connections is not None and parsed.connections < 1:
             raise CannotFit(f"--connections {parsed.connections}: must be an integer >= 1")
-        workers = plan(config.server.workers, parsed.connections, descriptors())
+        most = config.limits.max_connections if parsed.kind == "http" else None
+        workers = plan(config.server.workers, parsed.connections, descriptors(), most)
         options = {"pressed": parsed.pressure, "show": parsed.show_connections}
         serve = _serve(parsed.kind, config, load, parsed.journal, **options)
         listening = Listening.activated() or Listening.open(

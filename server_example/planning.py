@@ -29,31 +29,35 @@ def descriptors() -> int:
     return hard
 
 
-def plan(workers: int | str, connections: int | None, limit: int) -> int:
+def plan(workers: int | str, connections: int | None, limit: int, most: int | None = None) -> int:
     """How many worker processes to start.
 
     Args:
         workers: A number, or "auto": as many as there are processors, more if the connections need more.
         connections: How many must be able to be open at once; None: as many as fit.
         limit: Descriptors per process.
+        most: Connections that a worker takes before it refuses more, `limits.max_connections`; None: all that fit.
     Raises:
         CannotFit: with one line that says what would be needed.
     """
-    each = int((limit - RESERVED_DESCRIPTORS) * SPREAD)
-    if each < 1:
+    room, bound, remedy = limit - RESERVED_DESCRIPTORS, f"{limit} descriptors", "`ulimit -n`"
+    if room * SPREAD < 1:
         raise CannotFit(f"{limit} descriptors per process leave none for connections; raise `ulimit -n` above 300")
-    needed = -(-connections // each) if connections else 1
+    if most is not None and most < room:
+        room, bound, remedy = most, f"limits.max_connections = {most}", "limits.max_connections"
+    each = max(int(room * SPREAD), 1)
+    needed = 1 if connections is None or connections <= room else -(-connections // each)
     if needed > MOST_WORKERS:
         raise CannotFit(
-            f"{connections} connections need {needed} workers of {limit} descriptors each, and {MOST_WORKERS} are the "
-            "most: raise `ulimit -n`, or take fewer connections"
+            f"{connections} connections need {needed} workers of {bound} each, and {MOST_WORKERS} are the "
+            f"most: raise {remedy}, or take fewer connections"
         )
     if workers == "auto":
         return max(needed, len(os.sched_getaffinity(0)))
     count = int(workers)
     if needed > count:
         raise CannotFit(
-            f"{connections} connections do not fit in {count} worker(s) of {limit} descriptors each "
-            f"({each} connections per worker); take --workers {needed} or auto"
+            f"{connections} connections do not fit in {count} worker(s) of {bound} each "
+            f"({each} connections per worker); take --workers {needed} or auto, or raise {remedy}"
         )
     return count

@@ -410,6 +410,15 @@ def test_more_workers_than_a_server_may_have_are_refused_before_the_first_is_sta
             plan(workers, 100_000_000, 20_000)
 
 
+def test_workers_that_would_refuse_some_of_the_connections_asked_for_are_too_few():
+    from server_example.planning import CannotFit, plan
+
+    assert plan(1, 10_000, 20_000, most=10_000) == 1
+    assert plan(3, 20_000, 20_000, most=10_000) == 3
+    with pytest.raises(CannotFit, match=r"limits.max_connections = 10000 each \(9500 connections per worker\)"):
+        plan(2, 20_000, 20_000, most=10_000)  # the kernel gives one of them 10,002
+
+
 @example(1001)  # ms / 1000 alone lies a rounding error below
 @given(st.integers(0, 10**13) | st.floats(0.0, 1e10).map(lambda instant: int(instant * 1000.0)))
 def test_whoever_wakes_for_a_deadline_in_ms_finds_that_it_is_time_and_no_deadline_is_rounded_down(ms):

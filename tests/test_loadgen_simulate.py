@@ -78,7 +78,9 @@ def test_shards_are_judged_as_one_run(monkeypatch: pytest.MonkeyPatch) -> None:
     plan = plan_of()
     whole = judged(plan, simulate_core(plan, Faults()))
     monkeypatch.setattr(simulate, "SHARD", 40)
-    seen = simulate_core(plan, Faults())
+    lines: list[str] = []
+    seen = simulate_core(plan, Faults(), lines.append)
+    assert lines == [f"{count} of 100 connections played" for count in (40, 80, 100)]
     assert [len(outcome.records) for outcome in seen.outcomes] == [34, 33, 33]
     parts = judged(plan, seen)
     assert (parts.by_behaviour, parts.reasons(LAW)) == (whole.by_behaviour, [])
