@@ -316,7 +316,8 @@ def at_once(work: Callable[[int], T], count: int, done: Callable[[int], None] | 
     if count == 1:
         return [work(0)]
     results: list[T] = []
-    with ProcessPoolExecutor(min(count, os.cpu_count() or 1), multiprocessing.get_context("forkserver")) as pool:
+    forks, most = multiprocessing.get_context("forkserver"), min(count, os.cpu_count() or 1)
+    with ProcessPoolExecutor(most, forks, max_tasks_per_child=1) as pool:  # what one has grown by is its own
         for result in pool.map(work, range(count)):
             results.append(result)
             if done is not None:
