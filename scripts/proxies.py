@@ -25,7 +25,7 @@ from loadgen.probe import aligned
 from .serving import ROOT, free_port, serving
 from .tools import Missing, certificate, nginx, tool
 
-LIMITS = {"FIRST_BYTE": "3s", "HEADERS": "3s", "BODY": "4s", "KEEP_ALIVE": "5s", "TUNNEL": "6s", "MAX_AGE": "0s"}
+LIMITS = {"HANDSHAKE": "3s", "FIRST_BYTE": "3s", "HEADERS": "3s", "BODY": "4s", "KEEP_ALIVE": "5s", "TUNNEL": "6s"}
 
 
 def started(stack: ExitStack, table: dict[str, Any], server: dict[str, Any], http: str | None) -> dict[str, Any]:
@@ -33,7 +33,7 @@ def started(stack: ExitStack, table: dict[str, Any], server: dict[str, Any], htt
     folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
     given = {"port": free_port(), "backend": free_port(), "dir": folder}
     environment = os.environ | {f"REAPER_TIMEOUTS_{limit}": value for limit, value in LIMITS.items()}
-    environment |= {"HOME": str(folder), "REAPER_REAPER_TICK": "100ms"}
+    environment |= {"HOME": str(folder), "REAPER_REAPER_TICK": "100ms", "REAPER_TIMEOUTS_MAX_AGE": "0s"}
     if http is not None:
         environment["REAPER_TIMEOUTS_KEEP_ALIVE"] = "3s"
         words = table["backend"].format(http=http, port=given["backend"]).split()
