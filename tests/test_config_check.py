@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 
 from reaper.__main__ import main
-from reaper.config import OPTIONS, ReaperConfig, command
+from reaper.config import OPTIONS, ReaperConfig
 from reaper.config.balancers import BALANCERS
 from reaper.config.lint import IDLE_KEYS, Finding, lint
-from reaper.config.measure import measure, recommended
 from reaper.config.reload import applied, changes
 from reaper.config.tables import BEGIN, END, markdown, rewrite
 
@@ -204,31 +203,6 @@ def test_check_needs_no_file_and_reads_the_one_that_the_servers_would(
     assert f"7s           {tmp_path / 'named.toml'}" in capsys.readouterr().out
     assert main(["check", "--changed", str(tmp_path / "given.toml")]) == 0
     assert f"8s           {tmp_path / 'given.toml'}" in capsys.readouterr().out
-
-
-def test_measured_ticks_trade_wake_ups_for_lateness() -> None:
-    costs = measure(config(reaper__tick="3s", timeouts__tunnel="0s"), connections=200)
-    ticks = [cost.tick for cost in costs]
-    assert ticks == sorted(ticks)
-    assert 3.0 in ticks
-    assert max(ticks) <= 10.0
-    assert [cost.wakeups_per_second for cost in costs] == sorted((c.wakeups_per_second for c in costs), reverse=True)
-    assert all(cost.latest >= 0 and cost.cpu >= 0 for cost in costs)
-    assert recommended(costs, config()).tick == 1.0  # a tenth of the shortest timeout, 10 s
-
-
-@pytest.mark.slow
-def test_check_measures_and_recommends(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(command, "MEASURED_CONNECTIONS", 100)
-    assert main(["check", "--changed", "--measure"]) == 0
-    said = capsys.readouterr().out
-    assert "1s           2" in said
-    assert "<- configured" in said
-    assert 'recommended: tick = "1s": at most 10 % late' in said
-    assert main(["check", "--measure", "--json"]) == 0
-    report = json.loads(capsys.readouterr().out)
-    assert report["recommended_tick"] == 1.0
-    assert {"tick", "wakeups_per_second", "microseconds", "longest", "cpu", "latest"} == set(report["ticks"][0])
 
 
 @pytest.mark.parametrize("arguments", [[], ["chekc", "x"], ["check", "x", "--ilde", "3s"]])

@@ -15,9 +15,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from ..config.attach import Attach
 from ..config.flags import add_settings, duration, settings
-from ..config.settings import ReaperConfig
+from ..config.settings import Attach, ReaperConfig
 from ..errors import ConfigError, ReaperError, needs
 from .kernel import Linux, Refusal
 from .output import Output, in_words

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
-from ..config.attach import Attach
+from ..config.settings import Attach
 from ..journal.log import Journal
 from .books import JournalBook
 from .closing import Hands, check_destroy, check_shutdown

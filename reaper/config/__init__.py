@@ -5,12 +5,10 @@ Read in this order:
     settings    the declarations, and the loader: defaults < file < environment < command line, all or nothing
     options     what one setting is: its kind, how it is read, checked and shown
     durations   `30s` and seconds, the same number
-    attach      the settings of `python -m reaper attach`
     flags       the settings as command-line flags
     running     what commands that run for a while have in common
     lint        what is legal and yet unwise, and what it costs
     balancers   what proxies and load balancers do with idle connections
-    measure     what each tick costs on this machine
     reload      what a new configuration may change while connections are open
     tables      the settings as a table for the documentation
     command     `check` and `table`
@@ -18,7 +16,6 @@ Read in this order:
 
 from __future__ import annotations
 
-from .attach import Attach
-from .settings import DEFAULT, OPTIONS, SECTIONS, Limits, Reaper, ReaperConfig, Server, Timeouts
+from .settings import DEFAULT, OPTIONS, SECTIONS, Attach, Limits, Reaper, ReaperConfig, Server, Timeouts
 
 __all__ = ["ReaperConfig", "Reaper", "Timeouts", "Limits", "Server", "Attach", "OPTIONS", "SECTIONS", "DEFAULT"]

@@ -14,15 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import ConfigError
-from .durations import format_duration
 from .flags import add_settings, settings
 from .lint import Finding, lint
-from .measure import Cost, measure, recommended, verdict
 from .settings import DEFAULT, OPTIONS, SECTIONS, ReaperConfig, suggest, unknown_variables
 from .tables import rewrite
 
 GOOD, FAILED, UNUSABLE = 0, 1, 2
-MEASURED_CONNECTIONS = 10_000
 
 
 def add_commands(commands: Any) -> None:
@@ -38,11 +35,6 @@ def add_commands(commands: Any) -> None:
     )
     check.add_argument("--json", action="store_true", help="print one JSON object")
     check.add_argument("--changed", action="store_true", help="only the settings that differ from their defaults")
-    check.add_argument(
-        "--measure",
-        action="store_true",
-        help=f"run the clockwork at several ticks on this machine, {MEASURED_CONNECTIONS:,} connections, a few seconds",
-    )
     add_settings(check, SECTIONS)
     check.set_defaults(run=_check)
 
@@ -63,9 +55,8 @@ def _check(parsed: argparse.Namespace) -> int:
     findings = [*lint(config), *_variables()]
     failed = any(finding.severity == "error" for finding in findings)
     shown = [path for path in OPTIONS if not parsed.changed or config.get(path) != OPTIONS[path].default]
-    costs = measure(config, MEASURED_CONNECTIONS) if parsed.measure else []
     say = _as_json if parsed.json else _as_text
-    print(say(config, shown, costs, findings, failed))
+    print(say(config, shown, findings, failed))
     return FAILED if failed else GOOD
 
 
@@ -78,7 +69,7 @@ def _variables() -> list[Finding]:
     ]
 
 
-def _as_json(config: ReaperConfig, shown: list[str], costs: list[Cost], findings: list[Finding], failed: bool) -> str:
+def _as_json(config: ReaperConfig, shown: list[str], findings: list[Finding], failed: bool) -> str:
     values = {
         path: {
             "value": config.get(path),
@@ -87,19 +78,16 @@ def _as_json(config: ReaperConfig, shown: list[str], costs: list[Cost], findings
         }
         for path in shown
     }
-    report: dict[str, object] = {
+    report = {
         "schema": "reaper-check/1",
         "verdict": "fail" if failed else "pass",
         "values": values,
         "findings": [dataclasses.asdict(finding) for finding in findings],
     }
-    if costs:
-        report["ticks"] = [dataclasses.asdict(each) for each in costs]
-        report["recommended_tick"] = recommended(costs, config).tick
     return json.dumps(report, indent=2)
 
 
-def _as_text(config: ReaperConfig, shown: list[str], costs: list[Cost], findings: list[Finding], failed: bool) -> str:
+def _as_text(config: ReaperConfig, shown: list[str], findings: list[Finding], failed: bool) -> str:
     lines = []
     for section in SECTIONS:
         of_section = [path for path in shown if OPTIONS[path].section == section]
@@ -113,28 +101,10 @@ def _as_text(config: ReaperConfig, shown: list[str], costs: list[Cost], findings
     lines += [
         *([] if lines else ["every setting is at its default"]),
         "",
-        *(_ticks(costs, config) if costs else []),
         *(f"{finding.severity}: {finding.path}: {finding.text}" for finding in findings),
         "verdict: " + ("fail" if failed else "pass"),
     ]
     return "\n".join(lines)
-
-
-def _ticks(costs: list[Cost], config: ReaperConfig) -> list[str]:
-    lines = [f"{'tick':>8} {'wake-ups/s':>11} {'us each':>8} {'longest':>9} {'CPU':>8} {'latest close':>13}"]
-    for cost in costs:
-        here = "  <- configured" if cost.tick == config.reaper.tick else ""
-        lines.append(
-            f"{format_duration(cost.tick):>8} {cost.wakeups_per_second:>11.4g} {cost.microseconds:>8.1f} "
-            f"{1e3 * cost.longest:>6.2f} ms {100 * cost.cpu:>6.3f} % {cost.latest:>+11.3f} s{here}"
-        )
-    best = recommended(costs, config)
-    return [
-        *lines,
-        "latest close: after the timeout, at worst; half of the promised tick is kept in hand for a loop that is busy",
-        f'recommended: tick = "{format_duration(best.tick)}": {verdict(best, config)}',
-        "",
-    ]
 
 
 def _table(parsed: argparse.Namespace) -> int:

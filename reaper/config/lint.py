@@ -24,6 +24,8 @@ ATTACH_KEYS = ("idle", "first_byte", "max_age", "stalled_write")
 IDLE_KEYS = ("idle", "first_byte", "handshake", "headers", "body", "keep_alive", "write", "tunnel", "half_closed")
 """The timeouts that measure silence; the others measure age, grace or shutdown."""
 
+TICKS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
+GOOD_SHARE = 0.1  # a tick of a tenth of the shortest timeout: closes are at most 10 % later than promised
 EPOCHS_PER_TICK = 2  # of the trio adapter: half a tick stays in hand for a loop that wakes late
 COARSE_SHARE = 0.25  # one tick late is then up to a quarter of the shortest timeout
 SHORT_OUTAGE = 10.0  # seconds that a handover, a lift, or a rebooting switch may cut a link
@@ -38,6 +40,11 @@ class Finding:
     severity: Severity
     path: str
     text: str
+
+
+def tick_for(shortest: float) -> float:
+    """The coarsest tick of a round number within a tenth of *shortest*, a timeout in seconds; 10 ms at least."""
+    return max((tick for tick in TICKS if tick <= GOOD_SHARE * shortest), default=TICKS[0])
 
 
 def in_force(config: ReaperConfig) -> list[tuple[str, float]]:

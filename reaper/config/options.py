@@ -8,35 +8,43 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, ClassVar
 
 from ..errors import ConfigError, InvalidArgument
 from .durations import WANTED, format_duration, parse_duration
 
 
-class Kind(Protocol):
+class Kind(ABC):
     """How values of one type are read, checked and shown."""
 
+    __slots__ = ()
+
     @property
+    @abstractmethod
     def wanted(self) -> str:
         """What would be accepted, in words that complete the sentence "expected ..."."""
 
+    @abstractmethod
+    def check(self, value: Any) -> bool:
+        """Whether the typed *value* may be used."""
+
     def read(self, raw: object) -> object:
         """The typed value of *raw*, as it came from TOML or as text. Raises ValueError when it is none."""
+        return raw
 
     def quoted(self, raw: str) -> bool:
         """Whether TOML must have *raw* in quotes: a number in quotes is a mistake that hides others."""
-
-    def check(self, value: object) -> bool:
-        """Whether the typed *value* may be used."""
+        return False
 
     def show(self, value: Any) -> str:
         """*value* as the user would write it."""
+        return str(value)
 
 
 @dataclass(frozen=True, slots=True)
-class Duration:
+class Duration(Kind):
     """Seconds, written `30s`, at least *least*. Zero means switched off where *off* is true, else it is refused."""
 
     off: bool = True
@@ -47,6 +55,11 @@ class Duration:
         least = f", at least {format_duration(self.least)}" if self.least else "" if self.off else ", more than 0s"
         return WANTED + least + ("; 0s switches it off" if self.off else "")
 
+    def check(self, value: Any) -> bool:
+        if not _is_number(value):
+            return False
+        return self.off if value == 0 else 0 < value >= self.least
+
     def read(self, raw: object) -> object:
         if not isinstance(raw, str):  # a bare number leaves the unit to be guessed; people guess differently
             raise InvalidArgument(f"{raw!r} is not {WANTED}")
@@ -55,17 +68,12 @@ class Duration:
     def quoted(self, raw: str) -> bool:
         return True
 
-    def check(self, value: object) -> bool:
-        if not _is_number(value):
-            return False
-        return self.off if value == 0 else 0 < value >= self.least  # type: ignore[operator]
-
     def show(self, value: Any) -> str:
         return format_duration(value)
 
 
 @dataclass(frozen=True, slots=True)
-class Integer:
+class Integer(Kind):
     """A whole number from *least* to *most*, both inclusive; *word*, where given, may stand in its place."""
 
     least: int
@@ -77,25 +85,20 @@ class Integer:
         limits = f"an integer >= {self.least}" if self.most is None else f"an integer {self.least}..{self.most}"
         return limits if self.word is None else f'{limits} or "{self.word}"'
 
-    def read(self, raw: object) -> object:
-        if isinstance(raw, str) and raw != self.word:
-            return int(raw) if raw.isascii() else raw
-        return raw
-
-    def quoted(self, raw: str) -> bool:
-        return raw == self.word
-
-    def check(self, value: object) -> bool:
+    def check(self, value: Any) -> bool:
         if self.word is not None and value == self.word:
             return True
         return type(value) is int and value >= self.least and (self.most is None or value <= self.most)
 
-    def show(self, value: Any) -> str:
-        return str(value)
+    def read(self, raw: object) -> object:
+        return int(raw) if isinstance(raw, str) and raw != self.word and raw.isascii() else raw
+
+    def quoted(self, raw: str) -> bool:
+        return raw == self.word
 
 
 @dataclass(frozen=True, slots=True)
-class Number:
+class Number(Kind):
     """A finite number >= 0 (a rate, a share), at most *most* where given."""
 
     most: float | None = None
@@ -104,21 +107,18 @@ class Number:
     def wanted(self) -> str:
         return "a number >= 0" if self.most is None else f"a number 0..{self.most:g}"
 
+    def check(self, value: Any) -> bool:
+        return _is_number(value) and value >= 0 and (self.most is None or value <= self.most)
+
     def read(self, raw: object) -> object:
         return float(raw) if isinstance(raw, (str, int, float)) and not isinstance(raw, bool) else raw
-
-    def quoted(self, raw: str) -> bool:
-        return False
-
-    def check(self, value: object) -> bool:
-        return _is_number(value) and value >= 0 and (self.most is None or value <= self.most)  # type: ignore[operator]
 
     def show(self, value: Any) -> str:
         return f"{value:g}"
 
 
 @dataclass(frozen=True, slots=True)
-class Text:
+class Text(Kind):
     """A string; one of *choices* where there are any; empty only where *empty* is true."""
 
     choices: tuple[str, ...] = ()
@@ -130,37 +130,26 @@ class Text:
             return "one of " + ", ".join(f'"{choice}"' for choice in self.choices)
         return "a text" if self.empty else "a text that is not empty"
 
-    def read(self, raw: object) -> object:
-        return raw
-
-    def quoted(self, raw: str) -> bool:
-        return True
-
-    def check(self, value: object) -> bool:
+    def check(self, value: Any) -> bool:
         if not isinstance(value, str) or "\x00" in value:
             return False
         return value in self.choices if self.choices else self.empty or value != ""
 
-    def show(self, value: Any) -> str:
-        return str(value)
+    def quoted(self, raw: str) -> bool:
+        return True
 
 
 @dataclass(frozen=True, slots=True)
-class Switch:
+class Switch(Kind):
     """True or false."""
 
-    @property
-    def wanted(self) -> str:
-        return "true or false"
+    wanted = "true or false"
+
+    def check(self, value: Any) -> bool:
+        return isinstance(value, bool)
 
     def read(self, raw: object) -> object:
         return {"true": True, "false": False}.get(raw, raw) if isinstance(raw, str) else raw
-
-    def quoted(self, raw: str) -> bool:
-        return False
-
-    def check(self, value: object) -> bool:
-        return isinstance(value, bool)
 
     def show(self, value: Any) -> str:
         return "true" if value else "false"
@@ -215,6 +204,8 @@ class Section:
     """Base of the sections: refuses values that its options refuse, however it was made."""
 
     __slots__ = ()
+    live: ClassVar[bool] = True
+    """Whether a changed value may reach connections that are already open."""
 
     def __post_init__(self) -> None:
         faults = []
@@ -227,5 +218,5 @@ class Section:
             raise ConfigError("\n".join(faults))
 
 
-def _is_number(value: object) -> bool:
+def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)

@@ -2,8 +2,8 @@
 
 One rule: *all or nothing*. Defaults give way to a TOML file, the file to the environment
 (`REAPER_TIMEOUTS_IDLE=30s`), the environment to the command line; every fault found on the way is reported at once,
-and while there is one there is no configuration. The settings are declared here, those of `[attach]`
-in attach.py, and nowhere else.
+and while there is one there is no configuration. The settings are declared here and
+nowhere else.
 """
 
 from __future__ import annotations
@@ -15,12 +15,11 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from ..errors import ConfigError
-from .attach import Attach
 from .balancers import BALANCERS
-from .options import Duration, Integer, Number, Option, Section, Text, option
+from .options import Duration, Integer, Number, Option, Section, Switch, Text, option
 
 DEFAULT = "default"
 """The origin of a value that was not set anywhere."""
@@ -32,43 +31,40 @@ MOST_WORKERS = 1024  # more on one machine are a mistake, and not one to find ou
 class Reaper(Section):
     """`[reaper]`: the clockwork. Changes need a restart."""
 
+    live: ClassVar[bool] = False
+
     tick: float = option(
         1.0,
         Duration(off=False, least=0.001),
         "Precision: a close is at most one tick after its timeout; halving it doubles the wake-ups.",
         precedent="ZooKeeper tickTime 2 s; Netty 100 ms; Kestrel's heartbeat 1 s",
-        live=False,
     )
     wheel_size: int = option(
         64,
         Integer(2, 65536),
         "Slots per wheel level: a little CPU for long timeouts, never accuracy. Leave at 64.",
         precedent="Kafka 20; Netty 512; Linux kernel 64",
-        live=False,
     )
     jitter: float = option(
         0.0,
         Number(most=1.0),
         "Lengthens each timeout at random by up to this share, in whole ticks.",
         precedent="gRPC MAX_CONNECTION_AGE +-10 %",
-        live=False,
     )
     reaps_per_second: float = option(
         0.0,
         Number(),
         "Most closes per second and worker, against reconnect storms; 0 is no bound.",
         precedent="HAProxy spreads closes when it stops",
-        live=False,
     )
     log_format: str = option(
-        "text", Text(("text", "json")), "Text, or one JSON object per line.", precedent="Envoy json_format", live=False
+        "text", Text(("text", "json")), "Text, or one JSON object per line.", precedent="Envoy json_format"
     )
     log_level: str = option(
         "warning",
         Text(("debug", "info", "warning", "error")),
         "Least level that the servers log; at info each close is a line.",
         precedent="gunicorn loglevel; Envoy --log-level",
-        live=False,
     )
 
 
@@ -261,31 +257,112 @@ class Limits(Section):
 class Server(Section):
     """`[server]`: where it listens. Changes need a restart."""
 
-    host: str = option("127.0.0.1", Text(), "Address to listen on.", live=False)
-    port: int = option(8080, Integer(0, 65535), "Port to listen on; 0 lets the kernel choose.", live=False)
-    workers: int | str = option(
-        "auto", Integer(1, MOST_WORKERS, word="auto"), "Worker processes that share the port.", live=False
-    )
+    live: ClassVar[bool] = False
+
+    host: str = option("127.0.0.1", Text(), "Address to listen on.")
+    port: int = option(8080, Integer(0, 65535), "Port to listen on; 0 lets the kernel choose.")
+    workers: int | str = option("auto", Integer(1, MOST_WORKERS, word="auto"), "Worker processes that share the port.")
     watchdog: float = option(
         30.0,
         Duration(least=1.0),
         "A worker whose loop has not turned for this long is killed and replaced.",
         precedent="gunicorn timeout 30 s; systemd WatchdogSec",
-        live=False,
     )
     status: str = option(
         "",
         Text(empty=True),
         "HOST:PORT that serves /status (for `python -m reaper top`) and /metrics of all workers, for you alone.",
         precedent="Envoy admin address; HAProxy stats socket",
-        live=False,
     )
-    tls_cert: str = option("", Text(empty=True), "Certificate chain in PEM; with tls_key it turns TLS on.", live=False)
-    tls_key: str = option("", Text(empty=True), "Private key in PEM.", live=False)
+    tls_cert: str = option("", Text(empty=True), "Certificate chain in PEM; with tls_key it turns TLS on.")
+    tls_key: str = option("", Text(empty=True), "Private key in PEM.")
     behind: str = option(
         "unknown",
         Text(("unknown", "direct", *BALANCERS)),
         "What stands in front of the server; `check` compares keep_alive with its idle time. Nothing else uses it.",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Attach(Section):
+    """`[attach]`: the limits of a watched server. Changes need a restart of the watcher, never of the server.
+
+    Everything is off until it is asked for: the server is not ours, and a limit that suits one does harm to the next.
+    """
+
+    live: ClassVar[bool] = False
+
+    idle: float = option(
+        0.0,
+        Duration(),
+        "Client has been silent since the server's last answer.",
+        precedent="Redis timeout; PostgreSQL idle_session_timeout: off by default",
+    )
+    first_byte: float = option(
+        0.0,
+        Duration(),
+        "Client has connected and not sent one byte.",
+        precedent="PostgreSQL authentication_timeout 60 s",
+    )
+    max_age: float = option(
+        0.0,
+        Duration(),
+        "Connection has been open for this long; an answer in the making is waited for.",
+        precedent="gRPC MAX_CONNECTION_AGE",
+    )
+    stalled_write: float = option(
+        0.0,
+        Duration(),
+        "Data is queued for the client, which acknowledges none of it.",
+        precedent="nginx send_timeout 60 s; TCP_USER_TIMEOUT",
+    )
+    min_in_rate: float = option(
+        0.0,
+        Number(),
+        "Least bytes per second of what the client sends before the server answers; 0 is no limit.",
+        precedent="Apache MinRate=500; Kestrel 240 B/s",
+    )
+    min_in_grace: float = option(
+        5.0,
+        Duration(off=False),
+        "How long a client may be slower than that.",
+        precedent="Kestrel 5 s",
+    )
+    vanished: float = option(
+        0.0,
+        Duration(),
+        "Client's machine answers nothing for this long, neither data nor keep-alives.",
+        precedent="SO_KEEPALIVE: 2 h and more",
+    )
+    even_unanswered: bool = option(
+        False,
+        Switch(),
+        "Only what the client sends counts as activity, even while the server owes it an answer.",
+        precedent="Redis and memcached count so",
+    )
+    tick: float = option(
+        1.0,
+        Duration(least=0.05),
+        "Precision: connections are closed at most one tick after their limit.",
+        precedent="ZooKeeper tickTime 2 s; Kestrel's heartbeat 1 s",
+    )
+    jitter: float = option(
+        0.0,
+        Number(most=1.0),
+        "Lengthens each connection's limits by up to this share, in sixteen steps.",
+        precedent="gRPC +-10 %",
+    )
+    reaps_per_second: float = option(
+        0.0,
+        Number(),
+        "Most closes per second; 0 is no bound.",
+        precedent="HAProxy spreads closes when it stops",
+    )
+    how: str = option(
+        "shutdown",
+        Text(("shutdown", "destroy")),
+        "shutdown: the server reads an end of file; destroy: the kernel resets the connection (CAP_NET_ADMIN).",
+        precedent="`ss -K` and tcp_closer destroy",
     )
 
 
@@ -344,7 +421,7 @@ def _declared() -> Iterator[Option]:
     for made in (Reaper, Timeouts, Limits, Server, Attach):
         for item in dataclasses.fields(made):
             said, path = item.metadata, f"{made.__name__.lower()}.{item.name}"
-            yield Option(path, said["kind"], item.default, said["doc"], said["precedent"], said["live"])
+            yield Option(path, said["kind"], item.default, said["doc"], said["precedent"], made.live and said["live"])
 
 
 OPTIONS: Mapping[str, Option] = {found.path: found for found in _declared()}

@@ -20,8 +20,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from ..config.attach import Attach
-from ..config.settings import DEFAULT, ReaperConfig
+from ..config.settings import DEFAULT, Attach, ReaperConfig
 from ..errors import NotInstalled, one_line, printable
 from . import report
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...config.balancers import BALANCERS
 from ...config.durations import spoken
-from ...config.measure import tick_for
+from ...config.lint import tick_for
 from ...config.settings import ReaperConfig
 from ..arguments import aside_lines
 from ..engine import F, together
