@@ -25,7 +25,7 @@ try:
         from .listening import Listening, beside, tls_context
         from .notify import say, speak
         from .planning import CannotFit, descriptors, plan
-        from .status import Board
+        from .status import Doors
         from .workers import Serve, Supervisor, Worker
 except NotInstalled as error:
     print(error, file=sys.stderr)
@@ -56,11 +56,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
             action="store_true",
             help="start although a server of ours listens on the port, and accept from its sockets: then stop that one",
         )
-        command.add_argument(
-            "--show-connections",
-            action="store_true",
-            help="http: let everyone see /status and /connections on the server's own port, not only this machine",
-        )
         add_settings(command, ("server", "reaper", "timeouts", "limits"))
     parsed = parser.parse_args(arguments)
 
@@ -75,8 +70,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise CannotFit(f"--connections {parsed.connections}: must be an integer >= 1")
         most = config.limits.max_connections if parsed.kind == "http" else None
         workers = plan(config.server.workers, parsed.connections, descriptors(), most)
-        options = {"pressed": parsed.pressure, "show": parsed.show_connections}
-        serve = _serve(parsed.kind, config, load, parsed.journal, **options)
+        serve = _serve(parsed.kind, config, load, parsed.journal, pressed=parsed.pressure)
         listening = Listening.activated() or Listening.open(
             config.server.host, config.server.port, workers, share=parsed.share_port
         )
@@ -98,7 +92,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         host, port = status.getsockname()[:2]
         shown = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         say(f"status on http://{shown}/status, metrics on http://{shown}/metrics", event="status", host=host, port=port)
-    return Supervisor(listening, workers, config.server.watchdog, Board(workers, status)).run(serve)
+    return Supervisor(listening, workers, config.server.watchdog, Doors(workers, status)).run(serve)
 
 
 def _serve(
@@ -108,7 +102,6 @@ def _serve(
     directory: str | None,
     *,
     pressed: bool,
-    show: bool,
 ) -> Serve:
     # Refuse what cannot work before any worker starts.
     tls_context(started_with)
@@ -131,7 +124,7 @@ def _serve(
                 # Here and not before the fork: its writer is a thread.
                 journal = Journal(directory, tick=config.reaper.tick, clock_ns=journal_clock())
                 stack.enter_context(journal)
-            await serving.serve(kind, worker, config, load, journal, pressed=pressed, show=show)
+            await serving.serve(kind, worker, config, load, journal, pressed=pressed)
 
     return serve
 

@@ -35,19 +35,24 @@ class EchoServer:
 
     Attributes:
         config: In force now.
+        watcher: Closes what is silent.
         leaving: Whether newcomers are served, but should not come: SIGTERM has been sent.
+        desk: Where all workers are answered for.
     """
+
+    kind = "echo"
 
     def __init__(self, config: ReaperConfig, watcher: reaper.trio.TrioReaper) -> None:
         self.config = config
+        self.watcher = watcher
         self.leaving = False
-        self._watcher = watcher
+        self.desk = Desk(self)
 
     @asynccontextmanager
-    async def running(self, desk: Desk) -> AsyncIterator[Admit]:
+    async def running(self) -> AsyncIterator[Admit]:
         """A function that serves an accepted connection, for the length of the block."""
         timeouts, tls = self.config.timeouts, tls_context(self.config)
-        async with self._watcher.parking_lot(echo, timeouts.idle, tls=tls) as self._lot:
+        async with self.watcher.parking_lot(echo, timeouts.idle, tls=tls) as self._lot:
             yield self._lot.add
 
     async def reload(self, config: ReaperConfig) -> None:
@@ -60,13 +65,13 @@ class EchoServer:
     async def drain(self) -> None:
         """End every connection by `timeouts.drain`; the idle after `drain_idle`: bytes may be on their way."""
         timeouts = self.config.timeouts
-        if len(self._watcher):
+        if len(self.watcher):
             await trio.sleep(min(timeouts.drain_idle, timeouts.drain))
-        await self._watcher.drain(timeouts.drain, timeouts.drain_window)
+        await self.watcher.drain(timeouts.drain, timeouts.drain_window)
 
     def figures(self) -> dict[str, float]:
         """`open`, `accepted` and `reaped`. Every connection has one lease, and nothing else has any."""
-        core = self._watcher.statistics().core
+        core = self.watcher.statistics().core
         accepted = core.registered + core.expired + core.released
         return {"open": core.registered, "accepted": accepted, "reaped": core.expired}
 

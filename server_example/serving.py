@@ -38,7 +38,6 @@ async def serve(
     journal: Journal | None = None,
     *,
     pressed: bool = False,
-    show: bool = False,
 ) -> None:
     """Serve until told to stop, then drain.
 
@@ -49,7 +48,6 @@ async def serve(
         load: Reads the configuration anew when SIGHUP comes.
         journal: Where the life of every connection is written; None: nowhere.
         pressed: Whether the longest silent go, and newcomers wait in the backlog, as descriptors or memory run short.
-        show: Whether everyone may see `/status` and `/connections` of the HTTP server, not only this machine.
     Raises:
         ConfigError: certificate and key cannot be used.
     """
@@ -60,13 +58,12 @@ async def serve(
     ):
         watcher.driver.phase = worker.phase
         pressure = Pressure(limits_here()) if pressed else None
-        server: Server = EchoServer(config, watcher) if kind == "echo" else HttpServer(config, watcher, show=show)
-        own, leaving = server.families, lambda: server.leaving
-        desk = Desk(worker.board, worker.index, kind, watcher, own, pressure, leaving)
-        admit = await stack.enter_async_context(server.running(desk))
+        server: Server = EchoServer(config, watcher) if kind == "echo" else HttpServer(config, watcher)
+        server.desk = Desk(server, worker.doors, worker.index, pressure)
+        admit = await stack.enter_async_context(server.running())
         helpers.start_soon(worker.count, partial(_publish, worker, server, watcher))
         helpers.start_soon(_reloads, worker, server, load)
-        helpers.start_soon(desk.run)
+        helpers.start_soon(server.desk.run)
         if pressure is not None:
             helpers.start_soon(reaper.trio.relieve, watcher, pressure)
 

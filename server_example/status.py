@@ -1,149 +1,115 @@
 """What all workers say of themselves, where any of them can answer for all: for Prometheus and `reaper top`.
 
-One rule: *nothing is surveyed until it is asked for*. The worker that is asked notes when, in memory they share; the
-others see that a moment later and write there what they have to say.
+One rule: *nothing is surveyed until it is asked for*. The worker that is asked asks the others, each at a socket of its
+own, which a successor takes over.
 """
 
 from __future__ import annotations
 
 import json
-import mmap
 import socket
-import struct
-import time
-from collections.abc import Callable, Iterable
-from typing import Any
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
 
 import trio
 
-from reaper.metrics import CONTENT_TYPE, Family, exposition, families, merged
+from reaper.metrics import CONTENT_TYPE, exposition, families, merged
 from reaper.policy.pressure import Pressure
 from reaper.status import JSON, Unavailable, document
-from reaper.trio import TrioReaper, serve_pages
+from reaper.trio import serve_pages
 from reaper.trio.status import survey_of
 
-LOOK = 0.25
-"""Seconds between two looks of a worker whether one of the others was asked."""
+if TYPE_CHECKING:
+    from .serving import Server
 
 PATIENCE = 1.5
 """Seconds that an answer waits for the other workers."""
 
-SIZE = 131072
-"""Bytes of one place. A text that does not fit is not written."""
 
-_HEADER = struct.Struct("<QI")
-
-
-class Board:
-    """One text per worker, in memory they share. Made before the first of them is forked.
-
-    A reader never waits and never sees half a text. Each place has one writer, which makes the version odd, writes, and
-    makes it even; a reader that saw it change, or odd, finds nothing yet. A writer that was killed in the middle leaves
-    nothing to read until its successor has written.
+class Doors:
+    """Where the workers are asked. Made before the first of them is forked.
 
     Args:
         workers: How many.
-        listening: Where `/status` and `/metrics` are served, besides the server's own port; None: nowhere.
+        public: A listening socket for `/status` and `/metrics`, besides the server's own port; None: there is none.
     """
 
-    def __init__(self, workers: int, listening: socket.socket | None = None) -> None:
-        self.workers = workers
-        self.listening = listening
-        self.asked = memoryview(mmap.mmap(-1, 8)).cast("d")  # when one was last asked, on the monotonic clock
-        self._memory = mmap.mmap(-1, SIZE * workers)
-
-    def put(self, worker: int, text: bytes) -> bool:
-        """Write what *worker* says. False: it is too long. Only *worker* itself may call this."""
-        if len(text) > SIZE - _HEADER.size:
-            return False
-        start = worker * SIZE
-        version, _ = _HEADER.unpack_from(self._memory, start)
-        version += 1 + version % 2  # odd, also after a predecessor that was killed in the middle
-        _HEADER.pack_into(self._memory, start, version, 0)
-        self._memory[start + _HEADER.size : start + _HEADER.size + len(text)] = text
-        _HEADER.pack_into(self._memory, start, version + 1, len(text))
-        return True
-
-    def get(self, worker: int) -> bytes:
-        """What *worker* said last; empty if it has said nothing, or is in the middle of it."""
-        start = worker * SIZE
-        before = _HEADER.unpack_from(self._memory, start)
-        text = self._memory[start + _HEADER.size : start + _HEADER.size + before[1]]
-        return text if before[0] % 2 == 0 and _HEADER.unpack_from(self._memory, start) == before else b""
+    def __init__(self, workers: int, public: socket.socket | None = None) -> None:
+        self.public = public
+        self.inner = [socket.socket(socket.AF_UNIX) for _ in range(workers)] if workers > 1 else []
+        for each in self.inner:
+            each.bind("")  # a name of the kernel's choice, without a file
+            each.listen()
 
 
 class Desk:
-    """What one worker writes on the board, and what it answers for all.
+    """Where one worker answers for all.
 
     Args:
-        board: Shared by all workers.
+        server: Of this worker.
+        doors: Of all workers; None: this is the only one.
         worker: Which of them this is.
-        kind: Of the server: echo, http.
-        reaper: Of this worker.
-        own: The metrics that this kind of server has of its own.
         pressure: What its pressure is judged by.
-        leaving: Whether this worker has been told to end.
     """
 
     def __init__(
-        self,
-        board: Board,
-        worker: int,
-        kind: str,
-        reaper: TrioReaper,
-        own: Callable[[], Iterable[Family]] = tuple,
-        pressure: Pressure | None = None,
-        leaving: Callable[[], bool] = bool,
+        self, server: Server, doors: Doors | None = None, worker: int = 0, pressure: Pressure | None = None
     ) -> None:
-        self._leaving = leaving
-        self._board, self._worker, self._kind = board, worker, kind
-        self._reaper, self._own, self._pressure = reaper, own, pressure
+        self._server, self._worker, self._pressure = server, worker, pressure
+        self._doors = Doors(1) if doors is None else doors
 
     async def run(self) -> None:
-        """Write when it is asked for, and answer on the board's own port if it has one, until cancelled."""
-        board, answered = self._board, 0.0
+        """Answer the other workers, and everyone at the public door if there is one, until cancelled."""
         async with trio.open_nursery() as nursery:
-            if board.listening is not None:
+            if self._doors.public is not None:
                 pages = {"/status": self.show_status, "/metrics": self.show_metrics, "/ready": self.show_ready}
-                nursery.start_soon(serve_pages, board.listening, pages)
-            while board.workers > 1:
-                if board.asked[0] > answered:
-                    answered = time.monotonic()
-                    board.put(self._worker, json.dumps(await self._say()).encode())
-                await trio.sleep(LOOK)
+                nursery.start_soon(serve_pages, self._doors.public, pages)
+            if self._doors.inner:
+                nursery.start_soon(serve_pages, self._doors.inner[self._worker], {"/": self._show_own})
 
-    async def _say(self) -> dict[str, Any]:
-        more = () if self._pressure is None else self._pressure.families()
-        metrics = exposition([({}, (*self._own(), *families(self._reaper.statistics()), *more))])
-        return {"status": await survey_of(self._reaper, self._pressure, self._worker), "metrics": metrics}
+    async def _show_own(self) -> tuple[str, bytes]:
+        return JSON, json.dumps(await self._own()).encode()
 
-    async def _ask_all(self) -> dict[int, dict[str, Any]]:
-        """What each worker says, none of it older than now; those that do not answer in time are not in it."""
-        board, asked = self._board, time.monotonic()
-        board.asked[0] = asked
-        found = {self._worker: await self._say()}
-        while len(found) < board.workers and time.monotonic() - asked < PATIENCE:
-            await trio.sleep(0.05)
-            for number in range(board.workers):
-                text = b"" if number in found else board.get(number)
-                if text and (said := json.loads(text))["status"]["at"] >= asked:
-                    found[number] = said
+    async def _own(self) -> dict[str, Any]:
+        watcher, pressure = self._server.watcher, self._pressure
+        more = () if pressure is None else pressure.families()
+        metrics = exposition([({}, (*self._server.families(), *families(watcher.statistics()), *more))])
+        return {"status": await survey_of(watcher, pressure, self._worker), "metrics": metrics}
+
+    async def _all(self) -> dict[int, dict[str, Any]]:
+        """What each worker says of itself now; those that do not answer in time are not in it."""
+        found = {self._worker: await self._own()}
+
+        async def ask(worker: int, name: bytes) -> None:
+            with suppress(OSError, ValueError), trio.socket.socket(socket.AF_UNIX) as asking:
+                await asking.connect(name)
+                await asking.send(b"GET / HTTP/1.1\r\n\r\n")
+                answer = b""
+                while piece := await asking.recv(65536):
+                    answer += piece
+                found[worker] = json.loads(answer.partition(b"\r\n\r\n")[2])
+
+        with trio.move_on_after(PATIENCE):
+            async with trio.open_nursery() as nursery:
+                for worker, door in enumerate(self._doors.inner):
+                    if worker != self._worker:
+                        nursery.start_soon(ask, worker, door.getsockname())
         return dict(sorted(found.items()))
 
     async def show_ready(self) -> tuple[str, bytes]:
         """For a load balancer: whether newcomers should come. Raises Unavailable: this worker has been told to end."""
-        if self._leaving():
+        if self._server.leaving:
             raise Unavailable("leaving")
         return "text/plain; charset=utf-8", b"ready\n"
 
     async def show_metrics(self) -> tuple[str, bytes]:
         """Metrics of every worker, each sample labelled with its worker; without a label if there is only one."""
-        found = {str(number): said["metrics"] for number, said in (await self._ask_all()).items()}
-        text: str = found["0"] if self._board.workers == 1 else merged(found, "worker")
+        found = {str(number): said["metrics"] for number, said in (await self._all()).items()}
+        text: str = merged(found, "worker") if self._doors.inner else found["0"]
         return CONTENT_TYPE, text.encode()
 
     async def show_status(self) -> tuple[str, bytes]:
         """The status of all workers; those that do not answer are named."""
-        found = await self._ask_all()
-        missing = [number for number in range(self._board.workers) if number not in found]
-        return JSON, document(self._kind, [said["status"] for said in found.values()], missing)
+        found = await self._all()
+        missing = [number for number in range(len(self._doors.inner)) if number not in found]
+        return JSON, document(self._server.kind, [said["status"] for said in found.values()], missing)

@@ -40,7 +40,7 @@ import reaper.trio
 
 from .listening import Listening, empty
 from .notify import Notify, say
-from .status import Board
+from .status import Doors
 
 log = logging.getLogger("server_example")
 
@@ -112,7 +112,7 @@ class Worker:
         beat: Seconds between two signs of life.
         listening: Accept from all of them.
         counters: Read by the supervisor.
-        board: Where it says how it is, and every worker can read that.
+        doors: Where it and the other workers are asked how they are.
     """
 
     def __init__(
@@ -122,14 +122,14 @@ class Worker:
         patience: float,
         listening: list[socket.socket],
         counters: Counters,
-        board: Board,
+        doors: Doors,
         orders: int,
     ) -> None:
         """It counts as stalled after *patience* seconds without a sign of life; 0: never."""
         self.index = index
         self.phase = index / workers
         self.beat = min(BEAT * max(workers / FEW, 1.0), patience / BEATS_OF_PATIENCE or math.inf)
-        self.board = board
+        self.doors = doors
         self.listening = listening
         self.counters = counters
         self._orders = orders
@@ -256,15 +256,15 @@ class Supervisor:
         listening: The sockets they accept from. Closed when the drain begins.
         workers: How many.
         watchdog: Seconds without a sign of life after which a worker is killed and replaced; 0: it is never.
-        board: Where they say how they are; None: one that only they read.
+        doors: Where they are asked how they are; None: they ask each other only.
     """
 
-    def __init__(self, listening: Listening, workers: int, watchdog: float = 30.0, board: Board | None = None) -> None:
+    def __init__(self, listening: Listening, workers: int, watchdog: float = 30.0, doors: Doors | None = None) -> None:
         self._listening = listening
         self._watchdog = watchdog
         length = len(Counters.NAMES)
         shared = memoryview(mmap.mmap(-1, length * 8 * workers)).cast("d")
-        self._board = Board(workers) if board is None else board
+        self._doors = Doors(workers) if doors is None else doors
         self._slots = [_Slot(i, Counters(shared[i * length : (i + 1) * length])) for i in range(workers)]
         self._asked: float | None = None  # when the drain was asked for
         self._reload = self._end = self._draining = False
@@ -332,7 +332,7 @@ class Supervisor:
             gc.freeze()
             gc.set_threshold(50_000, 20, 100)
             patience = self._watchdog or self._notify.every
-            worker = Worker(slot.index, len(self._slots), patience, mine, slot.counters, self._board, orders)
+            worker = Worker(slot.index, len(self._slots), patience, mine, slot.counters, self._doors, orders)
             trio.run(worker.run, serve)
         except BaseException:
             log.critical("worker %d failed", slot.index, exc_info=True)

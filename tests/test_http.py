@@ -163,7 +163,6 @@ POST = b"POST /upload HTTP/1.1\r\nHost: x\r\n"
         (b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\nConnection: close\r\n\r\nabc", 405),
         (b"GET /nowhere HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", 404),
         (b"GET /tunnel HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", 426),
-        (b"GET /connections?format=xml HTTP/1.1\r\nHost: x\r\n\r\n", 400),
         (b"GET / HTTP/9.9\r\nHost: x\r\n\r\n", 505),
         (b"PRI * HTTP/2.0\r\nHost: x\r\n\r\n", 505),
         (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 505),
@@ -270,50 +269,20 @@ async def test_events_end_when_the_client_goes_and_pings_come_when_nothing_else_
 # ---- what is shown -----------------------------------------------------------------------------------------------
 
 
-async def test_connections_are_shown_with_phase_and_reason_in_three_forms() -> None:
-    async with running() as run, await run.connect() as silent, await run.connect() as stream:
-        client = Client(stream)
-        _, body = await client.ask("/connections?format=json")
-        table = json.loads(body)
-        assert (table["open"], table["draining"]) == (2, False)
-        by_phase = {row["phase"]: row for row in table["connections"]}
-        assert set(by_phase) == {"parked", "in_flight"}
-        assert by_phase["in_flight"]["due_in"] is None
-        assert 0 < by_phase["parked"]["due_in"] <= 10.1
-        assert "first_byte, timeout 10 s" in by_phase["parked"]["why"]
-        assert by_phase["parked"]["reason"] == "first_byte"
-        host, port = silent.socket.getsockname()
-        assert by_phase["parked"]["peer"] == f"{host}:{port}"
-        response, body = await client.ask("/connections")
-        assert body.splitlines()[0].endswith(b"2 open")
-        response, body = await client.ask("/connections", headers=(("accept", "text/html,*/*"),))
-        assert header(response, "content-type") == "text/html; charset=utf-8"
-        assert b"<table>" in body
-
-
 async def test_who_is_connected_is_for_this_machine_and_for_no_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     async with running() as run, await run.connect() as stream:
         client = Client(stream)
-        for target in ("/connections?format=json", "/status", "/metrics", "/ready"):
+        for target in ("/status", "/metrics", "/ready"):
             response, _ = await client.ask(target)
             assert (response.status_code, header(response, "cache-control")) == (200, "no-store")
-            assert header(response, "vary") is None
-        response, _ = await client.ask("/connections")
-        assert header(response, "vary") == "accept"
-        for target, allow in (("/connections", "GET, HEAD"), ("/upload", "POST, PUT")):
+        for target, allow in (("/status", "GET, HEAD"), ("/upload", "POST, PUT")):
             response, _ = await client.ask(target, "DELETE")
             assert (response.status_code, header(response, "allow")) == (405, allow)
-        for local, proxied, show, status in (
-            (False, (), False, 403),
-            (True, (("x-forwarded-for", "192.0.2.1"),), False, 403),
-            (False, (), True, 200),
-        ):
+        for local, proxied in ((False, ()), (True, (("x-forwarded-for", "192.0.2.1"),))):
             monkeypatch.setattr(Transport, "is_local", local)
-            run.show = show
-            for target in ("/connections", "/status"):
-                async with await run.connect() as other:
-                    response, _ = await Client(other).ask(target, headers=proxied)
-                    assert response.status_code == status
+            async with await run.connect() as other:
+                response, _ = await Client(other).ask("/status", headers=proxied)
+                assert response.status_code == 403
         response, _ = await client.ask("/ready")
         run.leaving = True
         unready, _ = await client.ask("/ready")

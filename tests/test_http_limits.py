@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 import trio
 from http_world import head_of, rest, running, tls, until, will_reset
@@ -10,6 +12,7 @@ from trio.testing import MockClock
 from reaper.config import ReaperConfig
 from server_example.http.connection import Exchange
 from server_example.http.routes import ROUTES
+from server_example.status import Desk, Doors
 
 pytestmark = pytest.mark.trio
 
@@ -316,3 +319,15 @@ async def test_linger_off_holds_no_connection(clock: MockClock) -> None:
             await trio.sleep(3)
             await until(lambda: len(server.watcher) == 1)  # the first: none is held although it does not close
             assert first
+
+
+async def test_a_worker_that_does_not_answer_is_named(clock: MockClock) -> None:
+    async with running() as server:
+        doors = Doors(2)
+        desk = Desk(server, doors)
+        with trio.fail_after(10):
+            status = json.loads((await desk.show_status())[1])
+        assert status["missing"] == [1]
+        assert b'worker="0"' in (await desk.show_metrics())[1]
+        for door in doors.inner:
+            door.close()

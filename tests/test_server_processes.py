@@ -18,7 +18,6 @@ import pytest
 from server_process import PATIENCE, ROOT, Process, answer, ask, server, wait_until
 
 from server_example.listening import Listening, empty
-from server_example.status import SIZE, Board
 
 pytestmark = pytest.mark.slow
 
@@ -386,15 +385,6 @@ def test_a_stalled_loop_silences_the_watchdog_of_the_service_manager(tmp_path, m
         manager.hears("WATCHDOG=1")
 
 
-def test_a_text_is_read_whole_or_not_at_all() -> None:
-    board = Board(2)
-    assert board.get(1) == b""
-    assert board.put(1, b"hello")
-    assert (board.get(0), board.get(1)) == (b"", b"hello")
-    assert not board.put(1, b"x" * SIZE)
-    assert board.get(1) == b"hello"
-
-
 def test_the_echo_server_speaks_tls_when_it_is_given_a_certificate(certificate) -> None:
     cert, key = certificate
     with server("echo", "--tls-cert", cert, "--tls-key", key, "--drain-idle", "0s") as process:
@@ -446,7 +436,7 @@ def test_sockets_of_a_service_manager_are_taken_over(tmp_path, unix: bool) -> No
         with socket.socket(socket.AF_UNIX if unix else socket.AF_INET) as client:
             client.settimeout(PATIENCE)
             client.connect(path if unix else ("127.0.0.1", port))
-            client.sendall(b"GET /connections HTTP/1.1\r\nHost: x\r\n\r\n")
+            client.sendall(b"GET /ready HTTP/1.1\r\nHost: x\r\n\r\n")
             assert client.recv(100).startswith(b"HTTP/1.1 200 ")
     finally:
         running.terminate()

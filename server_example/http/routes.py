@@ -7,21 +7,16 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Callable, Mapping
-from contextlib import suppress
-from pathlib import Path
 
 import trio
 
 from reaper.config.durations import parse_duration
 from reaper.errors import InvalidArgument
-from reaper.policy.events import IdleEvents
 from reaper.status import JSON, Page, Unavailable
 
 from .connection import Exchange, HttpError, Route
-from .views import connection_rows, connections_text
-
-PAGE = Path(__file__).parent / "web" / "connections.html"
 
 PIECE = 65536  # bytes of a download sent at once
 PIECES_PER_SECOND = 10  # of a download at a given rate
@@ -29,7 +24,6 @@ LONGEST_SLEEP = 300.0  # seconds
 LONGEST = 86400.0  # seconds between two events at most
 
 TEXT = "text/plain; charset=utf-8"
-HTML = "text/html; charset=utf-8"
 FRESH = [("cache-control", "no-store")]
 
 
@@ -94,23 +88,7 @@ async def events(exchange: Exchange) -> None:
     if exchange.method == "HEAD":
         await exchange.finish()
         return
-    pieces, queue = trio.open_memory_channel[bytes](1)
-
-    def say_something(event: object) -> None:
-        with suppress(trio.WouldBlock, trio.ClosedResourceError):  # something else is being sent, or all has been
-            pieces.send_nowait(b": ping\n\n")
-
-    async def tick() -> None:
-        number = 0
-        start = trio.current_time()
-        while not count or number < count:
-            number += 1
-            await trio.sleep_until(start + number * every)
-            await pieces.send(f"id: {number}\ndata: {trio.current_time():.3f}\n\n".encode())
-        pieces.close()
-
     lost = False
-    idle = IdleEvents(exchange.server.watcher.register, exchange, say_something, writer=ping)
     try:
         async with trio.open_nursery() as nursery:
 
@@ -119,15 +97,19 @@ async def events(exchange: Exchange) -> None:
                 nursery.cancel_scope.cancel()
 
             nursery.start_soon(watch)
-            nursery.start_soon(tick)
-            async for piece in queue:
-                await exchange.send(piece)
-                idle.wrote()
+            start = trio.current_time()
+            number = 1
+            while not count or number <= count:
+                due, quiet_until = start + number * every, trio.current_time() + (ping or math.inf)
+                await trio.sleep_until(min(due, quiet_until))
+                if due <= quiet_until:
+                    await exchange.send(f"id: {number}\ndata: {trio.current_time():.3f}\n\n".encode())
+                    number += 1
+                else:
+                    await exchange.send(b": ping\n\n")
             nursery.cancel_scope.cancel()
     except* (trio.BrokenResourceError, trio.ClosedResourceError):
         lost = True
-    finally:
-        idle.close()
     if lost:
         raise trio.BrokenResourceError("the peer has gone")
     await exchange.finish()
@@ -157,7 +139,8 @@ async def show_ready(exchange: Exchange) -> None:
 
 async def show_status(exchange: Exchange) -> None:
     """`/status`: all workers as JSON, for `python -m reaper top`; for this machine."""
-    _only_for_this_machine(exchange)
+    if not exchange.is_local:
+        raise HttpError(403, "for this machine only: see server.status")
     await _show(exchange, exchange.server.desk.show_status)
 
 
@@ -168,32 +151,6 @@ async def _show(exchange: Exchange, page: Page) -> None:
         await exchange.respond(503, f"{error}\n".encode(), TEXT, FRESH)
     else:
         await exchange.respond(200, body, kind, FRESH)
-
-
-async def show_connections(exchange: Exchange) -> None:
-    """`/connections?format=text|json|html`: who is connected to this worker, in which phase, until when; here too."""
-    _only_for_this_machine(exchange)
-    form = exchange.query.get("format")
-    headers = FRESH
-    if form is None:
-        accepted = exchange.headers.get("accept", "")
-        form = "html" if "text/html" in accepted else "json" if JSON in accepted else "text"
-        headers = [*FRESH, ("vary", "accept")]
-    if form == "html":
-        await exchange.respond(200, PAGE.read_bytes(), HTML, headers)
-        return
-    rows = connection_rows(exchange.server, int(_number(exchange, "limit", 1000, 1e6)))
-    if form == "json":
-        await exchange.respond(200, json.dumps(rows).encode() + b"\n", JSON, headers)
-    elif form == "text":
-        await exchange.respond(200, connections_text(rows).encode(), TEXT, headers)
-    else:
-        raise HttpError(400, f"format={form}: expected text, json or html")
-
-
-def _only_for_this_machine(exchange: Exchange) -> None:
-    if not (exchange.server.show or exchange.is_local):
-        raise HttpError(403, "for this machine only: see server.status and --show-connections")
 
 
 def _number(exchange: Exchange, name: str, default: float, most: float) -> float:
@@ -220,6 +177,5 @@ ROUTES: Mapping[str, Route] = {
     "/metrics": show_metrics,
     "/ready": show_ready,
     "/status": show_status,
-    "/connections": show_connections,
 }
 """The routes of the example, by path."""

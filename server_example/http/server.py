@@ -10,6 +10,7 @@ import itertools
 import logging
 import random
 import socket
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
 from email.utils import formatdate
@@ -28,12 +29,11 @@ from reaper.trio.linger import Silent
 from reaper.trio.streams import WatchedSocket
 
 from ..listening import tls_context
-from ..status import Board, Desk
+from ..status import Desk
 from ..workers import Admit
 from .connection import Counters, Exchange, HttpConnection, HttpError, Route
 from .routes import ROUTES
 from .transport import Transport
-from .views import own_families
 from .waiting import Kept, Waiting
 
 RELOADS_PER_SLICE = 256
@@ -51,6 +51,18 @@ client that asks again sooner never pays for a new task; one that does not pays 
 SWEEPS_PER_TICK = 4
 """Looks at the least rates. The core may add up to half a tick to each interval: less than one tick between two."""
 
+COUNTED = (
+    ("connections_opened", "opened", "Connections accepted."),
+    ("connections_closed", "closed", "Connections closed."),
+    ("connections_refused", "refused", "Connections refused: max_connections were open."),
+    ("connections_lost", "lost", "Connections broken off by the client."),
+    ("accept_errors", "accept_errors", "Errors of accept(2)."),
+    ("requests", "requests", "Requests begun."),
+    ("failures", "failures", "Routes that raised."),
+    ("reloads", "reloads", "Configurations put in force by SIGHUP."),
+)
+"""Metrics: name, field of `Counters`, help."""
+
 log = logging.getLogger("server_example.http")
 
 
@@ -61,7 +73,6 @@ class HttpServer:
         config: Timeouts, limits, TLS.
         watcher: A running reaper.
         routes: Path -> route, in place of those of the example.
-        show: Whether everyone may see `/status` and `/connections`, not only this machine.
     Attributes:
         config: In force now.
         leaving: Whether newcomers are still served, but told to go elsewhere next.
@@ -74,21 +85,17 @@ class HttpServer:
         ConfigError: certificate and key cannot be used.
     """
 
+    kind = "http"
+
     def __init__(
-        self,
-        config: ReaperConfig,
-        watcher: reaper.trio.TrioReaper,
-        routes: Mapping[str, Route] = ROUTES,
-        *,
-        show: bool = False,
+        self, config: ReaperConfig, watcher: reaper.trio.TrioReaper, routes: Mapping[str, Route] = ROUTES
     ) -> None:
         self.config = config
         self.watcher = watcher
         self.counters = Counters()
         self.connections: dict[HttpConnection, Kept] = {}
-        self.show = show
         self.leaving = self.draining = False
-        self.desk = Desk(Board(1), 0, "http", watcher, self.families, leaving=lambda: self.leaving)
+        self.desk = Desk(self)
         self._routes = routes
         self._tls = tls_context(config)
         self.lot = Waiting(self, self._serve, LINGER, self._tls)
@@ -96,7 +103,7 @@ class HttpServer:
         self._sweep = Sweep(self._schedule, config.reaper.tick / SWEEPS_PER_TICK)
         self._random = random.Random()
         self._refusing = 0
-        self._date = (0, "")
+        self._date = (-1, "")
 
     def route(self, method: str, path: str) -> Route:
         """The route for a request."""
@@ -114,9 +121,8 @@ class HttpServer:
         return self._date[1]
 
     @asynccontextmanager
-    async def running(self, desk: Desk | None = None) -> AsyncIterator[Admit]:
-        """A function that serves an accepted connection, for the length of the block. *desk* speaks for all workers."""
-        self.desk = desk or self.desk
+    async def running(self) -> AsyncIterator[Admit]:
+        """A function that serves an accepted connection, for the length of the block."""
         async with self.watcher.keeping(self.lot), trio.open_nursery() as refusing:
 
             def admit(connected: socket.socket) -> None:
@@ -256,8 +262,17 @@ class HttpServer:
         return {"open": len(self.lot), "accepted": self.counters.opened, "reaped": self.lot.reaped.total()}
 
     def families(self) -> tuple[Family, ...]:
-        """Metrics of its own."""
-        return tuple(own_families(self))
+        """Metrics of its own: everything that is counted."""
+        counters = self.counters
+        phases = dict(Counter(connection.policy.phase.value for connection in self.connections))
+        phases["parked"] = self.lot.parked
+        responses = {str(status): count for status, count in counters.responses.items()}
+        return (
+            Family("http_connections", "gauge", "Open connections, parked ones included.", len(self.lot)),
+            Family("http_connections_in_phase", "gauge", "Open connections by phase.", phases, "phase"),
+            Family("http_responses", "counter", "Responses by status.", responses, "status"),
+            *(Family(f"http_{name}", "counter", about, getattr(counters, field)) for name, field, about in COUNTED),
+        )
 
     async def drain(self) -> None:
         """Let every connection finish the request in flight, and the idle ones wait a moment for one; then return.
