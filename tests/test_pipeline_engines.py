@@ -32,7 +32,6 @@ from reaper.pipeline.read.frames import small_frame
 from reaper.pipeline.read.inputs import Inputs, check
 from reaper.pipeline.report.run import gather
 from reaper.pipeline.whatif.run import what_if
-from reaper.pipeline.whatif.settings import Setting
 
 ROUNDS = {"deadline": None, "suppress_health_check": list(HealthCheck)}
 
@@ -74,8 +73,7 @@ def answers(session: Any, server: Inputs, client: Inputs | None, out: Path, whol
         "advice": advise(session, server, None, Policy(max_cut=0.05)).summary,
     }
     if whole:
-        replayed = what_if(session, server, Setting(""), [], [["timeout=3s", "jitter=0.3"], ["timeout=9s"]])
-        found["what-if"] = (replayed.summary, replayed.curves)
+        found["what-if"] = what_if(session, server, [["timeout=3s", "tick=500ms"], ["timeout=9s"]])
     return found
 
 
@@ -161,7 +159,6 @@ def of_rows(frame: Any) -> Any:
     small = F.coalesce("b", F.lit(7))
     return frame.select(
         "serial",
-        F.crc32(F.concat_ws(":", F.lit("5"), F.col("serial").cast("string")).cast("binary")).alias("crc"),
         F.try_add("a", F.lit(1 << 62)).alias("added"),
         F.try_subtract("a", F.lit(1 << 62)).alias("less"),
         F.try_multiply("a", F.lit(1000)).alias("times"),

@@ -11,7 +11,6 @@ import os
 import re
 import shutil
 import tempfile
-import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -314,8 +313,6 @@ def open_session() -> Iterator[Session]:
             "TimeZone": "UTC",
         }
         connection = duckdb.connect(config=settings)
-        create: Any = connection.create_function
-        create("crc32", _crc32, ["BLOB"], "BIGINT", type="arrow")
         connection.execute(f"CREATE MACRO xxhash64(text) AS {sql.xxhash64('text').sql}")
         before = use("embedded")
         try:
@@ -323,7 +320,3 @@ def open_session() -> Iterator[Session]:
         finally:
             use(before)
             connection.close()
-
-
-def _crc32(column: Any) -> pa.Array:
-    return pa.array([zlib.crc32(text) for text in column.to_pylist()], pa.int64())

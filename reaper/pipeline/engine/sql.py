@@ -28,7 +28,6 @@ _FUNCTIONS = {
     "array_max": "list_max({0})",
     "array_min": "list_min({0})",
     "count": f"count({{0}}){OVER}",
-    "crc32": "crc32({0})",
     "explode": "unnest({0})",
     "floor": "CAST(floor({0}) AS BIGINT)",
     "lag": f"lag({{0}}){OVER}",

@@ -157,13 +157,6 @@ class Chart:
         """A line across the whole chart at *y*."""
         self.line([(self.x.low, y), (self.x.high, y)], style, name)
 
-    def below(self, x: float, text: str) -> None:
-        """*text* under the axis at *x*, where a tick would have its own."""
-        across, _ = self._xy(x, self.y.low)
-        self.layers.append(
-            f'<text x="{across:.1f}" y="{HEIGHT - BOTTOM + 18}" text-anchor="middle">{escape(text)}</text>'
-        )
-
     def mark(self, x: float, text: str, style: str = "mark") -> None:
         """A vertical line at *x* with *text*, which flips to the left near the right edge."""
         across, _ = self._xy(x, self.y.low)

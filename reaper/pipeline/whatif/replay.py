@@ -11,10 +11,10 @@ per connection. Instants in ns on the writer's clock, + offset_ns on the timelin
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pyarrow as pa
 
 from ...journal.schema import ENDS
@@ -28,17 +28,19 @@ RETURNED, CLOSED, CUT = 0, 1, 2
 """How a silence ended: bytes came; the connection was closed; never, as far as the log shows."""
 
 BINS = 8192
-"""Bins of time in which the peak is looked for; inside those that may hold it, it is counted exactly."""
-
-QUANTILES = (0.5, 0.9, 0.99)
+"""Bins of time within which changes are put in order, each by itself."""
 
 AS_LOGGED = -1
 """In place of a setting: nothing is replayed."""
 
+LOW, HIGH = 0, 1
+"""The two ends of what is possible. High: a client that was cut comes back when the log shows it, and one that the
+log's reaper cut stays silent until this timeout. Low: it never comes back, and leaves as in the log."""
+
 TELLING = 20
 """Reaps from which on their distances tell how activity was logged."""
 
-ASKED: pa.Schema = pa.schema([pa.field("setting", pa.int32()), pa.field("bin", pa.int32())])
+WORLDS: pa.Schema = pa.schema([pa.field("setting", pa.int32()), pa.field("world", pa.int32())])
 
 PLAN: pa.Schema = pa.schema(
     [
@@ -47,8 +49,6 @@ PLAN: pa.Schema = pa.schema(
         pa.field("listener_hash", pa.int64(), nullable=False),
         pa.field("timeout_ms", pa.int32(), nullable=False),
         pa.field("timeout_ns", pa.int64(), nullable=False),
-        pa.field("steps", pa.int64(), nullable=False),
-        pa.field("step_ns", pa.int64(), nullable=False),
         pa.field("epoch_ns", pa.int64(), nullable=False),
         pa.field("origin_ns", pa.int64(), nullable=False),
         pa.field("blur_ns", pa.int64(), nullable=False),
@@ -147,30 +147,28 @@ def lives(events: DataFrame, runs: DataFrame) -> DataFrame:
 def judged(rows: DataFrame, plan: DataFrame) -> DataFrame:
     """Grain: one row per silence and setting it may be cut under.
 
-    Columns beside those of `silences`: setting, timeout (ns, with jitter), closed (end of the epoch it began in), due;
+    Columns beside those of `silences`: setting, timeout_ns, due (counted from the end of the epoch it began in);
     cut: it is; censored: the log cannot tell, because its reaper ended it before this timeout would have; certain: cut
     wherever the epochs lie; first, first_certain: the first of its connection that is cut, that is certainly cut.
     """
     both = rows.join(F.broadcast(plan), ["run", "listener_hash", "timeout_ms"])
-    # A draw a connection, kept when it comes back: the same whatever the order of rows and partitions.
-    draw = F.crc32(F.col("conn").cast("string").cast("binary")) % F.col("steps")
     half = F.expr("blur_ns div 2")
     idle = F.col("until") - F.col("since")
     both = both.select(
-        "setting", "run", "conn", "listener_hash", "how", "log_end_ns", "offset_ns", "origin_ns", "epoch_ns", "blur_ns",
+        "setting", "conn", "how", "log_end_ns", "offset_ns", "origin_ns", "epoch_ns", "blur_ns", "timeout_ns",
         idle.alias("idle"),
         ns(F.col("timeout_ms")).alias("was"),
         F.least(F.col("since") + half, F.col("until")).alias("since"),
         (F.col("until") + F.when(F.col("how") == RETURNED, half).otherwise(0)).alias("until"),
-        (F.col("timeout_ns") + F.when(F.col("steps") > 1, draw * F.col("step_ns")).otherwise(0)).alias("timeout"),
     )  # fmt: skip
-    least = F.col("timeout") - F.col("blur_ns")
+    timeout = F.col("timeout_ns")
+    least = timeout - F.col("blur_ns")
     both = both.where((F.col("how") == CUT) | (F.col("idle") > least))
     closed = F.expr("origin_ns + greatest(1, (since - origin_ns + epoch_ns - 1) div epoch_ns) * epoch_ns")
-    both = both.withColumn("closed", closed).withColumn("due", F.col("closed") + F.col("timeout"))
+    both = both.withColumn("due", closed + timeout)
     was_cut, in_time = F.col("how") == CUT, F.col("due") < F.col("until")
-    sure = F.col("idle") > F.col("timeout") + F.col("epoch_ns") + F.col("blur_ns")
-    found = both.withColumn("cut", in_time | (was_cut & (F.col("timeout") <= F.col("was")))).select(
+    sure = F.col("idle") > timeout + F.col("epoch_ns") + F.col("blur_ns")
+    found = both.withColumn("cut", in_time | (was_cut & (timeout <= F.col("was")))).select(
         "*",
         (was_cut & ~F.col("cut")).alias("censored"),
         (F.col("cut") & (was_cut | sure)).alias("certain"),
@@ -183,44 +181,32 @@ def judged(rows: DataFrame, plan: DataFrame) -> DataFrame:
     )
 
 
-def sums(hits: DataFrame) -> dict[int, Any]:
-    """setting -> what was counted, and held times in ns.
-
-    `slack`: how late its reaps are, ns: minimum, `QUANTILES`, maximum. `never_...`: where a client that was cut
-    does not come back.
-    """
-    cut, how, censored = F.col("cut"), F.col("how"), F.col("censored")
-    until = F.col("until")
-    slack = F.when(cut, F.col("closed") - F.col("since"))
-    possible = (how != CUT) & (F.col("idle") + F.col("blur_ns") > F.col("timeout"))
-    longer = F.least(F.col("due"), F.col("log_end_ns")) - until
-
-    def count(condition: Column) -> Column:
-        return F.count(F.when(condition, 1))
-
-    rows = (
-        hits.groupBy("setting")
-        .agg(
-            count(cut).alias("reaps"),
-            count(F.col("first")).alias("never_reaps"),
-            count(F.col("first_certain")).alias("never_reaps_certain"),
-            count(F.col("first") & (how == RETURNED)).alias("never_false"),
-            count(F.col("first_certain") & (how == RETURNED)).alias("never_false_certain"),
-            count(cut & (how == CUT)).alias("cut_as_logged"),
-            count(possible | (cut & (how == CUT))).alias("reaps_possible"),
-            count(cut & (how == RETURNED)).alias("false_cuts"),
-            count(possible & (how == RETURNED)).alias("false_possible"),
-            count(censored).alias("censored"),
-            count(censored & (F.col("due") <= F.col("log_end_ns"))).alias("censored_reaps"),
-            F.coalesce(F.sum(F.when(cut, until - F.col("due"))), F.lit(0)).alias("freed_ns"),
-            F.coalesce(F.sum(F.when(censored, longer)), F.lit(0)).alias("censored_ns"),
-            F.concat(
-                F.array(F.min(slack)), F.percentile_approx(slack, list(QUANTILES), 2000), F.array(F.max(slack))
-            ).alias("slack"),
-        )
-        .collect()
+def sums(hits: DataFrame) -> dict[int, dict[str, int]]:
+    """setting -> what was counted; held times in ns. `never_...`: where a client that was cut does not come back."""
+    cut, how, censored, due = F.col("cut"), F.col("how"), F.col("censored"), F.col("due")
+    cut_before, came = how == CUT, how == RETURNED
+    possible = ~cut_before & (F.col("idle") + F.col("blur_ns") > F.col("timeout_ns"))
+    counts = {
+        "reaps": cut,
+        "never_reaps": F.col("first"),
+        "never_reaps_certain": F.col("first_certain"),
+        "never_false": F.col("first") & came,
+        "never_false_certain": F.col("first_certain") & came,
+        "cut_as_logged": cut & cut_before,
+        "reaps_possible": possible | (cut & cut_before),
+        "false_cuts": cut & came,
+        "false_possible": possible & came,
+        "censored": censored,
+        "censored_reaps": censored & (due <= F.col("log_end_ns")),
+    }
+    freed = F.sum(F.when(cut, F.col("until") - due))
+    longer = F.sum(F.when(censored, F.least(due, F.col("log_end_ns")) - F.col("until")))
+    rows = hits.groupBy("setting").agg(
+        *(F.count(F.when(condition, 1)).alias(name) for name, condition in counts.items()),
+        F.coalesce(freed, F.lit(0)).alias("freed_ns"),
+        F.coalesce(longer, F.lit(0)).alias("censored_ns"),
     )
-    return {row.setting: row for row in rows}
+    return {row.setting: row.asDict() for row in rows.collect()}
 
 
 def ended_early(hits: DataFrame, found: DataFrame) -> DataFrame:
@@ -247,113 +233,59 @@ def tails(found: DataFrame, plan: DataFrame) -> DataFrame:
     )
 
 
-def logged_steps(found: DataFrame) -> DataFrame:
-    """Grain: one row per opening or end in the log; at (shared timeline), up, down."""
-    opening = F.struct((F.col("opened") + F.col("offset_ns")).alias("at"), F.lit(1).alias("up"), F.lit(0).alias("down"))
-    end = F.struct((F.col("ended") + F.col("offset_ns")).alias("at"), F.lit(0).alias("up"), F.lit(1).alias("down"))
-    return found.select(F.inline(F.array(opening, end))).where(F.col("at").isNotNull())
-
-
-def replayed_steps(hits: DataFrame, early: DataFrame) -> DataFrame:
-    """Grain: one row per change against the log; setting, at, up, down_low, down_high and up_low, up_high.
-
-    Low and high are the two ends of what is possible. High: a client that was cut comes back when the log shows it, and
-    one that the log's reaper cut stays silent until this timeout. Low: it never comes back, and leaves as in the log.
-    An end that does not happen here is a `down` of -1 at its instant.
+def peaks(
+    worlds: DataFrame, found: DataFrame, hits: DataFrame, unseen: DataFrame, span: tuple[int, int]
+) -> dict[tuple[int, int], int]:
+    """(setting, `LOW` or `HIGH`) -> the most connections open at once, exactly.
 
     Args:
-        early: See `ended_early`.
+        worlds: Those asked for, see `worlds_of`.
+        found: See `lives`.
+        unseen: See `tails`.
+        span: Begin and end of the log on the shared timeline, ns.
     """
-    returned, due = F.col("how") == RETURNED, F.least("due", "log_end_ns")
-    at = F.when(F.col("cut"), F.col("due")).otherwise(due)
-
-    def step(instant: Column, **changes: Column | int) -> Column:
-        columns = [changes.get(name, 0) for name in CHANGES]
-        named = [(F.lit(c) if isinstance(c, int) else c).alias(n) for n, c in zip(CHANGES, columns, strict=True)]
-        return F.struct((instant + F.col("offset_ns")).alias("at"), *named)
-
-    stay = hits.where(F.col("cut") | F.col("censored")).select(
-        "setting",
-        F.inline(
-            F.array(
-                step(at, down_high=1),
-                step(
-                    F.col("until"),
-                    up_high=F.when(returned, 1).otherwise(0),
-                    down_high=F.when(returned, 0).otherwise(-1),
-                ),
-            )
-        ),
+    steps = _steps(found.crossJoin(F.broadcast(worlds)), ("opened", 1, 0), ("ended", 0, 1))
+    at = F.when(F.col("cut"), F.col("due")).otherwise(F.least("due", "log_end_ns"))
+    came = F.when(F.col("how") == RETURNED, 1).otherwise(0)
+    # An end of the log that does not happen here is a `down` of -1 at its instant.
+    stays = hits.where(F.col("cut") | F.col("censored")).withColumns({"at": at, "world": F.lit(HIGH)})
+    high = _steps(stays, ("at", 0, 1), ("until", came, came - 1))
+    leaves = ended_early(hits, found).withColumn("world", F.lit(LOW))
+    gone = _steps(unseen.withColumn("world", F.lit(LOW)), ("at", 0, 1))
+    steps = steps.unionByName(high).unionByName(_steps(leaves, ("due", 0, 1), ("ended", 0, -1))).unionByName(gone)
+    key = ["setting", "world", "bin"]
+    width = (span[1] - span[0]) // BINS + 1
+    at_once = (
+        steps.where(F.col("at").isNotNull())
+        .withColumn("bin", F.expr(f"(at - {span[0]}) div {width}"))
+        .groupBy(*key, "at")
+        .agg(F.sum("up").alias("up"), F.sum("down").alias("down"))
     )
-    leave = early.select(
-        "setting", F.inline(F.array(step(F.col("due"), down_low=1), step(F.col("ended"), down_low=-1)))
-    )
-    return stay.unionByName(leave.where(F.col("at").isNotNull()))
+    until = Window.partitionBy(*key).orderBy("at").rowsBetween(Window.unboundedPreceding, 0)
+    change = F.col("up") - F.col("down")
+    level = F.sum(change).over(until) + F.col("down")  # openings come first
+    bins = at_once.select(*key, change.alias("change"), level.alias("level")).groupBy(*key)
+    open_now: Counter[tuple[int, int]] = Counter()
+    most: Counter[tuple[int, int]] = Counter()
+    for setting, world, _, in_bin, changed in sorted(bins.agg(F.max("level"), F.sum("change")).collect()):
+        which = setting, world
+        most[which] = max(most[which], open_now[which] + in_bin)
+        open_now[which] += changed
+    return most
 
 
-def unseen_steps(unseen: DataFrame) -> DataFrame:
-    """The changes of `tails`, as those of `replayed_steps`: at the low end they are gone."""
-    zero = {name: F.lit(0).alias(name) for name in CHANGES}
-    at = (F.col("at") + F.col("offset_ns")).alias("at")
-    return unseen.select("setting", at, *{**zero, "down_low": F.lit(1).alias("down_low")}.values())
+def worlds_of(spark: SparkSession, settings: list[int]) -> DataFrame:
+    """Grain: one row per setting and world that peaks are asked of; of `AS_LOGGED` there is one world."""
+    asked = [(AS_LOGGED, LOW), *((setting, world) for setting in settings for world in (LOW, HIGH))]
+    return small_frame(spark, asked, WORLDS)
 
 
-CHANGES = ("up_low", "down_low", "up_high", "down_high")
+def _steps(frame: DataFrame, *steps: tuple[str, Column | int, Column | int]) -> DataFrame:
+    """Grain: one row per change; setting, world, at (shared timeline), up, down. Each step: a column, up, down."""
 
+    def step(instant: str, up: Column | int, down: Column | int) -> Column:
+        at = (F.col(instant) + F.col("offset_ns")).alias("at")
+        changes = (each if not isinstance(each, int) else F.lit(each) for each in (up, down))
+        return F.struct(at, *(each.alias(name) for each, name in zip(changes, ("up", "down"), strict=True)))
 
-def peaks(
-    spark: SparkSession, logged: DataFrame, replayed: DataFrame, settings: list[int], begin: int, end: int
-) -> tuple[dict[int, tuple[int, int]], dict[int, Any], float]:
-    """The most connections open at once, exactly, at the low and the high end; and the curves to draw.
-
-    First per bin of time; a bin can hold the peak only if all its openings on top of what it began with exceed the
-    highest level known. Only in those the order of events is looked at.
-
-    Returns:
-        setting (and AS_LOGGED) -> (low, high); setting -> (low, high) levels at the bins' ends; seconds a bin.
-    """
-    width = (end - begin) // BINS + 1
-    in_bin = F.expr(f"(at - {begin}) div {width}").cast("int").alias("bin")
-    both_ends = [F.col(name.split("_")[0]).alias(name) for name in CHANGES]
-    both = logged.select(F.lit(AS_LOGGED).alias("setting"), "at", *both_ends).unionByName(replayed)
-    change = {setting: np.zeros((4, BINS + 1), np.int64) for setting in [AS_LOGGED, *settings]}
-    for row in both.groupBy("setting", in_bin).agg(*(F.sum(name) for name in CHANGES)).collect():
-        change[row[0]][:, min(max(row[1], 0), BINS)] += row[2:]
-    base = change[AS_LOGGED].copy()
-    change[AS_LOGGED][:] = 0
-    peak, curves, doubtful = {}, {}, set()
-    for setting, delta in change.items():
-        total = base + delta
-        ends = [np.cumsum(total[2 * high] - total[2 * high + 1]) for high in (0, 1)]
-        starts = [np.concatenate([[0], level[:-1]]) for level in ends]
-        peak[setting] = [int(max(level.max(), 0)) for level in ends]
-        curves[setting] = ends
-        for high in (0, 1):
-            doubtful |= {
-                (setting, int(i)) for i in np.flatnonzero(starts[high] + total[2 * high] > peak[setting][high])
-            }
-    if doubtful:
-        asked = small_frame(spark, sorted(doubtful), ASKED)
-        of_log = logged.select("at", in_bin, *both_ends)
-        ours = replayed.select("setting", "at", in_bin, *CHANGES)
-        columns = ["setting", "at", "bin", *CHANGES]
-        steps = (
-            of_log.join(F.broadcast(asked), "bin")
-            .select(columns)
-            .unionByName(ours.join(F.broadcast(asked), ["setting", "bin"]).select(columns))
-            .groupBy("setting", "bin", "at")
-            .agg(*(F.sum(name).alias(name) for name in CHANGES))
-        )
-        until = Window.partitionBy("setting", "bin").orderBy("at").rowsBetween(Window.unboundedPreceding, 0)
-        levels = steps.select(
-            "setting", "bin",
-            *(
-                (F.sum(F.col(up) - F.col(down)).over(until) + F.col(down)).alias(down)  # openings come first
-                for up, down in (CHANGES[:2], CHANGES[2:])
-            ),
-        )  # fmt: skip
-        for row in levels.groupBy("setting", "bin").agg(F.max("down_low"), F.max("down_high")).collect():
-            for high in (0, 1):
-                start = int(curves[row[0]][high][row[1] - 1]) if row[1] else 0
-                peak[row[0]][high] = max(peak[row[0]][high], start + row[2 + high])
-    return {setting: (low, high) for setting, (low, high) in peak.items()}, curves, width / 1e9
+    return frame.select("setting", "world", F.inline(F.array(*(step(*each) for each in steps))))

@@ -6,6 +6,7 @@ or not, and a silence that the log's reaper cut may have ended a moment later or
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,7 @@ from ..read.expected import as_list, line
 from ..read.frames import listener_names, read_events, runs_frame, small_frame
 from ..read.inputs import Inputs
 from ..read.runs import Timeline
-from . import replay as spark_replay
+from . import replay
 from .settings import CURRENT, InForce, Setting, duration, parse, refusal
 
 if TYPE_CHECKING:
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
 
 SCHEMA = "reaper-what-if/1"
 HOUR_NS = 3600e9
-POINTS = 600
-"""Points of a curve, at most."""
 CANNOT_KNOW = 0.01
 """Share of the silences that reach a timeout which the log may have cut before, for the answer still to be known."""
 ASSUMPTIONS = (
@@ -37,20 +36,6 @@ ASSUMPTIONS = (
     "Low and high of reaps and false cuts hold wherever the epochs lie.",
     "At one instant bytes come before ends, and ends before what is due.",
 )
-
-
-@dataclass(slots=True)
-class WhatIf:
-    """The outcome; `summary` goes to JSON, `curves` to the page."""
-
-    summary: dict[str, Any]
-    curves: dict[int, list[list[float]]]
-    """Number of a row -> [second, open at the low end, open at the high end], ascending."""
-
-    @property
-    def complete(self) -> bool:
-        """Whether nothing was missing from the log, and it knows the answer for one of the settings asked about."""
-        return bool(self.summary["result"] == "pass")
 
 
 @dataclass(slots=True)
@@ -78,11 +63,10 @@ class Log:
             for entry in self.in_force:
                 timeout = setting.timeout_ns(entry.listener, entry.timeout_ms)
                 tick, facts = self.ticks[entry.run], self.facts[entry.run]
-                steps, step = setting.jitter_steps(timeout, tick)
-                epoch = setting.epoch_ns(tick, facts["epochs"])
+                epoch = max(1, (setting.tick_ns or tick) // facts["epochs"])
                 where = (number, entry.run, entry.listener_hash, entry.timeout_ms)
-                found.append((*where, timeout, steps, step, epoch, facts["origin_ns"], facts["blur_ns"]))
-        return small_frame(spark, found, spark_replay.PLAN)
+                found.append((*where, timeout, epoch, facts["origin_ns"], facts["blur_ns"]))
+        return small_frame(spark, found, replay.PLAN)
 
     def settings_of(self, setting: Setting) -> dict[str, Any]:
         """What *setting* comes to, for the answer."""
@@ -91,23 +75,18 @@ class Log:
         return {
             "timeouts_s": [timeout / 1e9 for timeout in sorted(timeouts)],
             "tick_s": [tick / 1e9 for tick in sorted(ticks)],
-            "jitter": setting.jitter,
         }
 
 
 def what_if(
     spark: SparkSession,
     inputs: Inputs,
-    base: Setting,
-    variants: Sequence[Setting],
-    sets: Sequence[Sequence[str]] = (),
+    sets: Sequence[Sequence[str]],
     progress: Callable[[str], None] = lambda _: None,
-) -> WhatIf:
-    """Replay the journals of *inputs* under the settings in force, then under each other.
+) -> dict[str, Any]:
+    """Replay the journals of *inputs* under the settings in force, then under each other; returns what goes to JSON.
 
     Args:
-        base: What each of *sets* starts from.
-        variants: Further settings, ready made.
         sets: Words of each `--set`.
     Raises:
         CannotTell: a word of *sets* makes no sense.
@@ -117,16 +96,16 @@ def what_if(
     events = read_events(spark, inputs)
     progress("looking at what was in force")
     listeners = listener_names(spark, inputs)
-    groups = spark_replay.groups(events, runs)
+    groups = replay.groups(events, runs)
     in_force = [
         InForce(row.run, listeners.get(row.listener_hash, "(none)"), row.listener_hash, row.timeout_ms, row.silences)
-        for row in spark_replay.timeouts_in_force(groups)
+        for row in replay.timeouts_in_force(groups)
     ]
     known = sorted({entry.listener for entry in in_force} | set(listeners.values()))
-    asked = [Setting(CURRENT), *variants, *(parse(words, base, known) for words in sets)]
+    asked = [Setting(CURRENT), *(parse(words, known) for words in sets)]
     thresholds = {run.index: 0 if run.full else run.gap_threshold_ns for run in inputs.runs}
     refused = [None, *(refusal(setting, in_force, thresholds) for setting in asked[1:])]
-    lives = spark_replay.lives(events, runs).persist()
+    lives = replay.lives(events, runs).persist()
     progress("counting connections")
     facts = _connections(lives)
     read, own = sum(file.rows for file in inputs.files), sum(file.own_rows for file in inputs.files)
@@ -135,7 +114,7 @@ def what_if(
     missing = (inputs.dropped_rows, inputs.quarantined, inputs.holes, inputs.silent)
     log = Log(
         in_force=in_force,
-        facts=spark_replay.facts_of_runs(groups, ticks),
+        facts=replay.facts_of_runs(groups, ticks),
         ticks=ticks,
         begin=facts["begin"],
         end=max([facts["end"], *(run.log_end_ns + timeline.offset_ns(run) for run in inputs.runs)]),
@@ -146,30 +125,29 @@ def what_if(
         {"name": setting.name, "settings": log.settings_of(setting), "refused": why}
         for setting, why in zip(asked, refused, strict=True)
     ]
-    curves: dict[int, list[list[float]]] = {}
     calibration = None
     if in_force:
         todo = [i for i, why in enumerate(refused) if not why]
         plan = log.plan(spark, ((i, asked[i]) for i in todo))
-        hits = spark_replay.judged(spark_replay.silences(events, runs), plan).persist()
+        hits = replay.judged(replay.silences(events, runs), plan).persist()
         progress(f"judging silences under {len(todo)} settings")
-        counted = _count(hits, lives, plan, todo)
+        unseen = replay.tails(lives, plan)
+        counted = _count(hits, lives, unseen, todo)
         progress("looking for the peaks")
-        peaks, curves = _peaks(spark, hits, lives, plan, todo, log)
+        peaks = replay.peaks(replay.worlds_of(spark, todo), lives, hits, unseen, (log.begin, log.end))
         hits.unpersist()
         for i in todo:
-            table[i] |= _figures(log, counted[i], peaks[i])
-        calibration = _calibration(facts, table[0], peaks[spark_replay.AS_LOGGED][0])
+            table[i] |= _figures(log, counted[i], peaks[i, replay.LOW], peaks[i, replay.HIGH])
+        calibration = _calibration(facts, table[0], peaks[replay.AS_LOGGED, replay.LOW])
     lives.unpersist()
     answered = any(not row["refused"] and not row["cannot_know"] for row in table[1:] if "reaps" in row)
-    summary: dict[str, Any] = {
+    return {
         "schema": SCHEMA,
         "connections": facts["connections"],
         "observed_s": (log.end - log.begin) / 1e9,
         "rows_read": read,
         "rows_judged": facts["rows"],
         "rows_of_writers": own,
-        "in_force": _merged(in_force),
         "gap_threshold_s": max(thresholds.values(), default=0) / 1e9,
         "activity_known_to_s": log.blur_ns / 1e9,
         "rows": table,
@@ -182,23 +160,10 @@ def what_if(
         "assumptions": list(ASSUMPTIONS),
         "notes": _notes(log, facts, inputs),
     }
-    return WhatIf(summary, curves)
 
 
 TICK_NS = 10**9
 """Of files that do not state their tick."""
-
-
-def _merged(in_force: Iterable[InForce]) -> list[dict[str, Any]]:
-    """The timeouts in force at each listener, whatever run of a writer had them, most silences first."""
-    merged: dict[tuple[str, int], int] = {}
-    for entry in in_force:
-        key = entry.listener, entry.timeout_ms
-        merged[key] = merged.get(key, 0) + entry.silences
-    return [
-        {"listener": listener, "timeout_s": timeout / 1e3, "silences": count}
-        for (listener, timeout), count in sorted(merged.items(), key=lambda item: -item[1])
-    ]
 
 
 def _connections(lives: DataFrame) -> dict[str, Any]:
@@ -241,57 +206,26 @@ def _notes(log: Log, facts: dict[str, Any], inputs: Inputs) -> list[str]:
     return notes
 
 
-@dataclass(frozen=True, slots=True)
-class Counted:
-    """What Spark counted under one setting."""
+def _count(hits: DataFrame, lives: DataFrame, unseen: DataFrame, todo: list[int]) -> dict[int, dict[str, int]]:
+    """What each setting of *todo* would have done, by its number; see `replay.sums`.
 
-    sums: Any | None
-    """See `replay.sums`; None: no silence was long enough."""
-    never_freed_ns: int
-    """Descriptor time that is free where a client that was cut does not come back."""
-    tails: tuple[int, int]
-    """Connections that may have fallen due unseen, and for how long, ns."""
-
-    def __getitem__(self, name: str) -> int:
-        return 0 if self.sums is None else int(self.sums[name])
-
-
-def _count(hits: DataFrame, lives: DataFrame, plan: DataFrame, todo: list[int]) -> dict[int, Counted]:
-    """What each setting of *todo* would have done, by its number."""
-    sums = spark_replay.sums(hits)
+    And: never_freed_ns, descriptor time that is free where a client that was cut does not come back; unseen and
+    unseen_ns, connections that may have fallen due unseen, and for how long.
+    """
+    found: dict[int, dict[str, int]] = {i: defaultdict(int) for i in todo}
+    for setting, sums in replay.sums(hits).items():
+        found[setting] |= sums
     gone = F.coalesce("ended", "log_end_ns") - F.col("due")
-    early = spark_replay.ended_early(hits, lives).groupBy("setting").agg(F.sum(gone))
-    freed = {row[0]: row[1] for row in early.collect()}
-    unseen = spark_replay.tails(lives, plan).groupBy("setting")
-    late = unseen.agg(F.count(F.lit(1)), F.sum(F.col("log_end_ns") - F.col("at")))
-    tails = {row[0]: (row[1], row[2]) for row in late.collect()}
-    return {i: Counted(sums.get(i), freed.get(i, 0), tails.get(i, (0, 0))) for i in todo}
+    for setting, freed in replay.ended_early(hits, lives).groupBy("setting").agg(F.sum(gone)).collect():
+        found[setting]["never_freed_ns"] = freed
+    late = F.sum(F.col("log_end_ns") - F.col("at"))
+    for setting, count, late_ns in unseen.groupBy("setting").agg(F.count(F.lit(1)), late).collect():
+        found[setting] |= {"unseen": count, "unseen_ns": late_ns}
+    return found
 
 
-def _peaks(
-    spark: SparkSession, hits: DataFrame, lives: DataFrame, plan: DataFrame, todo: list[int], log: Log
-) -> tuple[dict[int, tuple[int, int]], dict[int, list[list[float]]]]:
-    """The peak at the low and the high end of each setting and as logged, and the curves of each to draw."""
-    early = spark_replay.ended_early(hits, lives)
-    unseen = spark_replay.unseen_steps(spark_replay.tails(lives, plan))
-    steps = spark_replay.replayed_steps(hits, early).unionByName(unseen)
-    logged = spark_replay.logged_steps(lives)
-    peaks, levels, width = spark_replay.peaks(spark, logged, steps, todo, log.begin, log.end)
-    step = max(1, len(levels[0][0]) // POINTS)
-    curves = {
-        i: [
-            [at * width, float(low[at : at + step].max()), float(high[at : at + step].max())]
-            for at in range(0, len(low), step)
-        ]
-        for i, (low, high) in levels.items()
-        if i in todo
-    }
-    return peaks, curves
-
-
-def _figures(log: Log, seen: Counted, peak: tuple[int, int]) -> dict[str, Any]:
+def _figures(log: Log, seen: dict[str, int], low_peak: int, high_peak: int) -> dict[str, Any]:
     """The figures of one row."""
-    unseen, unseen_ns = seen.tails
     known = "exact" if log.complete and not log.blur_ns else "estimated"
 
     def ranged(low: float, high: float) -> dict[str, Any]:
@@ -300,36 +234,32 @@ def _figures(log: Log, seen: Counted, peak: tuple[int, int]) -> dict[str, Any]:
         return {"value": low if alike else None, "low": low, "high": high, "kind": known if alike else "bounded"}
 
     hours = (log.held_ns - seen["freed_ns"]) / HOUR_NS
-    never_hours = (log.held_ns - seen.never_freed_ns) / HOUR_NS
+    never_hours = (log.held_ns - seen["never_freed_ns"]) / HOUR_NS
     most_false = seen["false_possible"] + seen["cut_as_logged"] + seen["censored_reaps"]
-    late = None if seen.sums is None else seen.sums.slack
     return {
-        "reaps": ranged(seen["never_reaps_certain"], seen["reaps_possible"] + seen["censored_reaps"] + unseen),
+        "reaps": ranged(seen["never_reaps_certain"], seen["reaps_possible"] + seen["censored_reaps"] + seen["unseen"]),
         "false_cuts": ranged(seen["never_false_certain"], most_false),
         "undecided": seen["censored"],
         "cannot_know": _cannot_know(seen, log),
-        "peak_open": ranged(*peak),
-        "descriptor_hours": ranged(never_hours - unseen_ns / HOUR_NS, hours + seen["censored_ns"] / HOUR_NS),
+        "peak_open": ranged(low_peak, high_peak),
+        "descriptor_hours": ranged(never_hours - seen["unseen_ns"] / HOUR_NS, hours + seen["censored_ns"] / HOUR_NS),
         "reconnects_per_s": {"mean": ranged(0.0, most_false / max((log.end - log.begin) / 1e9, 1e-9))},
         "come_back": {
             "reaps": seen["reaps"],
             "false_cuts": seen["false_cuts"],
-            "peak_open": peak[1],
+            "peak_open": high_peak,
             "descriptor_hours": hours,
         },
         "never_come_back": {
             "reaps": seen["never_reaps"],
             "false_cuts": seen["never_false"],
-            "peak_open": peak[0],
+            "peak_open": low_peak,
             "descriptor_hours": never_hours,
         },
-        "lateness_s": None
-        if late is None
-        else dict(zip(("min", "p50", "p90", "p99", "max"), (value / 1e9 for value in late), strict=True)),
     }
 
 
-def _cannot_know(seen: Counted, log: Log) -> str | None:
+def _cannot_know(seen: dict[str, int], log: Log) -> str | None:
     """Why neither world is known under a timeout longer than the log's; None: of nearly all silences it is."""
     if seen["censored"] <= CANNOT_KNOW * (seen["censored"] + seen["reaps"]):
         return None

@@ -11,12 +11,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from ...config.durations import format_duration
-from ..arguments import positive_ns, share
+from ..arguments import positive_ns
 
 MS = 1_000_000
-
-STEPS = 16
-"""Distinct timeouts that the library's jitter makes of one (tests/test_pipeline_whatif.py holds it to that)."""
 
 CURRENT = "as it was"
 """Name of the row that replays the settings in force."""
@@ -48,27 +45,13 @@ class Setting:
     name: str
     rules: tuple[Rule, ...] = ()
     tick_ns: int | None = None
-    jitter: float = 0.0
 
     def timeout_ns(self, listener: str, timeout_ms: int) -> int:
-        """The timeout, before jitter, of silences for which *timeout_ms* > 0 was in force. The narrowest rule wins."""
+        """The timeout of silences for which *timeout_ms* > 0 was in force. The narrowest rule wins."""
         fitting = [rule for rule in self.rules if rule.applies(listener, timeout_ms)]
         if not fitting:
             return timeout_ms * MS
         return max(fitting, key=lambda rule: (rule.was_ms is not None, rule.listener is not None)).timeout_ns
-
-    def epoch_ns(self, tick_ns: int, epochs: int) -> int:
-        """Length of an epoch where the log has *epochs* in a tick of *tick_ns*."""
-        return max(1, (self.tick_ns or tick_ns) // epochs)
-
-    def jitter_steps(self, timeout_ns: int, tick_ns: int) -> tuple[int, int]:
-        """(distinct timeouts, ns between two of them) that jitter makes of *timeout_ns*; (1, 0): it changes nothing."""
-        tick_ns = self.tick_ns or tick_ns
-        ticks = int(timeout_ns * self.jitter / tick_ns + 1e-9)
-        if ticks < 1:
-            return 1, 0
-        step = -(-(ticks + 1) // STEPS)
-        return ticks // step + 1, step * tick_ns
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +82,8 @@ def refusal(setting: Setting, in_force: Iterable[InForce], thresholds_ns: Mappin
     return None
 
 
-def parse(words: Iterable[str], base: Setting, listeners: Iterable[str] | None = None) -> Setting:
-    """One `--set`: `timeout=20s`, `timeout.LISTENER=20s`, `timeout.LISTENER@75s=60s`, `tick=`, `jitter=`.
+def parse(words: Iterable[str], listeners: Iterable[str] | None = None) -> Setting:
+    """One `--set`: `timeout=20s`, `timeout.LISTENER=20s`, `timeout.LISTENER@75s=60s`, `tick=100ms`.
 
     Args:
         listeners: Names that exist; None: any.
@@ -108,7 +91,7 @@ def parse(words: Iterable[str], base: Setting, listeners: Iterable[str] | None =
         CannotTell: a word is none of these, or names a listener that is not there.
     """
     words = list(words)
-    setting = replace(base, name=" ".join(words))
+    setting = Setting(" ".join(words))
     for word in words:
         key, equals, value = word.partition("=")
         if not equals:
@@ -123,12 +106,10 @@ def parse(words: Iterable[str], base: Setting, listeners: Iterable[str] | None =
                 setting = replace(setting, rules=(*setting.rules, rule))
             elif key == "tick":
                 setting = replace(setting, tick_ns=positive_ns(value))
-            elif key == "jitter":
-                setting = replace(setting, jitter=share(value))
             else:
-                raise CannotTell(f"--set {word}: unknown key {key!r}; known: timeout[.LISTENER[@WAS]], tick, jitter")
+                raise CannotTell(f"--set {word}: unknown key {key!r}; known: timeout[.LISTENER[@WAS]], tick")
         except ArgumentTypeError as error:
-            raise CannotTell(f"--set {word}: {error}") from None
+            raise CannotTell(f"{word}: {error}") from None
     return setting
 
 
