@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 
+from reaper.driver.status import survey
 from reaper.metrics import CONTENT_TYPE, exposition, families, merged
 from reaper.policy.pressure import Pressure
 from reaper.status import JSON, Unavailable, document
 from reaper.trio import serve_pages
-from reaper.trio.status import survey_of
 
 if TYPE_CHECKING:
     from .serving import Server
@@ -74,7 +74,7 @@ class Desk:
         watcher, pressure = self._server.watcher, self._pressure
         more = () if pressure is None else pressure.families()
         metrics = exposition([({}, (*self._server.families(), *families(watcher.statistics()), *more))])
-        return {"status": await survey_of(watcher, pressure, self._worker), "metrics": metrics}
+        return {"status": await survey(watcher, pressure, self._worker), "metrics": metrics}
 
     async def _all(self) -> dict[int, dict[str, Any]]:
         """What each worker says of itself now; those that do not answer in time are not in it."""

@@ -269,7 +269,7 @@ async def test_accepting_stops_at_the_limit_and_goes_on_below_it(autojump_clock)
             assert len(lot) == 0
             r.accepting = True
             while not len(lot):
-                await trio.testing.wait_all_tasks_blocked(0.001)
+                await trio.sleep(0.01)
         nursery.cancel_scope.cancel()
 
 

@@ -20,11 +20,11 @@ import reaper.status
 import reaper.trio
 from reaper.core.introspect import STEP, census, places
 from reaper.core.reaper import IdleReaper
+from reaper.driver.status import survey
 from reaper.policy.pressure import Limits, Pressure, Reading
 from reaper.status import IDLE_BOUNDS, SCHEMA, answer, complete, document
 from reaper.status import PATIENCE as REQUEST_PATIENCE
 from reaper.trio import open_reaper, serve_status
-from reaper.trio.status import survey_of
 
 
 def label(lease) -> str | None:
@@ -115,7 +115,7 @@ async def test_a_survey_says_who_is_connected_in_which_phase_and_what_is_due(aut
         r.register("a timer of the server's", 70)
         with theirs, ours, r.watch(ours, 30), r.watch(None, 5, reason="headers") as busy, busy.in_use():
             await trio.sleep(12)
-            found = await survey_of(r, pressure, worker=3)
+            found = await survey(r, pressure, worker=3)
     phases = {row["phase"]: row for row in found["phases"]}
     assert (found["worker"], found["connections"], found["leases"]) == (3, 2, 3)
     assert phases["idle"]["timeout_s"] == 30

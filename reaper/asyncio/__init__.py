@@ -5,11 +5,11 @@ from __future__ import annotations
 from ..errors import needs
 
 with needs("reaper.asyncio", "idle-reaper"):
+    from ..driver.pressing import relieve
     from ..driver.watched import Probe
     from ..metrics import LoopStatistics
     from .connection import Connection
     from .guards import guard
-    from .pressure import relieve
     from .protocols import Protocol
     from .reaper import AsyncioReaper, journal_clock, open_reaper, reaper_of
     from .serve import loop_factory, start_server

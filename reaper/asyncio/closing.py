@@ -84,7 +84,7 @@ class _Farewell:
         self._reaper = reaper
         self._transport = transport
         self._seconds = seconds
-        self._until = reaper.now() + seconds
+        self._until = reaper.driver.now() + seconds
         self._progress = transports.Progress(transport) if patient else None
 
     def charge(self, now: float) -> None:

@@ -25,12 +25,6 @@ def clock_of(loop: asyncio.AbstractEventLoop) -> Callable[[], float]:
     return loop.time if isinstance(loop, asyncio.BaseEventLoop) else time.monotonic
 
 
-async def let_the_loop_read() -> None:
-    """Return when every socket with bytes has been read once: after two passes, on either loop."""
-    await asyncio.sleep(0)
-    await asyncio.sleep(0)
-
-
 def after_two_passes(loop: asyncio.AbstractEventLoop, call: Callable[[], object]) -> None:
     """Have *call* called when the loop has read its sockets once more."""
     loop.call_soon(loop.call_soon, call)

@@ -7,35 +7,28 @@ driver's; here is only when they run.
 from __future__ import annotations
 
 import asyncio
-import logging
 import math
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from typing import Any, Unpack
+from typing import Any, ClassVar, Unpack
 
 from ..config.settings import ReaperConfig
-from ..core.lease import Hook, Lease
-from ..core.reaper import IdleReaper
-from ..core.ticks import check_timeout
 from ..driver.collecting import taming
-from ..driver.driver import Driver
 from ..driver.options import Options, check_names, spelled_out
 from ..driver.pacing import PROBE_GRACE
-from ..driver.watched import Probe, Reapable
+from ..driver.reaper import Reaper, send_probe
+from ..driver.watched import Probe
 from ..errors import InvalidArgument, shown
-from ..metrics import LoopStatistics
 from ..policy.min_rate import Sweep
 from .connection import Connection
-from .loop import COARSE, after_two_passes, clock_of, let_the_loop_read
+from .loop import COARSE, after_two_passes, clock_of
 from .transports import socket_of
 
 LOOKS_PER_TICK = 4
 """Looks at peers that have not taken all of what was sent to them: when they take some, no event says so."""
 
-log: logging.Logger = logging.getLogger("reaper")
 
-
-class AsyncioReaper:
+class AsyncioReaper(Reaper):
     """Watches the connections of one asyncio loop. Made by `open_reaper`, or by hand in a coroutine: then `start()` it.
 
     Args:
@@ -49,6 +42,8 @@ class AsyncioReaper:
         RuntimeError: *loop* is None and none runs.
     """
 
+    _hints: ClassVar[Mapping[str, str]] = {"not started": "start() it first", "stopped": "it was stopped"}
+
     @spelled_out
     def __init__(
         self,
@@ -59,40 +54,16 @@ class AsyncioReaper:
         **options: Unpack[Options],
     ) -> None:
         self.loop: asyncio.AbstractEventLoop = asyncio.get_running_loop() if loop is None else loop
-        clock = clock_of(self.loop)
-        self.driver: Driver = Driver(
-            clock,
-            self._rest,
-            self._run_probe,
-            config,
-            idle=idle,
-            **options,
-        )
-        self.config: ReaperConfig = self.driver.config
-        self.core: IdleReaper = self.driver.core
-        self._clock = clock
+        self._clock = clock_of(self.loop)
+        super().__init__(self._clock, asyncio.sleep, config, idle, **options)
         self._extra = 0.0 if isinstance(self.loop, asyncio.BaseEventLoop) else COARSE
         self._timer: asyncio.TimerHandle | None = None
         self._at = math.inf  # when it rings
-        self.accepting = True  # `start_server` turns newcomers away while it is not; set by `relieve`
         self.sweep: Sweep = Sweep(self._schedule, self.core.tick / LOOKS_PER_TICK)
-        self._state = "not started"
         self._passing = False  # whether a wake is between its two steps
         self._probes: set[asyncio.Task[None]] = set()
         self._empty = asyncio.Event()
         self.driver.on_empty = self._empty.set
-
-    def __len__(self) -> int:
-        """How many connections are watched now."""
-        return len(self.driver.connections)
-
-    def __repr__(self) -> str:
-        return f"<AsyncioReaper tick={self.core.tick:g} s, {self._state}, {len(self)} connections>"
-
-    @property
-    def running(self) -> bool:
-        """Whether it reaps."""
-        return self._state == "running"
 
     # ---- waking --------------------------------------------------------------------------------------------------
 
@@ -102,10 +73,8 @@ class AsyncioReaper:
         Raises:
             RuntimeError: it runs already.
         """
-        if self.running:
-            raise RuntimeError("this reaper runs already")
-        self._state = "running"
-        self._rest()
+        self._begin()
+        self._wake()
 
     def stop(self) -> None:
         """Reap no longer. What is watched stays open."""
@@ -114,7 +83,7 @@ class AsyncioReaper:
         for probe in self._probes:
             probe.cancel()
 
-    def _rest(self) -> None:
+    def _wake(self) -> None:
         if self.running and not self._passing:
             self._set(self.driver.rest())
 
@@ -125,15 +94,15 @@ class AsyncioReaper:
             self._timer.cancel()
         self._timer, self._at = None, at
         if at < math.inf:
-            self._timer = self.loop.call_later(max(at - self._clock(), 0.0) + self._extra, self._wake)
+            self._timer = self.loop.call_later(max(at - self._clock(), 0.0) + self._extra, self._look)
 
-    def _wake(self) -> None:
+    def _look(self) -> None:
         self._timer, self._at = None, math.inf
         if self.driver.look():
             self._passing = True
             after_two_passes(self.loop, self._act)
         else:
-            self._rest()
+            self._wake()
 
     def _act(self) -> None:
         self._passing = False
@@ -142,10 +111,10 @@ class AsyncioReaper:
         try:
             self.driver.act()
         finally:
-            self._rest()
+            self._wake()
 
     def _run_probe(self, connection: Any) -> None:
-        task = self.loop.create_task(_probe(connection))
+        task = self.loop.create_task(send_probe(connection))
         self._probes.add(task)
         task.add_done_callback(self._probes.discard)
 
@@ -154,22 +123,6 @@ class AsyncioReaper:
         driver.after(seconds, lambda: call(driver.now()))
 
     # ---- watching ------------------------------------------------------------------------------------------------
-
-    def now(self) -> float:
-        """The clock of everything here: seconds in which the loop was awake."""
-        return self.driver.now()
-
-    def register(self, uid: Any, timeout: float, on: Hook | None = None, *, reason: str = "idle") -> Lease:
-        """`IdleReaper.register` as of now: a lease of your own, for what is not a `with` block.
-
-        *on* is called by the loop and must not block; when it raises, that is logged.
-
-        Raises:
-            InvalidArgument, DuplicateUid: as there.
-            RuntimeError: the reaper does not run.
-        """
-        self._must_run()
-        return self.driver.register(uid, timeout, on, reason=reason)
 
     def watch(
         self,
@@ -213,47 +166,17 @@ class AsyncioReaper:
         )
         return connection
 
-    def _must_run(self) -> None:
-        if not self.running:
-            hint = "start() it first" if self._state == "not started" else "it was stopped"
-            raise RuntimeError(f"this reaper does not run, so it would never close anything: {hint}")
+    # ---- draining ------------------------------------------------------------------------------------------------
 
-    def waiting(self, uid: Any) -> Reapable | None:
-        """The connection of *uid* if it waits for bytes with nothing else to do; None if it is in use, or is none."""
-        return self.driver.waiting(uid)
-
-    async def drain(self, timeout: float, window: float = 0.0) -> None:
-        """End every connection: those that are idle at once, each of the rest when it goes idle, all after *timeout*.
-
-        Idle is a connection whose handler waits for bytes, of which the kernel holds none, and that is not suspended.
-        Stop accepting first; a connection that is watched after this call is drained too.
-
-        Args:
-            timeout: Seconds, > 0, from now.
-            window: Seconds, >= 0, over which the ends of the idle ones are spread.
-        Raises:
-            InvalidArgument: timeout is NaN, infinite, or <= 0, or window is, or is < 0.
-        Returns once no connection is watched any more. Reasons: `drain`, and `drain_deadline` for those cut in use.
-        """
-        driver = self.driver
-        if window:
-            check_timeout("window", window)
-        driver.begin_drain(timeout)
-        await let_the_loop_read()
-        pause: float | None = None
-        for left in driver.drain_slices():
-            pause = window / (left + 1) if pause is None else pause
-            await asyncio.sleep(pause)
-        for connection in driver.connections.values():
+    def _drains_on(self) -> None:
+        for connection in self.driver.connections.values():
             if hasattr(connection, "charge"):  # no event says that it has gone idle
                 self.sweep.add(connection)
-        while driver.connections:
+
+    async def _until_empty(self) -> None:
+        while self.driver.connections:
             self._empty.clear()
             await self._empty.wait()
-
-    def statistics(self) -> LoopStatistics:
-        """A snapshot; O(1)."""
-        return self.driver.statistics()
 
 
 _OF_LOOPS: dict[asyncio.AbstractEventLoop, list[AsyncioReaper]] = {}
@@ -323,11 +246,7 @@ async def open_reaper(
         tame_gc: Whether the garbage collector of this process visits only what is new for that long, so that it never
             holds the loop for as long as it takes to visit all connections. See `reaper.driver.collecting`.
     """
-    reaper = AsyncioReaper(
-        config,
-        idle=idle,
-        **options,
-    )
+    reaper = AsyncioReaper(config, idle=idle, **options)
     with taming(tame_gc):
         reaper.start()
         try:
@@ -340,10 +259,3 @@ def journal_clock(loop: asyncio.AbstractEventLoop | None = None) -> Callable[[],
     """The clock of *loop* (None: the running one) in ns, for `Journal(clock_ns=...)`: callable from any thread."""
     clock = clock_of(asyncio.get_running_loop() if loop is None else loop)
     return lambda: round(clock() * 1e9)
-
-
-async def _probe(connection: Any) -> None:
-    try:
-        await connection.probe(connection)
-    except Exception:
-        log.warning("the probe of connection %d raised", connection.uid, exc_info=True)

@@ -10,19 +10,11 @@ import asyncio
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
-from typing import Any
 
 from .. import status
-from ..driver.status import pages_of, survey
+from ..driver.status import pages_of
 from ..policy.pressure import Pressure
 from .reaper import AsyncioReaper
-
-_pause = partial(asyncio.sleep, 0)
-
-
-async def survey_of(reaper: AsyncioReaper, pressure: Pressure | None = None, worker: int = 0) -> dict[str, Any]:
-    """What this process reports of itself now; the loop runs in between."""
-    return await survey(reaper, _pause, pressure, worker)
 
 
 async def serve_status(
@@ -43,7 +35,7 @@ async def serve_status(
     Raises:
         OSError: the port cannot be had.
     """
-    return await asyncio.start_server(partial(answer, pages_of(reaper, name, _pause, pressure)), host, port)
+    return await asyncio.start_server(partial(answer, pages_of(reaper, name, pressure)), host, port)
 
 
 async def answer(pages: Mapping[str, status.Page], reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

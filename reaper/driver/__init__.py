@@ -3,8 +3,8 @@
 The rule of this room: *it imports no framework and never waits*; an adapter calls its steps and waits in between.
 
 Read in this order: `driver` (the steps of a wake), `stall_clock` (the clock that stalls do not count on), `watched` (a
-connection), `operations` (probes and drains), `ends` (how they are written down), `options`, `pacing`, `sockets`,
-`vanished`, `accepting`, `collecting`; `status` and `pressing` for those who ask for them.
+connection), `reaper` (what a program calls), `operations` (probes and drains), `ends` (how they are written down),
+`options`, `pacing`, `sockets`, `vanished`, `accepting`, `collecting`; `status` and `pressing` for who asks for them.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Protocol, Unpack
+from typing import Any, Unpack
 
 from ..config.settings import ReaperConfig
 from ..core.lease import Hook, Lease
@@ -106,7 +106,7 @@ class Driver:
         self.in_force(self.idle)
         self.phase: float = 0.0
         self._cut = math.inf  # when the open epoch ends, if that is before its time
-        self.on_empty: Callable[[], None] = _nothing
+        self.on_empty: Callable[[], object] = _nothing
         self.clock: StallClock = StallClock(clock, self.core.tick)
         self.books: Books = Books(self.core, self.clock, journal, listener)
         self.connections: dict[int, Watched] = {}
@@ -470,23 +470,6 @@ class Driver:
             lags=clock.lags,
             journal=books.journal_statistics(),
         )
-
-
-class Watcher(Protocol):
-    """The reaper of an adapter, as far as the driver's own rooms need it."""
-
-    accepting: bool
-    """Whether new connections are welcome."""
-
-    @property
-    def driver(self) -> Driver:
-        """What drives it."""
-
-    def __len__(self) -> int:
-        """How many connections are watched."""
-
-    def statistics(self) -> LoopStatistics:
-        """A snapshot."""
 
 
 def _nothing() -> None:

@@ -6,11 +6,12 @@ unread, and whose lease says so by its reason, is ever let go; suspended ones ar
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Callable, Collection
 from typing import NoReturn
 
 from ..policy.pressure import Gauge, Pressure, Reading, Verdict
-from .driver import Watcher, unread_of
+from .driver import unread_of
+from .reaper import Reaper
 from .watched import Reapable
 
 REASON = "pressure"
@@ -24,21 +25,20 @@ LOOKS = 1024
 
 
 async def relieve(
-    watcher: Watcher,
+    watcher: Reaper,
     pressure: Pressure,
-    let_the_loop_read: Callable[[], Awaitable[None]],
-    sleep: Callable[[float], Awaitable[object]],
     *,
     read: Callable[[int], Reading] | None = None,
     every: float | None = None,
     reasons: Collection[str] = IDLE_REASONS,
 ) -> NoReturn:
-    """Read, judge and act until cancelled.
+    """Read, judge and act until cancelled. Start it once, as a task next to the servers.
+
+    As before any reap, a peer that has spoken is heard first.
 
     Args:
         watcher: Whose connections may have to go.
         pressure: Judges.
-        let_the_loop_read, sleep: The adapter's. As before any reap, a peer that has spoken is heard first.
         read: Called with the number of connections; None: this process, by psutil.
         every: Seconds between two readings; None: a tick.
         reasons: Of leases that may be let go.
@@ -51,14 +51,14 @@ async def relieve(
             verdict = pressure.judge(look(len(watcher)))
             watcher.accepting = verdict.accept
             if verdict.scale < 1 or verdict.evict:
-                await let_the_loop_read()
+                await watcher.let_the_loop_read()
                 pressure.evicted += let_go(watcher, verdict, pressure.min_age, reasons)
-            await sleep(watcher.driver.core.tick if every is None else every)
+            await watcher.sleep(watcher.driver.core.tick if every is None else every)
     finally:
         watcher.accepting = True
 
 
-def let_go(watcher: Watcher, verdict: Verdict, min_age: float, reasons: Collection[str] = IDLE_REASONS) -> int:
+def let_go(watcher: Reaper, verdict: Verdict, min_age: float, reasons: Collection[str] = IDLE_REASONS) -> int:
     """Reap what *verdict* bears no longer. Returns how many.
 
     These go: connections that have been silent for `scale` of their timeout; of the others the longest silent, until

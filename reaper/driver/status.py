@@ -16,7 +16,8 @@ from ..core.lease import Lease
 from ..metrics import BOUNDS, CONTENT_TYPE, exposition, families
 from ..policy.pressure import Pressure
 from ..status import IDLE_BOUNDS, JSON, Page, document
-from .driver import Driver, Watcher
+from .driver import Driver
+from .reaper import Reaper
 from .sockets import peer_name
 
 IN_FLIGHT = "in_flight"
@@ -27,15 +28,13 @@ NEXT = 40
 
 
 Found = TypeVar("Found")
-Pause = Callable[[], Awaitable[object]]
-"""Lets the loop run."""
 
 
-def pages_of(reaper: Watcher, name: str, pause: Pause, pressure: Pressure | None = None) -> Mapping[str, Page]:
+def pages_of(reaper: Reaper, name: str, pressure: Pressure | None = None) -> Mapping[str, Page]:
     """`/status` and `/metrics` of a program that is one process and calls itself *name*; the rest as in `survey`."""
 
     async def show_status() -> tuple[str, bytes]:
-        return JSON, document(name, [await survey(reaper, pause, pressure)])
+        return JSON, document(name, [await survey(reaper, pressure)])
 
     async def show_metrics() -> tuple[str, bytes]:
         more = () if pressure is None else pressure.families()
@@ -44,12 +43,11 @@ def pages_of(reaper: Watcher, name: str, pause: Pause, pressure: Pressure | None
     return {"/status": show_status, "/metrics": show_metrics}
 
 
-async def survey(reaper: Watcher, pause: Pause, pressure: Pressure | None = None, worker: int = 0) -> dict[str, Any]:
-    """The report of this process, as JSON knows it.
+async def survey(reaper: Reaper, pressure: Pressure | None = None, worker: int = 0) -> dict[str, Any]:
+    """The report of this process, as JSON knows it. The loop runs in between.
 
     Args:
         reaper: Whose connections.
-        pause: Called and awaited between the steps.
         pressure: What its pressure is judged by.
         worker: The number of this process.
     """
@@ -68,7 +66,7 @@ async def survey(reaper: Watcher, pause: Pause, pressure: Pressure | None = None
         reason: str = slot.key[1] if exact is None else exact().value
         return reason
 
-    counts, due_next = await _returned(census(driver.core, now, phase, IDLE_BOUNDS, NEXT), pause)
+    counts, due_next = await _returned(census(driver.core, now, phase, IDLE_BOUNDS, NEXT), reaper.sleep)
     now = driver.now()
     coming = [
         {
@@ -132,14 +130,14 @@ async def survey(reaper: Watcher, pause: Pause, pressure: Pressure | None = None
     }
 
 
-async def _returned(steps: Generator[None, None, Found], pause: Pause) -> Found:
+async def _returned(steps: Generator[None, None, Found], sleep: Callable[[float], Awaitable[object]]) -> Found:
     while True:
         try:
             next(steps)
         except StopIteration as done:
             found: Found = done.value
             return found
-        await pause()
+        await sleep(0)
 
 
 def _name_of(driver: Driver, lease: Lease) -> str:

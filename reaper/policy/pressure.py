@@ -1,4 +1,4 @@
-"""Pressure: how full the process is, and what follows from it. Pure but for `read`; `reaper.trio.pressure` acts on it.
+"""Pressure: how full the process is, and what follows from it. Pure but for `read`; `driver.pressing` acts on it.
 
 The rule of this module: *full is answered before it hurts, a step at a time, and taken back the same way*. Below the
 low watermark nothing happens. Between the two, silence is borne for a shrinking share of its timeout (Envoy's scaled

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
 from ..asyncio.reaper import AsyncioReaper
-from ..asyncio.status import survey_of
+from ..driver.status import survey
 from ..metrics import CONTENT_TYPE, LoopStatistics, exposition, families, merged
 from ..status import JSON, Page, document
 from .workers import Workers
@@ -55,7 +55,7 @@ class Reports:
         return CONTENT_TYPE, text(reaper.statistics() for reaper in self._reapers()).encode()
 
     async def _status(self) -> tuple[str, bytes]:
-        surveys = [await survey_of(reaper, worker=os.getpid()) for reaper in self._reapers()]
+        surveys = [await survey(reaper, worker=os.getpid()) for reaper in self._reapers()]
         return JSON, json.dumps(surveys).encode()
 
     async def _metrics_of_all(self) -> tuple[str, bytes]:

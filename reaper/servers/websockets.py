@@ -54,7 +54,7 @@ class _Silent(TransportConnection):
 
     def part_came(self, count: int) -> None:
         """*count* bytes of a message that is not complete came."""
-        now = self._reaper.now()
+        now = self._reaper.driver.now()
         if self._inbound is None:
             limits = self._reaper.config.limits
             self._inbound = self._allowed(limits.min_in_rate, limits.min_in_grace, now)
@@ -70,7 +70,7 @@ class _Silent(TransportConnection):
         if self._progress is None:
             limits = self._reaper.config.limits
             self._progress = transports.Progress(self.transport)
-            self._outbound = self._allowed(limits.min_out_rate, limits.min_out_grace, self._reaper.now())
+            self._outbound = self._allowed(limits.min_out_rate, limits.min_out_grace, self._reaper.driver.now())
             self._reaper.sweep.add(self)
 
     def charge(self, now: float) -> None:

@@ -2,10 +2,10 @@
 
 The rule of this room: *it is the only one that imports trio, and all of trio's waiting is in it*. What decides is
 `reaper.driver`. Read `reaper` (the task), `connection`, `streams`, `serve`; then, for connections without a task,
-`parking`, `linger`, `task_pool` and `tls`; then `accepting`, `loop`, `pressure` and `status`.
+`parking`, `linger`, `task_pool` and `tls`; then `accepting` and `status`.
 
 Here is what programs call. A server of your own finds the rest in these modules: `accepting.accept`,
-`parking.Parked`, `linger.Silent`, `streams.SocketStream`, `tls.TlsSession`, `loop.let_the_loop_read`.
+`parking.Parked`, `linger.Silent`, `streams.SocketStream`, `tls.TlsSession`.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from __future__ import annotations
 from ..errors import needs
 
 with needs("reaper.trio", "idle-reaper[trio]"):
+    from ..driver.pressing import relieve
     from ..driver.watched import Probe
     from ..metrics import LoopStatistics
     from .connection import Connection, WatchedStream
     from .parking import ParkableStream, ParkingLot
-    from .pressure import relieve
     from .reaper import TrioReaper, journal_clock, open_reaper
     from .serve import serve_parked, serve_tcp
     from .status import serve_pages, serve_status

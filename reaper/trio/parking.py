@@ -41,7 +41,6 @@ from ..driver.sockets import peer_name, readable
 from ..driver.watched import Reapable
 from .accepting import accept
 from .linger import Lingering, Silent, check_linger
-from .loop import let_the_loop_read
 from .streams import SocketStream
 from .task_pool import TaskPool
 from .tls import TlsSession
@@ -646,7 +645,7 @@ class ParkingLot:
         """
         check_timeout("timeout", timeout)
         with trio.move_on_after(timeout):
-            await let_the_loop_read()
+            await self._watcher.let_the_loop_read()
             await self._end_silent(window)
             # From here on each connection that falls silent leaves by itself; in between some may have fallen silent.
             self._draining = self.lingering.stopped = True

@@ -8,34 +8,28 @@ All time comes from `trio.current_time()`, so `trio.testing.MockClock` works, au
 
 from __future__ import annotations
 
-import logging
 import math
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from typing import Any, NoReturn, Unpack
+from typing import Any, ClassVar, NoReturn, Unpack
 
 import trio
 
 from ..config.settings import ReaperConfig
-from ..core.lease import Hook, Lease
-from ..core.reaper import IdleReaper
-from ..core.ticks import check_timeout
+from ..driver.accepting import ACCEPT_PAUSE
 from ..driver.collecting import taming
-from ..driver.driver import Driver
 from ..driver.operations import log_drain
 from ..driver.options import Options, spelled_out
 from ..driver.pacing import PROBE_GRACE
-from ..driver.watched import Probe, Reapable, check_handler, check_watch
+from ..driver.reaper import Reaper, send_probe
+from ..driver.watched import Probe, check_handler, check_watch
 from ..metrics import LoopStatistics
 from .connection import Connection, socket_of
-from .loop import let_the_loop_read
 from .parking import ParkingLot
 
-log: logging.Logger = logging.getLogger("reaper")
 
-
-class TrioReaper:
+class TrioReaper(Reaper):
     """Watches the connections of one trio program. Made by `open_reaper`, or by hand and started with `nursery.start`.
 
     Args:
@@ -43,12 +37,11 @@ class TrioReaper:
         idle: Seconds of silence allowed where nothing else is said; 0 is off; None: the config's `timeouts.idle`.
         options: `reaper.driver.Options` says what each is: tick, wheel_size, journal, listener, jitter,
             reaps_per_second, seed.
-    Attributes:
-        driver: Decides. Its `core` is the `IdleReaper`.
-        idle: Seconds of silence allowed where nothing else is said; 0 is off.
     Raises:
         InvalidArgument: by name and value.
     """
+
+    _hints: ClassVar[Mapping[str, str]] = {"not started": "start its run() first", "ended": "its block is over"}
 
     @spelled_out
     def __init__(
@@ -58,38 +51,15 @@ class TrioReaper:
         idle: float | None = None,
         **options: Unpack[Options],
     ) -> None:
-        self.driver: Driver = Driver(
-            trio.current_time,
-            self._wake,
-            self._send_probe,
-            config,
-            idle=idle,
-            **options,
-        )
-        self.driver.on_empty = self._notice_empty
+        super().__init__(trio.current_time, trio.sleep, config, idle, **options)
         self._lots: list[ParkingLot] = []
         self._alarm = trio.Event()
-        self._state = "not started"
         self._drainers = trio.lowlevel.ParkingLot()
-        self._accepting = trio.Event()
-        self._accepting.set()
-
-    @property
-    def config(self) -> ReaperConfig:
-        """In force."""
-        return self.driver.config
-
-    @property
-    def core(self) -> IdleReaper:
-        """The `IdleReaper` within. Its times are those of `driver.now`."""
-        return self.driver.core
+        self.driver.on_empty = self._drainers.unpark_all
 
     def __len__(self) -> int:
         """How many connections are watched now, parked ones included."""
         return len(self.driver.connections) + sum(map(len, self._lots))
-
-    def __repr__(self) -> str:
-        return f"<TrioReaper tick={self.core.tick:g} s, {self._state}, {len(self)} connections>"
 
     # ---- running -------------------------------------------------------------------------------------------------
 
@@ -99,9 +69,7 @@ class TrioReaper:
         Raises:
             RuntimeError: it runs already.
         """
-        if self.running:
-            raise RuntimeError("this reaper runs already")
-        self._state = "running"
+        self._begin()
         driver = self.driver
         try:
             async with trio.open_nursery() as self._probes:
@@ -115,7 +83,7 @@ class TrioReaper:
                         if self._alarm.is_set():
                             continue  # something was armed that is due earlier than what we slept for
                     if driver.look():
-                        await let_the_loop_read()
+                        await self.let_the_loop_read()
                         driver.act()
                         # What is left is due still; the loop runs before it is looked at again.
                         await trio.lowlevel.checkpoint()
@@ -126,33 +94,15 @@ class TrioReaper:
     def _wake(self) -> None:
         self._alarm.set()
 
-    def _send_probe(self, connection: Connection) -> None:
-        self._probes.start_soon(_probe, connection)
-
-    @property
-    def running(self) -> bool:
-        """Whether its task runs."""
-        return self._state == "running"
+    def _run_probe(self, connection: Connection) -> None:
+        self._probes.start_soon(send_probe, connection)
 
     def _must_run(self) -> None:
         # A task that is being cancelled may still take a step: it meets its cancellation next, and needs no other end.
         if not self.running and trio.current_effective_deadline() > -math.inf:
-            hint = "start its run() first" if self._state == "not started" else "its block is over"
-            raise RuntimeError(f"this reaper does not run, so it would never close anything: {hint}")
+            super()._must_run()
 
     # ---- watching ------------------------------------------------------------------------------------------------
-
-    def register(self, uid: Any, timeout: float, on: Hook | None = None, *, reason: str = "idle") -> Lease:
-        """`IdleReaper.register` as of now: a lease of your own, for what is not a `with` block.
-
-        *on* is called in the reaper's task and must not block; when it raises, that is logged.
-
-        Raises:
-            InvalidArgument, DuplicateUid: as there.
-            RuntimeError: the reaper does not run.
-        """
-        self._must_run()
-        return self.driver.register(uid, timeout, on, reason=reason)
 
     def watch(
         self,
@@ -221,10 +171,6 @@ class TrioReaper:
 
         return handle
 
-    def waiting(self, uid: Any) -> Reapable | None:
-        """The connection of *uid* if it waits for bytes with nothing else to do; None if it is in use, or is none."""
-        return self.driver.waiting(uid)
-
     # ---- parking -------------------------------------------------------------------------------------------------
 
     @asynccontextmanager
@@ -270,57 +216,23 @@ class TrioReaper:
 
     # ---- accepting and draining ----------------------------------------------------------------------------------
 
-    @property
-    def accepting(self) -> bool:
-        """Whether new connections are welcome. Set by `relieve`; accept loops wait for it."""
-        return self._accepting.is_set()
-
-    @accepting.setter
-    def accepting(self, welcome: bool) -> None:
-        if welcome:
-            self._accepting.set()
-        elif self._accepting.is_set():
-            self._accepting = trio.Event()
-
     async def welcome(self) -> None:
         """Return when new connections are welcome."""
-        while not self._accepting.is_set():
-            await self._accepting.wait()
+        while not self.accepting:
+            await trio.sleep(ACCEPT_PAUSE)
 
-    async def drain(self, timeout: float, window: float = 0.0) -> None:
-        """End every connection: those that are idle at once, each of the rest when it goes idle, all after *timeout*.
-
-        Idle is a connection that is known to be: its handler waits for bytes (`WatchedStream` tells, and `receiving`
-        says it), or has said with `in_use` when it does not; the kernel holds no bytes of it. What is not known to be
-        idle is busy. Stop accepting first; a connection that is watched after this call is drained too.
-
-        Args:
-            timeout: Seconds, > 0, from now.
-            window: Seconds, >= 0, over which the ends of the idle ones are spread, so that their peers do not all come
-                to another server in one instant.
-        Raises:
-            InvalidArgument: timeout is NaN, infinite, or <= 0, or window is, or is < 0.
-        Returns once no connection is watched any more, however many drains there are. Reasons: `drain`, and
-            `drain_deadline` for those cut in use.
-        """
-        check_timeout("timeout", timeout)
-        if window != 0:
-            check_timeout("window", window)
+    async def _drained(self, timeout: float, window: float) -> None:
         async with trio.open_nursery() as nursery:
             for lot in self._lots:
                 nursery.start_soon(lot.drain, timeout, window)
-            self.driver.begin_drain(timeout)
-            await let_the_loop_read()
-            share = -1.0
-            for left in self.driver.drain_slices():
-                share = window / (left + 1) if share < 0 else share
-                await trio.sleep(share)
-            log_drain(self.driver.connections.values(), sum(len(lot) - lot.parked for lot in self._lots))
-            while self.driver.connections:
-                await self._drainers.park()
+            await super()._drained(timeout, window)
 
-    def _notice_empty(self) -> None:
-        self._drainers.unpark_all()
+    def _drains_on(self) -> None:
+        log_drain(self.driver.connections.values(), sum(len(lot) - lot.parked for lot in self._lots))
+
+    async def _until_empty(self) -> None:
+        while self.driver.connections:
+            await self._drainers.park()
 
     def statistics(self) -> LoopStatistics:
         """A snapshot; O(1)."""
@@ -342,11 +254,7 @@ async def open_reaper(
         tame_gc: Whether the garbage collector of this process visits only what is new for that long, so that it never
             holds the loop for as long as it takes to visit all connections. See `reaper.driver.collecting`.
     """
-    reaper = TrioReaper(
-        config,
-        idle=idle,
-        **options,
-    )
+    reaper = TrioReaper(config, idle=idle, **options)
     with taming(tame_gc):
         async with trio.open_nursery() as nursery:
             await nursery.start(reaper.run)
@@ -360,11 +268,3 @@ def journal_clock() -> Callable[[], int]:
     """The clock of this trio run in ns, for `Journal(clock_ns=...)`: callable from any thread."""
     clock = trio.lowlevel.current_clock()
     return lambda: round(clock.current_time() * 1e9)
-
-
-async def _probe(connection: Connection) -> None:
-    assert connection.probe is not None
-    try:
-        await connection.probe(connection)
-    except Exception:
-        log.warning("the probe of connection %d raised", connection.uid, exc_info=True)

@@ -9,19 +9,14 @@ from __future__ import annotations
 import functools
 import socket
 from collections.abc import Mapping
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import trio
 
 from .. import status
-from ..driver.status import pages_of, survey
+from ..driver.status import pages_of
 from ..policy.pressure import Pressure
 from .reaper import TrioReaper
-
-
-async def survey_of(reaper: TrioReaper, pressure: Pressure | None = None, worker: int = 0) -> dict[str, Any]:
-    """What this process reports of itself now; the loop runs in between."""
-    return await survey(reaper, trio.lowlevel.checkpoint, pressure, worker)
 
 
 async def serve_status(
@@ -44,7 +39,7 @@ async def serve_status(
     Raises:
         OSError: the port cannot be had.
     """
-    handler = functools.partial(answer, pages=pages_of(reaper, name, trio.lowlevel.checkpoint, pressure))
+    handler = functools.partial(answer, pages=pages_of(reaper, name, pressure))
     listeners = await trio.open_tcp_listeners(port, host=host)
     await trio.serve_listeners(handler, listeners, task_status=task_status)
 

@@ -1,0 +1,158 @@
+"""What the reapers of all adapters are: a driver, and the doors to what a program needs of it.
+
+An adapter adds when its driver is woken, how a connection is watched, and how its loop sleeps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, ClassVar, Unpack
+
+from ..config.settings import ReaperConfig
+from ..core.lease import Hook, Lease
+from ..core.reaper import IdleReaper
+from ..core.ticks import check_timeout
+from ..metrics import LoopStatistics
+from .driver import Driver
+from .ends import log
+from .options import Options
+from .watched import Reapable
+
+
+class Reaper:
+    """Watches the connections of one event loop.
+
+    Args:
+        clock: The loop's clock: monotonic float seconds.
+        sleep: The loop's own; of 0 seconds: until its next pass.
+        config, idle, options: As in `Driver`.
+    Attributes:
+        driver: Decides.
+        core: The `IdleReaper` within. Its times are those of `driver.now`.
+        config: In force.
+        accepting: Whether new connections are welcome. Set by `relieve`; servers turn newcomers away, or let them wait.
+    Raises:
+        InvalidArgument: by name and value.
+    """
+
+    _hints: ClassVar[Mapping[str, str]]
+    """What is wrong with a reaper that does not run, by its state."""
+
+    def __init__(
+        self,
+        clock: Callable[[], float],
+        sleep: Callable[[float], Awaitable[object]],
+        config: ReaperConfig | None,
+        idle: float | None,
+        **options: Unpack[Options],
+    ) -> None:
+        self.driver: Driver = Driver(clock, self._wake, self._run_probe, config, idle=idle, **options)
+        self.core: IdleReaper = self.driver.core
+        self.config: ReaperConfig = self.driver.config
+        self.accepting: bool = True
+        self.sleep: Callable[[float], Awaitable[object]] = sleep
+        self._state = "not started"
+
+    def _wake(self) -> None:
+        """Something is due earlier than `driver.rest` has said."""
+        raise NotImplementedError
+
+    def _run_probe(self, connection: Any) -> None:
+        """Run `probe` as a task."""
+        raise NotImplementedError
+
+    def __len__(self) -> int:
+        """How many connections are watched now."""
+        return len(self.driver.connections)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} tick={self.core.tick:g} s, {self._state}, {len(self)} connections>"
+
+    @property
+    def running(self) -> bool:
+        """Whether it reaps."""
+        return self._state == "running"
+
+    def _begin(self) -> None:
+        if self.running:
+            raise RuntimeError("this reaper runs already")
+        self._state = "running"
+
+    def _must_run(self) -> None:
+        if not self.running:
+            hint = self._hints[self._state]
+            raise RuntimeError(f"this reaper does not run, so it would never close anything: {hint}")
+
+    async def let_the_loop_read(self) -> None:
+        """Return when every socket with bytes has been read once.
+
+        That takes two passes: in the pass that finds a socket readable its reader may run after the caller.
+        """
+        await self.sleep(0)
+        await self.sleep(0)
+
+    def register(self, uid: Any, timeout: float, on: Hook | None = None, *, reason: str = "idle") -> Lease:
+        """`IdleReaper.register` as of now: a lease of your own, for what is not a `with` block.
+
+        *on* is called in the loop and must not block; when it raises, that is logged.
+
+        Raises:
+            InvalidArgument, DuplicateUid: as there.
+            RuntimeError: the reaper does not run.
+        """
+        self._must_run()
+        return self.driver.register(uid, timeout, on, reason=reason)
+
+    def waiting(self, uid: Any) -> Reapable | None:
+        """The connection of *uid* if it waits for bytes with nothing else to do; None if it is in use, or is none."""
+        return self.driver.waiting(uid)
+
+    async def drain(self, timeout: float, window: float = 0.0) -> None:
+        """End every connection: those that are idle at once, each of the rest when it goes idle, all after *timeout*.
+
+        Idle is a connection that is known to be: its handler waits for bytes (its stream tells), or has said with
+        `in_use` when it does not; the kernel holds no bytes of it. What is not known to be idle is busy. Stop accepting
+        first; a connection that is watched after this call is drained too.
+
+        Args:
+            timeout: Seconds, > 0, from now.
+            window: Seconds, >= 0, over which the ends of the idle ones are spread, so that their peers do not all come
+                to another server in one instant.
+        Raises:
+            InvalidArgument: timeout is NaN, infinite, or <= 0, or window is, or is < 0.
+        Returns once no connection is watched any more, however many drains there are. Reasons: `drain`, and
+            `drain_deadline` for those cut in use.
+        """
+        if window != 0:
+            check_timeout("window", window)
+        self.driver.begin_drain(timeout)
+        await self._drained(timeout, window)
+
+    async def _drained(self, timeout: float, window: float) -> None:
+        await self.let_the_loop_read()
+        share = -1.0
+        for left in self.driver.drain_slices():
+            share = window / (left + 1) if share < 0 else share
+            await self.sleep(share)
+        self._drains_on()
+        await self._until_empty()
+
+    def _drains_on(self) -> None:
+        """A drain has ended the idle, and waits for the others."""
+        raise NotImplementedError
+
+    async def _until_empty(self) -> None:
+        """Return once no connection is watched any more."""
+        raise NotImplementedError
+
+    def statistics(self) -> LoopStatistics:
+        """A snapshot; O(1)."""
+        return self.driver.statistics()
+
+
+async def send_probe(connection: Any) -> None:
+    """Probe *connection*; what that raises is logged."""
+    try:
+        await connection.probe(connection)
+    except Exception:
+        log.warning("the probe of connection %d raised", connection.uid, exc_info=True)
