@@ -11,7 +11,7 @@ import pytest
 
 from reaper import ClockWentBackwards, InvalidArgument, InvariantViolated, ReaperError, TimingWheel
 from reaper.core.purgatory import DelayedOperation, Purgatory
-from reaper.core.timer import TimerQueue
+from reaper.core.wheel import TimerQueue
 from reaper.errors import HookErrors
 from reaper.testing import HeapTimerQueue
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from reaper import Timer, TimingWheel
-from reaper.core.timer import TimerQueue
+from reaper.core.wheel import TimerQueue
 from reaper.testing import HeapTimer, HeapTimerQueue, ManualClock, NotConforming, check_timer_queue
 
 WHEEL_SIZES: list[int | tuple[int, ...]] = [2, 3, 10, 20, 64, (60, 60, 12)]

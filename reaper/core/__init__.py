@@ -7,8 +7,7 @@ Read in this order; less than an hour:
     lease       the handle on one connection, its one-store touch, and the records that are handed out
     sweep       what becomes of a slot that is due
     slots       an ordered bag with O(1) add and remove
-    timer       one scheduled thing, and the contract of any queue of them
-    wheel       the hierarchical timing wheel, for what is due later than the ring's span
+    wheel       the hierarchical timing wheel, for what is due later than the ring's span; the contract of timer queues
     introspect  looking in: why a lease is still here, the longest silent, and whether all the books agree
     purgatory   operations that wait for a condition or a deadline, whichever comes first
     ticks       the one place that rounds, and the checks of every number that comes in
@@ -20,8 +19,7 @@ from .lease import Expiry, Explanation, Lease, Statistics
 from .purgatory import DelayedOperation, Purgatory
 from .reaper import IdleReaper
 from .ring import IdleRing
-from .timer import Timer
-from .wheel import Level, TimingWheel
+from .wheel import Level, Timer, TimingWheel
 
 __all__ = [
     "IdleReaper",

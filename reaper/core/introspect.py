@@ -1,16 +1,13 @@
-"""Looking into an `IdleReaper`: why a connection is still here, who has been silent for how long, where the slots wait,
-what is due next, and whether all the books agree.
-
-One rule: *nothing is changed, and no step is long*. Where many leases are visited for people to look at, it is done in
-steps of `STEP`, between which anything may happen.
-"""
+"""Looking into an `IdleReaper` for people and tests. *Nothing is changed, and no step is long*: where many leases are
+visited it is done in steps of `STEP`, between which anything may happen."""
 
 from __future__ import annotations
 
+import sys
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Generator, Hashable, Iterable, Sequence
-from itertools import groupby, islice
+from itertools import chain, groupby, islice
 from operator import itemgetter
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -28,30 +25,24 @@ Label = Callable[[Lease], str | None]
 
 
 def oldest(slots: Iterable[IdleSlot], postponed: Iterable[IdleSlot], n: int) -> list[Hashable]:
-    """Up to *n* uids of the leases in *slots* and *postponed*, as `IdleReaper.oldest`."""
+    """`IdleReaper.oldest`, of the leases in *slots* and *postponed*."""
     found: list[Hashable] = []
-    met: dict[Epoch, list[Hashable]] = {}  # leases met so far, by the epoch of their last touch
-    for slot in postponed:
-        for lease in slot:
-            met.setdefault(lease._epoch, []).append(lease.uid)
+    met: dict[tuple[float, int], list[Hashable]] = {}  # leases met so far, by the rank of the epoch of their last touch
     by_age = sorted(slots, key=lambda slot: slot.epoch.rank)
-    for epoch, group in groupby(by_age, key=lambda slot: slot.epoch):
-        for slot in group:
-            for lease in slot:
-                met.setdefault(lease._epoch, []).append(lease.uid)
+    groups = groupby(by_age, key=lambda slot: slot.epoch.rank)
+    for rank, group in chain([((-OPEN, 0), postponed)], groups, [((OPEN, sys.maxsize), ())]):
+        for lease in chain.from_iterable(group):
+            met.setdefault(lease._epoch.rank, []).append(lease.uid)
         # A lease lies in its own epoch's slot or in an older one: of this epoch and older ones all have been met.
-        for known in sorted((e for e in met if e.rank <= epoch.rank), key=lambda e: e.rank):
+        for known in sorted(each for each in met if each <= rank):
             found += met.pop(known)
         if len(found) >= n:
             break
-    else:
-        for known in sorted(met, key=lambda e: e.rank):
-            found += met[known]
     return found[:n]
 
 
 def explain(core: IdleReaper, uid: Hashable, lease: Lease) -> Explanation:
-    """Why *uid* is still here and until when; *lease* is its own, alive in *core*. O(1)."""
+    """`IdleReaper.explain`; *lease* is that of *uid*, alive in *core*."""
     epoch, slot = lease._epoch, lease._slot
     timeout, reason = slot.key
     is_open = epoch is core._open
@@ -145,11 +136,7 @@ def silence(lease: Lease, now: float) -> float:
 
 
 def check(core: IdleReaper) -> None:
-    """Verify every invariant of *core*; O(n).
-
-    Raises:
-        InvariantViolated: the first one that does not hold.
-    """
+    """`IdleReaper.check`."""
     in_heap = [slot for _, _, slot in core._heap]
     for uid, lease in core._leases.items():
         if (uid is not lease.uid and uid is not lease) or lease._chunk is None:

@@ -11,13 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import wraps
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from ..errors import HookErrors
 from .slots import Slot
-from .timer import Timer
+from .wheel import Timer
 
 if TYPE_CHECKING:
     from .reaper import IdleReaper
@@ -175,6 +174,7 @@ class Expiry(NamedTuple):
     """The timeout that was in force, seconds: due less the end of the epoch of its last activity."""
 
 
+Changed = Callable[[Lease], object]
 Hook = Callable[[Expiry], object]
 ErrorHook = Callable[[Exception, Expiry], object]
 
@@ -288,12 +288,7 @@ def _reporting_touch(self: Lease) -> None:
     self._epoch = open_epoch  # noqa: F821
 
 
-Changed = Callable[["Lease"], object]
-
-
-def bind(
-    base: type[Lease], namespace: dict[str, Any], *, reports: bool = False, changed: Changed | None = None
-) -> type[Any]:
+def bind(base: type[Lease], namespace: dict[str, Any], *, reports: bool = False) -> type[Any]:
     """The lease class of one core, whose `touch` finds the open epoch in *namespace*, under that name.
 
     A name saves each lease a reference to its core, and each touch two attribute loads; with a fifth field a lease
@@ -302,27 +297,10 @@ def bind(
 
     Args:
         reports: Give it the touch that calls `silence_ended` for epochs closed before `edge`, and a slot `log`.
-        changed: Called with a lease after `suspend`, `resume` or `retime` changed something.
     """
     # CPython keeps what it learnt about a store in the code object. Two cores must not share one, or each would unlearn
     # what the other taught (tests/test_core.py: test_two_cores_do_not_share...).
     code = (_reporting_touch if reports else _touch).__code__
     touch = FunctionType(code.replace(co_name="touch"), namespace, "touch")
     touch.__doc__ = Lease.touch.__doc__
-    own: dict[str, Any] = {"__slots__": ("log",) if reports else (), "touch": touch}
-    if changed is not None:
-        own |= {name: _telling(getattr(base, name), changed) for name in ("suspend", "resume", "retime")}
-    return type("Lease", (base,), own)
-
-
-def _telling(change: Callable[..., bool], changed: Changed) -> Callable[..., bool]:
-    """*change*, a method of a lease, and then *changed* where it did something."""
-
-    @wraps(change)
-    def method(lease: Lease, *arguments: Any, **options: Any) -> bool:
-        done = change(lease, *arguments, **options)
-        if done:
-            changed(lease)
-        return done
-
-    return method
+    return type("Lease", (base,), {"__slots__": ("log",) if reports else (), "touch": touch})

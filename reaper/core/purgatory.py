@@ -1,14 +1,11 @@
 """Operations that wait for something to happen, or for their deadline, whichever comes first; and where they wait.
 
-One rule: *an operation ends once*. Completed, expired or cancelled: with it ends everything that knew of it. It takes
-itself out of each watch list and out of the timer queue in O(1), so there is never a finished operation to purge.
+*An operation ends once*: completed, expired or cancelled, it takes itself out of each watch list and out of the timer
+queue in O(1). So there is never a finished one to purge, as in Apache Kafka, whose DelayedOperation and
+DelayedOperationPurgatory these are.
 
 An operation waits under keys. After changing what it may be waiting for, call `check_and_complete(key)`.
-
 Not thread-safe: one event loop. Hooks may call back into the purgatory; they run with nothing half done.
-
-Source: the roles of DelayedOperation and DelayedOperationPurgatory in Apache Kafka. Ours: no garbage (there, completed
-operations stay in the lists until a purge walks all of them), exact counts, hooks that raise, slices.
 """
 
 from __future__ import annotations
@@ -19,8 +16,8 @@ from typing import Any
 
 from ..errors import HookErrors, InvalidArgument, InvariantViolated, shown
 from .slots import Slot, remove
-from .ticks import check_count
-from .timer import TimerEntry, TimerQueue
+from .ticks import check_count, check_limit
+from .wheel import TimerEntry, TimerQueue
 
 
 class DelayedOperation:
@@ -84,7 +81,8 @@ class DelayedOperation:
         if self._completed or self._cancelled:
             return False
         self._completed = True
-        self._leave()
+        if self._purgatory is not None:
+            self._purgatory._forget(self)
         self.on_complete()
         return True
 
@@ -93,10 +91,6 @@ class DelayedOperation:
 
     def on_expiration(self) -> None:
         """Override: what to do besides when the deadline ended it. Called after `on_complete`."""
-
-    def _leave(self) -> None:
-        if self._purgatory is not None:
-            self._purgatory._forget(self)
 
 
 class Purgatory:
@@ -238,8 +232,7 @@ class Purgatory:
 
         Timing: never before the deadline; see the timer queue for the latest moment.
         """
-        if limit is not None:
-            check_count("limit", limit, 1)
+        check_limit(limit)
         self._expiring += self._timers.advance(now)
         self._now = now
         expired: list[DelayedOperation] = []

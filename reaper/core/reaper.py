@@ -189,6 +189,7 @@ class IdleReaper:
         self._lease_base = type("Lease", (Lease,), {"__slots__": (), "_core": self})
         self._lease_type = bind(self._lease_base, self._namespace)
         self._edge: float | None = None  # seconds before the open epoch: silences that began there are reported
+        self._changed: Changed = _nothing
 
     def __len__(self) -> int:
         return len(self._leases)
@@ -270,7 +271,9 @@ class IdleReaper:
 
         self._namespace["silence_ended"] = silence_ended
         self._namespace["edge"] = self._open.opened - self._edge
-        self._lease_type = bind(self._lease_base, self._namespace, reports=True, changed=changed)
+        self._lease_type = bind(self._lease_base, self._namespace, reports=True)
+        if changed is not None:
+            self._changed = changed
         self.touch = self._touch_by_lease  # type: ignore[method-assign]
 
     def touch(self, uid: Hashable) -> bool:
@@ -295,7 +298,8 @@ class IdleReaper:
     def _suspend(self, lease: Lease) -> bool:
         if lease._chunk is None or lease.suspended:
             return False
-        self._set_aside(lease, self._leave(lease), self._never)
+        self._slot_of(self._never, self._leave(lease)).add(lease)
+        self._changed(lease)
         return True
 
     def _resume(self, lease: Lease, now: float) -> bool:
@@ -305,6 +309,7 @@ class IdleReaper:
         key = self._leave(lease)
         self._wake_up(now)
         self._arm(lease, self._open, key)
+        self._changed(lease)
         return True
 
     def _retime(self, lease: Lease, timeout: float | None, now: float, reason: str | None) -> bool:
@@ -318,9 +323,10 @@ class IdleReaper:
         old = self._leave(lease)
         key = (timeout, old[1] if reason is None else reason)
         if suspended:
-            self._set_aside(lease, key, self._never)
+            self._slot_of(self._never, key).add(lease)
         else:
             self._arm(lease, lease._epoch, key)
+        self._changed(lease)
         return True
 
     def _release(self, lease: Lease) -> bool:
@@ -337,17 +343,8 @@ class IdleReaper:
     def _arm(self, lease: Lease, epoch: Epoch, key: Key) -> None:
         lease._epoch = epoch
         slot = epoch.slots.get(key)
-        if slot is None:
-            slot = self._new_slot(epoch, key)
-        slot.add(lease)
+        (self._slot_of(epoch, key) if slot is None else slot).add(lease)
         self._armed += 1
-
-    def _set_aside(self, lease: Lease, key: Key, where: Epoch) -> None:
-        """Put *lease* into a slot of *where*, one of the two epochs that never close."""
-        slot = where.slots.get(key)
-        if slot is None:
-            slot = where.slots[key] = IdleSlot(where, key)
-        slot.add(lease)
 
     def _leave(self, lease: Lease) -> Key:
         """Take *lease* out of its slot, and the slot out of the books if that emptied it and it lay far away."""
@@ -428,13 +425,12 @@ class IdleReaper:
 
     def _slot_of(self, epoch: Epoch, key: Key) -> IdleSlot:
         slot = epoch.slots.get(key)
-        return self._new_slot(epoch, key) if slot is None else slot
-
-    def _new_slot(self, epoch: Epoch, key: Key) -> IdleSlot:
-        slot = epoch.slots[key] = IdleSlot(epoch, key)
-        self._slots[slot] = None
-        if epoch is not self._open:
-            self._schedule(slot)
+        if slot is None:
+            slot = epoch.slots[key] = IdleSlot(epoch, key)
+            if epoch.serial >= 0:  # none of the two that never close
+                self._slots[slot] = None
+                if epoch is not self._open:
+                    self._schedule(slot)
         return slot
 
     def _drop(self, slot: IdleSlot) -> None:
@@ -595,7 +591,7 @@ class IdleReaper:
                 self._move(lease, self._open, group.key)
             else:
                 remove(lease)
-                self._set_aside(lease, group.key, self._postponed)
+                self._slot_of(self._postponed, group.key).add(lease)
         return left
 
     def _silent_of(self, group: Due) -> list[Lease]:
@@ -699,3 +695,7 @@ class IdleReaper:
             InvariantViolated: the first one that does not hold.
         """
         check(self)
+
+
+def _nothing(lease: Lease) -> None:
+    """Nobody asked what changes."""

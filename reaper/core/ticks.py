@@ -63,20 +63,13 @@ def ms_to_seconds(ms: int) -> float:
 
 
 def check_instant(name: str, value: float) -> float:
-    """Return *value* as a float when it is a finite instant in seconds.
-
-    Raises:
-        InvalidArgument: it is not a number, NaN or infinite; the message carries *name* and the value.
-    """
+    """Return *value* as a float. Raises InvalidArgument, by *name* and value: it is no finite instant in seconds."""
     return _finite(name, value, "a finite number of seconds")
 
 
 def check_timeout(name: str, value: float, also: str = "") -> float:
-    """Return *value* as a float when it is a duration: finite and greater than zero seconds.
-
-    Raises:
-        InvalidArgument: it is anything else; the message carries *name*, what is accepted *also*, and the value.
-    """
+    """Return *value* as a float. Raises InvalidArgument: it is no finite number of seconds > 0; *also* says what else
+    would do."""
     wanted = f"a finite number of seconds > 0{also}" if also else "a finite number of seconds > 0"
     number = _finite(name, value, wanted)
     if number <= 0:
@@ -85,11 +78,7 @@ def check_timeout(name: str, value: float, also: str = "") -> float:
 
 
 def check_count(name: str, value: int, least: int, most: int | None = None) -> int:
-    """Return *value* when it is an integer >= *least*, and <= *most* unless that is None.
-
-    Raises:
-        InvalidArgument: it is anything else, a bool included; the message carries *name* and the value.
-    """
+    """Return *value*. Raises InvalidArgument: it is no integer, or less than *least*, or more than *most*."""
     if type(value) is not int or value < least:
         raise InvalidArgument(f"{name} must be an integer >= {least}, got {shown(value)}")
     if most is not None and value > most:
@@ -98,22 +87,14 @@ def check_count(name: str, value: int, least: int, most: int | None = None) -> i
 
 
 def check_limit(limit: int | None) -> None:
-    """Make sure that *limit* is None or an integer >= 1.
-
-    Raises:
-        InvalidArgument: it is anything else.
-    """
+    """Make sure that *limit* is None or an integer >= 1. Raises InvalidArgument: it is anything else."""
     if limit is not None:
         check_count("limit", limit, 1)
 
 
 def check_now(now: float, latest: float, after: str = "after") -> float:
-    """Return *now* as a float when it is an instant and does not precede *latest*.
-
-    Raises:
-        InvalidArgument: it is NaN, infinite or no number.
-        ClockWentBackwards: it precedes *latest*; *after* says what that is.
-    """
+    """Return *now* as a float. Raises InvalidArgument: it is no instant; ClockWentBackwards: it precedes *latest*, of
+    which *after* says what it is."""
     now = check_instant("now", now)
     if now < latest:
         raise ClockWentBackwards(f"now must not decrease: got {now!r} {after} {latest!r}")

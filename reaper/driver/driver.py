@@ -31,7 +31,7 @@ from ..journal import Journal
 from ..metrics import LoopStatistics
 from ..policy.jitter import Bucket, Jitter, check_rate, check_share
 from .ends import Books, log, log_hook_error
-from .operations import Answer, Call, Operation
+from .operations import Call
 from .options import Options, check_names, spelled_out
 from .pacing import CHECKED_AT_ONCE, PROBE_GRACE, REAPS_PER_SLICE, fair_slice
 from .sockets import unread
@@ -261,8 +261,9 @@ class Driver:
             if owner.probe is not None and owner.lease is lease:
                 # Asked before it is spared, which looks like activity: was the probe before this one answered?
                 watched: Watched = owner  # type: ignore[assignment]  # nothing else has a probe
-                if watched.answer is not None and watched.answer.waits:
-                    watched.answer.try_complete()
+                if watched.unanswered is not None and watched.answered:
+                    watched.unanswered[0].cancel()
+                    watched.unanswered = None
                 quiet[lease] = watched
             descriptor = owner.descriptor
             if descriptor >= 0:
@@ -283,32 +284,23 @@ class Driver:
         """Probe those that were quiet. What they say from here on must lie in an epoch of its own, or it is not told
         apart from their being spared."""
         probed, self._probed = self._probed, []
-        now = self.now()
-        self.core.close_epoch(now)
+        self.core.close_epoch(self.now())
         for connection in probed:
-            answer = connection.answer
-            if answer is not None and answer.waits:
-                answer.mark()  # spared meanwhile; its time goes on
-                continue
-            connection.answer = Answer(connection, seconds_to_ms_deadline(now + connection.grace))
-            self.watch_operation(connection.answer)
-            self._probe(connection)
+            if connection.probed():
+                self._probe(connection)
 
     def after(self, seconds: float, call: Callable[[], object]) -> Call:
         """Call *call* when *seconds* of `now` are over: a timer of the server's own, no lease of the core's.
 
         It does not wait behind connections that `reaps_per_second` holds back. What it raises is logged.
         """
-        operation = Call(call, seconds_to_ms_deadline(self.now() + seconds))
-        self.watch_operation(operation)
-        return operation
-
-    def watch_operation(self, operation: Operation) -> None:
-        """Let *operation* wait, and wake for its deadline, in ms of `now`."""
+        now = self.now()
         if not self._purgatory.delayed:
-            self._advance_operations(self.now())  # nothing has moved its clock while there was nothing to wait for
-        self._purgatory.try_complete_else_watch(operation, [operation])
+            self._advance_operations(now)  # nothing has moved its clock while there was nothing to wait for
+        operation = Call(call, seconds_to_ms_deadline(now + seconds))
+        self._purgatory.try_complete_else_watch(operation, ())
         self._hurry(self._next_wakeup())
+        return operation
 
     def _advance_operations(self, now: float, limit: int | None = None) -> None:
         """To *now*, or to a later instant that it was advanced to before."""

@@ -1,7 +1,4 @@
-"""The delayed operations of an adapter: a probe's answer, and timers.
-
-The rule of this module: *a sign of life completes an operation early, or its deadline does*.
-"""
+"""The timers of an adapter that are no leases, and what a drain waits for."""
 
 from __future__ import annotations
 
@@ -17,23 +14,7 @@ if TYPE_CHECKING:
 log: logging.Logger = logging.getLogger("reaper")
 
 
-class Operation(DelayedOperation):
-    """Waits under itself in the purgatory of the driver."""
-
-    __slots__ = ()
-
-    @property
-    def waits(self) -> bool:
-        """Whether it has not ended."""
-        return self._purgatory is not None
-
-    def cancel(self) -> None:
-        """End it without any hook; nothing if it has ended."""
-        if self._purgatory is not None:
-            self._purgatory.cancel_for_key(self)
-
-
-class Call(Operation):
+class Call(DelayedOperation):
     """Calls something at its deadline. `Driver.after` makes it."""
 
     __slots__ = ("_call",)
@@ -42,6 +23,10 @@ class Call(Operation):
         super().__init__(deadline=deadline)
         self._call = call
 
+    def cancel(self) -> None:
+        """End it without the call; nothing if it has ended."""
+        self.force_complete()
+
     def try_complete(self) -> bool:
         """Nothing but time completes it."""
         return False
@@ -49,42 +34,6 @@ class Call(Operation):
     def on_expiration(self) -> None:
         """Call."""
         self._call()
-
-
-class Answer(Operation):
-    """Waits for the answer to a probe: any activity since, by whatever way it was noted. Its expiry reaps otherwise.
-
-    Args:
-        connection: Was probed just now, and the epoch in which its lease lies has been closed since: activity noted
-            from now on lies in another.
-        deadline: When its time is over.
-    """
-
-    __slots__ = ("_epoch", "connection")
-
-    def __init__(self, connection: Watched, deadline: int) -> None:
-        super().__init__(deadline=deadline)
-        self.connection: Watched = connection
-        self.mark()
-
-    def mark(self) -> None:
-        """Only activity noted from now on is an answer."""
-        self._epoch = self.connection.lease._epoch
-
-    @property
-    def heard(self) -> bool:
-        """Whether there was activity, or the connection is in use."""
-        lease = self.connection.lease
-        return lease._epoch is not self._epoch or lease.suspended
-
-    def try_complete(self) -> bool:
-        """Complete if the peer was heard."""
-        return self.heard and self.force_complete()
-
-    def on_expiration(self) -> None:
-        """Reap, unless the peer was heard or bytes of it wait."""
-        if not self.heard and not self.connection.has_unread():
-            self.connection.reap("unanswered")
 
 
 def log_drain(connections: Iterable[Watched], awake: int = 0) -> None:

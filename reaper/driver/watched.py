@@ -11,10 +11,10 @@ from functools import partial
 from inspect import isbuiltin, iscoroutinefunction, isfunction, ismethod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..core.lease import Expiry, Lease
+from ..core.lease import Epoch, Expiry, Lease
 from ..core.ticks import check_timeout
 from ..errors import InvalidArgument, shown
-from .operations import Answer
+from .operations import Call
 from .sockets import unread
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ class Watched(Reapable):
         "from the first sign of life on.",
         "hung_up": "Whether the peer has said that it will send no more, or is gone.",
         "awaited": "Whether an operation waits for it to go idle; see `went_idle`.",
-        "answer": "What waits for the peer's answer to a probe, or None.",
+        "unanswered": "What ends it unless the probe is answered, and the epoch of the probe; None: it was not probed.",
         "_born": "",
         "_deadlines": "",
         "_driver": "",
@@ -128,7 +128,7 @@ class Watched(Reapable):
         self.awaited: bool = False
         self.probe: Probe | None = None
         self.grace: float = 0.0
-        self.answer: Answer | None = None
+        self.unanswered: tuple[Call, Epoch] | None = None
         self.reaped: bool = False
         self.reason: str | None = None
         self.expiry: Expiry | None = None
@@ -210,6 +210,27 @@ class Watched(Reapable):
         driver.poke()
         return retimed
 
+    def probed(self) -> bool:
+        """It is about to be probed, and its epoch has been closed: activity from now on, by whatever way it is noted,
+        is an answer. False if the probe before this one still waits for one: its time goes on."""
+        waits = self.unanswered
+        call = self._driver.after(self.grace, self._not_answered) if waits is None else waits[0]
+        self.unanswered = call, self.lease._epoch
+        return waits is None
+
+    @property
+    def answered(self) -> bool:
+        """Whether there was activity since it was probed, or it is in use."""
+        lease = self.lease
+        return self.unanswered is None or lease._epoch is not self.unanswered[1] or lease.suspended
+
+    def _not_answered(self) -> None:
+        """The time for an answer is over: reap, unless there was one, or bytes of it wait."""
+        answered = self.answered
+        self.unanswered = None
+        if not answered and not self.has_unread():
+            self.reap("unanswered")
+
     def deadline(self, seconds: float, reason: str) -> Lease:
         """A second lease, which ends this connection *seconds* from now whatever bytes come.
 
@@ -254,18 +275,14 @@ class Watched(Reapable):
                 deadline.release()
         # Not the dead lease's, and no answer any more: a connection that has ended leaves no circle for the collector.
         self.touch = _nothing
-        if self.answer is not None:
-            self.answer.cancel()
-            self.answer = None
+        if self.unanswered is not None:
+            self.unanswered[0].cancel()
+            self.unanswered = None
         self._driver.ended(self)
 
 
 def check_watch(idle: float | None, reason: str, probe: Probe | None, grace: float) -> None:
-    """Refuse what no `watch` takes.
-
-    Raises:
-        InvalidArgument: by name and value.
-    """
+    """Refuse what no `watch` takes. Raises InvalidArgument, by name and value."""
     check_idle(idle)
     check_timeout("grace", grace)
     check_probe(probe)
@@ -273,11 +290,7 @@ def check_watch(idle: float | None, reason: str, probe: Probe | None, grace: flo
 
 
 def check_idle(idle: float | None) -> float | None:
-    """Return *idle*, seconds of silence allowed, as the core takes it: None, which is off, for 0 and for None.
-
-    Raises:
-        InvalidArgument: it is anything else, by name and value.
-    """
+    """*idle*, seconds of silence allowed, as the core takes it: None, which is off, for 0. Raises InvalidArgument."""
     return None if idle is None or is_off(idle) else check_timeout("idle", idle, OR_OFF)
 
 
@@ -299,11 +312,7 @@ def is_off(value: object) -> bool:
 
 
 def check_probe(probe: object) -> None:
-    """Make sure that *probe* is None or an async function. A lambda, and an object with `__call__`, may return one's.
-
-    Raises:
-        InvalidArgument: it is anything else.
-    """
+    """Make sure that *probe* is None or an async function. A lambda, or an object with `__call__`, may return one's."""
     function = probe
     while isinstance(function, partial):
         function = function.func

@@ -1,7 +1,6 @@
-"""Idle events: being told, again and again, that a connection is quiet - without closing it.
+"""Idle events: a hook, called again and again while a connection is quiet, as by Netty's IdleStateHandler.
 
-One rule: *an event says that nothing has moved for its whole period*. Silence in and silence out are told apart, as in
-Netty's IdleStateHandler: use them to send a ping, to log, to hang up on the third one.
+Silence in and silence out are told apart: use them to send a ping, to log, to hang up on the third one.
 """
 
 from __future__ import annotations
@@ -9,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from enum import Enum
-from typing import Protocol
 
 from ..core.lease import Expiry, Lease
 from ..core.ticks import check_timeout
@@ -25,24 +23,17 @@ class Idle(Enum):
 
 @dataclass(frozen=True, slots=True)
 class IdleEvent:
-    """One period of silence is over.
-
-    Attributes:
-        state: Which kind of silence.
-        count: How many periods in a row; 1 is the first after activity.
-        now: Seconds, the instant it was found.
-    """
+    """One period of silence is over."""
 
     state: Idle
     count: int
+    """How many periods in a row; 1 is the first after activity."""
     now: float
+    """Seconds, the instant it was found."""
 
 
-class Register(Protocol):
-    """`reaper.trio.TrioReaper.register`, or anything that behaves like it."""
-
-    def __call__(self, uid: Hashable, timeout: float, on: Callable[[Expiry], object], *, reason: str) -> Lease:
-        """Call *on* after *timeout* seconds without a touch of the lease returned."""
+Register = Callable[..., Lease]
+"""`reaper.trio.TrioReaper.register`: (uid, timeout, on, *, reason) to a lease; *on* is called when that is due."""
 
 
 class IdleEvents:
@@ -76,14 +67,9 @@ class IdleEvents:
         self._uid = uid
         self._on = on
         self._leases: dict[Idle, Lease] = {}
-        self._counts: dict[Idle, int] = {}
-        for name, state, period in (
-            ("reader", Idle.READER, reader),
-            ("writer", Idle.WRITER, writer),
-            ("both", Idle.ALL, both),
-        ):
+        self._counts = dict.fromkeys(Idle, 0)
+        for name, state, period in zip(("reader", "writer", "both"), Idle, (reader, writer, both), strict=True):
             if period != 0:
-                self._counts[state] = 0
                 self._arm(state, check_timeout(name, period))
 
     def read(self) -> None:
