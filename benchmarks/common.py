@@ -113,11 +113,6 @@ def names(count: int) -> list[str]:
     return [f"10.{i >> 16 & 255}.{i >> 8 & 255}.{i & 255}:{i & 65535}" for i in range(count)]
 
 
-def resident() -> int:
-    """Resident bytes of this process."""
-    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-
-
 def machine() -> dict[str, Any]:
     """What the figures were taken on: without this they can neither be repeated nor doubted."""
     packages = {}

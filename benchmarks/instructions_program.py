@@ -21,92 +21,64 @@ BEATING = 512
 """Leases of `beat`: two whole chunks of a slot."""
 
 
+TEMPLATE = """
+def part(n, it=it):
+    for _ in range(n):
+        {what}
+"""
+
+
+class Empty:
+    """As wide as a lease."""
+
+    __slots__ = ("a", "b", "c", "d")
+
+    def touch(self) -> None:
+        pass
+
+
+class Beat:
+    """A reaper whose leases are all touched, and moved on by the next tick."""
+
+    def __init__(self, count: int, timeout: float) -> None:
+        self.now = 1.0
+        self.core = reaper.IdleReaper(tick=1.0)
+        self.leases = [self.core.register(uid, timeout, now=0.0) for uid in range(count)]
+        self.core.close_epoch(1.0)
+
+    def tick(self) -> None:
+        self.now += 1.0
+        self.core.advance(self.now)
+
+    def beat(self) -> None:
+        for lease in self.leases:
+            lease.touch()
+        self.tick()
+
+
 def parts() -> dict[str, Callable[[int], None]]:
-    """Each part: given n, it does its thing n times."""
-
-    class Empty:
-        __slots__ = ("a", "b", "c", "d")
-
-        def touch(self) -> None:
-            pass
-
-    def filled(count: int, timeout: float) -> reaper.IdleReaper:
-        core = reaper.IdleReaper(tick=1.0)
-        for uid in range(count):
-            core.register(uid, timeout, now=0.0)
-        core.close_epoch(1.0)
-        return core
-
-    core, crowd, beating = filled(SMALL, 3600.0), filled(LARGE, 3600.0), filled(BEATING, 1.0)
-    quiet = {"small": filled(SMALL, 1e6), "large": filled(LARGE, 1e6)}
-    clock = {"small": 1.0, "large": 1.0, "beat": 1.0}
-    empty = Empty()
-    lease, one_of_many = core._leases[5], crowd._leases[5]
-    beaters = list(beating._leases.values())
-    plain = dict.fromkeys(range(SMALL))
+    """Each part: given n, it does its thing n times. What it needs is a local name, as in a loop that a user writes."""
+    few, many = Beat(SMALL, 3600.0), Beat(LARGE, 3600.0)
     ring = reaper.IdleRing(timeout_ticks=30)
     ring.add(5)
-
-    def loop(n: int) -> None:
-        for _ in range(n):
-            pass
-
-    def empty_call(n: int) -> None:
-        for _ in range(n):
-            empty.touch()
-
-    def lease_touch(n: int) -> None:
-        for _ in range(n):
-            lease.touch()
-
-    def lease_touch_of_many(n: int) -> None:
-        for _ in range(n):
-            one_of_many.touch()
-
-    def dict_store(n: int) -> None:
-        for _ in range(n):
-            plain[5] = None
-
-    def uid_touch(n: int) -> None:
-        for _ in range(n):
-            core.touch(5)
-
-    def ring_touch(n: int) -> None:
-        for _ in range(n):
-            ring.touch(5)
-
-    def register_release(n: int) -> None:
-        for _ in range(n):
-            crowd.register("new", 30.0, 1.0).release()
-
-    def idle_tick(size: str) -> Callable[[int], None]:
-        def tick(n: int) -> None:
-            for _ in range(n):
-                clock[size] += 1.0
-                quiet[size].advance(clock[size])
-
-        return tick
-
-    def beat(n: int) -> None:
-        for _ in range(n):
-            for beater in beaters:
-                beater.touch()
-            clock["beat"] += 1.0
-            beating.advance(clock["beat"])
-
-    return {
-        "loop": loop,
-        "empty call": empty_call,
-        "lease.touch()": lease_touch,
-        "lease.touch() of many": lease_touch_of_many,
-        "dict store": dict_store,
-        "core.touch(uid)": uid_touch,
-        "ring.touch(uid)": ring_touch,
-        "register and release": register_release,
-        "idle tick small": idle_tick("small"),
-        "idle tick large": idle_tick("large"),
-        "beat": beat,
-    }
+    found: dict[str, Callable[[int], None]] = {}
+    for name, what, thing in (
+        ("loop", "pass", None),
+        ("empty call", "it.touch()", Empty()),
+        ("lease.touch()", "it.touch()", few.leases[5]),
+        ("lease.touch() of many", "it.touch()", many.leases[5]),
+        ("dict store", "it[5] = None", dict.fromkeys(range(SMALL))),
+        ("core.touch(uid)", "it.touch(5)", few.core),
+        ("ring.touch(uid)", "it.touch(5)", ring),
+        ("register and release", "it.register('new', 30.0, 1.0).release()", many.core),
+        ("idle tick small", "it.tick()", Beat(SMALL, 1e6)),
+        ("idle tick large", "it.tick()", Beat(LARGE, 1e6)),
+        ("beat", "it.beat()", Beat(BEATING, 1.0)),
+    ):
+        space = {"it": thing}
+        exec(TEMPLATE.format(what=what), space)  # a function each: the interpreter specialises it by what it has seen
+        found[name] = space["part"]
+    return found
 
 
 def main(more: str, extra: int) -> None:

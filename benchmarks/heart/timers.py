@@ -1,4 +1,4 @@
-"""What a timer costs in the wheel and in a heapq with lazy deletion, and what an operation costs in the purgatory.
+"""What a timer costs in the wheel and in a heapq with lazy deletion.
 
     python -m benchmarks run timers
 
@@ -16,18 +16,15 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from reaper.core.purgatory import DelayedOperation, Purgatory
 from reaper.core.wheel import TimingWheel
 from reaper.testing import HeapTimerQueue
 
-from ..common import Note, Scale, by_scale, figure, markdown, ratios, resident, short, spread, times
+from ..common import Note, Scale, by_scale, figure, markdown, ratios, short, spread, times
 
 QUEUES: dict[str, Callable[[], Any]] = {"wheel": TimingWheel, "heap": HeapTimerQueue}
 NEAREST, FARTHEST = 10_000, 110_000  # deadlines in ticks: 10 to 110 s at 1 ms, three levels of the wheel
 SAMPLE = 50_000  # timers cancelled, and as many rescheduled
 IDLE_TICKS = 200
-RENEWALS = 5
-SHARED_KEYS = 1_000
 
 Figures = dict[str, list[float]]
 
@@ -90,65 +87,20 @@ def queues(count: int, rounds: int, note: Note) -> dict[str, dict[str, Any]]:
     return found
 
 
-class Waiting(DelayedOperation):
-    """An operation as lean as a user's own can be."""
-
-    __slots__ = ()
-
-    def try_complete(self) -> bool:
-        return False
-
-
-def purgatory(count: int, note: Note) -> dict[str, float]:
-    """*count* operations on shared keys, each completed and replaced by a new one `RENEWALS` times over.
-
-    Returns resident bytes per operation, ns to complete and renew one in the last round, the longest of these in us.
-    """
-    gc.collect()
-    order = list(range(count))
-    live: list[Waiting] = [None] * count  # type: ignore[list-item]
-    base = resident()
-    wheel = TimingWheel[DelayedOperation]()
-    waiting = Purgatory(wheel)
-    longest, took = 0, 0.0
-    clock = time.perf_counter_ns
-    for turn in range(RENEWALS + 1):
-        note(f"{count:,} operations, round {turn} of {RENEWALS}")
-        random.Random(turn).shuffle(order)
-        longest, began = 0, clock()
-        for number in order:
-            before = clock()
-            if turn:
-                live[number].force_complete()
-            operation = live[number] = Waiting(deadline=100_000 + number % 60_000 + turn)
-            waiting.try_complete_else_watch(operation, (number % SHARED_KEYS,))
-            longest = max(longest, clock() - before)
-        took = clock() - began
-        assert (waiting.watched, waiting.delayed, len(wheel)) == (count, count, count)
-    grown = (resident() - base) / count
-    return {"round": RENEWALS, "bytes": grown, "ns": took / count, "longest_us": longest / 1000}
-
-
 def run(scale: Scale, note: Note) -> dict[str, Any]:
-    """`timers[n][queue][act]` in ns per item; `purgatory`: after the last round."""
+    """`timers[n][queue][act]` in ns per item."""
     gc.disable()
-    # First, while the process is small: what it frees for others to use again would not show in its resident bytes.
-    renewed = purgatory(by_scale(scale, 500, 20_000, 300_000), note)
-    gc.collect()
     plan = by_scale(scale, [(500, 1)], [(10_000, 2)], [(100_000, 5), (1_000_000, 1)])
     found = {str(count): queues(count, rounds, note) for count, rounds in plan}
     gc.enable()
-    return {"timers": found, "purgatory": renewed, "unit": "ns"}
+    return {"timers": found, "unit": "ns"}
 
 
 def table(found: dict[str, Any]) -> str:
-    """The most timers that were measured, and the purgatory in a line."""
+    """The most timers that were measured."""
     n, queues = list(found["timers"].items())[-1]
     rows = [
         [act, figure(each["median"]), figure(queues["heap"][act]["median"]), times(queues["wheel/heap"][act])]
         for act, each in queues["wheel"].items()
     ]
-    last = found["purgatory"]
-    return markdown([f"{short(n)} timers, ns each", "wheel", "heapq", "wheel / heapq"], rows) + (
-        f"\n\nThe purgatory: {figure(last['bytes'])} bytes an operation, {figure(last['ns'])} ns to renew one."
-    )
+    return markdown([f"{short(n)} timers, ns each", "wheel", "heapq", "wheel / heapq"], rows)

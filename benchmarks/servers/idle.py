@@ -25,17 +25,16 @@ from loadgen.plan.capacity import SPARE_DESCRIPTORS, raise_descriptor_limit
 from scripts.tools import certificate
 
 from ..common import Note, Scale, by_scale, figure, markdown
-from .process import KINDS, REQUEST, Server, not_here, running
-from .run import BUSY
+from .process import BUSY, KINDS, PATIENCE, REQUEST, Server, not_here, running
 
 SERVERS = ("ours-parked", "nginx", "hypercorn", "uvicorn", "guarded", "aiohttp", "asyncio")
 WARM_UP = 5
 """Requests on each of `BUSY` connections before anything is measured."""
 IN_FLIGHT = 256
 """Clients that wait for the kernel or for their answer: fewer than any server's backlog holds."""
-PATIENCE = 60.0
-SAID = {"silent": b"", "half a head": REQUEST[:-2]}
 MEASURES = {"burst": "after a burst", "silent": "silent", "half a head": "half a head", "tls": "idle, TLS"}
+Come = Callable[[Server, int], list[socket.socket]]
+"""Brings so many clients."""
 
 
 def run(scale: Scale, note: Note, only: Sequence[str] = SERVERS) -> dict[str, Any]:
@@ -51,91 +50,35 @@ def run(scale: Scale, note: Note, only: Sequence[str] = SERVERS) -> dict[str, An
     not_run = not_here(only)
     results: dict[str, dict[str, float]] = {name: {} for name in only if name not in not_run}
     for name, found in results.items():
-        note(f"{clients:,} clients at once: {name}")
-        with one(name, clients) as server:
-            found["burst"] = burst(server, clients, silence)
-        for number, (measure, said) in enumerate(SAID.items()):
-            note(f"{clients:,} clients, {measure}: {name}")
-            with one(name, clients) as server:
-                found[measure] = bytes_of(server, clients, silence, dialling(said, number))
-        if KINDS[name].tls:
-            note(f"{tls_clients:,} clients, TLS: {name}")
-            with tempfile.TemporaryDirectory() as folder, one(name, tls_clients, certificate(Path(folder))) as server:
-                found["tls"] = bytes_of(server, tls_clients, silence, _ask)
+        for measure, come in COMING.items():
+            tls, count = measure == "tls", tls_clients if measure == "tls" else clients
+            if not tls or KINDS[name].tls:
+                note(f"{count:,} clients, {measure}: {name}")
+                with one(name, count, tls) as server:
+                    found[measure] = bytes_of(server, count, silence, come)
     return {"clients": clients, "tls_clients": tls_clients, "results": results, "not_run": not_run}
 
 
 @contextmanager
-def one(name: str, clients: int, tls: tuple[str, str] | None = None) -> Iterator[Server]:
+def one(name: str, clients: int, tls: bool) -> Iterator[Server]:
     """That server alone, warm: what it needs once is no connection's share."""
-    with (
-        tempfile.TemporaryDirectory(prefix="reaper-idle-") as folder,
-        running([name], clients + 2 * BUSY, Path(folder), tls) as servers,
-    ):
-        server = servers[name]
-        warm = [server.dial() for _ in range(BUSY)]
-        for _ in range(WARM_UP):
-            server.ask(warm)
-        for client in warm:
-            client.close()
-        time.sleep(1.0)  # while it tidies up after them
-        yield server
+    with tempfile.TemporaryDirectory(prefix="reaper-idle-") as folder:
+        shown = certificate(Path(folder)) if tls else None
+        with running([name], clients + 2 * BUSY, Path(folder), shown) as servers:
+            server = servers[name]
+            warm = [server.dial() for _ in range(BUSY)]
+            for _ in range(WARM_UP):
+                server.ask(warm)
+            for client in warm:
+                client.close()
+            time.sleep(1.0)  # while it tidies up after them
+            yield server
 
 
-def burst(server: Server, clients: int, silence: float) -> float:
-    """Let *clients* come at once; bytes per client when they have been silent for *silence* s."""
+def bytes_of(server: Server, clients: int, silence: float, come: Come) -> float:
+    """What each of *clients* takes when all have been silent for *silence* s. RuntimeError: the server closed some."""
     empty = server.rss()
-    held = connect(server, clients, "127.0.2.1")
-    time.sleep(silence)
-    full = server.rss()
-    server.ask(held[:BUSY])  # they are all still there
-    server.ask(held[-BUSY:])
-    for client in held:
-        client.close()
-    return (full - empty) / clients
-
-
-def connect(server: Server, clients: int, source: str) -> list[socket.socket]:
-    """Connect all, a backlog's worth at a time; ask once on each, and read the answers."""
-    held: list[socket.socket] = []
-    while len(held) < clients:
-        group = []
-        for _ in range(min(IN_FLIGHT, clients - len(held))):
-            client = socket.socket()
-            client.settimeout(PATIENCE)
-            # The port is chosen at connect, where those that linger in TIME_WAIT to another server do not count.
-            client.setsockopt(socket.IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, 1)
-            client.bind((source, 0))
-            client.connect(("127.0.0.1", server.port))  # the kernel accepts into the backlog: this does not wait
-            group.append(client)
-        server.ask(group)
-        held += group
-    return held
-
-
-def dialling(said: bytes, number: int) -> Callable[[Server], socket.socket]:
-    """What makes a client that says *said* and nothing more."""
-
-    def dial(server: Server) -> socket.socket:
-        client = socket.socket()
-        client.bind((f"127.0.4.{number + 1}", 0))
-        client.connect(("127.0.0.1", server.port))
-        if said:
-            client.sendall(said)
-        return client
-
-    return dial
-
-
-def _ask(server: Server) -> socket.socket:
-    client = server.dial()
-    server.ask([client])
-    return client
-
-
-def bytes_of(server: Server, clients: int, silence: float, dial: Callable[[Server], socket.socket]) -> float:
-    empty = server.rss()
-    held = [dial(server) for _ in range(clients)]
+    held = come(server, clients)
     time.sleep(silence)
     full = server.rss()
     gone = select.poll()
@@ -147,6 +90,49 @@ def bytes_of(server: Server, clients: int, silence: float, dial: Callable[[Serve
     if closed:
         raise RuntimeError(f"{server.name} closed {closed} of {clients} clients that it was to keep")
     return (full - empty) / clients
+
+
+def at_once(said: bytes) -> Come:
+    """Clients that come a backlog's worth at a time, and say *said* and nothing more; whole requests are answered."""
+
+    def come(server: Server, clients: int) -> list[socket.socket]:
+        held: list[socket.socket] = []
+        while len(held) < clients:
+            group = []
+            for _ in range(min(IN_FLIGHT, clients - len(held))):
+                client = socket.socket()
+                client.settimeout(PATIENCE)
+                # The port is chosen at connect, where those that linger in TIME_WAIT to another server do not count.
+                client.setsockopt(socket.IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, 1)
+                client.bind(("127.0.2.1", 0))
+                client.connect(("127.0.0.1", server.port))  # the kernel accepts into the backlog: this does not wait
+                group.append(client)
+            if said == REQUEST:
+                server.ask(group)
+            else:
+                for client in group:
+                    client.sendall(said)
+            held += group
+        return held
+
+    return come
+
+
+def one_by_one(server: Server, clients: int) -> list[socket.socket]:
+    """Clients that ask once each: a handshake is waited for."""
+    held = []
+    for _ in range(clients):
+        held.append(server.dial())
+        server.ask(held[-1:])
+    return held
+
+
+COMING: dict[str, Come] = {
+    "burst": at_once(REQUEST),
+    "silent": at_once(b""),
+    "half a head": at_once(REQUEST[:-2]),
+    "tls": one_by_one,
+}
 
 
 def table(found: dict[str, Any]) -> str:

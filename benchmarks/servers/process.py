@@ -21,7 +21,10 @@ from scripts.tools import Missing, nginx, tool
 from .apps import BODY, KEPT, PATH
 
 PATIENCE = 60.0  # seconds for a server to answer
+BUSY = 50
+"""Connections of a client that asks again and again."""
 REQUEST = f"GET {PATH} HTTP/1.1\r\nhost: x\r\n\r\n".encode()
+END = b"\r\n\r\n" + BODY
 APPS = "benchmarks.servers.apps"
 NGINX = """keepalive_timeout {kept}s; keepalive_requests 1000000000;
     server {{ listen 127.0.0.1:{port} backlog=1000 {tls};
@@ -31,18 +34,17 @@ NGINX_TLS = "ssl; ssl_certificate {cert}; ssl_certificate_key {key}"
 
 @dataclass(frozen=True)
 class Kind:
-    """A server to compare: what it is, whether it speaks HTTP or echoes, and the words after `python -m`."""
+    """A server to compare: what it is, and the words after `python -m`."""
 
     about: str
     command: str = ""  # {port}, {most} connections; none: nginx
-    echo: bool = False
     tls: str = ""  # what its command gets besides, to speak TLS: {cert}, {key}
     stock: str = ""  # the same without the guard
 
 
 OURS = (
-    f"{APPS} ours {{}} --port {{{{port}}}} --workers 1 --keep-alive {KEPT}s --idle {KEPT}s --first-byte {KEPT}s "
-    f"--headers {KEPT}s --max-requests 0 --max-connections {{{{most}}}}"
+    f"{APPS} ours http --port {{port}} --workers 1 --keep-alive {KEPT}s --first-byte {KEPT}s --headers {KEPT}s "
+    "--max-requests 0 --max-connections {most}"
 )
 UVICORN = (
     f"uvicorn {APPS}:asgi --http {{}} --loop asyncio --port {{{{port}}}} --timeout-keep-alive {KEPT} --backlog 1000 "
@@ -52,7 +54,7 @@ UVICORN_TLS = "--ssl-certfile {cert} --ssl-keyfile {key}"
 HYPERCORN = f"hypercorn -k trio -w 1 -b 127.0.0.1:{{port}} --keep-alive {KEPT} --backlog 1000 {APPS}:asgi"
 KINDS = {
     "ours-parked": Kind("the example HTTP server, no task while a connection is silent (trio, h11)",
-                        OURS.format("http"), tls="--tls-cert {cert} --tls-key {key}"),
+                        OURS, tls="--tls-cert {cert} --tls-key {key}"),
     "hypercorn": Kind("hypercorn on its trio worker (h11)", HYPERCORN, tls="--certfile {cert} --keyfile {key}"),
     "uvicorn": Kind("uvicorn with h11 on asyncio's loop", UVICORN.format("h11"), tls=UVICORN_TLS),
     "guarded": Kind("the same, guarded", UVICORN.format("reaper.uvicorn:H11"), tls=UVICORN_TLS, stock="uvicorn"),
@@ -62,8 +64,6 @@ KINDS = {
     "aiohttp": Kind("aiohttp's server (its parser is C)", f"{APPS} aiohttp {{port}}"),
     "asyncio": Kind("a bare asyncio Protocol: no parser, no timeout, no limit", f"{APPS} asyncio {{port}}"),
     "nginx": Kind("nginx, `return 200` (C)", tls=NGINX_TLS),
-    "ours-echo-parked": Kind("the example echo server, parked (trio)", OURS.format("echo"), echo=True),
-    "asyncio-echo": Kind("a bare asyncio Protocol that echoes: no timeout", f"{APPS} asyncio-echo {{port}}", echo=True),
 }  # fmt: skip
 
 
@@ -90,12 +90,10 @@ def not_here(names: Iterable[str]) -> dict[str, str]:
 class Server:
     """One that runs."""
 
-    def __init__(self, name: str, kind: Kind, started: serving.Server, tls: ssl.SSLContext | None = None) -> None:
+    def __init__(self, name: str, started: serving.Server, tls: ssl.SSLContext | None = None) -> None:
         self.name = name
         self._tls = tls
-        self.echo = kind.echo
         self.port = started.port
-        self._end = REQUEST if kind.echo else b"\r\n\r\n" + BODY
         self._started = started
         self._members: list[int] = []
 
@@ -111,13 +109,9 @@ class Server:
         for client in clients:
             self._answer(client)
 
-    def is_whole(self, answer: bytes) -> bool:
-        """Whether *answer* is all of one."""
-        return answer.endswith(self._end)
-
     def _answer(self, client: socket.socket) -> bytes:
         data = b""
-        while not self.is_whole(data):
+        while not data.endswith(END):
             got = client.recv(4096)
             if not got:
                 raise ConnectionError(f"{self.name} hung up after {data!r}")
@@ -130,11 +124,7 @@ class Server:
             self.ask([client])
             client.sendall(REQUEST)
             data = self._answer(client)
-        if self.echo:
-            if data != REQUEST:
-                raise RuntimeError(f"{self.name} does not send back what came: {data!r}")
-            return
-        head = data[: -len(self._end)].lower()
+        head = data[: -len(END)].lower()
         length = re.search(rb"\r\ncontent-length: *(\d+)", head)
         if not head.startswith(b"http/1.1 200") or length is None or int(length[1]) != len(BODY):
             raise RuntimeError(f"{self.name} does not answer as it should: {data!r}")
@@ -179,15 +169,12 @@ def running(
         servers = {}
         every = []
         for name in names:
-            kind, port = KINDS[name], serving.free_port()
-            command = command_of(kind, port, most, folder, tls)
+            command = command_of(KINDS[name], port := serving.free_port(), most, folder, tls)
             started = serving.Server(command, folder / f"{name}.log", port=port)
             stack.callback(started.end)
             stack.callback(started.stop)
             every.append(started)
-            servers[name] = Server(
-                name, kind, started, None if tls is None else ssl.create_default_context(cafile=tls[0])
-            )
+            servers[name] = Server(name, started, tls and ssl.create_default_context(cafile=tls[0]))
         for server in servers.values():
             server.wait_until_it_serves()
         try:

@@ -1,9 +1,7 @@
-"""What a request costs on a busy server: ours, and others with the same answer.
+"""What a request costs on a busy server: ours, and others with the same answer, asked by wrk.
 
-*The server's CPU time is what counts, not the clock on the wall*: a client that shares the machine is then not in the
-figure. All servers run at once, each in a process of its own, and are asked in turn, round by round, by one client.
-`cpu_us` is server CPU per request with some connections that ask again and again; `wrk` what wrk makes of it, where it
-is installed. Ratios are ours / theirs, of cost: below one is better for us.
+*The server's CPU time is what is compared, not the clock on the wall*: a client that shares the machine is then not in
+the figure. All servers run at once, each in a process of its own, and are asked in turn, round by round.
 """
 
 from __future__ import annotations
@@ -12,95 +10,56 @@ import re
 import subprocess
 import tempfile
 from collections.abc import Sequence
-from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from scripts.tools import Missing, tool
 
 from ..common import Note, Scale, by_scale, figure, markdown, ratios, spread, times
 from .apps import PATH
-from .process import KINDS, Server, not_here, running
+from .process import BUSY, KINDS, Server, not_here, running
 
-BUSY = 50
-"""Connections that ask again and again."""
-OURS = {False: "ours-parked", True: "ours-echo-parked"}
-"""Whether it echoes -> ours."""
+OURS = "ours-parked"
 
 
-class Size(NamedTuple):
-    """How much is measured."""
-
-    requests: int  # a round and server
-    rounds: int
-    wrk_rounds: int  # of one second each
-
-
-def run(scale: Scale, note: Note, size: Size | None = None, only: Sequence[str] | None = None) -> dict[str, Any]:
-    """`results[server]`: cpu_us, wrk; `ratios[theirs][ours]`: cpu, wrk_time; `not_run`: name -> why.
+def run(scale: Scale, note: Note, rounds: int = 0, only: Sequence[str] = tuple(KINDS)) -> dict[str, Any]:
+    """`results[server]`: cpu_us per request, and what wrk says; `ratios[theirs][ours]`: of CPU; `not_run`: name -> why.
 
     Raises:
         RuntimeError: A server does not answer correctly.
     """
-    size = size or by_scale(scale, Size(400, 2, 0), Size(1_000, 3, 1), Size(3_000, 9, 5))
-    not_run = not_here(only or KINDS)
     try:
         tool("wrk")
     except Missing as missing:
-        not_run["wrk"] = str(missing)
-    names = [name for name in only or KINDS if name not in not_run]
+        return {"absent": str(missing)}
+    rounds = rounds or by_scale(scale, 1, 2, 9)
+    not_run = not_here(only)
+    names = [name for name in only if name not in not_run]
+    taken: dict[str, dict[str, list[float]]] = {name: {} for name in names}
     with tempfile.TemporaryDirectory(prefix="reaper-servers-") as folder:
         note(f"starting {', '.join(names)}")
         with running(names, 4 * BUSY, Path(folder)) as servers:
-            busy = busy_rounds(servers, size, note)
-            http = {name: server for name, server in servers.items() if not server.echo}
-            wrk = wrk_rounds({} if "wrk" in not_run else http, size, note)
-    results: dict[str, Any] = {name: {"cpu_us": spread(busy[name])} for name in names}
-    for name, found in wrk.items():
-        results[name]["wrk"] = {each: spread(samples) for each, samples in found.items()}
-    return {
-        "size": size._asdict() | {"busy": BUSY},
-        "results": results,
-        "ratios": _compared(names, busy, wrk),
-        "not_run": not_run,
-    }
+            for turn in range(rounds):
+                note(f"round {turn + 1} of {rounds}")
+                first = turn % len(names)
+                for name in names[first:] + names[:first]:
+                    for measure, value in asked(servers[name]).items():
+                        taken[name].setdefault(measure, []).append(value)
+    compared: dict[str, dict[str, Any]] = {}
+    for name in names:
+        ours, theirs = (name, stock) if (stock := KINDS[name].stock) else (OURS, name)
+        if ours in names and theirs in names and ours != theirs:
+            compared.setdefault(theirs, {})[ours] = ratios(taken[ours]["cpu_us"], taken[theirs]["cpu_us"])
+    results = {name: {measure: spread(each) for measure, each in found.items()} for name, found in taken.items()}
+    return {"rounds": rounds, "busy": BUSY, "results": results, "ratios": compared, "not_run": not_run}
 
 
-def busy_rounds(servers: dict[str, Server], size: Size, note: Note) -> dict[str, list[float]]:
-    """Microseconds of server CPU per request, a sample a round."""
-    found: dict[str, list[float]] = {name: [] for name in servers}
-    with ExitStack() as stack:
-        clients = {name: [stack.enter_context(server.dial()) for _ in range(BUSY)] for name, server in servers.items()}
-        for turn in range(size.rounds):
-            note(f"busy connections: round {turn + 1} of {size.rounds}")
-            for name in _rotated(servers, turn):
-                server, each = servers[name], clients[name]
-                server.ask(each)  # not counted: the others had the caches until now
-                asked = max(1, size.requests // BUSY)
-                used = server.cpu_ns()
-                for _ in range(asked):
-                    server.ask(each)
-                found[name].append((server.cpu_ns() - used) / 1000 / (asked * BUSY))
-    return found
-
-
-def wrk_rounds(servers: dict[str, Server], size: Size, note: Note) -> dict[str, dict[str, list[float]]]:
-    """What wrk finds: requests per second, the 99th percentile of latency, CPU per request."""
-    found: dict[str, dict[str, list[float]]] = {}
-    for turn in range(size.wrk_rounds):
-        note(f"wrk: round {turn + 1} of {size.wrk_rounds}")
-        for name in _rotated(servers, turn):
-            server = servers[name]
-            command = [tool("wrk"), "-t1", f"-c{BUSY}", "-d1s", "--latency"]
-            used = server.cpu_ns()
-            done = subprocess.run(
-                [*command, f"http://127.0.0.1:{server.port}{PATH}"], capture_output=True, text=True, check=True
-            )
-            figures = read_wrk(done.stdout)
-            figures["cpu_us"] = (server.cpu_ns() - used) / 1000 / figures.pop("requests")
-            for each, value in figures.items():
-                found.setdefault(name, {}).setdefault(each, []).append(value)
-    return found
+def asked(server: Server) -> dict[str, float]:
+    """What wrk finds in a second, and the server's CPU per request."""
+    command = [tool("wrk"), "-t1", f"-c{BUSY}", "-d1s", "--latency", f"http://127.0.0.1:{server.port}{PATH}"]
+    used = server.cpu_ns()
+    found = read_wrk(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    return {"cpu_us": (server.cpu_ns() - used) / 1000 / found.pop("requests"), **found}
 
 
 def read_wrk(text: str) -> dict[str, float]:
@@ -116,39 +75,15 @@ def read_wrk(text: str) -> dict[str, float]:
     return {"requests": float(requests[1]), "requests_per_second": float(rate[1]), "latency_ms_p99": p99}
 
 
-def _rotated(servers: dict[str, Server], turn: int) -> list[str]:
-    """All of them, in an order that begins with another one each time."""
-    names = list(servers)
-    first = turn % max(1, len(names))
-    return names[first:] + names[:first]
-
-
-def _compared(
-    names: Sequence[str], busy: dict[str, list[float]], wrk: dict[str, dict[str, list[float]]]
-) -> dict[str, dict[str, Any]]:
-    """Ratios of cost, round by round: ours to all others', HTTP with HTTP; and each guarded server to the stock one."""
-    found: dict[str, dict[str, Any]] = {}
-    pairs = [(OURS[KINDS[name].echo], name) for name in names if not KINDS[name].stock]
-    pairs += [(name, KINDS[name].stock) for name in names if KINDS[name].stock]
-    for ours, theirs in pairs:
-        if ours in names and theirs in names and ours != theirs:
-            ratio = found.setdefault(theirs, {}).setdefault(ours, {"cpu": ratios(busy[ours], busy[theirs])})
-            if ours in wrk and theirs in wrk:
-                ratio["wrk_time"] = ratios(wrk[theirs]["requests_per_second"], wrk[ours]["requests_per_second"])
-    return found
-
-
 def table(found: dict[str, Any]) -> str:
     """A row per server; how ours compare with it."""
     rows = []
     for name, each in found["results"].items():
-        wrk, kind = each.get("wrk"), KINDS[name]
-        shown = (wrk["requests_per_second"]["median"], wrk["latency_ms_p99"]["median"]) if wrk else (None, None)
-        ours = found["ratios"].get(name, {}).get(OURS[kind.echo])
-        stock = found["ratios"].get(kind.stock, {}).get(name)
-        about = f"**{kind.about}**" if name.startswith("ours") else kind.about
-        ratio = f"{times(stock['cpu'])} of stock" if stock else f"ours {times(ours['cpu'])}" if ours else ""
-        rows.append([about, figure(each["cpu_us"]["median"]), ratio, *(figure(value) for value in shown)])
-    head = ["", "CPU us per request", "compared, of its CPU", "wrk: requests per s", "p99, ms"]
+        kind, compared = KINDS[name], found["ratios"]
+        ours, stock = compared.get(name, {}).get(OURS), compared.get(kind.stock, {}).get(name)
+        ratio = f"{times(stock)} of stock" if stock else f"ours {times(ours)}" if ours else ""
+        shown = [figure(each[measure]["median"]) for measure in ("cpu_us", "requests_per_second", "latency_ms_p99")]
+        rows.append([f"**{kind.about}**" if name == OURS else kind.about, shown[0], ratio, *shown[1:]])
+    head = ["", "CPU us per request", "compared, of its CPU", "requests per s", "p99, ms"]
     said = [f"NOT RUN: {name}: {why}." for name, why in found["not_run"].items()]
     return "\n\n".join([markdown(head, rows), *said])
