@@ -188,7 +188,7 @@ def test_live_names_the_servers_it_misses_on_its_page_and_in_its_summary(tmp_pat
     while feed.admit():
         pass
     feed = Feed(tmp_path / "out", [tmp_path / "lake"], HOUR, {}, now_ns=lambda: LATER)  # started anew
-    newest = {name: [(row["newest"], row["newest"])] for name, row in feed.ledger.names.items()}
+    newest = {name: [(at, at)] for name, at in feed.ledger.names.items()}
     assert newest.keys() == {"web-1", "web-2", "idle"}
     until = max(newest.values())[0][0]
     lost = missing_from(["web-1", "web-2", "idle", "<web-3>"], newest, 15 * MINUTE, until)

@@ -109,6 +109,15 @@ def write_text(where: Place, text: str) -> None:
         raise OSError(error.errno, error.strerror, str(where)) from None
 
 
+def sync(path: Path) -> None:
+    """Wait until the file or directory *path* is on the disk: what is written down after it must not outlive it."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 def remove_tree(directory: Place) -> None:
     """Delete *directory* with all that is in it, as far as that goes."""
     if isinstance(directory, Remote):

@@ -80,7 +80,7 @@ def _tiles(summary: dict[str, Any], rows: list[dict[str, Any]]) -> str:
             "silent beyond timeout and tick, and not reaped",
             "bad" if _total(summary, "overdue") else "",
         ),
-        ("late rows", f"{left_out:,}", "kept apart in late/, in no figure here", "bad" if left_out else ""),
+        ("late rows", f"{left_out:,}", "in no figure here", "bad" if left_out else ""),
         (
             "behind",
             "no rows" if behind is None else seconds(behind),
@@ -97,7 +97,7 @@ def _kept_apart(summary: dict[str, Any]) -> str:
     reasons = []
     if summary["late_rows"]:
         by = ", ".join(f"{name}: {entry['late']:,}" for name, entry in summary["listeners"].items() if entry["late"])
-        reasons.append(f"{summary['late_rows']:,} row(s) came later than the delay allows ({by}); they are in late/.")
+        reasons.append(f"{summary['late_rows']:,} row(s) came later than the delay allows ({by}).")
     if summary["missing_files"]:
         reasons.append(f"{summary['missing_files']:,} file(s) were gone before they were read, or have yet to come.")
     if summary["dropped_rows"]:
@@ -177,13 +177,10 @@ def _level(now: int, opened: list[float], reaped: list[float], closed: list[floa
 
 
 def _listeners(summary: dict[str, Any]) -> str:
-    keys = ("open", "opened", "reaped", "closed", "averted", "overdue", "idle", "idle_uncertain", "taken_back", "late")
+    keys = ("open", "opened", "reaped", "closed", "averted", "overdue", "idle", "idle_uncertain", "late")
     rows = [[name, *(f"{entry[key]:,}" for key in keys)] for name, entry in summary["listeners"].items()]
-    head = ["listener", *keys[:6], "gone silent", "of these uncertain", "taken back, at most", "late rows"]
-    text = (
-        "Uncertain: written in gaps mode, where brief pauses leave no row. Taken back: a later row says that the "
-        "silence before it was within its timeout, or that none was in force."
-    )
+    head = ["listener", *keys[:6], "gone silent", "of these uncertain", "late rows"]
+    text = "Uncertain: written in gaps mode, where brief pauses leave no row."
     return card("By listener, since the log begins", text, table(head, rows, set(range(1, len(head)))))
 
 

@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from ...journal.schema import CONFIG, KINDS, OWN, REAP
+from ..read.row_checks import Refused
 from ..read.runs import Facts
 
 MARKER = "marker"
@@ -17,6 +18,9 @@ MARKER = "marker"
 
 CHANGE = KINDS[CONFIG]
 """Kind of a row that reports a change of a connection's timeout, and nothing else: it is at the latest activity."""
+
+COUNTS = ("opened", "reaped", "closed", "averted", "overdue")
+"""What is counted of them per window and listener."""
 
 FEED = pa.schema(
     [
@@ -37,17 +41,19 @@ FEED = pa.schema(
 _READ = ("t", "conn", "kind", "idle_ns", "timeout_ms", "due_ns", "listener", "wall_offset_ns")
 
 
-def rows_of(facts: Facts, run: int) -> pa.Table | None:
-    """The rows of connections in one good file, as `FEED` has them; None: they have no wall-clock time."""
+def rows_of(facts: Facts, run: int) -> pa.Table:
+    """The rows of connections in one good file, as `FEED` has them.
+
+    Raises:
+        Refused: they have no wall-clock time.
+    """
     with pq.ParquetFile(facts.here) as file:
         table = file.read(columns=[name for name in _READ if name in file.schema_arrow.names])
     offset: Any = round(median(anchor[1] - anchor[0] for anchor in facts.anchors)) if facts.anchors else None
     if "wall_offset_ns" in table.schema.names and (offset is None or table["wall_offset_ns"].null_count == 0):
         offset = table["wall_offset_ns"]
-        if offset.null_count:
-            return None
-    if offset is None:
-        return None
+    if offset is None or (isinstance(offset, pa.ChunkedArray) and offset.null_count):
+        raise Refused("no wall clock: neither wall_offset_ns nor anchors, so it has no place on the common timeline")
     at = pc.divide(pc.add(table["t"], offset), 1000).cast(pa.timestamp("us", "UTC"))
     kind = table["kind"].cast(pa.string())
     count = table.num_rows

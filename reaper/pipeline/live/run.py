@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import sqlite3
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -67,9 +66,9 @@ def follow(
 ) -> dict[str, Any]:
     """Process what is there and what comes; go on later from where *out* stopped, whatever stopped it.
 
-    Below *out*: `windows/` and `idle/` (Parquet, plain files: what is visible counts, each row once), `late/` (rows
-    that came too late, in the feed's columns), `live.html`, `live.json` (the summary, after each step); and for itself
-    `feed/`, `checkpoint/`, `ledger.sqlite`, `.lock`.
+    Below *out*: `windows/` and `idle/` (Parquet, plain files: what is visible counts, each row once),
+    `live.html`, `live.json` (the summary, after each step); and for itself `feed/`, `checkpoint/`, `ledger.json`,
+    `.lock`.
 
     Args:
         stop: Set it to end after the step that is being done.
@@ -123,7 +122,7 @@ def _writing() -> Iterator[None]:
     """An error of the file system ends the run in one line: each step is in the ledger whole, or not begun."""
     try:
         yield
-    except (OSError, sqlite3.Error) as error:
+    except OSError as error:
         raise StreamFailed(f"stopped, and goes on from here when started again: {one_line(error)}") from None
 
 
@@ -171,7 +170,7 @@ def _dropped(query: StreamingQuery) -> int:
 
 def _publish(out: Path, feed: Feed, settings: Settings) -> dict[str, Any]:
     """The summary and the page, each put in place in one step."""
-    newest = {name: row["newest"] for name, row in feed.ledger.names.items()}
+    newest = feed.ledger.names
     until = max(newest.values(), default=0) if settings.for_ns == 0 else time.time_ns()
     silent = missing(settings.expected, {name: [(at, at)] for name, at in newest.items()}, settings.within_ns, until)
     summary = status(feed, out, settings.window_ns, silent=silent)

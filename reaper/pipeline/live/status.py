@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -12,23 +13,21 @@ import duckdb
 
 from ..read.expected import as_list, line
 from .feed import Feed
+from .rows import COUNTS
 
-SCHEMA = "reaper-live/2"
+SCHEMA = "reaper-live/3"
 SHOWN = 180
 """Windows that the page draws."""
 
 LISTED = 20
 """Files put aside that a summary names; all are counted."""
 
-COUNTS = ("opened", "reaped", "closed", "averted", "overdue")
-
 _LISTENER = "coalesce(listener, '(none)') AS listener"
 _SUMS = ", ".join(f"sum({name})::BIGINT AS {name}" for name in COUNTS)
 _TOTALS = f"SELECT {_LISTENER}, count(*) AS windows, {_SUMS} FROM found GROUP BY ALL ORDER BY ALL"
 _SESSIONS = f"""
 SELECT {_LISTENER}, count(*) AS sessions, count(*) FILTER (WHERE outcome = 'idle') AS idle,
-  count(*) FILTER (WHERE outcome = 'idle' AND NOT certain) AS idle_uncertain,
-  count(*) FILTER (WHERE takes_back) AS taken_back
+  count(*) FILTER (WHERE outcome = 'idle' AND NOT certain) AS idle_uncertain
 FROM found GROUP BY ALL ORDER BY ALL"""
 _WINDOWS = f"""
 SELECT epoch_us(start) AS start, {_LISTENER}, {", ".join(COUNTS)}, max_lateness_ns FROM found
@@ -75,15 +74,15 @@ def status(
     ledger = feed.ledger
     totals = {row.pop("listener"): row for row in _asked(out / "windows", _TOTALS)}
     sessions = {row.pop("listener"): row for row in _asked(out / "idle", _SESSIONS)}
-    late = sum(row["rows"] for row in ledger.late.values())
+    late = sum(ledger.late.values())
     listeners: dict[str, dict[str, int]] = {}
     for name in sorted({*totals, *sessions, *ledger.late}):
         counts, ended = totals.get(name, {}), sessions.get(name, {})
         entry = listeners[name] = {key: counts.get(key, 0) for key in COUNTS}
         entry["open"] = entry["opened"] - entry["reaped"] - entry["closed"]
-        entry |= {key: ended.get(key, 0) for key in ("idle", "idle_uncertain", "taken_back")}
-        entry["late"] = ledger.late.get(name, {"rows": 0})["rows"]
-    aside = [{"path": path, "reason": entry["reason"]} for path, entry in sorted(feed.quarantined.items())]
+        entry |= {key: ended.get(key, 0) for key in ("idle", "idle_uncertain")}
+        entry["late"] = ledger.late.get(name, 0)
+    aside = [{"path": path, "reason": reason} for path, reason in sorted(feed.quarantined.items())]
     watermark = feed.watermark
     return {
         "schema": SCHEMA,
@@ -109,7 +108,7 @@ def status(
         "tick_s": ledger.tick_ns / 1e9,
         "listeners": listeners,
         "servers": {
-            name: {**server, "newest": server["newest"] / 1e6 or None}
+            name: {**asdict(server), "newest": server.newest / 1e6 or None}
             for name, server in sorted(ledger.servers.items())
         },
     }
@@ -122,7 +121,7 @@ def as_text(summary: dict[str, Any]) -> str:
         f"{summary['new_rows']:,} new rows, {summary['rows']:,} in all; {summary['windows']:,} windows, {sessions}",
     ]
     for key, text in (
-        ("late_rows", "rows came later than --delay allows and are kept apart in late/"),
+        ("late_rows", "rows came later than --delay allows and are in no table"),
         ("missing_files", "files were gone before they were read, or have yet to come"),
         ("dropped_rows", "rows were dropped by their writers"),
         ("dropped_by_watermark", "rows were dropped by Spark"),

@@ -16,9 +16,9 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
+from ..places import sync
 from ..read.frames import ns
-from .feed import write_atomically
-from .rows import CHANGE, MARKER
+from .rows import CHANGE, COUNTS, MARKER
 from .rows import FEED as _FEED
 
 PART_ROWS = 250_000
@@ -59,17 +59,7 @@ def windows(events: DataFrame, window_ns: int, delay_ns: int) -> DataFrame:
             F.count(F.when(~kind.isin(MARKER, CHANGE), 1)).alias("rows"),
         )
         .where(F.col("rows") > 0)
-        .select(
-            "window.start",
-            "window.end",
-            "listener",
-            "opened",
-            "reaped",
-            "closed",
-            "averted",
-            "overdue",
-            "max_lateness_ns",
-        )
+        .select("window.start", "window.end", "listener", *COUNTS, "max_lateness_ns")
     )
 
 
@@ -78,8 +68,7 @@ def idle(events: DataFrame, delay_ns: int) -> DataFrame:
 
     Key: run, conn, started. Columns: listener, last (its last row), outcome (see `ENDED`), idle_from (its last row +
     the timeout; null unless idle), rows, certain (written in `full` mode; in `gaps` mode brief pauses leave no row, and
-    an idle connection may only be one that never paused for long), takes_back (its first row says that the silence
-    before it was none, or no timeout was in force: an idle session before it was a mistake).
+    an idle connection may only be one that never paused for long).
 
     A row reports the timeout in force before it; what is in force after it only the next row tells: in `full` mode the
     row of a change, which makes the session longer, never shorter. Reaps end a session that still lasts, and open none:
@@ -93,14 +82,6 @@ def idle(events: DataFrame, delay_ns: int) -> DataFrame:
         .when(watched, F.concat(timeout.cast("string"), F.lit(" milliseconds")))
         .otherwise(IN_USE_GAP)
     )
-    rank = (
-        F.when(kind == CHANGE, 3)
-        .when(kind == "open", 0)
-        .when(watched & (F.col("idle_ns") >= ns(timeout)), 1)
-        .when(F.col("idle_ns").isNotNull(), 2)
-        .otherwise(1)
-    )
-    micros = F.unix_micros("at")
     return (
         events.where(kind != "averted")
         .withWatermark("at", f"{delay_ns // 1_000_000} milliseconds")
@@ -113,10 +94,9 @@ def idle(events: DataFrame, delay_ns: int) -> DataFrame:
             F.max(F.when(over, 1).otherwise(0)).alias("over"),
             # Fixed-width, and the same whatever the order of rows: the flag rides in the lowest bits of the instant.
             # A change is at the instant of the activity before it, and later; of several, that to no timeout counts.
-            F.max(micros * 4 + F.when(kind == CHANGE, 2).otherwise(0) + F.when(watched, 0).otherwise(1)).alias(
-                "at_last"
-            ),
-            F.min(micros * 4 + rank).alias("at_first"),
+            F.max(
+                F.unix_micros("at") * 4 + F.when(kind == CHANGE, 2).otherwise(0) + F.when(watched, 0).otherwise(1)
+            ).alias("at_last"),
             F.min(F.col("full").cast("int")).alias("full"),
         )
         .where((F.col("rows") > 0) & (F.col("markers") == 0))
@@ -133,7 +113,6 @@ def idle(events: DataFrame, delay_ns: int) -> DataFrame:
             F.when(F.col("outcome") == IDLE, F.col("session_window.end")).alias("idle_from"),
             "rows",
             (F.col("full") == 1).alias("certain"),
-            (F.col("at_first") % 4 == 2).alias("takes_back"),
         )
     )
 
@@ -146,15 +125,13 @@ def keep_windows(directory: Path, batch: DataFrame, _: int = 0) -> None:
         rows = changed.filter(pc.equal(days, pa.scalar(day, pa.date32())))
         path = directory / f"{day.isoformat()}.parquet"
         if path.exists():
-            before = pq.ParquetFile(path).read()
-            earlier = pc.less(before["start"], pc.min(rows["start"]))
-            keys = set(zip(rows["start"].to_pylist(), rows["listener"].to_pylist(), strict=True))
-            recent = before.filter(pc.invert(earlier))
-            stay = [
-                key not in keys for key in zip(recent["start"].to_pylist(), recent["listener"].to_pylist(), strict=True)
-            ]
-            rows = pa.concat_tables([before.filter(earlier), recent.filter(pa.array(stay, pa.bool_())), rows])
+            before, given = pq.ParquetFile(path).read(), set(_keys(rows))
+            rows = pa.concat_tables([before.filter([key not in given for key in _keys(before)]), rows])
         write_atomically(rows.sort_by([("start", "ascending"), ("listener", "ascending")]), path)
+
+
+def _keys(windows: pa.Table) -> list[tuple[int, str | None]]:
+    return list(zip(windows["start"].cast(pa.int64()).to_pylist(), windows["listener"].to_pylist(), strict=True))
 
 
 def keep_sessions(directory: Path, batch: DataFrame, number: int) -> None:
@@ -173,3 +150,11 @@ def keep_sessions(directory: Path, batch: DataFrame, number: int) -> None:
             else:
                 serial += 1
     write_atomically(rows.replace_schema_metadata({BATCH: str(number)}), directory / f"{serial:06d}.parquet")
+
+
+def write_atomically(table: pa.Table, path: Path) -> None:
+    """Put *table* in place as one Parquet file: a reader sees the old file or the new one."""
+    hidden = path.with_name(f".{path.name}")
+    pq.write_table(table, hidden, compression="zstd")
+    sync(hidden)
+    hidden.replace(path)
