@@ -88,7 +88,7 @@ def everything_else(directory: Path) -> None:
     """Whatever else opens files of a journal: none raises because of what is in them."""
     feed = Feed(directory.parent / "out", [directory], 3600 * S, {}, now_ns=lambda: LATER)
     assert feed.admit() in (0, 1)
-    assert all("\n" not in entry["reason"] for entry in feed.quarantined.values())
+    assert all("\n" not in reason for reason in feed.quarantined.values())
     (directory / "a.parquet").rename(directory / "reaper-a.parquet")
     shipped = Shipper(directory, Place(str(directory.parent / "lake"))).once()
     assert shipped.files + len(shipped.failed) == 1

@@ -18,12 +18,11 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pipeline_traffic import WALL, S, journal, on_spark, write
 from test_pipeline_audit import write_traps
-from test_pipeline_inputs import HOSTILE, only
+from test_pipeline_inputs import HOSTILE, only, write_judged
 
 from reaper.pipeline import cli, hadoop
 from reaper.pipeline.hadoop import Remote, Unreachable
 from reaper.pipeline.places import files_below, pattern, place, uri, write_text
-from reaper.pipeline.read import inputs as inputs_module
 from reaper.pipeline.read import spark_counts
 from reaper.pipeline.read.command import read_inputs
 from reaper.pipeline.read.inputs import Inputs, check
@@ -214,8 +213,7 @@ def test_files_below_a_mount_are_those_below_the_directory(mounted: str, tmp_pat
 
 @pytest.fixture
 def looking(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No file is small: Spark counts the rows of all, and nothing here does."""
-    monkeypatch.setattr(inputs_module, "SMALL_BYTES", 0)
+    """Spark counts the rows of all files, and nothing here does."""
 
     def never(*_: Any) -> None:
         raise AssertionError("a file was read in the driver")
@@ -228,17 +226,9 @@ def facts_of(inputs: Inputs) -> Any:
 
 
 @on_spark
-def test_spark_finds_in_every_hostile_file_what_is_found_here(
-    real_spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_spark_finds_in_every_hostile_file_what_is_found_here(real_spark: Any, tmp_path: Path) -> None:
     for number, harm in enumerate(HOSTILE.values()):
-        directory = tmp_path / f"{number:02d} hostile%20"
-        with journal(directory, 0, sequence=100) as ours:
-            ours.stall(S, S)
-            log = ours.open(S, 5000, "echo")
-            log.touch(2 * S)
-            log.reap(8 * S, 8 * S)
-        harm(only(directory))
+        harm(write_judged(tmp_path / f"{number:02d} hostile%20"))
     write(tmp_path / "good", connections=20, faults={"missed": 1}, listeners=("echo", "http"))
     with journal(tmp_path / "deadline", 5) as ours:
         ours.open(S, 0, "http").reap(12 * S, 5 * S)
@@ -247,7 +237,6 @@ def test_spark_finds_in_every_hostile_file_what_is_found_here(
     (tmp_path / "nameless").mkdir()
     pq.write_table(pages.replace_schema_metadata({}), tmp_path / "nameless" / "a.parquet", row_group_size=10)
     here = check([tmp_path], now_ns=WALL)
-    monkeypatch.setattr(inputs_module, "SMALL_BYTES", 0)
     there = check([tmp_path], spark=real_spark, now_ns=WALL)
     assert len(here.quarantined) == len(HOSTILE)
     assert facts_of(there) == facts_of(here)
@@ -294,9 +283,9 @@ def test_a_failure_that_passes_is_not_held_against_the_file(
     write(tmp_path, connections=5)
     count, asked = spark_counts._count, []
 
-    def once(session: Any, known: Any, checksums: bool) -> Any:
+    def once(session: Any, known: Any) -> Any:
         asked.append(len(known))
-        return count(session, known, checksums) if len(asked) > 1 else {}
+        return count(session, known) if len(asked) > 1 else {}
 
     monkeypatch.setattr(spark_counts, "_count", once)
     found = check([tmp_path], spark=real_spark, now_ns=WALL)

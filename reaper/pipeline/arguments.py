@@ -21,8 +21,6 @@ from . import places
 from .hadoop import Remote
 from .places import Place, remove_tree, write_text
 
-DAY_NS = 86_400 * 10**9
-
 Progress = Callable[[str], None]
 """Reports how far a command is, one line of text."""
 

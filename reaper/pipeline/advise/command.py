@@ -93,8 +93,8 @@ def _advise(arguments: argparse.Namespace, progress: Progress) -> int:
         raise Fault("--format is for --logs: journals have one format")
     if arguments.timeout and not arguments.logs:
         raise Fault("--timeout is for --logs: a journal's rows say which timeout was in force")
-    if arguments.logs and (arguments.since or arguments.until or arguments.expect or arguments.no_checksums):
-        raise Fault("--from, --to, --expect and --no-checksums are for --events: access logs are read as they are")
+    if arguments.logs and (arguments.since or arguments.until or arguments.expect):
+        raise Fault("--from, --to and --expect are for --events: access logs are read as they are")
     with asking("advise", arguments, progress) as spark:
         from .run import as_text
 

@@ -131,7 +131,6 @@ def audit(
     summary["clock"] = {
         "timeline": timeline.value,
         "one_clock": one_clock,
-        "wall_steps": sum(run.steps for run in server.runs + (client.runs if client else [])),
         "backward_rows": summary.pop("backward_rows"),
         "skew_s": None if skew is None else {**asdict(skew), "estimate": skew.estimate, "consistent": skew.consistent},
     }

@@ -40,7 +40,6 @@ def add(command: AddCommand) -> None:
         "--drain", action="store_true", help="no server writes any more: let the last connections come out"
     )
     add_expected(sub)
-    sub.add_argument("--no-checksums", action="store_true", help="do not verify every page before reading")
 
 
 def _how_long(text: str) -> int | None:
@@ -75,7 +74,6 @@ def _live(arguments: argparse.Namespace, progress: Progress) -> int:
             every_ns=arguments.every,
             for_ns=arguments.for_ns,
             drain=arguments.drain,
-            checksums=not arguments.no_checksums,
             expected=arguments.expect,
             within_ns=arguments.expect_within,
         )

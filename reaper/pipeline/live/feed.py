@@ -54,7 +54,6 @@ class Feed:
         out: Holds `feed/` and the ledger; made if missing.
         directories: Journals, searched recursively at each step; hidden names and *out* itself are passed over.
         delay_ns: How far behind the newest row of earlier steps a row may be.
-        checksums: Verify every page.
         now_ns: This machine's Unix time.
     Raises:
         Unusable: *out* was begun with other *settings*, or cannot be gone on from. Nothing was changed.
@@ -67,14 +66,12 @@ class Feed:
         delay_ns: int,
         settings: dict[str, int],
         *,
-        checksums: bool = True,
         now_ns: Callable[[], int] = time.time_ns,
     ) -> None:
         self.directory: Path = out / "feed"
         self._out = out
         self._directories = sorted({directory.resolve() for directory in directories})
         self._delay_us = delay_ns // 1000
-        self._checksums = checksums
         self._now_ns = now_ns
         self._looked_at: dict[str, tuple[int, int, int]] = {}
         """path -> size, mtime, until (Unix ns): not looked at again before, unless it has changed."""
@@ -118,7 +115,7 @@ class Feed:
             if self.ledger.has(found.run, found.serial):
                 continue  # a copy of one of the others
             try:
-                believe(*count_here(found.facts, self._checksums), None, self._now_ns())
+                believe(*count_here(found.facts), self._now_ns())
                 table = rows_of(found.facts, int(found.run[:15], 16))
                 newest = _us(pc.max(table["at"]))
                 if newest is not None:

@@ -49,7 +49,6 @@ class Settings:
     """How long; 0: once through what is there; None: until it is stopped."""
     drain: bool = False
     """At the end: no server writes any more, so let the last windows and sessions out."""
-    checksums: bool = True
     expected: tuple[str, ...] = ()
     """Names of servers that ought to write."""
     within_ns: int = WITHIN_NS
@@ -84,7 +83,7 @@ def follow(
     with alone(out / ".lock", lambda pid: Fault(f"another live (process {pid}) is at work in {out}")):
         try:
             fixed = {"--window in ms": settings.window_ns // 10**6, "--delay in ms": settings.delay_ns // 10**6}
-            feed = Feed(out, directories, settings.delay_ns, fixed, checksums=settings.checksums)
+            feed = Feed(out, directories, settings.delay_ns, fixed)
         except Unusable as error:
             raise Fault(str(error)) from None
         before = feed.ledger.rows

@@ -10,13 +10,11 @@ from typing import TYPE_CHECKING
 
 from ...config.flags import Parser
 from ..arguments import (
-    DAY_NS,
     PUT_ASIDE,
     SHOWN_ASIDE,
     Progress,
     apart,
     aside_lines,
-    duration_ns,
     named,
     place,
     reach,
@@ -54,11 +52,6 @@ def add_inputs(parser: Parser, *, required: bool = True, client: bool = True) ->
     parser.set_defaults(client=[])
     add_span(parser)
     add_expected(parser)
-    parser.add_argument("--no-checksums", action="store_true", help="do not verify every page before reading")
-    parser.add_argument(
-        "--max-age", type=duration_ns, default=3650 * DAY_NS, metavar="DURATION",
-        help="put files aside that ended longer ago; default 3650d",
-    )  # fmt: skip
 
 
 @contextmanager
@@ -85,20 +78,11 @@ def read_inputs(spark: SparkSession, arguments: argparse.Namespace, progress: Pr
         Fault: a directory is missing.
     """
     reach(arguments)
-    here_alone = answering() == "embedded"
-    if not here_alone:
-        from .spark_counts import verify
-
-        verify(spark, not arguments.no_checksums)
+    on_spark = answering() == "spark"
+    if on_spark:
+        spark.conf.set("parquet.page.verify-checksum.enabled", "true")
     span = span_of(arguments)
-    checked = partial(
-        check,
-        spark=None if here_alone else spark,
-        checksums=not arguments.no_checksums,
-        max_age_ns=arguments.max_age,
-        span=span,
-        progress=progress,
-    )
+    checked = partial(check, spark=spark if on_spark else None, span=span, progress=progress)
     server = checked(arguments.events)
     client = checked(arguments.client) if arguments.client else None
     server.silent = silent(arguments.expect, server.files, arguments.expect_within, span)

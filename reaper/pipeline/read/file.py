@@ -23,6 +23,8 @@ from .runs import Facts
 
 FUTURE_NS = 24 * 3600 * 10**9
 """How far ahead of this machine's clock a file may lie before it is not believed."""
+PAST_NS = 3650 * 24 * 3600 * 10**9
+"""And how far behind."""
 
 
 def footer_of(path: Place, size: int) -> Facts:
@@ -69,44 +71,40 @@ def footer_of(path: Place, size: int) -> Facts:
     )
 
 
-def count_here(facts: Facts, checksums: bool) -> tuple[Facts, list[Count]]:
-    """*facts*, and the rows of their file, counted in this process. *checksums*: verify every page.
+def count_here(facts: Facts) -> tuple[Facts, list[Count]]:
+    """*facts*, and the rows of their file, counted in this process. Every page is compared with its checksum.
 
     Raises:
         Refused: they cannot be read.
     """
-    with _opened(facts.path, facts.size, checksums) as file:
+    with _opened(facts.path, facts.size) as file:
         try:
-            return facts, count(file, checksums)
+            return facts, count(file)
         except (pa.ArrowException, OSError, ValueError) as error:
             raise Refused(f"corrupted: {one_line(error)}") from None
 
 
-def believe(facts: Facts, counts: Iterable[Count], max_age_ns: int | None, now: int) -> None:
-    """Complete *facts* with what the rows say, see `judge`.
+def believe(facts: Facts, counts: Iterable[Count], now: int) -> None:
+    """Complete *facts* with what *counts* of its rows say, see `judge`. *now*: Unix time, ns.
 
-    Args:
-        counts: Its rows, counted.
-        max_age_ns: The file is refused if it ended longer ago; None: at any age it is good.
-        now: Unix time, ns.
     Raises:
         Refused: it cannot be used.
     """
     ended = judge(facts, counts)
     if ended is not None and ended > now + FUTURE_NS:
         raise Refused(f"future: its last row is {(ended - now) / 3600e9:,.0f} h ahead of this machine's clock")
-    if ended is not None and max_age_ns is not None and ended < now - max_age_ns:
-        raise Refused(f"late: it ended {(now - ended) / 3600e9:,.0f} h ago, beyond the greatest age accepted")
+    if ended is not None and ended < now - PAST_NS:
+        raise Refused(f"late: it ended {(now - ended) / 3600e9:,.0f} h ago: its clock was not set")
 
 
 @contextmanager
-def _opened(path: Place, size: int, checksums: bool = False) -> Iterator[pq.ParquetFile]:
+def _opened(path: Place, size: int) -> Iterator[pq.ParquetFile]:
     if size == 0:
         raise Refused("zero-length: the file has no bytes")
     with ExitStack() as stack:
         try:
             source = stack.enter_context(path.open()) if isinstance(path, Remote) else path
-            file = stack.enter_context(pq.ParquetFile(source, page_checksum_verification=checksums))
+            file = stack.enter_context(pq.ParquetFile(source, page_checksum_verification=True))
         except FileNotFoundError:
             raise  # it was there a moment ago
         except (pa.ArrowException, OSError, ValueError) as error:

@@ -26,9 +26,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-SMALL_BYTES = 8 << 20
-"""Files of this machine that are no more than this together are counted here: starting a job of Spark takes longer."""
-
 _FETCHED = 32
 """Footers of another file system that are fetched at once."""
 
@@ -60,10 +57,7 @@ def check(
     directories: Iterable[Place],
     *,
     spark: SparkSession | None = None,
-    checksums: bool = True,
-    max_age_ns: int | None = None,
     now_ns: int | None = None,
-    by_name: bool = False,
     span: Span = ALWAYS,
     progress: Callable[[str], None] = lambda _: None,
 ) -> Inputs:
@@ -71,13 +65,9 @@ def check(
 
     Args:
         directories: Searched recursively; a file may be named too.
-        spark: Its executors count the rows where they lie, and this process reads footers alone. None, or with
-            `SMALL_BYTES` or less: the rows are counted here.
-        checksums: Verify every page.
-        max_age_ns: Files that ended longer ago are put aside as late. None: none is.
+        spark: Its executors count the rows where they lie, and this process reads footers alone. None: the rows are
+            counted here.
         now_ns: Unix time; None: this machine's.
-        by_name: Runs will be told apart by their names and not by the numbers of connections: two servers may then use
-            the same ones.
         span: The time that is asked about: what has no row in it is left out.
         progress: Called with what is being done.
     Raises:
@@ -104,19 +94,18 @@ def check(
     asked = [facts for facts in footers if span.meets(facts.bounds)]
     found.outside = len(footers) - len(asked)
     if spark is not None:
-        expect(spark, sum(facts.rows for facts in asked))
-    if spark is not None and (remote or sum(facts.size for facts in asked) > SMALL_BYTES):
         from . import spark_counts
 
-        counted = spark_counts.counts(spark, {facts.path: facts.rows for facts in asked}, checksums=checksums)
+        expect(spark, sum(facts.rows for facts in asked))
+        counted = spark_counts.counts(spark, {facts.path: facts.rows for facts in asked}) if asked else {}
         looked = [(facts, counted[facts.path]) for facts in asked]
     else:
-        looked, more = _each(count_here, [(facts, checksums) for facts in asked])
+        looked, more = _each(count_here, [(facts,) for facts in asked])
         refused |= more
     seen: dict[object, Facts] = {}
     for facts, rows in looked:
         try:
-            believe(facts, rows, max_age_ns, now)
+            believe(facts, rows, now)
         except Refused as wrong:
             refused[facts.path] = str(wrong)
             continue
@@ -124,13 +113,12 @@ def check(
         if first is not facts:
             refused[facts.path] = f"duplicated: the same file as {first.path}"
     found.files = list(seen.values())
-    if not by_name:
-        refused |= strangers(found.files)
-        found.files = [facts for facts in found.files if facts.path not in refused]
+    refused |= strangers(found.files)
+    found.files = [facts for facts in found.files if facts.path not in refused]
     found.quarantined = [{"path": str(path), "reason": reason} for path, reason in refused.items()]
     found.quarantined.sort(key=lambda entry: entry["path"])
     found.runs = runs_of(found.files)
-    found.holes = [] if by_name else _holes(found, [facts for facts in asked if facts.path in refused], span)
+    found.holes = _holes(found, [facts for facts in asked if facts.path in refused], span)
     latest: dict[str, int] = {}
     before: dict[str, int] = {}
     for facts in found.files:

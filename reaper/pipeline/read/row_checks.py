@@ -134,15 +134,13 @@ def _range(found: list[Count], name: str) -> tuple[int, int] | None:
 # ---- counted in this process -----------------------------------------------------------------------------------------
 
 
-def count(file: pq.ParquetFile, checksums: bool) -> list[Count]:
-    """Read *file* here, once, a row group at a time: every column where *checksums* are verified.
+def count(file: pq.ParquetFile) -> list[Count]:
+    """Read *file* here, once, a row group at a time: every column, so that every checksum is verified.
 
     Raises:
         pyarrow.ArrowException, OSError: it cannot be read.
     """
     names = [column.name for column in COLUMNS if column.name in file.schema_arrow.names]
-    if not checksums:
-        names = [name for name in names if name not in ("nbytes", "peer")]
     found: list[Count] = []
     for group in range(file.num_row_groups):
         table = file.read_row_group(group, columns=names, use_threads=False)

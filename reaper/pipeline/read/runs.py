@@ -20,9 +20,6 @@ from ..places import Place
 SPARE_IDS = 1_000_000
 """By how much the numbers of connections may run ahead of the rows of a whole run: numbers whose rows were lost."""
 
-STEP_NS = 20_000_000
-"""A jump of the wall clock against the monotonic one beyond this, and beyond 500 ppm of drift, is called a step."""
-
 
 @dataclass(slots=True)
 class Facts:
@@ -108,15 +105,6 @@ class Run:
     beside_ns: int = 0
     """Of a run without anchors, among others that have them: its clock + this puts its last row at the end of theirs.
     An assumption, for figures over time; no instant of it is compared with another run's."""
-
-    @property
-    def steps(self) -> int:
-        """How often the wall clock jumped against the writer's clock."""
-        count = 0
-        for before, after in pairwise(self.anchors):
-            drift = abs((after[1] - after[0]) - (before[1] - before[0]))
-            count += drift > max(STEP_NS, (after[0] - before[0]) // 2000)
-        return count
 
 
 class Timeline(Enum):

@@ -18,28 +18,21 @@ from ..places import Place, pattern, uri
 from .row_checks import COUNTED, MARKS, Count
 from .schema import EVENTS
 
-_CHECKSUMS = "parquet.page.verify-checksum.enabled"
 
-
-def verify(spark: SparkSession, checksums: bool) -> None:
-    """Whether every page that this session reads from now on is compared with its checksum."""
-    spark.conf.set(_CHECKSUMS, str(checksums).lower())
-
-
-def counts(spark: SparkSession, rows: Mapping[Place, int], *, checksums: bool) -> dict[Place, list[Count]]:
+def counts(spark: SparkSession, rows: Mapping[Place, int]) -> dict[Place, list[Count]]:
     """The counts of each file in *rows*, which says how many rows its footer promises.
 
     A file of which less can be read is looked at a second time: what was a failure of the network is not held against
     the file.
     """
     known = {_name(uri(where)): where for where in rows}
-    found = _count(spark, known, checksums)
+    found = _count(spark, known)
     short = {
         name: where
         for name, where in known.items()
         if sum(count["count_all"] for count in found.get(where, ())) != rows[where]
     }
-    return {where: [] for where in rows} | found | (_count(spark, short, checksums) if short else {})
+    return {where: [] for where in rows} | found | (_count(spark, short) if short else {})
 
 
 def _read(spark: SparkSession, files: Sequence[Place]) -> DataFrame:
@@ -48,7 +41,7 @@ def _read(spark: SparkSession, files: Sequence[Place]) -> DataFrame:
     )
 
 
-def _count(spark: SparkSession, known: Mapping[str, Place], checksums: bool) -> dict[Place, list[Count]]:
+def _count(spark: SparkSession, known: Mapping[str, Place]) -> dict[Place, list[Count]]:
     def least_and_most(name: str) -> list[Column]:
         column = F.col(name)
         return [
@@ -65,7 +58,8 @@ def _count(spark: SparkSession, known: Mapping[str, Place], checksums: bool) -> 
     )
     timeout = F.when(F.col("timeout_ms") > 0, F.col("timeout_ms").cast("long") * F.lit(1_000_000))
     overdue = F.greatest(F.try_subtract("idle_ns", timeout), F.try_subtract("t", "due_ns"))
-    also = [F.count(name).alias(f"{name}_read") for name in ("nbytes", "peer")] if checksums else []
+    # Nobody asks about these two, but what is not read is not verified.
+    also = [F.count(name).alias(f"{name}_read") for name in ("nbytes", "peer")]
     counted = (
         _read(spark, list(known.values()))
         .groupBy(

@@ -255,7 +255,7 @@ def _fine_print(summary: dict[str, Any], advice: dict[str, Any]) -> str:
     aside, dropped = len(summary["files"]["quarantined"]), summary["dropped_rows"]
     notes = [
         f"Tick {ticks}; excused beyond it: {seconds(settings['grace'])} and the {stalls}.",
-        f"Timeline: {clock['timeline']}; the wall clock was stepped {clock['wall_steps']} time(s).",
+        f"Timeline: {clock['timeline']}.",
         f"{summary['files']['read']} file(s) read, {aside} put aside, {dropped} row(s) dropped by the writers.",
         *advice["notes"],
         made_by("report"),
