@@ -143,7 +143,7 @@ def test_an_entry_of_a_load_balancer_of_aws_gives_its_connection(trace: str) -> 
 
 
 def advice_from(spark: Any, name: str, path: Path, timeout_s: int = 75, max_cut: float = 0.3) -> dict[str, Any]:
-    return advise(spark, Inputs(), (name, [path], timeout_s * S), Policy(max_cut=max_cut)).summary
+    return advise(spark, Inputs(), (name, [path], timeout_s * S), Policy(max_cut=max_cut))
 
 
 SECOND = 1_790_000_000

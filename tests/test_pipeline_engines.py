@@ -70,7 +70,7 @@ def answers(session: Any, server: Inputs, client: Inputs | None, out: Path, whol
         "types": {field.name: str(field.type) for field in table.schema},
         "connections": table.to_pylist(),
         "charts": gather(audited, server),
-        "advice": advise(session, server, None, Policy(max_cut=0.05)).summary,
+        "advice": advise(session, server, None, Policy(max_cut=0.05)),
     }
     if whole:
         found["what-if"] = what_if(session, server, [["timeout=3s", "tick=500ms"], ["timeout=9s"]])
@@ -120,7 +120,7 @@ def test_every_format_of_access_logs_is_read_alike(both: Any, tmp_path: Path, na
     path = tmp_path / f"{name}.log"
     path.write_bytes("\n".join([*LOGS[name], "no line", *HOSTILE[name], ""]).encode() + b"\xff\xfe\r\n")
     logs = (name, [path], 75 * 10**9)
-    embedded, spark = both(lambda session: advise(session, Inputs(), logs, Policy(max_cut=0.3)).summary)
+    embedded, spark = both(lambda session: advise(session, Inputs(), logs, Policy(max_cut=0.3)))
     assert embedded == spark
 
 

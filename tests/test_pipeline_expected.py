@@ -18,7 +18,7 @@ from reaper.journal.layout import ANY
 from reaper.journal.places import Place
 from reaper.journal.ship import Shipper
 from reaper.pipeline import cli
-from reaper.pipeline.advise.run import Advice
+from reaper.pipeline.advise.run import complete
 from reaper.pipeline.live.feed import Feed
 from reaper.pipeline.live.page import render
 from reaper.pipeline.live.status import as_text, status
@@ -264,6 +264,6 @@ def test_every_answer_names_the_servers_it_misses_and_the_rows_that_were_dropped
 @pytest.mark.parametrize("missing", ["quarantined", "dropped_rows", "silent_servers", "holes"])
 def test_advice_from_a_part_of_the_journals_is_not_complete(missing: str) -> None:
     whole = {"quarantined": [], "dropped_rows": 0, "silent_servers": [], "holes": [], "config": {"tick_s": 1.0}}
-    assert Advice(whole).complete
-    assert not Advice({**whole, "config": {}}).complete
-    assert not Advice({**whole, missing: 1}).complete
+    assert complete(whole)
+    assert not complete({**whole, "config": {}})
+    assert not complete({**whole, missing: 1})

@@ -201,7 +201,7 @@ def test_the_timeout_that_cut_the_log_is_no_advice(
 def test_the_advice_from_a_journal_with_a_known_truth(spark: Any, tmp_path: Path) -> None:
     # A fifth of the fleet runs with a long timeout: without those, nothing beyond 4 s could be known.
     exponential(tmp_path / "server", (60.0, 4.0, 4.0, 4.0, 4.0))
-    result = advise(spark, check([tmp_path / "server"], now_ns=WALL), None, Policy(max_cut=0.01)).summary
+    result = advise(spark, check([tmp_path / "server"], now_ns=WALL), None, Policy(max_cut=0.01))
     entry = result["listeners"]["echo"]
     by_timeout = {row["timeout_s"]: row for row in entry["trade_off"]}
     for timeout in (1.0, 5.0, 10.0):
@@ -283,7 +283,7 @@ def test_a_real_nginx_under_the_load_generator_is_advised_from_the_log_it_wrote(
         nginx.terminate()
         nginx.wait(timeout=10)
     log = tmp_path / "access.log"
-    summary = advise(spark, Inputs(), ("nginx", [log], 4 * S), Policy(max_cut=0.05)).summary
+    summary = advise(spark, Inputs(), ("nginx", [log], 4 * S), Policy(max_cut=0.05))
     (entry,) = summary["listeners"].values()
     assert summary["quarantined"] == []
     assert entry["silences"] == len(log.read_text().splitlines())

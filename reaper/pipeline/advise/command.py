@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ...config.balancers import BALANCERS
 from ...config.flags import Parser
@@ -12,9 +12,6 @@ from ..places import write_text
 from ..read.command import add_inputs, asking, read_inputs
 from ..read.inputs import Inputs
 from .formats import FORMATS
-
-if TYPE_CHECKING:
-    from .run import Advice
 
 SECOND_NS = 10**9
 DEFAULT_TIMEOUT_NS = 75 * SECOND_NS
@@ -64,7 +61,7 @@ def _longest(text: str) -> int:
 
 def run_advise(
     spark: Any, arguments: argparse.Namespace, server: Inputs, progress: Progress, *, logs: bool = False
-) -> Advice:
+) -> dict[str, Any]:
     """Advise, and write advice.json, advice.txt and, where the log holds the answer, reaper.toml below `--out`.
 
     *logs*: from `--logs`, not *server*.
@@ -74,11 +71,11 @@ def run_advise(
     policy = Policy(max_cut=arguments.max_cut, behind=arguments.behind, longest_s=arguments.longest / SECOND_NS)
     source = (arguments.format, arguments.logs, arguments.timeout or DEFAULT_TIMEOUT_NS) if logs else None
     result = advise(spark, server, source, policy, progress)
-    write_json(arguments.out / "advice.json", result.summary)
-    write_text(arguments.out / "advice.txt", as_text(result.summary) + "\n")
+    write_json(arguments.out / "advice.json", result)
+    write_text(arguments.out / "advice.txt", as_text(result) + "\n")
     toml = arguments.out / "reaper.toml"
-    if result.summary["config"]:
-        write_text(toml, as_toml(result.summary))
+    if result["config"]:
+        write_text(toml, as_toml(result))
     elif toml.exists():
         toml.unlink()  # an earlier answer's
     return result
@@ -101,5 +98,5 @@ def _advise(arguments: argparse.Namespace, progress: Progress) -> int:
         arguments.out.mkdir(parents=True, exist_ok=True)
         server, _ = read_inputs(spark, arguments, progress)
         result = run_advise(spark, arguments, server, progress, logs=bool(arguments.logs))
-    show(arguments, result.summary, as_text(result.summary))
-    return 0 if result.complete else 1
+    show(arguments, result, as_text(result))
+    return 0 if result["result"] == "pass" else 1

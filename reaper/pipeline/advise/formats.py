@@ -1,4 +1,4 @@
-"""What is known of each kind of access log: its lines, what the server must be told to write, what it cannot show.
+"""What is known of each kind of access log: its lines, and what it cannot show. docs/pipeline.md says how to write one.
 
 The rule of this module: *a line is a request, a report of the server about itself, or bad*. Bad ones are shown. No
 Spark here. The patterns repeat no group, so that no line, however long, is too deep for Java.
@@ -27,8 +27,6 @@ class Format:
     `a|b` is the first of them that has a value.
     """
 
-    wanted: str
-    """What the server must be told to write."""
     blind: str
     """What it cannot show."""
     key: tuple[str, ...]
@@ -71,7 +69,6 @@ _HAPROXY_REPORTS = (
 
 FORMATS = {
     "nginx": Format(
-        "log_format reaper '$msec $connection $connection_requests $request_time';",
         "connections that never sent a request, when a connection was closed and by which side; the last silence of "
         "each is taken as cut by the timeout in force",
         request=r"^(\d{1,12}\.\d{1,6}) (\d{1,18}) (\d{1,18}) (\d{1,9}\.\d{1,6})\s*$",
@@ -83,7 +80,6 @@ FORMATS = {
         serial="3",
     ),
     "haproxy": Format(
-        "option httplog",
         f"{_CLOSES}; {_PORTS}",
         request=rf"(\S+:\d+) \[({_TIME}\.\d{{3}})\] (\S+?)~? \S+ -?\d+/-?\d+/-?\d+/-?\d+/\+?(\d+) -?\d+ ",
         key=("1", "3"),
@@ -95,10 +91,8 @@ FORMATS = {
         own=rf"(?:haproxy\[\d+\]: |^)(?:{'|'.join(_HAPROXY_REPORTS)})",
     ),
     "envoy": Format(
-        'json_format: {start_time: "%START_TIME%", duration: "%DURATION%", connection_id: "%CONNECTION_ID%"}, or '
-        "Istio's own JSON (accessLogEncoding: JSON), in which the client's address and port stand for the connection",
         _CLOSES,
-        key=("connection_id|downstream_remote_address",),
+        key=("connection_id|downstream_remote_address",),  # Istio's own JSON has no connection_id
         clock=ISO,
         start="start_time",
         length="duration",
@@ -106,7 +100,6 @@ FORMATS = {
         listener="listener",
     ),
     "traefik": Format(
-        "accessLog: {format: json}",
         f"{_CLOSES}; {_PORTS}",
         key=("ClientAddr",),
         clock=ISO,
@@ -116,7 +109,6 @@ FORMATS = {
         own=r'^\{.*"(?:level|msg|message)":',
     ),
     "caddy": Format(
-        "log { format json }, with its own time format",
         f"{_CLOSES}; {_PORTS}",
         key=("request.remote_ip", "request.remote_port"),
         clock=UNIX,
@@ -126,7 +118,6 @@ FORMATS = {
         own=r'^\{"level":"\w+","ts":[\d.e+]+,(?:"msg"|"logger":"(?:admin|tls|pki|events|http(?:"|\.[a-km-z]|\.log\.error)))',
     ),
     "alb": Format(
-        "AWS Application Load Balancer: access logs, as they are in the bucket",
         f"{_CLOSES}; of entries without a conn_trace_id {_PORTS}",
         # type, time, balancer, client:port, ...: the time is that of the answer
         request=r'^(?:https?|h2|grpcs?|wss?) (\S+Z) \S+ (\S+:\d+) .*" (?:-|-?\d+) (\S+Z) "[^"]*".*?(?: (TID_\w+))?\s*$',
@@ -136,7 +127,6 @@ FORMATS = {
         end="1",
     ),
     "combined": Format(
-        "the combined format of Apache and nginx, or vhost_combined",
         "connections: silences are those of a client address and agent, to one second, and one beyond the timeout in "
         "force counts as a new connection. Several connections of one client look like one that is busier; requests "
         "that came on a new connection look like a silence that ended. What is advised may be too short or too long",

@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ...config.balancers import BALANCERS
-from ...config.durations import spoken
+from ...config.durations import format_duration, spoken
 from ...config.lint import tick_for
 from ...config.settings import ReaperConfig
 from ..arguments import aside_lines
@@ -60,17 +60,10 @@ class Policy:
     longest_s: float = 3600.0
 
 
-@dataclass(slots=True)
-class Advice:
-    """The outcome; `summary` goes to JSON."""
-
-    summary: dict[str, Any]
-
-    @property
-    def complete(self) -> bool:
-        """Whether no file, line, row or expected server is missing, and the log holds the answer."""
-        missing = any(self.summary[key] for key in ("quarantined", "dropped_rows", "silent_servers", "holes"))
-        return bool(not missing and self.summary["config"])
+def complete(summary: dict[str, Any]) -> bool:
+    """Whether no file, line, row or expected server is missing from an advice, and the log holds the answer."""
+    missing = any(summary[key] for key in ("quarantined", "dropped_rows", "silent_servers", "holes"))
+    return bool(not missing and summary["config"])
 
 
 def advise(
@@ -79,8 +72,8 @@ def advise(
     logs: tuple[str, list[Place], int] | None,
     policy: Policy,
     progress: Callable[[str], None] = lambda _: None,
-) -> Advice:
-    """Learn from journals, or from access logs (format, files, timeout in force in ns)."""
+) -> dict[str, Any]:
+    """Learn from journals, or from access logs (format, files, timeout in force in ns); returns what goes to JSON."""
     quarantined: list[dict[str, str]] = list(inputs.quarantined)
     candidates = [float(t) for t in CANDIDATES if t <= policy.longest_s]
     notes: list[str] = []
@@ -155,9 +148,8 @@ def advise(
         "notes": notes,
     }
     summary["config"] = _config(summary["listeners"], http=logs is not None)
-    advice = Advice(summary)
-    summary["result"] = "pass" if advice.complete else "inconclusive"
-    return advice
+    summary["result"] = "pass" if complete(summary) else "inconclusive"
+    return summary
 
 
 def notes_of_inputs(inputs: Inputs) -> list[str]:
@@ -332,7 +324,7 @@ def as_toml(summary: dict[str, Any]) -> str:
     lines = [
         f"# Advised from {traffic}: at most {allowed:.2%} of the silences that end in sight are cut.",
         "[reaper]",
-        f'tick = "{_duration(config["tick_s"])}"',
+        f'tick = "{format_duration(config["tick_s"])}"',
         f"wheel_size = {config['wheel_size']}",
         "",
         "[timeouts]",
@@ -340,14 +332,10 @@ def as_toml(summary: dict[str, Any]) -> str:
     for key, entry in config["timeouts"].items():
         advice = summary["listeners"][entry["listener"]]["recommendation"]
         lines += [f"# {reason}" for reason in advice["because"]]
-        lines.append(f'{key} = "{_duration(entry["timeout_s"])}"')
+        lines.append(f'{key} = "{format_duration(entry["timeout_s"])}"')
     if "keep_alive" in config["timeouts"]:
         behind = summary["policy"]["behind"]
         if behind is None:
             lines += ["", "# No load balancer was named: with one in front, ask again with --behind."]
         lines += ["", "[server]", f'behind = "{behind or "direct"}"']
     return "\n".join([*lines, ""])
-
-
-def _duration(seconds: float) -> str:
-    return f"{seconds:g}s" if seconds >= 1 else f"{seconds * 1e3:g}ms"

@@ -31,7 +31,7 @@ def _report(arguments: argparse.Namespace, progress: Progress) -> int:
         progress("gathering the charts")
         charts = gather(audited, server)
         page = arguments.out / "report.html"
-        write_text(page, render(audited.summary, advice.summary, charts))
+        write_text(page, render(audited.summary, advice, charts))
     outcome = {"result": audited.summary["result"], "page": str(page), "reasons": audited.summary["reasons"]}
     show(arguments, outcome, f"{page}: audit {audited.summary['result'].upper()}")
     return 0 if audited.passed else 1

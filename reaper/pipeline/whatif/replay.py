@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from ...journal.schema import ENDS
 from ..engine import F, Window
-from ..read.frames import ns, of_connections, small_frame, with_run
+from ..read.frames import lifetimes, ns, of_connections, small_frame, with_run
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -123,25 +123,15 @@ def timeouts_in_force(found: list[Any]) -> list[Any]:
 
 def lives(events: DataFrame, runs: DataFrame) -> DataFrame:
     """Every connection. `ended` is null where the log ends first; `opened` without an opening row: its first trace."""
-    kind, t = F.col("kind"), F.col("t")
-    grouped = (
-        of_connections(events)
-        .groupBy("conn")
-        .agg(
-            F.count(F.lit(1)).alias("rows"),
-            F.coalesce(
-                F.min(F.when(kind == "open", t)), F.min(t - F.coalesce(F.col("idle_ns"), F.lit(0)))
-            ).alias("opened"),
-            F.max(F.when(kind == "open", 1)).isNull().alias("headless"),
-            F.min(F.when(kind.isin(*ENDS), t)).alias("ended"),
-            F.max(t).alias("last_t"),
-            F.max_by("timeout_ms", "t").alias("timeout_ms"),
-            F.max(F.xxhash64("listener")).alias("listener_hash"),
-            F.max(F.when(kind == "reap", 1)).isNotNull().alias("reaped"),
-            F.max(F.when((kind == "reap") & F.col("timeout_ms").isNull(), 1)).isNotNull().alias("by_deadline"),
-        )
+    reaped = F.col("reaps") > 0
+    return with_run(lifetimes(events), runs).select(
+        "conn", "run", "listener_hash", "rows", "ended", "last_t", "log_end_ns", "offset_ns",
+        F.coalesce("opened", "first_trace").alias("opened"),
+        F.col("opened").isNull().alias("headless"),
+        F.col("last_timeout_ms").alias("timeout_ms"),
+        reaped.alias("reaped"),
+        (reaped & F.col("end_timeout_ms").isNull()).alias("by_deadline"),
     )  # fmt: skip
-    return with_run(grouped, runs).drop("writer", "first_conn", "last_conn", "full", "tick_ns")
 
 
 def judged(rows: DataFrame, plan: DataFrame) -> DataFrame:
