@@ -56,11 +56,6 @@ WORKER_BYTES, CLIENTS_BYTES = 6 << 20, 4 << 20
 one it was forked from. Measured 5.2 and 3.1 MiB; every run measures it anew."""
 COMMON_BYTES = 100 << 20
 """What all of them share, and the two that they were forked from."""
-IN_FLIGHT = 1024
-"""Connections that hold bytes in the kernel at the same time: those just being opened and answered."""
-PAGES_EACH = 2
-PORTS = 1_000
-"""Ephemeral ports that a source address has to have: with fewer the generator needs addresses by the ten thousand."""
 TRACKED = 64
 """Connections opened to see whether the kernel tracks those on the loopback."""
 
@@ -95,12 +90,9 @@ class Machine:
 
     descriptors: int  # per process, hard
     files: int | None = None  # of the whole machine, still free
-    tcp_pages: int | None = None  # for bytes in flight
     conntrack: int | None = None  # entries still free
     memory: int | None = None  # bytes available, of the machine or of our control group
     processes: int | None = None  # that may still be started
-    watches: int | None = None  # descriptors in epolls, per user
-    ports: int | None = None  # per source address
 
     @classmethod
     def here(cls) -> Machine:
@@ -109,12 +101,9 @@ class Machine:
         return cls(
             hard if hard != resource.RLIM_INFINITY else 1 << 20,
             _difference(_number("/proc/sys/fs/file-max"), _number("/proc/sys/fs/file-nr")),
-            _number("/proc/sys/net/ipv4/tcp_mem", 2),
             _conntrack(),
             _available(),
             _difference(_group("pids", "pids.max", "pids.max"), _group("pids", "pids.current", "pids.current")),
-            _number("/proc/sys/fs/epoll/max_user_watches"),
-            _ports(),
         )
 
 
@@ -155,14 +144,10 @@ def shortages(plan: Plan, machine: Machine) -> list[str]:
             f"processes: {machine.processes:,} more may be started, {together + 20:,} are needed: raise pids.max"
         )
     sockets = 2 * plan.connections + 100 * together
-    count, ports = plan.connections, 'net.ipv4.ip_local_port_range="32768 60999"'
     track = "net.netfilter.nf_conntrack_max=..., or exempt the loopback from tracking"
     for what, has, needed, remedy in (
         ("open files", machine.files, sockets, "fs.file-max=..."),
-        ("epoll: descriptors that may be watched", machine.watches, sockets, "fs.epoll.max_user_watches=..."),
-        ("ports per source address", machine.ports, PORTS, ports),
-        ("tcp_mem: pages", machine.tcp_pages, IN_FLIGHT * PAGES_EACH * 2, "net.ipv4.tcp_mem=..."),
-        ("connection tracking: entries", machine.conntrack, count, track),
+        ("connection tracking: entries", machine.conntrack, plan.connections, track),
     ):
         if has is not None and has < needed:
             found.append(f"{what}: {has:,} are free, {needed:,} are needed: sysctl -w {remedy}")
@@ -177,16 +162,10 @@ def gib(nbytes: int) -> str:
     return f"{nbytes / 2**30:.1f} GiB"
 
 
-def _number(path: str, column: int = 0) -> int | None:
+def _number(path: str) -> int | None:
     with suppress(OSError, ValueError, IndexError):
-        return int(Path(path).read_text().split()[column])
+        return int(Path(path).read_text().split()[0])
     return None
-
-
-def _ports() -> int | None:
-    path = "/proc/sys/net/ipv4/ip_local_port_range"
-    low, high = _number(path), _number(path, 1)
-    return None if low is None or high is None else high - low + 1
 
 
 def _difference(limit: int | None, used: int | None) -> int | None:

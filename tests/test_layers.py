@@ -78,14 +78,14 @@ LOADGEN = {
 """The rooms of `loadgen/` likewise."""
 
 FRAMEWORKS = {
-    *("trio", "asyncio", "pyspark", "psutil", "pyarrow", "pandas", "numpy", "h11", "matplotlib", "rich", "uvloop"),
+    *("trio", "asyncio", "pyspark", "psutil", "pyarrow", "pandas", "numpy", "h11", "rich", "uvloop"),
     *("uvicorn", "gunicorn", "aiohttp", "websockets", "hypercorn", "httptools", "starlette", "django", "anyio"),
 }
 ASYNCIO = {"asyncio", "uvloop"}
 MAY: Mapping[str, Collection[str]] = {
     "trio": {"trio"},
     "asyncio": ASYNCIO,
-    "servers": FRAMEWORKS - {"trio", "pyspark", "psutil", "pyarrow", "pandas", "numpy", "matplotlib", "rich"},
+    "servers": FRAMEWORKS - {"trio", "pyspark", "psutil", "pyarrow", "pandas", "numpy", "rich"},
     **{name: {*ASYNCIO, name} for name in ("uvicorn", "gunicorn", "aiohttp", "websockets", "hypercorn")},
     "gunicorn": {*ASYNCIO, "gunicorn", "uvicorn"},  # its worker is uvicorn's
     "journal": {"pyarrow"},

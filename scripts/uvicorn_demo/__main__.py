@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 import tempfile
@@ -21,6 +20,8 @@ from scripts.serving import free_port, serving
 
 TIMEOUT = 3.0
 """Seconds: every limit of the demo, so that it is short."""
+WAIT, TRIALS = 9.0, 3
+"""Seconds that a close is waited for, and connections per question."""
 LIMITS = ("FIRST_BYTE", "HEADERS", "BODY", "KEEP_ALIVE", "WRITE", "HALF_CLOSED", "TUNNEL", "LINGER")
 SETTINGS = {f"REAPER_TIMEOUTS_{name}": f"{TIMEOUT:g}s" for name in LIMITS} | {"REAPER_TICK": "500ms"}
 SETTINGS["REAPER_TIMEOUTS_MAX_AGE"] = "0s"  # an age that is drawn at random would end the longest questions
@@ -37,7 +38,7 @@ def command(who: str, port: int) -> list[str]:
     return ["uvicorn", "scripts.uvicorn_demo.app:app", *flags]
 
 
-def probed(wait: float, trials: int) -> dict[str, list[Finding]]:
+def probed() -> dict[str, list[Finding]]:
     """What both do with each question of HTTP and of WebSockets, asked at the same time."""
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack, ThreadPoolExecutor(4) as threads:
         asked = {}
@@ -46,7 +47,7 @@ def probed(wait: float, trials: int) -> dict[str, list[Finding]]:
             log = Path(folder) / who
             server = stack.enter_context(serving(started, log, port=port, environment=os.environ | SETTINGS))
             for speech in (Speech(paths=Paths("/echo")), HANDSHAKE):
-                asked[who, speech] = threads.submit(probe, parse_target(server.target), speech, wait, trials=trials)
+                asked[who, speech] = threads.submit(probe, parse_target(server.target), speech, WAIT, trials=TRIALS)
         found: dict[str, list[Finding]] = {who: [] for who in HTTP}
         for (who, _), task in asked.items():
             found[who] += task.result()
@@ -54,11 +55,7 @@ def probed(wait: float, trials: int) -> dict[str, list[Finding]]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="uvicorn_demo", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--wait", type=float, default=9.0, help="seconds that a close is waited for; default 9")
-    parser.add_argument("--trials", type=int, default=4, help="connections per question; default 4")
-    given = parser.parse_args()
-    found = probed(given.wait, given.trials)
+    found = probed()
     print(f"FastAPI under uvicorn, stock and with --http {HTTP['guarded']}: every timeout {TIMEOUT:g} s, tick 0.5 s.\n")
     both = list(zip(*found.values(), strict=True))
     rows = [[each[0].meaning, *(finding.observed() for finding in each)] for each in both]
