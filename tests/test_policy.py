@@ -116,28 +116,18 @@ def test_every_phase_has_a_rule_whose_timeout_and_reason_are_one_setting() -> No
 
 @pytest.mark.parametrize("phase", [phase for phase in Phase if phase is not Phase.IN_FLIGHT])
 @pytest.mark.parametrize("direction", ["in", "out"])
-@pytest.mark.parametrize("count", [0, 1])  # an empty read is no activity
+@pytest.mark.parametrize(("timeout", "count"), [("7s", 0), ("7s", 1), ("0s", 1)])  # an empty read is no activity
 def test_each_phase_ends_after_its_own_timeout_which_only_bytes_that_count_start_again(
-    phase: Phase, direction: str, count: int
+    phase: Phase, direction: str, timeout: str, count: int
 ) -> None:
-    world = World(limits__min_in_rate=0, limits__min_out_rate=0, **{phase.value: "7s"})
+    world = World(limits__min_in_rate=0, limits__min_out_rate=0, **{phase.value: timeout})
     policy = world.policy(phase)
     act = policy.bytes_in if direction == "in" else policy.bytes_out
-    if count and direction in RULES[phase].restarted_by:
+    if timeout == "0s" or (count and direction in RULES[phase].restarted_by):
         world.run(50.0, every=3.0, act=lambda: act(count, world.now))
         assert not world.reaped
     else:
         world.ends(phase.value, 7.0, 8.0, every=3.0, act=lambda: act(count, world.now))
-
-
-def test_a_timeout_of_zero_is_off_in_every_phase() -> None:
-    for phase in Phase:
-        world = World(
-            limits__min_in_rate=0, limits__min_out_rate=0, **({phase.value: "0s"} if RULES[phase].timeout else {})
-        )
-        world.policy(phase)
-        world.run(3000.0)
-        assert world.reaped == []
 
 
 @pytest.mark.parametrize(
@@ -239,16 +229,6 @@ def test_a_slow_but_living_download_is_never_idle(phase: Phase) -> None:
     assert world.reaped == []
 
 
-def test_a_peer_that_catches_up_before_the_final_check_is_spared() -> None:
-    world = World(body="30s")
-    policy = world.requested(Phase.BODY)
-    world.run(4.9)
-    world.now += 0.5
-    policy.charge(world.now)  # doomed, not yet reaped
-    policy.bytes_in(240 * 20, world.now)
-    world.ends("min_in_rate", 14.0, 30.0)
-
-
 @pytest.mark.parametrize("interval", [0.1, 0.3, 0.5, 0.9])
 def test_the_end_of_a_peer_too_slow_is_not_put_off_by_its_bytes(interval: float) -> None:
     world = World(body="30s")
@@ -262,33 +242,22 @@ def test_the_end_of_a_peer_too_slow_is_not_put_off_by_its_bytes(interval: float)
     world.ends("min_in_rate", 5.0, 6.5, every=interval, act=drip)
 
 
-def test_one_byte_too_few_at_the_final_check_does_not_put_the_end_off() -> None:
-    world = World(body="30s")
-    policy = world.requested(Phase.BODY)
-    world.now += 2.0
-    policy.charge(world.now)
-    for _ in range(3):
-        world.now += 2.0
-        policy.charge(world.now)
-    world.core.close_epoch(world.now)
-    policy.bytes_in(1, world.now)
-    world.now += 0.1
-    world.core.expire(world.now)
-    ((reason, _),) = world.reaped
-    assert reason == "min_in_rate"
-
-
-def test_a_peer_that_catches_up_may_go_on_with_its_request() -> None:
+@pytest.mark.parametrize(("count", "then"), [(1, "ends"), (240 * 20, "drips"), (2400, "goes on")])
+def test_a_peer_that_catches_up_before_the_final_check_is_spared_and_one_byte_too_few_is_not_enough(
+    count: int, then: str
+) -> None:
     world = World(body="30s", keep_alive="5s")
     policy = world.requested(Phase.BODY)
-    world.now += 4.9
-    policy.charge(world.now)
-    world.now += 0.2
-    policy.charge(world.now)  # doomed
-    policy.bytes_in(2400, world.now)
-    policy.enter(Phase.IN_FLIGHT, world.now)
-    world.run(1000.0)
-    assert world.reaped == []
+    for _ in range(4):
+        world.now += 1.3
+        policy.charge(world.now)  # doomed by the last, not yet reaped
+    policy.bytes_in(count, world.now)
+    if then == "goes on":
+        policy.enter(Phase.IN_FLIGHT, world.now)
+        world.run(1000.0)
+        assert world.reaped == []
+    else:
+        world.ends("min_in_rate", *((14.0, 30.0) if then == "drips" else (0.0, 1.0)))
 
 
 def test_next_request_has_an_allowance_of_its_own() -> None:

@@ -78,18 +78,6 @@ def test_an_operation_that_can_complete_at_once_never_waits(bench: Bench) -> Non
     assert (bench.counts(), bench.log, op.completed) == ((0, 0, 0), [("complete", "a")], True)
 
 
-def test_completing_under_one_key_takes_it_out_of_all_keys_and_off_the_clock(bench: Bench) -> None:
-    op = bench.watch("a", 10, "k", "j", "k")
-    bench.watch("b", 20, "k")
-    assert bench.counts() == (3, 2, 2)
-    op.ready = True
-    assert bench.purgatory.check_and_complete("k") == 1
-    assert bench.counts() == (1, 1, 1)
-    assert bench.purgatory.check_and_complete("j") == 0
-    assert bench.purgatory.advance(10) == []
-    assert bench.log == [("complete", "a")]
-
-
 def test_expiry_completes_then_expires_each_once_in_deadline_order(bench: Bench) -> None:
     late, early, same = bench.watch("late", 9, "k"), bench.watch("early", 5, "k", "j"), bench.watch("same", 5)
     assert bench.purgatory.next_expiry() == 5
@@ -103,19 +91,6 @@ def test_expiry_completes_then_expires_each_once_in_deadline_order(bench: Bench)
     assert all(op.completed and op.expired and not op.force_complete() for op in (late, early, same))
     assert bench.purgatory.check_and_complete("k") == 0
     assert bench.purgatory.next_expiry() is None
-
-
-def test_an_operation_knows_in_its_hooks_whether_its_deadline_ended_it(bench: Bench) -> None:
-    known: list[bool] = []
-    on_time, late, cancelled = bench.watch("on time", 5, "k"), bench.watch("late", 5), bench.watch("cancelled", 5, "c")
-    for op in (on_time, late):
-        op.hooks["complete"] = lambda op=op: known.append(op.expired)
-    on_time.ready = True
-    assert bench.purgatory.check_and_complete("k") == 1
-    bench.purgatory.cancel_for_key("c")
-    bench.purgatory.advance(5)
-    assert known == [False, True]
-    assert [(op.completed, op.expired) for op in (on_time, late, cancelled)] == [(1, 0), (1, 1), (0, 0)]
 
 
 def test_cancelling_a_key_ends_its_operations_without_any_hook(bench: Bench) -> None:
@@ -161,37 +136,29 @@ def test_an_operation_waits_in_one_purgatory_once(bench: Bench) -> None:
     assert bench.counts() == (2, 2, 2)
 
 
-def test_keys_are_tried_in_the_order_in_which_operations_began_to_wait(bench: Bench) -> None:
-    tried: list[int] = []
-    for number in range(300):
-        bench.watch(number, 5, "k").hooks["try"] = lambda number=number: tried.append(number)  # type: ignore[misc]
-    assert bench.purgatory.check_and_complete("k") == 0
-    assert tried == list(range(300))
-
-
-def test_an_operation_ended_by_a_hook_of_an_earlier_one_is_neither_tried_nor_counted_again(bench: Bench) -> None:
+@pytest.mark.parametrize("way", ["checked", "expired"])
+def test_what_a_hook_of_an_earlier_one_ends_is_not_ended_again_and_what_it_lets_wait_waits(
+    bench: Bench, way: str
+) -> None:
     first, second = bench.watch("a", 5, "k"), bench.watch("b", 5, "k")
-    first.ready = second.ready = True
-    first.hooks["complete"] = second.force_complete
+    first.hooks["complete"] = lambda: bench.watch("c", 9, "k") and second.force_complete()
+    first.ready = way == "checked"
     second.hooks["try"] = failure("tried after its end")
-    assert bench.purgatory.check_and_complete("k") == 1
-    assert bench.log == [("complete", "a"), ("complete", "b")]
-
-
-def test_an_operation_completed_by_a_hook_of_the_same_batch_does_not_expire(bench: Bench) -> None:
-    first, second = bench.watch("a", 5, "k"), bench.watch("b", 5, "k")
-    first.hooks["expire"] = second.force_complete
-    assert bench.purgatory.advance(5) == [first]
-    assert bench.log == [("complete", "a"), ("expire", "a"), ("complete", "b")]
-    assert bench.counts() == (0, 0, 0)
-
-
-def test_a_hook_may_let_new_operations_wait_under_the_key_that_is_being_checked(bench: Bench) -> None:
-    first = bench.watch("a", 5, "k")
-    first.ready = True
-    first.hooks["complete"] = lambda: bench.watch("b", 9, "k")
-    assert bench.purgatory.check_and_complete("k") == 1
+    if way == "checked":
+        assert bench.purgatory.check_and_complete("k") == 1
+    else:
+        assert bench.purgatory.advance(5) == [first]
+    assert bench.log[:2] == [("complete", "a"), ("complete", "b")]
     assert bench.counts() == (1, 1, 1)
+
+
+def test_a_hook_may_advance_the_purgatory_itself_and_knows_that_the_deadline_ended_its_operation(bench: Bench) -> None:
+    ops = [bench.watch(number, 5) for number in range(3)]
+    inner: list[DelayedOperation] = []
+    ops[0].hooks["expire"] = lambda: inner.extend(bench.purgatory.advance(5))
+    ops[0].hooks["complete"] = lambda: inner.append(ops[0]) if ops[0].expired else None
+    assert bench.purgatory.advance(5) == ops[:1]
+    assert inner == ops
 
 
 def test_hooks_that_raise_lose_no_other_expiry(bench: Bench) -> None:
@@ -253,14 +220,6 @@ def test_a_mass_expiry_in_slices_keeps_order_and_spares_what_completes_meanwhile
     assert bench.counts() == (0, 0, 0)
 
 
-def test_a_hook_may_advance_the_purgatory_itself(bench: Bench) -> None:
-    ops = [bench.watch(number, 5) for number in range(3)]
-    inner: list[DelayedOperation] = []
-    ops[0].hooks["expire"] = lambda: inner.extend(bench.purgatory.advance(5))
-    assert bench.purgatory.advance(5) == ops[:1]
-    assert inner == ops[1:]
-
-
 def test_bad_arguments_are_refused_and_change_nothing(bench: Bench) -> None:
     with pytest.raises(InvalidArgument, match=r"deadline must be an int .* got 1.5"):
         DelayedOperation(deadline=1.5)  # type: ignore[arg-type]
@@ -302,23 +261,31 @@ def test_counts_and_ends_are_exact_under_any_mixture(seed: int) -> None:
     bench = Bench(HeapTimerQueue() if seed % 2 else None)  # any conforming timer queue will do
     choose = random.Random(seed)
     waiting: dict[Op, set[int]] = {}
-    ended = now = 0
+    tried: list[Hashable] = []
+    ends: list[tuple[str, Hashable]] = []
+    now = 0
     for number in range(1_500):
         act = choose.random()
         key = choose.randrange(12)
         if act < 0.5:
             keys = [choose.randrange(12) for _ in range(choose.randrange(4))]
-            waiting[bench.watch(number, now + choose.randrange(-2, 300), *keys)] = set(keys)
+            op = bench.watch(number, now + choose.randrange(-2, 300), *keys)
+            op.hooks["try"] = lambda number=number: tried.append(number)  # type: ignore[misc]
+            waiting[op] = set(keys)
             continue
         if act < 0.6 and waiting:
             op = choose.choice(list(waiting))
             assert op.force_complete()
             gone: list[Any] = [op]
+            ends.append(("complete", op.name))
         elif act < 0.75:
             gone = [op for op, keys_of in waiting.items() if key in keys_of and choose.random() < 0.5]
             for op in gone:
                 op.ready = True
+            tried.clear()
             assert bench.purgatory.check_and_complete(key) == len(gone)
+            assert tried == [op.name for op, keys_of in waiting.items() if key in keys_of]  # as they began to wait
+            ends += [("complete", op.name) for op in gone]
         elif act < 0.8:
             gone = bench.purgatory.cancel_for_key(key)
             assert gone == [op for op, keys_of in waiting.items() if key in keys_of]
@@ -326,11 +293,14 @@ def test_counts_and_ends_are_exact_under_any_mixture(seed: int) -> None:
             now += choose.randrange(20)
             gone = bench.purgatory.advance(now)
             assert set(gone) == {op for op in waiting if op.deadline <= now}
+            ends += [(call, op.name) for op in gone for call in ("complete", "expire")]
         for op in gone:
             del waiting[op]
-            ended += 1
+            assert (op.expired, op.cancelled) == (act >= 0.8, 0.75 <= act < 0.8)
+            assert op.completed is not op.cancelled
         assert bench.counts() == (sum(map(len, waiting.values())), len(waiting), len(waiting))
-    assert ended > 300
+    assert bench.log == ends  # each once, in order
+    assert len(ends) > 300
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from reaper import Timer, TimingWheel
+from reaper import TimingWheel
 from reaper.core.wheel import TimerQueue
 from reaper.testing import HeapTimer, HeapTimerQueue, ManualClock, NotConforming, check_timer_queue
 
@@ -34,102 +34,51 @@ def test_a_maker_that_cannot_be_called_is_refused() -> None:
         check_timer_queue(lambda wheel, tick: TimingWheel())
 
 
-class KafkaRounding(TimingWheel[Any]):
-    """Rounds deadlines down: early by up to tick - 1."""
+def broken(name: str, base: type[Any] = HeapTimerQueue, **methods: Callable[..., Any]) -> type[Any]:
+    """A queue like *base* but for *methods*."""
+    return type(name, (base,), methods)
 
-    def schedule(self, deadline: int, item: Any) -> Timer[Any]:
-        timer = super().schedule(deadline // self._tick * self._tick, item)
-        timer._deadline = deadline
+
+def shifting(name: str, shift: Callable[[int, Any], int], base: type[Any] = HeapTimerQueue, **more: Any) -> type[Any]:
+    """A queue that takes *shift* of a deadline and the queue for the deadline."""
+
+    def schedule(queue: Any, deadline: int, item: Any) -> Any:
+        timer = base.schedule(queue, shift(deadline, queue), item)
+        setattr(timer, "_deadline" if base is TimingWheel else "deadline", deadline)
         return timer
 
-
-class EarlyByOne(HeapTimerQueue[Any]):
-    """Hands out one unit before the deadline that `next_expiry` names."""
-
-    def schedule(self, deadline: int, item: Any) -> HeapTimer[Any]:
-        timer = super().schedule(deadline - 1, item)
-        timer.deadline = deadline
-        return timer
-
-    def next_expiry(self) -> int | None:
-        return None if super().next_expiry() is None else max(self._heap[0][2].deadline, self._now)
+    return broken(name, base, schedule=schedule, **more)
 
 
-class OneTickLate(TimingWheel[Any]):
-    def schedule(self, deadline: int, item: Any) -> Timer[Any]:
-        timer = super().schedule(deadline + (self._tick if deadline > self.now else 0), item)
-        timer._deadline = deadline
-        return timer
-
-
-def shifting(name: str, shift: Callable[[int, int], int]) -> type[HeapTimerQueue[Any]]:
-    """A queue that takes *shift* of a deadline and its clock for the deadline."""
-
-    class Shifting(HeapTimerQueue[Any]):
-        def schedule(self, deadline: int, item: Any) -> HeapTimer[Any]:
-            timer = super().schedule(shift(deadline, self._now), item)
-            timer.deadline = deadline
-            return timer
-
-    Shifting.__name__ = name
-    return Shifting
-
-
-def ordered(name: str, key: Callable[[HeapTimer[Any]], Any]) -> type[HeapTimerQueue[Any]]:
+def ordered(name: str, key: Callable[[HeapTimer[Any]], Any]) -> type[Any]:
     """A queue that hands out in the order of *key*."""
-
-    class Ordered(HeapTimerQueue[Any]):
-        def advance(self, now: int) -> list[HeapTimer[Any]]:
-            return sorted(super().advance(now), key=key)
-
-    Ordered.__name__ = name
-    return Ordered
+    return broken(name, advance=lambda queue, now: sorted(HeapTimerQueue.advance(queue, now), key=key))
 
 
-class TwiceHandedOut(HeapTimerQueue[Any]):
-    def advance(self, now: int) -> list[HeapTimer[Any]]:
-        batch = super().advance(now)
-        return batch + batch[-1:] if len(batch) > 2 else batch
+def waking(name: str, when: Callable[[Any, int], int]) -> type[Any]:
+    """A queue whose `next_expiry` is *when* of the queue and the right one."""
+
+    def next_expiry(queue: Any) -> int | None:
+        upcoming = HeapTimerQueue.next_expiry(queue)
+        return None if upcoming is None else when(queue, upcoming)
+
+    return broken(name, next_expiry=next_expiry)
 
 
-class CancelTooLate(HeapTimerQueue[Any]):
-    """Hands a cancelled timer out if it was in the batch's tick."""
-
-    def advance(self, now: int) -> list[HeapTimer[Any]]:
-        cancelled = [t for deadline, _, t in self._heap if t.cancelled and deadline <= now]
-        return super().advance(now) + cancelled
+def twice_handed_out(queue: Any, now: int) -> list[Any]:
+    batch = HeapTimerQueue.advance(queue, now)
+    return batch + batch[-1:] if len(batch) > 2 else batch
 
 
-class CountDrifts(HeapTimerQueue[Any]):
-    """Counts a reschedule as one more."""
-
-    def __len__(self) -> int:
-        return super().__len__() + (len(self._heap) > self._live + 5)
-
-
-class ForgetsToWake(HeapTimerQueue[Any]):
-    def next_expiry(self) -> int | None:
-        upcoming = super().next_expiry()
-        return None if upcoming is None else upcoming + 2_000
-
-
-class WakesForTheCancelled(HeapTimerQueue[Any]):
-    def next_expiry(self) -> int | None:
-        return max(self._heap[0][0], self._now) if self._heap else None
-
-
-class WakesAtEveryUnit(HeapTimerQueue[Any]):
-    def next_expiry(self) -> int | None:
-        upcoming = super().next_expiry()
-        return None if upcoming is None else min(upcoming, self._now + 1)
+def with_the_cancelled_of_its_tick(queue: Any, now: int) -> list[Any]:
+    cancelled = [timer for deadline, _, timer in queue._heap if timer.cancelled and deadline <= now]
+    return HeapTimerQueue.advance(queue, now) + cancelled
 
 
 class LaggingClock(HeapTimerQueue[Any]):
     """Believes that time stands still while nothing expires, and measures a deadline from there."""
 
-    def __init__(self, start: int = 0) -> None:
-        super().__init__(start)
-        self._last = start
+    _last = 0
 
     def schedule(self, deadline: int, item: Any) -> HeapTimer[Any]:
         idle = self._now - self._last
@@ -142,11 +91,6 @@ class LaggingClock(HeapTimerQueue[Any]):
         if batch:
             self._last = now
         return batch
-
-
-class GoesBackwards(HeapTimerQueue[Any]):
-    def advance(self, now: int) -> list[HeapTimer[Any]]:
-        return super().advance(max(now, self._now))
 
 
 class Resurrecting(HeapTimerQueue[Any]):
@@ -168,28 +112,40 @@ class ResurrectingTimer(HeapTimer[Any]):
 
 
 BROKEN: list[tuple[Callable[..., TimerQueue[Any]], str]] = [
-    (KafkaRounding, "tick 7.*next_expiry"),
-    (EarlyByOne, "is not early|just before next_expiry"),
-    (OneTickLate, "next_expiry"),
+    # rounds deadlines down: early by up to tick - 1
+    (shifting("KafkaRounding", lambda at, q: at // q._tick * q._tick, TimingWheel), "tick 7.*next_expiry"),
+    # hands out one unit before the deadline that `next_expiry` names
     (
-        shifting("LosesExactRevolutions", lambda at, now: at + 10**18 * (at > now and (at - now) % 512 == 0)),
+        shifting(
+            "EarlyByOne",
+            lambda at, q: at - 1,
+            next_expiry=lambda q: min((max(t.deadline, q._now) for _, n, t in q._heap if n == t._order), default=None),
+        ),
+        "is not early|just before next_expiry",
+    ),
+    (shifting("OneTickLate", lambda at, q: at + q._tick * (at > q.now), TimingWheel), "next_expiry"),
+    (
+        shifting("LosesExactRevolutions", lambda at, q: at + 10**18 * (at > q._now and (at - q._now) % 512 == 0)),
         "exact revolutions.*next_expiry",
     ),
     # a hashed wheel that forgets to count the rounds
-    (shifting("EarlyByATurn", lambda at, now: at - 64 * (at >= now + 64)), "early|next_expiry"),
+    (shifting("EarlyByATurn", lambda at, q: at - 64 * (at >= q._now + 64)), "early|next_expiry"),
     (ordered("TiesBackwards", lambda timer: (timer.deadline, -timer.item)), "schedule order|order over"),
     (ordered("NoOrder", lambda timer: timer.item), "deadline order"),
-    (TwiceHandedOut, "handed out once"),
-    (CancelTooLate, "while it waits"),
-    (CountDrifts, "len"),
-    (ForgetsToWake, "next_expiry"),
-    (WakesForTheCancelled, "next_expiry"),
-    (WakesAtEveryUnit, "within .* steps"),
+    (broken("TwiceHandedOut", advance=twice_handed_out), "handed out once"),
+    (broken("CancelTooLate", advance=with_the_cancelled_of_its_tick), "while it waits"),
+    (broken("CountDrifts", __len__=lambda q: q._live + (len(q._heap) > q._live + 5)), "len"),
+    (waking("ForgetsToWake", lambda q, upcoming: upcoming + 2_000), "next_expiry"),
+    (
+        broken("WakesForTheCancelled", next_expiry=lambda q: max(q._heap[0][0], q._now) if q._heap else None),
+        "next_expiry",
+    ),
+    (waking("WakesAtEveryUnit", lambda q, upcoming: min(upcoming, q._now + 1)), "within .* steps"),
     (LaggingClock, "short|late|next_expiry"),
-    (GoesBackwards, "raises"),
-    (shifting("NothingIsDueAtOnce", lambda at, now: max(at, now + 1)), "next_expiry|late"),
+    (broken("GoesBackwards", advance=lambda q, now: HeapTimerQueue.advance(q, max(now, q._now))), "raises"),
+    (shifting("NothingIsDueAtOnce", lambda at, q: max(at, q._now + 1)), "next_expiry|late"),
     (Resurrecting, "reschedule"),
-    (shifting("ShortOfTheHorizon", lambda at, now: min(at, 2**60)), "deadline order"),
+    (shifting("ShortOfTheHorizon", lambda at, q: min(at, 2**60)), "deadline order"),
 ]
 
 

@@ -31,18 +31,6 @@ def test_450_lies_at_level_3_is_demoted_at_400_and_at_440_and_fires_at_450() -> 
     assert seen == [(400, (2, 2), []), (440, (1, 10), []), (450, None, [450])]
 
 
-def test_222_is_demoted_at_200_and_at_220_among_its_neighbours() -> None:
-    wheel = TimingWheel[int](tick=1, wheel_size=10, start=0)
-    timers = {deadline: wheel.schedule(deadline, deadline) for deadline in (9, 88, 222, 520, 521, 522)}
-    assert wheel.locate(timers[222]) == (3, 2)
-    assert {wheel.locate(timers[deadline]) for deadline in (520, 521, 522)} == {(3, 5)}
-    assert items(wheel.advance(200)) == [9, 88]
-    assert wheel.locate(timers[222]) == (2, 2)
-    assert wheel.advance(220) == []
-    assert wheel.locate(timers[222]) == (1, 2)
-    assert items(wheel.advance(522)) == [222, 520, 521, 522]
-
-
 def test_the_face_of_a_clock_is_three_levels_with_sizes_of_their_own_of_which_the_last_is_repeated() -> None:
     wheel = TimingWheel[str](tick=1, wheel_size=(60, 60, 12), start=0)
     timer = wheel.schedule(5 * 3600 + 7 * 60 + 9, "5:07:09")
