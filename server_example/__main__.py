@@ -6,27 +6,23 @@ import errno
 import importlib
 import importlib.util
 import sys
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from reaper.config import ReaperConfig
 from reaper.config.flags import Parser, add_settings, add_version, settings
-from reaper.config.reload import applied
 from reaper.errors import ConfigError, NotInstalled, needs
-from reaper.journal import Journal
 from reaper.logs import configure
 
 try:
     with needs("server_example", "idle-reaper[http]"):
-        from reaper.trio import journal_clock
-
         from . import serving
         from .listening import Listening, beside, tls_context
         from .notify import say, speak
         from .planning import CannotFit, descriptors, plan
         from .status import Doors
-        from .workers import Serve, Supervisor, Worker
+        from .workers import Supervisor
 except NotInstalled as error:
     print(error, file=sys.stderr)
     raise SystemExit(2) from None
@@ -70,7 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise CannotFit(f"--connections {parsed.connections}: must be an integer >= 1")
         most = config.limits.max_connections if parsed.kind == "http" else None
         workers = plan(config.server.workers, parsed.connections, descriptors(), most)
-        serve = _serve(parsed.kind, config, load, parsed.journal, pressed=parsed.pressure)
+        _check(config, parsed.journal, pressed=parsed.pressure)
         listening = Listening.activated() or Listening.open(
             config.server.host, config.server.port, workers, share=parsed.share_port
         )
@@ -92,19 +88,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         host, port = status.getsockname()[:2]
         shown = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         say(f"status on http://{shown}/status, metrics on http://{shown}/metrics", event="status", host=host, port=port)
+    serve = partial(serving.serve, parsed.kind, config, load, parsed.journal, parsed.pressure)
     return Supervisor(listening, workers, config.server.watchdog, Doors(workers, status)).run(serve)
 
 
-def _serve(
-    kind: str,
-    started_with: ReaperConfig,
-    load: Callable[[], ReaperConfig],
-    directory: str | None,
-    *,
-    pressed: bool,
-) -> Serve:
-    # Refuse what cannot work before any worker starts.
-    tls_context(started_with)
+def _check(config: ReaperConfig, directory: str | None, *, pressed: bool) -> None:
+    """Refuse what cannot work before any worker starts. Raises ConfigError."""
+    tls_context(config)
     if pressed and importlib.util.find_spec("psutil") is None:
         raise ConfigError("--pressure needs psutil: pip install 'idle-reaper[pressure]'")
     if directory is not None:
@@ -115,26 +105,6 @@ def _serve(
             raise ConfigError(f"--journal {directory}: cannot be made: {error.strerror}") from error
         except ImportError:
             raise ConfigError("--journal needs pyarrow: pip install 'idle-reaper[pipeline]'") from None
-
-    async def serve(worker: Worker) -> None:
-        config = _now(started_with, load)
-        with ExitStack() as stack:
-            journal = None
-            if directory is not None:
-                # Here and not before the fork: its writer is a thread.
-                journal = Journal(directory, tick=config.reaper.tick, clock_ns=journal_clock())
-                stack.enter_context(journal)
-            await serving.serve(kind, worker, config, load, journal, pressed=pressed)
-
-    return serve
-
-
-def _now(started_with: ReaperConfig, load: Callable[[], ReaperConfig]) -> ReaperConfig:
-    """What a worker that begins now has in force: as its siblings, which may have reloaded meanwhile."""
-    try:
-        return applied(started_with, load())
-    except ConfigError:
-        return started_with  # it was said when they refused it
 
 
 if __name__ == "__main__":

@@ -23,7 +23,6 @@ from reaper.driver.sockets import credentials, listen_as, names_of
 from reaper.errors import ConfigError, printable
 
 BACKLOG = 4096  # the kernel cuts it to net.core.somaxconn
-
 ACCEPTS = 64
 
 IN_USE_PATIENCE = 1.0
@@ -163,26 +162,17 @@ def _opened(host: str, port: int, count: int, *, share: bool) -> list[socket.soc
     sockets: list[socket.socket] = []
     try:
         for _ in range(count):
-            sockets.append(_bound(family, host, sockets[0].getsockname()[1] if sockets else port))
-        for each in sockets:
-            each.listen(BACKLOG)
+            dual = family == socket.AF_INET6
+            made = socket.create_server(
+                (host, port), family=family, backlog=BACKLOG, reuse_port=True, dualstack_ipv6=dual
+            )
+            sockets.append(made)
+            port = made.getsockname()[1]
     except OSError:
         for each in sockets:
             each.close()
         raise
     return sockets
-
-
-def _bound(family: int, host: str, port: int) -> socket.socket:
-    bound = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        bound.bind((host, port))
-    except OSError:
-        bound.close()
-        raise
-    return bound
 
 
 def _refuse_if_in_use(family: int, host: str, port: int) -> None:

@@ -1,4 +1,4 @@
-"""What is said of the server's life: lines for people, and for a service manager ready, alive, stopping.
+"""What is said of the server's life: lines for people, and for a service manager that it is ready, alive, stopping.
 
 Without a service manager (sd_notify) nothing happens, and nothing that goes wrong with it harms the server.
 """
@@ -45,26 +45,15 @@ class Notify:
         self.every = int(allowed) / 2e6 if allowed.isdecimal() and mine else 0.0
         self._next = 0.0
 
-    def ready(self) -> None:
-        """All workers listen."""
-        self._send("READY=1")
-
-    def stopping(self) -> None:
-        """The drain begins."""
-        self._send("STOPPING=1")
-
-    def status(self, line: str) -> None:
-        """One line for `systemctl status`."""
-        self._send(f"STATUS={line}")
-
     def alive(self) -> None:
         """The supervisor and all workers give signs of life. Call it often: most calls send nothing."""
         now = time.monotonic()
         if self.every and now >= self._next:
             self._next = now + self.every
-            self._send("WATCHDOG=1")
+            self.send("WATCHDOG=1")
 
-    def _send(self, what: str) -> None:
+    def send(self, what: str) -> None:
+        """READY=1 when all workers listen, STOPPING=1 when the drain begins, STATUS= a line for `systemctl status`."""
         if self._address:
             with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as out:
                 out.setblocking(False)

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from functools import partial
 
 import trio
 
 import reaper.trio
 from reaper.config import ReaperConfig
+from reaper.config.reload import applied
 from reaper.errors import ConfigError
 from reaper.journal import Journal
 from reaper.policy.pressure import Pressure, limits_here
@@ -32,36 +33,41 @@ Server = EchoServer | HttpServer
 
 async def serve(
     kind: str,
-    worker: Worker,
-    config: ReaperConfig,
+    started_with: ReaperConfig,
     load: Callable[[], ReaperConfig],
-    journal: Journal | None = None,
-    *,
-    pressed: bool = False,
+    directory: str | None,
+    pressed: bool,
+    worker: Worker,
 ) -> None:
     """Serve until told to stop, then drain.
 
     Args:
         kind: "echo" or "http".
-        worker: Listening sockets, counters, and the word to stop.
-        config: What to begin with.
-        load: Reads the configuration anew when SIGHUP comes.
-        journal: Where the life of every connection is written; None: nowhere.
+        started_with: What was in force when the server started.
+        load: Reads the configuration anew: now, and when SIGHUP comes.
+        directory: Where the life of every connection is written; None: nowhere.
         pressed: Whether the longest silent go, and newcomers wait in the backlog, as descriptors or memory run short.
+        worker: Listening sockets, counters, and the word to stop.
     Raises:
         ConfigError: certificate and key cannot be used.
     """
-    async with (
-        reaper.trio.open_reaper(config, journal=journal, listener=kind) as watcher,
-        trio.open_nursery() as helpers,
-        AsyncExitStack() as stack,
-    ):
+    config = started_with
+    with suppress(ConfigError):  # said when the other workers refused it
+        config = applied(started_with, load())  # which may have reloaded meanwhile
+    async with AsyncExitStack() as stack:
+        journal = None
+        if directory is not None:
+            # Here and not before the fork: its writer is a thread.
+            journal = Journal(directory, tick=config.reaper.tick, clock_ns=reaper.trio.journal_clock())
+            stack.enter_context(journal)
+        watcher = await stack.enter_async_context(reaper.trio.open_reaper(config, journal=journal, listener=kind))
+        helpers = await stack.enter_async_context(trio.open_nursery())
         watcher.driver.phase = worker.phase
         pressure = Pressure(limits_here()) if pressed else None
         server: Server = EchoServer(config, watcher) if kind == "echo" else HttpServer(config, watcher)
         server.desk = Desk(server, worker.doors, worker.index, pressure)
         admit = await stack.enter_async_context(server.running())
-        helpers.start_soon(worker.count, partial(_publish, worker, server, watcher))
+        worker.publish = partial(_publish, worker, server)
         helpers.start_soon(_reloads, worker, server, load)
         helpers.start_soon(server.desk.run)
         if pressure is not None:
@@ -75,7 +81,7 @@ async def serve(
         await server.drain()
         if journal is not None:
             journal.drain(reaper.trio.journal_clock()())
-        _publish(worker, server, watcher)
+        worker.publish()
         helpers.cancel_scope.cancel()
 
 
@@ -96,7 +102,8 @@ async def reload_from(server: Server, load: Callable[[], ReaperConfig]) -> bool:
     return True
 
 
-def _publish(worker: Worker, server: Server, watcher: reaper.trio.TrioReaper) -> None:
-    for name, value in server.figures().items():
+def _publish(worker: Worker, server: Server) -> None:
+    now = server.watcher.statistics()
+    loop = {"averted": now.core.averted, "max_lag": now.max_lag, "stalls": now.stalls, "reaper_cpu": now.cpu}
+    for name, value in {**server.figures(), **loop}.items():
         worker.counters[name] = value
-    worker.counters.note(watcher.statistics())

@@ -32,7 +32,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from types import FrameType
-from typing import NoReturn
 
 import trio
 
@@ -44,8 +43,8 @@ from .status import Doors
 
 log = logging.getLogger("server_example")
 
-BEAT, FEW = 0.25, 8
-"""Seconds between two signs of life of a worker, where there are up to so many; more of them give signs less often."""
+BEAT = 0.25
+"""Seconds between two signs of life of a worker, at most."""
 
 BEATS_OF_PATIENCE = 8
 """Signs of life, at least, in the time after which a worker counts as stalled."""
@@ -78,10 +77,7 @@ Admit = Callable[[socket.socket], object]
 class Counters:
     """Numbers that a worker writes and the supervisor reads, in memory they share."""
 
-    NAMES = (
-        *("ready", "beat", "open", "accepted", "reaped", "averted"),
-        *("max_lag", "stalls", "reaper_cpu"),
-    )
+    NAMES = ("ready", "beat", "open", "accepted", "reaped", "averted", "max_lag", "stalls", "reaper_cpu")
     SUMS = ("accepted", "reaped", "averted", "stalls", "reaper_cpu")
     """Those that a worker leaves to its successor when it dies."""
 
@@ -95,13 +91,6 @@ class Counters:
     def __setitem__(self, name: str, value: float) -> None:
         self._memory[self.NAMES.index(name)] = value
 
-    def note(self, statistics: reaper.trio.LoopStatistics) -> None:
-        """Write what the worker's reaper says of itself and of its loop."""
-        self["averted"] = statistics.core.averted
-        self["max_lag"] = statistics.max_lag
-        self["stalls"] = statistics.stalls
-        self["reaper_cpu"] = statistics.cpu
-
 
 class Worker:
     """What a worker process is given: its listening sockets, its counters, and the supervisor's word.
@@ -109,10 +98,10 @@ class Worker:
     Attributes:
         index: Which of the workers it is; its successor is the same.
         phase: 0..1: for its reaper's `driver.phase`, so that not all workers wake in the same instant.
-        beat: Seconds between two signs of life.
         listening: Accept from all of them.
         counters: Read by the supervisor.
         doors: Where it and the other workers are asked how they are.
+        publish: Writes the counters; called with every sign of life.
     """
 
     def __init__(
@@ -128,7 +117,8 @@ class Worker:
         """It counts as stalled after *patience* seconds without a sign of life; 0: never."""
         self.index = index
         self.phase = index / workers
-        self.beat = min(BEAT * max(workers / FEW, 1.0), patience / BEATS_OF_PATIENCE or math.inf)
+        self.publish: Callable[[], object] = int
+        self._pause = min(BEAT, patience / BEATS_OF_PATIENCE or math.inf)
         self.doors = doors
         self.listening = listening
         self.counters = counters
@@ -174,16 +164,11 @@ class Worker:
             self._reload = trio.Event()
             yield
 
-    async def count(self, publish: Callable[[], object]) -> NoReturn:
-        """Have *publish* write the counters with every other sign of life, until cancelled."""
-        while True:
-            publish()
-            await trio.sleep(2 * self.beat)
-
     async def _beat(self) -> None:
         while True:
+            self.publish()
             self.counters["beat"] = time.monotonic()
-            await trio.sleep(self.beat)
+            await trio.sleep(self._pause)
 
     async def _obey(self, life: trio.CancelScope) -> None:
         while True:
@@ -217,8 +202,7 @@ class _Slot:
         orders: Descriptor of the pipe to it.
         due: When the place is filled again, on the monotonic clock, while there is no process; infinite: never.
         deaths: When processes of this place died.
-        left: What the dead had counted.
-        worst: The largest loop lag of the dead, in seconds.
+        left: What the dead had counted, and their largest loop lag.
     """
 
     index: int
@@ -228,21 +212,19 @@ class _Slot:
     due: float = 0.0
     deaths: list[float] = field(default_factory=list)
     left: dict[str, float] = field(default_factory=dict)
-    worst: float = 0.0
-
-    def tell(self, word: bytes) -> None:
-        if self.pid:
-            with suppress(BrokenPipeError):
-                os.write(self.orders, word)
 
     def total(self, name: str) -> float:
         return self.counters[name] + self.left.get(name, 0.0)
+
+    @property
+    def worst(self) -> float:
+        return max(self.counters["max_lag"], self.left.get("max_lag", 0.0))
 
     def bury(self) -> None:
         """Keep what the dead process had counted, and leave nothing of it to the next."""
         for name in Counters.SUMS:
             self.left[name] = self.total(name)
-        self.worst = max(self.worst, self.counters["max_lag"])
+        self.left["max_lag"] = self.worst
         for name in Counters.NAMES:
             self.counters[name] = 0.0
         os.close(self.orders)
@@ -360,7 +342,7 @@ class Supervisor:
                 self._draining = True
                 if self._listening.fileno() >= 0:
                     questions.unregister(self._listening.fileno())
-                self._notify.stopping()
+                self._notify.send("STOPPING=1")
                 self._listening.close()  # the workers' copies are the last ones now
                 self._tell(DRAIN)
             if self._reload and not self._draining:
@@ -372,7 +354,7 @@ class Supervisor:
                 self._tell(END)
             if not self._announced and all(slot.counters["ready"] for slot in self._slots):
                 self._announced = True
-                self._notify.ready()
+                self._notify.send("READY=1")
                 where, count = self._listening, len(self._slots)
                 said_where = {"event": "listening", "host": where.host, "port": where.port, "workers": count}
                 say(f"listening on {where.host}:{where.port} with {count} worker(s), pid {os.getpid()}", **said_where)
@@ -380,7 +362,7 @@ class Supervisor:
                 self._notify.alive()
             if self._announced and now >= next_line and (line := self._line()) != said:
                 say(line, event="figures", **self._figures())
-                self._notify.status(line)
+                self._notify.send(f"STATUS={line}")
                 said, next_line = line, now + 1.0
 
     def _all_alive(self, now: float) -> bool:
@@ -392,7 +374,9 @@ class Supervisor:
 
     def _tell(self, word: bytes) -> None:
         for slot in self._slots:
-            slot.tell(word)
+            if slot.pid:
+                with suppress(BrokenPipeError):
+                    os.write(slot.orders, word)
 
     def _look_at(self, slot: _Slot, now: float, paused: bool) -> None:
         done, code = os.waitpid(slot.pid, os.WNOHANG)
@@ -434,7 +418,7 @@ class Supervisor:
     def _figures(self) -> dict[str, float]:
         """Of all workers, those that are gone included."""
         found = {name: sum(slot.total(name) for slot in self._slots) for name in ("open", *Counters.SUMS)}
-        found["max_lag"] = max(max(slot.worst, slot.counters["max_lag"]) for slot in self._slots)
+        found["max_lag"] = max(slot.worst for slot in self._slots)
         return found
 
     def _line(self) -> str:

@@ -11,14 +11,9 @@ import sys
 import time
 
 import pytest
-from gunicorn.asgi.protocol import ASGIProtocol, BodyReceiver
-from gunicorn.http.unreader import SocketUnreader
-from gunicorn.workers.gthread import TConn
 from server_process import wait_until
 
-import reaper.gunicorn
 from loadgen.clients import play_all
-from reaper.servers import gunicorn_asgi, gunicorn_threads
 from scripts.serving import free_port, serving, tree
 from scripts.uvicorn_demo.__main__ import SPEECH
 
@@ -112,13 +107,3 @@ def test_a_stop_is_delayed_drains_and_answers_what_is_under_way(gunicorn):
             assert idle.recv(1) == b""
         os.kill(server.pid, signal.SIGTERM)
         wait_until(lambda: server.process.poll() is not None)
-
-
-def test_every_name_of_gunicorns_that_is_used_is_there():
-    assert all(hasattr(reaper.gunicorn.ASGIWorker, name) for name in gunicorn_asgi.NAMES["ASGIWorker"][:2])
-    listed = set(gunicorn_asgi.NAMES["ASGIProtocol"])
-    assert listed <= set(dir(ASGIProtocol)) | set(ASGIProtocol.__init__.__code__.co_names)
-    assert set(gunicorn_asgi.NAMES["BodyReceiver"]) <= set(BodyReceiver.__slots__)
-    assert all(hasattr(reaper.gunicorn.ThreadWorker, name) for name in gunicorn_threads.NAMES["ThreadWorker"][:4])
-    assert set(gunicorn_threads.NAMES["TConn"]) <= set(dir(TConn)) | set(TConn.__init__.__code__.co_names)
-    assert set(gunicorn_threads.NAMES["SocketUnreader"]) <= set(dir(SocketUnreader))

@@ -287,9 +287,12 @@ async def test_a_drain_closes_the_silent_and_waits_for_the_rest_of_a_head(clock:
         assert server.counters.opened == server.counters.closed
 
 
-async def test_a_drain_cuts_half_a_head_at_its_deadline(clock: MockClock) -> None:
+@pytest.mark.parametrize(
+    "said", [REQUEST[:9], b"GET /sleep?s=200 HTTP/1.1\r\nhost: x\r\n\r\n"], ids=["half", "in flight"]
+)
+async def test_a_drain_cuts_half_a_head_and_a_request_in_flight_at_its_deadline(clock: MockClock, said: bytes) -> None:
     limits = {"headers": 300, "drain_idle": 1, "drain": 10}
-    async with running(**limits) as server, await server.connect(REQUEST[:9]) as half:
+    async with running(**limits) as server, await server.connect(said) as half:
         await until(lambda: len(server.lot) == 1)
         start = trio.current_time()
         async with trio.open_nursery() as nursery:
@@ -361,12 +364,12 @@ async def test_a_connection_is_parked_woken_and_remembered(clock: MockClock, cer
         stream = await (server.connect_tls(certificate[0]) if secure else server.connect())
         for count in range(1, 4):
             await stream.send_all(REQUEST)
-            sent = len(await head_of(stream))
+            await head_of(stream)
             start = trio.current_time()
             await until(lambda: server.lot.parked)
             assert not server.connections
             (kept,) = server.lot
-            assert (kept.requests, kept.received, kept.sent) == (count, count * len(REQUEST), count * sent)
+            assert kept.requests == count
             assert kept.peer.startswith("127.0.0.1:")
         assert await rest(stream) == b""
         assert 20 <= trio.current_time() - start <= 20 + TICK

@@ -30,18 +30,17 @@ def upload(length: int) -> bytes:
     return b"POST /upload HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % length
 
 
-async def early_body(stream: trio.abc.Stream) -> None:
-    """12,000 bytes with the headers, a pause of 9 s, and the rest."""
-    await stream.send_all(upload(13_000) + b"x" * 12_000)
-    await trio.sleep(9)
-    await stream.send_all(b"x" * 1_000)
-    assert (await head_of(stream)).startswith(b"HTTP/1.1 200 ")
-
-
-async def test_bytes_that_come_with_the_headers_pay_for_a_pause(clock: MockClock) -> None:
-    async with running() as server, await server.connect() as stream:
+@pytest.mark.parametrize("secure", [False, True], ids=["plain", "tls"])
+async def test_bytes_that_come_with_the_headers_pay_for_a_pause(clock: MockClock, certificate, secure: bool) -> None:
+    async with (
+        running(**(tls(certificate) if secure else {})) as server,
+        await (server.connect_tls(certificate[0]) if secure else server.connect()) as stream,
+    ):
         for _ in range(2):  # a second request likewise
-            await early_body(stream)
+            await stream.send_all(upload(13_000) + b"x" * 12_000)
+            await trio.sleep(9)
+            await stream.send_all(b"x" * 1_000)
+            assert (await head_of(stream)).startswith(b"HTTP/1.1 200 ")
             await trio.sleep(1)
 
 
@@ -51,13 +50,6 @@ async def test_pipelined_bytes_of_the_next_body_pay_for_a_pause(clock: MockClock
         await trio.sleep(9)
         await stream.send_all(b"x" * 1_000 + b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
         assert (await rest(stream)).count(b"HTTP/1.1 200 ") == 3
-
-
-async def test_bytes_that_come_with_the_headers_pay_for_a_pause_under_tls(clock: MockClock, certificate) -> None:
-    async with running(**tls(certificate)) as server, await server.connect_tls(certificate[0]) as stream:
-        for _ in range(2):
-            await early_body(stream)
-            await trio.sleep(1)
 
 
 async def test_bytes_that_came_for_an_earlier_request_pay_for_nothing_later(clock: MockClock) -> None:

@@ -11,14 +11,12 @@ import sys
 import time
 
 import aiohttp.web
-import aiohttp.web_protocol
 import pytest
 import websockets.asyncio.client
 import websockets.asyncio.server
 
 import reaper.aiohttp
 import reaper.asyncio
-import reaper.servers.aiohttp
 import reaper.websockets
 from loadgen.clients import play_all
 from reaper.config import ReaperConfig
@@ -187,10 +185,6 @@ def test_run_apps_config_holds_although_the_loop_has_a_reaper_and_its_age_is_ann
             said = ask(client)
             time.sleep(0.1)
         assert client.recv(1) == b""
-
-
-def test_every_name_of_aiohttps_that_is_used_is_there():
-    assert set(reaper.servers.aiohttp.NAMES) <= set(aiohttp.web_protocol.RequestHandler.__slots__)
 
 
 def test_websockets_closes_a_silent_connection_although_pings_are_answered():

@@ -20,10 +20,6 @@ from ..policy import Phase
 from . import polled
 from .waiting import advertised, kept_alive
 
-NAMES = ("_current_request", "_request_in_progress", "_messages", "_payload_parser")
-"""The private names of aiohttp's that are used here, of `aiohttp.web_protocol.RequestHandler`."""
-
-
 NEVER = 1e8
 """Seconds; aiohttp's own keep-alive, where ours counts."""
 

@@ -1,6 +1,6 @@
 """gunicorn's worker for ASGI, guarded: it is asked whose turn it is when a connection comes due.
 
-The rule of this module: *gunicorn's loop is replaced by one that guards, and nothing else of it*.
+gunicorn's loop is replaced by one that guards, and nothing else of it. Tried with gunicorn 27.0.1.
 """
 
 from __future__ import annotations
@@ -19,16 +19,6 @@ from ..policy import Phase
 from . import polled
 from .metrics import stopping
 from .waiting import kept_alive
-
-TESTED = ("27.0.1", "27.0.1")
-"""The lowest and the latest version of gunicorn tried; the worker is new in 27."""
-
-NAMES = {
-    "ASGIWorker": ("_setup_event_loop", "_shutdown", "_quick_shutdown"),
-    "ASGIProtocol": ("_awaiting_request", "_body_receiver", "_finishing_calls", "_keepalive", "_websocket"),
-    "BodyReceiver": ("_complete",),
-}
-"""The private names of gunicorn's that are used here."""
 
 NEVER = 10**8
 """Seconds; gunicorn's own keep-alive, where ours counts. Its timer fires before what came during a pause is read."""

@@ -1,8 +1,8 @@
 """uvicorn's protocols, guarded against every kind of idleness: `uvicorn app:app --http reaper.uvicorn:HttpTools`.
 
 The rule of this module: *uvicorn is not patched, and asked as little as possible*. Its names that are used are
-`names.NAMES`; a version without one of them is refused in one line. Where uvicorn would set its own keep-alive timer,
-its connection is told instead that it is idle, which is one store.
+`uvicorn_names.NAMES`; a version without one of them is refused in one line. Where uvicorn would set its own keep-alive
+timer, its connection is told instead that it is idle, which is one store.
 """
 
 from __future__ import annotations

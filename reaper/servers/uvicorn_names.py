@@ -1,7 +1,7 @@
 """The private names of uvicorn's that its guarded protocols use, and whether the installed version has them.
 
-The rule of this module: *a name is listed before it is used*. A test holds the list against the source of the guarded
-protocols, and CI against the lowest and the latest supported version.
+The rule of this module: *a name is listed before it is used*. CI holds the list against the lowest and the latest
+supported version.
 """
 
 from __future__ import annotations
@@ -18,39 +18,30 @@ from .uvicorn import H11, Auto
 TESTED = ("0.36.0", "0.54.0")
 """The lowest version of uvicorn that is supported (the first whose --http takes any class), and the latest tried."""
 
+_OF_BOTH = """
+client config connection_lost connection_made cycle data_received eof_received flow handle_websocket_upgrade loop
+on_response_complete pause_writing scope shutdown timeout_keep_alive_handler transport ws_protocol_class
+"""
+_OF_CYCLE = "default_headers keep_alive more_body response_complete response_started scope waiting_for_100_continue"
+
 NAMES: dict[str, tuple[str, ...]] = {
     "Config": ("encoded_headers", "ssl", "timeout_keep_alive", "ws_protocol_class"),
     "FlowControl": ("read_paused", "write_paused"),
     "H11Protocol": ("conn",),
     "HttpToolsProtocol": ("parser", "pipeline"),
     "ServerState": ("connections", "default_headers"),
-    "protocol": (
-        *("client", "config", "connection_lost", "connection_made", "cycle", "data_received", "eof_received", "flow"),
-        *(
-            "handle_websocket_upgrade",
-            "loop",
-            "on_response_complete",
-            "pause_writing",
-            "scope",
-            "shutdown",
-            "timeout_keep_alive_handler",
-        ),
-        *("transport", "ws_protocol_class"),
-    ),
-    "cycle": (
-        *("default_headers", "keep_alive", "more_body", "response_complete", "response_started", "scope"),
-        "waiting_for_100_continue",
-    ),
+    "protocol": tuple(_OF_BOTH.split()),
+    "cycle": tuple(_OF_CYCLE.split()),
 }
 """The names of uvicorn's that are used here, by the class they belong to; `protocol` and `cycle` are both HTTP's."""
 
 
 def missing() -> list[str]:
     """The `NAMES` that the installed uvicorn does not have, as `Class.name`; empty if all is well."""
-    made: list[tuple[type, str]] = [(Config, "Config"), (FlowControl, "FlowControl"), (ServerState, "ServerState")]
-    made += [(protocol, protocol.__name__) for protocol in {H11.__bases__[1], Auto.__bases__[1]}]
+    made: list[tuple[type, str]] = [(kind, kind.__name__) for kind in (Config, FlowControl, ServerState)]
     for protocol in {H11.__bases__[1], Auto.__bases__[1]}:
-        made += [(protocol, "protocol"), (vars(sys.modules[protocol.__module__])["RequestResponseCycle"], "cycle")]
+        cycle = vars(sys.modules[protocol.__module__])["RequestResponseCycle"]
+        made += [(protocol, protocol.__name__), (protocol, "protocol"), (cycle, "cycle")]
     return [f"{kind.__name__}.{name}" for kind, group in made for name in NAMES[group] if name not in _names_of(kind)]
 
 

@@ -13,6 +13,7 @@ import random
 import weakref
 from collections.abc import Callable
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from ..asyncio import transports
@@ -23,7 +24,7 @@ from ..driver.driver import Driver
 from ..driver.watched import DeadlineKey
 from ..journal import Journal
 from ..policy import TOO_OLD, IdlePolicy, Phase, lifespan
-from ..policy.min_rate import Charged, Sweep
+from ..policy.min_rate import Sweep
 
 if TYPE_CHECKING:
     from .guarded import Guarded
@@ -169,17 +170,8 @@ class Age:
         del self.lease
 
 
-class _Unswept:
-    """The sweep of a policy that `Waiting` looks after itself."""
-
-    def add(self, member: Charged) -> None:
-        """It is in ours."""
-
-    def discard(self, member: Charged) -> None:
-        """It leaves ours with its `Waiting`."""
-
-
-_UNSWEPT: Any = _Unswept()
+_UNSWEPT: Any = SimpleNamespace(add=id, discard=id)
+"""The sweep of a policy that is not in ours: its `Waiting` is."""
 
 
 class Waiting:

@@ -2,7 +2,7 @@
 
 The rule of this module: *messages count, pings do not*, and of a message every byte: those of an unfinished one that
 come, and those of a long one that the peer takes, at the least rates of `limits`. That the peer is alive is found out
-by the pings of websockets itself.
+by the pings of websockets itself. Tried with websockets 14.0 to 17.4.
 """
 
 from __future__ import annotations
@@ -23,9 +23,6 @@ from ..policy.min_rate import Allowance
 from ..policy.phases import STALL_TICKS
 
 MESSAGES: frozenset[Opcode] = frozenset({Opcode.TEXT, Opcode.BINARY, Opcode.CONT})
-
-NAMES = {"Protocol": ("writes", "reader"), "StreamReader": ("buffer",), "Connection": ("send_data",)}
-"""The undocumented names of websockets' that are used here, by class; tried with 14.0 to 17.4."""
 
 LONG = 16384
 """Bytes; whether the peer takes a message longer than that is looked at."""

@@ -1,7 +1,7 @@
 """A small HTTP/1.1 server on trio and h11 in which every kind of idleness has its own limit.
 
 A connection is opened and closed by the parking lot, which gives it a task for each request that wakes it: `_serve`.
-Nothing uses a timeout of trio's: what ends a wait is the reaper.
+What ends a wait is the reaper; a timeout of trio's bounds only the last answer to whom it has ended or refused.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ from reaper.metrics import Family
 from reaper.policy import ANSWERS, INSTANT, NOT_TAKEN, TOO_OLD, IdlePolicy, Phase, lifespan
 from reaper.policy.min_rate import Sweep
 from reaper.trio.linger import Silent
-from reaper.trio.streams import WatchedSocket
 
 from ..listening import tls_context
 from ..status import Desk
@@ -145,7 +144,6 @@ class HttpServer:
         """Serve the requests of a connection until it ends, or is silent."""
         kept: Kept = transport.parked  # type: ignore[assignment]
         now = trio.current_time()
-        transport.count_on(kept.received, kept.sent)
         policy = IdlePolicy(self.config, transport, now, self._sweep, transport.progress, Phase.HEADERS, kept.reap)
         policy.requests = kept.requests
         transport.policy = policy
@@ -163,12 +161,11 @@ class HttpServer:
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             self.counters.lost += 1
         except Silent:
-            kept.requests, kept.received, kept.sent = policy.requests, transport.received, transport.sent
-            kept.head, kept.blank = connection.unread, connection.blank
+            kept.requests, kept.head, kept.blank = policy.requests, connection.unread, connection.blank
             raise
         except Exception:
             self.counters.failures += 1
-            log.exception("a connection of %s failed", transport.peer)
+            log.exception("a connection of %s failed", kept.peer)
         finally:
             policy.close()
             transport.end()
@@ -183,32 +180,25 @@ class HttpServer:
         status = ANSWERS.get(reason)
         if status is None:
             return
-        transport.policy = None
-        with trio.CancelScope() as scope:
-            # Not its own lease: for the journal this connection has ended.
-            limit = self.watcher.register(
-                ("farewell", transport.fileno()),
-                self.config.timeouts.linger or self.config.reaper.tick,
-                lambda expiry: scope.cancel(),
-            )
+        transport.policy = None  # for the journal this connection has ended: trio limits what is left of it
+        with trio.move_on_after(self.config.timeouts.linger or self.config.reaper.tick):
             with suppress(trio.BrokenResourceError, trio.ClosedResourceError):  # it hung up by itself
                 await connection.answer_error(HttpError(status, f"{reason} timed out"))
             transport.shut_down()
-        limit.release()
 
     async def _refuse(self, connected: socket.socket) -> None:
         """One connection too many: 503 for as many as that is cheap for."""
         self.counters.refused += 1
         self._refusing += 1
-        with connected, suppress(trio.BrokenResourceError):
+        with connected, suppress(OSError):
             if self._refusing <= REFUSALS and self._tls is None:
-                with self.watcher.watch(connected, 0) as watch:
-                    watch.deadline(self.config.timeouts.linger or self.config.reaper.tick, "linger")
-                    stream = WatchedSocket(connected, watch)
-                    await stream.send_all(BUSY)
-                    stream.shut_down()
-                    while await stream.receive_some():  # or a reset would overtake the answer
-                        pass
+                with trio.move_on_after(self.config.timeouts.linger or self.config.reaper.tick):
+                    connected.send(BUSY)  # an empty queue has room for it
+                    connected.shutdown(socket.SHUT_WR)
+                    while True:  # or a reset would overtake the answer
+                        await trio.lowlevel.wait_readable(connected)
+                        if not connected.recv(65536):
+                            break
         self._refusing -= 1
 
     def _limit_age(self, kept: Kept) -> None:

@@ -14,7 +14,7 @@ from typing import ClassVar
 import trio
 
 from reaper import Lease
-from reaper.driver.sockets import borrowed, peer_has_shut, peer_name, queued, reset_on_close, waiting
+from reaper.driver.sockets import borrowed, peer_has_shut, queued, reset_on_close, waiting
 from reaper.driver.watched import DeadlineKey
 from reaper.policy import IdlePolicy, Phase
 from reaper.trio.parking import ParkableStream, TlsStream
@@ -59,11 +59,6 @@ class Transport(ParkableStream):
         self._interrupted: Phase | None = None
         self._waits = False  # whether a receive waits for bytes, and may not be parked
 
-    def count_on(self, received: int, sent: int) -> None:
-        """So many bytes have moved before."""
-        self.received, self.sent = received, sent
-        self._taken = sent
-
     def end(self) -> None:
         """The task is over. What is kept of a silent connection with TLS holds nothing of it."""
         self.policy = None
@@ -80,18 +75,10 @@ class Transport(ParkableStream):
         self._deadlines = [*(self._deadlines or ()), lease]
         return lease
 
-    def __repr__(self) -> str:
-        return self.peer
-
     @property
     def established(self) -> bool:
         """Whether any handshake is over."""
         return True
-
-    @property
-    def peer(self) -> str:
-        """Its peer, as text: asked for when somebody looks, for most requests are looked at by nobody."""
-        return peer_name(self.fileno())
 
     @property
     def is_local(self) -> bool:

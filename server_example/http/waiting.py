@@ -45,14 +45,14 @@ class Kept(Parked):
 
     Attributes:
         opened: Seconds on trio's clock.
-        requests, received, sent: Of the time until it was parked.
+        requests: Those until it was parked.
         head: What has come of the next request; begins with an empty line only after too many of them.
         blank: How many bytes of empty lines have come before it.
         age: The lease of its age limit, over or not; None: it has none.
         connection: While it has a task.
     """
 
-    __slots__ = ("age", "blank", "connection", "head", "opened", "received", "requests", "sent")
+    __slots__ = ("age", "blank", "connection", "head", "opened", "requests")
 
     stream: Any
 
@@ -60,7 +60,7 @@ class Kept(Parked):
         super().__init__(fd)
         self.opened = trio.current_time()
         self.age: Lease | None = None
-        self.requests = self.received = self.sent = self.blank = 0
+        self.requests = self.blank = 0
         self.head = b""
         self.connection: HttpConnection | None = None
 
@@ -143,11 +143,9 @@ class Waiting(ParkingLot):
 
     def _read(self, kept: Kept) -> bytes | None:
         try:
-            data = os.read(kept.fd, HEAD_BYTES) if kept.stream is None else kept.stream.session.read(HEAD_BYTES)
+            return os.read(kept.fd, HEAD_BYTES) if kept.stream is None else kept.stream.session.read(HEAD_BYTES)
         except BlockingIOError:
             return None
-        kept.received += len(data)
-        return data
 
     def _is_whole(self, kept: Kept, data: bytes) -> bool:
         """Whether a task can do something with the head of *kept* and *data*: serve it, or refuse it."""
