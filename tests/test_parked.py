@@ -65,19 +65,33 @@ async def heard(theirs: socket.socket, size: int = 65536) -> bytes:
     return b""
 
 
+async def echoes(theirs: socket.socket, word: bytes) -> None:
+    """The peer says *word*, and hears it."""
+    theirs.send(word)
+    assert await heard(theirs) == word
+
+
 async def settle() -> None:
     await trio.testing.wait_all_tasks_blocked(0.001)
 
 
 @asynccontextmanager
-async def one(handler=echo, said=b"", idle=30, **options) -> AsyncIterator[tuple[ParkingLot, socket.socket]]:
-    """A parking lot of one connection, and its peer, which has *said* something."""
+async def several(count, handler=echo, idle=30, **options) -> AsyncIterator[tuple[ParkingLot, list[socket.socket]]]:
+    """A parking lot of *count* connections, and their peers."""
     async with open_reaper(tick=1.0) as r, r.parking_lot(handler, idle, **options) as lot:
-        ours, theirs = pair()
-        lot.add(ours)
+        pairs = [pair() for _ in range(count)]
+        for ours, _ in pairs:
+            lot.add(ours)
+        yield lot, [theirs for _, theirs in pairs]
+        r.core.check()
+
+
+@asynccontextmanager
+async def one(handler=echo, said=b"", idle=30, **options) -> AsyncIterator[tuple[ParkingLot, socket.socket]]:
+    """The same of one, and its peer, which has *said* something."""
+    async with several(1, handler, idle, **options) as (lot, (theirs,)):
         theirs.send(said)
         yield lot, theirs
-        r.core.check()
 
 
 @pytest.fixture
@@ -93,27 +107,19 @@ def tasks(lot: ParkingLot) -> int:
 
 
 async def test_a_silent_connection_costs_no_task():
-    async with open_reaper() as r, r.parking_lot(echo, 30) as lot:
+    async with several(50) as (lot, peers):
         before = tasks(lot)
-        pairs = [pair() for _ in range(50)]
-        for ours, _ in pairs:
-            lot.add(ours)
-        for _, theirs in pairs:
-            theirs.send(b"hello")
-            assert await heard(theirs) == b"hello"
+        for theirs in peers:
+            await echoes(theirs, b"hello")
         await settle()
         assert tasks(lot) == before
-        assert len(lot) == len(r) == len(r.core) == 50
+        assert len(lot) == len(lot._watcher) == len(lot._watcher.core) == 50
         assert all(parked.stream is None and parked.state is PARKED for parked in lot)
-        r.core.check()
 
 
 async def test_the_silent_is_reaped_within_a_tick_and_the_touched_is_not(autojump_clock):
-    async with open_reaper(tick=1.0) as r, r.parking_lot(echo, 5) as lot:
-        (ours, silent), (other, chatty) = pair(), pair()
+    async with several(2, idle=5) as (lot, (silent, chatty)):
         start = trio.current_time()
-        lot.add(ours)
-        lot.add(other)
         for _ in range(4):
             await trio.sleep(1.9)
             chatty.send(b"x")
@@ -127,7 +133,6 @@ async def test_the_silent_is_reaped_within_a_tick_and_the_touched_is_not(autojum
         assert 5 - 1.9 <= trio.current_time() - last <= 6
         assert trio.current_time() - start >= 4 * 1.9 + 5 - 1.9
         assert lot.reaped == {"idle": 2}
-        r.core.check()
 
 
 async def test_a_handler_that_is_awake_and_silent_is_cancelled_by_the_reaper(autojump_clock):
@@ -162,21 +167,15 @@ async def test_in_use_is_neither_reaped_nor_parked(autojump_clock):
         assert not lot.reaped
 
 
-async def test_unread_bytes_avert_the_reap():
+async def test_unread_bytes_avert_the_reap(autojump_clock):
     """The lot is kept from waking any, as by a loop that stalled: the final check finds the bytes."""
-    async with open_reaper(tick=0.05) as r:
-        lot = reaper.trio.ParkingLot(r, echo, 0.1)
-        async with trio.open_nursery() as nursery:
-            await nursery.start(lot.run)
-            ours, theirs = pair()
-            parked = lot.add(ours)
-            lot._epoll.unregister(parked.fd)
-            theirs.send(b"unread")
-            await trio.sleep(0.4)
-            assert (len(lot), lot.reaped) == (1, {})
-            assert r.statistics().core.averted >= 1
-            nursery.cancel_scope.cancel()
-        theirs.close()
+    async with one(idle=5) as (lot, theirs):
+        (parked,) = lot
+        lot._epoll.unregister(parked.fd)
+        theirs.send(b"unread")
+        await trio.sleep(8)
+        assert (len(lot), lot.reaped) == (1, {})
+        assert lot._watcher.statistics().core.averted >= 1
 
 
 async def test_a_peer_that_hangs_up_is_forgotten_without_a_task():
@@ -185,12 +184,12 @@ async def test_a_peer_that_hangs_up_is_forgotten_without_a_task():
     async def handler(stream) -> None:
         started.append(stream)
 
-    async with open_reaper() as r, r.parking_lot(handler, 30) as lot:
-        ours, theirs = pair()
-        fd = lot.add(ours).fd
+    async with one(handler) as (lot, theirs):
+        (parked,) = lot
+        fd = parked.fd
         theirs.close()
         await settle()
-        assert (len(lot), len(r.core), started) == (0, 0, [])
+        assert (len(lot), len(lot._watcher.core), started) == (0, 0, [])
         with pytest.raises(OSError, match="Bad file"):
             os.fstat(fd)
 
@@ -230,8 +229,7 @@ async def test_silence_in_a_nursery_of_the_handlers_parks_too():
     async with one(forked) as (lot, theirs):
         before = tasks(lot)
         for _ in range(3):
-            theirs.send(b"x")
-            assert await heard(theirs) == b"x"
+            await echoes(theirs, b"x")
             await settle()
             assert (tasks(lot), len(lot)) == (before, 1)
 
@@ -254,15 +252,14 @@ async def test_a_handler_that_answers_at_once_takes_one_step_and_one_read(monkey
         return os_read(fd, most)
 
     os_read = os.read
-    async with open_reaper() as r, r.parking_lot(echo, 30) as lot:
-        ours, theirs = pair()
-        fd = lot.add(ours).fd
+    async with one() as (lot, theirs):
+        (parked,) = lot
+        fd = parked.fd
         steps = Steps()
         trio.lowlevel.add_instrument(steps)
         monkeypatch.setattr(os, "read", read)
         for _ in range(3):
-            theirs.send(b"hello")
-            assert await heard(theirs) == b"hello"
+            await echoes(theirs, b"hello")
             await settle()
         trio.lowlevel.remove_instrument(steps)
         assert lot.parked == 1
@@ -290,8 +287,7 @@ async def test_a_handler_that_does_not_park_gets_what_comes_after_a_short_read()
     async with one(waits) as (lot, theirs):
         with trio.fail_after(10):
             for data in (b"first", b"more", b"last"):
-                theirs.send(data)
-                assert await heard(theirs) == data
+                await echoes(theirs, data)
         theirs.close()
         await settle()
         assert len(lot) == 0
@@ -384,11 +380,8 @@ async def test_a_handler_that_closes_its_stream_as_it_falls_silent_is_parked_and
                     seen.append(await stream.receive_some())
                 await stream.aclose()
 
-    async with open_reaper() as r, r.parking_lot(careful, 30, tls=server if tls else None) as lot:
-        pairs = [pair() for _ in range(3)]
-        for ours, _ in pairs:
-            lot.add(ours)
-        clients = [_Plain(theirs) for _, theirs in pairs]
+    async with several(3, careful, tls=server if tls else None) as (lot, peers):
+        clients = [_Plain(theirs) for theirs in peers]
         if tls:
             trust = ssl.create_default_context(cafile=certificate[0])
             clients = [trio.SSLStream(each, trust, server_hostname="127.0.0.1") for each in clients]
@@ -398,10 +391,10 @@ async def test_a_handler_that_closes_its_stream_as_it_falls_silent_is_parked_and
                 assert await client.receive_some(100) == text
             await settle()
             assert (len(lot), lot.parked, seen) == (3, 3, [])
-        for _, theirs in pairs:
+        for theirs in peers:
             theirs.close()
         await settle()
-        assert (len(lot), len(r.core)) == (0, 0)
+        assert (len(lot), len(lot._watcher.core)) == (0, 0)
 
 
 async def test_a_request_behind_an_urgent_byte_and_a_half_close_is_handled():
@@ -463,8 +456,7 @@ async def test_where_nothing_can_be_parked_every_connection_keeps_its_task(autoj
     async with one(idle=5, parks=False) as (lot, theirs):
         before = tasks(lot)
         for _ in range(3):
-            theirs.send(b"x")
-            assert await heard(theirs) == b"x"
+            await echoes(theirs, b"x")
             await settle()
             assert tasks(lot) == before
         assert await heard(theirs) == b""
@@ -476,15 +468,13 @@ async def test_a_lingering_task_answers_and_is_given_up_after_a_round(autojump_c
         before = tasks(lot)
         (parked,) = lot
         for _ in range(10):
-            theirs.send(b"x")
-            assert await heard(theirs) == b"x"
+            await echoes(theirs, b"x")
             await trio.sleep(1)
             assert parked.state is not PARKED
         await trio.sleep(4.1)
         assert parked.state is PARKED
         assert tasks(lot) == before
-        theirs.send(b"y")
-        assert await heard(theirs) == b"y"
+        await echoes(theirs, b"y")
         theirs.close()
         await trio.sleep(5)
         assert len(lot) == 0
@@ -504,54 +494,44 @@ async def test_a_burst_of_clients_never_has_more_tasks_than_work_and_wait_at_onc
             living -= 1
 
     count = 400
-    async with open_reaper() as r, r.parking_lot(echo, 60, linger=60) as lot:
-        pairs = [pair() for _ in range(count)]
-        for ours, theirs in pairs:
-            lot.add(ours)
+    async with several(count, idle=60, linger=60) as (lot, peers):
+        for theirs in peers:
             theirs.send(b"all at once")
         trio.lowlevel.add_instrument(Count())
-        for _, theirs in pairs:
+        for theirs in peers:
             assert await heard(theirs) == b"all at once"
         await settle()
         # A handler lives for four passes: it starts, answers, waits, and is sent away.
         assert most <= FEWEST + 4 * WAKES_PER_PASS < count
         assert count - lot.parked == FEWEST
         await settle()
-        oldest, newest = pairs[0], pairs[-1]
-        for _, theirs in (oldest, newest):
-            theirs.send(b"again")
-            assert await heard(theirs) == b"again"
+        for theirs in (peers[0], peers[-1]):
+            await echoes(theirs, b"again")
 
 
 async def test_as_many_tasks_linger_as_are_asked_again_and_only_for_so_long(autojump_clock):
-    async with open_reaper() as r, r.parking_lot(echo, 60, linger=2) as lot:
-        pairs = [pair() for _ in range(LINGERERS + 20)]
-        for ours, _ in pairs:
-            lot.add(ours)
+    async with several(LINGERERS + 20, idle=60, linger=2) as (lot, peers):
         awake = []
         for _ in range(12):  # in turn, so that the longest silent is always the next
-            for _, theirs in pairs:
-                theirs.send(b"again")
-                assert await heard(theirs) == b"again"
+            for theirs in peers:
+                await echoes(theirs, b"again")
                 await trio.sleep(0.001)
             awake.append(len(lot) - lot.parked)
         assert awake[0] == FEWEST
         assert sorted(awake) == awake
         assert awake[-1] == LINGERERS
         for _ in range(3):  # and it goes on for as long as they are
-            for _, theirs in pairs:
-                theirs.send(b"again")
-                assert await heard(theirs) == b"again"
+            for theirs in peers:
+                await echoes(theirs, b"again")
                 await trio.sleep(0.02)
             assert len(lot) - lot.parked == LINGERERS
         await trio.sleep(10)
         assert lot.parked == len(lot)
-        for _, theirs in pairs:
-            theirs.send(b"once more")
-            assert await heard(theirs) == b"once more"
+        for theirs in peers:
+            await echoes(theirs, b"once more")
             await trio.sleep(0.001)
         assert len(lot) - lot.parked == FEWEST
-        for _, theirs in pairs:
+        for theirs in peers:
             theirs.close()
 
 
@@ -783,12 +763,9 @@ async def test_the_next_connection_that_speaks_gets_the_task_of_one_before_and_s
             await stream.send_all(data)
             ran.append((trio.lowlevel.current_task(), said.get()))
 
-    async with open_reaper() as r, r.parking_lot(remembering, 30) as lot:
-        for word in (b"one", b"two"):
-            ours, theirs = pair()
-            lot.add(ours)
-            theirs.send(word)
-            assert await heard(theirs) == word
+    async with several(2, remembering) as (_, peers):
+        for theirs, word in zip(peers, (b"one", b"two"), strict=True):
+            await echoes(theirs, word)
             await settle()
         (first, *rest), words = zip(*ran, strict=True)
         assert all(task is first for task in rest)
@@ -811,21 +788,19 @@ async def test_a_task_whose_connection_was_reaped_is_fit_for_the_next(how, autoj
         await stream.send_all(data)
         await stream.receive_some()
 
-    async with open_reaper(tick=1.0) as r, r.parking_lot(slow, 5) as lot:
+    async with several(1, slow, 5) as (lot, (theirs,)):
         for turn in range(1, 3):
-            ours, theirs = pair()
-            lot.add(ours)
             theirs.send(b"slow")
             assert await heard(theirs) == b""
             assert (lot.reaped, len(lot), len(lot._crew)) == ({"idle": turn}, 0, 1)
             ours, theirs = pair()
             lot.add(ours)
-            theirs.send(b"quick")
-            assert await heard(theirs) == b"quick"
+            await echoes(theirs, b"quick")
             theirs.close()
             await settle()
             assert (len(lot), len(lot._crew)) == (0, 1)
-        r.core.check()
+            ours, theirs = pair()
+            lot.add(ours)
 
 
 async def test_of_a_burst_no_more_tasks_are_kept_than_two_passes_wake():
@@ -837,20 +812,18 @@ async def test_of_a_burst_no_more_tasks_are_kept_than_two_passes_wake():
         await stream.send_all(data)
         await stream.receive_some()
 
-    async with open_reaper() as r, r.parking_lot(together, 30) as lot:
+    async with several(KEPT + 20, together) as (lot, peers):
         before = trio.lowlevel.current_statistics().tasks_living
-        pairs = [pair() for _ in range(KEPT + 20)]
-        for ours, theirs in pairs:
-            lot.add(ours)
+        for theirs in peers:
             theirs.send(b"x")
         await settle()
         gate.set()
-        for _, theirs in pairs:
+        for theirs in peers:
             assert await heard(theirs) == b"x"
         await settle()
         assert len(lot._crew) == KEPT == 2 * WAKES_PER_PASS
         assert trio.lowlevel.current_statistics().tasks_living == before + KEPT
-        assert lot.parked == len(pairs)
+        assert lot.parked == len(peers)
 
 
 # ---- a lot of one's own ------------------------------------------------------------------------------------------
