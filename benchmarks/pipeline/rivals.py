@@ -46,7 +46,7 @@ class Counted:
 
     cells: Cells
     table: dict[str, dict[str, Any]]
-    """listener -> connections, reaps, short, and per candidate cut, peak, mean."""
+    """listener -> connections, short, and per candidate cut, peak, mean."""
     span_s: float
 
 
@@ -283,13 +283,13 @@ class Duck:
         con.execute(
             f"""CREATE OR REPLACE TEMP TABLE lives AS
             SELECT listener, opened + offset_ns AS opened, coalesce(ended, log_end_ns) + offset_ns AS ended, longest,
-              short, reaped, {ends}
+              short, {ends}
             FROM (
               SELECT conn, min(t) FILTER (WHERE kind = 'open') AS opened, any_value(listener) AS listener,
                 max(idle_ns) FILTER (WHERE kind = 'activity') AS longest,
                 min(t) FILTER (WHERE is_end) AS ended, min(last) FILTER (WHERE kind = 'reap') AS reaped_after,
                 max(n) FILTER (WHERE is_end) - count(*) FILTER (WHERE kind = 'activity') AS short,
-                max(CASE WHEN kind = 'reap' THEN 1 END) AS reaped, {cuts}
+                {cuts}
               FROM (SELECT *, kind IN ('reap', 'close_peer', 'close_app') AS is_end, t - idle_ns AS last FROM {source}
                 WHERE kind NOT IN ('drain', 'config'))
               GROUP BY conn HAVING min(t) FILTER (WHERE kind = 'open') IS NOT NULL) l
@@ -297,11 +297,10 @@ class Duck:
         )
         cut = ", ".join(f"count(*) FILTER (WHERE longest > {c})" for c in each)
         rows = con.execute(
-            f"""SELECT listener, count(*), sum(coalesce(reaped, 0))::BIGINT,
-              sum(greatest(coalesce(short, 0), 0))::BIGINT, min(opened), max(ended), {cut}
+            f"""SELECT listener, count(*), sum(greatest(coalesce(short, 0), 0))::BIGINT, min(opened), max(ended), {cut}
             FROM lives GROUP BY listener"""
         ).fetchall()
-        begin, end = min(row[4] for row in rows), max(row[5] for row in rows)
+        begin, end = min(row[3] for row in rows), max(row[4] for row in rows)
         width = max((end - begin) // BINS, 1_000_000)
         opened = con.execute(
             f"SELECT listener, floor((opened - {begin}) / {width})::INT AS bin, count(*) FROM lives GROUP BY ALL"
@@ -312,9 +311,7 @@ class Duck:
                 f"SELECT listener, floor((ends_{i} - {begin}) / {width})::INT AS bin, count(*) FROM lives GROUP BY ALL"
             ).fetchall()
             ended |= {(listener, i, at): count for listener, at, count in found}
-        heads = {
-            row[0]: {"connections": row[1], "reaps": row[2], "short": row[3], "cut": list(row[6:])} for row in rows
-        }
+        heads = {row[0]: {"connections": row[1], "short": row[2], "cut": list(row[5:])} for row in rows}
         table = bins(heads, begin, end, {row[:2]: row[2] for row in opened}, ended)
         return Counted({row[:3]: row[3] for row in cells}, table, (end - begin) / 1e9)
 

@@ -45,7 +45,7 @@ def form_of_advice(cells: dict[Any, dict[int, list[int]]], table: dict[Any, dict
     found = []
     for listener, buckets in cells.items():
         facts = table[listener]
-        numbers = [facts[key] for key in ("connections", "reaps", "short", "cut", "peak")]
+        numbers = [facts[key] for key in ("connections", "short", "cut", "peak")]
         means = [f"{mean:.6g}" for mean in facts["mean"]]
         found.append([*numbers, means, sorted([bucket, *ends] for bucket, ends in buckets.items())])
     return [f"{span_s:.6f}", sorted(found)]

@@ -6,7 +6,6 @@ What comes out is small: a row per listener and bucket of 1 %, a row per listene
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 from ...journal.schema import ACTIVITY, AVERTED, OPEN, REAP
@@ -56,8 +55,7 @@ class Lives:
     """Connections, asked twice, for the bins of time are known only once all have been seen."""
 
     whole: DataFrame
-    """Grain: one row per connection; listener_hash, opened (null where the log lacks it), ended, rows, longest, short,
-    reaped."""
+    """Grain: one row per connection; listener_hash, opened (null: before the log), ended, rows, longest, short."""
     ends: DataFrame
     """Grain: one row per connection that opened; listener_hash, opened, offset_ns, ends. ends[i] is its end under
     candidate i; it and opened are on the writer's clock, which + offset_ns is that of `whole`."""
@@ -77,7 +75,6 @@ def lives_of_journal(spark: SparkSession, events: DataFrame, inputs: Inputs, can
         F.count(F.lit(1)).alias("rows"),
         filtered("max(idle_ns)", is_activity).alias("longest"),
         (filtered("max(n)", IS_END) - filtered("count(1)", is_activity)).alias("short"),
-        filtered("max(1)", is_reap).alias("reaped"),
     ]
     cuts = [
         filtered("min(t - idle_ns)", is_reap).alias("reaped_after"),
@@ -102,7 +99,6 @@ def lives_of_journal(spark: SparkSession, events: DataFrame, inputs: Inputs, can
             "rows",
             "longest",
             "short",
-            "reaped",
         ),
         with_run(ends.where(F.col("opened").isNotNull()), runs).select(
             "listener_hash", "opened", "offset_ns", F.array(*each).alias("ends")
@@ -120,7 +116,6 @@ def lives_of_requests(gaps: DataFrame, candidates: list[float]) -> Lives:
         F.count(F.lit(1)).alias("rows"),
         F.max(F.when(F.col("returned"), F.col("idle_ns"))).alias("longest"),
         F.lit(0).cast("long").alias("short"),
-        F.lit(0).alias("reaped"),
         F.lit(0).cast("long").alias("offset_ns"),
         F.array(*(F.coalesce(cut, F.max(end)) for cut in cuts)).alias("ends"),
     )
@@ -132,7 +127,7 @@ class Traffic:
     """Connections, counted."""
 
     listeners: dict[int, dict[str, Any]]
-    """listener_hash -> connections, reaps, uncounted short silences; per candidate: those cut, peak and mean open."""
+    """listener_hash -> connections, uncounted short silences; per candidate: those cut, peak and mean open."""
     span_s: float = 0.0
     rows: int = 0
     """Rows of all connections."""
@@ -147,17 +142,11 @@ def connections(lives: Lives, candidates: list[float]) -> Traffic:
     def of(column: Column) -> Column:
         return F.when(begun, column)
 
-    # How many candidates the longest silence that ended had outlasted. No sum: Spark checks each addition, and slowly.
-    outlasted = reduce(
-        lambda found, i: found.when(F.col("longest") > _ns(candidates[i]), i + 1),
-        reversed(range(len(candidates))),
-        F.when(F.col("longest").isNull(), 0),
-    ).otherwise(0)
-    head = lives.whole.groupBy("listener_hash", outlasted.alias("outlasted")).agg(
+    by_longest = with_edge(lives.whole, "longest").groupBy("listener_hash", "edge_ns")
+    head = by_longest.agg(
         F.count("opened").alias("connections"),
         F.sum("rows").alias("rows"),
         F.count(F.when(~begun, 1)).alias("headless"),
-        F.sum(of(F.coalesce("reaped", F.lit(0)))).alias("reaps"),
         F.sum(of(F.greatest(F.coalesce("short", F.lit(0)), F.lit(0)))).alias("short"),
         F.min("opened").alias("begin"),
         F.max(of(F.col("ended"))).alias("end"),
@@ -186,8 +175,8 @@ def connections(lives: Lives, candidates: list[float]) -> Traffic:
             peaks.append(peak)
             means.append(area * width / max(end - begin, width))
         counted.listeners[listener] = {
-            **{key: sum(row[key] for row in mine) for key in ("connections", "reaps", "short")},
-            "cut": [sum(row.connections for row in mine if row.outlasted > i) for i in range(len(candidates))],
+            **{key: sum(row[key] for row in mine) for key in ("connections", "short")},
+            "cut": [sum(row.connections for row in mine if row.edge_ns > _ns(c)) for c in candidates],
             "peak": peaks,
             "mean": means,
         }

@@ -150,12 +150,9 @@ def _advice(advice: dict[str, Any]) -> str:
     shown = [(name, entry) for name, entry in advice["listeners"].items() if entry["survival"]][: len(STYLES)]
     if not shown:
         return card("Advice", "The log holds no silence that ended: nothing can be advised.", "")
-    curves = [time for _, entry in shown for time, *_ in entry["survival"]]
-    # Nothing is to be seen where the curves have not begun to fall.
-    starts = [(entry["survival"][0][1], entry["survival"]) for _, entry in shown]
-    falls = [time for start, points in starts for time, level, *_ in points if level < start - 0.01]
-    high = max(max(curves), min(curves) * 10)
-    low = max(min(curves), min(min(falls, default=0.0) / 2, high / 10))
+    times = [time for _, entry in shown for time, *_ in entry["survival"]]
+    high = max(max(times), min(times) * 10)
+    low = max(min(times), high / 10_000)
     survival = Chart(
         "Survival of silences", Axis(low, high, "silence", seconds, log=True), Axis(0, 1, "still silent", percent)
     )
