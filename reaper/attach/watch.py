@@ -15,9 +15,11 @@ from __future__ import annotations
 import heapq
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from operator import itemgetter
 from typing import NamedTuple
 
-from ..core.ticks import check_timeout, deadline_to_tick, ms_to_seconds, seconds_to_ms_deadline, seconds_to_ms_now
+from ..core import Timer, TimingWheel
+from ..core.ticks import check_timeout, ms_to_seconds, seconds_to_ms_deadline, seconds_to_ms_now
 from ..policy.jitter import Bucket
 from .judge import NONE, Limits, Memory, Verdict, judge
 from .kernel import Found
@@ -33,14 +35,9 @@ SLICE = 256
 """Connections per step of work: about 5 ms."""
 STEPS = 16
 """Distinct lengths that jitter gives a timeout."""
-REPORTED, OVERDUE = 1, 2
-"""Flags of a row: reported as due, and has not stirred since; was due when it was found."""
-TAKEN, QUEUED, HELD, GONE = 0, -1, -2, -3
-"""In place of a row's slot: being looked at; come due, to be looked at; judged due, waiting for the bound on closes;
-watched no longer."""
 RETRY = 1.0
 """Seconds, at least, until a connection that could not be reached is tried again."""
-SLOTS_PER_TICK = 10
+LOOKS_PER_TICK = 10
 FURTHEST = 1e9
 """Stands for never."""
 
@@ -48,7 +45,7 @@ FURTHEST = 1e9
 class Row:
     """One watched connection."""
 
-    __slots__ = ("flags", "ident", "inode", "known", "mark", "slot")
+    __slots__ = ("ident", "inode", "known", "mark", "overdue", "reported", "timer")
 
     def __init__(self, ident: bytes, inode: int, known: Memory, mark: int) -> None:
         self.ident: bytes = ident
@@ -56,58 +53,12 @@ class Row:
         self.known: Memory = known
         self.mark: int = mark
         """The dump that showed it last."""
-        self.slot: int = TAKEN
-        """Where it waits for its next look; below 1: nowhere in the schedule."""
-        self.flags: int = 0
-        """Flags of the watch."""
-
-
-class Schedule:
-    """Rows by the instant of their next look, in slots of a tenth of a tick. Seconds on the caller's monotonic clock.
-
-    An instant is rounded up, once: no row is looked at too soon. One that was removed, or armed anew, knows another
-    slot, and is dropped when this one comes due.
-    """
-
-    def __init__(self, tick: float) -> None:
-        self._grid = max(seconds_to_ms_now(tick) // SLOTS_PER_TICK, 1)  # ms
-        self._slots: dict[int, list[Row]] = {}
-        self._order: list[int] = []  # a heap of the numbers of the slots
-        self._done = 0
-
-    def arm(self, row: Row, at: float) -> None:
-        """Have *row* handed out at *at*, unless it is armed anew or put elsewhere before."""
-        number = max(deadline_to_tick(seconds_to_ms_deadline(min(at, FURTHEST)), self._grid), self._done + 1)
-        if number not in self._slots:
-            self._slots[number] = []
-            heapq.heappush(self._order, number)
-        row.slot = number
-        self._slots[number].append(row)
-
-    def due(self, now: float) -> list[Row]:
-        """The rows whose instant has come, in order."""
-        found: list[Row] = []
-        while self._order and self._order[0] * self._grid <= seconds_to_ms_now(now):
-            self._done = heapq.heappop(self._order)
-            found += self._of(self._done, self._slots.pop(self._done))
-        return found
-
-    def soonest(self, count: int) -> list[Row]:
-        """The first *count* rows by their instants, which stay. Cost: O(slots), some hundreds."""
-        found: list[Row] = []
-        for number in sorted(self._order):
-            found += self._of(number, self._slots[number])
-            if len(found) >= count:
-                break
-        return found[:count]
-
-    def next_wakeup(self) -> float | None:
-        """When `due` next has something to do; None: nothing is armed."""
-        return ms_to_seconds(self._order[0] * self._grid) if self._order else None
-
-    @staticmethod
-    def _of(number: int, slot: list[Row]) -> list[Row]:
-        return [row for row in slot if row.slot == number]
+        self.timer: Timer[Row] | None = None
+        """Of its next look; None: it has come due, and waits for that look or for the bound on closes."""
+        self.reported: bool = False
+        """Whether it was reported as due, and has not stirred since."""
+        self.overdue: bool = False
+        """Whether it was due when it was found."""
 
 
 class Event(NamedTuple):
@@ -188,9 +139,11 @@ class Watch:
         self._stalls_matter = limits.write > 0
         self.limits = limits
         self.rows: dict[bytes, Row] = {}
-        """By ident. About 500 bytes each, everything included."""
+        """By ident. About 600 bytes each, everything included."""
         self.counts: Counts = Counts()
-        self._schedule = Schedule(check_timeout("tick", tick))
+        # A tenth of a tick: looks that come due together are one wake-up, and none is too soon.
+        grid = max(seconds_to_ms_now(check_timeout("tick", tick)) // LOOKS_PER_TICK, 1)
+        self._wheel = TimingWheel[Row](tick=grid)
         self._due: deque[Row] = deque()
         self._held: deque[Row] = deque()
         self._serial = 1
@@ -211,16 +164,15 @@ class Watch:
             return
         verdict, memory = judge(seen, Memory(seen.after), self._limits_of(ident))
         row = self.rows[ident] = Row(ident, inode, memory, self._serial)
-        if verdict.due:  # before we were there: no lateness of ours
-            row.flags = OVERDUE
+        row.overdue = verdict.due  # before we were there: no lateness of ours
         self._event("found", row, seen.after, verdict, memory.opened)
         self._arm(row, verdict.at, seen.after)
 
     def discard(self, ident: bytes) -> bool:
         """Stop watching a connection. True if it was watched."""
         row = self.rows.pop(ident, None)
-        if row is not None:
-            row.slot = GONE
+        if row is not None and row.timer is not None:
+            row.timer.cancel()
         return row is not None
 
     def discover(self, dump: Iterable[Found], wanted: Callable[[Found], bool]) -> Iterator[None]:
@@ -240,7 +192,8 @@ class Watch:
             row = rows.get(found.ident)
             if row is not None:
                 row.mark = serial
-                if self._stalls_matter and found.queued and row.known.stalled == NONE and row.slot != QUEUED:
+                if self._stalls_matter and found.queued and row.known.stalled == NONE and row.timer is not None:
+                    row.timer.cancel()
                     self._queue(row)
             elif wanted(found):
                 fresh.append(found)
@@ -252,7 +205,7 @@ class Watch:
         # A dump is not one instant's: what it did not show may only have moved. The kernel is asked for each.
         unseen = [row for row in rows.values() if row.mark != serial]
         for start in range(0, len(unseen), SLICE):
-            part = [row for row in unseen[start : start + SLICE] if row.slot != GONE]
+            part = [row for row in unseen[start : start + SLICE] if self._watches(row)]
             for row, seen in zip(part, self._asked([row.ident for row in part]), strict=True):
                 if seen is None:
                     self._gone(row)
@@ -272,7 +225,8 @@ class Watch:
         """When `advance` next has something to do; None: nothing is watched."""
         if self._due:
             return now
-        at = self._schedule.next_wakeup()
+        soonest = self._wheel.next_expiry()
+        at = None if soonest is None else ms_to_seconds(soonest)
         if self._held and self._bucket is not None:
             ready = self._bucket.ready(now)
             at = ready if at is None else min(at, ready)
@@ -285,19 +239,18 @@ class Watch:
             How many were looked at; as many as *limit*: call again, more is waiting.
         Cost: about 10 us per look, 30 us per close.
         """
-        for row in self._schedule.due(now):
-            self._queue(row)
+        for timer in self._wheel.advance(seconds_to_ms_now(now)):
+            self._queue(timer.item)
         held = 0
         while self._held and held < limit and self._may_end(now):
             row = self._held.popleft()
-            if row.slot == HELD:
+            if self._watches(row):
                 self._judged(row, *self._asked([row.ident]))
                 held += 1
         batch: list[Row] = []
         while self._due and len(batch) + held < limit:
             row = self._due.popleft()
-            if row.slot == QUEUED:
-                row.slot = TAKEN
+            if self._watches(row):
                 batch.append(row)
         for start in range(0, len(batch), 32):
             part = batch[start : start + 32]
@@ -311,7 +264,7 @@ class Watch:
             return
         known = row.known
         if (known.received, known.acked) != (seen.received, seen.acked):
-            row.flags = 0
+            row.reported = row.overdue = False
         limits = self._limits_of(row.ident)
         verdict, row.known = judge(seen, known, limits)
         if not verdict.due:
@@ -319,7 +272,6 @@ class Watch:
         elif self._end is None:
             self._report("due" if verdict.sure else "unsure", row, verdict, limits, seen.after)
         elif self._closes and not self._may_end(seen.after):
-            row.slot = HELD
             self._held.append(row)
         else:
             self._close(row, self._end, verdict, limits, seen.after)
@@ -357,7 +309,8 @@ class Watch:
 
     def soonest(self, count: int) -> list[tuple[bytes, Snapshot, Verdict]]:
         """The *count* connections that are looked at next, as they are now: for people. Changes nothing."""
-        rows = self._schedule.soonest(count)
+        armed = ((row.timer.deadline, row) for row in self.rows.values() if row.timer is not None)
+        rows = [row for _, row in heapq.nsmallest(count, armed, key=itemgetter(0))]
         found = []
         for row, seen in zip(rows, self._asked([row.ident for row in rows]), strict=True):
             if seen is not None:
@@ -366,8 +319,8 @@ class Watch:
 
     def _report(self, kind: str, row: Row, verdict: Verdict, limits: Limits, at: float) -> None:
         """Say it once, and look again when it could be so again."""
-        if not row.flags & REPORTED:
-            row.flags |= REPORTED
+        if not row.reported:
+            row.reported = True
             self._event(kind, row, at, verdict)
         self._arm(row, at + max(RETRY if kind == "unreachable" else 0.0, limits.of(verdict.reason)))
 
@@ -380,8 +333,11 @@ class Watch:
     def _may_end(self, now: float) -> bool:
         return self._bucket is None or self._bucket.available(now) >= 1
 
+    def _watches(self, row: Row) -> bool:
+        return self.rows.get(row.ident) is row
+
     def _queue(self, row: Row) -> None:
-        row.slot = QUEUED
+        row.timer = None
         self._due.append(row)
 
     def _arm(self, row: Row, at: float, now: float = NONE) -> None:
@@ -392,7 +348,7 @@ class Watch:
                 row.known = row.known._replace(asks=True)
             elif outcome == "later":
                 at = min(at, now + self.limits.asks)
-        self._schedule.arm(row, at)
+        row.timer = self._wheel.schedule(seconds_to_ms_deadline(min(at, FURTHEST)), row)
 
     def _limits_of(self, ident: bytes) -> Limits:
         # Cookies are assigned in order: neighbours get different lengths.
@@ -411,8 +367,7 @@ class Watch:
             due = verdict.at
         if kind in ("due", "closed"):
             self.counts.reasons[reason] += 1
-            if not row.flags & OVERDUE:
+            if not row.overdue:
                 self.counts.timely += 1
                 self.counts.max_lateness = max(self.counts.max_lateness, at - due)
-        overdue = bool(row.flags & OVERDUE)
-        self._on(Event(kind, at, row.ident, row.inode, opened, since, reason, limit, due, overdue))
+        self._on(Event(kind, at, row.ident, row.inode, opened, since, reason, limit, due, row.overdue))
