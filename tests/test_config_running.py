@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import signal
 import sys
+import threading
 
 import pytest
 
@@ -25,6 +26,17 @@ def test_the_first_signal_asks_and_a_second_ctrl_c_ends_it_at_once(number: signa
         assert notes == ["asked", "asked"]
         signal.raise_signal(signal.SIGINT)
     assert [signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGINT)] == before
+
+
+def test_a_signal_that_comes_in_the_middle_of_a_wait_is_noted_all_the_same() -> None:
+    """The handler runs in the thread that waits, between any two steps of the wait."""
+    main = threading.main_thread().ident
+    with stoppable() as stop:
+        sender = threading.Thread(target=lambda: [signal.pthread_kill(main, signal.SIGTERM) for _ in range(20_000)])
+        sender.start()
+        while sender.is_alive():
+            stop.wait(0.0)
+        assert stop.wait(20.0)
 
 
 def test_progress_is_a_line_with_the_seconds_before_it_unless_it_is_not_wanted(

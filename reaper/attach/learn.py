@@ -14,12 +14,12 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from ..config.running import stoppable
 from ..journal.log import ConnectionLog, Journal
 from ..journal.schema import peer_key
 from .books import to_ns
 from .kernel import Found, Refusal, jiffy
 from .netlink import addresses_of
-from .runner import stopped_by_signals
 from .targets import Selection
 from .tcpinfo import JIFFIES_AGAINST_US, Snapshot
 
@@ -109,11 +109,11 @@ def learn(selection: Selection, directory: Path, gap: float, tick: float, say: C
     if least > gap:
         say(f"--gap {gap:g}s is too short for {count:,} connections: {least:.1f} s take {SHARE:.0%} of a core")
         gap = least
-    with journal_in("--learn", directory, tick, gap) as journal, stopped_by_signals() as stopped:
+    with journal_in("--learn", directory, tick, gap) as journal, stoppable() as stop:
         learner = Learner(selection, journal, gap, JIFFIES_AGAINST_US * jiffy())
         say(f"learning the silences beyond {gap:g} s of {count:,} connections; stop with Ctrl-C")
         try:
-            while not stopped(learner.sample()):
+            while not stop.wait(max(learner.sample(), 0.0)):
                 pass
         except Refusal as gone:
             say(str(gone))

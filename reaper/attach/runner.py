@@ -6,13 +6,12 @@ so that what is due is not kept waiting by a dump.
 
 from __future__ import annotations
 
-import os
-import select
-import signal
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 
+from ..config.running import stoppable
 from ..config.settings import Attach
 from ..journal.log import Journal
 from .books import JournalBook
@@ -27,28 +26,6 @@ from .watch import SLICE, Event, Watch
 
 LONGEST_PERIOD = 60.0
 """Seconds between two discoveries, at most; otherwise half the shortest limit."""
-
-Stopped = Callable[[float], bool]
-
-
-@contextmanager
-def stopped_by_signals() -> Iterator[Stopped]:
-    """A wait of so many seconds, at most, that says whether Ctrl-C or SIGTERM has come: then, or before it.
-
-    Not `signal.sigtimedwait`: a SIGCONT in its last moment makes it return a signal that never came.
-    """
-    wakes, waker = os.pipe()
-    os.set_blocking(waker, False)
-    old = signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
-    before = [(number, signal.signal(number, lambda *_: None)) for number in (signal.SIGINT, signal.SIGTERM)]
-    try:
-        yield lambda seconds: bool(select.select([wakes], [], [], max(seconds, 0.0))[0])
-    finally:
-        for number, handler in before:
-            signal.signal(number, handler)
-        signal.set_wakeup_fd(old)
-        os.close(waker)
-        os.close(wakes)
 
 
 def limits_of(config: Attach) -> Limits:
@@ -165,10 +142,10 @@ class Runner:
 
     def run(self) -> int:
         """Watch until SIGINT or SIGTERM, or until the target is gone for good. The exit status."""
-        with stopped_by_signals() as stopped:
+        with stoppable() as stop:
             self.view.start(str(self.target), self.closes)
             try:
-                self._loop(stopped)
+                self._loop(stop)
             except Refusal as gone:
                 self.view.say(str(gone))
             except BrokenPipeError:  # `attach | head`: as good as Ctrl-C
@@ -178,11 +155,11 @@ class Runner:
                     self.view.end()
         return 0
 
-    def _loop(self, stopped: Stopped) -> None:
+    def _loop(self, stop: threading.Event) -> None:
         next_dump = wake = self._clock()
         discovery: Iterator[None] | None = None
         pause = 0.0
-        while not stopped(pause):
+        while not stop.wait(max(pause, 0.0)):
             now = self._clock()
             if self._book is not None:
                 self._book.stalled(now, now - wake)

@@ -10,8 +10,9 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from queue import Empty, SimpleQueue
 from threading import Event
 from typing import Any
 
@@ -27,6 +28,28 @@ def progress_on_stderr(quiet: bool) -> Callable[[str], None]:
     return progress
 
 
+class _Asked(Event):
+    """An event that a signal's handler may set in the thread that waits for it: a lock of Python's would not open."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._asked = False
+        self._waker: SimpleQueue[None] = SimpleQueue()  # whose `put` may interrupt a `get`
+
+    def set(self) -> None:
+        self._asked = True
+        self._waker.put(None)
+
+    def is_set(self) -> bool:
+        return self._asked
+
+    def wait(self, timeout: float | None = None) -> bool:
+        with suppress(Empty):
+            if not self._asked:
+                self._waker.get(timeout=timeout)
+        return self._asked
+
+
 @contextmanager
 def stoppable(note: Callable[[], object] = lambda: None) -> Iterator[Event]:
     """An event that SIGTERM and Ctrl-C set. From the main thread only.
@@ -34,7 +57,7 @@ def stoppable(note: Callable[[], object] = lambda: None) -> Iterator[Event]:
     Args:
         note: Called when it is set, within the signal's handler.
     """
-    stop = Event()
+    stop = _Asked()
 
     def asked(*_: Any) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
