@@ -8,12 +8,11 @@ Read in this order; imports run the same way, from left to right and top to bott
 
     units                       what a person types, as quantities
     plan/                       what each client does, when, and how it must end; what that takes of the machine
-    judge/                      what was seen, as bounds; each close against its plan; the report
+    judge/                      what was seen, as bounds; each close against its plan; report and page
     drive/                      processes and sockets that carry a plan out
     clients, probe, race,       single clients, and what programs and people ask with them: timeouts, lost requests,
     backend, vanish             a proxy's pool, clients that are gone
     simulate, journals          the same plan in virtual time, against the library: judged, or written as journals
-    show/                       progress, page
     cli, cli_*                  the command line, the door to all of it
 """
 

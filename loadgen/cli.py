@@ -142,12 +142,11 @@ def add_run(commands: Any) -> None:
 def run_command(options: argparse.Namespace) -> int:
     """`loadgen run`."""
     from .drive.client import Order
-    from .drive.fleet import Hooks, Progress, drive
+    from .drive.fleet import Display, Progress, drive
     from .drive.journal import ClientJournal
     from .drive.machine import MachineWatch
     from .drive.processes import WorkerDied
     from .judge.report import build_report, write_csv
-    from .show.dashboard import Display
 
     target, spoken, paths, tls = take_target(options)
     check_files(options)
@@ -178,7 +177,7 @@ def run_command(options: argparse.Namespace) -> int:
         order = Order(
             plan, target, protocol, patience, paths, options.journal, tls, options.statuses or scenario.statuses
         )
-        observation = drive(order, options.processes, Hooks(on_progress, machine.sample))
+        observation = drive(order, options.processes, on_progress, machine.sample)
     except WorkerDied as error:
         print(f"loadgen run: {error}", file=sys.stderr)
         return 1

@@ -151,7 +151,7 @@ def deliver(report: Report, options: argparse.Namespace) -> int:
     if options.report:
         write_report(report, options.report)
     if options.html:
-        from .show.page import write_page
+        from .judge.page import write_page
 
         write_page(report, options.html)
     print(json.dumps(report, indent=1) if options.json else "\n".join(verdict_lines(report)))

@@ -68,11 +68,10 @@ LOADGEN = {
     **dict.fromkeys(["probe", "clients", "race", "backend", "vanish"], JUDGED | {"drive", "clients"}),
     "simulate": JUDGED | {"drive"},
     "journals": JUDGED | {"simulate"},
-    "show": JUDGED | {"drive"},
-    "cli_options": JUDGED | {"drive", "show"},
+    "cli_options": JUDGED | {"drive"},
     "cli_probe": JUDGED | {"cli_options", "drive", "clients", "probe", "race", "backend", "vanish"},
-    "cli_simulate": JUDGED | {"cli_options", "drive", "simulate", "journals", "show"},
-    "cli": JUDGED | {"drive", "show", "cli_options", "cli_probe", "cli_simulate"},
+    "cli_simulate": JUDGED | {"cli_options", "drive", "simulate", "journals"},
+    "cli": JUDGED | {"drive", "cli_options", "cli_probe", "cli_simulate"},
     "__main__": {"cli"},
 }
 """The rooms of `loadgen/` likewise."""

@@ -22,6 +22,8 @@ from loadgen.drive.client import Client, Order
 from loadgen.drive.machine import MachineWatch
 from loadgen.drive.wire import GRAIN, waited
 from loadgen.judge.records import How
+from loadgen.judge.stalls import Stalls
+from loadgen.judge.verdict import judge
 from loadgen.judge.words import beyond
 from loadgen.plan.capacity import Share
 from loadgen.plan.plan import Law, make_plan
@@ -75,59 +77,60 @@ def one_worker(
         yield worker
 
 
-def close_seen(worker: module.Worker, near: socket.socket, lateness: float) -> None:
-    """The worker reads now that *near* is closed, *lateness* seconds after it was due."""
-    client = Client(0, 0, worker.plan.key(0), worker.plan.behaviour(0))
-    client.fd = os.dup(near.fileno())
-    client.final = True
-    now = time.monotonic()
-    client.established = client.sent = client.seen = now - LAW.timeout - lateness
+def held(worker: module.Worker, near: socket.socket, ago: float = 0.0, **more: Any) -> Client:
+    """A client of *worker* on a copy of *near*, established and last heard *ago* seconds ago."""
+    since = time.monotonic() - ago
+    client = Client(0, 0, worker.plan.key(0), worker.plan.behaviour(0), fd=os.dup(near.fileno()))
+    client.established = client.sent = client.seen = since
+    for name, value in more.items():
+        setattr(client, name, value)
     worker.clients[client.fd] = client
-    worker.looked = now
-    worker.closed(client, How.FIN, now)
+    return client
+
+
+def category(worker: module.Worker) -> str:
+    """What the one record of *worker* amounts to."""
+    (record,) = worker.records
+    return judge(record, worker.plan.behaviour(0), LAW, Stalls(), Stalls()).category
 
 
 def test_a_close_that_came_in_time_and_was_read_late_is_counted_as_our_own() -> None:
     with one_worker() as worker, connected() as (near, far):
+
+        def close_seen(lateness: float) -> int:
+            client = held(worker, near, LAW.timeout + lateness, final=True)
+            worker.looked = time.monotonic()
+            worker.closed(client, How.FIN, worker.looked)
+            return worker.counters.read_late
+
         far.close()
-        close_seen(worker, near, lateness=TICK + 0.05)  # the server's: it has come just now
-        assert worker.counters.read_late == 0
+        assert close_seen(TICK + 0.05) == 0  # the server's: it has come just now
         time.sleep(0.1 + 2 * GRAIN)
-        close_seen(worker, near, lateness=TICK + 0.05)
-        assert worker.counters.read_late == 1
-        close_seen(worker, near, lateness=TICK / 2)
-        assert worker.counters.read_late == 1
+        assert close_seen(TICK + 0.05) == 1
+        assert close_seen(TICK / 2) == 1
         assert len(worker.records) == 3
 
 
 def test_a_close_that_is_looked_at_long_after_the_loop_woke_up_for_it_is_not_taken_for_an_early_one() -> None:
     with one_worker() as worker, connected() as (near, far):
-        client = Client(0, 0, worker.plan.key(0), worker.plan.behaviour(0))
-        client.fd = os.dup(near.fileno())
-        client.final = True
         far.close()
+        client = held(worker, near, LAW.timeout + TICK + 0.01, final=True)
         woke = time.monotonic()
-        client.established = client.sent = client.seen = woke - LAW.timeout - TICK - 0.01
-        worker.clients[client.fd] = client
         time.sleep(0.25)  # other events come first
         worker.closed(client, How.FIN, woke)
         (record,) = worker.records
         assert record.closed_by == pytest.approx(woke, abs=2 * GRAIN + 0.01)
-        assert worker.counters.categories == {"reaped": 1}
+        assert category(worker) == "reaped"
 
 
 @pytest.mark.parametrize("protocol", ["echo", "raw"])
-@pytest.mark.parametrize(("answered", "category"), [(False, "own_lag"), (True, "false")])
+@pytest.mark.parametrize(("answered", "verdict"), [(False, "own_lag"), (True, "false")])
 def test_steps_made_up_for_after_a_stall_accuse_no_server_that_closed_meanwhile(
-    protocol: str, answered: bool, category: str
+    protocol: str, answered: bool, verdict: str
 ) -> None:
     with one_worker("chatty", protocol) as worker, connected() as (near, far):
-        client = Client(0, 0, worker.plan.key(0), worker.plan.behaviour(0))
-        client.fd = os.dup(near.fileno())
-        client.number = 1
+        client = held(worker, near, LAW.timeout + TICK, number=1)
         now = time.monotonic()
-        client.established = client.sent = client.seen = now - LAW.timeout - TICK
-        worker.clients[client.fd] = client
         worker.act(client, now, now - TICK)  # the server may have closed it, or be about to
         if answered:
             worker.looked = time.monotonic()
@@ -136,7 +139,7 @@ def test_steps_made_up_for_after_a_stall_accuse_no_server_that_closed_meanwhile(
                 worker.on_event(client.fd, select.EPOLLIN, worker.looked)
         worker.act(client, time.monotonic(), now)
         worker.closed(client, How.RST, time.monotonic())
-        assert worker.counters.categories == {category: 1}
+        assert category(worker) == verdict
 
 
 def test_the_words_say_whose_the_late_closes_are() -> None:
@@ -205,9 +208,7 @@ def test_a_process_that_leaves_many_connections_gives_signs_of_life_meanwhile(mo
     beats: list[int] = []
     with one_worker() as worker, connected() as (near, _):
         for _ in range(10):
-            client = Client(0, 0, worker.plan.key(0), worker.plan.behaviour(0))
-            client.fd = os.dup(near.fileno())
-            worker.clients[client.fd] = client
+            held(worker, near)
         monkeypatch.setattr(worker, "beat", lambda: beats.append(len(worker.clients)))
         worker.stop_acting(float("-inf"))
         assert beats == [7, 4, 1]
@@ -224,8 +225,7 @@ def test_a_send_that_finds_the_kernel_full_is_tried_again_and_no_step_is_lost(mo
 
     with one_worker("drip") as worker, connected() as (near, far):
         start = time.monotonic()
-        client = Client(0, 0, 1, worker.plan.behaviour(0), fd=os.dup(near.fileno()), established=start)
-        worker.clients[client.fd] = client
+        client = held(worker, near, established=start)
         monkeypatch.setattr(module.os, "write", write)
         worker.plan_next(client, start)
         assert client.outbox == b"x"

@@ -141,7 +141,6 @@ def test_a_lost_process_costs_its_own_connections_only(blow: signal.Signals, mon
 
     monkeypatch.setattr(processes.Processes, "__init__", note)
     plan = plan_of(duration=4.0)
-    from loadgen.drive.fleet import Hooks
 
     def strike(phase: str) -> None:
         if phase == "open":
@@ -149,7 +148,7 @@ def test_a_lost_process_costs_its_own_connections_only(blow: signal.Signals, mon
 
     with faulty_server(timeout=0.5) as server:
         target = parse_target(f"127.0.0.1:{server.port}")
-        seen = drive(Order(plan, target, "echo", 1.0), processes=4, hooks=Hooks(at_phase=strike))
+        seen = drive(Order(plan, target, "echo", 1.0), processes=4, at_phase=strike)
     report = report_of(plan, seen)
     assert report["verdict"] == "inconclusive"
     (reason,) = report["reasons"]

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 from test_loadgen_run import ROOMY, faulty_server, run
 
-from loadgen.drive.fleet import Progress
+from loadgen.drive.fleet import CLEAR, Display, Progress
+from loadgen.judge import page
 from loadgen.judge.observation import Counters, Observation
 from loadgen.judge.records import How, Record
 from loadgen.judge.report import UNKNOWN_SERVER, build_report
 from loadgen.judge.words import verdict_lines
 from loadgen.plan.plan import Law, Plan, make_plan
 from loadgen.plan.scenario import from_mix
-from loadgen.show import dashboard, page
 from loadgen.simulate import Faults, simulate_core
 
 LAW = Law(timeout=5.0, tick=1.0)
@@ -36,9 +36,7 @@ def report(*, broken: bool = False) -> dict[str, Any]:
     return build_report(plan(), observation, config, dict(UNKNOWN_SERVER))
 
 
-def progress(**counts: Any) -> Progress:
-    counters = Counters(established=40, open=30, categories={"reaped": 10, **counts})
-    return Progress(0.0, 10.0, "hold", 20.0, plan(), [counters])
+PROGRESS = Progress(0.0, 10.0, "hold", 20.0, [Counters(established=40, open=30, closed=10)])
 
 
 @pytest.mark.slow
@@ -60,30 +58,25 @@ def test_the_journal_holds_every_connection_and_every_close_the_client_saw(tmp_p
 
 def test_without_a_terminal_there_is_a_line_a_second_and_quiet_is_quiet() -> None:
     stream = io.StringIO()
-    display = dashboard.Display(stream)
+    display = Display(stream)
     for _ in range(5):
-        display.show(progress())
-    dashboard.Display(stream, quiet=True).show(progress())
-    assert stream.getvalue().count("\n") == 1
-    assert "30 open, 40 established, 10 reaped, 10s left\n" in stream.getvalue()
-
-
-def test_a_line_fits_a_terminal_and_names_what_is_bad() -> None:
-    huge = Counters(established=1_000_000, open=1_000_000, categories={"reaped": 502_052})
-    assert len(dashboard.line(Progress(0.0, 612.3, "connect", 99.0, plan(), [huge]))) < 80
-    assert dashboard.line(progress(late=3)).endswith(", 3 late")
+        display.show(PROGRESS)
+    Display(stream, quiet=True).show(PROGRESS)
+    assert stream.getvalue() == "  10.0s hold         30 open, 40 established, 10 closed, 10s left\n"
+    huge = Counters(established=1_000_000, open=1_000_000, closed=502_052)
+    assert len(Progress(0.0, 612.3, "connect", 99.0, [huge]).line()) < 80
 
 
 def test_on_a_terminal_the_line_stays_in_its_place_and_leaves_no_trace() -> None:
     stream = io.StringIO()
     stream.isatty = lambda: True  # type: ignore[method-assign]
-    display = dashboard.Display(stream)
-    display.show(progress(early=2))
-    display.show(progress())
+    display = Display(stream)
+    display.show(PROGRESS)
+    display.show(PROGRESS)
     display.close()
     assert "\n" not in stream.getvalue()
-    assert stream.getvalue().count("10 reaped") == 2
-    assert stream.getvalue().endswith(dashboard.CLEAR)
+    assert stream.getvalue().count("10 closed") == 2
+    assert stream.getvalue().endswith(CLEAR)
 
 
 def test_a_violation_is_reported_as_a_story_and_a_page_escapes_what_it_shows() -> None:

@@ -158,4 +158,4 @@ def test_behaviours_lists_kinds_and_scenarios() -> None:
         [sys.executable, "-m", "loadgen", "behaviours"], cwd=ROOT, capture_output=True, text=True, check=True
     )
     assert "slow_headers" in done.stdout
-    assert "keep-alive-race" in done.stdout
+    assert "reconnect-storm" in done.stdout

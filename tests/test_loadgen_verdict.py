@@ -17,7 +17,7 @@ from loadgen.plan.scenario import from_mix
 
 LAW = Law(timeout=5.0, tick=1.0)
 SILENT: Behaviour = from_mix("silent").clients[0].behaviour(LAW.timeout, 100.0)
-RACER: Behaviour = from_mix("racer").clients[0].behaviour(LAW.timeout, 100.0)
+UNREAD: Behaviour = from_mix("unread").clients[0].behaviour(LAW.timeout, 100.0)
 NONE = Stalls()
 
 
@@ -176,8 +176,8 @@ def test_a_live_connection_that_is_closed_is_a_false_reap() -> None:
     assert judged(record(200.0, final=False, how=How.OPEN)).category == "alive"
 
 
-def test_a_racer_is_never_judged() -> None:
-    assert judge(record(103.0, final=False), RACER, LAW, NONE, NONE).category == "unjudged"
+def test_what_the_law_says_nothing_about_is_never_judged() -> None:
+    assert judge(record(103.0, final=False), UNREAD, LAW, NONE, NONE).category == "unjudged"
 
 
 def test_counts_are_those_of_the_findings_and_every_violation_is_a_reason() -> None:

@@ -1,4 +1,4 @@
-"""The parent: starts the processes, lets them go together, ends the run, gathers what they saw.
+"""The parent: starts the processes, lets them go together, ends the run, gathers what they saw; draws the progress.
 
 One rule: the parent touches no connection. It may be slow, redraw a screen or be interrupted without
 disturbing the timing of any.
@@ -8,25 +8,32 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from time import monotonic
 from types import FrameType
+from typing import Any, TextIO
 
 from ..judge.observation import Counters, Observation
 from ..plan.capacity import plan_shares
 from ..plan.plan import Plan
+from ..units import seconds
 from .client import Order
 from .processes import Processes
 from .watchdog import Watchdog
 
 HEAD_START = 0.05
 REFRESH = 0.25
+PLAIN_INTERVAL = 1.0
+"""Seconds between two lines of progress where there is no terminal."""
+CLEAR = "\r\x1b[K"
+"""What takes a terminal's line away."""
 
 
 @dataclass
 class Progress:
-    """How far the run is: what dashboards draw.
+    """How far the run is.
 
     Attributes:
         phase: "connect", "hold" or "drain".
@@ -38,29 +45,53 @@ class Progress:
     now: float
     phase: str
     ends: float | None
-    plan: Plan
     counters: list[Counters]
 
     def total(self, name: str) -> int:
         """The sum over all processes of the counter *name*."""
         return sum(getattr(counters, name) for counters in self.counters)
 
-    def category(self, name: str) -> int:
-        """Provisional count of closes in a verdict's category."""
-        return sum(counters.categories.get(name, 0) for counters in self.counters)
+    def line(self) -> str:
+        """The state of the run, for people."""
+        left = "" if self.ends is None else f", {seconds(max(self.ends - self.now, 0.0))} left"
+        return (
+            f"{max(self.now - self.started, 0):6.1f}s {self.phase:<7} {self.total('open'):>7,} open, "
+            f"{self.total('established'):,} established, {self.total('closed'):,} closed{left}"
+        )
 
 
-@dataclass
-class Hooks:
-    """What the caller wants to hear of. *at_phase* is called with "before" (nothing is connected), "open" (all are) and
-    "after"."""
+class Display:
+    """Draws progress on *stream*: as often as it hears on a terminal, a line per second elsewhere, never if *quiet*."""
 
-    on_progress: Callable[[Progress], None] = lambda progress: None
-    at_phase: Callable[[str], None] = lambda phase: None
+    def __init__(self, stream: TextIO, quiet: bool = False) -> None:
+        self.stream = stream
+        self.live = stream.isatty() and not quiet
+        self.next = float("inf") if quiet else 0.0
+
+    def show(self, progress: Progress) -> None:
+        """Draw it, or not, if it is too soon."""
+        now = monotonic()
+        if now < self.next:
+            return
+        self.next = now if self.live else now + PLAIN_INTERVAL
+        begin, end = (CLEAR, "") if self.live else ("", "\n")
+        print(begin + progress.line(), end=end, file=self.stream, flush=True)
+
+    def close(self) -> None:
+        """Leave the terminal as it was; what is printed next stands where the line stood."""
+        if self.live:
+            print(CLEAR, end="", file=self.stream, flush=True)
 
 
-def drive(order: Order, processes: int | None = None, hooks: Hooks | None = None) -> Observation:
+def drive(
+    order: Order,
+    processes: int | None = None,
+    on_progress: Callable[[Progress], None] = lambda progress: None,
+    at_phase: Callable[[str], None] = lambda phase: None,
+) -> Observation:
     """Carry *order* out, in so many *processes*; None: as few as do.
+
+    *at_phase* is called with "before" (nothing is connected), "open" (all are) and "after".
 
     Returns:
         What was seen; `interrupted` when Ctrl-C or SIGTERM cut it short (the signal is not raised again), `because`
@@ -71,19 +102,23 @@ def drive(order: Order, processes: int | None = None, hooks: Hooks | None = None
         WorkerDied: a process did not come up.
     """
     shares = plan_shares(order.target, order.plan.connections, processes)
-    hooks = hooks or Hooks()
-    interrupted = _Interruption()
+    plan, watchdog = order.plan, Watchdog(order.target, order.protocol)
     running = Processes([replace(order, share=share, processes=len(shares)) for share in shares])
     try:
-        hooks.at_phase("before")
-        with interrupted:
-            return _conduct(order.plan, running, hooks, interrupted, Watchdog(order.target, order.protocol))
+        at_phase("before")
+        with interruption() as interrupted:
+            return _conduct(plan, running, watchdog, interrupted, on_progress, at_phase)
     finally:
         running.close()
 
 
 def _conduct(
-    plan: Plan, processes: Processes, hooks: Hooks, interrupted: _Interruption, watchdog: Watchdog
+    plan: Plan,
+    processes: Processes,
+    watchdog: Watchdog,
+    interrupted: list[int],
+    on_progress: Callable[[Progress], None],
+    at_phase: Callable[[str], None],
 ) -> Observation:
     started = monotonic() + HEAD_START
     processes.tell(started)
@@ -99,7 +134,7 @@ def _conduct(
         if ramped is None and processes.ramped:
             ramped = now
             ends = now + plan.duration
-            hooks.at_phase("open")
+            at_phase("open")
             processes.tell(ends)
         if not stopped:
             because = watchdog.look(now, counters)
@@ -109,8 +144,8 @@ def _conduct(
         if now >= next_draw:
             next_draw = now + REFRESH
             phase = "connect" if ends is None else "hold" if now < ends else "drain"
-            hooks.on_progress(Progress(started, now, phase, ends, plan, counters))
-    hooks.at_phase("after")
+            on_progress(Progress(started, now, phase, ends, counters))
+    at_phase("after")
     return Observation(
         started,
         ramped,
@@ -122,29 +157,23 @@ def _conduct(
     )
 
 
-class _Interruption:
-    """True once SIGINT or SIGTERM has come, while used as a context; a second one acts as it always would."""
+@contextmanager
+def interruption() -> Iterator[list[int]]:
+    """The signal, once SIGINT or SIGTERM has come; a second one acts as it always would."""
+    came: list[int] = []
+    before: dict[int, Any] = {}
 
-    def __init__(self) -> None:
-        self.came = False
-        self.before: dict[int, object] = {}
+    def restore() -> None:
+        for number in list(before):
+            signal.signal(number, before.pop(number))
 
-    def __bool__(self) -> bool:
-        return self.came
+    def note(number: int, _: FrameType | None) -> None:
+        came.append(number)
+        restore()
 
-    def __enter__(self) -> None:
-        if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
-                self.before[number] = signal.signal(number, self._note)
-
-    def __exit__(self, *exc: object) -> None:
-        self._restore()
-
-    def _note(self, number: int, frame: FrameType | None) -> None:
-        self.came = True
-        self._restore()
-
-    def _restore(self) -> None:
-        for number, handler in self.before.items():
-            signal.signal(number, handler)  # type: ignore[arg-type]
-        self.before.clear()
+    if threading.current_thread() is threading.main_thread():
+        before |= {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield came
+    finally:
+        restore()

@@ -78,7 +78,7 @@ class Processes:
     def __init__(self, orders: Sequence[Order]) -> None:
         # All are forked from one process that has imported what they need (and nothing of this one's state).
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload([f"{__package__}.image"])
+        context.set_forkserver_preload([main.__module__])
         self.all: list[Process] = []
         self.looked = monotonic()
         try:

@@ -24,7 +24,6 @@ from ..judge.histogram import Histogram
 from ..judge.observation import Counters, Outcome
 from ..judge.records import How, Record, RecordTable
 from ..judge.stalls import Answers, Stalls
-from ..judge.verdict import GRAIN
 from ..plan.behaviours import CLOSEST, Act
 from ..plan.capacity import raise_descriptor_limit
 from .client import HEARTBEAT, Client, Order, Pace, rss_bytes
@@ -85,8 +84,6 @@ class Worker:
         self.rss_before = rss_bytes()
         self.control.send("ready")
         self.connector.started = self.control.recv()
-        gc.freeze()
-        gc.disable()  # nothing here makes cycles; a collection over all clients would be our own lag
         self.poller.register(self.control.fileno(), select.EPOLLIN)
         self.looked = monotonic()
         self.loop()
@@ -446,24 +443,15 @@ class Worker:
         return True
 
     def closed(self, client: Client, how: How, by: float) -> None:
-        """The server has closed this connection: judge it for the dashboard, keep the record for the verdict."""
-        behaviour = client.behaviour
-        if client.final and by - client.sent > behaviour.timeout + self.law.tick:
+        """The server has closed this connection: keep the record for the verdict."""
+        latest = client.behaviour.timeout + self.law.tick
+        if client.final and by - client.sent > latest:
             # The kernel says when the end came; by when this program looked is not the server's lateness.
             came = min(monotonic() - waited(client.fd), by)
-            self.counters.read_late += came - client.sent <= behaviour.timeout + self.law.tick
+            self.counters.read_late += came - client.sent <= latest
             by = max(came, min(self.looked, by))
         self.record(client, how, self.looked, by)
-        if client.answered < client.asked:
-            self.counters.lost[behaviour.name] = self.counters.lost.get(behaviour.name, 0) + 1
-        # For the dashboard: no stall is searched for, which would make a process that is late later still.
-        lateness, latest = by - client.sent - behaviour.timeout, self.law.tick + GRAIN + by - self.looked
-        name = "unjudged" if not behaviour.judged else "false" if not client.final else "reaped"
-        if name == "reaped":
-            name = "early" if lateness < -self.law.tolerance else "late" if lateness > latest else name
-        elif client.overslept or lateness >= 0 or (self.law.max_age and by >= client.began + self.law.max_age):
-            name = "own_lag"
-        self.counters.categories[name] = self.counters.categories.get(name, 0) + 1
+        self.counters.closed += 1
         self.forget(client)
 
     def record(self, client: Client, how: How, after: float, by: float) -> None:
@@ -526,6 +514,7 @@ def main(order: Order, control: Connection) -> None:
     """Entry point of a child process. Signals to the whole group are the parent's, which decides when all stop."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    gc.disable()  # nothing here makes cycles; a collection would be our own lag, and write into pages that all share
     raise_descriptor_limit()
     with suppress(EOFError, BrokenPipeError, ConnectionResetError):  # the parent is gone, and nothing left to do
         Worker(order, control).run()

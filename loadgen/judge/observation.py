@@ -25,7 +25,7 @@ class Counters:
         wrong: statuses that were not expected, and how often each came.
         foreign: the beginning of the first answer that is none in the protocol spoken; empty: there was none.
         read_late: closes that were read beyond one tick, and had come to this machine within it.
-        categories: provisional findings about closes.
+        closed: by the server.
         ramped: every connection is up (or failed), since the instant `ramped_at`.
         held: seconds from then to the end of the run. overdue: actions not done by then.
     """
@@ -33,6 +33,7 @@ class Counters:
     established: int = 0
     reconnected: int = 0
     open: int = 0
+    closed: int = 0
     failed: int = 0
     refused: int = 0
     actions: int = 0
@@ -48,8 +49,6 @@ class Counters:
     read_late: int = 0
     refusal: str = ""
     foreign: bytes = b""
-    categories: dict[str, int] = field(default_factory=dict)
-    lost: dict[str, int] = field(default_factory=dict)
     wrong: dict[str, int] = field(default_factory=dict)
     ramped: bool = False
     ramp_actions: int = 0

@@ -99,7 +99,6 @@ def build_report(
             "alive_at_end": count["alive"],
             "announced": count["announced"],
             "unjudged": count["unjudged"],
-            "lost_requests": total.lost,
             "fin": sum(how == How.FIN for how in observation.records.columns[2]),
             "rst": sum(how == How.RST for how in observation.records.columns[2]),
             "grain_s": GRAIN,

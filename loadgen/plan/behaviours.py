@@ -380,27 +380,9 @@ class PongOnly(Mute):
         return self.deadline
 
 
-@dataclass(frozen=True, kw_only=True)
-class Racer(Behaviour):
-    """Sends within *epsilon* of the timeout, before or after: the keep-alive race. Not judged; what was lost is
-    counted."""
-
-    kind = "racer"
-    epsilon: float = seconds_field("20ms")
-
-    @property
-    def judged(self) -> bool:
-        return False
-
-    def step(self, key: int, number: int, offset: float) -> Step | None:
-        if number == 0:
-            return Step(0.0, Act.PING)
-        return Step(max(self.timeout + self.epsilon * (2 * draw(key, number) - 1), 0.0), Act.PING)
-
-
 KINDS: dict[str, type[Behaviour]] = {
     cls.kind: cls
     for cls in (
-        Silent, Chatty, Bursty, Drip, Leave, Mute, Pipelined, Racer, SilentUpgrade, PongOnly, *_ATTACKS,
+        Silent, Chatty, Bursty, Drip, Leave, Mute, Pipelined, SilentUpgrade, PongOnly, *_ATTACKS,
     )
 }  # fmt: skip

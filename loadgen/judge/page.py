@@ -11,8 +11,8 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from ..judge.words import headline, known, verdict_lines
 from ..units import seconds
+from .words import headline, known, verdict_lines
 
 WIDTH, HEIGHT = 920, 240
 SHOWN_TICKS = 4
