@@ -1,14 +1,18 @@
-"""What the pages show besides servers: sessions, settings, defaults, reasons, a scenario, a proxy, a journal, extras.
+"""What the pages show besides servers: settings, defaults, reasons, a scenario, a proxy, a journal, attach, extras.
 
-`test_readme` runs the servers, `test_docs_attach` the page about attach.
+`test_readme` runs the servers.
 """
 
 from __future__ import annotations
 
 import doctest
 import re
+import shlex
 import shutil
+import socket
 import subprocess
+import sys
+import time
 import tomllib
 from pathlib import Path
 
@@ -18,13 +22,16 @@ from test_readme import MARKDOWN
 
 from loadgen.plan.scenario import load_scenario
 from reaper.__main__ import main
+from reaper.attach import command
 from reaper.attach.judge import REASONS
 from reaper.config import OPTIONS
+from reaper.config.flags import Parser
 from reaper.driver import pressing
 from reaper.driver.vanished import VANISHED
 from reaper.policy import TOO_OLD, TOO_SLOW, Phase
 from reaper.policy.phases import TOO_LONG, TUNNEL_AGE
 from reaper.servers import guarded
+from scripts.serving import free_port, serving
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = {str(path.relative_to(ROOT)): path.read_text() for path in MARKDOWN}
@@ -118,3 +125,29 @@ def test_the_page_how_it_works_computes_what_it_shows() -> None:
     results = doctest.testfile(page, module_relative=False, optionflags=doctest.ELLIPSIS)
     assert results.failed == 0
     assert results.attempted > 30
+
+
+ATTACH = re.findall(r"reaper attach (--[^\n`\]]*)", re.sub(r'\\\n|, |"', " ", PAGES["docs/attach.md"]))
+
+
+@pytest.mark.parametrize("flags", ATTACH)
+def test_each_command_on_the_page_about_attach_is_one_that_attach_takes(flags: str) -> None:
+    parser = Parser()
+    command.add_commands(parser.add_subparsers())
+    parsed = parser.parse_args(["attach", *shlex.split(flags, comments=True)])
+    assert parsed.listen or parsed.pid
+
+
+@pytest.mark.slow
+def test_the_program_on_the_page_about_attach_ends_a_silent_connection(tmp_path: Path) -> None:
+    (program,) = blocks("docs/attach.md", "python")
+    script = program.replace("8000", str(port := free_port())).replace("idle=30.0", "idle=0.5, tick=0.1")
+    with (
+        serving([sys.executable, "-c", script], tmp_path / "log", port=port) as server,
+        socket.create_connection(server.address, timeout=60) as client,
+    ):
+        spoke = time.monotonic()
+        client.sendall(b"hello")
+        assert client.recv(10) == b"hello"
+        assert client.recv(10) == b""
+        assert time.monotonic() - spoke >= 0.5

@@ -8,6 +8,7 @@ import contextlib
 import http.client
 import json
 import os
+import re
 import select
 import signal
 import ssl
@@ -27,8 +28,9 @@ from scripts.serving import Server, free_port, serving
 pytestmark = pytest.mark.slow
 
 UVICORN = "uvicorn --http reaper.uvicorn:HttpTools --port {port} examples."
+(README_LINE,) = re.findall(r"^    (uvicorn .*)$", Path("README.md").read_text(), re.MULTILINE)
 WEB = {
-    "fastapi": f"{UVICORN}fastapi_app:app",
+    "fastapi": README_LINE.replace("app:app", "examples.fastapi_app:app --port {port}"),
     "starlette": f"{UVICORN}starlette_websocket:app",
     "django": f"{UVICORN}django_app:app --lifespan off",
     "aiohttp": "examples.aiohttp_app {port}",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import http.client
-import shutil
 import signal
 import threading
 import time
@@ -15,28 +14,22 @@ import pytest
 from server_process import PATIENCE, Process, wait_until
 
 from scripts.serving import free_port, serving
+from scripts.tools import Missing, nginx, tool
 
 pytestmark = pytest.mark.slow
 
 LEAVING = ("--drain-delay", "1500ms", "--drain-idle", "300ms", "--workers", "1", "--keep-alive", "5s")
 
 NGINX = """
-daemon off; pid {folder}/pid; error_log {folder}/error.log; worker_processes 1;
-events {{ worker_connections 512; }}
-http {{
-    access_log off; client_body_temp_path {folder}; proxy_temp_path {folder};
-    fastcgi_temp_path {folder}; uwsgi_temp_path {folder}; scgi_temp_path {folder};
     upstream pods {{
         server 127.0.0.1:{one} max_fails=0;
         server 127.0.0.1:{two} max_fails=0;
-        keepalive 16;
-        keepalive_timeout 4s;
+        keepalive 16; keepalive_timeout 4s;
     }}
     server {{
         listen 127.0.0.1:{port};
         location / {{ proxy_pass http://pods; proxy_http_version 1.1; proxy_set_header Connection ""; }}
     }}
-}}
 """
 
 HAPROXY = """
@@ -60,13 +53,14 @@ backend pods
 @contextmanager
 def proxy(name: str, folder: Path, one: int, two: int) -> Iterator[int]:
     """The port of a proxy in front of two servers."""
-    program = shutil.which(name, path="/usr/sbin:/usr/bin:/usr/local/sbin:/usr/local/bin")
-    if program is None:
-        pytest.skip(f"needs {name} (Debian: apt-get install {name})")
-    port, path = free_port(), folder / f"{name}.conf"
-    path.write_text((NGINX if name == "nginx" else HAPROXY).format(folder=folder, one=one, two=two, port=port))
-    options = ["-p", str(folder), "-c", str(path)] if name == "nginx" else ["-f", str(path)]
-    with serving([program, *options], folder / "log", port=port):
+    port, path = free_port(), folder / "haproxy.conf"
+    text = (NGINX if name == "nginx" else HAPROXY).format(one=one, two=two, port=port)
+    try:
+        command = nginx(folder, text) if name == "nginx" else [tool(name), "-f", str(path)]
+    except Missing as missing:
+        pytest.skip(str(missing))
+    path.write_text(text)
+    with serving(command, folder / "log", port=port):
         yield port
 
 
