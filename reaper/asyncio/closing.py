@@ -40,7 +40,7 @@ def shut(transport: Any) -> None:
     """
     descriptor = transports.descriptor_of(transport)
     if descriptor >= 0 and not transports.buffered(transport):
-        with contextlib.suppress(OSError), sockets.borrowed_tcp(descriptor) as connected:
+        with contextlib.suppress(OSError), sockets.borrowed(descriptor, sockets.TCP) as connected:
             connected.shutdown(socket.SHUT_WR)
 
 

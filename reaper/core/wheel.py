@@ -1,7 +1,7 @@
 """The hierarchical timing wheel: timers by deadline, O(1) to schedule and cancel, no empty tick ever visited.
 
-One rule: *inside, everything is counted in whole ticks* - a deadline is rounded up once, on the way in, and `now` down,
-so no level can fire early and the levels need no rounding of their own.
+*Inside, everything is counted in whole ticks*: a deadline is rounded up once, on the way in, and `now` down, so no
+level can fire early and the levels need no rounding of their own.
 
 Level 1 has one slot per tick. A slot of level n+1 is as long as the whole of level n, so the levels reach
 exponentially far; levels are made when a deadline first needs them. A timer lies in the finest level that reaches it.
@@ -112,8 +112,8 @@ class Timer(Generic[T]):
         """
         if self._chunk is None:
             return False
-        wheel: TimingWheel[T] = self._chunk.slot.wheel
-        wheel._forget(self)
+        self._chunk.slot.wheel._live -= 1
+        remove(self)
         self._pos = -1
         return True
 
@@ -133,7 +133,10 @@ class Timer(Generic[T]):
         if self._chunk is None:
             return False
         wheel: TimingWheel[T] = self._chunk.slot.wheel
-        wheel._move(self, deadline)
+        remove(self)
+        wheel._scheduled = self._order = wheel._scheduled + 1
+        self._deadline = deadline
+        wheel._place(self)
         return True
 
     def __repr__(self) -> str:
@@ -353,16 +356,6 @@ class TimingWheel(Generic[T]):
         _, index, slot = heappop(self._heap)
         del self._levels[index].slots[slot.number]
         return slot
-
-    def _forget(self, timer: Timer[T]) -> None:
-        remove(timer)
-        self._live -= 1
-
-    def _move(self, timer: Timer[T], deadline: int) -> None:
-        remove(timer)
-        self._scheduled = timer._order = self._scheduled + 1
-        timer._deadline = deadline
-        self._place(timer)
 
 
 class _Level:

@@ -1,9 +1,6 @@
-"""Accepting connections in bursts: which errors of accept(2) concern one connection, and which the whole process.
-
-The rule of this module: *no error of one connection ends a server*. What went wrong with a connection before it was
-accepted is passed over; a process without descriptors or memory pauses and leaves newcomers in the backlog; only an
-error of the listening socket itself is raised.
-"""
+"""Accepting connections in bursts. *No error of one connection ends a server*: what went wrong with it before it was
+accepted is skipped; a process without descriptors or memory pauses and leaves newcomers in the backlog; only an error
+of the listening socket itself is raised."""
 
 from __future__ import annotations
 

@@ -1,8 +1,5 @@
-"""Acting on pressure: which connections go when descriptors or memory run short.
-
-The rule of this module: *no connection with a request in flight*. Only a connection that waits for bytes, has none
-unread, and whose lease says so by its reason, is ever let go; suspended ones are not even looked at.
-"""
+"""Acting on pressure: which connections go when descriptors or memory run short. *None with a request in flight*: only
+one that waits for bytes, has none unread, and whose lease says so by its reason, is ever let go."""
 
 from __future__ import annotations
 

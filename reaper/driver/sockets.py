@@ -1,7 +1,4 @@
-"""What the kernel is asked about sockets.
-
-The rule of this module: *it asks and answers; it never waits*. A question about many descriptors is one call.
-"""
+"""What the kernel is asked about sockets. Nothing here waits; a question about many descriptors is one call."""
 
 from __future__ import annotations
 
@@ -23,10 +20,8 @@ from ..errors import printable
 TCP_NOTSENT_LOWAT = 25
 """linux/tcp.h; the socket module of CPython 3.11 does not name it."""
 
+# Linux has them; elsewhere the kernel is asked for what it does not know, and answers with an error.
 TCP_INFO: int = getattr(socket, "TCP_INFO", -1)
-"""Linux has it. Elsewhere it is an option that no kernel knows, and its answer an error."""
-
-# Linux has them; elsewhere the kernel is asked for what it does not know, and nothing comes of it.
 TCP_KEEPIDLE: int = getattr(socket, "TCP_KEEPIDLE", -1)
 TCP_KEEPINTVL: int = getattr(socket, "TCP_KEEPINTVL", -1)
 TCP_KEEPCNT: int = getattr(socket, "TCP_KEEPCNT", -1)
@@ -107,7 +102,7 @@ _SILENCE = struct.Struct("=xxBB20xI16xIIII")
 def silence_of(descriptor: int) -> Silence | None:
     """How long the peer of the socket *descriptor* has been silent; None: it is no open TCP connection. About 1 us."""
     try:
-        connected = socket.SocketType(socket.AF_INET, socket.SOCK_STREAM, 0, descriptor)  # not by the class in Python
+        connected = socket.SocketType(*TCP, descriptor)  # not by the class in Python
         try:
             info = connected.getsockopt(socket.IPPROTO_TCP, TCP_INFO, _SILENCE.size)
         finally:
@@ -143,10 +138,13 @@ def peer_name(descriptor: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
+TCP = (socket.AF_INET, socket.SOCK_STREAM, 0)
+
+
 @contextlib.contextmanager
-def borrowed(descriptor: int) -> Iterator[socket.socket]:
-    """A socket object for *descriptor* that does not close it."""
-    connected = socket.socket(fileno=descriptor)
+def borrowed(descriptor: int, kind: tuple[int, int, int] = (-1, -1, -1)) -> Iterator[socket.socket]:
+    """A socket object for *descriptor* that does not close it. Of the default *kind*: the kernel is asked of what."""
+    connected = socket.socket(*kind, fileno=descriptor)
     try:
         yield connected
     finally:
@@ -192,16 +190,6 @@ def names_of(family: str) -> list[str]:
             if name.startswith(f"@{family}"):
                 found.add(name[1:])
     return sorted(found)
-
-
-@contextlib.contextmanager
-def borrowed_tcp(descriptor: int) -> Iterator[socket.socket]:
-    """As `borrowed`, without asking the kernel what kind of socket it is."""
-    connected = socket.socket(socket.AF_INET, socket.SOCK_STREAM, 0, fileno=descriptor)
-    try:
-        yield connected
-    finally:
-        connected.detach()
 
 
 def reset_on_close(connected: socket.socket) -> None:

@@ -1,6 +1,6 @@
 """The clock by which silence is measured: it counts only time in which the loop was awake.
 
-The rule of this module: *a stall of ours is charged to no connection*. A peer that speaks only when it is spoken to was
+*A stall of ours is charged to no connection.* A peer that speaks only when it is spoken to was
 silent because we were. So the clock stands still from the instant at which the loop should have come back until it
 does. If that took longer than a tick, the time is never counted: a stall. Otherwise it is made up for at once.
 
@@ -27,6 +27,7 @@ class StallClock:
         read: The loop's own clock: monotonic float seconds.
         tolerance: Seconds; the most that the loop may be late without that being a stall.
     Attributes:
+        expected: The instant, on the loop's own clock, at which it should come back; see `expect`.
         lag: How late the loop last came back, seconds.
         max_lag: The largest of all.
         lags: All of them, by size.
@@ -37,7 +38,7 @@ class StallClock:
     def __init__(self, read: Callable[[], float], tolerance: float) -> None:
         self.read = read
         self._tolerance = tolerance
-        self._expected = math.inf  # on the loop's clock
+        self.expected: float = math.inf
         self._instants: list[float] = []  # awake instants at which the clock stood still...
         self._offsets: list[float] = []  # ...and how far behind the loop's clock it was afterwards
         self.lag: float = 0.0
@@ -48,19 +49,14 @@ class StallClock:
 
     def now(self) -> float:
         """Seconds, never decreasing; stands still while the loop is late. Equal to `read()` until the first stall."""
-        return min(self.read(), self._expected) - self.stalled
+        return min(self.read(), self.expected) - self.stalled
 
     def expect(self, instant: float) -> None:
         """The loop should come back at *instant* (of this clock; infinite: it need not)."""
         expected = instant + self.stalled
         while expected - self.stalled < instant:  # the sum was rounded: whoever wakes then would find it is not time
             expected = math.nextafter(expected, math.inf)
-        self._expected = expected
-
-    @property
-    def expected(self) -> float:
-        """The instant, on the loop's own clock, at which it should come back."""
-        return self._expected
+        self.expected = expected
 
     def woke(self) -> float:
         """The loop has come back. Take note of how late that is, and return how long it stalled: 0.0 or a whole stall.
@@ -68,8 +64,8 @@ class StallClock:
         From here on the clock runs, until it is next `expect`ed.
         """
         real = self.read()
-        self.lag = lag = max(real - self._expected, 0.0)
-        self._expected = math.inf
+        self.lag = lag = max(real - self.expected, 0.0)
+        self.expected = math.inf
         self.lags.add(lag)
         if lag > self.max_lag:
             self.max_lag = lag

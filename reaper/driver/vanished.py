@@ -150,7 +150,7 @@ class Vanished:
 def _have_it_asked(link: int, after: float) -> None:
     """Have the kernel ask the peer of *link* four times within *after* seconds, unless it does so more often."""
     quarter = max(int(after / 4), 1)
-    with contextlib.suppress(OSError), sockets.borrowed_tcp(link) as connected:
+    with contextlib.suppress(OSError), sockets.borrowed(link, sockets.TCP) as connected:
         if connected.getsockopt(socket.IPPROTO_TCP, sockets.TCP_KEEPIDLE) > quarter:
             connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             connected.setsockopt(socket.IPPROTO_TCP, sockets.TCP_KEEPIDLE, quarter)
@@ -161,9 +161,9 @@ def _have_it_asked(link: int, after: float) -> None:
 
 def _end(owner: Reapable, link: int) -> None:
     """Nothing that is queued will be taken: let the close be a reset, also where the adapter would flush first."""
-    with contextlib.suppress(OSError), sockets.borrowed_tcp(link) as connected:
+    with contextlib.suppress(OSError), sockets.borrowed(link, sockets.TCP) as connected:
         sockets.reset_on_close(connected)
     owner.reap(VANISHED)
     if owner.link == link:
-        with contextlib.suppress(OSError), sockets.borrowed_tcp(link) as connected:
+        with contextlib.suppress(OSError), sockets.borrowed(link, sockets.TCP) as connected:
             connected.shutdown(socket.SHUT_RDWR)

@@ -1,7 +1,7 @@
-"""No herd: what keeps thousands of connections from ending, and their peers from coming back, in one instant.
+"""What keeps thousands of connections from ending, and their peers from coming back, in one instant.
 
-The rule of this module: *only ever later*. Jitter lengthens a timeout and a bound on closes defers a reap; neither may
-cut short the silence a connection was promised. Pure: no clock, and the same seed gives the same draws.
+*Only ever later*: jitter lengthens a timeout and a bound on closes defers a reap; neither may cut short the silence a
+connection was promised. The same seed gives the same draws.
 """
 
 from __future__ import annotations
@@ -13,8 +13,7 @@ from ..core.ticks import check_timeout
 from ..errors import InvalidArgument, shown
 
 STEPS = 16
-"""Distinct timeouts that jitter makes of one. Each costs the core a slot per epoch; more would spread no finer than a
-second's reaps over sixteen instants."""
+"""Distinct timeouts that jitter makes of one. Each costs the core a slot per epoch."""
 
 
 class Jitter:
@@ -50,23 +49,14 @@ class Jitter:
 
 
 def check_rate(name: str, value: float) -> float:
-    """Return *value* when it is a finite number > 0, per second.
-
-    Raises:
-        InvalidArgument: it is anything else; the message carries *name* and the value, and that 0 is no bound.
-    """
-    good = isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < math.inf
-    if not good:
+    """Return *value*. Raises InvalidArgument, by *name* and value: it is no finite number > 0, per second."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
         raise InvalidArgument(f"{name} must be a finite number >= 0 (0: no bound), got {shown(value)}")
     return value
 
 
 def check_share(name: str, value: float) -> float:
-    """Return *value* when it is a number within 0..1.
-
-    Raises:
-        InvalidArgument: it is anything else; the message carries *name* and the value.
-    """
+    """Return *value*. Raises InvalidArgument, by *name* and value: it is no number within 0..1."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 1:
         raise InvalidArgument(f"{name} must be within 0..1, got {shown(value)}")
     return value

@@ -13,6 +13,7 @@ from enum import Enum
 from typing import Literal, Protocol
 
 from ..config.settings import ReaperConfig
+from ..core.lease import Lease
 from ..core.ticks import seconds_to_tick
 from .min_rate import Allowance, Sweep
 
@@ -111,13 +112,6 @@ IDLE_PHASES = frozenset({Phase.FIRST_BYTE, Phase.KEEP_ALIVE})
 """Nothing has been asked for: closing loses nothing but a request that is on its way."""
 
 
-class Deadline(Protocol):
-    """`reaper.Lease`, or anything that behaves like it."""
-
-    def release(self) -> object:
-        """Call it off."""
-
-
 class Watch(Protocol):
     """What the policy drives: `reaper.trio.Connection`, or anything that behaves like it."""
 
@@ -133,7 +127,7 @@ class Watch(Protocol):
     def retime(self, idle: float, reason: str | None = None) -> object:
         """Put a timeout (seconds, 0 is off) and a reason in force, counted from the last activity."""
 
-    def deadline(self, seconds: float, reason: str) -> Deadline:
+    def deadline(self, seconds: float, reason: str) -> Lease:
         """End the connection *seconds* from now for *reason*, whatever bytes come, unless it is released."""
 
 
@@ -205,7 +199,7 @@ class IdlePolicy:
         self._outbound: Allowance | None = None
         self._armed: tuple[float, str] | None = None
         self._doomed: str | None = None  # why a least rate ends it, unless it catches up
-        self._ending: Deadline | None = None  # what ends it then, or in an idle phase when it is retired
+        self._ending: Lease | None = None  # what ends it then, or in an idle phase when it is retired
         self._suspended = False
         self.requests: int = 0
         self.retired: str | None = None

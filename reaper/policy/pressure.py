@@ -85,11 +85,6 @@ class Pressure:
         InvalidArgument: by name and value.
     """
 
-    low: float
-    high: float
-    floor: float
-    margin: float
-
     def __init__(
         self,
         limits: Limits,
@@ -106,11 +101,11 @@ class Pressure:
             raise InvalidArgument(f"floor must be within 0..1, got {floor!r}")
         if not 0 <= margin < low:
             raise InvalidArgument(f"margin must be >= 0 and less than low, got {margin!r}")
-        self.limits = limits
-        self.low, self.high, self.floor, self.margin = low, high, floor, margin
+        self.limits: Limits = limits
+        self._low, self._high, self._floor, self._margin = low, high, floor, margin
         self.min_age: float = check_timeout("min_age", min_age)
         self.verdict: Verdict | None = None
-        self.evicted = 0
+        self.evicted: int = 0
 
     def judge(self, reading: Reading) -> Verdict:
         """What follows from *reading*."""
@@ -127,20 +122,20 @@ class Pressure:
         if before is not None:
             # What was done is taken back only once there is room to spare, or it would be done again at once.
             if scale > before.scale:
-                scale = max(before.scale, self._scale(load + self.margin))
-            accept = accept and (before.accept or load < 1 - self.margin)
+                scale = max(before.scale, self._scale(load + self._margin))
+            accept = accept and (before.accept or load < 1 - self._margin)
         self.verdict = Verdict(load, of, scale, self._surplus(reading, load), accept)
         return self.verdict
 
     def _scale(self, load: float) -> float:
-        share = (load - self.low) / (self.high - self.low)
-        return 1 - (1 - self.floor) * min(max(share, 0.0), 1.0)
+        share = (load - self._low) / (self._high - self._low)
+        return 1 - (1 - self._floor) * min(max(share, 0.0), 1.0)
 
     def _surplus(self, reading: Reading, load: float) -> int:
         """How many connections too many: each is taken to cost its share of what is in use."""
-        if load <= self.high:
+        if load <= self._high:
             return 0
-        return max(1, round(reading.connections * (1 - self.high / load)))
+        return max(1, round(reading.connections * (1 - self._high / load)))
 
     def families(self) -> Iterator[Family]:
         """For `reaper.metrics`."""
