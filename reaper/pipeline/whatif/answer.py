@@ -56,5 +56,4 @@ def as_text(summary: dict[str, Any]) -> str:
             lines.append(f"  {name.replace('_', ' ')}: {', '.join(texts)}")
         lines.append("")
     lines += [f"note: {note}" for note in summary["notes"]]
-    lines += [f"assumed: {text}" for text in summary["assumptions"]]
     return "\n".join(lines)

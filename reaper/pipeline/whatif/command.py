@@ -8,7 +8,7 @@ from ...config.flags import Parser
 from ..arguments import AddCommand, Fault, Progress, show, write_json
 from ..places import write_text
 from ..read.command import add_inputs, asking, read_inputs
-from .settings import CannotTell, parse
+from .settings import parse
 
 
 def add(command: AddCommand) -> None:
@@ -30,20 +30,17 @@ def _what_if(arguments: argparse.Namespace, progress: Progress) -> int:
     sets = [*timeouts, *arguments.sets]
     if not sets:
         raise Fault("nothing to compare: give --timeouts or --set")
-    try:
-        for words in sets:
-            parse(words)  # what makes no sense is said before Spark is started
-        with asking("what-if", arguments, progress) as spark:
-            from .run import what_if
+    for words in sets:
+        parse(words)  # what makes no sense is said before Spark is started
+    with asking("what-if", arguments, progress) as spark:
+        from .run import what_if
 
-            arguments.out.mkdir(parents=True, exist_ok=True)
-            server, _ = read_inputs(spark, arguments, progress)
-            summary = what_if(spark, server, sets, progress)
-            text = as_text(summary)
-            write_json(arguments.out / "what-if.json", summary)
-            write_text(arguments.out / "what-if.txt", text + "\n")
-    except CannotTell as error:
-        raise Fault(str(error)) from None
+        arguments.out.mkdir(parents=True, exist_ok=True)
+        server, _ = read_inputs(spark, arguments, progress)
+        summary = what_if(spark, server, sets, progress)
+        text = as_text(summary)
+        write_json(arguments.out / "what-if.json", summary)
+        write_text(arguments.out / "what-if.txt", text + "\n")
     show(arguments, summary, text)
     asked = summary["rows"][1:]
     if all(row["refused"] for row in asked):

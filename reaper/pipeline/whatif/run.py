@@ -19,7 +19,7 @@ from ..read.frames import listener_names, read_events, runs_frame, small_frame
 from ..read.inputs import Inputs
 from ..read.runs import Timeline
 from . import replay
-from .settings import CURRENT, InForce, Setting, duration, parse, refusal
+from .settings import InForce, Setting, parse, refusal
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -28,14 +28,6 @@ SCHEMA = "reaper-what-if/1"
 HOUR_NS = 3600e9
 CANNOT_KNOW = 0.01
 """Share of the silences that reach a timeout which the log may have cut before, for the answer still to be known."""
-ASSUMPTIONS = (
-    "Low: a client that was cut never comes back.",
-    "High: it connects again at the activity that the log shows, and goes on as it did.",
-    "High of false cuts: every client that the log's reaper cut came back; the log does not say which did.",
-    "No loop stalls: epochs lie on one grid per run, from its first opening on, and what is due is reaped then.",
-    "Low and high of reaps and false cuts hold wherever the epochs lie.",
-    "At one instant bytes come before ends, and ends before what is due.",
-)
 
 
 @dataclass(slots=True)
@@ -89,7 +81,7 @@ def what_if(
     Args:
         sets: Words of each `--set`.
     Raises:
-        CannotTell: a word of *sets* makes no sense.
+        Fault: a word of *sets* makes no sense.
     """
     timeline = Timeline.of(inputs.runs)
     runs = runs_frame(spark, inputs.runs, timeline, TICK_NS)
@@ -98,11 +90,11 @@ def what_if(
     listeners = listener_names(spark, inputs)
     groups = replay.groups(events, runs)
     in_force = [
-        InForce(row.run, listeners.get(row.listener_hash, "(none)"), row.listener_hash, row.timeout_ms, row.silences)
+        InForce(row.run, listeners.get(row.listener_hash, "(none)"), row.listener_hash, row.timeout_ms)
         for row in replay.timeouts_in_force(groups)
     ]
     known = sorted({entry.listener for entry in in_force} | set(listeners.values()))
-    asked = [Setting(CURRENT), *(parse(words, known) for words in sets)]
+    asked = [Setting("as it was"), *(parse(words, known) for words in sets)]
     thresholds = {run.index: 0 if run.full else run.gap_threshold_ns for run in inputs.runs}
     refused = [None, *(refusal(setting, in_force, thresholds) for setting in asked[1:])]
     lives = replay.lives(events, runs).persist()
@@ -157,7 +149,6 @@ def what_if(
         "quarantined": inputs.quarantined,
         "silent_servers": as_list(inputs.silent),
         "holes": inputs.holes,
-        "assumptions": list(ASSUMPTIONS),
         "notes": _notes(log, facts, inputs),
     }
 
@@ -199,10 +190,8 @@ def _notes(log: Log, facts: dict[str, Any], inputs: Inputs) -> list[str]:
         if facts[key]:
             notes.append(f"{facts[key]} {text}")
     if log.blur_ns:
-        notes.append(
-            f"activity is known to {duration(log.blur_ns)} only, because leases logged themselves: it is taken to be "
-            "in the middle"
-        )
+        known = f"activity is known to {spoken(log.blur_ns / 1e9)} only, because leases logged themselves"
+        notes.append(f"{known}: it is taken to be in the middle")
     return notes
 
 
