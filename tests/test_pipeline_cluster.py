@@ -184,26 +184,11 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> Reference:
 
 def configured(directory: Path, **more: str) -> Path:
     """A SPARK_CONF_DIR as an operator has one."""
-    settings = {
-        "spark.executor.memory": "512m",
-        "spark.sql.shuffle.partitions": "3",
-        "spark.eventLog.enabled": "true",
-        "spark.eventLog.rolling.enabled": "false",
-        "spark.eventLog.compress": "false",
-        "spark.eventLog.dir": f"file://{directory}/log",
-        **more,
-    }
-    (directory / "log").mkdir()
+    settings = {"spark.executor.memory": "512m", "spark.sql.shuffle.partitions": "3", **more}
     (directory / "conf").mkdir()
     lines = [f"{key} {value}" for key, value in settings.items()]
     (directory / "conf" / "spark-defaults.conf").write_text("\n".join(lines) + "\n")
     return directory / "conf"
-
-
-def logged(directory: Path) -> list[dict[str, Any]]:
-    """Spark's own account of the one application that ran."""
-    (path,) = (directory / "log").iterdir()
-    return [json.loads(line) for line in path.read_text().splitlines()]
 
 
 def test_an_audit_survives_the_loss_of_a_worker_in_its_middle(
@@ -234,16 +219,6 @@ def test_an_audit_survives_the_loss_of_a_worker_in_its_middle(
         assert audit.wait(timeout=LONG) == 1, progress.read_text()
     finally:
         kill(audit)
-    events = logged(tmp_path)
-    removed = [event["Executor ID"] for event in events if event["Event"] == "SparkListenerExecutorRemoved"]
-    ends = [event for event in events if event["Event"] == "SparkListenerTaskEnd"]
-    reasons = [event["Task End Reason"]["Reason"] for event in ends]
-    died = [reason for reason in reasons if reason in {"ExecutorLostFailure", "Resubmitted", "FetchFailed"}]
-    assert len(removed) == 1
-    assert died, set(reasons)
-    after = ends[max(i for i, reason in enumerate(reasons) if reason in died) + 1 :]
-    assert {event["Task Info"]["Executor ID"] for event in after}.isdisjoint(removed)
-    assert sum(event["Task Metrics"]["Input Metrics"]["Bytes Read"] > 0 for event in after if "Task Metrics" in event)
     reference.check_audit(tmp_path / "out")
 
 
@@ -288,8 +263,6 @@ def test_spark_submit_needs_the_wheel_and_no_checkout(cluster: Cluster, referenc
     assert done.returncode == 1, done.stdout + done.stderr
     assert ".whl/reaper/__init__.py" in done.stdout  # spark-submit puts what Python says on stderr there, too
     reference.check_audit(tmp_path / "out")
-    executors = {event["Executor ID"] for event in logged(tmp_path) if event["Event"] == "SparkListenerExecutorAdded"}
-    assert executors == {"0", "1"}
 
 
 @pytest.fixture(scope="module")

@@ -12,9 +12,7 @@ import pytest
 pytest.importorskip("pyspark")
 pytest.importorskip("pyarrow")
 
-from pipeline_traffic import write
 
-from reaper.pipeline import cli
 from reaper.pipeline.engine.spark import EMBEDDED_HEAP_MB, NoSpark, _of_driver, check_reachable, open_session
 
 OURS = {"spark.sql.warehouse.dir", "spark.ui.showConsoleProgress", "spark.driver.extraJavaOptions"}
@@ -96,24 +94,3 @@ def test_two_contradicting_answers_to_where_are_refused(monkeypatch: pytest.Monk
     said = "--master local contradicts SPARK_REMOTE=sc://somewhere"
     with pytest.raises(NoSpark, match=said), open_session("test", "local"):
         pass
-
-
-def test_a_file_url_is_a_path_and_a_missing_master_is_one_line(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    write(tmp_path / "server", connections=5)
-    arguments = ["audit", "--events", f"file://{tmp_path}/server", "--out", str(tmp_path / "out"), "--quiet"]
-    assert cli.main([*arguments, "--master", "sc://127.0.0.1:1"]) == 2
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1
-    assert "no Spark at sc://127.0.0.1:1" in said
-
-
-def test_live_is_refused_through_spark_connect_with_what_would_work(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    arguments = ["live", "--events", str(tmp_path), "--out", str(tmp_path / "out"), "--quiet", "--master", "sc://here"]
-    assert cli.main(arguments) == 2
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1
-    assert "live does not work through Spark Connect (sc://here): give --master with a cluster, or none" in said

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pipeline_traffic import WALL, S, journal
 
-from reaper.journal.schema import COLUMNS, connection_id
+from reaper.journal.schema import connection_id
 from reaper.pipeline.arguments import aside_lines, whole
 from reaper.pipeline.cli import _full, main
 from reaper.pipeline.engine.spark import NoJava, check_java
@@ -29,6 +29,8 @@ from reaper.pipeline.read.inputs import check
 from reaper.pipeline.read.runs import Facts, Timeline
 from reaper.pipeline.read.span import Span
 from reaper.pipeline.read.writer_facts import Said, overdue_files, said
+
+ROOT = Path(__file__).parent.parent
 
 
 def test_many_files_put_aside_are_one_line_and_few_are_each_their_own() -> None:
@@ -108,71 +110,6 @@ def test_a_good_file_is_taken_whole(good: Path) -> None:
     assert (len(found.files), found.quarantined, found.files[0].rows) == (1, [], 3)
     (run,) = found.runs
     assert (run.writer, run.tick_ns, run.full, run.whole, run.log_end_ns) == (3, S, True, True, 8 * S)
-
-
-def zero(path: Path) -> None:
-    path.write_bytes(b"")
-
-
-def truncated(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[:-20])
-
-
-def corrupted(path: Path) -> None:
-    content = bytearray(path.read_bytes())
-    content[60] ^= 0xFF
-    path.write_bytes(content)
-
-
-def no_parquet(path: Path) -> None:
-    path.write_text("t,conn,kind\n")
-
-
-def column_missing(path: Path) -> None:
-    rewrite(path, lambda table: table.drop_columns(["idle_ns"]))
-
-
-def column_of_another_type(path: Path) -> None:
-    index = [column.name for column in COLUMNS].index("t")
-    rewrite(path, lambda table: table.set_column(index, "t", table["t"].cast(pa.float64())))
-
-
-def empty(path: Path) -> None:
-    rewrite(path, lambda table: table.slice(0, 0))
-
-
-def at_unix_time(of_zero: int) -> Callable[[Path], None]:
-    """The wall clock says *of_zero* where the monotonic one says 0."""
-    index = [column.name for column in COLUMNS].index("wall_offset_ns")
-    return lambda path: rewrite(path, lambda table: table.set_column(index, "wall_offset_ns", pa.array([of_zero] * 3)))
-
-
-@pytest.mark.parametrize(
-    ("harm", "reason"),
-    [
-        (zero, "zero-length"),
-        (truncated, "truncated or not Parquet"),
-        (no_parquet, "truncated or not Parquet"),
-        (corrupted, "corrupted"),
-        (column_missing, "wrong schema: column idle_ns is missing"),
-        (column_of_another_type, "wrong schema: column t is double, expected int64"),
-        (empty, "empty"),
-        (at_unix_time(WALL + 49 * 3600 * S), "future: its last row is 49 h ahead"),
-        (at_unix_time(0), "late: it ended"),
-    ],
-)
-def test_each_kind_of_bad_file_is_put_aside_and_the_good_one_stays(
-    good: Path, tmp_path: Path, harm: Callable[[Path], None], reason: str
-) -> None:
-    with journal(good / "more", 4) as other:
-        other.open(S, 5000, "echo")
-        other.open(S, 5000, "echo")
-        other.open(S, 5000, "echo")
-    harm(only(good / "more"))
-    found = check([good], now_ns=WALL)
-    assert [entry["path"] for entry in found.quarantined] == [str(only(good / "more"))]
-    assert found.quarantined[0]["reason"].startswith(reason)
-    assert [facts.path for facts in found.files] == [only(good)]
 
 
 def test_a_file_that_is_there_twice_counts_once_whatever_it_is_called(good: Path) -> None:
@@ -288,15 +225,30 @@ def test_a_missing_or_old_java_is_one_line_that_says_what_to_install(
         (["audit", "--events", ".", "--out", "o", "--expect-within", "soon"], "'soon' is not a duration"),
         (["live", "--out", "o", "--events", "nowhere"], "no such file or directory: nowhere"),
         (["live", "--out", "o", "--events", __file__], "is a file"),
+        (["live", "--out", "o", "--events", "hdfs://h/a"], "hdfs://h/a is not a path of this machine"),
+        (["live", "--out", "o", "--events", ".", "--engine=embedded"], "use --engine spark"),
+        (
+            ["live", "--out", "o", "--events", ".", "--master", "sc://here"],
+            "live does not work through Spark Connect (sc://here): give --master with a cluster, or none",
+        ),
+        *(
+            (
+                [*command.split(), "--out", "o", "--events", "hdfs://h/a", "--master", "sc://127.0.0.1:1"],
+                "does not work through Spark Connect (sc://127.0.0.1:1)",
+            )
+            for command in ("audit", "advise", "report", "what-if --timeouts 5s")
+        ),
+        (["audit", "--out", "o", "--events", f"file://{ROOT}/docs", "--master", "sc://127.0.0.1:1"], "no Spark at sc:"),
         (["live", "--out", "o", "--events", ".", "--for", "ever"], "'ever' is not a duration"),
         (["live", "--out", "o", "--events", ".", "--window", "0s"], "'0s' is not a whole number of milliseconds"),
     ],
 )
 def test_bad_arguments_are_one_line_and_status_2(
-    argv: list[str], said: str, capsys: pytest.CaptureFixture[str]
+    argv: list[str], said: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.chdir(tmp_path)
     try:
-        status = main(argv)
+        status = main([*argv, "--quiet"])
     except SystemExit as stop:
         status = int(stop.code or 0)
     told = capsys.readouterr().err
@@ -308,34 +260,47 @@ def test_bad_arguments_are_one_line_and_status_2(
 # ---- files whose rows cannot be judged -------------------------------------------------------------------------------
 
 
-def with_values(path: Path, column: str, change: Callable[[list[object], list[str]], list[object]]) -> None:
-    """Rewrite *column* of the file: *change* is given its values and the kinds of the rows."""
-
-    def changed(table: pa.Table) -> pa.Table:
-        index = table.schema.names.index(column)
-        values = change(table[column].to_pylist(), table["kind"].to_pylist())
-        kind = table.schema.field(column).type
-        plain = pa.array(values, kind.value_type if pa.types.is_dictionary(kind) else kind)
-        return table.set_column(index, column, plain.dictionary_encode() if pa.types.is_dictionary(kind) else plain)
-
-    rewrite(path, changed)
+def changed(change: Callable[[pa.Table], pa.Table]) -> Callable[[Path], None]:
+    return lambda path: rewrite(path, change)
 
 
 def put(column: str, kind: str, value: object) -> Callable[[Path], None]:
-    """*value* into *column* of every row of *kind*."""
-    return lambda path: with_values(
-        path,
-        column,
-        lambda values, kinds: [value if k == kind else old for old, k in zip(values, kinds, strict=True)],
-    )
+    """*value* into *column* of every row of *kind*; of any, where it is empty."""
+
+    def changing(table: pa.Table) -> pa.Table:
+        kinds, values = table["kind"].to_pylist(), table[column].to_pylist()
+        values = [value if kind in ("", k) else old for old, k in zip(values, kinds, strict=True)]
+        of = table.schema.field(column).type
+        plain = pa.array(values, of.value_type if pa.types.is_dictionary(of) else of)
+        new = plain.dictionary_encode() if pa.types.is_dictionary(of) else plain
+        return table.set_column(table.schema.names.index(column), column, new)
+
+    return changed(changing)
+
+
+def flipped(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[60] ^= 0xFF
+    path.write_bytes(content)
 
 
 def told(**values: str) -> Callable[[Path], None]:
     """*values* into the metadata."""
-    return lambda path: rewrite(path, lambda table: with_metadata(table, **values))
+    return changed(lambda table: with_metadata(table, **values))
 
 
-HOSTILE = {
+HOSTILE: dict[str, Callable[[Path], object]] = {
+    "zero-length": lambda path: path.write_bytes(b""),
+    "truncated or not Parquet: ": lambda path: path.write_bytes(path.read_bytes()[:-20]),
+    "truncated or not Parquet": lambda path: path.write_text("t,conn,kind\n"),
+    "corrupted": flipped,
+    "empty": changed(lambda table: table.slice(0, 0)),
+    "wrong schema: column idle_ns is missing": changed(lambda table: table.drop_columns(["idle_ns"])),
+    "wrong schema: column t is double, expected int64": changed(
+        lambda table: table.set_column(0, "t", table["t"].cast(pa.float64()))
+    ),
+    "future: its last row is 49 h ahead": put("wall_offset_ns", "", WALL + 49 * 3600 * S),
+    "late: it ended": put("wall_offset_ns", "", 0),
     "impossible row: activity without idle_ns": put("idle_ns", "activity", None),
     "impossible row: reap without n": put("n", "reap", None),
     "impossible row: reap without idle_sum_ns": put("idle_sum_ns", "reap", None),
@@ -375,12 +340,16 @@ def write_judged(directory: Path) -> Path:
 
 
 @pytest.mark.parametrize("reason", HOSTILE)
-def test_a_file_with_a_row_that_cannot_be_judged_is_put_aside_whole(tmp_path: Path, reason: str) -> None:
-    HOSTILE[reason](write_judged(tmp_path))
-    found = check([tmp_path], now_ns=WALL)
-    assert (found.files, found.runs) == ([], [])
-    (entry,) = found.quarantined
-    assert entry["reason"].startswith(reason)
+def test_a_file_that_cannot_be_judged_is_put_aside_whole_and_a_good_one_stays(
+    good: Path, tmp_path: Path, reason: str
+) -> None:
+    path = write_judged(tmp_path / "events" / "more")
+    HOSTILE[reason](path)
+    found = check([good], now_ns=WALL)
+    assert [facts.path for facts in found.files] == [only(good)]
+    ((where, why),) = (entry.values() for entry in found.quarantined)
+    assert where == str(path)
+    assert why.startswith(reason)
 
 
 def test_two_hosts_with_one_writer_id_are_named(tmp_path: Path) -> None:

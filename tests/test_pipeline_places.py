@@ -79,22 +79,6 @@ def test_without_a_driver_here_a_uri_is_one_line() -> None:
             Remote("hdfs://h/a").exists()
 
 
-@pytest.mark.parametrize("command", ["audit", "advise", "report", "what-if --timeouts 5s"])
-def test_a_uri_is_refused_through_spark_connect_before_anything_is_asked(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str
-) -> None:
-    words = [*command.split(), "--events", "hdfs://h/a", "--out", str(tmp_path), "--master", "sc://127.0.0.1:1"]
-    assert cli.main([*words, "--quiet"]) == 2
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1
-    assert "does not work through Spark Connect (sc://127.0.0.1:1)" in said
-
-
-def test_live_says_that_it_follows_this_machines_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["live", "--events", "hdfs://h/a", "--out", str(tmp_path)]) == 2
-    assert "is not a path of this machine" in capsys.readouterr().err
-
-
 # ---- through Hadoop --------------------------------------------------------------------------------------------------
 
 

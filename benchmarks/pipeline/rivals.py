@@ -21,7 +21,6 @@ from reaper.pipeline.read.runs import Facts, Timeline
 from reaper.pipeline.read.writer_facts import overdue_files, said
 
 GRACE_NS = 250_000_000
-TICK_NS = 1_000_000_000
 CANDIDATES = (1, 2, 3, 4, 5, 7, 10, 15, 20, 30, 45, 60, 75, 90, 120, 180, 300, 350, 600, 900, 1800, 3600)
 BINS = 600
 QUANTILES = (0.5, 0.9, 0.99, 0.999)
@@ -102,7 +101,7 @@ class Known:
     @classmethod
     def of(cls, inputs: Inputs) -> Known:
         found = said(inputs.files, inputs.runs, Timeline.of(inputs.runs))
-        least_ns = min(run.tick_ns or TICK_NS for run in inputs.runs) + GRACE_NS
+        least_ns = min(run.tick_ns for run in inputs.runs) + GRACE_NS
         rows = [(run, since, to) for run, stalls in found.stalls.items() for since, to in stalls]
         columns = list(zip(*rows, strict=True)) or [(), (), ()]
         arrays = [pa.array(column, pa.int64()) for column in columns]
@@ -226,7 +225,7 @@ class Duck:
         )
         timeline = Timeline.of(self.inputs.runs)
         for run in self.inputs.runs:
-            row = (run.index, run.writer, run.first_conn, run.last_conn, run.tick_ns or TICK_NS, run.full)
+            row = (run.index, run.writer, run.first_conn, run.last_conn, run.tick_ns, run.full)
             self.con.execute(
                 "INSERT INTO runs VALUES (?, ?, ?, ?, ?, ?, ?, ?)", [*row, run.log_end_ns, timeline.offset_ns(run)]
             )

@@ -84,7 +84,7 @@ def advise(
         named = listener_names(spark, inputs)
         threshold = max((run.gap_threshold_ns for run in inputs.runs), default=0) / 1e9
         source = "journal"
-        tick = max((run.tick_ns for run in inputs.runs if run.tick_ns), default=10**9) / 1e9
+        tick = max((run.tick_ns for run in inputs.runs), default=10**9) / 1e9
         read, own = sum(facts.rows for facts in inputs.files), sum(facts.own_rows for facts in inputs.files)
         apart = 0
     else:

@@ -65,7 +65,7 @@ def lives_of_journal(spark: SparkSession, events: DataFrame, inputs: Inputs, can
     """The connections of a journal."""
     is_open, is_activity, is_reap = f"code = {OPEN}", f"code = {ACTIVITY}", f"code = {REAP}"
     rows = of_connections(events)
-    runs = runs_frame(spark, inputs.runs, Timeline.of(inputs.runs), 1)
+    runs = runs_frame(spark, inputs.runs, Timeline.of(inputs.runs))
     always = [
         filtered("max(xxhash64(listener))", is_open).alias("listener_hash"),
         filtered("min(t)", is_open).alias("opened"),

@@ -9,7 +9,7 @@ from ..arguments import AddCommand, Progress, duration_ns, share, show, write_js
 from ..places import remove_tree, write_text
 from ..read.command import add_inputs, asking, read_inputs
 from ..read.inputs import Inputs
-from .verdicts import FLIGHT_NS, GRACE_NS, TICK_NS, UNMATCHED
+from .verdicts import FLIGHT_NS, GRACE_NS, UNMATCHED
 
 if TYPE_CHECKING:
     from .run import Audit
@@ -27,7 +27,6 @@ def add_law(parser: argparse.ArgumentParser) -> None:
     for flag, default, text in (
         ("--grace", GRACE_NS, "lateness excused beyond one tick; default 250ms"),
         ("--flight", FLIGHT_NS, "bytes sent so shortly before a reap crossed it; default 50ms"),
-        ("--tick", TICK_NS, "of files that do not state it; default 1s"),
     ):
         parser.add_argument(flag, type=duration_ns, default=default, metavar="DURATION", help=text)
     parser.add_argument(
@@ -42,7 +41,7 @@ def run_audit(
     """Audit, and write audit.json, audit.txt and connections/ below `--out`."""
     from .run import Settings, as_text, audit
 
-    settings = Settings(arguments.grace, arguments.flight, arguments.tick, arguments.unmatched)
+    settings = Settings(arguments.grace, arguments.flight, arguments.unmatched)
     try:
         result = audit(spark, server, client, arguments.out, settings, progress)
     except BaseException:

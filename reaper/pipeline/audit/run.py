@@ -21,7 +21,7 @@ from ..read.runs import Timeline
 from ..read.writer_facts import Stalls, overdue_files, said
 from .joined import Skew, client_view, judge_pairs, measure_skew, pair, seen, without_peer
 from .silences import excuse, overdue_rows, shifted, with_backed, with_silences
-from .verdicts import FLIGHT_NS, GRACE_NS, TICK_NS, UNMATCHED, VERDICTS, VIOLATIONS, judge, prepare
+from .verdicts import FLIGHT_NS, GRACE_NS, UNMATCHED, VERDICTS, VIOLATIONS, judge, prepare
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -41,8 +41,6 @@ class Settings:
     """Lateness beyond one tick, and beyond the stalls that were logged, that is not yet held against the reaper."""
     flight_ns: int = FLIGHT_NS
     """Bytes sent within so short a time before a reap may have crossed with it."""
-    tick_ns: int = TICK_NS
-    """Tick of files that do not state it."""
     unmatched: float = UNMATCHED
     """Share of either side's connections that may lack a counterpart in a joined audit, before it proves nothing."""
 
@@ -79,14 +77,13 @@ def audit(
     timeline = Timeline.of(server.runs + (client.runs if client else []))
     one_clock = timeline is Timeline.ONE_CLOCK
     events = read_events(spark, server)
-    ticks = [run.tick_ns or settings.tick_ns for run in server.runs]
     by_writers = said(server.files, server.runs, timeline)
-    least = min(ticks, default=settings.tick_ns) + settings.grace_ns
+    least = min((run.tick_ns for run in server.runs), default=0) + settings.grace_ns
     overdue = None
     if suspects := overdue_files(server.files, least):
         progress(f"looking for silences beyond their timeout in {len(suspects)} of {len(server.files)} file(s)")
         overdue = overdue_rows(spark, suspects, least)
-    runs = runs_frame(spark, server.runs, timeline, settings.tick_ns, by_writers.drained)
+    runs = runs_frame(spark, server.runs, timeline, by_writers.drained)
     lives = with_run(lifetimes(events), runs)
     lives = with_silences(spark, lives, overdue, by_writers.stalls, runs, settings.grace_ns)
     lives = with_backed(spark, lives, by_writers.stalls, settings.grace_ns)
@@ -101,7 +98,7 @@ def audit(
     else:
         c_said = said(client.files, client.runs, timeline)
         c_stalls = c_said.stalls
-        c_runs = runs_frame(spark, client.runs, timeline, settings.tick_ns, c_said.drained)
+        c_runs = runs_frame(spark, client.runs, timeline, c_said.drained)
         c_lives = with_run(lifetimes(read_events(spark, client)), c_runs)
         view = client_view(without_peer(c_lives, timeline.apart(client.runs)))
         # Judged before the join: both in one method would be too long for Java to compile.
@@ -202,7 +199,7 @@ def _summarise(
         "dropped_rows": server.dropped_rows,
         "silent_servers": as_list(server.silent),
         "settings_s": {
-            "tick": sorted({(run.tick_ns or settings.tick_ns) / 1e9 for run in server.runs}),
+            "tick": sorted({run.tick_ns / 1e9 for run in server.runs}),
             "grace": settings.grace_ns / 1e9,
             "flight": settings.flight_ns / 1e9,
         },

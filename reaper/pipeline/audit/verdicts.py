@@ -13,7 +13,7 @@ from ..read.frames import ns
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-GRACE_NS, FLIGHT_NS, TICK_NS, UNMATCHED = 250_000_000, 50_000_000, 1_000_000_000, 0.01
+GRACE_NS, FLIGHT_NS, UNMATCHED = 250_000_000, 50_000_000, 0.01
 """What an auditor may choose, where he does not: see `run.Settings`."""
 
 VERDICTS = {

@@ -137,12 +137,6 @@ class DataFrame:
     def withColumn(self, label: str, column: Column) -> DataFrame:  # noqa: N802
         return self.withColumns({label: column})
 
-    def withColumnsRenamed(self, names: dict[str, str]) -> DataFrame:  # noqa: N802
-        return self.select(*(col(each).alias(names.get(each, each)) for each in self.columns))
-
-    def withColumnRenamed(self, old: str, new: str) -> DataFrame:  # noqa: N802
-        return self.withColumnsRenamed({old: new})
-
     def fillna(self, value: int, columns: list[str]) -> DataFrame:
         return self.withColumns({each: sql.coalesce(each, sql.lit(value)) for each in columns})
 

@@ -30,7 +30,6 @@ _FUNCTIONS = {
     "count": f"count({{0}}){OVER}",
     "explode": "unnest({0})",
     "floor": "CAST(floor({0}) AS BIGINT)",
-    "lag": f"lag({{0}}){OVER}",
     "lead": f"lead({{0}}){OVER}",
     "max": f"max({{0}}){OVER}",
     "max_by": f"arg_max_null({{0}}, {{1}}){OVER}",
@@ -38,9 +37,7 @@ _FUNCTIONS = {
     "nullif": "nullif({0}, {1})",
     "sum": f"CAST(sum({{0}}){OVER} AS BIGINT)",
     "trim": "trim({0}, ' ')",
-    "try_add": "TRY({0} + {1})",
     "try_multiply": "TRY({0} * {1})",
-    "try_subtract": "TRY({0} - {1})",
     "try_sum": f"TRY_CAST(sum({{0}}){OVER} AS BIGINT)",
     "unix_micros": "epoch_us({0})",
 }

@@ -213,7 +213,7 @@ class Feed:
         ledger.newest = max(ledger.newest or newest, newest)
         ledger.horizon = max(ledger.horizon or newest, newest)
         ledger.longest_ms = max(ledger.longest_ms, pc.max(table["timeout_ms"]).as_py() or 0)
-        ledger.tick_ns = max(ledger.tick_ns, facts.tick_ns or 0)
+        ledger.tick_ns = max(ledger.tick_ns, facts.tick_ns)
         if watermark is None:
             return table
         in_time = pc.greater(table["at"].cast(pa.int64()), watermark)

@@ -109,6 +109,8 @@ def open_ledger(out: Path, settings: dict[str, int]) -> Ledger:
     """
     path = out / NAME
     if not path.exists():
+        if any(out.glob("checkpoint/*/commits/[0-9]*")):
+            raise Unusable(f"{out} has been streamed into, but its ledger is not there: name another --out")
         return Ledger(settings)
     try:
         found = json.loads(path.read_bytes())

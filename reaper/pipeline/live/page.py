@@ -14,8 +14,7 @@ from typing import Any
 
 from ..html.charts import Axis, Chart, count, seconds
 from ..html.parts import STYLES, card, document, footer, grid, header, table, tiles, warning
-from ..read.expected import line
-from .status import SHOWN, gone_silent, windows
+from .status import SHOWN, gone_silent, reasons, windows
 
 REFRESH_LEAST = 2
 
@@ -34,7 +33,8 @@ def render(summary: dict[str, Any], out: Path, every_ns: int) -> str:
     body.append(_kept_apart(summary))
     if rows:
         body += [grid(_charts(summary, rows, gone_silent(out, width_us))), _listeners(summary)]
-    body += [_servers(summary), _fine_print(summary, refresh)]
+    begun = "Open connections count from where the log begins: what was open before it is not in them."
+    body += [_servers(summary), footer([f"This page asks for itself every {refresh} s.", begun])]
     return document(f"reaper live: {title}", body, refresh=refresh)
 
 
@@ -64,8 +64,7 @@ def _subtitle(summary: dict[str, Any]) -> str:
 def _tiles(summary: dict[str, Any], rows: list[dict[str, Any]]) -> str:
     worst = max((row["max_lateness_ns"] for row in rows if row["max_lateness_ns"] is not None), default=None)
     tick = summary["tick_s"]
-    behind = None if summary["newest"] is None else max(summary["as_of"] - summary["newest"], 0.0)
-    left_out = summary["late_rows"]
+    overdue, left_out = _total(summary, "overdue"), summary["late_rows"]
     shown = [
         ("reaped", f"{_total(summary, 'reaped'):,}", f"{_total(summary, 'averted'):,} averted by the final check", ""),
         (
@@ -74,19 +73,9 @@ def _tiles(summary: dict[str, Any], rows: list[dict[str, Any]]) -> str:
             f"in what is shown; one tick is {seconds(tick)}" if tick else "in what is shown",
             "bad" if worst is not None and tick and worst / 1e9 > tick else "",
         ),
-        (
-            "overdue",
-            f"{_total(summary, 'overdue'):,}",
-            "silent beyond timeout and tick, and not reaped",
-            "bad" if _total(summary, "overdue") else "",
-        ),
+        ("overdue", f"{overdue:,}", "silent beyond timeout and tick, and not reaped", "bad" if overdue else ""),
         ("late rows", f"{left_out:,}", "in no figure here", "bad" if left_out else ""),
-        (
-            "behind",
-            "no rows" if behind is None else seconds(behind),
-            f"{summary['growing']} stream(s) not rotated, {summary['waiting_files']} file(s) wait",
-            "",
-        ),
+        ("files that wait", f"{summary['waiting_files']:,}", f"{summary['growing']} stream(s) not rotated", ""),
     ]
     return tiles(shown)
 
@@ -94,21 +83,10 @@ def _tiles(summary: dict[str, Any], rows: list[dict[str, Any]]) -> str:
 def _kept_apart(summary: dict[str, Any]) -> str:
     if summary["complete"]:
         return ""
-    reasons = []
-    if summary["late_rows"]:
-        by = ", ".join(f"{name}: {entry['late']:,}" for name, entry in summary["listeners"].items() if entry["late"])
-        reasons.append(f"{summary['late_rows']:,} row(s) came later than the delay allows ({by}).")
-    if summary["missing_files"]:
-        reasons.append(f"{summary['missing_files']:,} file(s) were gone before they were read, or have yet to come.")
-    if summary["dropped_rows"]:
-        reasons.append(f"{summary['dropped_rows']:,} row(s) were dropped by their writers.")
-    reasons += [f"{line(entry)}." for entry in summary["silent_servers"]]
-    if summary["quarantined_files"]:
-        reasons.append(
-            f"{summary['quarantined_files']:,} file(s) are put aside; each is looked at again when it changes."
-        )
     rows = [[entry["path"], entry["reason"]] for entry in summary["quarantined"]]
-    return warning("Not in these figures", reasons, table(["file", "why it is put aside"], rows, set()) if rows else "")
+    return warning(
+        "Not in these figures", reasons(summary), table(["file", "why it is put aside"], rows, set()) if rows else ""
+    )
 
 
 def _charts(summary: dict[str, Any], rows: list[dict[str, Any]], idle: list[dict[str, Any]]) -> list[str]:
@@ -200,17 +178,6 @@ def _servers(summary: dict[str, Any]) -> str:
         return ""
     head = ["journal", "files", "rows", "late rows", "newest row", "age"]
     return card("Servers", "How far each is read.", table(head, rows, {1, 2, 3, 4, 5}))
-
-
-def _fine_print(summary: dict[str, Any], refresh: int) -> str:
-    until = summary["final_until"]
-    notes = [
-        f"Step {summary['steps']:,}; this page asks for itself every {refresh} s.",
-        "Open connections count from where the log begins: what was open before it is not in them.",
-    ]
-    if until is not None:
-        notes.append(f"Windows that end by {_clock(until)} UTC are final; later ones may still grow.")
-    return footer(notes)
 
 
 def _clock(instant: float) -> str:

@@ -70,7 +70,7 @@ def rows_of(facts: Facts, run: int) -> pa.Table:
         "lateness_ns": pc.if_else(pc.equal(kind, KINDS[REAP]), late, None),
         "listener": table["listener"].cast(pa.string()),
         "full": pa.repeat(pa.scalar(facts.mode == "full"), count),
-        "tick_ns": pa.repeat(pa.scalar(facts.tick_ns or 0, pa.int64()), count),
+        "tick_ns": pa.repeat(pa.scalar(facts.tick_ns, pa.int64()), count),
     }
     # Of a writer's own rows none has a timeout but a change, which is a connection's.
     mine = pc.or_(pc.invert(pc.is_in(kind, pa.array(OWN))), pc.is_valid(table["timeout_ms"]))

@@ -114,21 +114,31 @@ def status(
     }
 
 
+def reasons(summary: dict[str, Any]) -> list[str]:
+    """Why the summary is not `complete`, in words."""
+    found = [
+        f"{summary[key]:,} {text}"
+        for key, text in (
+            ("late_rows", "row(s) came later than --delay allows and are in no table"),
+            ("missing_files", "file(s) were gone before they were read, or have yet to come"),
+            ("dropped_rows", "row(s) were dropped by their writers"),
+            ("quarantined_files", "file(s) are put aside; each is looked at again when it changes"),
+        )
+        if summary[key]
+    ]
+    return found + [line(entry) for entry in summary["silent_servers"]]
+
+
 def as_text(summary: dict[str, Any]) -> str:
     """The summary in a few lines."""
     sessions = f"{summary['sessions']:,} sessions, {summary['idle_connections']:,} of them ended by silence alone"
     lines = [
         f"{summary['new_rows']:,} new rows, {summary['rows']:,} in all; {summary['windows']:,} windows, {sessions}",
     ]
-    for key, text in (
-        ("late_rows", "rows came later than --delay allows and are in no table"),
-        ("missing_files", "files were gone before they were read, or have yet to come"),
-        ("dropped_rows", "rows were dropped by their writers"),
-        ("dropped_by_watermark", "rows were dropped by Spark"),
-        ("growing", "stream(s) are no Parquet yet: their rows come when the writer rotates"),
-    ):
-        if summary[key]:
-            lines.append(f"{summary[key]:,} {text}")
+    if dropped := summary["dropped_by_watermark"]:
+        lines.append(f"{dropped:,} rows were dropped by Spark")
+    if summary["growing"]:
+        lines.append(f"{summary['growing']:,} stream(s) are no Parquet yet: their rows come when the writer rotates")
+    lines += reasons(summary)
     lines += [f"put aside: {entry['path']}: {entry['reason']}" for entry in summary["quarantined"]]
-    lines += map(line, summary["silent_servers"])
     return "\n".join(lines)

@@ -19,7 +19,7 @@ from ...journal.schema import COLUMNS, PREFIX, SCHEMA_VERSION
 from ..hadoop import Remote
 from ..places import Place
 from .row_checks import MOST_NS, MOST_UNIX_NS, Count, Refused, count, judge
-from .runs import Facts
+from .runs import TICK_NS, Facts
 
 FUTURE_NS = 24 * 3600 * 10**9
 """How far ahead of this machine's clock a file may lie before it is not believed."""
@@ -59,7 +59,7 @@ def footer_of(path: Place, size: int) -> Facts:
         writer=_number(metadata, "writer", -1),
         serial=_number(metadata, "serial", 0),
         mode=mode,
-        tick_ns=_number(metadata, "tick_ns", 0) or None,
+        tick_ns=_number(metadata, "tick_ns", 0) or TICK_NS,
         gap_threshold_ns=_number(metadata, "gap_threshold_ns", 0),
         first_conn=_number(metadata, "first_conn", 0) if "first_conn" in metadata else None,
         boot=metadata.get("boot", ""),

@@ -15,6 +15,7 @@ from ...journal.schema import (
     ACTIVITY,
     AVERTED,
     CLOSE_PEER,
+    COLUMNS,
     CONFIG,
     ENDS,
     KINDS,
@@ -26,10 +27,16 @@ from ...journal.schema import (
 from ..engine import F, here
 from .inputs import Inputs
 from .runs import Run, Timeline
-from .schema import EVENTS
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
+
+_TYPES = {"int64": pa.int64(), "int32": pa.int32(), "dictionary": pa.string()}
+
+EVENTS: pa.Schema = pa.schema(
+    [pa.field(column.name, _TYPES[column.type], nullable=not column.required) for column in COLUMNS]
+)
+"""The journal's columns as the pipeline reads them. Grain: one row per event. What an older file lacks is null."""
 
 RUNS: pa.Schema = pa.schema(
     [
@@ -76,12 +83,12 @@ def with_code(events: DataFrame) -> DataFrame:
 
 
 def runs_frame(
-    spark: SparkSession, runs: Iterable[Run], timeline: Timeline, tick_ns: int, drained: Collection[int] = ()
+    spark: SparkSession, runs: Iterable[Run], timeline: Timeline, drained: Collection[int] = ()
 ) -> DataFrame:
-    """*runs* as a small frame, see `RUNS`; *tick_ns* where a file does not state it; *drained*: indices of runs."""
+    """*runs* as a small frame, see `RUNS`; *drained*: indices of runs."""
     rows = [
         (
-            *(run.index, run.writer, run.first_conn, run.last_conn, run.tick_ns or tick_ns, run.full, run.log_end_ns),
+            *(run.index, run.writer, run.first_conn, run.last_conn, run.tick_ns, run.full, run.log_end_ns),
             *(timeline.offset_ns(run), run.index in drained, run.holed),
         )
         for run in runs

@@ -17,6 +17,9 @@ from ...journal.schema import SEQUENCE_BITS
 from ..hadoop import Remote
 from ..places import Place
 
+TICK_NS = 1_000_000_000
+"""The tick of a file that does not state it."""
+
 SPARE_IDS = 1_000_000
 """By how much the numbers of connections may run ahead of the rows of a whole run: numbers whose rows were lost."""
 
@@ -35,7 +38,7 @@ class Facts:
     """Negative: it does not say, and the rows have not been looked at."""
     serial: int
     mode: str
-    tick_ns: int | None
+    tick_ns: int
     gap_threshold_ns: int
     first_conn: int | None
     boot: str
@@ -91,7 +94,7 @@ class Run:
     first_conn: int
     last_conn: int
     """Inclusive: where the ids of the writer's next run begin, less one."""
-    tick_ns: int | None
+    tick_ns: int
     full: bool
     gap_threshold_ns: int
     log_end_ns: int
@@ -158,7 +161,6 @@ def runs_of(files: list[Facts]) -> list[Run]:
     for (writer, name), members in groups.items():
         members.sort(key=lambda facts: facts.serial)
         first = members[0].first_conn
-        ticks = [facts.tick_ns for facts in members if facts.tick_ns]
         serials = [facts.serial for facts in members]
         runs.append(
             Run(
@@ -166,7 +168,7 @@ def runs_of(files: list[Facts]) -> list[Run]:
                 writer=writer,
                 first_conn=writer << SEQUENCE_BITS if first is None else first,
                 last_conn=((writer + 1) << SEQUENCE_BITS) - 1,
-                tick_ns=max(ticks) if ticks else None,
+                tick_ns=max(facts.tick_ns for facts in members),
                 full=all(facts.mode == "full" for facts in members),
                 gap_threshold_ns=max(facts.gap_threshold_ns for facts in members),
                 log_end_ns=max(facts.t_max for facts in members),

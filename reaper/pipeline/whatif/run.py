@@ -84,7 +84,7 @@ def what_if(
         Fault: a word of *sets* makes no sense.
     """
     timeline = Timeline.of(inputs.runs)
-    runs = runs_frame(spark, inputs.runs, timeline, TICK_NS)
+    runs = runs_frame(spark, inputs.runs, timeline)
     events = read_events(spark, inputs)
     progress("looking at what was in force")
     listeners = listener_names(spark, inputs)
@@ -102,7 +102,7 @@ def what_if(
     facts = _connections(lives)
     read, own = sum(file.rows for file in inputs.files), sum(file.own_rows for file in inputs.files)
     facts["unjudged"] = read - own - facts["rows"]
-    ticks = {run.index: run.tick_ns or TICK_NS for run in inputs.runs}
+    ticks = {run.index: run.tick_ns for run in inputs.runs}
     missing = (inputs.dropped_rows, inputs.quarantined, inputs.holes, inputs.silent)
     log = Log(
         in_force=in_force,
@@ -151,10 +151,6 @@ def what_if(
         "holes": inputs.holes,
         "notes": _notes(log, facts, inputs),
     }
-
-
-TICK_NS = 10**9
-"""Of files that do not state their tick."""
 
 
 def _connections(lives: DataFrame) -> dict[str, Any]:
