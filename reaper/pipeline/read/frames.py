@@ -15,7 +15,6 @@ from ...journal.schema import (
     ACTIVITY,
     AVERTED,
     CLOSE_PEER,
-    COLUMNS,
     CONFIG,
     ENDS,
     KINDS,
@@ -26,17 +25,11 @@ from ...journal.schema import (
 )
 from ..engine import F, here
 from .inputs import Inputs
+from .row_checks import EVENTS
 from .runs import Run, Timeline
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
-
-_TYPES = {"int64": pa.int64(), "int32": pa.int32(), "dictionary": pa.string()}
-
-EVENTS: pa.Schema = pa.schema(
-    [pa.field(column.name, _TYPES[column.type], nullable=not column.required) for column in COLUMNS]
-)
-"""The journal's columns as the pipeline reads them. Grain: one row per event. What an older file lacks is null."""
 
 RUNS: pa.Schema = pa.schema(
     [

@@ -30,6 +30,13 @@ from ...journal.schema import (
 )
 from .runs import Facts
 
+_TYPES = {"int64": pa.int64(), "int32": pa.int32(), "dictionary": pa.string()}
+
+EVENTS: pa.Schema = pa.schema(
+    [pa.field(column.name, _TYPES[column.type], nullable=not column.required) for column in COLUMNS]
+)
+"""The journal's columns as the pipeline reads them. Grain: one row per event. What an older file lacks is null."""
+
 MOST_NS = 1 << 60
 """36 years: no instant since a boot and no silence is as long, and sums and differences of less fit 64 bits."""
 MOST_UNIX_NS = 1 << 62

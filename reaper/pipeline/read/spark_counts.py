@@ -15,8 +15,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from ...journal.schema import CONFIG, DRAIN, KINDS, SEQUENCE_BITS, STALL
 from ..places import Place, pattern, uri
-from .frames import EVENTS
-from .row_checks import COUNTED, MARKS, Count
+from .row_checks import COUNTED, EVENTS, MARKS, Count
 
 
 def counts(spark: SparkSession, rows: Mapping[Place, int]) -> dict[Place, list[Count]]:
