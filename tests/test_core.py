@@ -111,7 +111,21 @@ def test_explain_tells_the_window_of_the_last_activity():
     lease.suspend()
     explained = core.explain("a")
     assert (explained.suspended, explained.due, explained.place) == (True, None, "suspended")
-    assert "cannot be reaped" in str(explained)
+    assert str(explained).endswith("cannot be reaped; timeout 5 s when it resumes")
+    assert lease.retime(None, 2.0)
+    assert lease.resume(2.0)
+    core.close_epoch(3.0)
+    explained = core.explain("a")
+    assert (explained.active_from, explained.active_until, explained.due, explained.place) == (
+        2.0,
+        3.0,
+        None,
+        "no timeout",
+    )
+    assert str(explained).endswith("never due (idle, no timeout)")
+    assert core.advance(1e9) == []
+    lease.suspend()
+    assert str(core.explain("a")).endswith("cannot be reaped; no timeout when it resumes")
     with pytest.raises(UnknownUid, match="uid 'b' is not registered"):
         core.explain("b")
 

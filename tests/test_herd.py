@@ -10,6 +10,7 @@ import trio
 import trio.testing
 from hypothesis import given
 from hypothesis import strategies as st
+from test_driver import Loop
 
 from reaper import InvalidArgument
 from reaper.config import ReaperConfig
@@ -71,73 +72,52 @@ def test_no_stretch_of_time_sees_more_than_its_rate_and_what_the_bucket_holds(ra
         assert copy(bucket).available(ready) >= 1
 
 
-async def reaps(r, count: int, idle: float) -> list[float]:
-    """When each of *count* connections, all opened now, is reaped: seconds from now."""
-    start = trio.current_time()
-    ends: list[float] = []
-
-    async def one() -> None:
-        with r.watch(None, idle) as connection:
-            await trio.sleep_forever()
-        assert connection.reaped
-        ends.append(trio.current_time() - start)
-
-    async with trio.open_nursery() as nursery:
-        for _ in range(count):
-            nursery.start_soon(one)
-    return ends
+def ends(loop: Loop, count: int, idle: float) -> list[float]:
+    """When each of *count* connections, all opened at 0.0, is closed."""
+    for _ in range(count):
+        loop.watch(idle)
+    found: list[float] = []
+    while left := len(loop.driver.connections):
+        loop.run_until(loop.driver.rest())
+        found += [loop.time] * (left - len(loop.driver.connections))
+    return found
 
 
 def config(**settings: float) -> ReaperConfig:
     return ReaperConfig.load(environ={}, overrides={f"reaper.{name}": value for name, value in settings.items()})
 
 
-@pytest.mark.trio
 @pytest.mark.parametrize("options", [{"jitter": 0.5}, {"config": config(jitter=0.5)}], ids=["argument", "config"])
-async def test_connections_opened_together_end_apart(options, autojump_clock):
-    async with open_reaper(tick=1.0, seed=3, **options) as r:
-        ends = await reaps(r, 400, 30)
-    assert 30 <= min(ends) <= max(ends) <= 46
-    assert max(Counter(ends).values()) < 60
+def test_connections_opened_together_end_apart(options):
+    found = ends(Loop(seed=3, **options), 400, 30)
+    assert 30 <= min(found) <= max(found) <= 46
+    assert max(Counter(found).values()) < 60
 
 
-@pytest.mark.trio
-async def test_an_argument_beats_the_config_and_without_either_nothing_is_spread(autojump_clock):
-    for options in ({"config": config(jitter=0.5), "jitter": 0.0}, {}):
-        async with open_reaper(**options) as r:
-            assert len(set(await reaps(r, 50, 20))) == 1
+@pytest.mark.parametrize("options", [{"config": config(jitter=0.5), "jitter": 0.0}, {}])
+def test_an_argument_beats_the_config_and_without_either_nothing_is_spread(options):
+    assert len(set(ends(Loop(**options), 50, 20))) == 1
 
 
-@pytest.mark.trio
 @pytest.mark.parametrize("options", [{"reaps_per_second": 50}, {"config": config(reaps_per_second=50.0)}])
-async def test_no_more_reaps_per_second_than_allowed_and_their_lateness_is_reported(options, autojump_clock):
-    async with open_reaper(tick=1.0, **options) as r:
-        ends = await reaps(r, 400, 30)
-        assert r.statistics().core.max_lateness == pytest.approx(max(ends) - 30, abs=1.0)
-        assert r.statistics().stalls == 0
+def test_no_more_are_closed_per_second_than_allowed_and_their_lateness_is_reported(options):
+    loop = Loop(**options)
+    found = ends(loop, 400, 30)
+    assert loop.driver.statistics().core.max_lateness == pytest.approx(max(found) - 30, abs=1.0)
+    assert loop.driver.statistics().stalls == 0
     for second in range(30, 40):
-        assert sum(second <= end < second + 1 for end in ends) <= 55
-    assert min(ends) >= 30
-    assert 37 <= max(ends) <= 39.5
+        assert sum(second <= end < second + 1 for end in found) <= 55
+    assert min(found) >= 30
+    assert 37 <= max(found) <= 39.5
 
 
-@pytest.mark.trio
-async def test_a_touch_while_a_reap_waits_for_its_turn_saves_the_connection(autojump_clock):
-    async with open_reaper(tick=1.0, reaps_per_second=1) as r:
-
-        async def silent() -> None:
-            with r.watch(None, 5):
-                await trio.sleep_forever()
-
-        async with trio.open_nursery() as nursery:
-            for _ in range(20):
-                nursery.start_soon(silent)
-            await trio.testing.wait_all_tasks_blocked()
-            with r.watch(None, 5) as last:
-                await trio.sleep(10)
-                last.touch()
-                await trio.sleep(14)
-            assert not last.reaped
+def test_a_touch_while_a_reap_waits_for_its_turn_saves_the_connection():
+    loop = Loop(reaps_per_second=1)
+    *_, last = [loop.watch(5) for _ in range(21)]
+    loop.run_until(10)
+    last.touch()
+    loop.run_until(24)
+    assert not last.reaped
 
 
 @pytest.mark.trio

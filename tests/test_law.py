@@ -357,25 +357,6 @@ def test_a_new_core_has_counted_nothing_and_each_event_is_counted_once():
 # ---- no timeout ------------------------------------------------------------------------------------------------------
 
 
-def test_a_lease_without_a_timeout_is_never_due_and_its_activity_is_known_all_the_same():
-    core = IdleReaper(tick=1.0)
-    lease = core.register(A, timeout=None, now=0.0)
-    assert drive(core, 50.0) == []
-    assert core.advance(1e9) == []
-    assert (lease.alive, lease.timeout, lease.suspended) == (True, None, False)
-    lease.touch()
-    core.close_epoch(1e9 + 1)
-    core.check()
-    explained = core.explain(A)
-    assert (explained.active_from, explained.active_until) == (1e9, 1e9 + 1)
-    assert (explained.timeout, explained.due, explained.place) == (None, None, "no timeout")
-    assert str(explained).endswith("never due (idle, no timeout)")
-    assert lease.suspend()
-    assert str(core.explain(A)).endswith("cannot be reaped; no timeout when it resumes")
-    assert lease.resume(1e9 + 1)
-    core.check()
-
-
 def test_slots_without_a_timeout_wait_nowhere_and_go_with_their_last_lease():
     core = IdleReaper(tick=1.0, wheel_size=2)
     for number in range(300):

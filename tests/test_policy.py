@@ -415,35 +415,27 @@ def test_after_an_event_has_closed_them_no_other_of_the_same_instant_comes() -> 
     idle = IdleEvents(world.register, "conn", hang_up, reader=10, writer=10, both=10)
     world.run(30.0)
     assert (len(events), len(world.core)) == (1, 0)
-
-
-@pytest.mark.parametrize("period", [-1.0, float("nan"), float("inf")])
-def test_a_period_that_is_no_duration_is_refused(period: float) -> None:
-    world = World()
-    with pytest.raises(InvalidArgument, match="writer"):
-        IdleEvents(world.register, "conn", lambda event: None, writer=period)
-    world.lease.release()
-    IdleEvents(world.register, "conn", lambda event: None)  # all are off
+    for period in (-1.0, math.nan, math.inf):
+        with pytest.raises(InvalidArgument, match="writer"):
+            IdleEvents(world.register, "conn", hang_up, writer=period)
+    IdleEvents(world.register, "conn", hang_up)  # all are off
     assert len(world.core) == 0
 
 
-def test_the_sweep_does_not_charge_what_the_charge_of_another_has_ended() -> None:
+def test_in_a_look_of_the_sweep_who_leaves_is_not_charged_and_who_joins_schedules_no_second_look() -> None:
     charged = []
 
     class Member:
-        def __init__(self, other: Member | None) -> None:
-            self.other = other
-
         def charge(self, now: float) -> None:
             charged.append(self)
-            if self.other is not None:
-                sweep.discard(self.other)
+            sweep.discard(ended)
+            sweep.add(joins)
 
-    sweep = Sweep(lambda seconds, look: looks.append(look), 1.0)
     looks: list[Callable[[float], None]] = []
-    ended = Member(None)
-    first = Member(ended)
+    sweep = Sweep(lambda seconds, look: looks.append(look), 1.0)
+    first, ended, joins = Member(), Member(), Member()
     for member in (first, ended):
         sweep.add(member)
     looks.pop()(1.0)
     assert charged == [first]
+    assert (len(looks), len(sweep)) == (1, 2)

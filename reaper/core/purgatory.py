@@ -11,7 +11,7 @@ Not thread-safe: one event loop. Hooks may call back into the purgatory; they ru
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from typing import Any
 
 from ..errors import HookErrors, InvalidArgument, InvariantViolated, shown
@@ -185,13 +185,7 @@ class Purgatory:
             operation: DelayedOperation = watch.operation
             if operation._purgatory is not self:  # a hook of an earlier one has ended it
                 continue
-            try:
-                operation.try_complete()
-            except Exception as error:
-                errors.append(error)
-            except BaseException as error:
-                error.expired = done  # type: ignore[attr-defined]
-                raise
+            _call(operation.try_complete, errors, done)
             if operation._completed:
                 done.append(operation)
         if errors:
@@ -244,14 +238,8 @@ class Purgatory:
                 continue
             operation._expired = True
             expired.append(operation)
-            for hook in (operation.force_complete, operation.on_expiration):
-                try:
-                    hook()
-                except Exception as error:
-                    errors.append(error)
-                except BaseException as error:
-                    error.expired = expired  # type: ignore[attr-defined]
-                    raise
+            _call(operation.force_complete, errors, expired)
+            _call(operation.on_expiration, errors, expired)
         if errors:
             raise HookErrors(f"{len(errors)} hooks raised while operations expired", errors, expired)
         return expired
@@ -307,6 +295,16 @@ class Purgatory:
         self._delayed -= 1
         operation._watches = ()
         operation._timer = operation._purgatory = None
+
+
+def _call(hook: Callable[[], object], errors: list[Exception], ended: list[DelayedOperation]) -> None:
+    try:
+        hook()
+    except Exception as error:
+        errors.append(error)
+    except BaseException as error:
+        error.expired = ended  # type: ignore[attr-defined]
+        raise
 
 
 class _Watch:
