@@ -7,14 +7,13 @@ from typing import Any
 
 from ...config.balancers import BALANCERS
 from ...config.flags import Parser
-from ..arguments import AddCommand, Fault, Progress, duration_ns, place, positive_ns, share, show, write_json
+from ..arguments import AddCommand, Fault, Progress, place, positive_ns, share, show, write_json
 from ..places import write_text
 from ..read.command import add_inputs, asking, read_inputs
 from ..read.inputs import Inputs
 from .formats import FORMATS
 
-SECOND_NS = 10**9
-DEFAULT_TIMEOUT_NS = 75 * SECOND_NS
+DEFAULT_TIMEOUT_NS = 75 * 10**9
 
 
 def add(command: AddCommand) -> None:
@@ -43,20 +42,6 @@ def add_policy(parser: Parser) -> None:
     parser.add_argument(
         "--behind", choices=sorted(BALANCERS), help="the load balancer in front: the timeout must outlast its own"
     )
-    parser.add_argument(
-        "--longest",
-        type=_longest,
-        default=3600 * SECOND_NS,
-        metavar="DURATION",
-        help="longest timeout to consider; default 1h",
-    )
-
-
-def _longest(text: str) -> int:
-    """A duration of at least a second, the shortest timeout that is considered, as ns; for argparse."""
-    if (value := duration_ns(text)) < SECOND_NS:
-        raise argparse.ArgumentTypeError(f"{text!r} is less than 1s, the shortest timeout that is considered")
-    return value
 
 
 def run_advise(
@@ -68,7 +53,7 @@ def run_advise(
     """
     from .run import Policy, advise, as_text, as_toml
 
-    policy = Policy(max_cut=arguments.max_cut, behind=arguments.behind, longest_s=arguments.longest / SECOND_NS)
+    policy = Policy(max_cut=arguments.max_cut, behind=arguments.behind)
     source = (arguments.format, arguments.logs, arguments.timeout or DEFAULT_TIMEOUT_NS) if logs else None
     result = advise(spark, server, source, policy, progress)
     write_json(arguments.out / "advice.json", result)

@@ -24,15 +24,12 @@ from ..read.inputs import Inputs, hole_line, nothing_line
 from .access_logs import read_requests, silences
 from .formats import FORMATS
 from .survival import Curve, kaplan_meier
-from .traffic import connections, histogram, lives_of_journal, lives_of_requests, silences_of_journal
+from .traffic import CANDIDATES, connections, histogram, lives_of_journal, lives_of_requests, silences_of_journal
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 SCHEMA = "reaper-advice/1"
-CANDIDATES = (1, 2, 3, 4, 5, 7, 10, 15, 20, 30, 45, 60, 75, 90, 120, 180, 300, 350, 600, 900, 1800, 3600)
-"""Seconds. Those that people configure; the recommendation itself is not bound to them."""
-
 NEAR = 0.1
 """An answer within this share of the longest silence that was followed may be longer: what ended it was the timeout."""
 
@@ -57,7 +54,6 @@ class Policy:
     """The share of silences that end in sight which may be cut."""
     behind: str | None = None
     """A load balancer, one of `BALANCERS`."""
-    longest_s: float = 3600.0
 
 
 def complete(summary: dict[str, Any]) -> bool:
@@ -75,12 +71,11 @@ def advise(
 ) -> dict[str, Any]:
     """Learn from journals, or from access logs (format, files, timeout in force in ns); returns what goes to JSON."""
     quarantined: list[dict[str, str]] = list(inputs.quarantined)
-    candidates = [float(t) for t in CANDIDATES if t <= policy.longest_s]
     notes: list[str] = []
     if logs is None:
         events = read_events(spark, inputs)
         rows = silences_of_journal(events)
-        lives = lives_of_journal(spark, events, inputs, candidates)
+        lives = lives_of_journal(spark, events, inputs)
         named = listener_names(spark, inputs)
         threshold = max((run.gap_threshold_ns for run in inputs.runs), default=0) / 1e9
         source = "journal"
@@ -100,14 +95,14 @@ def advise(
         read, own, apart = requests.lines, requests.own, requests.bad
         gaps = silences(requests.frame, timeout_ns).cache()
         rows = gaps.withColumn("listener_hash", F.xxhash64("listener"))
-        lives = lives_of_requests(gaps, candidates)
+        lives = lives_of_requests(gaps)
         named = {row[0]: row[1] for row in gaps.select(F.xxhash64("listener"), "listener").distinct().collect()}
         threshold = 0.0
         source = name
         tick = tick_for(timeout_ns / 1e9)
         notes.append(f"{name} logs do not show {FORMATS[name].blind}")
     progress("counting silences, weighing candidate timeouts")
-    buckets, traffic = together(partial(histogram, rows), partial(connections, lives, candidates))
+    buckets, traffic = together(partial(histogram, rows), partial(connections, lives))
     if traffic.headless:
         notes.append(f"{traffic.headless} connection(s) began before the log: their silences count, their lives do not")
     if lost := read - traffic.rows - own - apart:
@@ -128,12 +123,12 @@ def advise(
             edge = max(threshold, 1e-6)
             counts[edge] = (counts.get(edge, (0, 0))[0] + facts["short"], counts.get(edge, (0, 0))[1])
         curve = kaplan_meier((edge, ended, censored) for edge, (ended, censored) in counts.items())
-        entry = _listener(curve, facts, candidates, policy, traffic.span_s, threshold, tick)
+        entry = _listener(curve, facts, policy, traffic.span_s, threshold, tick)
         listeners[named.get(key, "(none)")] = entry
     summary: dict[str, Any] = {
         "schema": SCHEMA,
         "source": source,
-        "policy": {"max_cut": policy.max_cut, "behind": policy.behind, "longest_s": policy.longest_s},
+        "policy": {"max_cut": policy.max_cut, "behind": policy.behind},
         "observed_s": traffic.span_s,
         "rows_read": read,
         "rows_judged": traffic.rows,
@@ -163,7 +158,6 @@ def notes_of_inputs(inputs: Inputs) -> list[str]:
 def _listener(
     curve: Curve,
     facts: dict[str, Any],
-    candidates: list[float],
     policy: Policy,
     span_s: float,
     threshold: float,
@@ -171,7 +165,7 @@ def _listener(
 ) -> dict[str, Any]:
     total = facts["connections"]
     trade_off: list[dict[str, Any]] = []
-    for i, candidate in enumerate(candidates):
+    for i, candidate in enumerate(CANDIDATES):
         if candidate < threshold or (trade_off and trade_off[-1]["beyond_what_was_seen"]):
             continue  # below: not in the log; above: one row that says so is enough
         estimate, low, high = curve.cut(candidate)
@@ -228,7 +222,7 @@ def _recommend(
     outlived = curve.survival[-1] if curve.survival else 1.0
     if outlived > policy.max_cut and chosen > curve.followed - max(2 * tick_s, NEAR * curve.followed):
         hours = max(1, math.ceil(span_s / 3600 * ENOUGH / policy.max_cut / curve.total))
-        longer = spoken(min(max(4 * curve.followed, 60.0), policy.longest_s))
+        longer = spoken(max(4 * curve.followed, 60.0))
         because = [
             f"{outlived:.1%} of the silences outlasted the {seen} and were cut there; others ended up to there",
             f"this log cannot say more: log with a timeout of {longer} for {spoken(hours * 3600.0)} to know",
@@ -248,9 +242,6 @@ def _recommend(
         elif not balancer.tells and timeout > balancer.idle - MARGIN_S:
             timeout = balancer.idle - MARGIN_S
             because.append(f"lowered: {balancer.title} forgets connections silently after {balancer.idle:g} s")
-    if timeout > policy.longest_s:
-        timeout = policy.longest_s
-        because.append(f"lowered to the longest that may be considered, {spoken(policy.longest_s)}")
     if optimistic is not None and optimistic == careful:  # both ends in one bucket: the truth is within it
         optimistic = max((time for time in curve.times if time < optimistic), default=0.0)
     return {"timeout_s": timeout, "at_least_s": None, "interval_s": [optimistic, careful], "because": because}

@@ -18,6 +18,11 @@ from .survival import LEAST_NS, width_sql
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
+CANDIDATES = tuple(
+    map(float, (1, 2, 3, 4, 5, 7, 10, 15, 20, 30, 45, 60, 75, 90, 120, 180, 300, 350, 600, 900, 1800, 3600))
+)
+"""Seconds. Those that people configure; the recommendation itself is not bound to them."""
+
 BINS = 600
 """Bins of time for open connections."""
 
@@ -61,7 +66,7 @@ class Lives:
     candidate i; it and opened are on the writer's clock, which + offset_ns is that of `whole`."""
 
 
-def lives_of_journal(spark: SparkSession, events: DataFrame, inputs: Inputs, candidates: list[float]) -> Lives:
+def lives_of_journal(spark: SparkSession, events: DataFrame, inputs: Inputs) -> Lives:
     """The connections of a journal."""
     is_open, is_activity, is_reap = f"code = {OPEN}", f"code = {ACTIVITY}", f"code = {REAP}"
     rows = of_connections(events)
@@ -78,18 +83,18 @@ def lives_of_journal(spark: SparkSession, events: DataFrame, inputs: Inputs, can
     ]
     cuts = [
         filtered("min(t - idle_ns)", is_reap).alias("reaped_after"),
-        *(filtered("min(t - idle_ns)", f"idle_ns > {_ns(c)}").alias(f"cut_{i}") for i, c in enumerate(candidates)),
+        *(filtered("min(t - idle_ns)", f"idle_ns > {_ns(c)}").alias(f"cut_{i}") for i, c in enumerate(CANDIDATES)),
     ]
     if answering() == "embedded":
         whole = ends = rows.groupBy("conn").agg(*always, *counts, *cuts).persist()
     else:  # Spark takes longer to keep so many columns than to make them twice
         whole = rows.groupBy("conn").agg(*always, *counts)
         # Activity after less silence than any candidate ends nothing: in full mode that is a good part of the rows.
-        telling = rows.where((F.col("code") != ACTIVITY) | (F.col("idle_ns") > _ns(min(candidates))))
+        telling = rows.where((F.col("code") != ACTIVITY) | (F.col("idle_ns") > _ns(min(CANDIDATES))))
         ends = telling.groupBy("conn").agg(*always, *cuts)
     each = [
         F.coalesce(F.coalesce(f"cut_{i}", "reaped_after") + F.lit(_ns(c)), "ended", "log_end_ns")
-        for i, c in enumerate(candidates)
+        for i, c in enumerate(CANDIDATES)
     ]
     return Lives(
         with_run(whole, runs).select(
@@ -106,10 +111,10 @@ def lives_of_journal(spark: SparkSession, events: DataFrame, inputs: Inputs, can
     )
 
 
-def lives_of_requests(gaps: DataFrame, candidates: list[float]) -> Lives:
+def lives_of_requests(gaps: DataFrame) -> Lives:
     """The same for access logs: a connection begins with the end of its first request."""
     end = F.col("at_ns") + F.col("idle_ns")
-    cuts = [F.min(F.when(F.col("idle_ns") > _ns(c), F.col("at_ns") + F.lit(_ns(c)))) for c in candidates]
+    cuts = [F.min(F.when(F.col("idle_ns") > _ns(c), F.col("at_ns") + F.lit(_ns(c)))) for c in CANDIDATES]
     lives = gaps.groupBy("key", F.xxhash64("listener").alias("listener_hash")).agg(
         F.min("at_ns").alias("opened"),
         F.max(end).alias("ended"),
@@ -135,7 +140,7 @@ class Traffic:
     """Connections that began before the log: in none of the figures."""
 
 
-def connections(lives: Lives, candidates: list[float]) -> Traffic:
+def connections(lives: Lives) -> Traffic:
     """Count *lives* under every candidate."""
     begun = F.col("opened").isNotNull()
 
@@ -159,10 +164,10 @@ def connections(lives: Lives, candidates: list[float]) -> Traffic:
     begin, end = min(row.begin for row in rows), max(row.end for row in rows)
     width = max((end - begin) // BINS, 1_000_000)
     last = (end - begin) // width
-    counts = _counts(lives.ends, candidates, begin, width, last + 1)
+    counts = _counts(lives.ends, begin, width, last + 1)
     for listener in {row.listener_hash for row in rows}:
         mine = [row for row in rows if row.listener_hash == listener]
-        series = [counts.get((listener, i), {}) for i in range(len(candidates) + 1)]
+        series = [counts.get((listener, i), {}) for i in range(len(CANDIDATES) + 1)]
         opened = series[-1]
         peaks, means = [], []
         for ended in series[:-1]:
@@ -176,7 +181,7 @@ def connections(lives: Lives, candidates: list[float]) -> Traffic:
             means.append(area * width / max(end - begin, width))
         counted.listeners[listener] = {
             **{key: sum(row[key] for row in mine) for key in ("connections", "short")},
-            "cut": [sum(row.connections for row in mine if row.edge_ns > _ns(c)) for c in candidates],
+            "cut": [sum(row.connections for row in mine if row.edge_ns > _ns(c)) for c in CANDIDATES],
             "peak": peaks,
             "mean": means,
         }
@@ -184,16 +189,14 @@ def connections(lives: Lives, candidates: list[float]) -> Traffic:
     return counted
 
 
-def _counts(
-    ends: DataFrame, candidates: list[float], begin: int, width: int, beyond: int
-) -> dict[tuple[int, int], dict[int, int]]:
+def _counts(ends: DataFrame, begin: int, width: int, beyond: int) -> dict[tuple[int, int], dict[int, int]]:
     """(listener_hash, i) -> bin -> connections. i: a candidate, whose ends are counted; then openings. Bins from
     *beyond* on are one.
 
     Where all candidates end a connection in one bin, as they do most of them, that is one row to count and not one a
     candidate.
     """
-    opened, alike = range(len(candidates), len(candidates) + 2)
+    opened, alike = range(len(CANDIDATES), len(CANDIDATES) + 2)
     bits = alike.bit_length()
     since = F.lit(begin) - F.col("offset_ns")
 
@@ -213,7 +216,7 @@ def _counts(
     result: dict[tuple[int, int], dict[int, int]] = {}
     for row in placed.groupBy("listener_hash", "key").count().collect():
         at, i = row.key >> bits, row.key & (1 << bits) - 1
-        for series in range(len(candidates)) if i == alike else (i,):
+        for series in range(len(CANDIDATES)) if i == alike else (i,):
             bins = result.setdefault((row.listener_hash, series), {})
             bins[at] = bins.get(at, 0) + row["count"]
     return result
