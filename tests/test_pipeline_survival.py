@@ -114,6 +114,10 @@ def test_peers_that_never_speak_again_leave_the_advice_where_the_others_end() ->
     assert (advice["at_least_s"], 50 <= advice["timeout_s"] <= 60) == (None, True)
 
 
+def test_silences_of_hours_are_advised_as_such() -> None:
+    assert _recommend(kaplan_meier([(1.0, 100_000, 0), (9000.0, 1000, 0)]), Policy(), 0.0)["timeout_s"] == 9000.0
+
+
 def test_an_interval_has_a_width_even_where_both_ends_are_one_bucket() -> None:
     low, high = _recommend(kaplan_meier([(2.0, 100_000, 0), (3.0, 100_000, 0), (4.0, 3, 0)]), Policy(), 0.0)[
         "interval_s"

@@ -18,7 +18,7 @@ from reaper.metrics import BOUNDS
 from reaper.status import IDLE_BOUNDS, SCHEMA
 from reaper.top import run
 from reaper.top.picture import picture_of, quantile, rates
-from reaper.top.sources import Http, Source, Unreachable, _phase_of
+from reaper.top.sources import Http, Unreachable, _phase_of
 from reaper.top.view import Frame, draw
 
 COLUMNS = len(IDLE_BOUNDS) + 1
@@ -198,7 +198,7 @@ def test_other_commands_do_not_load_what_top_needs():
 
 
 def test_while_there_is_no_answer_the_reason_stands_on_the_screen():
-    class Gone(Source):
+    class Gone:
         name = "a server"
         asked = 0
 

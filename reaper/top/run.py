@@ -14,9 +14,10 @@ from typing import Any, NoReturn
 
 from ..errors import NotInstalled, ReaperError, needs, printable
 from .picture import Picture, picture_of, rates
-from .sources import Http, Kernel, Source, Unreachable
+from .sources import Http, Kernel, Unreachable
 
 GOOD, UNUSABLE = 0, 2
+Source = Http | Kernel
 
 
 def run(parsed: argparse.Namespace) -> int:
@@ -43,7 +44,8 @@ def run(parsed: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         pass
     finally:
-        source.close()
+        if isinstance(source, Kernel):
+            source.close()
     return GOOD
 
 

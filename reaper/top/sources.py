@@ -32,20 +32,7 @@ class Unreachable(ReaperError):
     """There is no answer now. Nothing was changed; ask again."""
 
 
-class Source:
-    """What can be asked for a picture."""
-
-    name: str
-
-    def ask(self) -> dict[str, Any]:
-        """A status document. Raises Unreachable."""
-        raise NotImplementedError
-
-    def close(self) -> None:
-        """Release what it holds."""
-
-
-class Http(Source):
+class Http:
     """The status that a server serves at *url*: `http://127.0.0.1:9180`, or with a path.
 
     Raises:
@@ -66,7 +53,7 @@ class Http(Source):
         self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
     def ask(self) -> dict[str, Any]:
-        """See `Source`."""
+        """A status document. Raises Unreachable."""
         try:
             with self._opener.open(self._url, timeout=TIMEOUT) as response:
                 found = json.loads(response.read(LARGEST))
@@ -89,7 +76,7 @@ class Http(Source):
         return found
 
 
-class Kernel(Source):
+class Kernel:
     """The connections of a process and its children, of any server, as the kernel sees them. Linux.
 
     Raises:
@@ -111,7 +98,7 @@ class Kernel(Source):
             raise
 
     def ask(self) -> dict[str, Any]:
-        """See `Source`. Cost: about 10 us per connection."""
+        """A status document. Raises Unreachable. Cost: about 10 us per connection."""
         from ..attach.kernel import Refusal
         from ..attach.netlink import addresses_of
 
@@ -150,7 +137,7 @@ class Kernel(Source):
         return {"schema": SCHEMA, "server": self.name, "workers": [worker], "missing": []}
 
     def close(self) -> None:
-        """See `Source`."""
+        """Release the kernel's socket."""
         self._kernel.close()
 
 
