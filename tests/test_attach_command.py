@@ -209,7 +209,6 @@ def test_what_cannot_be_is_refused_in_one_line_that_says_what_would_be_right(tmp
         assert "not HOST:PORT" in refused("--listen", "6379", "--idle", "1m")
         assert "there is no such process" in refused("--pid", "4194304", "--idle", "1m")
         assert "listens on a TCP port" in refused("--pid", str(bystander.pid), "--idle", "1m")
-        assert "there is no such user" in refused("--all-listening-of", "no-such-user", "--idle", "1m")
         assert "expected a network" in refused(*here, "--idle", "1m", "--only", "127.0.0.1/4")
         assert "cannot be read" in refused(*here, "--config", str(tmp_path / "missing.toml"))
         assert "leave --close" in refused(*here, "--learn", str(tmp_path), "--close")

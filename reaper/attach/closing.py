@@ -27,7 +27,6 @@ from .tcpinfo import Snapshot
 SYS_PIDFD_GETFD = 438  # the same number on every architecture but Alpha
 CAP_NET_ADMIN = 12
 
-YAMA = Path("/proc/sys/kernel/yama/ptrace_scope")
 SCAN_EVERY = 1.0
 """Seconds, at least, between two readings of all descriptors."""
 
@@ -139,7 +138,11 @@ def check_shutdown(pid: int, fd: int) -> None:
         if error.errno == errno.ESRCH:
             raise Refusal(f"process {pid} has ended") from None
         if error.errno == errno.EPERM:
-            raise Refusal(_forbidden(pid)) from None
+            raise Refusal(
+                f"closing connections of process {pid} needs CAP_SYS_PTRACE, and kernel.yama.ptrace_scope below 3: "
+                "run as root, or under systemd with AmbientCapabilities=CAP_SYS_PTRACE; --how destroy needs only "
+                "CAP_NET_ADMIN; without --close nothing is needed"
+            ) from None
         if error.errno == errno.ENOSYS:
             raise Refusal("this kernel has no pidfd_getfd: it needs Linux 5.6; --how destroy needs 4.5") from None
         if error.errno != errno.EBADF:
@@ -166,18 +169,3 @@ def has_capability(number: int) -> bool:
         if line.startswith("CapEff:"):
             return bool(int(line.split()[1], 16) >> number & 1)
     return False
-
-
-def _forbidden(pid: int) -> str:
-    """Why the sockets of *pid* may not be taken, by Yama's rule: docs/attach.md has the four of them."""
-    try:
-        scope = int(YAMA.read_text())
-    except (OSError, ValueError):
-        scope = 0
-    rule = f" (kernel.yama.ptrace_scope is {scope})" if scope else ""
-    if scope == 3:
-        return f"the sockets of process {pid} cannot be taken{rule}; --how destroy needs only CAP_NET_ADMIN"
-    return (
-        f"closing connections of process {pid} needs CAP_SYS_PTRACE{rule}: run as root, or under systemd with "
-        "AmbientCapabilities=CAP_SYS_PTRACE; without --close nothing is needed"
-    )

@@ -41,7 +41,6 @@ def add_commands(commands: Any) -> None:
     target = attach.add_mutually_exclusive_group(required=True)
     target.add_argument("--pid", type=int, metavar="N", help="the servers of this process and its children")
     target.add_argument("--listen", metavar="HOST:PORT", help="the server behind this address, restarts included")
-    target.add_argument("--all-listening-of", metavar="USER", help="every server of this user")
     attach.add_argument("--close", action="store_true", help="close what is due; without it nothing is closed")
     for name, what in (("only", "watch no clients but those"), ("except", "never watch clients")):
         attach.add_argument(
@@ -102,17 +101,11 @@ def _watch(parsed: argparse.Namespace, config: Attach, stack: ExitStack) -> int:
     with needs("this", "idle-reaper[attach]"):
         from .learn import journal_in, learn
         from .runner import Runner, limits_of
-        from .targets import ByListen, ByPid, ByUser, Selection, Target, parse_address
+        from .targets import ByListen, ByPid, Selection, parse_address
     limits = None if parsed.learn is not None else limits_of(config)
     kernel = Linux(parsed.pid)
     stack.callback(kernel.close)
-    target: Target
-    if parsed.pid is not None:
-        target = ByPid(parsed.pid, kernel)
-    elif parsed.listen is not None:
-        target = ByListen(parse_address(parsed.listen), kernel)
-    else:
-        target = ByUser(parsed.all_listening_of, kernel)
+    target = ByListen(parse_address(parsed.listen), kernel) if parsed.pid is None else ByPid(parsed.pid, kernel)
     output = Output(STANDARD_OUTPUT, dropped_record if parsed.json else in_words)
     stack.callback(_end, output)
     if limits is None:

@@ -120,20 +120,16 @@ class Lines(View):
         self._watch = watch
 
     def start(self, what: str, closes: bool) -> None:
-        """See `View`."""
         self.say(f"watching {what}; " + ("closing what is due" if closes else "closing nothing (--close does)"))
 
     def note(self, event: Event) -> None:
-        """See `View`."""
         if event.kind not in ("found", "gone"):
             self.say(text_of(event))
 
     def say(self, text: str) -> None:
-        """See `View`."""
         self._line(f"{time.strftime('%H:%M:%S')} {text}")
 
     def end(self) -> None:
-        """See `View`."""
         self.say(summary(self._watch))
 
 
@@ -147,19 +143,15 @@ class Json(View):
         self._out = out
 
     def start(self, what: str, closes: bool) -> None:
-        """See `View`."""
         self._print({"event": "start", "schema": SCHEMA, "target": what, "closes": closes})
 
     def note(self, event: Event) -> None:
-        """See `View`."""
         self._print(record_of(event, self._wall))
 
     def say(self, text: str) -> None:
-        """See `View`."""
         self._print({"event": "say", "text": text})
 
     def end(self) -> None:
-        """See `View`."""
         counts = self._watch.counts
         self._print(
             {
@@ -198,12 +190,10 @@ class Table(Lines):
         self._title = ""
 
     def start(self, what: str, closes: bool) -> None:
-        """See `View`."""
         self._title = f"{what}: " + ("closing what is due" if closes else "closing nothing (--close does)")
         self._live.start()
 
     def refresh(self, now: float) -> float | None:
-        """See `View`."""
         if now >= self._next:
             self._next = now + REFRESH
             if not self._out.waits:  # a stopped terminal is shown the latest picture once it goes on
@@ -211,7 +201,6 @@ class Table(Lines):
         return self._next
 
     def end(self) -> None:
-        """See `View`."""
         self._draw()
         self._live.stop()
 

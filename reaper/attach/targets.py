@@ -1,4 +1,4 @@
-"""Whose connections: those of a process and its children, of a listening address, or of a user's servers.
+"""Whose connections: those of a process and its children, or of a listening address.
 
 One rule: *never more than was asked for*. Only connections that came in through a listening TCP socket; never a
 listening socket itself, never an outgoing connection, never a UNIX socket, never our own process.
@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import ipaddress
 import os
-import pwd
 import socket
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 
@@ -30,8 +30,8 @@ READ_EVERY = 10.0
 """Seconds: what was handed over is noticed after so long at the latest."""
 
 
-class Target:
-    """Whose connections: those that its processes hold, from the listening sockets that they hold."""
+class Target(ABC):
+    """Whose connections."""
 
     restricted: bool = True
     """Whether a connection counts only if `owners` has it."""
@@ -42,20 +42,17 @@ class Target:
         self._clock = clock
         self._known: frozenset[int] = frozenset()
 
+    @abstractmethod
     def listeners(self) -> list[Listener]:
         """The listening sockets whose connections are meant, now; none while the server restarts.
 
         Raises:
             Refusal: the target is gone for good.
         """
-        found = self.kernel.listeners()
-        if self._news(found, self.owners.read_at):
-            self.owners.scan()
-        return [listener for listener in found if listener.inode in self.owners]
 
+    @abstractmethod
     def pids(self) -> list[int]:
         """The processes that may hold them, now."""
-        raise NotImplementedError
 
     def _news(self, listeners: list[Listener], read_at: float) -> bool:
         """Whether it is time to read again what was read at *read_at*: another socket listens, or it is long ago."""
@@ -86,13 +83,14 @@ class ByPid(Target):
             raise Refusal(f"--pid {pid}: neither it nor a child of it listens on a TCP port")
 
     def listeners(self) -> list[Listener]:
-        """See `Target`."""
         if not self._process.is_running():  # compares the time it was started, too
             raise Refusal(f"process {self.pid} has ended")
-        return super().listeners()
+        found = self.kernel.listeners()
+        if self._news(found, self.owners.read_at):
+            self.owners.scan()
+        return [listener for listener in found if listener.inode in self.owners]
 
     def pids(self) -> list[int]:
-        """See `Target`."""
         return descendants([self.pid])
 
     def __str__(self) -> str:
@@ -121,7 +119,6 @@ class ByListen(Target):
             raise Refusal(f"--listen {address}: that is this very process")
 
     def listeners(self) -> list[Listener]:
-        """See `Target`."""
         found = [listener for listener in self.kernel.listeners() if self._means(listener)]
         if self._host.is_unspecified:
             return found
@@ -150,39 +147,6 @@ class ByListen(Target):
 
     def __str__(self) -> str:
         return str(self.address)
-
-
-class ByUser(Target):
-    """Every process of a user that listens.
-
-    Raises:
-        Refusal: there is no such user, or none of its processes listens.
-    """
-
-    def __init__(self, user: str, kernel: Linux) -> None:
-        super().__init__(kernel)
-        try:
-            self.uid: int = int(user) if user.isdecimal() else pwd.getpwnam(user).pw_uid
-        except KeyError:
-            raise Refusal(f"--all-listening-of {user}: there is no such user") from None
-        self.user: str = user
-        if not self.listeners():
-            raise Refusal(
-                f"--all-listening-of {user}: no process of it listens on a TCP port (processes of other users can be "
-                "read with CAP_SYS_PTRACE only)"
-            )
-
-    def pids(self) -> list[int]:
-        """See `Target`."""
-        found = []
-        for process in psutil.process_iter(["uids"]):
-            uids = process.info["uids"]
-            if uids is not None and uids.effective == self.uid and process.pid != os.getpid():
-                found.append(process.pid)
-        return found
-
-    def __str__(self) -> str:
-        return f"all servers of {self.user}"
 
 
 class Selection:
