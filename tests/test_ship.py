@@ -27,8 +27,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from pipeline_traffic import Clock, S, journal
 
+from reaper.__main__ import main
 from reaper.journal import Journal
-from reaper.journal.command import main
 from reaper.journal.layout import ANY, HOUR_NS, may_hold, partition
 from reaper.journal.places import Place
 from reaper.journal.ship import Shipper, exclusively, partition_of
@@ -57,7 +57,7 @@ def there(to: Path) -> dict[str, str]:
 
 def run(*argv: object) -> int:
     try:
-        return main(["ship", *map(str, argv)])
+        return main(["journal", "ship", *map(str, argv)])
     except SystemExit as stopped:
         return int(stopped.code or 0)
 
@@ -290,7 +290,20 @@ def test_files_without_the_wall_clock_lie_where_any_time_may_be(tmp_path: Path) 
 def test_watching_ships_what_a_living_server_writes_until_it_is_asked_to_stop(tmp_path: Path) -> None:
     here, to = tmp_path / "journal", tmp_path / "lake"
     here.mkdir()
-    argv = [sys.executable, "-m", "reaper.journal", "ship", "--journal", here, "--to", to, "--watch", "--every", "20ms"]
+    argv = [
+        sys.executable,
+        "-m",
+        "reaper",
+        "journal",
+        "ship",
+        "--journal",
+        here,
+        "--to",
+        to,
+        "--watch",
+        "--every",
+        "20ms",
+    ]
     process = subprocess.Popen([*argv, "--json"], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
         conns = set()
@@ -363,7 +376,7 @@ def test_a_uri_without_a_host_is_no_directory_of_this_machine(
 def test_a_library_that_ends_the_process_for_lack_of_credentials_is_one_line_and_status_2(tmp_path: Path) -> None:
     (tmp_path / "journal").mkdir()
     uri = "abfs://lake@127.0.0.1:1/log?enable_tls=false"  # no network is asked: its tokens are for TLS alone
-    command = [sys.executable, "-m", "reaper.journal", "ship", "--journal", str(tmp_path / "journal"), "--to", uri]
+    command = [sys.executable, "-m", "reaper", "journal", "ship", "--journal", str(tmp_path / "journal"), "--to", uri]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 2, done.stderr
     (line,) = done.stderr.splitlines()

@@ -1,4 +1,4 @@
-"""`python -m reaper.journal ship`: the flags, the signals, and what is said.
+"""`reaper journal ship`: the flags, the signals, and what is said.
 
 Exit status 0: every finished file has arrived. 1: some are still here, and why is said. 2: bad arguments.
 """
@@ -8,11 +8,10 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..config.flags import Parser, add_version, duration
+from ..config.flags import duration
 from ..config.running import progress_on_stderr, stoppable
 from ..errors import InvalidArgument, ReaperError, needs, one_line
 
@@ -22,16 +21,6 @@ if TYPE_CHECKING:
 ABOUT = "What becomes of a journal's files."
 LONGEST_PAUSE = 60.0
 """Seconds between two tries of a place that fails, at most; more where `--every` is more."""
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit status."""
-    parser = Parser(prog="python -m reaper.journal", description=ABOUT)
-    add_version(parser)
-    add_commands(parser.add_subparsers(required=True, metavar="COMMAND"))
-    arguments = parser.parse_args(argv)
-    status: int = arguments.run(arguments)
-    return status
 
 
 def add_commands(commands: Any) -> None:

@@ -29,9 +29,10 @@ from .schema import (
     RETIME,
     SEQUENCE_BITS,
     STALL,
+    JournalStatistics,
+    Row,
     connection_id,
 )
-from .statistics import JournalStatistics, Row
 
 if TYPE_CHECKING:
     from .writer import Writer

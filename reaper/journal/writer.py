@@ -19,8 +19,7 @@ from typing import Any
 import pyarrow as pa
 
 from .files import Anchor, Stream, recover, retain
-from .schema import ALIVE, CONFIG, DROPPED, KINDS, arrow_schema
-from .statistics import JournalStatistics, Row
+from .schema import ALIVE, CONFIG, DROPPED, KINDS, JournalStatistics, Row, arrow_schema
 
 BATCH_ROWS = 2048
 """Rows a batch: the conversion of one column then holds the interpreter for some 0.1 ms."""
