@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import ssl
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -14,17 +13,6 @@ import trio.testing
 
 SECONDS = 30
 """Far more than a test takes, on a busy machine too."""
-
-
-def bounded(test: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[None]]:
-    """*test*, an async one, fails where it would hang."""
-
-    @functools.wraps(test)
-    async def run(**fixtures: Any) -> None:
-        with trio.fail_after(SECONDS):
-            await test(**fixtures)
-
-    return run
 
 
 class TlsClient:

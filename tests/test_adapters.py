@@ -95,6 +95,20 @@ async def test_an_error_of_the_body_is_not_swallowed(loop, r):
 
 
 @reaping()
+async def test_another_cancellation_is_not_swallowed(loop, r):
+    async def handler():
+        with r.watch(None, idle=5) as connection:
+            ends.append(connection)
+            await loop.forever()
+        pytest.fail("another's cancellation was swallowed")
+
+    ends: list = []
+    await loop.limited(2, handler())
+    assert [connection.reaped for connection in ends] == [False]
+    assert len(r.core) == 0
+
+
+@reaping()
 async def test_the_reason_can_be_read_inside_the_block_too(loop, r):
     with r.watch(None, idle=5, reason="headers") as connection:
         with pytest.raises(loop.Cancelled, match="reaped: headers") as caught:

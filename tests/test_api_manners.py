@@ -7,6 +7,7 @@ import inspect
 import pydoc
 import socket
 from collections.abc import Awaitable, Callable
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -18,10 +19,13 @@ import reaper
 import reaper.asyncio
 import reaper.trio
 from reaper import InvalidArgument
+from reaper.asyncio import start_server
 from reaper.attach import Guard
 from reaper.driver.driver import Driver
 from reaper.driver.options import Options
 from reaper.metrics import Histogram
+from reaper.trio import serve_parked, serve_tcp
+from tests.loops import Asyncio, Trio
 
 SOON = 5.0
 """Seconds within which even a busy machine refuses."""
@@ -146,28 +150,22 @@ def test_a_server_of_asyncio_is_watched_by_a_reaper_of_its_own_where_options_are
     assert reapers[0] is not reapers[1]
 
 
-@pytest.mark.trio
-@pytest.mark.parametrize(("name", "wrong"), [*WATCH, ("stream", {"stream": "x"})])
-async def test_a_watch_refuses_a_wrong_argument(name: str, wrong: dict[str, Any]) -> None:
-    async with reaper.trio.open_reaper() as r:
-        refused(name, lambda: r.watch(**{"stream": None, **wrong}))
-        assert len(r) == 0
-        if name in ("probe", "grace"):  # at once, and not at the first connection
-            refused(name, lambda: r.watched(handler, 5, **wrong))
-        refused("handler", lambda: r.watched(None, 5))  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(("name", "wrong"), [*WATCH, ("transport", {"transport": "x"})])
-def test_a_watch_of_asyncio_refuses_a_wrong_argument(name: str, wrong: dict[str, Any]) -> None:
-    async def main() -> None:
-        async with reaper.asyncio.open_reaper() as r:
-            refused(name, lambda: r.watch(**{"transport": None, **wrong}))
+@pytest.mark.parametrize(("name", "wrong"), [*WATCH, (None, {})])
+@pytest.mark.parametrize("kind", [Trio, Asyncio])
+def test_a_watch_refuses_a_wrong_argument(kind: type[Trio | Asyncio], name: str | None, wrong: dict[str, Any]) -> None:
+    async def body() -> None:
+        async with loop.adapter.open_reaper() as r:
+            if name is None:
+                refused("stream" if kind is Trio else "transport", lambda: r.watch("x"))
+            else:
+                refused(name, lambda: r.watch(None, **wrong))
             assert len(r) == 0
-            if name not in ("reason", "transport"):
-                start = reaper.asyncio.start_server
-                await refuses(name, lambda: start(handler, "127.0.0.1", 0, **wrong))
+            if kind is Trio and name in ("probe", "grace"):  # at once, and not at the first connection
+                refused(name, lambda: r.watched(handler, 5, **wrong))
+                refused("handler", lambda: r.watched(None, 5))
 
-    asyncio.run(main())
+    loop = kind()
+    loop.run(body)
 
 
 @pytest.mark.trio
@@ -188,62 +186,53 @@ async def test_a_watch_takes_every_kind_of_socket_and_finds_its_descriptor() -> 
             assert memory.descriptor == -1
 
 
-@pytest.mark.trio
-async def test_a_reaper_that_does_not_run_refuses_what_it_would_never_close() -> None:
-    async with reaper.trio.open_reaper() as ended:
-        pass
-    for r, hint in ((reaper.trio.TrioReaper(), r"start its run\(\) first"), (ended, "its block is over")):
-        with pytest.raises(RuntimeError, match=hint):
-            r.watch(None, 5)
-        with pytest.raises(RuntimeError, match=hint):
-            r.register("uid", 5.0)
-
-
-def test_a_reaper_of_asyncio_that_does_not_run_refuses_what_it_would_never_close() -> None:
-    async def main() -> None:
-        r = reaper.asyncio.AsyncioReaper()
-        calls = (lambda: r.watch(None, 5), lambda: r.register("uid", 5.0))
-        for call in calls:
-            with pytest.raises(RuntimeError, match=r"start\(\) it first"):
-                call()
-        r.start()
-        with r.watch(None, 5) as connection:
+@pytest.mark.parametrize("kind", [Trio, Asyncio])
+def test_a_reaper_that_does_not_run_refuses_what_it_would_never_close(kind: type[Trio | Asyncio]) -> None:
+    async def body() -> None:
+        async with loop.adapter.open_reaper() as ended:
             pass
-        with pytest.raises(RuntimeError, match="was entered before"), connection:
-            pass
-        r.stop()
-        for call in calls:
-            with pytest.raises(RuntimeError, match="it was stopped"):
-                call()
+        made = reaper.trio.TrioReaper() if kind is Trio else reaper.asyncio.AsyncioReaper()
+        for r, hint in ((made, "start"), (ended, "its block is over" if kind is Trio else "it was stopped")):
+            for call in (lambda r=r: r.watch(None, 5), lambda r=r: r.register("uid", 5.0)):
+                with pytest.raises(RuntimeError, match=rf"would never close anything: {hint}"):
+                    call()
 
-    asyncio.run(main())
+    loop = kind()
+    loop.run(body)
 
 
-@pytest.mark.trio
 @pytest.mark.parametrize(
     ("serve", "name", "wrong"),
     [
-        *((reaper.trio.serve_tcp, name, wrong) for name, wrong in WATCH[:-1]),
-        (reaper.trio.serve_tcp, "handler", {"handler": None}),
-        (reaper.trio.serve_tcp, "tick", {"tick": 0}),
-        (reaper.trio.serve_parked, "idle", {"idle": -1}),
-        (reaper.trio.serve_parked, "linger", {"linger": -1}),
-        (reaper.trio.serve_parked, "handler", {"handler": 3}),
+        *((serve, name, wrong) for serve in (serve_tcp, start_server) for name, wrong in WATCH[:-1]),
+        (serve_tcp, "handler", {"handler": None}),
+        (serve_tcp, "tick", {"tick": 0}),
+        (serve_parked, "idle", {"idle": -1}),
+        (serve_parked, "linger", {"linger": -1}),
+        (serve_parked, "handler", {"handler": 3}),
+        (start_server, "client_connected_cb", {"client_connected_cb": 3}),
+        (start_server, "reaper", {"reaper": 3}),
     ],
 )
-async def test_a_server_refuses_a_wrong_argument_before_it_listens(
+def test_a_server_refuses_a_wrong_argument_before_it_listens(
     serve: Callable[..., Awaitable[object]], name: str, wrong: dict[str, Any]
 ) -> None:
-    arguments: dict[str, Any] = {"handler": handler, "port": 0, "host": "127.0.0.1", **wrong}
-    with trio.fail_after(SOON):  # it would serve for ever
-        await refuses(name, lambda: serve(**arguments))
+    of_trio = serve is not start_server
+    arguments = {"handler" if of_trio else "client_connected_cb": handler, "port": 0, "host": "127.0.0.1", **wrong}
+
+    async def main() -> None:
+        with trio.fail_after(SOON) if of_trio else nullcontext():  # it would serve for ever
+            await refuses(name, lambda: serve(**arguments))
+
+    if of_trio:
+        trio.run(main)
+    else:
+        asyncio.run(main())
 
 
 @pytest.mark.parametrize(
     ("name", "make"),
     [
-        ("client_connected_cb", lambda: asyncio.run(reaper.asyncio.start_server(3, "127.0.0.1", 0))),  # type: ignore[arg-type]
-        ("reaper", lambda: asyncio.run(reaper.asyncio.start_server(handler, "127.0.0.1", 0, reaper=3))),  # type: ignore
         ("protocol_factory", lambda: reaper.asyncio.guard(None, 5)),  # type: ignore[arg-type]
         ("idle", lambda: reaper.asyncio.guard(asyncio.Protocol, -5)),
         ("busy", lambda: reaper.asyncio.guard(asyncio.Protocol, 5, busy=3)),  # type: ignore[arg-type]
@@ -258,7 +247,7 @@ def test_a_door_of_asyncio_refuses_a_wrong_argument_before_a_connection_comes(
 
 
 @pytest.mark.trio
-@pytest.mark.parametrize("serve", [reaper.trio.serve_tcp, reaper.trio.serve_parked])
+@pytest.mark.parametrize("serve", [serve_tcp, serve_parked])
 async def test_a_port_that_cannot_be_had_is_an_os_error_in_no_group(serve: Any) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(OSError, match="in use"), trio.fail_after(SOON):
         await serve(handler, taken.getsockname()[1], host="127.0.0.1")

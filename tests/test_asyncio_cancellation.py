@@ -30,21 +30,6 @@ def watching(body):
 
 
 @watching
-async def test_another_cancellation_is_not_swallowed(loop, r):
-    async def handler():
-        with r.watch(None, idle=5):
-            await loop.forever()
-
-    task = asyncio.create_task(handler())
-    await loop.sleep(2)
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    assert task.cancelled()
-    assert len(r.core) == 0
-
-
-@watching
 async def test_a_cancellation_that_comes_together_with_the_reap_wins(loop, r):
     async def handler():
         with r.watch(None, idle=5) as connection:
@@ -188,6 +173,8 @@ async def test_a_block_within_a_block_ends_alone(loop, r):
             await loop.forever()
         await loop.sleep(1)
     assert (outer.reaped, inner.reaped) == (False, True)
+    with pytest.raises(RuntimeError, match="was entered before"), inner:
+        pass
 
 
 @watching

@@ -32,16 +32,6 @@ async def silent(reaper_: TrioReaper, idle: float, ends: dict, name, **options) 
     ends[name] = (trio.current_time(), connection.reaped, connection.reason)
 
 
-async def test_it_swallows_its_own_cancellation_and_no_other(autojump_clock):
-    async with open_reaper(tick=1.0) as r:
-        with trio.move_on_after(2) as outer:
-            with r.watch(None, idle=5) as connection:
-                await trio.sleep_forever()
-            pytest.fail("another scope's cancellation was swallowed")
-        assert outer.cancelled_caught
-        assert not connection.reaped
-
-
 async def test_start_hands_out_the_reaper_and_it_runs_only_once(autojump_clock):
     async with trio.open_nursery() as nursery:
         r = TrioReaper(tick=1.0)
@@ -75,21 +65,6 @@ async def test_a_mass_expiry_lets_the_loop_run_between_slices(autojump_clock):
 )
 async def test_a_busy_loop_does_not_starve_the_reaper(two_passes, reaps):
     assert fair_slice(two_passes) == reaps
-
-
-# ---- probes ----------------------------------------------------------------------------------------------------------
-
-
-async def test_a_connection_that_ends_while_probed_leaves_nothing_behind(autojump_clock):
-    async def ping(connection):
-        pass
-
-    async with open_reaper(tick=1.0) as r:
-        with r.watch(None, idle=10, probe=ping, grace=5):
-            await trio.sleep(12)
-            assert r.driver._purgatory.delayed == 1
-        assert r.driver._purgatory.delayed == 0
-        await trio.sleep(100)
 
 
 # ---- draining --------------------------------------------------------------------------------------------------------

@@ -21,9 +21,20 @@ pytestmark = pytest.mark.slow
 AFTER = 4.0
 PATIENCE = 90.0
 KINDS = ("stream", "waits", "socket", "idle")
+PARKS = ("stream", "upload", "half", "idle")
+"""With a task and without."""
 ESTABLISHED = "01"
 
 UVICORN = ["-m", "uvicorn", "tests.asgi:application", "--host", "0.0.0.0", "--ws-ping-interval", "3600", "--port"]
+EXAMPLE = [
+    "-m",
+    "server_example",
+    "--host=0.0.0.0",
+    "--workers=1",
+    "--min-in-rate=0",
+    "--linger=0s",
+    "--log-level=debug",
+]
 GUNICORN = ["-m", "gunicorn", "--no-control-socket", "-b"]
 PROGRAM = """
     import asyncio, sys, aiohttp.web, reaper.aiohttp, reaper.asyncio, reaper.websockets, websockets.asyncio.server
@@ -77,7 +88,7 @@ PROGRAM = """
 
 CLIENT = """
     import socket, ssl, sys, time
-    paths = {"stream": "/events", "waits": "/slow?300", "socket": "/ws", "idle": "/"}
+    paths = {"stream": "/events", "waits": "/slow?300", "socket": "/ws"}
     kept = []
     for port, kinds, tls in (word.split(":") for word in sys.argv[2:]):
         for kind in kinds.split(","):
@@ -91,12 +102,15 @@ CLIENT = """
                 context = ssl.create_default_context()
                 context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
                 client = context.wrap_socket(client)
+            head = f"GET {paths.get(kind, '/')} HTTP/1.1\\r\\nhost: h\\r\\n"
             more = ""
             if kind == "socket":
                 more = "connection: upgrade\\r\\nupgrade: websocket\\r\\nsec-websocket-version: 13\\r\\n"
                 more += "sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\\r\\n"
-            client.sendall(f"GET {paths[kind]} HTTP/1.1\\r\\nhost: h\\r\\n{more}\\r\\n".encode())
-            if kind != "waits":
+            if kind == "upload":
+                head, more = "POST /upload HTTP/1.1\\r\\nhost: h\\r\\n", "content-length: 1000\\r\\n"
+            client.sendall((head if kind == "half" else f"{head}{more}\\r\\n").encode())
+            if kind not in ("waits", "upload", "half"):
                 client.settimeout(30)
                 assert client.recv(1000)
             kept.append(client)
@@ -131,6 +145,8 @@ def guarded(certificate):
         "aiohttp": ([*program, "aiohttp", "{}"], KINDS, ""),
         "websockets": ([*program, "websockets", "{}"], ("socket",), ""),
         "hypercorn": ([*program, "hypercorn", "{}"], plain, ""),
+        "example, http": (["-m", "server_example", "http", "--port={}", *EXAMPLE], PARKS, ""),
+        "example, echo": (["-m", "server_example", "echo", "--port={}", *EXAMPLE], ("idle",), ""),
         "stock uvicorn": ([*UVICORN, "{}", "--timeout-keep-alive", "3600"], KINDS, ""),
     }
 
@@ -177,3 +193,5 @@ def test_every_server_closes_the_clients_that_vanish_and_a_stock_one_keeps_them(
         assert left == {"stock uvicorn": asked["stock uvicorn"]}
     for name in ("uvicorn,httptools", "uvicorn,h11onuvloop", "uvicorn,TLS", "gunicorn,asgi"):
         assert "the client has gone" in (tmp_path / name).read_text(), f"the application of {name} was not told"
+    for name, kinds in (("example,http", PARKS), ("example,echo", ("idle",))):
+        assert (tmp_path / name).read_text().count("closed: vanished") == len(kinds), f"{name} did not say why"
