@@ -26,15 +26,7 @@ PARKS = ("stream", "upload", "half", "idle")
 ESTABLISHED = "01"
 
 UVICORN = ["-m", "uvicorn", "tests.asgi:application", "--host", "0.0.0.0", "--ws-ping-interval", "3600", "--port"]
-EXAMPLE = [
-    "-m",
-    "server_example",
-    "--host=0.0.0.0",
-    "--workers=1",
-    "--min-in-rate=0",
-    "--linger=0s",
-    "--log-level=debug",
-]
+EXAMPLE = ["--host=0.0.0.0", "--workers=1", "--min-in-rate=0", "--linger=0s", "--log-level=debug"]
 GUNICORN = ["-m", "gunicorn", "--no-control-socket", "-b"]
 PROGRAM = """
     import asyncio, sys, aiohttp.web, reaper.aiohttp, reaper.asyncio, reaper.websockets, websockets.asyncio.server

@@ -6,7 +6,6 @@ peer that takes nothing could not be cut otherwise; its tasks meet a closed reso
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import trio
@@ -136,24 +135,18 @@ class Stream:
         return getattr(self._inner, name)
 
 
-def guard_hypercorn(kind: Any) -> None:
-    """Have every connection of *kind*, hypercorn's `TCPServer` on trio, guarded."""
-    run = kind.run
-
-    @functools.wraps(run)
-    async def wrapped(self: Any) -> None:
-        reaper = await running_reaper()
-        stream = self.stream
-        connection: Served = reaper.driver.watch(
-            lambda uid: Served(reaper, uid, self, stream),
-            socket_of(stream),
-            reaper.config.timeouts.first_byte,
-            reason=Phase.FIRST_BYTE.value,
-        )
-        self.stream = Stream(stream, connection)
-        try:
-            await run(self)
-        finally:
-            connection.leave()
-
-    kind.run = wrapped
+async def guarded_run(run: Any, self: Any) -> None:
+    """In the place of *run* of *self*, hypercorn's `TCPServer` on trio: serve its connection, guarded."""
+    reaper = await running_reaper()
+    stream = self.stream
+    connection: Served = reaper.driver.watch(
+        lambda uid: Served(reaper, uid, self, stream),
+        socket_of(stream),
+        reaper.config.timeouts.first_byte,
+        reason=Phase.FIRST_BYTE.value,
+    )
+    self.stream = Stream(stream, connection)
+    try:
+        await run(self)
+    finally:
+        connection.leave()

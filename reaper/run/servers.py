@@ -117,22 +117,30 @@ def _parts(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in numbers if part.isdigit())
 
 
-def after(kind: Any, name: str) -> Callable[[Callable[..., Any]], None]:
-    """Have the method *name* of the class *kind* call the decorated function when it has returned.
+def around(kind: Any, name: str) -> Callable[[Callable[..., Any]], None]:
+    """Have the decorated function called in the place of *name* of *kind*: with that, and what that is called with."""
 
-    It is given what the method returned, and the method's own arguments.
-    """
-
-    def decorate(then: Callable[..., Any]) -> None:
+    def decorate(instead: Callable[..., Any]) -> None:
         method = getattr(kind, name)
 
         @functools.wraps(method)
         def wrapped(*arguments: Any, **options: Any) -> Any:
+            return instead(method, *arguments, **options)
+
+        setattr(kind, name, wrapped)
+
+    return decorate
+
+
+def after(kind: Any, name: str) -> Callable[[Callable[..., Any]], None]:
+    """Have the decorated function called when *name* of *kind* has returned: with the result and the arguments."""
+
+    def decorate(then: Callable[..., Any]) -> None:
+        @around(kind, name)
+        def both(method: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
             result = method(*arguments, **options)
             then(result, *arguments, **options)
             return result
-
-        setattr(kind, name, wrapped)
 
     return decorate
 
@@ -160,16 +168,12 @@ def _uvicorn_config(module: ModuleType, server: Server) -> None:
 
 
 def _uvicorn_server(module: ModuleType, server: Server) -> None:
-    startup = module.Server.startup
-
-    @functools.wraps(startup)
-    async def wrapped(self: Any, sockets: Any = None) -> None:
-        await startup(self, sockets=sockets)
+    @around(module.Server, "startup")
+    async def startup(method: Callable[..., Any], self: Any, sockets: Any = None) -> None:
+        await method(self, sockets=sockets)
         if "reaper" in f"{self.config.http_protocol_class.__module__}":
             own = {} if report.is_set("keep_alive") else {"keep_alive": self.config.timeout_keep_alive}
             server.listens(sockets or [sock for each in getattr(self, "servers", ()) for sock in each.sockets], **own)
-
-    module.Server.startup = wrapped
 
 
 # ---- gunicorn: told by its worker class, as its command line is by -k ----------------------------------------------
@@ -198,61 +202,40 @@ def _gunicorn_config(module: ModuleType, server: Server) -> None:
 
 
 def _gunicorn_worker(module: ModuleType, server: Server) -> None:
-    init_process = module.Worker.init_process
-
-    @functools.wraps(init_process)
-    def wrapped(self: Any) -> None:
+    @around(module.Worker, "init_process")
+    def init_process(method: Callable[..., Any], self: Any) -> None:
         if type(self).__module__.startswith("reaper.") and type(self).__name__ in GUNICORN.values():
             server.listens(each.sock for each in self.sockets)
-        init_process(self)  # it returns when the worker has ended
-
-    module.Worker.init_process = wrapped
+        method(self)  # it returns when the worker has ended
 
 
 # ---- websockets: told by create_connection= ------------------------------------------------------------------------
 
 
 def _websockets(module: ModuleType, server: Server) -> None:
-    serve = module.serve
+    # Until 16 a class, whose objects are awaited; then a function.
+    kind, name = (module.serve, "__init__") if isinstance(module.serve, type) else (module, "serve")
 
-    def filled(options: dict[str, Any]) -> dict[str, Any]:
+    @around(kind, name)
+    def serve(method: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
         if options.get("create_connection") is None:
             options["create_connection"] = import_module("..websockets", __package__).connection()
-        return options
-
-    if isinstance(serve, type):  # until 16
-        init = vars(serve)["__init__"]
-
-        @functools.wraps(init)
-        def made(self: Any, *arguments: Any, **options: Any) -> None:
-            init(self, *arguments, **filled(options))
-
-        setattr(serve, "__init__", made)  # noqa: B010  # mypy calls the plain form unsound
-    else:
-
-        @functools.wraps(serve)
-        def called(*arguments: Any, **options: Any) -> Any:
-            return serve(*arguments, **filled(options))
-
-        setattr(module, "serve", called)  # noqa: B010  # as above
+        return method(*arguments, **options)
 
     # Where the server has its sockets: 17 awaits it, 14 to 16 wrap asyncio's.
     if hasattr(module.Server, "wrap"):
 
         @after(module.Server, "wrap")
-        def wrapped_inner(_: None, __: Any, inner: Any) -> None:
+        def wrapped(_: None, __: Any, inner: Any) -> None:
             server.listens(inner.sockets)
 
     else:
-        started = module.Server._await
 
-        @functools.wraps(started)
-        async def awaited(self: Any) -> Any:
-            result = await started(self)
+        @around(module.Server, "_await")
+        async def awaited(method: Callable[..., Any], self: Any) -> Any:
+            result = await method(self)
             server.listens(self.sockets)
             return result
-
-        module.Server._await = awaited
 
 
 # ---- aiohttp, Sanic: their factory meets the loop ------------------------------------------------------------------
@@ -269,21 +252,17 @@ def _on_loops(means: Callable[[Any], bool], wrap: Wrap, server: Server) -> None:
         with suppress(ImportError):
             kinds.append(import_module("uvloop").Loop)
         for kind in kinds:
-            kind.create_server = _meeting(kind.create_server)
+            around(kind, "create_server")(_meeting)
     _FACTORIES.append((means, wrap, server))
 
 
-def _meeting(create_server: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(create_server)
-    async def wrapped(self: Any, protocol_factory: Any, *arguments: Any, **options: Any) -> Any:
-        for means, wrap, server in _FACTORIES:
-            if means(protocol_factory):
-                made = await create_server(self, wrap(protocol_factory), *arguments, **options)
-                server.listens(made.sockets)
-                return made
-        return await create_server(self, protocol_factory, *arguments, **options)
-
-    return wrapped
+async def _meeting(create_server: Any, loop: Any, protocol_factory: Any, *arguments: Any, **options: Any) -> Any:
+    for means, wrap, server in _FACTORIES:
+        if means(protocol_factory):
+            made = await create_server(loop, wrap(protocol_factory), *arguments, **options)
+            server.listens(made.sockets)
+            return made
+    return await create_server(loop, protocol_factory, *arguments, **options)
 
 
 def _aiohttp(module: ModuleType, server: Server) -> None:
@@ -310,19 +289,16 @@ def _sanic(module: ModuleType, server: Server) -> None:
 
 
 def _hypercorn(module: ModuleType, server: Server) -> None:
-    run = module.TCPServer.run
-
-    @functools.wraps(run)
-    async def wrapped(self: Any) -> None:
+    @around(module.TCPServer, "run")
+    async def run(method: Callable[..., Any], self: Any) -> None:
         import_module(".phases", __package__).watch_hypercorn(self)
-        await run(self)
+        await method(self)
 
-    module.TCPServer.run = wrapped
     _hypercorn_reports(server)
 
 
 def _hypercorn_trio(module: ModuleType, server: Server) -> None:
-    import_module(".phases_trio", __package__).guard_hypercorn(module.TCPServer)
+    around(module.TCPServer, "run")(import_module(".phases_trio", __package__).guarded_run)
     _hypercorn_reports(server)
 
 

@@ -11,7 +11,7 @@ from typing import NoReturn
 
 import trio
 
-from ..driver.accepting import ACCEPTS_PER_PASS, accept_burst
+from ..driver.accepting import accept_burst
 
 
 async def accept(
@@ -20,7 +20,6 @@ async def accept(
     *,
     welcome: Callable[[], Awaitable[object]] | None = None,
     failed: Callable[[OSError], object] | None = None,
-    most: int = ACCEPTS_PER_PASS,
 ) -> NoReturn:
     """Accept from *listening* until cancelled, and leave it open then.
 
@@ -32,7 +31,6 @@ async def accept(
         serve: Called with each new connection, a non-blocking socket that is *serve*'s to close. Must not block.
         welcome: Awaited before each burst: it may keep the door shut. None: always open.
         failed: Called with each error that was passed over, or that made it pause.
-        most: Connections per burst, >= 1.
     Raises:
         OSError: *listening* is of no use any more.
     """
@@ -41,7 +39,7 @@ async def accept(
         await trio.lowlevel.wait_readable(listening)
         if welcome is not None:
             await welcome()
-        burst = accept_burst(listening, most)
+        burst = accept_burst(listening)
         for connected in burst.accepted:
             serve(connected)
         if failed is not None:

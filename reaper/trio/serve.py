@@ -79,15 +79,9 @@ async def serve_tcp(
             async with trio.open_nursery() as nursery:
                 handlers = nursery if handler_nursery is None else handler_nursery
                 for listening in sockets:
-                    nursery.start_soon(_accept, listening, handlers, handle)
+                    nursery.start_soon(accept, listening, lambda connected: handlers.start_soon(handle, connected))
                 task_status.started(listeners)
     raise AssertionError("unreachable")
-
-
-async def _accept(
-    listening: socket.socket, handlers: trio.Nursery, handle: Callable[[socket.socket], Awaitable[None]]
-) -> None:
-    await accept(listening, lambda connected: handlers.start_soon(handle, connected))
 
 
 @spelled_out

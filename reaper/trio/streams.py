@@ -73,6 +73,10 @@ class SocketStream(trio.abc.HalfCloseableStream):
             raise trio.ClosedResourceError("this connection is closed")
         return fd
 
+    def _be_alone(self) -> None:
+        if self._sending:
+            raise trio.BusyResourceError("another task is sending on this stream")
+
     async def receive_some(self, max_bytes: int | None = None) -> bytes:
         """Bytes as they come, at most `RECEIVE_BYTES` at once; empty at the end of file.
 
@@ -118,8 +122,7 @@ class SocketStream(trio.abc.HalfCloseableStream):
             trio.ClosedResourceError: it is closed, or its sending side is shut.
             trio.BusyResourceError: another task is sending.
         """
-        if self._sending:
-            raise trio.BusyResourceError("another task is sending on this stream")
+        self._be_alone()
         self._sending = True
         blocked = False
         try:
@@ -149,8 +152,7 @@ class SocketStream(trio.abc.HalfCloseableStream):
 
     async def wait_send_all_might_not_block(self) -> None:
         """Return when the kernel has room for more. Raises as `send_all`."""
-        if self._sending:
-            raise trio.BusyResourceError("another task is sending on this stream")
+        self._be_alone()
         self._open()
         self._sending = True
         try:
@@ -165,8 +167,7 @@ class SocketStream(trio.abc.HalfCloseableStream):
             trio.ClosedResourceError: it is closed.
             trio.BusyResourceError: another task is sending.
         """
-        if self._sending:
-            raise trio.BusyResourceError("another task is sending on this stream")
+        self._be_alone()
         self._open()
         self.shut_down()
         await trio.lowlevel.checkpoint()

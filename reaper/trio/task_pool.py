@@ -18,15 +18,6 @@ KEPT = 32
 """Tasks of one parking lot that are kept though they have nothing to do: as many as two passes wake, and 100 KB."""
 
 
-class _Idle:
-    __slots__ = ("job", "scope", "task")
-
-    def __init__(self, task: trio.lowlevel.Task, scope: trio.CancelScope) -> None:
-        self.task = task
-        self.scope = scope
-        self.job: ParkableStream | None = None
-
-
 class TaskPool:
     """The tasks of one parking lot that have nothing to do.
 
@@ -36,7 +27,8 @@ class TaskPool:
 
     def __init__(self, most: int = KEPT) -> None:
         self._most = most
-        self._idle: list[_Idle] = []
+        self._idle: list[tuple[trio.lowlevel.Task, trio.CancelScope]] = []
+        self._given: dict[trio.lowlevel.Task, ParkableStream] = {}
 
     def __len__(self) -> int:
         """How many are kept now."""
@@ -47,17 +39,18 @@ class TaskPool:
         that in; None: none is kept, and the caller has to start one."""
         if not self._idle:
             return None
-        idle = self._idle.pop()
-        idle.job = job
-        idle.task.context = copy_context()
-        trio.lowlevel.reschedule(idle.task)
-        return idle.scope
+        task, scope = self._idle.pop()
+        self._given[task] = job
+        task.context = copy_context()
+        trio.lowlevel.reschedule(task)
+        return scope
 
     async def job(self, scope: trio.CancelScope) -> ParkableStream | None:
         """Wait for something to do, which will be done in *scope*. None: enough wait already; end."""
         if len(self._idle) >= self._most:
             return None
-        idle = _Idle(trio.lowlevel.current_task(), scope)
+        task = trio.lowlevel.current_task()
+        idle = task, scope
         self._idle.append(idle)
 
         def abort(_: object) -> trio.lowlevel.Abort:
@@ -65,4 +58,4 @@ class TaskPool:
             return trio.lowlevel.Abort.SUCCEEDED
 
         await trio.lowlevel.wait_task_rescheduled(abort)
-        return idle.job
+        return self._given.pop(task)
