@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import gc
+import inspect
 import socket
 import ssl
 import time
@@ -34,6 +36,19 @@ def run(request):
             return runner.run(asyncio.wait_for(body(), 60))
 
     return run
+
+
+def on_each_loop(test):
+    """*test*, a coroutine function, run on each loop."""
+
+    def bounded(run, **fixtures):
+        run(functools.partial(test, **fixtures))
+
+    signature = inspect.signature(test)
+    run = inspect.Parameter("run", inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    bounded.__signature__ = signature.replace(parameters=[run, *signature.parameters.values()])
+    bounded.__name__ = test.__name__
+    return bounded
 
 
 @pytest.fixture(scope="module")
@@ -98,72 +113,64 @@ def serve(request):
     return serve
 
 
-def test_a_silent_client_is_closed_and_never_early(run, serve):
-    async def body():
-        async with serve() as (r, port):
-            start = time.monotonic()
-            reader, writer = await asyncio.open_connection("127.0.0.1", port)
-            assert await reader.read() == b""
-            assert time.monotonic() - start >= IDLE
-            writer.write(b"too late")
-            writer.close()
-            assert r.statistics().reasons == {"idle": 1}
-
-    run(body)
+@on_each_loop
+async def test_a_silent_client_is_closed_and_never_early(serve):
+    async with serve() as (r, port):
+        start = time.monotonic()
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        assert await reader.read() == b""
+        assert time.monotonic() - start >= IDLE
+        writer.write(b"too late")
+        writer.close()
+        assert r.statistics().reasons == {"idle": 1}
 
 
 @pytest.mark.parametrize("how", ["close", "shut"])
-def test_a_peer_hears_of_its_close_before_the_loop_goes_on(run, how):
-    async def body():
-        async with reaper.asyncio.open_reaper(tick=TICK) as r:
-            server = await guarded(r)
-            with contextlib.closing(server), socket.create_connection(server.sockets[0].getsockname()) as client:
-                client.settimeout(10)  # blocks this loop, too
-                client.send(b"x")
-                while await asyncio.sleep(0.01, not polled.transports_of(r)):
-                    pass
-                [connection] = r.driver.connections.values()
-                if how == "close":
-                    connection.reap("idle")
-                else:
-                    connection.shut()
-                while client.recv(1):
-                    pass
-
-    run(body)
+@on_each_loop
+async def test_a_peer_hears_of_its_close_before_the_loop_goes_on(how):
+    async with reaper.asyncio.open_reaper(tick=TICK) as r:
+        server = await guarded(r)
+        with contextlib.closing(server), socket.create_connection(server.sockets[0].getsockname()) as client:
+            client.settimeout(10)  # blocks this loop, too
+            client.send(b"x")
+            while await asyncio.sleep(0.01, not polled.transports_of(r)):
+                pass
+            [connection] = r.driver.connections.values()
+            if how == "close":
+                connection.reap("idle")
+            else:
+                connection.shut()
+            while client.recv(1):
+                pass
 
 
-def test_silence_counts_from_the_last_byte(run, serve):
-    async def body():
-        async with serve() as (_, port):
-            reader, writer = await asyncio.open_connection("127.0.0.1", port)
-            for _ in range(6):
-                await asyncio.sleep(IDLE / 3)
-                last = time.monotonic()
-                writer.write(b"x")
-                assert await reader.read(1) == b"x"
-            assert await reader.read() == b""
-            assert time.monotonic() - last >= IDLE
-            writer.close()
-
-    run(body)
-
-
-def test_with_tls_it_is_the_same_and_an_unanswered_close_notify_holds_nothing(run, serve, tls, certificate):
-    async def body():
-        async with serve(ssl=tls) as (r, port):
-            start = time.monotonic()
-            trust = ssl.create_default_context(cafile=certificate[0])
-            reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=trust)
+@on_each_loop
+async def test_silence_counts_from_the_last_byte(serve):
+    async with serve() as (_, port):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        for _ in range(6):
+            await asyncio.sleep(IDLE / 3)
+            last = time.monotonic()
             writer.write(b"x")
             assert await reader.read(1) == b"x"
-            with contextlib.suppress(ConnectionError):
-                assert await reader.read() == b""
-            assert time.monotonic() - start >= IDLE
-            writer.close()
-            await eventually(lambda: len(r.core) == 0)
+        assert await reader.read() == b""
+        assert time.monotonic() - last >= IDLE
+        writer.close()
 
-    run(body)
+
+@on_each_loop
+async def test_with_tls_it_is_the_same_and_an_unanswered_close_notify_holds_nothing(serve, tls, certificate):
+    async with serve(ssl=tls) as (r, port):
+        start = time.monotonic()
+        trust = ssl.create_default_context(cafile=certificate[0])
+        reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=trust)
+        writer.write(b"x")
+        assert await reader.read(1) == b"x"
+        with contextlib.suppress(ConnectionError):
+            assert await reader.read() == b""
+        assert time.monotonic() - start >= IDLE
+        writer.close()
+        await eventually(lambda: len(r.core) == 0)
 
 
 async def eventually(true):
@@ -171,155 +178,136 @@ async def eventually(true):
         await asyncio.sleep(0.01)
 
 
-def test_a_client_that_leaves_is_forgotten_at_once(run, serve):
-    async def body():
-        async with serve() as (r, port):
-            _, writer = await asyncio.open_connection("127.0.0.1", port)
-            await eventually(lambda: len(r.core) == 1)
-            writer.close()
-            await eventually(lambda: len(r.core) == 0)
-            assert r.statistics().reasons == {}
-
-    run(body)
+@on_each_loop
+async def test_a_client_that_leaves_is_forgotten_at_once(serve):
+    async with serve() as (r, port):
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+        await eventually(lambda: len(r.core) == 1)
+        writer.close()
+        await eventually(lambda: len(r.core) == 0)
+        assert r.statistics().reasons == {}
 
 
-def test_bytes_that_wait_in_the_kernel_while_the_loop_is_blocked_are_read_first(run, serve):
+@on_each_loop
+async def test_bytes_that_wait_in_the_kernel_while_the_loop_is_blocked_are_read_first(serve):
     """The loop is blocked for longer than the timeout; a client that sent something meanwhile is answered."""
-
-    async def body():
-        async with serve() as (_, port):
-            loop = asyncio.get_running_loop()
-            clients = []
-            for _ in range(30):
-                client = socket.create_connection(("127.0.0.1", port))
-                client.setblocking(False)
-                client.send(b"a")
-                assert await loop.sock_recv(client, 1) == b"a"
-                clients.append(client)
-            for client in clients:
-                client.send(b"b")
-            time.sleep(3 * IDLE)
-            answers = [await loop.sock_recv(client, 1) for client in clients]
-            assert answers == [b"b"] * 30
-            for client in clients:
-                client.close()
-
-    run(body)
-
-
-def test_a_client_that_takes_a_long_response_is_not_idle_for_the_guard(run):
-    async def body():
-        class Flood(asyncio.Protocol):
-            def connection_made(self, transport):
-                transport.write(bytes(2_000_000))
-
+    async with serve() as (_, port):
         loop = asyncio.get_running_loop()
-        async with reaper.asyncio.open_reaper(tick=TICK) as r:
-            server = await loop.create_server(reaper.asyncio.guard(Flood, IDLE, reaper=r), "127.0.0.1", 0)
-            client = socket.socket()
+        clients = []
+        for _ in range(30):
+            client = socket.create_connection(("127.0.0.1", port))
+            client.setblocking(False)
+            client.send(b"a")
+            assert await loop.sock_recv(client, 1) == b"a"
+            clients.append(client)
+        for client in clients:
+            client.send(b"b")
+        time.sleep(3 * IDLE)
+        answers = [await loop.sock_recv(client, 1) for client in clients]
+        assert answers == [b"b"] * 30
+        for client in clients:
+            client.close()
+
+
+@contextlib.asynccontextmanager
+async def serving(factory, config=None):
+    """The reaper and the address of a server of what *factory* makes for that reaper."""
+    async with reaper.asyncio.open_reaper(config, tick=TICK) as r:
+        server = await asyncio.get_running_loop().create_server(factory(r), "127.0.0.1", 0)
+        with contextlib.closing(server):
+            yield r, server.sockets[0].getsockname()
+
+
+def flooding(size):
+    """What makes guarded connections that answer with *size* bytes before they are asked."""
+
+    class Flood(asyncio.Protocol):
+        def connection_made(self, transport):
+            transport.write(bytes(size))
+
+    return lambda r: reaper.asyncio.guard(Flood, IDLE, reaper=r)
+
+
+@on_each_loop
+async def test_a_client_that_takes_a_long_response_is_not_idle_for_the_guard():
+    async with serving(flooding(2_000_000)) as (_, address):
+        with socket.socket() as client:
             client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
-            client.connect(server.sockets[0].getsockname())
+            client.connect(address)
             client.setblocking(False)
             start, got = time.monotonic(), 0
             while got < 2_000_000:
-                got += len(await loop.sock_recv(client, 100_000))
+                got += len(await asyncio.get_running_loop().sock_recv(client, 100_000))
                 await asyncio.sleep(IDLE / 8)
             assert time.monotonic() - start > 2 * IDLE
-            client.close()
-            server.close()
-
-    run(body)
 
 
-def test_a_client_that_takes_nothing_of_a_long_response_is_closed_by_the_guard(run):
-    async def body():
-        class Flood(asyncio.Protocol):
-            def connection_made(self, transport):
-                transport.write(bytes(30_000_000))
-
-        loop = asyncio.get_running_loop()
-        async with reaper.asyncio.open_reaper(tick=TICK) as r:
-            server = await loop.create_server(reaper.asyncio.guard(Flood, IDLE, reaper=r), "127.0.0.1", 0)
-            client = socket.create_connection(server.sockets[0].getsockname())
+@on_each_loop
+async def test_a_client_that_takes_nothing_of_a_long_response_is_closed_by_the_guard():
+    async with serving(flooding(30_000_000)) as (r, address):
+        with socket.create_connection(address):
             await eventually(lambda: r.statistics().reasons == {"idle": 1})
             await eventually(lambda: len(r.core) == 0)
-            client.close()
-            server.close()
-
-    run(body)
 
 
-def test_the_guard_asks_whether_the_server_is_busy(run):
-    async def body():
-        async with reaper.asyncio.open_reaper(tick=TICK) as r:
-            busy = True
-            factory = reaper.asyncio.guard(Echo, IDLE, busy=lambda transport: busy, reaper=r)
-            server = await asyncio.get_running_loop().create_server(factory, "127.0.0.1", 0)
-            reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
-            await asyncio.sleep(4 * IDLE)
-            writer.write(b"x")
-            assert await reader.read(1) == b"x"
-            busy = False
-            assert await reader.read() == b""
+@on_each_loop
+async def test_the_guard_asks_whether_the_server_is_busy():
+    busy = True
+    async with serving(lambda r: reaper.asyncio.guard(Echo, IDLE, busy=lambda _: busy, reaper=r)) as (_, address):
+        reader, writer = await asyncio.open_connection(*address)
+        await asyncio.sleep(4 * IDLE)
+        writer.write(b"x")
+        assert await reader.read(1) == b"x"
+        busy = False
+        assert await reader.read() == b""
+        writer.close()
+
+
+@on_each_loop
+async def test_a_drain_tells_the_handler_that_waits_for_bytes_from_the_one_that_works():
+    async with reaper.asyncio.open_reaper(tick=TICK) as r:
+        done = []
+
+        async def handler(reader, writer):
+            await reader.readline()
+            await asyncio.sleep(0.5)
+            done.append(await reader.read())
+
+        server = await reaper.asyncio.start_server(handler, "127.0.0.1", 0, idle=60, reaper=r)
+        port = server.sockets[0].getsockname()[1]
+        idle = await asyncio.open_connection("127.0.0.1", port)
+        works = await asyncio.open_connection("127.0.0.1", port)
+        works[1].write(b"go\n")
+        await eventually(lambda: len(r) == 2)
+        await asyncio.sleep(0.1)
+        draining = asyncio.create_task(r.drain(30))
+        assert await idle[0].read() == b""
+        assert len(r) == 1
+        await draining
+        assert r.statistics().reasons == {"drain": 2}
+        assert done == []
+        for _, writer in (idle, works):
             writer.close()
-            server.close()
-
-    run(body)
+        server.close()
 
 
-def test_a_drain_tells_the_handler_that_waits_for_bytes_from_the_one_that_works(run):
-    async def body():
-        async with reaper.asyncio.open_reaper(tick=TICK) as r:
-            done = []
+@on_each_loop
+async def test_two_drains_at_once_both_return_and_guarded_connections_are_drained_when_the_server_has_answered():
+    class Slow(Echo):
+        def data_received(self, data):
+            asyncio.get_running_loop().call_later(0.5, self.transport.write, data)
 
-            async def handler(reader, writer):
-                await reader.readline()
-                await asyncio.sleep(0.5)
-                done.append(await reader.read())
-
-            server = await reaper.asyncio.start_server(handler, "127.0.0.1", 0, idle=60, reaper=r)
-            port = server.sockets[0].getsockname()[1]
-            idle = await asyncio.open_connection("127.0.0.1", port)
-            works = await asyncio.open_connection("127.0.0.1", port)
-            works[1].write(b"go\n")
-            await eventually(lambda: len(r) == 2)
-            await asyncio.sleep(0.1)
-            draining = asyncio.create_task(r.drain(30))
-            assert await idle[0].read() == b""
-            assert len(r) == 1
-            await draining
-            assert r.statistics().reasons == {"drain": 2}
-            assert done == []
-            for _, writer in (idle, works):
-                writer.close()
-            server.close()
-
-    run(body)
-
-
-def test_two_drains_at_once_both_return_and_guarded_connections_are_drained_when_the_server_has_answered(run):
-    async def body():
-        class Slow(Echo):
-            def data_received(self, data):
-                asyncio.get_running_loop().call_later(0.5, self.transport.write, data)
-
-        async with reaper.asyncio.open_reaper(tick=TICK) as r:
-            factory = reaper.asyncio.guard(Slow, 60, reaper=r)
-            server = await asyncio.get_running_loop().create_server(factory, "127.0.0.1", 0)
-            address = server.sockets[0].getsockname()
-            idle, works = await asyncio.open_connection(*address), await asyncio.open_connection(*address)
-            await eventually(lambda: len(r) == 2)
-            works[1].write(b"x")
-            await asyncio.sleep(0.1)
-            await asyncio.gather(r.drain(30), r.drain(30))
-            assert await works[0].read() == b"x"
-            assert await idle[0].read() == b""
-            assert r.statistics().reasons == {"drain": 2}
-            for _, writer in (idle, works):
-                writer.close()
-            server.close()
-
-    run(body)
+    async with serving(lambda r: reaper.asyncio.guard(Slow, 60, reaper=r)) as (r, address):
+        idle, works = await asyncio.open_connection(*address), await asyncio.open_connection(*address)
+        await eventually(lambda: len(r) == 2)
+        works[1].write(b"x")
+        await asyncio.sleep(0.1)
+        await asyncio.gather(r.drain(30), r.drain(30))
+        assert await works[0].read() == b"x"
+        assert await idle[0].read() == b""
+        assert r.statistics().reasons == {"drain": 2}
+        for _, writer in (idle, works):
+            writer.close()
 
 
 class Flooding(reaper.asyncio.Protocol):
@@ -345,23 +333,20 @@ async def floods_and_ends(reader, writer):
 
 
 @pytest.mark.parametrize("handler", [floods, floods_and_ends, None], ids=["reaped", "ended", "protocol"])
-def test_what_a_silent_client_does_not_take_keeps_no_connection_open(run, handler):
+@on_each_loop
+async def test_what_a_silent_client_does_not_take_keeps_no_connection_open(handler):
     given = {"reaper.tick": "100ms", "timeouts.linger": "300ms", "timeouts.write": "300ms"}
-
-    async def body():
-        async with reaper.asyncio.open_reaper(ReaperConfig.load(environ={}, overrides=given)) as r:
-            if handler is None:
-                Flooding.reaper = r
-                server = await asyncio.get_running_loop().create_server(Flooding, "127.0.0.1", 0)
-            else:
-                server = await reaper.asyncio.start_server(handler, "127.0.0.1", 0, idle=IDLE, reaper=r)
-            with socket.create_connection(server.sockets[0].getsockname()) as client:
-                ports = f":{client.getpeername()[1]:04X}", f":{client.getsockname()[1]:04X}"
-                await eventually(lambda: has_a_descriptor(*ports))
-                await eventually(lambda: not has_a_descriptor(*ports))
-            server.close()
-
-    run(body)
+    async with reaper.asyncio.open_reaper(ReaperConfig.load(environ={}, overrides=given)) as r:
+        if handler is None:
+            Flooding.reaper = r
+            server = await asyncio.get_running_loop().create_server(Flooding, "127.0.0.1", 0)
+        else:
+            server = await reaper.asyncio.start_server(handler, "127.0.0.1", 0, idle=IDLE, reaper=r)
+        with socket.create_connection(server.sockets[0].getsockname()) as client:
+            ports = f":{client.getpeername()[1]:04X}", f":{client.getsockname()[1]:04X}"
+            await eventually(lambda: has_a_descriptor(*ports))
+            await eventually(lambda: not has_a_descriptor(*ports))
+        server.close()
 
 
 def has_a_descriptor(local, remote):
@@ -404,7 +389,8 @@ def test_the_journal_says_at_once_who_has_closed(run, kind, closes, tmp_path):
     assert [kind for kind in kinds if kind.startswith("close")] == ["close_peer" if closes == "client" else "close_app"]
 
 
-def test_after_an_answer_that_was_taken_slowly_the_keep_alive_is_in_force(run):
+@on_each_loop
+async def test_after_an_answer_that_was_taken_slowly_the_keep_alive_is_in_force():
     """`write`, an hour here, held in its place."""
     given = {"reaper.tick": "100ms", "timeouts.keep_alive": "400ms", "timeouts.write": "1h"}
 
@@ -412,21 +398,18 @@ def test_after_an_answer_that_was_taken_slowly_the_keep_alive_is_in_force(run):
         def data_received(self, data):
             self.transport.write(bytes(8_000_000))
 
-    async def body():
-        loop = asyncio.get_running_loop()
-        async with reaper.asyncio.open_reaper(ReaperConfig.load(environ={}, overrides=given)) as r:
-            factory = polled.guard(Answers, lambda transport: Phase.KEEP_ALIVE, reaper=r)
-            server = await loop.create_server(factory, "127.0.0.1", 0)
-            with socket.create_connection(server.sockets[0].getsockname()) as client:
-                client.setblocking(False)
-                await loop.sock_sendall(client, b"x")
-                await eventually(lambda: any("write" in one._reason() for one in r.driver.connections.values()))
-                while await loop.sock_recv(client, 1_000_000):
-                    pass
-            assert r.statistics().reasons == {"keep_alive": 1}
-            server.close()
+    def factory(r):
+        return polled.guard(Answers, lambda transport: Phase.KEEP_ALIVE, reaper=r)
 
-    run(body)
+    loop = asyncio.get_running_loop()
+    async with serving(factory, ReaperConfig.load(environ={}, overrides=given)) as (r, address):
+        with socket.create_connection(address) as client:
+            client.setblocking(False)
+            await loop.sock_sendall(client, b"x")
+            await eventually(lambda: any("write" in one._reason() for one in r.driver.connections.values()))
+            while await loop.sock_recv(client, 1_000_000):
+                pass
+        assert r.statistics().reasons == {"keep_alive": 1}
 
 
 def test_the_reaper_of_a_loop_is_one_and_runs(run):
