@@ -68,7 +68,7 @@ async def serve(
         server.desk = Desk(server, worker.doors, worker.index, pressure)
         admit = await stack.enter_async_context(server.running())
         worker.publish = partial(_publish, worker, server)
-        helpers.start_soon(_reloads, worker, server, load)
+        worker.reload = partial(reload_from, server, load)
         helpers.start_soon(server.desk.run)
         if pressure is not None:
             helpers.start_soon(reaper.trio.relieve, watcher, pressure)
@@ -83,11 +83,6 @@ async def serve(
             journal.drain(reaper.trio.journal_clock()())
         worker.publish()
         helpers.cancel_scope.cancel()
-
-
-async def _reloads(worker: Worker, server: Server, load: Callable[[], ReaperConfig]) -> None:
-    async for _ in worker.reloads():
-        await reload_from(server, load)
 
 
 async def reload_from(server: Server, load: Callable[[], ReaperConfig]) -> bool:

@@ -27,7 +27,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -102,6 +102,7 @@ class Worker:
         counters: Read by the supervisor.
         doors: Where it and the other workers are asked how they are.
         publish: Writes the counters; called with every sign of life.
+        reload: Reads the configuration anew; called when the supervisor says so.
     """
 
     def __init__(
@@ -118,13 +119,13 @@ class Worker:
         self.index = index
         self.phase = index / workers
         self.publish: Callable[[], object] = int
+        self.reload: Callable[[], Awaitable[object]] = trio.lowlevel.checkpoint
         self._pause = min(BEAT, patience / BEATS_OF_PATIENCE or math.inf)
         self.doors = doors
         self.listening = listening
         self.counters = counters
         self._orders = orders
         self._stop = trio.Event()
-        self._reload = trio.Event()
 
     async def run(self, serve: Serve) -> None:
         """Run *serve*, and give signs of life meanwhile. Ends with it, or when the supervisor says so."""
@@ -157,13 +158,6 @@ class Worker:
         for each in self.listening:
             empty(each, admit)
 
-    async def reloads(self) -> AsyncIterator[None]:
-        """One item for each time that the configuration is to be read anew; several asked for in a row may be one."""
-        while True:
-            await self._reload.wait()
-            self._reload = trio.Event()
-            yield
-
     async def _beat(self) -> None:
         while True:
             self.publish()
@@ -179,7 +173,7 @@ class Worker:
             if DRAIN in words or not words:
                 self._stop.set()
             elif RELOAD in words:
-                self._reload.set()
+                await self.reload()
             if not words:
                 return  # the supervisor is gone, and has no further word
 

@@ -156,3 +156,12 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
         check=True, capture_output=True,
     )  # fmt: skip
     return cert, key
+
+
+@pytest.fixture(params=["plain", "tls"])
+def secured(request: pytest.FixtureRequest) -> dict[str, str]:
+    """The settings of an HTTP server without TLS, and with it."""
+    if request.param == "plain":
+        return {}
+    cert, key = request.getfixturevalue("certificate")
+    return {"server__tls_cert": cert, "server__tls_key": key}

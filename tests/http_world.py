@@ -42,6 +42,11 @@ class Running(HttpServer):
             await stream.send_all(request)
         return stream
 
+    async def dial(self) -> trio.abc.Stream:
+        """A client as the server wants it: with TLS where the server has that."""
+        authority = self.config.server.tls_cert
+        return await (self.connect_tls(authority) if authority else self.connect())
+
     async def connect_tls(self, authority: str) -> trio.SSLStream[trio.SocketStream]:
         """A client that trusts *authority*, after its handshake."""
         trust = ssl.create_default_context(cafile=authority)

@@ -187,20 +187,19 @@ async def test_each_limit_ends_them_never_early_at_most_one_tick_late_and_exactl
     assert lives_in(tmp_path) == sorted([["open ", "reap first_byte"], ["open ", "reap headers"]] * 12)
 
 
-@pytest.mark.parametrize("secure", [False, True], ids=["plain", "tls"])
-async def test_a_reload_reaches_them_by_what_they_wait_for(clock: MockClock, certificate, secure: bool) -> None:
+async def test_a_reload_reaches_them_by_what_they_wait_for(clock: MockClock, secured) -> None:
     limits = dict.fromkeys(("first_byte", "headers", "handshake"), 300)
-    async with running(**limits, **(tls(certificate) if secure else {})) as server:
-        half = b"\x16\x03\x01\x02\x00\x01" if secure else REQUEST[:9]
+    async with running(**limits, **secured) as server:
+        half = b"\x16\x03\x01\x02\x00\x01" if secured else REQUEST[:9]
         clients = [await server.connect(said) for said in (b"", half)]
         await until(lambda: len(server.lot) == 2)
         await trio.sleep(20)
         overrides = {"timeouts.first_byte": 40, "timeouts.headers": 60, "timeouts.handshake": 50}
         await server.reload(ReaperConfig.load(environ={}, overrides=overrides))
         start = trio.current_time()
-        for client, left in zip(clients, (30, 30) if secure else (20, 40), strict=True):
+        for client, left in zip(clients, (30, 30) if secured else (20, 40), strict=True):
             answer = await rest(client)
-            assert answer[:13] == (b"" if secure or left == 20 else b"HTTP/1.1 408 ")
+            assert answer[:13] == (b"" if secured or left == 20 else b"HTTP/1.1 408 ")
             assert left - 2 <= trio.current_time() - start <= left + TICK
             await client.aclose()
 
@@ -357,11 +356,10 @@ async def test_an_age_limit_goes_with_its_connection(clock: MockClock) -> None:
 # ---- parked between two requests -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("secure", [False, True], ids=["plain", "tls"])
-async def test_a_connection_is_parked_woken_and_remembered(clock: MockClock, certificate, secure: bool) -> None:
+async def test_a_connection_is_parked_woken_and_remembered(clock: MockClock, secured) -> None:
     """And its silence is counted from its last activity, not from the parking."""
-    async with running(keep_alive=20, **(tls(certificate) if secure else {})) as server:
-        stream = await (server.connect_tls(certificate[0]) if secure else server.connect())
+    async with running(keep_alive=20, **secured) as server:
+        stream = await server.dial()
         for count in range(1, 4):
             await stream.send_all(REQUEST)
             await head_of(stream)

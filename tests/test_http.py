@@ -12,12 +12,12 @@ import re
 import socket
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
+from typing import NamedTuple
 
-import h11
 import http_world
 import pytest
 import trio
-from http_world import PATIENCE, Running, rest
+from http_world import PATIENCE, Running, head_of, rest
 
 from reaper.config import ReaperConfig
 from reaper.metrics import families as library_families
@@ -40,45 +40,27 @@ async def running(routes: Mapping[str, Route] = ROUTES, /, **overrides: object) 
             await server.settled()
 
 
-class Client:
-    """A foreign state machine at the other end: h11 as a client."""
-
-    def __init__(self, stream: trio.SocketStream) -> None:
-        self.stream = stream
-        self.h11 = h11.Connection(h11.CLIENT)
-
-    async def ask(
-        self, target: str = "/", method: str = "GET", headers: tuple[tuple[str, str], ...] = (), body: bytes = b""
-    ) -> tuple[h11.Response, bytes]:
-        request = h11.Request(method=method, target=target, headers=[("host", "test"), *headers])
-        data = self.h11.send(request) or b""
-        if body:
-            data += self.h11.send(h11.Data(body)) or b""
-        data += self.h11.send(h11.EndOfMessage()) or b""
-        await self.stream.send_all(data)
-        return await self.answer()
-
-    async def answer(self) -> tuple[h11.Response, bytes]:
-        response, body = None, b""
-        with trio.fail_after(PATIENCE):
-            while True:
-                event = self.h11.next_event()
-                if event is h11.NEED_DATA:
-                    self.h11.receive_data(await self.stream.receive_some())
-                elif isinstance(event, h11.Response):
-                    response = event
-                elif isinstance(event, h11.Data):
-                    body += bytes(event.data)
-                elif isinstance(event, h11.EndOfMessage):
-                    break
-        assert response is not None
-        if self.h11.our_state is h11.DONE and self.h11.their_state is h11.DONE:
-            self.h11.start_next_cycle()
-        return response, body
+class Answer(NamedTuple):
+    status: int
+    headers: dict[str, str]
+    body: bytes
 
 
-def header(response: h11.Response, name: str) -> str | None:
-    return next((value.decode() for key, value in response.headers if key.decode() == name), None)
+async def ask(
+    stream: trio.SocketStream, target: str = "/", method: str = "GET", headers: bytes = b"", body: bytes = b""
+) -> Answer:
+    """The answer to a request."""
+    await stream.send_all(f"{method} {target} HTTP/1.1\r\nhost: test\r\n".encode() + headers + b"\r\n" + body)
+    return await answer(stream, method)
+
+
+async def answer(stream: trio.SocketStream, method: str = "GET") -> Answer:
+    head, _, body = (await head_of(stream)).partition(b"\r\n\r\n")
+    status, *lines = head.decode().split("\r\n")
+    found = dict(line.split(": ", 1) for line in lines)
+    while method != "HEAD" and len(body) < int(found["content-length"]):
+        body += await stream.receive_some()
+    return Answer(int(status.split()[1]), found, body)
 
 
 # ---- the protocol ------------------------------------------------------------------------------------------------
@@ -89,12 +71,10 @@ async def test_many_requests_share_a_connection_and_keep_alive_is_advertised_bel
     margin, advertised
 ) -> None:
     async with running(keep_alive="9s", keep_alive_margin=margin, max_age="1h") as run, await run.connect() as stream:
-        client = Client(stream)
         for _ in range(3):
-            response, body = await client.ask()
-            assert response.status_code == 200
-            assert b"/download" in body
-            assert header(response, "keep-alive") == advertised
+            response = await ask(stream)
+            assert (response.status, response.headers.get("keep-alive")) == (200, advertised)
+            assert b"/download" in response.body
         assert run.counters.opened == 1
 
 
@@ -111,14 +91,13 @@ async def test_pipelined_requests_are_answered_in_order() -> None:
 
 async def test_head_has_the_headers_of_get_and_no_body() -> None:
     async with running() as run, await run.connect() as stream:
-        client = Client(stream)
-        got, body = await client.ask("/download?bytes=1000")
+        got = await ask(stream, "/download?bytes=1000")
         for target in ("/download?bytes=1000", "/events"):
-            head, nothing = await client.ask(target, method="HEAD")
-            assert (head.status_code, nothing) == (200, b"")
-        head, nothing = await client.ask("/download?bytes=1000", method="HEAD")
-        assert header(head, "content-length") == header(got, "content-length") == "1000"
-        assert (len(body), nothing) == (1000, b"")
+            head = await ask(stream, target, "HEAD")
+            assert (head.status, head.body) == (200, b"")
+        head = await ask(stream, "/download?bytes=1000", "HEAD")
+        assert head.headers["content-length"] == got.headers["content-length"] == "1000"
+        assert (len(got.body), head.body) == (1000, b"")
 
 
 async def test_chunked_upload_after_100_continue() -> None:
@@ -129,12 +108,8 @@ async def test_chunked_upload_after_100_continue() -> None:
         with trio.fail_after(PATIENCE):
             assert (await stream.receive_some()).startswith(b"HTTP/1.1 100 ")
         await stream.send_all(b"5\r\nhello\r\n6\r\n world\r\n0\r\n\r\n")
-        client = Client(stream)
-        client.h11.send(h11.Request(method="GET", target="/", headers=[("host", "x")]))
-        client.h11.send(h11.EndOfMessage())
-        response, body = await client.answer()
-        assert response.status_code == 200
-        assert json.loads(body)["bytes"] == 11
+        response = await answer(stream)
+        assert (response.status, json.loads(response.body)["bytes"]) == (200, 11)
 
 
 CLOSE = b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
@@ -189,10 +164,8 @@ async def test_nothing_that_follows_a_length_with_a_transfer_encoding_is_trusted
 
 async def test_an_unwanted_body_is_read_away_if_it_is_little() -> None:
     async with running() as run, await run.connect() as stream:
-        client = Client(stream)
-        response, _ = await client.ask("/nowhere", "POST", (("content-length", "5"),), b"hello")
-        assert response.status_code == 404
-        assert (await client.ask())[0].status_code == 200
+        assert (await ask(stream, "/nowhere", "POST", b"content-length: 5\r\n", b"hello")).status == 404
+        assert (await ask(stream)).status == 200
 
 
 async def test_a_route_that_raises_is_answered_500_and_hurts_no_other_request(caplog: pytest.LogCaptureFixture) -> None:
@@ -204,7 +177,7 @@ async def test_a_route_that_raises_is_answered_500_and_hurts_no_other_request(ca
             await stream.send_all(b"GET /broken HTTP/1.1\r\nHost: x\r\n\r\n")
             assert (await rest(stream)).startswith(b"HTTP/1.1 500 ")
         async with await run.connect() as stream:
-            assert (await Client(stream).ask())[0].status_code == 200
+            assert (await ask(stream)).status == 200
         assert "on purpose" in caplog.text
         assert run.counters.failures == 1
         run.counters.failures = 0
@@ -212,19 +185,17 @@ async def test_a_route_that_raises_is_answered_500_and_hurts_no_other_request(ca
 
 async def test_one_connection_too_many_is_answered_503() -> None:
     async with running(limits__max_connections=1) as run, await run.connect() as first:
-        client = Client(first)
-        await client.ask()
+        await ask(first)
         async with await run.connect() as second:
             assert (await rest(second)).startswith(b"HTTP/1.1 503 ")
         assert run.counters.refused == 1
-        assert (await client.ask())[0].status_code == 200
+        assert (await ask(first)).status == 200
 
 
 async def test_the_last_of_max_requests_closes_the_connection() -> None:
     async with running(limits__max_requests=2) as run, await run.connect() as stream:
-        client = Client(stream)
-        assert header((await client.ask())[0], "connection") is None
-        assert header((await client.ask())[0], "connection") == "close"
+        assert "connection" not in (await ask(stream)).headers
+        assert (await ask(stream)).headers["connection"] == "close"
         assert await rest(stream) == b""
 
 
@@ -265,31 +236,28 @@ async def test_events_end_when_the_client_goes_and_pings_come_when_nothing_else_
 
 async def test_who_is_connected_is_for_this_machine_and_for_no_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     async with running() as run, await run.connect() as stream:
-        client = Client(stream)
         for target in ("/status", "/metrics", "/ready"):
-            response, _ = await client.ask(target)
-            assert (response.status_code, header(response, "cache-control")) == (200, "no-store")
+            response = await ask(stream, target)
+            assert (response.status, response.headers["cache-control"]) == (200, "no-store")
         for target, allow in (("/status", "GET, HEAD"), ("/upload", "POST, PUT")):
-            response, _ = await client.ask(target, "DELETE")
-            assert (response.status_code, header(response, "allow")) == (405, allow)
-        for local, proxied in ((False, ()), (True, (("x-forwarded-for", "192.0.2.1"),))):
+            response = await ask(stream, target, "DELETE")
+            assert (response.status, response.headers["allow"]) == (405, allow)
+        for local, proxied in ((False, b""), (True, b"x-forwarded-for: 192.0.2.1\r\n")):
             monkeypatch.setattr(Transport, "is_local", local)
             async with await run.connect() as other:
-                response, _ = await Client(other).ask("/status", headers=proxied)
-                assert response.status_code == 403
-        response, _ = await client.ask("/ready")
+                assert (await ask(other, "/status", headers=proxied)).status == 403
+        ready = await ask(stream, "/ready")
         run.leaving = True
-        unready, _ = await client.ask("/ready")
-        assert (response.status_code, unready.status_code) == (200, 503)
-        assert (header(response, "connection"), header(unready, "connection")) == (None, "close")
+        unready = await ask(stream, "/ready")
+        assert (ready.status, unready.status) == (200, 503)
+        assert (ready.headers.get("connection"), unready.headers.get("connection")) == (None, "close")
 
 
 async def test_metrics_can_be_read_by_prometheus() -> None:
     parser = pytest.importorskip("prometheus_client.parser")
     async with running() as run, await run.connect() as stream:
-        client = Client(stream)
-        await client.ask("/nowhere")
-        _, body = await client.ask("/metrics")
+        await ask(stream, "/nowhere")
+        body = (await ask(stream, "/metrics")).body
         families = {family.name: family for family in parser.text_string_to_metric_families(body.decode())}
         samples = {
             (sample.name, *sample.labels.values()): sample.value for f in families.values() for sample in f.samples
@@ -403,35 +371,32 @@ async def test_a_tunnel_stays_open_under_pings() -> None:
 async def test_draining_finishes_what_is_in_flight_and_closes_the_rest() -> None:
     async with running(drain_idle=SHORT, drain="1h") as run, await run.connect() as idle, await run.connect() as mute:
         busy = await run.connect()
-        clients = [Client(busy), Client(idle)]
-        await clients[1].ask()
-        answers: list[h11.Response] = []
+        await ask(idle)
+        answers: list[Answer] = []
 
-        async def ask() -> None:
-            answers.append((await clients[0].ask(f"/sleep?s={2 * SHORT}"))[0])
+        async def be_slow() -> None:
+            answers.append(await ask(busy, f"/sleep?s={2 * SHORT}"))
             await busy.aclose()
 
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(ask)
+            nursery.start_soon(be_slow)
             while run.counters.requests < 2:
                 await trio.sleep(TICK)
             await run.drain()
         assert not run.connections
-        (answer,) = answers
-        assert (answer.status_code, header(answer, "connection")) == (200, "close")
+        assert [(each.status, each.headers["connection"]) for each in answers] == [(200, "close")]
         assert await rest(idle) == await rest(mute) == b""
         assert dict(run.lot.reaped) == {"drain": 2}
 
 
 async def test_a_request_that_was_on_its_way_when_draining_began_is_answered() -> None:
     async with running(drain_idle="9s", drain="20s") as run, await run.connect() as stream:
-        client = Client(stream)
-        await client.ask()
+        await ask(stream)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(run.drain)
             await trio.sleep(4 * TICK)
-            response, _ = await client.ask()
-            assert (response.status_code, header(response, "connection")) == (200, "close")
+            response = await ask(stream)
+            assert (response.status, response.headers["connection"]) == (200, "close")
             await stream.aclose()
 
 
@@ -442,7 +407,7 @@ async def test_a_reload_reaches_open_connections_and_a_bad_file_changes_nothing(
         return lambda: ReaperConfig.load(environ={}, overrides={"reaper.tick": TICK, **overrides})
 
     async with running(keep_alive="1h") as run, await run.connect() as stream:
-        await Client(stream).ask()
+        await ask(stream)
         before = run.config
         assert not await reload_from(run, load(**{"timeouts.keep_alive": "soon"}))
         assert "timeouts.keep_alive: 'soon'" in caplog.text

@@ -6,7 +6,7 @@ import json
 
 import pytest
 import trio
-from http_world import head_of, rest, running, tls, until, will_reset
+from http_world import head_of, rest, running, until, will_reset
 from trio.testing import MockClock
 
 from reaper.config import ReaperConfig
@@ -23,6 +23,13 @@ def clock() -> MockClock:
     return MockClock(autojump_threshold=0.005)
 
 
+async def send_until_reset(stream: trio.abc.Stream, data: bytes, every: float = 0) -> None:
+    with pytest.raises((trio.BrokenResourceError, trio.ClosedResourceError)):
+        while True:
+            await stream.send_all(data)
+            await trio.sleep(every)
+
+
 # ---- a body that came with the headers ---------------------------------------------------------------------------
 
 
@@ -30,12 +37,8 @@ def upload(length: int) -> bytes:
     return b"POST /upload HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % length
 
 
-@pytest.mark.parametrize("secure", [False, True], ids=["plain", "tls"])
-async def test_bytes_that_come_with_the_headers_pay_for_a_pause(clock: MockClock, certificate, secure: bool) -> None:
-    async with (
-        running(**(tls(certificate) if secure else {})) as server,
-        await (server.connect_tls(certificate[0]) if secure else server.connect()) as stream,
-    ):
+async def test_bytes_that_come_with_the_headers_pay_for_a_pause(clock: MockClock, secured) -> None:
+    async with running(**secured) as server, await server.dial() as stream:
         for _ in range(2):  # a second request likewise
             await stream.send_all(upload(13_000) + b"x" * 12_000)
             await trio.sleep(9)
@@ -146,10 +149,7 @@ async def test_a_tunnel_has_an_age(clock: MockClock) -> None:
         async with await server.connect(upgrade) as stream:
             await head_of(stream)
             start = trio.current_time()
-            with pytest.raises(trio.BrokenResourceError):
-                while True:
-                    await stream.send_all(b"ping")
-                    await trio.sleep(5)
+            await send_until_reset(stream, b"ping", every=5)
             assert 60 <= trio.current_time() - start <= 60 + 11
         assert server.lot.reaped == {"tunnel_age": 1}
 
@@ -225,26 +225,18 @@ CLOSE = b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
 async def test_an_empty_line_in_pieces_is_no_request_and_does_not_put_the_end_off(clock: MockClock) -> None:
     async with running() as server, await server.connect() as stream:
         start = trio.current_time()
-        with pytest.raises(trio.BrokenResourceError):
-            while True:
-                await stream.send_all(b"\r\n")
-                await trio.sleep(3)
+        await send_until_reset(stream, b"\r\n", every=3)
         assert trio.current_time() - start < 20
         assert server.lot.reaped == {"first_byte": 1}
 
 
-@pytest.mark.parametrize("secure", [False, True], ids=["plain", "tls"])
-async def test_empty_lines_without_end_are_refused_and_hold_nobody_up(clock: MockClock, certificate, secure) -> None:
-    async with running(first_byte="1h", linger="1h", **(tls(certificate) if secure else {})) as server:
-
-        async def connect() -> trio.abc.Stream:
-            return await (server.connect_tls(certificate[0]) if secure else server.connect())
-
-        stream = await connect()
+async def test_empty_lines_without_end_are_refused_and_hold_nobody_up(clock: MockClock, secured) -> None:
+    async with running(first_byte="1h", linger="1h", **secured) as server:
+        stream = await server.dial()
         with pytest.raises((trio.BrokenResourceError, trio.ClosedResourceError)):
             while True:
                 await stream.send_all(b"\r\n" * 8192)
-                other = await connect()
+                other = await server.dial()
                 await other.send_all(b"\r\n\r\nGET /nowhere HTTP/1.1\r\nHost: x\r\n\r\n")
                 assert (await head_of(other)).startswith(b"HTTP/1.1 404 ")
                 await trio.aclose_forcefully(other)
@@ -270,9 +262,7 @@ async def test_what_a_client_sends_while_it_listens_is_bounded(clock: MockClock)
 
 async def test_a_peer_that_goes_on_sending_after_its_last_answer_is_reset(clock: MockClock) -> None:
     async with running(linger="1h") as server, await server.connect(CLOSE) as stream:
-        with pytest.raises(trio.BrokenResourceError):
-            while True:
-                await stream.send_all(bytes(65536))
+        await send_until_reset(stream, bytes(65536))
         assert server.lot.reaped == {}
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import signal
 import socket
 import sys
 import time
@@ -14,20 +13,18 @@ import aiohttp.web
 import pytest
 import websockets.asyncio.client
 import websockets.asyncio.server
+from test_uvicorn import PATIENCE, a_pause_loses_no_request, all_end_and_none_early, connect, get, until
 
 import reaper.aiohttp
 import reaper.asyncio
 import reaper.websockets
-from loadgen.clients import play_all
 from reaper.config import ReaperConfig
 from scripts.serving import free_port, serving
-from scripts.uvicorn_demo.__main__ import SPEECH
 
 pytestmark = pytest.mark.slow
 
 ATTACKS = ["mute", "slow_headers", "slow_second_headers", "stalled_body", "unread", "silent"]
 SETTINGS = {f"timeouts.{name}": "500ms" for name in ("first_byte", "headers", "body", "keep_alive", "write", "tunnel")}
-PATIENCE = 45.0
 
 
 def config():
@@ -74,9 +71,7 @@ async def aiohttp_server():
 def test_aiohttp_is_rid_of_every_kind_and_none_ends_early():
     async def body():
         async with aiohttp_server() as (port, r):
-            found = await play_all(ATTACKS, ("127.0.0.1", port), SPEECH, PATIENCE)
-            assert not [kind for kind, (ended,) in found.items() if ended.borne is None]
-            assert not [kind for kind, (ended,) in found.items() if ended.borne < 0.5]
+            await all_end_and_none_early(ATTACKS, ("127.0.0.1", port), 0.5)
             assert {"first_byte", "headers", "body", "keep_alive", "write"} <= set(r.statistics().reasons)
 
     asyncio.run(body())
@@ -121,7 +116,7 @@ import asyncio, sys, aiohttp.web, reaper.aiohttp, reaper.asyncio
 from dataclasses import replace
 from reaper.config import ReaperConfig
 async def hello(request):
-    return aiohttp.web.Response(text=str(reaper.asyncio.reaper_of().config.reaper.tick))
+    return aiohttp.web.Response(text='hello')
 app = aiohttp.web.Application()
 app.add_routes([aiohttp.web.get('/', hello)])
 async def others(app):
@@ -145,31 +140,17 @@ def aiohttp_program(tmp_path, keep_alive, **settings):
 
 
 def ask(client):
-    client.sendall(b"GET / HTTP/1.1\r\nhost: h\r\n\r\n")
-    said = b""
-    while b"\r\n\r\n" not in said or not said.rpartition(b"\r\n\r\n")[2]:
-        data = client.recv(1000)
-        assert data, "closed before it answered"
-        said += data
-    return said
+    client.sendall(get())
+    return until(client)
 
 
 def test_aiohttp_answers_all_that_waited_while_the_process_was_paused(tmp_path):
-    with aiohttp_program(tmp_path, 1.0) as server, contextlib.ExitStack() as stack:
-        clients = [stack.enter_context(socket.create_connection(server.address, PATIENCE)) for _ in range(10)]
-        for client in clients:
-            ask(client)
-        os.kill(server.pid, signal.SIGSTOP)
-        for client in clients:
-            client.sendall(b"GET / HTTP/1.1\r\nhost: h\r\n\r\n")
-        time.sleep(3)
-        os.kill(server.pid, signal.SIGCONT)
-        for client in clients:
-            assert client.recv(1000).startswith(b"HTTP/1.1 200")
+    with aiohttp_program(tmp_path, 1.0) as server:
+        a_pause_loses_no_request(server, 10)
 
 
 def test_run_apps_config_holds_although_the_loop_has_a_reaper_and_its_age_is_announced(tmp_path):
-    with aiohttp_program(tmp_path, 0.5) as server, socket.create_connection(server.address, PATIENCE) as client:
+    with aiohttp_program(tmp_path, 0.5) as server, connect(server) as client:
         assert b"Keep-Alive" not in ask(client)  # there is no whole second to name
         start = time.monotonic()
         assert client.recv(1) == b""  # by the default it would be open for 95 s
@@ -177,7 +158,7 @@ def test_run_apps_config_holds_although_the_loop_has_a_reaper_and_its_age_is_ann
     (tmp_path / "old").mkdir()
     with (
         aiohttp_program(tmp_path / "old", 30, MAX_AGE="1s", DRAIN_IDLE="20s") as server,
-        socket.create_connection(server.address, PATIENCE) as client,
+        connect(server) as client,
     ):
         said = ask(client)
         assert b"Keep-Alive: timeout=29\r\n" in said
@@ -188,37 +169,33 @@ def test_run_apps_config_holds_although_the_loop_has_a_reaper_and_its_age_is_ann
 
 
 def test_websockets_closes_a_silent_connection_although_pings_are_answered():
-    async def echo(websocket):
-        async for message in websocket:
-            await websocket.send(message)
-
     async def body():
-        async with reaper.asyncio.open_reaper(tick=0.1) as r:
-            kind = reaper.websockets.connection(idle=0.5, reaper=r)
-            serve = websockets.asyncio.server.serve
-            async with serve(echo, "127.0.0.1", 0, create_connection=kind, ping_interval=0.1) as server:
-                port = server.sockets[0].getsockname()[1]
-                async with websockets.asyncio.client.connect(f"ws://127.0.0.1:{port}") as client:
-                    for _ in range(6):
-                        await asyncio.sleep(0.2)
-                        await client.send("x")
-                        assert await client.recv() == "x"
-                    start = time.monotonic()
-                    with pytest.raises(websockets.exceptions.ConnectionClosed, match="reaped: tunnel"):
-                        await client.recv()
-                    assert time.monotonic() - start >= 0.4
+        async with talking(echo, ping_interval=0.1) as (r, port, _):
+            async with websockets.asyncio.client.connect(f"ws://127.0.0.1:{port}") as client:
+                for _ in range(6):
+                    await asyncio.sleep(0.2)
+                    await client.send("x")
+                    assert await client.recv() == "x"
+                start = time.monotonic()
+                with pytest.raises(websockets.exceptions.ConnectionClosed, match="reaped: tunnel"):
+                    await client.recv()
+                assert time.monotonic() - start >= 0.4
             assert len(r.core) == 0
 
     asyncio.run(asyncio.wait_for(body(), 60))
 
 
+async def echo(websocket):
+    async for message in websocket:
+        await websocket.send(message)
+
+
 @contextlib.asynccontextmanager
-async def talking(handler, idle=0.5):
-    """A websockets server with *handler*, guarded; the reaper, and a client."""
+async def talking(handler, **options):
+    """A websockets server with *handler*, guarded; the reaper, its port, and itself."""
     async with reaper.asyncio.open_reaper(tick=0.1) as r:
-        kind = reaper.websockets.connection(idle=idle, reaper=r)
-        serve = websockets.asyncio.server.serve
-        async with serve(handler, "127.0.0.1", 0, create_connection=kind, max_size=None) as server:
+        options |= {"create_connection": reaper.websockets.connection(idle=0.5, reaper=r), "max_size": None}
+        async with websockets.asyncio.server.serve(handler, "127.0.0.1", 0, **options) as server:
             yield r, server.sockets[0].getsockname()[1], server
 
 
@@ -265,10 +242,6 @@ async def takes_a_long_message(r, port, server):
 
 @pytest.mark.parametrize("peer", [one_steady_frame, only_broadcasts, takes_a_long_message])
 def test_websockets_keeps_a_peer_on_whose_messages_something_moves(peer):
-    async def echo(websocket):
-        async for message in websocket:
-            await websocket.send(message)
-
     async def body():
         async with talking(echo) as (r, port, server):
             async with asyncio.timeout(PATIENCE):
@@ -306,6 +279,4 @@ def test_hypercorn_is_guarded_by_its_loop(tmp_path):
     environment = os.environ | {"REAPER_TICK": "100ms", "PYTHONPATH": os.getcwd()}
     command = [sys.executable, str(program), str(port)]
     with serving(command, tmp_path / "log", port=port, environment=environment) as server:
-        found = asyncio.run(play_all(["stalled_body", "unread", "silent"], server.address, SPEECH, PATIENCE))
-        assert not [kind for kind, (ended,) in found.items() if ended.borne is None]
-        assert not [kind for kind, (ended,) in found.items() if ended.borne < 1]
+        asyncio.run(all_end_and_none_early(["stalled_body", "unread", "silent"], server.address))

@@ -21,7 +21,7 @@ import reaper.trio
 from reaper.driver.sockets import unread
 from reaper.trio import ParkableStream, ParkingLot, open_reaper
 from reaper.trio.linger import FEWEST, LINGERERS
-from reaper.trio.parking import PARKED, WAKES_PER_PASS, Parked
+from reaper.trio.parking import PARKED, WAKES_PER_PASS
 from reaper.trio.task_pool import KEPT
 from reaper.trio.tls import TlsSession
 
@@ -824,83 +824,3 @@ async def test_of_a_burst_no_more_tasks_are_kept_than_two_passes_wake():
         assert len(lot._crew) == KEPT == 2 * WAKES_PER_PASS
         assert trio.lowlevel.current_statistics().tasks_living == before + KEPT
         assert lot.parked == len(peers)
-
-
-# ---- a lot of one's own ------------------------------------------------------------------------------------------
-
-
-class Line(Parked):
-    __slots__ = ("line",)
-
-    def __init__(self, fd: int) -> None:
-        super().__init__(fd)
-        self.line = b""
-
-
-class Lines(ParkingLot):
-    """Makes a task for a whole line, and remembers the rest of one meanwhile."""
-
-    kind = Line
-
-    def __init__(self, r) -> None:
-        super().__init__(r, self._answer, 5)
-        self.ends: list[object] = []
-
-    def spoken(self, parked: Line, ended: bool) -> None:
-        data = os.read(parked.fd, 100)
-        parked.line += data
-        if b"\n" in data:
-            self.start(parked)
-        elif data:
-            self.listen(parked)
-        else:
-            self.gone(parked)
-
-    async def _answer(self, stream: ParkableStream) -> None:
-        self.listen_for_its_end(stream.parked)
-        await trio.sleep(2)
-        line, stream.parked.line = stream.parked.line, b""
-        await stream.send_all(line)
-        await stream.receive_some()
-
-    def waits_for_more(self, parked: Line) -> bool:
-        return bool(parked.line)
-
-    def hung_up(self, parked: Line, gone: bool) -> None:
-        self.ends.append(gone)
-        parked.stream.hung_up = True
-        parked.stream.scope.cancel()
-
-    def left(self, parked: Line, reason: str | None) -> None:
-        self.ends.append(reason)
-
-
-async def test_a_lot_of_ones_own_reads_before_it_makes_a_task_and_is_told_of_every_end(autojump_clock):
-    async with open_reaper(tick=1.0) as r:
-        lot = Lines(r)
-        async with r.keeping(lot):
-            before = tasks(lot)
-            ends = [pair() for _ in range(4)]
-            parked = [lot.add(ours) for ours, _ in ends]
-            silent, half, whole, hasty = (theirs for _, theirs in ends)
-            for theirs in (half, whole, hasty):
-                theirs.send(b"half ")
-            await settle()
-            assert (tasks(lot), [each.line for each in parked]) == (before, [b"", *[b"half "] * 3])
-            hasty.send(b"a line\n")
-            await settle()
-            hasty.close()
-            await settle()
-            assert lot.ends == [True, None]
-            whole.send(b"a line\n")
-            assert await heard(whole) == b"half a line\n"
-            await settle()
-            assert (tasks(lot), lot.parked, parked[2].line) == (before, 3, b"")
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(r.drain, 3)
-                assert await heard(silent) == await heard(whole) == b""
-                assert lot.ends[2:] == ["drain", "drain"]
-                half.send(b"a line\n")  # a drain waits for the rest
-                assert await heard(half) == b"half a line\n"
-            assert (lot.ends[4:], len(lot)) == (["drain"], 0)
-            r.core.check()

@@ -9,6 +9,7 @@ import http.client
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -24,7 +25,7 @@ import reaper.uvicorn
 from loadgen.clients import behaviour, play, play_all
 from reaper.config import ReaperConfig
 from reaper.servers import uvicorn_names
-from scripts.serving import free_port
+from scripts.serving import free_port, tree
 from scripts.serving import serving as start
 from scripts.uvicorn_demo.__main__ import HANDSHAKE, SPEECH
 
@@ -85,6 +86,30 @@ def until(client, end=b"hello"):
     return said
 
 
+def a_pause_loses_no_request(server, count):
+    """Of clients that have been served, and ask again while the server's processes stand still."""
+    with contextlib.ExitStack() as stack:
+        clients = [stack.enter_context(connect(server)) for _ in range(count)]
+        for client in clients:
+            client.sendall(get())
+            until(client)
+        pids = tree(server.pid)
+        for pid in pids:
+            os.kill(pid, signal.SIGSTOP)
+        for client in clients:
+            client.sendall(get())
+        time.sleep(3)
+        for pid in reversed(pids):
+            os.kill(pid, signal.SIGCONT)
+        for client in clients:
+            until(client)
+
+
+async def all_end_and_none_early(attacks, address, earliest=1):
+    found = await play_all(attacks, address, SPEECH, PATIENCE)
+    assert not [kind for kind, (ended,) in found.items() if ended.borne is None or ended.borne < earliest]
+
+
 def test_every_kind_of_idleness_ends_and_none_early(guarded):
     async def all_attacks():
         slow = behaviour("slow_read", every="1s")
@@ -98,6 +123,27 @@ def test_every_kind_of_idleness_ends_and_none_early(guarded):
     assert [ended.kind for ended in found if ended.borne < 1] == []
     answered_408 = {ended.kind for ended in found if b"HTTP/1.1 408" in ended.said}
     assert answered_408 == {"slow_headers", "slow_second_headers", "stalled_body", "slow_body", "slow_upgrade"}
+
+
+@pytest.mark.parametrize(
+    ("attack", "path", "reasons"),
+    [("-H", "/", "headers"), ("-B -s 100000", "/echo", "body|min_in_rate"), ("-X", "/big", "write|min_out_rate")],
+)
+def test_slowhttptest_is_got_rid_of_while_a_healthy_client_is_served(tmp_path, attack, path, reasons):
+    if shutil.which("slowhttptest") is None:
+        pytest.skip("slowhttptest is not installed (Debian: apt-get install slowhttptest)")
+    with serving(tmp_path) as server:
+
+        def nearly_all_are_gone():
+            with connect(server) as client:
+                client.sendall(get())
+                until(client)
+            return len(re.findall(f"closed: (?:{reasons})", server.log.read_text())) >= 45
+
+        command = ["slowhttptest", *attack.split(), "-u", f"http://{server.target}{path}", "-c", "50", "-r", "50"]
+        with subprocess.Popen([*command, "-i", "1", "-l", "60", "-p", "5"], stdout=subprocess.DEVNULL) as attacking:
+            wait_until(nearly_all_are_gone)
+            attacking.terminate()
 
 
 def test_a_request_that_takes_longer_than_every_timeout_is_answered(guarded):
@@ -191,18 +237,7 @@ def test_a_connection_at_its_maximum_age_is_closed_after_a_response_that_says_so
 @pytest.mark.parametrize(("protocol", "loop"), KINDS)
 def test_after_a_pause_of_the_process_every_request_that_waited_is_answered(tmp_path, protocol, loop):
     with serving(tmp_path, protocol, loop) as server:
-        clients = [connect(server) for _ in range(30)]
-        for client in clients:
-            client.sendall(get())
-            until(client)
-        os.kill(server.pid, signal.SIGSTOP)
-        for client in clients:
-            client.sendall(get())
-        time.sleep(3)
-        os.kill(server.pid, signal.SIGCONT)
-        for client in clients:
-            until(client)
-            client.close()
+        a_pause_loses_no_request(server, 30)
 
 
 @pytest.mark.parametrize("protocol", ["HttpTools", "H11"])
@@ -281,16 +316,7 @@ def test_uvicorns_own_keep_alive_holds_unless_ours_is_set():
 
 def test_a_setting_that_cannot_be_used_is_one_line_and_status_2(tmp_path):
     environment = {**os.environ, "REAPER_TIMEOUTS_BODY": "soon", "PYTHONPATH": "."}
-    command = [
-        sys.executable,
-        "-m",
-        "uvicorn",
-        "tests.asgi:application",
-        "--http",
-        "reaper.uvicorn:Auto",
-        "--port",
-        "0",
-    ]
+    command = [sys.executable, "-m", "uvicorn", "tests.asgi:application", "--http", "reaper.uvicorn:Auto"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 2
     lines = [line for line in done.stderr.splitlines() if "INFO" not in line]
@@ -331,8 +357,7 @@ if hasattr(asyncio, "eager_task_factory"):  # Python 3.12
             "    made.set_task_factory(asyncio.eager_task_factory)\n    return made\n"
         )
         with serving(tmp_path, "HttpTools", "eager:loop", PYTHONPATH=f"{tmp_path}:{os.getcwd()}") as server:
-            found = asyncio.run(play_all(ATTACKS[:4], server.address, SPEECH, PATIENCE))
-            assert all(ended.borne >= 1 for (ended,) in found.values())
+            asyncio.run(all_end_and_none_early(ATTACKS[:4], server.address))
             with connect(server) as client:
                 for _ in range(3):
                     client.sendall(get())

@@ -23,8 +23,8 @@ from reaper.status import SCHEMA
 from reaper.top.picture import picture_of
 
 
-def fetch(port: int, path: str) -> str:
-    client = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
+def fetch(port: int, path: str, patience: float = PATIENCE) -> str:
+    client = http.client.HTTPConnection("127.0.0.1", port, timeout=patience)
     try:
         client.request("GET", path)
         return client.getresponse().read().decode()
@@ -68,7 +68,7 @@ def test_the_workers_of_one_server_answer_for_each_other_and_not_for_another_ser
             until_left_out = time.monotonic() + PATIENCE
             while time.monotonic() < until_left_out:
                 try:
-                    half = json.loads(_impatient(server.port))
+                    half = json.loads(fetch(server.port, "/status", 4))
                 except OSError:
                     continue  # the kernel gave this one to the worker that is stopped
                 assert half["missing"] == [stopped]
@@ -77,15 +77,6 @@ def test_the_workers_of_one_server_answer_for_each_other_and_not_for_another_ser
             os.kill(stopped, signal.SIGCONT)
         for client in clients:
             client.close()
-
-
-def _impatient(port: int) -> str:
-    client = http.client.HTTPConnection("127.0.0.1", port, timeout=4)
-    try:
-        client.request("GET", "/status")
-        return client.getresponse().read().decode()
-    finally:
-        client.close()
 
 
 def test_workers_ask_none_but_their_own_and_all_of_them_when_many_ask_at_once(monkeypatch) -> None:
