@@ -1,7 +1,4 @@
-"""What several commands share: how an option is declared, the options themselves, and what becomes of a report.
-
-One rule: a bad argument costs one line that says what, which value, and what would be right.
-"""
+"""What several commands share: how an option is declared, the options themselves, and what becomes of a report."""
 
 from __future__ import annotations
 

@@ -234,22 +234,19 @@ class CoreSystem:
         self.unread: list[tuple[Callable[[SimulatedClient, float], None], SimulatedClient]] = []
 
     def opened(self, client: SimulatedClient, now: float) -> None:
-        if self.stalled:
-            self.unread.append((self._accept, client))
-        else:
-            self._accept(client, now)
+        self._arrived(self._accept, client, now)
 
     def pinged(self, client: SimulatedClient, now: float) -> None:
-        if self.stalled:
-            self.unread.append((self._read, client))
-        else:
-            self._read(client, now)
+        self._arrived(self._read, client, now)
 
     def left(self, client: SimulatedClient, now: float) -> None:
+        self._arrived(self._hang_up, client, now)
+
+    def _arrived(self, read: Callable[[SimulatedClient, float], None], client: SimulatedClient, now: float) -> None:
         if self.stalled:
-            self.unread.append((self._hang_up, client))
+            self.unread.append((read, client))
         else:
-            self._hang_up(client, now)
+            read(client, now)
 
     def wake(self, now: float) -> None:
         """The reaper's timer went off, on time."""

@@ -16,14 +16,12 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from pathlib import Path
 from time import monotonic, sleep
 
 from .clients import Client, Speech
 from .units import BadArgument, Target
 
 CLONE_NEWNET = 0x40000000
-ESTABLISHED = "01"
 LOOK = 0.1
 BEFORE = 1.0
 """Seconds that the clients have to say what they say, before they vanish."""
@@ -131,10 +129,6 @@ def vanish(target: Target, speech: Speech, wait: float, trials: int) -> list[Kep
 
 def _established(port: int) -> set[int]:
     """The peers' ports of the connections that are established at *port* of this machine."""
-    found = set()
-    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
-        for line in Path(table).read_text().splitlines()[1:]:
-            _, local, remote, state, *_ = line.split()
-            if state == ESTABLISHED and int(local.rpartition(":")[2], 16) == port:
-                found.add(int(remote.rpartition(":")[2], 16))
-    return found
+    command = ["ss", "-Htn", "state", "established", f"sport = :{port}"]
+    lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    return {int(line.split()[3].rpartition(":")[2]) for line in lines}

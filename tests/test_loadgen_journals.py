@@ -119,22 +119,3 @@ def test_as_many_rows_as_wanted_by_the_command(tmp_path: Path, capsys: pytest.Ca
     assert not (tmp_path / "client").exists()
     assert main(["simulate", "--journal", str(tmp_path), *arguments]) == 2
     assert "holds Parquet files already" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("text", "complaint"),
-    [
-        ("[faults]\nearly = 0.5", "faults.early = 0.5: write a count"),
-        ("[faults]\nrude = 1", "faults.rude = 1: write a count"),
-        ("late = 1", "unknown key 'late'"),
-        ("faults = 3", "write [faults]"),
-        ("[faults]\nbackward = 1", "give --mode full"),
-    ],
-)
-def test_a_bad_file_of_faults_costs_one_line(
-    text: str, complaint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "faults.toml").write_text(text)
-    arguments = ["--journal", str(tmp_path / "out"), "--faults", str(tmp_path / "faults.toml"), "--mode", "gaps"]
-    assert main(["simulate", *arguments, "--connections", "5"]) == 2
-    assert complaint in capsys.readouterr().err

@@ -30,7 +30,7 @@ from loadgen.judge.records import How, Record, RecordTable
 from loadgen.judge.report import UNKNOWN_SERVER, build_report, report_schema
 from loadgen.judge.words import drawn, headline, verdict_lines
 from loadgen.plan.plan import Law, Plan, make_plan
-from loadgen.plan.scenario import from_mix, load_scenario, parse_scenario
+from loadgen.plan.scenario import from_mix, parse_scenario
 from loadgen.units import BadArgument, parse_address, parse_target
 
 LAW = Law(timeout=0.5, tick=0.5)
@@ -314,37 +314,6 @@ def test_a_scenario_is_a_plan_or_one_line_of_complaint(table: dict[str, Any]) ->
     assert len(complaint) < 500
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "client = [1]",
-        "[[client]]\nkind = []",
-        "[[client]]\nkind = 'bursty'\ntail = 0",
-        "[[client]]\nkind = 'bursty'\nshortest = '0s'",
-        "[[client]]\nkind = 'silent'\n[ramp]\nrate = nan",
-        "[[client]]\nkind = 'silent'\nweight = " + "9" * 5000,
-        "a = " + "[" * 5000,
-        "\n".join(f"[[client]]\nkind = 'silent'\nname = 'n{number}'" for number in range(300)),
-    ],
-)
-def test_a_bad_scenario_costs_one_line_and_status_2(
-    text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = tmp_path / "bad.toml"
-    path.write_text(text)
-    assert main(["simulate", "--connections", "10", "--scenario", str(path)]) == 2
-    err = capsys.readouterr().err
-    assert err.count("\n") == 1
-    assert len(err) < 600
-
-
-def test_a_scenario_in_a_folder_or_in_no_text_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
-    for name in (str(tmp_path), str(tmp_path / "binary"), "\0"):
-        with pytest.raises(BadArgument):
-            load_scenario(name)
-
-
 def check(report: dict[str, Any]) -> None:
     schema = report_schema()
     jsonschema.Draft202012Validator.check_schema(schema)
@@ -382,43 +351,6 @@ def test_reports_keep_to_the_published_schema(tmp_path: Path, capsys: pytest.Cap
 def test_a_target_may_be_a_url(text: str, expected: tuple[str, str | None, str | None]) -> None:
     target, protocol, path, _, _ = parse_address(text)
     assert (str(target), protocol, path) == expected
-
-
-@pytest.mark.parametrize(
-    "text", ["ftp://127.0.0.1", "http://", "http://127.0.0.1:99999", "http://127.0.0.1/a b", "http://a@127.0.0.1"]
-)
-def test_other_urls_are_refused(text: str) -> None:
-    with pytest.raises(BadArgument, match=r"http|HOST:PORT"):
-        parse_address(text)
-
-
-@pytest.mark.parametrize("more", [["--protocol", "echo"], ["--path", "/other"]])
-def test_a_url_and_an_option_that_contradict_each_other_are_refused(
-    more: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["run", "--target", "http://127.0.0.1:9/path", "--timeout", "1s", *more]) == 2
-    assert "leave one of them out" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("option", ["--report", "--html"])
-def test_a_file_that_cannot_be_written_is_refused_before_the_run(
-    option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "file").write_text("")
-    for path in (tmp_path, tmp_path / "file" / "inside"):
-        for command in (["simulate"], ["run", "--target", "127.0.0.1:9", "--timeout", "1s"]):
-            assert main([*command, "--connections", "10", option, str(path)]) == 2
-            err = capsys.readouterr().err
-            assert err.count("\n") == 1
-            assert option in err
-
-
-@pytest.mark.parametrize("command", [["simulate"], ["run", "--target", "127.0.0.1:9", "--timeout", "1s"]])
-def test_more_connections_than_a_plan_can_hold_are_refused_at_once(
-    command: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main([*command, "--connections", "100000M"]) == 2
-    assert "at most" in capsys.readouterr().err
 
 
 def test_a_reader_that_goes_away_ends_the_program_quietly() -> None:

@@ -143,16 +143,6 @@ def test_the_table_says_what_is_still_open() -> None:
     assert "HTTP/1.1 408 Request Time-out + FIN" in as_text([summarise(QUESTIONS["echo"][1], [polite], 30.0, None)])
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "arguments", [["--expect", "tea=5s"], ["--expect", "idle"], ["--wait", "0"], ["--trials", "x"]]
-)
-def test_a_bad_probe_argument_costs_one_line_and_status_2(arguments: list[str]) -> None:
-    done = loadgen("probe", "--target", "127.0.0.1:9", *arguments)
-    assert done.returncode == 2
-    assert done.stderr.count("\n") == 1
-
-
 def test_behaviours_lists_kinds_and_scenarios() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "loadgen", "behaviours"], cwd=ROOT, capture_output=True, text=True, check=True

@@ -151,37 +151,3 @@ def test_a_broken_threshold_fails_a_good_run() -> None:
         status, report = run(server.port, "--threshold", "lateness.p50<1ms", *ROOMY, connections=100)
     assert status == 1
     assert report["reasons"][0].startswith("threshold lateness.p50<1ms broken")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "complaint"),
-    [
-        (["--target", "127.0.0.1"], "HOST:PORT"),
-        (["--target", "192.0.2.1:80"], "--allow-remote"),
-        (["--timeout", "5"], "250ms, 30s, 5m or 1h"),
-        (["--timeout", "0s"], "longer than 0"),
-        (["--connections", "0"], "at least 1"),
-        (["--mix", "silent=x"], "must be a number"),
-        (["--duration", "1s"], "too short"),
-        (["--scenario", "nowhere.toml"], "nowhere.toml"),
-        (["--scenario", "slow", "--protocol", "echo"], "needs --protocol http"),
-        (["--server-pid", "999999999"], "no such process"),
-        (["--threshold", "x<1"], "no threshold"),
-        (["--processes", "none"], "whole number"),
-        (["--protocol", "quic"], "quic"),
-    ],
-)
-def test_a_bad_argument_costs_one_line_and_status_2(
-    arguments: list[str], complaint: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    from loadgen.cli import main
-
-    try:
-        status = main(["run", "--target", "127.0.0.1:9", "--timeout", "1s", *arguments])
-    except SystemExit as end:
-        status = int(str(end.code))
-    out, err = capsys.readouterr()
-    assert status == 2
-    assert not out
-    assert err.count("\n") == 1
-    assert complaint in err

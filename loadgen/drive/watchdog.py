@@ -1,7 +1,4 @@
-"""When a run has shown all that it can, before its time: no server, no answer, or another protocol.
-
-One rule: it ends a run only on what the server did, says what that was, and what to try instead.
-"""
+"""When a run has shown all that it can, before its time: no server, no answer, or another protocol."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""One process of the load generator: a plain epoll loop, one heap of next actions, a few hundred bytes per connection.
-
-One rule: open loop. Every action is due at an instant that the plan fixed relative to the connection's establishment,
-or at the next beat; when this loop is late it acts at once and records by how much, it never lets a slow server or a
-slow self change what is due next.
-"""
+"""One process of the load generator: an epoll loop, one heap of next actions, a few hundred bytes per connection."""
 
 from __future__ import annotations
 
@@ -145,8 +140,6 @@ class Worker:
         self.note_dialect()
         if not self.counters.ramped and self.connector.ramped:
             self.counters.ramped = True
-            self.counters.ramp_actions = self.counters.actions
-            self.counters.ramped_at = monotonic()
             self.rss_open = rss_bytes()
         self.control.send(self.counters)
 
@@ -167,8 +160,6 @@ class Worker:
         """The run's end: no more actions; only what is overdue is watched on, for as long as it may take."""
         at_once = self.end < 0
         self.draining = True
-        self.counters.held = now - self.counters.ramped_at
-        self.counters.overdue = sum(when <= now for when, _, _ in self.due)
         refused = [client for _, _, client in self.due if client.tries and not client.established]
         self.due.clear()
         self.connector.give_up()

@@ -1,7 +1,6 @@
 """Counts of durations in logarithmic buckets: constant memory, mergeable, never more than 1/128 off.
 
-One rule: a value is counted once, where it happened, and never averaged. (The idea of HDR histograms: a power of two
-split into equal parts.)
+The idea of HDR histograms: a power of two split into equal parts.
 """
 
 from __future__ import annotations

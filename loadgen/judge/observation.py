@@ -1,7 +1,4 @@
-"""What the processes of a run saw, each by itself and all together: what a verdict is reached from.
-
-One rule: everything here is picklable and small. A heartbeat carries totals, an outcome carries columns.
-"""
+"""What the processes of a run saw, each by itself and all together. All of it is pickled: keep it small."""
 
 from __future__ import annotations
 
@@ -26,8 +23,7 @@ class Counters:
         foreign: the beginning of the first answer that is none in the protocol spoken; empty: there was none.
         read_late: closes that were read beyond one tick, and had come to this machine within it.
         closed: by the server.
-        ramped: every connection is up (or failed), since the instant `ramped_at`.
-        held: seconds from then to the end of the run. overdue: actions not done by then.
+        ramped: every connection is up, or failed.
     """
 
     established: int = 0
@@ -51,10 +47,6 @@ class Counters:
     foreign: bytes = b""
     wrong: dict[str, int] = field(default_factory=dict)
     ramped: bool = False
-    ramp_actions: int = 0
-    ramped_at: float = 0.0
-    held: float = 0.0
-    overdue: int = 0
     journal_dropped: int = 0
 
 

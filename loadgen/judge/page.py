@@ -1,8 +1,4 @@
-"""The report as one HTML page that opens offline: no script, no link, nothing to load.
-
-One rule: every figure on the page is in the JSON too; the page only draws it. Charts are SVG made here, in the report's
-own units.
-"""
+"""The report as one HTML page that opens offline: no script, no link, nothing to load. Charts are SVG made here."""
 
 from __future__ import annotations
 
@@ -17,7 +13,7 @@ from .words import headline, known, verdict_lines
 WIDTH, HEIGHT = 920, 240
 SHOWN_TICKS = 4
 """Ticks of lateness that the histogram shows; what lies beyond is counted in words."""
-LEFT, RIGHT, TOP, BOTTOM = 64, 16, 14, 34
+LEFT, RIGHT, TOP, FLOOR = 64, 16, 14, HEIGHT - 34
 BLUE, ORANGE, RED, GREY = "#2563c9", "#d9822b", "#c2322d", "#8b95a3"
 """The colours of all pages and pictures, see `reaper/pipeline/html/style.py`; no code is shared."""
 
@@ -28,7 +24,7 @@ h1{font-size:1.5rem;margin:0}h2{font-size:1.05rem;margin:2rem 0 .4rem}
 table{border-collapse:collapse;width:100%;font-size:.9rem}
 td,th{text-align:left;padding:.25rem .6rem;border-bottom:1px solid #e3e7ec}
 td.n,th.n{text-align:right}
-svg{width:100%;height:auto}svg text{font:11px system-ui,sans-serif;fill:#64707f}
+svg{width:100%;height:auto}svg text{font:11px system-ui,sans-serif}
 """
 
 
@@ -71,75 +67,67 @@ def timeline_chart(report: dict[str, Any]) -> str:
     """Open connections as an area, reaps per interval as bars."""
     points = report["timeline"]
     span = points[-1]["t"] if points else 1.0
-    most_open = max((point["open"] for point in points), default=0) or 1
-    most_reaped = max((point["reaped"] for point in points), default=0) or 1
-    x = _scale(0, span, LEFT, WIDTH - RIGHT)
-    y = _scale(0, most_open * 1.05, HEIGHT - BOTTOM, TOP)
-    bars = _scale(0, most_reaped * 1.05, 0, (HEIGHT - BOTTOM - TOP) * 0.6)
+    most_open, most_reaped = (max((point[name] for point in points), default=0) or 1 for name in ("open", "reaped"))
+    x, y = _scale(0, span, LEFT, WIDTH - RIGHT), _scale(0, most_open * 1.05, FLOOR, TOP)
+    bars = _scale(0, most_reaped * 1.05, FLOOR, FLOOR - (FLOOR - TOP) * 0.6)
     step = (WIDTH - RIGHT - LEFT) / max(len(points), 1)
     area = " ".join(f"{x(point['t']):.1f},{y(point['open']):.1f}" for point in points)
     shapes = [
-        f"<polygon points='{LEFT},{y(0):.1f} {area} {WIDTH - RIGHT},{y(0):.1f}' fill='{BLUE}' opacity='.25'/>",
+        f"<polygon points='{LEFT},{FLOOR} {area} {WIDTH - RIGHT},{FLOOR}' fill='{BLUE}' opacity='.25'/>",
         f"<polyline points='{area}' fill='none' stroke='{BLUE}' stroke-width='1.5'/>",
-    ]
-    for point in points:
-        if point["reaped"]:
-            height = bars(point["reaped"])
-            shapes.append(
-                f"<rect x='{x(point['t']) - step:.1f}' y='{y(0) - height:.1f}' width='{step * 0.9:.2f}' "
-                f"height='{height:.1f}' fill='{ORANGE}'/>"
-            )
-    words = f"open (line, at most {most_open:,}); reaped per interval (bars, at most {most_reaped:,})"
-    legend = f"<text x='{WIDTH - RIGHT}' y='{TOP - 3}' text-anchor='end'>{words}</text>"
-    return _chart(shapes + [legend], _ticks(0, span, clock=True), x, _ticks(0, most_open), y)
+        *(_bar(x(each["t"]) - step, step, bars(each["reaped"]), ORANGE) for each in points if each["reaped"]),
+        _text(WIDTH - RIGHT, TOP - 3,
+              f"open (line, at most {most_open:,}); reaped per interval (bars, at most {most_reaped:,})", "end"),
+    ]  # fmt: skip
+    return _chart(shapes, _ticks(0, span, clock=True), x, _ticks(0, most_open), y)
 
 
 def lateness_chart(report: dict[str, Any]) -> str:
     """Bars of the lateness histogram; the law is the shaded band from 0 to one tick."""
     tick = report["config"]["tick_s"]
-    histogram = report["lateness_histogram"]
-    width, bars = histogram["width_s"], histogram["bars"]
+    width, bars = report["lateness_histogram"]["width_s"], report["lateness_histogram"]["bars"]
     left = min([edge for edge, _ in bars] + [-0.1 * tick])
     right = min(max([edge + width for edge, _ in bars] + [1.15 * tick]), SHOWN_TICKS * tick)
     outside = sum(count for edge, count in bars if edge >= right)
-    bars = [(edge, count) for edge, count in bars if edge < right]
-    most = max((count for _, count in bars), default=0) or 1
-    x = _scale(left, right, LEFT, WIDTH - RIGHT)
-    y = _scale(0, most * 1.05, HEIGHT - BOTTOM, TOP)
-    height = HEIGHT - BOTTOM - TOP
-    shapes = [f"<rect x='{x(0):.1f}' y='{TOP}' width='{x(tick) - x(0):.1f}' height='{height}' fill='#e9f0fa'/>"]
-    for edge, count in bars:
-        colour = BLUE if 0 <= edge < tick else RED if edge < 0 else GREY
-        shapes.append(
-            f"<rect x='{x(edge):.1f}' y='{y(count):.1f}' width='{max((x(width) - x(0)) * 0.92, 0.6):.2f}' "
-            f"height='{y(0) - y(count):.1f}' fill='{colour}'><title>{seconds(edge)}: {count:,}</title></rect>"
-        )
-    line = _vertical(x(tick), "stroke-dasharray='5 3'")
-    label = f"<text x='{x(tick) + 4:.1f}' y='{TOP + 10}'>one tick</text>"
-    zero = _vertical(x(0))
-    words = f"{outside:,} later than this picture shows" if outside else ""
-    beyond = f"<text x='{WIDTH - RIGHT}' y='{TOP + 10}' text-anchor='end'>{words}</text>"
-    early = f"<text x='{x(0) - 4:.1f}' y='{TOP + 10}' text-anchor='end' style='fill:{RED}'>early</text>"
-    return _chart([*shapes, line, label, zero, early, beyond], _ticks(left, right), x, _ticks(0, most), y)
+    most = max((count for edge, count in bars if edge < right), default=0) or 1
+    x, y = _scale(left, right, LEFT, WIDTH - RIGHT), _scale(0, most * 1.05, FLOOR, TOP)
+    shapes = [
+        _bar(x(0), x(tick) - x(0), TOP, "#e9f0fa"),
+        *(
+            _bar(x(edge), x(width) - x(0), y(count), BLUE if 0 <= edge < tick else RED if edge < 0 else GREY,
+                 f"{seconds(edge)}: {count:,}")
+            for edge, count in bars
+            if edge < right
+        ),
+        _line(x(0), TOP, x(0), FLOOR),
+        _line(x(tick), TOP, x(tick), FLOOR, "#1c2430' stroke-dasharray='5 3"),
+        _text(x(tick) + 4, TOP + 10, "one tick"),
+        _text(x(0) - 4, TOP + 10, "early", "end", RED),
+        _text(WIDTH - RIGHT, TOP + 10, f"{outside:,} later than this picture shows" if outside else "", "end"),
+    ]  # fmt: skip
+    return _chart(shapes, _ticks(left, right), x, _ticks(0, most), y)
 
 
-def _vertical(x: float, style: str = "") -> str:
-    return f"<line x1='{x:.1f}' x2='{x:.1f}' y1='{TOP}' y2='{HEIGHT - BOTTOM}' stroke='#1c2430' {style}/>"
+def _bar(x: float, width: float, top: float, colour: str, title: str = "") -> str:
+    inside = f"<title>{title}</title>" if title else ""
+    size = f"width='{max(width * 0.92, 0.6):.2f}' height='{FLOOR - top:.1f}'"
+    return f"<rect x='{x:.1f}' y='{top:.1f}' {size} fill='{colour}'>{inside}</rect>"
+
+
+def _line(x: float, y: float, x2: float, y2: float, stroke: str = "#1c2430") -> str:
+    return f"<line x1='{x:.1f}' x2='{x2:.1f}' y1='{y:.1f}' y2='{y2:.1f}' stroke='{stroke}'/>"
+
+
+def _text(x: float, y: float, words: str, anchor: str = "start", colour: str = "#64707f") -> str:
+    return f"<text x='{x:.1f}' y='{y:.1f}' text-anchor='{anchor}' style='fill:{colour}'>{words}</text>"
 
 
 def _chart(
     shapes: list[str], across: list[float], x: Callable[[float], float], up: list[float], y: Callable[[float], float]
 ) -> str:
-    axis = []
-    for value in up:
-        axis.append(
-            f"<line x1='{LEFT}' x2='{WIDTH - RIGHT}' y1='{y(value):.1f}' y2='{y(value):.1f}' stroke='#e3e7ec'/>"
-        )
-        axis.append(f"<text x='{LEFT - 6}' y='{y(value) + 4:.1f}' text-anchor='end'>{value:,.0f}</text>")
-    axis += [
-        f"<text x='{x(value):.1f}' y='{HEIGHT - BOTTOM + 18}' text-anchor='middle'>{seconds(value)}</text>"
-        for value in across
-    ]
+    axis = [_line(LEFT, y(value), WIDTH - RIGHT, y(value), "#e3e7ec") for value in up]
+    axis += [_text(LEFT - 6, y(value) + 4, f"{value:,.0f}", "end") for value in up]
+    axis += [_text(x(value), FLOOR + 18, seconds(value), "middle") for value in across]
     return f"<svg viewBox='0 0 {WIDTH} {HEIGHT}' role='img'>{''.join(axis)}{''.join(shapes)}</svg>"
 
 

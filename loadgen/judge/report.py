@@ -23,7 +23,7 @@ from .histogram import PERCENTILES
 from .observation import Counters, Observation, Outcome, summed
 from .records import How, Record
 from .thresholds import Threshold
-from .verdict import GRAIN, Finding, judge, judge_all
+from .verdict import BAD, GRAIN, Finding, judge, judge_all
 
 ANSWERS = {
     "asked": "asked",
@@ -39,7 +39,6 @@ SCHEMA = "reaper-loadgen-report/1"
 TIMELINE_POINTS = 240
 LATENESS_BUCKETS_PER_TICK = 50
 """Bars of the lateness histogram per tick."""
-STORIES_KEPT = 100
 UNKNOWN_SERVER: dict[str, Any] = {"workers": None, "rss_bytes_per_connection": None, "cpu_fraction": None}
 """The `server` block of a server that is not ours to look at."""
 
@@ -59,9 +58,7 @@ def build_report(
     ends, digest = plan.survey()
     outcomes = observation.outcomes
     total = summed(outcome.counters for outcome in outcomes)
-    failures: Counter[str] = Counter()
-    for outcome in outcomes:
-        failures.update(outcome.failures)
+    failures = sum((Counter(outcome.failures) for outcome in outcomes), Counter[str]())
     elapsed = observation.ended - observation.started
     line, peak = timeline(observation)
     count = verdict.categories
@@ -85,20 +82,12 @@ def build_report(
         "reaps": {
             "expected": verdict.expected,
             "observed": verdict.observed,
-            "early": count["early"],
-            "late": count["late"],
-            "missed": count["missed"],
-            "false": count["false"],
+            **{name: count[name] for name in (*BAD, "own_lag", "undecided", "closed_itself", "announced", "unjudged")},
+            "alive_at_end": count["alive"],
             "late_raw": verdict.beyond_tick + total.read_late,
             "late_raw_own": total.read_late,
             "late_but_server_stuck": verdict.excused,
             "excused_share": verdict.excused / verdict.expected if verdict.expected else 0.0,
-            "own_lag": count["own_lag"],
-            "undecided": count["undecided"],
-            "closed_itself": count["closed_itself"],
-            "alive_at_end": count["alive"],
-            "announced": count["announced"],
-            "unjudged": count["unjudged"],
             "fin": sum(how == How.FIN for how in observation.records.columns[2]),
             "rst": sum(how == How.RST for how in observation.records.columns[2]),
             "grain_s": GRAIN,
@@ -108,7 +97,6 @@ def build_report(
         "actions": {
             "done": total.actions,
             "per_s": total.actions / elapsed if elapsed > 0 else None,
-            **held_rates(plan, observation),
             **{name: getattr(total, each) for name, each in ANSWERS.items()},
             "statuses": total.wrong,
             "blocked": total.blocked,
@@ -131,7 +119,7 @@ def build_report(
         "timeline": line,
         "violations": [
             story(record, behaviour, finding, plan.law, observation.started)
-            for record, behaviour, finding in verdict.violations[:STORIES_KEPT]
+            for record, behaviour, finding in verdict.violations
         ],
         "journal_dropped": total.journal_dropped,
         "elapsed_s": elapsed,
@@ -170,22 +158,6 @@ def _answers(outcomes: Sequence[Outcome], total: Counters, protocol: str) -> lis
     if foreign := next((each.counters.foreign for each in outcomes if each.counters.foreign), b""):
         found.append(f"answers that are no {protocol or 'answers'}: {foreign[:40]!r}")
     return found
-
-
-def held_rates(plan: Plan, observation: Observation) -> dict[str, float | None]:
-    """Actions per second that the plan asked for, and that were done, once all connections were up; null if cut short.
-
-    The loop is open: what was not done in time was overdue at the end, not forgotten.
-    """
-    if observation.partial or observation.ramped is None:
-        return {"offered_per_s": None, "achieved_per_s": None}
-    # Each process counts from the instant its own connections were up; virtual ones have no such instant.
-    rates = [
-        ((c.actions - c.ramp_actions) / (c.held or plan.duration), c.overdue / (c.held or plan.duration))
-        for c in (outcome.counters for outcome in observation.outcomes)
-    ]
-    achieved = sum(rate for rate, _ in rates)
-    return {"offered_per_s": achieved + sum(overdue for _, overdue in rates), "achieved_per_s": achieved}
 
 
 def percentile(ordered: Sequence[float], percent: float) -> float | None:

@@ -22,7 +22,7 @@ from .stalls import Stalls
 GRAIN = 0.005
 """Seconds that a close may take for reasons that no side can see: epoll sleeps in whole milliseconds on both sides, and
 a shared core needs a moment to switch between them."""
-VIOLATIONS_KEPT = 1000
+VIOLATIONS_KEPT = 100
 """Violations kept with their story; all of them are counted."""
 MILLISECOND = 0.001
 OWN_LAG_SHARE = 0.01

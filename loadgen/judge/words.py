@@ -1,7 +1,4 @@
-"""A report in a few lines for people.
-
-One rule: no line is wider than the terminal, and the verdict's line alone says what came out.
-"""
+"""A report in a few lines for people, none wider than the terminal."""
 
 from __future__ import annotations
 

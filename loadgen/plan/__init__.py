@@ -2,9 +2,6 @@
 
 One rule: a plan is a pure function of its arguments. It reads no clock and opens no socket; only `capacity` looks at
 the machine, and only to refuse what cannot fit.
-
-Read: `rng` (draws without state), `behaviours` (kinds of clients), `scenario` (mixes of them, as TOML), `plan` (the
-run), `capacity` (processes, source addresses, descriptors, memory).
 """
 
 from __future__ import annotations

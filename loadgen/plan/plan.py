@@ -1,8 +1,4 @@
-"""Who does what, when, and how it must end: all of it drawn from the seed before the first packet.
-
-One rule: the plan is a pure function of its arguments. It reads no clock and no state, so the same seed gives the same
-plan on any machine, in any number of processes; `Plan.digest` is the proof.
-"""
+"""Who does what, when, and how it must end: all of it drawn from the seed before the first packet."""
 
 from __future__ import annotations
 

@@ -1,0 +1,128 @@
+"""What is typed wrong costs one line that says what would be right, and status 2, before anything has begun."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from loadgen.cli import main
+
+RUN = ["run", "--target=127.0.0.1:9", "--timeout=1s"]
+DURATIONS, TARGET = "250ms, 30s, 5m or 1h", "HOST:PORT"
+
+
+def refused(arguments: list[str], complaint: str, capsys: pytest.CaptureFixture[str]) -> None:
+    try:
+        status = main(arguments)
+    except SystemExit as end:
+        status = int(str(end.code))
+    out, err = capsys.readouterr()
+    assert (status, out, err.count("\n")) == (2, "", 1)
+    assert complaint in err
+    assert len(err) < 800
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        *((f"--timeout={text}", DURATIONS) for text in ("", "5", "s", "-1s", "1 year", "nan", "infs", "1e3s")),
+        ("--timeout=0s", "longer than 0"),
+        *((f"--target={text}", TARGET) for text in (
+            "localhost", "127.0.0.1:", "127.0.0.1:0", "127.0.0.1:70000", ":80", "127.0.0.1:http", "http://",
+            "http://127.0.0.1:99999", "http://127.0.0.1/a b", "http://a@127.0.0.1",
+        )),
+        ("--target=ftp://127.0.0.1", "ftp is not spoken"),
+        ("--target=192.0.2.1:80", "--allow-remote"),
+        ("--target=http://127.0.0.1:9/path --protocol=echo", "leave one of them out"),
+        ("--target=http://127.0.0.1:9/path --path=/other", "leave one of them out"),
+        ("--connections=0", "at least 1"),
+        ("--connections=100000M", "at most"),
+        *((f"--mix=silent={weight}", "must be a number > 0") for weight in ("x", "0", "-1", "inf", "nan")),
+        ("--mix=", "'' is no behaviour"),
+        ("--mix=loud=1", "'loud' is no behaviour"),
+        ("--mix=silent,silent", "'silent' is given twice"),
+        ("--duration=1200ms --tick=250ms", "at timeout 1s and tick 250ms: at least 1.35s is needed"),
+        ("--beat=11ms", "too long for a timeout of 1s: at most 10ms"),
+        ("--scenario=nowhere.toml", "nowhere.toml: No such file or directory: give a TOML file or one of churn, every"),
+        ("--scenario=\0", "null"),
+        ("--scenario=slow --protocol=echo", "needs --protocol http"),
+        ("--server-pid=999999999", "no such process"),
+        *((f"--threshold={text}", "--threshold: ") for text in (
+            "x<1", "lateness.p99", "lateness.p98<1s", "lateness.p99<1", "reaps.late<x", "lateness.p99~1s")),
+        ("--processes=none", "whole number"),
+        ("--protocol=quic", "quic"),
+    ],
+)  # fmt: skip
+def test_a_bad_argument_of_run(arguments: str, complaint: str, capsys: pytest.CaptureFixture[str]) -> None:
+    first, *more = arguments.split(" --")
+    refused([*RUN, first, *(f"--{each}" for each in more)], complaint, capsys)
+
+
+@pytest.mark.parametrize("argument", ["--expect=tea=5s", "--expect=idle", "--wait=0", "--trials=x"])
+def test_a_bad_argument_of_probe(argument: str, capsys: pytest.CaptureFixture[str]) -> None:
+    refused(["probe", "--target=127.0.0.1:9", argument], argument[:6], capsys)
+
+
+@pytest.mark.parametrize("command", [RUN, ["simulate"]])
+@pytest.mark.parametrize("option", ["--report", "--html"])
+def test_a_file_that_cannot_be_written(
+    option: str, command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("")
+    for path in (tmp_path, tmp_path / "file" / "inside"):
+        refused([*command, "--connections=10", f"{option}={path}"], option, capsys)
+
+
+CLIENT = "[[client]]\nkind = "
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("", "no clients"),
+        ("client = [1]", "client 1 = 1: write [[client]]"),
+        (CLIENT + "[]", "kind = []: choose from"),
+        (CLIENT + "'slient'", "'slient': choose from"),
+        (CLIENT + "'silent'\nwieght = 3", "silent.wieght: a silent client has no such parameter"),
+        (CLIENT + "'silent'\nweight = 0", "must be a number > 0"),
+        (CLIENT + "'silent'\nweight = " + "9" * 5000, "Exceeds the limit"),
+        (CLIENT + "'drip'\nevery = '0.95T'", "neither end would be wrong"),
+        (CLIENT + "'drip'\nevery = 3", "write a duration"),
+        (CLIENT + "'chatty'\nshortest = '0.4T'\nlongest = '0.3T'", "longer than its longest"),
+        (CLIENT + "'bursty'\ntail = 0", "tail must be a number from"),
+        (CLIENT + "'bursty'\nshortest = '0s'", "its gap must be longer than 0"),
+        (2 * (CLIENT + "'silent'\n"), "two clients are called 'silent'"),
+        (CLIENT + "'silent'\n[ramp]\nshape = 'cliff'", "choose from linear, burst, waves"),
+        (CLIENT + "'silent'\n[ramp]\nwaves = 0", "must be > 0"),
+        (CLIENT + "'silent'\n[ramp]\nrate = nan", "must be a number"),
+        ("protocol = 'quic'\n" + CLIENT + "'silent'", "choose from echo, http, raw"),
+        ("clients = 3\n" + CLIENT + "'silent'", "unknown key 'clients'"),
+        ("a = " + "[" * 5000, "nested too deeply"),
+        ("\n".join(f"{CLIENT}'silent'\nname = 'n{number}'" for number in range(300)), "write at most 255"),
+        ("\xff\xfe", "codec can't decode"),
+    ],
+)
+def test_a_bad_scenario(text: str, complaint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "bad.toml"
+    path.write_bytes(text.encode("latin-1"))
+    refused(["simulate", "--connections=10", f"--scenario={path}"], complaint, capsys)
+    refused(["simulate", f"--scenario={tmp_path}"], "Is a directory", capsys)
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("[faults]\nearly = 0.5", "faults.early = 0.5: write a count"),
+        ("[faults]\nrude = 1", "faults.rude = 1: write a count"),
+        ("late = 1", "unknown key 'late'"),
+        ("faults = 3", "write [faults]"),
+        ("[faults]\nbackward = 1", "give --mode full"),
+    ],
+)
+def test_a_bad_file_of_faults(text: str, complaint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("pyarrow")
+    path = tmp_path / "faults.toml"
+    path.write_text(text)
+    out = f"--journal={tmp_path / 'out'}"
+    refused(["simulate", out, f"--faults={path}", "--mode=gaps", "--connections=5"], complaint, capsys)
