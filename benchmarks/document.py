@@ -84,18 +84,11 @@ def machines(found: dict[str, Any]) -> str:
 
 def top(found: dict[str, Any]) -> str:
     """The screen for users."""
-    rows = [[name, *cells(found)] for name, cells in ROWS.items()]
+    rows = []
+    for name, (part, cells) in ROWS.items():
+        measured = part in found and "absent" not in found[part]
+        rows.append([name, *(cells(found[part]) if measured else ["not measured"] * 2)])
     return markdown(["", "reaper", "the usual way"], rows)
-
-
-def _cells(part: str, make: Any) -> Any:
-    def cells(found: dict[str, Any]) -> list[str]:
-        if part not in found or "absent" in found[part]:
-            return ["not measured", "not measured"]
-        made: list[str] = make(found[part])
-        return made
-
-    return cells
 
 
 def _of(part: dict[str, Any], peer: str, size: str | None = None) -> tuple[str, dict[str, Any]]:
@@ -134,12 +127,8 @@ def _idle_tick(part: dict[str, Any]) -> list[str]:
 
 def _traffic(part: dict[str, Any]) -> list[str]:
     size, ours = _of(part, "lease.touch()", "100000")
-    rest = []
-    for peer, name in (
-        ("asyncio call_later + cancel", "asyncio's timers"),
-        ("heapq, re-armed when it comes up", "a heap"),
-    ):
-        rest.append(f"{name} {figure(_of(part, peer, size)[1]['steady_mean_ms']['median'])} ms")
+    peers = {"asyncio's timers": "asyncio call_later + cancel", "a heap": "heapq, re-armed when it comes up"}
+    rest = (f"{name} {figure(_of(part, peer, size)[1]['steady_mean_ms']['median'])} ms" for name, peer in peers.items())
     return [f"{figure(ours['steady_mean_ms']['median'])} ms ({short(size)}, each every 10 s)", "; ".join(rest)]
 
 
@@ -151,10 +140,7 @@ def _pause(part: dict[str, Any]) -> list[str]:
         f"{figure(parked['worst_ms'])} ms ({short(parked['connections'])} parked), "
         f"{figure(tasks['worst_ms'])} ms ({short(tasks['connections'])} tasks)"
     )
-    return [
-        ours,
-        f"`trio.move_on_at` in each task: {figure(theirs['worst_ms'])} ms" if theirs else "not measured",
-    ]
+    return [ours, f"`trio.move_on_at` in each task: {figure(theirs['worst_ms'])} ms" if theirs else "not measured"]
 
 
 def _exchange(part: dict[str, Any]) -> list[str]:
@@ -180,12 +166,12 @@ def _accuracy(part: dict[str, Any]) -> list[str]:
 
 
 ROWS = {
-    "per packet": _cells("touch", _packet),
-    "per connection, memory": _cells("memory", _memory),
-    "per tick, nothing due": _cells("ticks", _idle_tick),
-    "per tick, all talking": _cells("ticks", _traffic),
-    "longest pause, all due at once": _cells("mass", _pause),
-    "an echo: instructions, compared with no timeout": _cells("exchanges", _exchange),
-    "an idle HTTP connection, memory": _cells("idle", _idle),
-    "closes that came early, or more than a tick late": _cells("demos", _accuracy),
+    "per packet": ("touch", _packet),
+    "per connection, memory": ("memory", _memory),
+    "per tick, nothing due": ("ticks", _idle_tick),
+    "per tick, all talking": ("ticks", _traffic),
+    "longest pause, all due at once": ("mass", _pause),
+    "an echo: instructions, compared with no timeout": ("exchanges", _exchange),
+    "an idle HTTP connection, memory": ("idle", _idle),
+    "closes that came early, or more than a tick late": ("demos", _accuracy),
 }

@@ -10,7 +10,6 @@ foregone conclusion.
 from __future__ import annotations
 
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,14 +18,7 @@ from reaper import IdleReaper
 from reaper.journal import ConnectionLog, Journal
 from reaper.journal.leases import LeaseLog
 
-from ..common import Note, Scale, by_scale, figure, markdown, ratios, spread, times
-
-
-def timed(work: Callable[[], object], count: int, clock: Callable[[], int] = time.process_time_ns) -> float:
-    """Nanoseconds a piece."""
-    began = clock()
-    work()
-    return (clock() - began) / count
+from ..common import Note, Scale, by_scale, figure, markdown, ns_of, ratios, spread, times
 
 
 def leases(count: int, journal: Journal | None) -> tuple[IdleReaper, list[Callable[[], None]]]:
@@ -56,7 +48,7 @@ def touch_costs(count: int, journal: Journal, rounds: int) -> dict[str, Any]:
                     for touch in touches:
                         touch()
 
-            samples[name].append(timed(work, count * repeats))
+            samples[name].append(ns_of(work) / (count * repeats))
     found = {name: spread(values) for name, values in samples.items()}
     return {**found, "ratio": ratios(samples["gaps"], samples["bare"])}
 
@@ -75,12 +67,11 @@ def one_round(journal: Journal, turn: int, count: int) -> Iterator[tuple[str, fl
     """*count* connections that open, are touched, and are reaped."""
     logs: list[ConnectionLog] = []
     serials = range(count)
-    yield "open", timed(lambda: logs.extend(journal.open(each, 5000, "bench", each) for each in serials), count)
-    yield "touch, full mode", timed(lambda: [log.touch(turn, 10) for log in logs], count)
-    yield "reap", timed(lambda: [log.reap(turn, turn, "idle") for log in logs], count)
+    yield "open", ns_of(lambda: logs.extend(journal.open(each, 5000, "bench", each) for each in serials)) / count
+    yield "touch, full mode", ns_of(lambda: [log.touch(turn, 10) for log in logs]) / count
+    yield "reap", ns_of(lambda: [log.reap(turn, turn, "idle") for log in logs]) / count
     rows = journal.statistics().pending
-    # CPU time, because the writer gives the interpreter away between columns.
-    yield "writer's thread, CPU a row", timed(lambda: journal.flush(60), rows, time.thread_time_ns)
+    yield "writer's thread, CPU a row", ns_of(journal.flush, 60) / rows
 
 
 def run(scale: Scale, note: Note) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """What else a peer does: register, release, a tick with nothing due, with one in a hundred due, with all due, and under
 traffic.
 
-Virtual time, one peer at a time, the collector off: its pauses are `pauses.py`'s subject.
+Virtual time, one peer at a time, the collector off: its pauses are `mass.py`'s subject.
 """
 
 from __future__ import annotations

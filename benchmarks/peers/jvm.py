@@ -1,24 +1,23 @@
 """What a touch costs in Netty's timer wheel, compared with `lease.touch()` in the same rounds.
 
-Each way of using the wheel runs in a JVM of its own, from the jars that come with pyspark, warmed up until it gets no
-faster; a round makes each touch the same number of connections in random order, with `lease.touch()` before and after.
-What counts is CPU time of the whole process until all that the touches left to the timer's thread is done, and for us
-the touch with its share of the ticks. Kafka's wheel is not compared: its jars do not come with pyspark.
+Each way of using the wheel runs in a JVM of its own, from a jar that comes with pyspark, warmed up; a round makes each
+touch the same number of connections in random order, with `lease.touch()` before and after. What counts is CPU time of
+the whole process until all that the touches left to the timer's thread is done, and for us the touch with its share of
+the ticks. Kafka's wheel is not compared: its jars do not come with pyspark.
 """
 
 from __future__ import annotations
 
 import importlib.util
 import json
-import os
 import random
 import select
-import shutil
 import subprocess
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import cycle
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,8 +26,9 @@ from scripts.tools import Missing, tool
 
 from ..common import Note, Scale, by_scale, cool, figure, markdown, names, ratios, short, spread, times
 
-SOURCES = Path(__file__).parent / "jvm"
+PROGRAM = Path(__file__).parent / "jvm" / "Bench.java"
 LEASE = "lease.touch"
+JDK = "openjdk-17-jdk-headless"
 PEERS = {
     "netty-wheel": "Netty HashedWheelTimer: cancel + newTimeout",
     "netty-wheel-lazy": "Netty HashedWheelTimer, one store per packet, re-armed only when it fires",
@@ -45,14 +45,7 @@ class Size(NamedTuple):
     connections: int
     touches: int  # a round
     rounds: int
-    warm_ms: int  # at most
-
-
-def java(name: str) -> str:
-    """Where the JDK's *name* is. Raises Missing if neither JAVA_HOME nor the PATH has it."""
-    home = os.environ.get("JAVA_HOME")
-    found = shutil.which(name, path=os.path.join(home, "bin")) if home else None
-    return found or tool(name, "openjdk-17-jdk-headless")
+    warm_ms: int
 
 
 def jar() -> Path:
@@ -66,29 +59,14 @@ def jar() -> Path:
     return found[0]
 
 
-def compiled(into: Path) -> str:
-    """Compile what is in `SOURCES` into the folder *into* and return the class path to run them with. About 3 s.
-
-    Raises:
-        Missing: No compiler, no jars.
-        RuntimeError: The compiler refused; with its words.
-    """
-    path = str(jar())
-    sources = [str(source) for source in sorted(SOURCES.glob("*.java"))]
-    command = [java("javac"), "-Xlint:all", "-Werror", "-proc:none", "-cp", path, "-d", str(into), *sources]
-    done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode:
-        raise RuntimeError(f"javac: {done.stderr or done.stdout}")
-    return os.pathsep.join([path, str(into)])
-
-
 class Jvm:
     """A running peer. What it says on stderr is kept in *log* for the day it fails."""
 
-    def __init__(self, class_path: str, peer: str, connections: int, warm_ms: int, log: Path) -> None:
+    def __init__(self, peer: str, connections: int, warm_ms: int, log: Path) -> None:
         self.peer, self.version = peer, ""
         self._log = log
-        command = [java("java"), "-Xmx2g", "-cp", class_path, "Bench", peer, str(connections), str(warm_ms)]
+        # Compiled by the launcher itself, before anything is measured.
+        command = [tool("java", JDK), "-Xmx2g", "-cp", str(jar()), str(PROGRAM), peer, str(connections), str(warm_ms)]
         with log.open("wb") as errors:
             self._process = subprocess.Popen(
                 command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, bufsize=0
@@ -131,7 +109,7 @@ class Jvm:
 
 
 @contextmanager
-def running(class_path: str, connections: int, warm_ms: int, folder: Path) -> Iterator[dict[str, Jvm]]:
+def running(connections: int, warm_ms: int, folder: Path) -> Iterator[dict[str, Jvm]]:
     """A JVM for each of `PEERS`, when it has told that it is ready; all ended after the block.
 
     They start together, and so warm up side by side.
@@ -139,7 +117,7 @@ def running(class_path: str, connections: int, warm_ms: int, folder: Path) -> It
     started: dict[str, Jvm] = {}
     try:
         for peer in PEERS:
-            started[peer] = Jvm(class_path, peer, connections, warm_ms, folder / f"{peer}.log")
+            started[peer] = Jvm(peer, connections, warm_ms, folder / f"{peer}.log")
         for jvm in started.values():
             jvm.version = jvm.ask()["vm"]
         yield started
@@ -160,41 +138,29 @@ class Leases:
     def __init__(self, connections: int) -> None:
         self._core = reaper.IdleReaper(tick=TICK)
         self._now = 0.0
-        uids = names(connections)
-        self._order = [self._core.register(uid, timeout=TIMEOUT, now=0.0) for uid in uids]
-        random.Random(1).shuffle(self._order)
-        self._position = 0
+        order = [self._core.register(uid, timeout=TIMEOUT, now=0.0) for uid in names(connections)]
+        random.Random(1).shuffle(order)
+        self._each = max(1, connections // TOUCHED_EVERY)
+        self._cohorts = cycle([order[i : i + self._each] for i in range(0, connections, self._each)])
         for _ in range(4 * TOUCHED_EVERY):  # until the ticks are in their stride
-            self._tick(connections // TOUCHED_EVERY)
+            self._tick()
 
     def touch_and_tick(self, touches: int) -> float:
         """CPU nanoseconds a touch with its share of the ticks, each lease touched once in `TOUCHED_EVERY` ticks."""
         cool()
-        each = max(1, len(self._order) // TOUCHED_EVERY)
-        ticks = max(1, touches // each)
-        return sum(self._tick(each) for _ in range(ticks)) / (ticks * each)
+        ticks = max(1, touches // self._each)
+        return sum(self._tick() for _ in range(ticks)) / (ticks * self._each)
 
-    def _tick(self, touches: int) -> int:
-        parts = self._take(touches)
+    def _tick(self) -> int:
         self._now += TICK
+        cohort = next(self._cohorts)
         before = time.thread_time_ns()
-        for part in parts:
-            touch_all(part)
+        touch_all(cohort)
         expired = self._core.advance(self._now)
         spent = time.thread_time_ns() - before
         if expired:
             raise RuntimeError(f"{len(expired)} leases expired although each was touched every {TOUCHED_EVERY} s")
         return spent
-
-    def _take(self, touches: int) -> list[list[reaper.Lease]]:
-        """The next *touches* leases of the random order, from the beginning again after the last."""
-        parts = []
-        while touches > 0:
-            part = self._order[self._position : self._position + touches]
-            parts.append(part)
-            touches -= len(part)
-            self._position = (self._position + len(part)) % len(self._order)
-        return parts
 
 
 def run(scale: Scale, note: Note, sizes: Sequence[Size] | None = None) -> dict[str, Any]:
@@ -208,14 +174,13 @@ def run(scale: Scale, note: Note, sizes: Sequence[Size] | None = None) -> dict[s
     report: dict[str, Any] = {"results": {}, "ratios": {}}
     with tempfile.TemporaryDirectory(prefix="reaper-jvm-") as folder:
         try:
-            java("java")
-            class_path = compiled(Path(folder))
+            tool("java", JDK), tool("javac", JDK), jar()
         except Missing as missing:
             return {"absent": str(missing)}
         for size in sizes or by_scale(scale, quick[:1], quick, full):
             note(f"{size.connections:,} connections: starting {', '.join(PEERS)}")
             leases = Leases(size.connections)
-            with running(class_path, size.connections, size.warm_ms, Path(folder)) as jvms:
+            with running(size.connections, size.warm_ms, Path(folder)) as jvms:
                 _measure(size, jvms, leases, report, note)
                 if "java" not in report:
                     for peer, jvm in jvms.items():

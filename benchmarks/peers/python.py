@@ -331,36 +331,20 @@ class TrioThread:
     """
 
     def __init__(self) -> None:
-        self._jobs: queue.SimpleQueue[Callable[[], Awaitable[None]] | None] = queue.SimpleQueue()
-        self._done: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
         self._clock = trio.testing.MockClock()
-        self._thread = threading.Thread(target=trio.run, args=(self._main,), kwargs={"clock": self._clock})
+        ready: queue.SimpleQueue[trio.lowlevel.TrioToken] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=trio.run, args=(self._main, ready.put), kwargs={"clock": self._clock})
         self._thread.start()
+        self._token = ready.get()
 
-    async def _main(self) -> None:
+    async def _main(self, ready: Callable[[trio.lowlevel.TrioToken], None]) -> None:
         async with trio.open_nursery() as self._nursery:
-            # The loop stands still in get(): only the caller has anything for it to do.
-            while (job := self._jobs.get()) is not None:
-                error = None
-                try:
-                    await job()
-                except BaseException as caught:
-                    error = caught
-                self._done.put(error)
-            self._nursery.cancel_scope.cancel()
-
-    def _run(self, job: Callable[[], Awaitable[None]]) -> None:
-        self._jobs.put(job)
-        if (error := self._done.get()) is not None:
-            raise error
+            ready(trio.lowlevel.current_trio_token())
+            await trio.sleep_forever()
 
     def call(self, function: Callable[..., object], *args: Any) -> None:
         """Run a plain function inside the loop."""
-
-        async def job() -> None:
-            function(*args)
-
-        self._run(job)
+        trio.from_thread.run_sync(function, *args, trio_token=self._token)
 
     def move(self, now: float, spawn: Sequence[Callable[[], Awaitable[None]]] = ()) -> None:
         """Move the clock to *now*, start these tasks, and let everything that is due happen."""
@@ -373,10 +357,10 @@ class TrioThread:
             for _ in range(4):
                 await trio.lowlevel.checkpoint()
 
-        self._run(job)
+        trio.from_thread.run(job, trio_token=self._token)
 
     def close(self) -> None:
-        self._jobs.put(None)
+        self.call(self._nursery.cancel_scope.cancel)
         self._thread.join()
 
 

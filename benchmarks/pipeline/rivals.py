@@ -8,7 +8,6 @@ those hold the pipeline's two engines.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ import pyarrow as pa
 
 from reaper.pipeline.advise.survival import LEAST_NS, width_sql
 from reaper.pipeline.read.inputs import Inputs
-from reaper.pipeline.read.runs import Facts, Timeline
+from reaper.pipeline.read.runs import Timeline
 from reaper.pipeline.read.writer_facts import overdue_files, said
 
 GRACE_NS = 250_000_000
@@ -78,39 +77,6 @@ def bins(
             facts["peak"].append(peak)
             facts["mean"].append(area * width / max(end - begin, width))
     return heads
-
-
-def paths(files: Iterable[Facts]) -> list[str]:
-    """*files*, as the engines take them."""
-    return [str(facts.path) for facts in files]
-
-
-@dataclass(frozen=True, slots=True)
-class Known:
-    """What the check of the files has found out for an audit, as it has for Spark."""
-
-    drained: pa.Table
-    """run."""
-    stalls: pa.Table
-    """s_run, s_from, s_to."""
-    least_ns: int
-    """By how much a silence has to be overdue to be looked at."""
-    overdue: list[Facts]
-    """Files with any such; no other has to be looked through."""
-
-    @classmethod
-    def of(cls, inputs: Inputs) -> Known:
-        found = said(inputs.files, inputs.runs, Timeline.of(inputs.runs))
-        least_ns = min(run.tick_ns for run in inputs.runs) + GRACE_NS
-        rows = [(run, since, to) for run, stalls in found.stalls.items() for since, to in stalls]
-        columns = list(zip(*rows, strict=True)) or [(), (), ()]
-        arrays = [pa.array(column, pa.int64()) for column in columns]
-        return cls(
-            pa.table({"run": pa.array(found.drained, pa.int64())}),
-            pa.table(arrays, names=["s_run", "s_from", "s_to"]),
-            least_ns,
-            overdue_files(inputs.files, least_ns),
-        )
 
 
 _LIFETIMES = """
@@ -214,10 +180,12 @@ class Duck:
     inputs: Inputs
     threads: int = 2
     con: Any = field(init=False)
+    files: list[str] = field(init=False)
 
     def __post_init__(self) -> None:
         import duckdb
 
+        self.files = [str(facts.path) for facts in self.inputs.files]
         self.con = duckdb.connect(config={"threads": self.threads, "preserve_insertion_order": False})
         self.con.execute(
             'CREATE TABLE runs (run INT, writer BIGINT, first_conn BIGINT, last_conn BIGINT, tick_ns BIGINT, "full" '
@@ -235,12 +203,17 @@ class Duck:
 
     def audit(self, out: Path) -> Judged:
         """A row per connection to *out*, and what it sums up to."""
-        con, known = self.con, Known.of(self.inputs)
-        con.register("drained", known.drained)
-        con.register("stalls", known.stalls)
-        con.execute(f"CREATE OR REPLACE TEMP VIEW coded AS {_CODED.format(files=paths(self.inputs.files))}")
-        suspects = _CODED.format(files=paths(known.overdue)) if known.overdue else "SELECT * FROM coded WHERE false"
-        least = known.least_ns
+        con, inputs = self.con, self.inputs
+        found = said(inputs.files, inputs.runs, Timeline.of(inputs.runs))
+        rows = [(run, since, to) for run, stalls in found.stalls.items() for since, to in stalls]
+        stalls = [pa.array(column, pa.int64()) for column in list(zip(*rows, strict=True)) or [(), (), ()]]
+        con.register("drained", pa.table({"run": pa.array(found.drained, pa.int64())}))
+        con.register("stalls", pa.table(stalls, names=["s_run", "s_from", "s_to"]))
+        con.execute(f"CREATE OR REPLACE TEMP VIEW coded AS {_CODED.format(files=self.files)}")
+        # By how much a silence has to be overdue to be looked at; a file without any such is not looked through.
+        least = min(run.tick_ns for run in inputs.runs) + GRACE_NS
+        overdue = [str(facts.path) for facts in overdue_files(inputs.files, least)]
+        suspects = _CODED.format(files=overdue) if overdue else "SELECT * FROM coded WHERE false"
         con.execute(
             "CREATE OR REPLACE TEMP TABLE rare AS SELECT conn, k, t, idle_ns, timeout_ms, due_ns "
             f"FROM ({suspects}) WHERE k = 3 OR overdue > {least} OR (k = 2 AND t - due_ns > {least})"
@@ -260,10 +233,7 @@ class Duck:
 
     def advise(self) -> Counted:
         """From the silences that were logged."""
-        return self._count(f"read_parquet({paths(self.inputs.files)})")
-
-    def _count(self, source: str) -> Counted:
-        con = self.con
+        con, source = self.con, f"read_parquet({self.files})"
         cells = con.execute(
             f"""SELECT listener, (idle + width - 1) // width * width AS edge_ns, ended, count(*)
             FROM (SELECT *, ({width_sql("idle")})::BIGINT AS width FROM (
@@ -313,6 +283,3 @@ class Duck:
         heads = {row[0]: {"connections": row[1], "short": row[2], "cut": list(row[5:])} for row in rows}
         table = bins(heads, begin, end, {row[:2]: row[2] for row in opened}, ended)
         return Counted({row[:3]: row[3] for row in cells}, table, (end - begin) / 1e9)
-
-
-ENGINES: dict[str, Callable[[Inputs], Any]] = {"duckdb": Duck}

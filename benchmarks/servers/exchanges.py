@@ -24,18 +24,17 @@ from typing import Any
 
 from ..common import ROOT, Note, Scale, by_scale, markdown
 
-COMPARED = (
+KINDS = (
     "plain",
     "plain, again",
     "serve_tcp(idle=30)",
     "watched()",
     "watch() and touch()",
     "move_on_after per read",
+    "serve_parked()",
+    "http",
+    "http, parked",
 )
-"""Ways to serve an echo that keep a task for each connection."""
-ECHOES = (*COMPARED, "serve_parked()")
-HTTP = ("http", "http, parked")
-KINDS = (*ECHOES, *HTTP)
 """What can be counted: the names of `exchange_program.KINDS`."""
 
 CONNECTIONS = 50

@@ -14,7 +14,7 @@ import java.util.concurrent.atomic.AtomicIntegerArray;
  * <p>One rule: only one kind of Connection is loaded in a process, so that the compiler may inline `touch`.
  *
  * <pre>
- * java Bench netty-wheel|netty-wheel-lazy CONNECTIONS WARM_MS
+ * java Bench.java netty-wheel|netty-wheel-lazy CONNECTIONS WARM_MS
  *   round TOUCHES   touch so many connections in random order; answers when the timer's thread has caught up
  *   check           in real time: the silent fire, once and not early, and the touched do too once they fall silent
  * </pre>
@@ -25,7 +25,6 @@ final class Bench {
     /** Timeouts that Netty's worker takes over in one tick; the rest waits for the next. */
     private static final int TAKEN_PER_TICK = 100_000;
     private static final int CHUNK = 50_000;
-    private static final int CALM_CHUNKS = 4;
 
     private final boolean lazy;
     private final Connection[] order;
@@ -70,29 +69,11 @@ final class Bench {
             order[i] = order[j];
             order[j] = moved;
         }
-        warm(warmMillis);
+        for (long until = System.nanoTime() + warmMillis * 1_000_000; System.nanoTime() < until; ) {
+            touch(CHUNK);
+        }
         settle(CHUNK);
         say("{\"vm\": \"%s %s\"}", System.getProperty("java.vm.name"), System.getProperty("java.version"));
-    }
-
-    /** Touch until it gets no faster. */
-    private void warm(long millis) {
-        long until = System.nanoTime() + millis * 1_000_000;
-        double[] last = new double[CALM_CHUNKS];
-        for (int chunks = 0; System.nanoTime() < until; ) {
-            long before = System.nanoTime();
-            touch(CHUNK);
-            last[chunks++ % CALM_CHUNKS] = System.nanoTime() - before;
-            double slowest = 0;
-            double fastest = Double.MAX_VALUE;
-            for (double each : last) {
-                slowest = Math.max(slowest, each);
-                fastest = Math.min(fastest, each);
-            }
-            if (chunks >= 2 * CALM_CHUNKS && slowest <= 1.1 * fastest) {
-                return;
-            }
-        }
     }
 
     /** Touch the next connections of the random order, from the beginning again after the last. */
