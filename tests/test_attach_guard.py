@@ -35,16 +35,23 @@ def pairs():
             sock.close()
 
 
+def driven(guard: Guard) -> None:
+    """Drive *guard* until it has closed something."""
+    end = time.monotonic() + 20
+    while not guard.closed:
+        assert time.monotonic() < end
+        wake = guard.next_wakeup()
+        assert wake is not None
+        time.sleep(max(wake - time.monotonic(), 0.0))
+        guard.advance()
+
+
 def test_a_guard_is_driven_by_any_loop_that_asks_it_when(pairs) -> None:
     client, server = pairs()
     guard = Guard(first_byte=0.2, tick=0.1)
     assert guard.next_wakeup() is None
     guard.add(server)
-    while guard.closed == 0:
-        wake = guard.next_wakeup()
-        assert wake is not None
-        time.sleep(max(wake - time.monotonic(), 0.0))
-        guard.advance()
+    driven(guard)
     assert client.recv(1) == b""
     assert guard.next_wakeup() is None
 
@@ -65,17 +72,6 @@ def test_a_socket_that_was_closed_or_discarded_is_forgotten_and_its_descriptor_i
     assert guard.closed == 0
     reused.sendall(b"z")
     assert client.recv(1) == b"z"
-
-
-def driven(guard: Guard) -> None:
-    """Drive *guard* until it has closed something."""
-    end = time.monotonic() + 20
-    while not guard.closed:
-        assert time.monotonic() < end
-        wake = guard.next_wakeup()
-        assert wake is not None
-        time.sleep(max(wake - time.monotonic(), 0.0))
-        guard.advance()
 
 
 def test_a_peer_that_takes_nothing_is_ended_and_one_that_takes_it_slowly_is_not(pairs) -> None:

@@ -222,13 +222,6 @@ def test_help_of_check_explains_every_setting(capsys: pytest.CaptureFixture[str]
         assert found.flag in said
 
 
-def test_the_table_has_every_setting_with_default_and_meaning() -> None:
-    table = markdown()
-    for found in OPTIONS.values():
-        assert f"| `{found.key}` |" in table
-        assert found.doc in table
-
-
 def test_rewriting_keeps_what_is_around_the_table(tmp_path: Path) -> None:
     path = tmp_path / "page.md"
     path.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n")
