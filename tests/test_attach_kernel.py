@@ -17,14 +17,13 @@ from attach_worlds import FakeWorld, RealWorld
 
 from reaper.attach import netlink
 from reaper.attach.closing import check_shutdown
-from reaper.attach.kernel import Linux, Refusal, jiffy
+from reaper.attach.kernel import Linux, Refusal, grain
 from reaper.attach.netlink import addresses_of, cookie_of
 from reaper.attach.sockets import OwnSockets, acks_tell, look
 from reaper.attach.targets import READ_EVERY, ByListen, ByPid, parse_address
-from reaper.attach.tcpinfo import JIFFIES_AGAINST_US
 from reaper.errors import InvalidArgument
 
-GRAIN = JIFFIES_AGAINST_US * jiffy()
+GRAIN = grain()
 
 
 @pytest.fixture(params=[FakeWorld, RealWorld])

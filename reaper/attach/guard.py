@@ -13,9 +13,8 @@ from types import TracebackType
 
 from ..core.ticks import check_timeout
 from .judge import Limits
-from .kernel import jiffy
+from .kernel import grain
 from .sockets import HasFileno, OwnSockets
-from .tcpinfo import JIFFIES_AGAINST_US
 from .watch import SLICE, Event, Watch
 
 
@@ -52,8 +51,7 @@ class Guard:
         on: Callable[[Event], object] = lambda event: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        grain = JIFFIES_AGAINST_US * jiffy()
-        limits = Limits(idle, first_byte, max_age, write, min_in_rate, min_in_grace, even_unanswered, grain=grain)
+        limits = Limits(idle, first_byte, max_age, write, min_in_rate, min_in_grace, even_unanswered, grain=grain())
         self._tick = check_timeout("tick", tick)
         self._clock = clock
         self._sockets = OwnSockets(clock)

@@ -21,7 +21,7 @@ from typing import NamedTuple
 from ..errors import ReaperError
 from . import netlink
 from .netlink import Address, Answer, addresses_of
-from .tcpinfo import CLOSE_WAIT, ESTABLISHED, LISTEN, Snapshot, parse
+from .tcpinfo import CLOSE_WAIT, ESTABLISHED, JIFFIES_AGAINST_US, LISTEN, Snapshot, parse
 
 NETLINK_SOCK_DIAG = 4
 OPEN_STATES = 1 << ESTABLISHED | 1 << CLOSE_WAIT
@@ -74,9 +74,9 @@ class Found(NamedTuple):
     """Where it was asked for."""
 
 
-def jiffy() -> float:
-    """Seconds per jiffy of this kernel: the grain of its coarse clock, which the same timer interrupt drives."""
-    return time.clock_getres(CLOCK_MONOTONIC_COARSE)
+def grain() -> float:
+    """Seconds by which this kernel's stamps may be off: some jiffies, the grain of its coarse clock."""
+    return JIFFIES_AGAINST_US * time.clock_getres(CLOCK_MONOTONIC_COARSE)
 
 
 class Linux:

@@ -18,10 +18,10 @@ from ..config.running import stoppable
 from ..journal.log import ConnectionLog, Journal
 from ..journal.schema import peer_key
 from .books import to_ns
-from .kernel import Found, Refusal, jiffy
+from .kernel import Found, Refusal, grain
 from .netlink import addresses_of
 from .targets import Selection
-from .tcpinfo import JIFFIES_AGAINST_US, Snapshot
+from .tcpinfo import Snapshot
 
 SHARE = 0.1
 """Of a core, at most."""
@@ -110,7 +110,7 @@ def learn(selection: Selection, directory: Path, gap: float, tick: float, say: C
         say(f"--gap {gap:g}s is too short for {count:,} connections: {least:.1f} s take {SHARE:.0%} of a core")
         gap = least
     with journal_in("--learn", directory, tick, gap) as journal, stoppable() as stop:
-        learner = Learner(selection, journal, gap, JIFFIES_AGAINST_US * jiffy())
+        learner = Learner(selection, journal, gap, grain())
         say(f"learning the silences beyond {gap:g} s of {count:,} connections; stop with Ctrl-C")
         try:
             while not stop.wait(max(learner.sample(), 0.0)):

@@ -17,11 +17,10 @@ from ..journal.log import Journal
 from .books import JournalBook
 from .closing import Hands, check_destroy, check_shutdown
 from .judge import Limits
-from .kernel import Listener, Refusal, jiffy
+from .kernel import Listener, Refusal, grain
 from .show import View
 from .sockets import probes_capped
 from .targets import Network, Selection, Target, socket_of
-from .tcpinfo import JIFFIES_AGAINST_US
 from .watch import SLICE, Event, Watch
 
 LONGEST_PERIOD = 60.0
@@ -54,7 +53,7 @@ def limits_of(config: Attach) -> Limits:
         even_unanswered=config.even_unanswered,
         vanished=config.vanished,
         capped=probes_capped(),
-        grain=JIFFIES_AGAINST_US * jiffy(),
+        grain=grain(),
     )
 
 

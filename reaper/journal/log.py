@@ -241,7 +241,7 @@ class Journal:
                 self._rows,
                 metadata,
                 lambda: self._dropped,
-                flush=flush,
+                flush_seconds=flush,
                 rotate_bytes=rotate_bytes,
                 rotate_seconds=rotate_seconds,
                 retain_bytes=retain_bytes,

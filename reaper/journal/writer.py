@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -45,34 +46,24 @@ def _host(wall_ns: Callable[[], int]) -> dict[str, str]:
     return {"boot": boot} if wall_ns is time.time_ns else {}
 
 
+@dataclass(eq=False)
 class Writer:
     """Owned by one `Journal`, which passes every argument. Public methods may be called from any thread."""
 
-    def __init__(
-        self,
-        directory: Path,
-        rows: list[Row],
-        metadata: dict[str, str],
-        refused: Callable[[], int],
-        *,
-        flush: float,
-        rotate_bytes: int,
-        rotate_seconds: float,
-        retain_bytes: int | None,
-        clock_ns: Callable[[], int],
-        wall_ns: Callable[[], int],
-        background: bool,
-    ) -> None:
-        self._directory = directory
-        self._rows = rows
-        self._metadata = {**metadata, **_host(wall_ns)}
-        self._refused = refused
-        self._flush_seconds = flush
-        self._rotate_bytes = rotate_bytes
-        self._rotate_seconds = rotate_seconds
-        self._retain_bytes = retain_bytes
-        self._clock_ns = clock_ns
-        self._wall_ns = wall_ns
+    directory: Path
+    rows: list[Row]
+    metadata: dict[str, str]
+    refused: Callable[[], int]
+    flush_seconds: float
+    rotate_bytes: int
+    rotate_seconds: float
+    retain_bytes: int | None
+    clock_ns: Callable[[], int]
+    wall_ns: Callable[[], int]
+    background: bool
+
+    def __post_init__(self) -> None:
+        self.metadata |= _host(self.wall_ns)
         self._schema = arrow_schema()
         self._kinds = pa.array(KINDS)
         self._stream: Stream | None = None
@@ -91,10 +82,10 @@ class Writer:
         self._lock = threading.RLock()  # one of: the thread, flush(), close()
         self._wake = threading.Event()
         self._stopping = False
-        directory.mkdir(parents=True, exist_ok=True)
+        self.directory.mkdir(parents=True, exist_ok=True)
         self._guard(self._recover)
         self._thread: threading.Thread | None = None
-        if background:
+        if self.background:
             self._thread = threading.Thread(target=self._run, name="reaper-journal", daemon=True)
             self._thread.start()
 
@@ -102,7 +93,7 @@ class Writer:
 
     def flush(self, timeout: float) -> bool:
         """See `Journal.flush`."""
-        before = self._lost + self._refused()
+        before = self._lost + self.refused()
         if not self._lock.acquire(timeout=timeout):
             return False
         try:
@@ -111,7 +102,7 @@ class Writer:
             self._rotate_if_due()
         finally:
             self._lock.release()
-        return not self._rows and self._lost + self._refused() == before
+        return not self.rows and self._lost + self.refused() == before
 
     def close(self, timeout: float) -> None:
         """See `Journal.close`."""
@@ -124,24 +115,24 @@ class Writer:
                 self._retry_at = float("-inf")
                 self._take_all()
                 self._guard(self._rotate)
-                if self._lost + self._refused() > self._noted:
+                if self._lost + self.refused() > self._noted:
                     self._guard(self._speak, DROPPED)
                     self._guard(self._rotate)
-                if (lost := self._lost + self._refused()) > self._noted:
+                if (lost := self._lost + self.refused()) > self._noted:
                     self._mark(lost)
             finally:
                 self._lock.release()
-        lost = self._lost + self._refused()
+        lost = self._lost + self.refused()
         if lost > self._admitted:
-            _log.warning("journal in %s: %d rows were lost; last error: %s", self._directory, lost, self._last_error)
+            _log.warning("journal in %s: %d rows were lost; last error: %s", self.directory, lost, self._last_error)
             self._admitted = lost
 
     def statistics(self) -> JournalStatistics:
         """See `Journal.statistics`."""
         return JournalStatistics(
             rows=self._written,
-            pending=len(self._rows),
-            dropped=self._lost + self._refused(),
+            pending=len(self.rows),
+            dropped=self._lost + self.refused(),
             files=self._files,
             recovered=self._recovered,
             deleted=self._deleted,
@@ -154,7 +145,7 @@ class Writer:
 
     def _run(self) -> None:
         while not self._stopping:
-            self._wake.wait(self._flush_seconds)
+            self._wake.wait(self.flush_seconds)
             with self._lock:
                 self._take_all()
                 self._speak_up()
@@ -162,9 +153,9 @@ class Writer:
 
     def _speak_up(self) -> None:
         """Leave a row of the writer's own where it has lost rows, or was silent for long, and no other row says so."""
-        if self._rows or time.monotonic() < self._retry_at:
+        if self.rows or time.monotonic() < self._retry_at:
             return
-        if self._lost + self._refused() > self._noted:
+        if self._lost + self.refused() > self._noted:
             reason = DROPPED
         elif time.monotonic() - self._wrote >= ALIVE_SECONDS:
             reason = ALIVE
@@ -179,34 +170,34 @@ class Writer:
         It is no Parquet file, so a reader puts it aside by that name.
         """
         with suppress(OSError):
-            (self._directory / f"{self._stem(self._serial + 1)}-lost-{lost}.parquet").touch()
+            (self.directory / f"{self._stem(self._serial + 1)}-lost-{lost}.parquet").touch()
 
     def _stem(self, serial: int) -> str:
-        run, writer = self._metadata["run"], int(self._metadata["writer"])
-        return f"reaper-{self._wall_ns() // 10**9:010d}-w{writer:07d}-{run}-{serial:06d}"
+        run, writer = self.metadata["run"], int(self.metadata["writer"])
+        return f"reaper-{self.wall_ns() // 10**9:010d}-w{writer:07d}-{run}-{serial:06d}"
 
     def _speak(self, reason: str) -> None:
-        lost = self._lost + self._refused() if reason == DROPPED else None
-        own = int(self._metadata["first_conn"])
-        self._write([(self._clock_ns(), own, CONFIG, None, None, None, None, None, reason, lost, None, None)])
+        lost = self._lost + self.refused() if reason == DROPPED else None
+        own = int(self.metadata["first_conn"])
+        self._write([(self.clock_ns(), own, CONFIG, None, None, None, None, None, reason, lost, None, None)])
 
     def _rotate_if_due(self) -> None:
         stream = self._stream
         if stream is not None and (
-            stream.size >= self._rotate_bytes
-            or time.monotonic() - self._begun >= self._rotate_seconds
+            stream.size >= self.rotate_bytes
+            or time.monotonic() - self._begun >= self.rotate_seconds
             or not stream.in_place
         ):
             self._guard(self._rotate)
 
     def _take_all(self) -> None:
         """Write what waits now, batch by batch; stop at a failure, or while the pause after one lasts."""
-        for _ in range(0, len(self._rows), BATCH_ROWS):
+        for _ in range(0, len(self.rows), BATCH_ROWS):
             if time.monotonic() < self._retry_at:
                 return
             # Two single steps: whatever the event loop appends between them stays behind the slice.
-            batch = self._rows[:BATCH_ROWS]
-            del self._rows[: len(batch)]
+            batch = self.rows[:BATCH_ROWS]
+            del self.rows[: len(batch)]
             after = self._written + self._lost + len(batch)
             if self._guard(self._write, batch):
                 self._pause = RETRY_LEAST
@@ -223,14 +214,14 @@ class Writer:
             self._guard(self._rotate)
         batches = self._batches(rows)
         if self._stream is None:
-            self._directory.mkdir(parents=True, exist_ok=True)
+            self.directory.mkdir(parents=True, exist_ok=True)
             self._serial += 1
             stem = self._stem(self._serial)
-            dropped = str(self._lost + self._refused())
+            dropped = str(self._lost + self.refused())
             known = {"serial": str(self._serial), "dropped_before": dropped, "dropped_earlier": str(self._noted)}
-            self._stream = Stream(self._directory, stem, {**self._metadata, **known})
+            self._stream = Stream(self.directory, stem, {**self.metadata, **known})
             self._begun = time.monotonic()
-        lost = self._lost + self._refused()
+        lost = self._lost + self.refused()
         for batch in batches:
             self._stream.write(batch, self._anchor, lost)
             self._written += batch.num_rows
@@ -268,7 +259,7 @@ class Writer:
 
     def _measure(self) -> Anchor:
         """The three clocks at one instant: the narrowest of five brackets."""
-        brackets = [(self._clock_ns(), self._wall_ns(), time.monotonic_ns(), self._clock_ns()) for _ in range(5)]
+        brackets = [(self.clock_ns(), self.wall_ns(), time.monotonic_ns(), self.clock_ns()) for _ in range(5)]
         before, wall, monotonic, after = min(brackets, key=lambda bracket: bracket[3] - bracket[0])
         return (before + after) // 2, wall, monotonic
 
@@ -284,14 +275,14 @@ class Writer:
                     self._lost += stream.rows
                     self._written -= stream.rows
                 raise
-        if self._retain_bytes is not None:
-            self._deleted += retain(self._directory, self._retain_bytes)
+        if self.retain_bytes is not None:
+            self._deleted += retain(self.directory, self.retain_bytes)
         if self._damaged:
             self._recover()
 
     def _recover(self) -> None:
         self._damaged = False
-        made = recover(self._directory)
+        made = recover(self.directory)
         self._files += len(made)
         self._recovered += len(made)
 
@@ -311,5 +302,5 @@ class Writer:
     def _note(self, text: str) -> None:
         self._errors += 1
         if text != self._last_error:
-            _log.warning("journal in %s: %s", self._directory, text)
+            _log.warning("journal in %s: %s", self.directory, text)
         self._last_error = text
