@@ -1,8 +1,8 @@
-"""The garbage collector of a process with many connections.
+"""The garbage collector of a process with many connections: *no collection walks all of them*.
 
-The rule of this module: *no collection walks all connections*. A connection with a task is some forty objects that the
-collector visits; with its usual thresholds it visits all of them again and again while connections come. What was there
-before the first connection is set apart for good, and of the rest only what is new is visited.
+A connection with a task is some forty objects; with its usual thresholds the collector visits all of them again and
+again while connections come. What was there before the first connection is set apart for good, and of the rest only
+what is new is visited.
 """
 
 from __future__ import annotations

@@ -437,11 +437,6 @@ class Driver:
 
     # ---- looking in ----------------------------------------------------------------------------------------------
 
-    def waiting(self, uid: Any) -> Reapable | None:
-        """The connection of *uid* if it waits for bytes with nothing else to do; None if it is in use, or is none."""
-        owner = self.owner_of(uid)
-        return None if owner is None or owner.busy else owner
-
     def statistics(self, parked: int = 0) -> LoopStatistics:
         """A snapshot; O(1). *parked*: how many connections have no task now."""
         clock, books = self.clock, self.books

@@ -1,7 +1,4 @@
-"""One set of books for the ends of connections: the journal, the counters and the log are told together.
-
-The rule of this module: *an end is entered once, here, whatever ended it and whatever it was*.
-"""
+"""The books of the ends of connections: an end is entered once, here, in journal, counters and log."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
-"""How many connections are closed before the loop is let run again.
-
-The rule of this module: *no single step holds the loop for longer than its bound, and a busy loop starves no reaper*.
-"""
+"""How many connections are closed before the loop runs again: no step holds it for longer than its bound, and a busy
+loop starves no reaper."""
 
 from __future__ import annotations
 

@@ -73,8 +73,8 @@ def let_go(watcher: Reaper, verdict: Verdict, min_age: float, reasons: Collectio
         enough = explained.timeout is not None and silent >= explained.timeout * verdict.scale
         if explained.reason not in reasons or not (enough or len(doomed) < verdict.evict):
             continue
-        connection = watcher.driver.waiting(uid)
-        if connection is not None:
+        connection = watcher.driver.owner_of(uid)
+        if connection is not None and not connection.busy:
             doomed.append(connection)
     spoken = unread_of(doomed)
     gone = 0

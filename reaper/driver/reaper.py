@@ -16,7 +16,6 @@ from ..metrics import LoopStatistics
 from .driver import Driver
 from .ends import log
 from .options import Options
-from .watched import Reapable
 
 
 class Reaper:
@@ -102,10 +101,6 @@ class Reaper:
         """
         self._must_run()
         return self.driver.register(uid, timeout, on, reason=reason)
-
-    def waiting(self, uid: Any) -> Reapable | None:
-        """The connection of *uid* if it waits for bytes with nothing else to do; None if it is in use, or is none."""
-        return self.driver.waiting(uid)
 
     async def drain(self, timeout: float, window: float = 0.0) -> None:
         """End every connection: those that are idle at once, each of the rest when it goes idle, all after *timeout*.

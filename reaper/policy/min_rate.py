@@ -1,8 +1,5 @@
-"""Least rates: how slow a peer may be while it is waited for.
-
-One rule: *only the time in which the peer could have done something is charged to it*. Waiting is charged, handling is
-not, and neither is the time in which the loop itself was stalled.
-"""
+"""Least rates: how slow a peer may be while it is waited for. *Only the time in which it could have done something is
+charged to it*: waiting is, handling is not, and neither is the time in which the loop itself was stalled."""
 
 from __future__ import annotations
 
