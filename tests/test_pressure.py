@@ -13,8 +13,10 @@ import trio.testing
 from clocks import autojump
 from hypothesis import given
 from hypothesis import strategies as st
+from test_driver import Loop
 
 from reaper import InvalidArgument
+from reaper.driver.pressing import let_go
 from reaper.metrics import families
 from reaper.policy.pressure import Gauge, Limits, Pressure, Reading, cgroup_memory, limits_here
 from reaper.trio import open_reaper, relieve
@@ -118,6 +120,35 @@ def test_it_reads_this_process():
     assert after.memory > 2**20
 
 
+class Watching(Loop):
+    def __len__(self) -> int:
+        return len(self.driver.connections)
+
+
+def test_between_the_watermarks_silence_is_borne_for_a_share_of_its_timeout():
+    loop = Watching()
+    for _ in range(10):
+        loop.watch(100)
+    verdict = Pressure(Limits(connections=100), floor=0.1).judge(of(88))
+    loop.run_until(100 * verdict.scale - 1)
+    assert let_go(loop, verdict, min_age=1.0) == 0
+    loop.run_until(100 * verdict.scale + 1)
+    assert let_go(loop, verdict, min_age=1.0) == 10
+
+
+def test_only_who_waits_for_bytes_of_which_none_have_come_is_closed_for_pressure():
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        loop = Watching()
+        made = [loop.watch(300), loop.watch(300), loop.watch(300, reason="write"), loop.watch(300, ours.fileno())]
+        for connection, waits in zip(made, (True, False, True, True), strict=True):
+            connection.receiving = waits
+        theirs.send(b"x")
+        loop.run_until(50)
+        assert let_go(loop, Pressure(Limits(connections=1)).judge(of(4)), min_age=1.0) == 1
+        assert [connection.reason for connection in made] == ["pressure", None, None, None]
+
+
 class Peers:
     """Connections of a lot and their other ends."""
 
@@ -197,62 +228,6 @@ async def test_the_limit_is_lowered_under_load_and_raised_again(autojump_clock):
         assert {f.name: f.values for f in families(r.statistics())}["reaper_reaped"] == dict(lot.reaped)
         nursery.cancel_scope.cancel()
     peers.close()
-
-
-@pytest.mark.trio
-async def test_between_the_watermarks_silence_is_borne_for_a_share_of_its_timeout(autojump_clock):
-    pressure = Pressure(Limits(connections=100), floor=0.1, min_age=1.0)
-    async with open_reaper(tick=1.0) as r, r.parking_lot(working, 100) as lot, trio.open_nursery() as nursery:
-        peers = Peers(lot)
-        nursery.start_soon(lambda: relieve(r, pressure, read=lambda count: of(88)))
-        peers.come(10)
-        scale = Pressure(Limits(connections=100), floor=0.1).judge(of(88)).scale
-        await trio.sleep(100 * scale - 2)
-        assert len(lot) == 10
-        await trio.sleep(5)
-        assert (len(lot), lot.reaped) == (0, {"pressure": 10})
-        nursery.cancel_scope.cancel()
-    peers.close()
-
-
-@pytest.mark.trio
-async def test_a_connection_that_has_just_spoken_is_not_closed_for_pressure():
-    async with open_reaper(tick=0.02) as r:
-        async with r.parking_lot(working, 300) as lot, trio.open_nursery() as nursery:
-            peers = Peers(lot)
-            (end,) = peers.come(1)
-            (parked,) = lot
-            lot._epoll.unregister(parked.fd)  # as if the loop had not come to it
-            end.send(b"x")
-            await trio.sleep(0.2)
-            pressure = Pressure(Limits(connections=1), min_age=0.01)
-            nursery.start_soon(lambda: relieve(r, pressure, read=of))
-            await trio.sleep(0.2)
-            assert (len(lot), pressure.evicted) == (1, 0)
-            nursery.cancel_scope.cancel()
-        peers.close()
-
-
-@pytest.mark.trio
-async def test_watched_handlers_are_let_go_only_while_they_wait_for_bytes(autojump_clock):
-    pressure = Pressure(Limits(connections=2), min_age=1.0)
-    ends = {}
-
-    async with open_reaper(tick=1.0) as r, trio.open_nursery() as nursery:
-
-        async def one(name: str, receiving: bool, reason: str) -> None:
-            with r.watch(None, 300, reason=reason) as connection:
-                connection.receiving = receiving
-                await trio.sleep(50)
-            ends[name] = connection.reason
-
-        nursery.start_soon(one, "waits", True, "idle")
-        nursery.start_soon(one, "works", False, "idle")
-        nursery.start_soon(one, "writes", True, "write")
-        nursery.start_soon(lambda: relieve(r, pressure, read=of))
-        await trio.sleep(60)
-        assert ends == {"waits": "pressure", "works": None, "writes": None}
-        nursery.cancel_scope.cancel()
 
 
 @pytest.mark.trio

@@ -70,6 +70,11 @@ def _accepts(make: Callable[..., Any], **arguments: int) -> bool:
 class Books:
     """Drives one queue, keeps the books in a dict, and compares the two after every step."""
 
+    make: Callable[..., TimerQueue[Any]]
+    tick: int
+    now: int
+    title: str
+
     def __init__(self, make: Callable[..., TimerQueue[Any]], tick: int, start: int, title: str) -> None:
         self.make, self.tick, self.now, self.title = make, tick, start, title
         self.queue: TimerQueue[Any] = make(tick=tick, start=start)
