@@ -678,7 +678,7 @@ async def test_a_session_hands_out_what_came_with_the_end_of_its_handshake_and_o
         assert [session.read(2), session.read(100)] == [b"ea", b"rly"]
         with pytest.raises(BlockingIOError):
             session.read(100)
-        theirs.close()
+        theirs.shutdown(socket.SHUT_WR)  # a close resets where session tickets lie unread (OpenSSL 3.6)
         assert session.read(100) == b""
 
 
