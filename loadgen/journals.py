@@ -112,7 +112,7 @@ class Clock:
 class Server(CoreSystem):
     """The core as a server that keeps a journal, and its clients' beside it. `rows`: in full mode."""
 
-    def __init__(self, plan: Plan, clock: Clock, ours: Journal, theirs: Journal | None) -> None:
+    def __init__(self, plan: Plan, clock: Clock, ours: Journal, theirs: Journal) -> None:
         super().__init__(plan.law.tick)
         self.clock, self.ours, self.theirs = clock, ours, theirs
         self.rows = self.connections = self.reaped = 0
@@ -121,14 +121,11 @@ class Server(CoreSystem):
         self.connections += 1
         behaviour = client.behaviour
         opening = (round(behaviour.timeout * 1e3), behaviour.listener, client.key >> 1)
-        client.log = [opening, None]
-        if self.theirs is not None:
-            client.log[1] = self.theirs.open(self.clock.down(now) - self.clock.ahead - LATENCY_NS, *opening)
+        client.log = [opening, self.theirs.open(self.clock.down(now) - self.clock.ahead - LATENCY_NS, *opening)]
         super().opened(client, now)
 
     def pinged(self, client: SimulatedClient, now: float) -> None:
-        if self.theirs is not None:
-            client.log[1].touch(self.clock.down(now) - self.clock.ahead - LATENCY_NS, client.number % 900 + 1)
+        client.log[1].touch(self.clock.down(now) - self.clock.ahead - LATENCY_NS, client.number % 900 + 1)
         super().pinged(client, now)
 
     def left(self, client: SimulatedClient, now: float) -> None:
@@ -137,8 +134,6 @@ class Server(CoreSystem):
 
     def _client_ends(self, client: SimulatedClient, now: float, by_server: bool) -> None:
         seen = self.clock.up(now) - self.clock.ahead
-        if self.theirs is None:
-            return
         if by_server:
             client.log[1].close_peer(seen + LATENCY_NS, How.FIN.name)
         else:
@@ -314,7 +309,7 @@ def _write(
             stack.enter_context(side.journal(where or Path(), writer, plan.law.tick, mode if where else "off"))
             for side, where, writer in ((clock, server, number + 1), (far, client, (1 << 19) + number))
         )
-        system = Server(plan, clock, ours, theirs if client else None)
+        system = Server(plan, clock, ours, theirs)
         crowd = Unrecorded(plan, system, range(number, plan.connections, writers))
         mine = names[number::writers]
         room = max(span - 4 * max(each.timeout for each in plan.behaviours), 0.0)

@@ -111,25 +111,17 @@ class Coarse(simulate.CoreSystem):
         super().__init__(3 * tick)
 
 
-def test_a_system_that_reaps_late_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(simulate, "CoreSystem", Coarse)
-    plan = plan_of("silent", connections=50)
-    verdict = judged(plan, simulate_core(plan, Faults()))
-    assert verdict.categories["late"] == verdict.beyond_tick > 10
-
-
-def test_a_system_that_reaps_early_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(simulate, "CoreSystem", Hasty)
-    plan = plan_of("silent", connections=50)
-    verdict = judged(plan, simulate_core(plan, Faults()))
-    assert verdict.categories["early"] > 10
-
-
-def test_a_system_that_judges_before_it_reads_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(simulate, "CoreSystem", Forgetful)
-    plan = plan_of("drip", connections=200)
-    verdict = judged(plan, simulate_core(plan, Faults(jumps=2)))
-    assert verdict.categories["false"] + verdict.categories["own_lag"] > 0
+@pytest.mark.parametrize(
+    ("system", "mix", "categories"),
+    [(Coarse, "silent", {"late"}), (Hasty, "silent", {"early"}), (Forgetful, "drip", {"false", "own_lag"})],
+)
+def test_a_system_that_breaks_the_law_is_caught(
+    system: type[simulate.CoreSystem], mix: str, categories: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(simulate, "CoreSystem", system)
+    plan = plan_of(mix)
+    verdict = judged(plan, simulate_core(plan, Faults(jumps=2 * (system is Forgetful))))
+    assert sum(verdict.categories[name] for name in categories) > 10
 
 
 def test_faults_are_drawn_from_the_seed_and_never_touch() -> None:
