@@ -20,7 +20,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pipeline_traffic import WALL, S, journal
 
-from reaper.journal.schema import connection_id
 from reaper.pipeline.arguments import aside_lines, whole
 from reaper.pipeline.cli import _full, main
 from reaper.pipeline.engine.spark import NoJava, check_java
@@ -320,6 +319,7 @@ HOSTILE: dict[str, Callable[[Path], object]] = {
     "wrong metadata: reaper.tick_ns is -1": told(tick_ns="-1"),
     f"wrong metadata: reaper.gap_threshold_ns is {1 << 61}": told(gap_threshold_ns=str(1 << 61)),
     "wrong metadata: reaper.writer is -5": told(writer="-5"),
+    "wrong metadata: reaper.run and reaper.writer must": changed(lambda table: table.replace_schema_metadata({})),
     f"wrong metadata: reaper.first_conn is {1 << 63}": told(first_conn=str(1 << 63)),
     "wrong metadata: reaper.mode is 'some'": told(mode="some"),
     "wrong metadata: reaper.anchors has an anchor": told(anchors="[[1, 2], [3]]"),
@@ -390,9 +390,8 @@ def test_the_check_keeps_what_a_writer_says_of_itself_and_how_overdue_the_worst_
         ours.open(S, 30_000, "echo").close_peer(30 * S)
         ours.drain(61 * S)
     (facts,) = check([tmp_path], now_ns=WALL).files
-    own = connection_id(3, 100)
-    assert facts.stalls == [(own, 4 * S, 2 * S), (own, 9 * S, S)]
-    assert (facts.drained, facts.own, facts.own_rows) == ([own], {3: (own, 6)}, 6)
+    assert facts.stalls == [(4 * S, 2 * S), (9 * S, S)]
+    assert (facts.drained, facts.own_rows) == (True, 6)
     assert (facts.averted, facts.overdue_ns) == (1, 14 * S)
 
 

@@ -12,7 +12,6 @@ import shutil
 import time
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from hashlib import file_digest
 from itertools import accumulate, chain
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -39,9 +38,6 @@ class _Found(NamedTuple):
 
     facts: Facts
     mtime: int
-    run: str
-    """The name of its run; where it has none, its bytes stand for it."""
-    serial: int
     first: int
     """Unix ns of its first and last row; the file's own date where it does not say."""
     last: int
@@ -112,11 +108,11 @@ class Feed:
         taken = False
         for found in chosen:
             self._looked_at[str(found.facts.path)] = (found.facts.size, found.mtime, NEVER)
-            if self.ledger.has(found.run, found.serial):
+            if self.ledger.has(found.facts.run, found.facts.serial):
                 continue  # a copy of one of the others
             try:
                 believe(*count_here(found.facts), self._now_ns())
-                table = rows_of(found.facts, int(found.run[:15], 16))
+                table = rows_of(found.facts, int(found.facts.run[:15], 16))
                 newest = _us(pc.max(table["at"]))
                 if newest is not None:
                     self._check_ahead(found, newest)
@@ -170,14 +166,14 @@ class Feed:
                     continue
                 self.quarantined.pop(str(path), None)
                 facts = footer_of(path, size)
-                found = _Found(facts, mtime, *_name(facts), *(facts.bounds or (mtime, mtime)))
+                found = _Found(facts, mtime, *(facts.bounds or (mtime, mtime)))
             except FileNotFoundError:
                 continue  # retention was quicker; its serial will be missed
             except Refused as refused:
                 self._looked_at[str(path)] = (size, mtime, NEVER)
                 self.quarantined[str(path)] = str(refused)
                 continue
-            if self.ledger.has(found.run, found.serial):  # by an earlier process, or it is a copy
+            if self.ledger.has(found.facts.run, found.facts.serial):  # by an earlier process, or it is a copy
                 self._looked_at[str(path)] = (size, mtime, NEVER)
             else:
                 fresh.append(found)
@@ -199,7 +195,7 @@ class Feed:
     def _take(self, found: _Found, table: pa.Table, newest: int | None, watermark: int | None) -> pa.Table:
         """Note in the ledger that *found* was read. Those of the rows in *table* that are not late."""
         facts, ledger = found.facts, self.ledger
-        ledger.note(found.run, found.serial, facts.dropped)
+        ledger.note(found.facts.run, found.facts.serial, facts.dropped)
         if facts.server:
             ledger.names[facts.server] = max(ledger.names.get(facts.server, 0), facts.bounds[1] if facts.bounds else 0)
         directory = next(directory for directory in self._directories if facts.here.is_relative_to(directory))
@@ -257,11 +253,3 @@ class Feed:
 def _us(instant: Any) -> int | None:
     value: int | None = instant.cast(pa.int64()).as_py()
     return value
-
-
-def _name(facts: Facts) -> tuple[str, int]:
-    """The name of the run of *facts*, and their number in it."""
-    if facts.run:
-        return facts.run, facts.serial
-    with facts.here.open("rb") as file:
-        return file_digest(file, "blake2b").hexdigest()[:24], 1

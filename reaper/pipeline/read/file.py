@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from ...errors import one_line
 from ...journal.layout import bounds
-from ...journal.schema import COLUMNS, PREFIX, SCHEMA_VERSION
+from ...journal.schema import COLUMNS, PREFIX, SCHEMA_VERSION, SEQUENCE_BITS
 from ..hadoop import Remote
 from ..places import Place
 from .row_checks import MOST_NS, MOST_UNIX_NS, Count, Refused, count, judge
@@ -47,7 +47,10 @@ def footer_of(path: Place, size: int) -> Facts:
     if version > SCHEMA_VERSION:
         raise Refused(f"schema version {version} is newer than {SCHEMA_VERSION}, the newest this release reads")
     _check_columns(schema)
-    if run and not (run.isascii() and all(digit in "0123456789abcdefABCDEF" for digit in run)):
+    writer = _number(metadata, "writer", -1)
+    if not run or writer < 0:
+        raise Refused(f"wrong metadata: {PREFIX}run and {PREFIX}writer must say whose rows these are")
+    if not (run.isascii() and all(digit in "0123456789abcdefABCDEF" for digit in run)):
         raise Refused(f"wrong metadata: {PREFIX}run is {run[:80]!r}, expected hexadecimal digits")
     if not rows:
         raise Refused("empty: the file has no rows")
@@ -56,12 +59,12 @@ def footer_of(path: Place, size: int) -> Facts:
         size=size,
         rows=rows,
         run=run,
-        writer=_number(metadata, "writer", -1),
+        writer=writer,
         serial=_number(metadata, "serial", 0),
         mode=mode,
         tick_ns=_number(metadata, "tick_ns", 0) or TICK_NS,
         gap_threshold_ns=_number(metadata, "gap_threshold_ns", 0),
-        first_conn=_number(metadata, "first_conn", 0) if "first_conn" in metadata else None,
+        first_conn=_number(metadata, "first_conn", writer << SEQUENCE_BITS),
         boot=metadata.get("boot", ""),
         anchors=_anchors(metadata),
         dropped=max(_number(metadata, "dropped_before", 0), _number(metadata, "dropped", 0)),

@@ -102,14 +102,14 @@ def check(
     else:
         looked, more = _each(count_here, [(facts,) for facts in asked])
         refused |= more
-    seen: dict[object, Facts] = {}
+    seen: dict[tuple[str, int], Facts] = {}
     for facts, rows in looked:
         try:
             believe(facts, rows, now)
         except Refused as wrong:
             refused[facts.path] = str(wrong)
             continue
-        first = seen.setdefault((facts.run, facts.serial) if facts.run else facts.digest, facts)
+        first = seen.setdefault((facts.run, facts.serial), facts)
         if first is not facts:
             refused[facts.path] = f"duplicated: the same file as {first.path}"
     found.files = list(seen.values())
@@ -133,12 +133,10 @@ def _holes(found: Inputs, aside: Iterable[Facts], span: Span) -> list[dict[str, 
     """See `Inputs.holes`. Between the files of the time that is asked about alone: of others some are not opened."""
     runs: dict[str, list[Facts]] = {}
     for facts in found.files:
-        if facts.run and span.meets(facts.bounds):
+        if span.meets(facts.bounds):
             runs.setdefault(facts.run, []).append(facts)
     known = {run: {facts.serial for facts in members} for run, members in runs.items()}
-    for facts in found.files:
-        known.get(facts.run, set()).add(facts.serial)
-    for facts in aside:
+    for facts in (*found.files, *aside):
         known.get(facts.run, set()).add(facts.serial)
     holes = []
     for run, members in runs.items():

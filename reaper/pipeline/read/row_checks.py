@@ -1,8 +1,8 @@
 """What the rows of one file say together, and whether each can be judged.
 
-The rule of this module: *rules are asked of counts, never of rows*. A file is counted by kind, listener and writer,
-where it lies: by Spark's executors (`spark_counts`), or in this process. The few rows in which a writer reports a stall
-or its end are groups of their own, so that no question has to look for them again. The rules are here once, whoever
+The rule of this module: *rules are asked of counts, never of rows*. A file is counted by kind and listener, where
+it lies: by Spark's executors (`spark_counts`), or in this process. The few rows in which a writer reports a stall
+are groups of their own, so that no question has to look for them again. The rules are here once, whoever
 counted.
 """
 
@@ -44,9 +44,9 @@ MOST_UNIX_NS = 1 << 62
 
 COUNTED = ("t", "conn", "idle_ns", "timeout_ms", "due_ns", "n", "idle_sum_ns", "wall_offset_ns")
 """Columns of which values, the least and the greatest are counted."""
-MARKS = ("mark_conn", "mark_t", "mark_idle")
-"""Null but in a drain row (mark_conn) and in a stall's (conn, t and idle_ns)."""
-BY = ("kind", "listener", "writer", *MARKS)
+MARKS = ("mark_t", "mark_idle")
+"""Null but in the row of a stall."""
+BY = ("kind", "listener", *MARKS)
 """What the rows of a file are counted by."""
 _NANOSECONDS = ("t", "idle_ns", "due_ns", "idle_sum_ns")
 _SILENT = (KINDS[ACTIVITY], KINDS[AVERTED], *ENDS)
@@ -97,35 +97,23 @@ def judge(facts: Facts, counts: Iterable[Count]) -> int | None:
         for kind in needing:
             if any(count[f"{column}_count"] < count["count_all"] for count in found if count["kind"] == kind):
                 raise Refused(f"impossible row: {kind} without {column}")
-    marks = {tuple(count[name] for name in MARKS) for count in found if count["mark_conn"] is not None}
-    if any(t is not None and (idle is None or idle < 0) for _, t, idle in marks):
+    stalls = {(count["mark_t"], count["mark_idle"]) for count in found if count["mark_t"] is not None}
+    if any(idle is None or idle < 0 for _, idle in stalls):
         raise Refused("impossible row: a stall without its length (idle_ns)")
-    facts.stalls = sorted((conn, t, idle) for conn, t, idle in marks if t is not None)
-    facts.drained = sorted(conn for conn, t, _ in marks if t is None)
+    facts.stalls = sorted(stalls)
+    facts.drained = kinds[KINDS[DRAIN]] > 0
     facts.t_max = (ranges["t"] or (0, 0))[1]
     facts.averted = kinds[KINDS[AVERTED]]
     facts.overdue_ns = max(_known(found, "overdue_max", _SILENT), default=None)
     facts.listeners = sorted(set(_known(found, "listener")))
-    facts.writers = sorted(set(_known(found, "writer")))
-    for count in found:
-        if count["kind"] in OWN and (writer := count["writer"]) is not None:
-            least, rows = facts.own.get(writer, (count["conn_min"], 0))
-            facts.own[writer] = (min(least, count["conn_min"]), rows + count["count_all"])
-    facts.digest = "" if facts.run else f"{facts.size} {ranges} {sorted(kinds.items())} {facts.listeners}"
-    _belongs(facts, least_conn)
-    return max(_known(found, "ended_max"), default=None)
-
-
-def _belongs(facts: Facts, least_conn: int) -> None:
-    if facts.writer < 0:
-        facts.writer = least_conn >> SEQUENCE_BITS
-    if facts.run and facts.writers != [facts.writer]:
-        others = ", ".join(map(str, [writer for writer in facts.writers if writer != facts.writer][:5]))
-        known = f"its metadata says writer {facts.writer}, it holds rows of writer {others}"
+    facts.own_rows = sum(kinds[kind] for kind in OWN)
+    if others := {least_conn >> SEQUENCE_BITS, facts.last_conn >> SEQUENCE_BITS} - {facts.writer}:
+        known = f"its metadata says writer {facts.writer}, it holds rows of writer {min(others)}"
         raise Refused(f"rows of another writer: {known}")
-    if facts.first_conn is not None and least_conn < facts.first_conn:
+    if least_conn < facts.first_conn:
         known = f"its run begins with connection {facts.first_conn}, it holds rows of {least_conn}"
         raise Refused(f"rows of another run: {known}")
+    return max(_known(found, "ended_max"), default=None)
 
 
 def _known(found: list[Count], name: str, kinds: Iterable[str] = KINDS) -> list[Any]:
@@ -161,7 +149,6 @@ def _count(table: pa.Table) -> pa.Table:
 
     kind, reason = table["kind"].cast(pa.string()), table["reason"].cast(pa.string())
     stall = pc.and_(pc.equal(kind, KINDS[CONFIG]), pc.equal(pc.fill_null(reason, ""), STALL))
-    marked = pc.or_(stall, pc.equal(kind, KINDS[DRAIN]))
     # What does not fit 64 bits wraps: a value in it is beyond what `judge` lets pass.
     timeout = pc.multiply(table["timeout_ms"].cast(pa.int64()), 1_000_000)
     over = pc.if_else(pc.greater(timeout, 0), pc.subtract(table["idle_ns"], timeout), None)
@@ -169,11 +156,9 @@ def _count(table: pa.Table) -> pa.Table:
         {
             "kind": kind,
             "listener": table["listener"].cast(pa.string()),
-            "writer": pc.shift_right(table["conn"], SEQUENCE_BITS),
             **{name: column(name) for name in COUNTED},
             "ended": pc.add(table["t"], column("wall_offset_ns")),
             "overdue": pc.max_element_wise(over, pc.subtract(table["t"], table["due_ns"])),
-            "mark_conn": pc.if_else(marked, table["conn"], None),
             "mark_t": pc.if_else(stall, table["t"], None),
             "mark_idle": pc.if_else(stall, table["idle_ns"], None),
         }

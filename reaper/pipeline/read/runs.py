@@ -33,14 +33,12 @@ class Facts:
     """Bytes."""
     rows: int
     run: str
-    """Empty: it does not say."""
     writer: int
-    """Negative: it does not say, and the rows have not been looked at."""
     serial: int
     mode: str
     tick_ns: int
     gap_threshold_ns: int
-    first_conn: int | None
+    first_conn: int
     boot: str
     anchors: list[list[int]]
     dropped: int
@@ -57,25 +55,17 @@ class Facts:
     last_conn: int = 0
     """The highest connection id in it."""
     listeners: list[str] = field(default_factory=list)
-    writers: list[int] = field(default_factory=list)
-    digest: str = ""
-    """Of a file that does not name its run: what it is known by."""
-    own: dict[int, tuple[int, int]] = field(default_factory=dict)
-    """Of each writer the least id in the rows that it logged of itself, not of a connection; and how many these are."""
-    stalls: list[tuple[int, int, int]] = field(default_factory=list)
-    """(conn, t, idle_ns) of each stall of a loop: it lasted idle_ns, up to t. Ascending, each once."""
-    drained: list[int] = field(default_factory=list)
-    """The ids under which writers said that no connection of theirs is left."""
+    own_rows: int = 0
+    """Rows that its writer logged of itself, not of a connection."""
+    stalls: list[tuple[int, int]] = field(default_factory=list)
+    """(t, idle_ns) of each stall of its loop: it lasted idle_ns, up to t. Ascending, each once."""
+    drained: bool = False
+    """Its writer said that no connection of its is left."""
     averted: int = 0
     """Rows of final checks that spared."""
     overdue_ns: int | None = None
     """By how much the worst silence outlasted its timeout, or the worst reap came after it was due, whichever is more;
     None: there is none of either."""
-
-    @property
-    def own_rows(self) -> int:
-        """Rows that writers logged of themselves, not of a connection."""
-        return sum(rows for _, rows in self.own.values())
 
     @property
     def here(self) -> Path:
@@ -90,6 +80,7 @@ class Run:
     """One writer from its start to its end: all its files together."""
 
     index: int
+    name: str
     writer: int
     first_conn: int
     last_conn: int
@@ -152,30 +143,27 @@ def missing_serials(serials: Iterable[int]) -> list[int]:
 
 
 def runs_of(files: list[Facts]) -> list[Run]:
-    """Files grouped by writer and run. A file without a run's name gives each of its writers a run without an end."""
+    """Files grouped by writer and run."""
     groups: dict[tuple[int, str], list[Facts]] = {}
     for facts in files:
-        for writer in [facts.writer] if facts.run else facts.writers:
-            groups.setdefault((writer, facts.run), []).append(facts)
+        groups.setdefault((facts.writer, facts.run), []).append(facts)
     runs = []
     for (writer, name), members in groups.items():
         members.sort(key=lambda facts: facts.serial)
-        first = members[0].first_conn
         serials = [facts.serial for facts in members]
         runs.append(
             Run(
                 index=0,
+                name=name,
                 writer=writer,
-                first_conn=writer << SEQUENCE_BITS if first is None else first,
+                first_conn=members[0].first_conn,
                 last_conn=((writer + 1) << SEQUENCE_BITS) - 1,
                 tick_ns=max(facts.tick_ns for facts in members),
                 full=all(facts.mode == "full" for facts in members),
                 gap_threshold_ns=max(facts.gap_threshold_ns for facts in members),
                 log_end_ns=max(facts.t_max for facts in members),
-                whole=bool(name)
-                and serials == list(range(1, len(serials) + 1))
-                and not any(facts.dropped for facts in members),
-                holed=bool(name and missing_serials(serials)) or any(facts.dropped for facts in members),
+                whole=serials == list(range(1, len(serials) + 1)) and not any(facts.dropped for facts in members),
+                holed=bool(missing_serials(serials)) or any(facts.dropped for facts in members),
                 boot=members[0].boot,
                 anchors=sorted(anchor for facts in members for anchor in facts.anchors),
             )
@@ -196,39 +184,29 @@ def strangers(files: Iterable[Facts]) -> dict[Place, str]:
     the files of the later run are named. In a run of which every file is here no number can lie far beyond the rows.
     """
     found: dict[Place, str] = {}
-    runs: dict[tuple[int, str], list[Facts]] = {}
+    runs: dict[tuple[int, int, str], list[Facts]] = {}
     for facts in files:
-        if facts.run:
-            runs.setdefault((facts.writer, facts.run), []).append(facts)
-    for (writer, name), members in runs.items():
-        first = members[0].first_conn
-        serials = sorted(facts.serial for facts in members)
-        if first is None or serials != list(range(1, len(serials) + 1)) or any(f.dropped for f in members):
-            continue
-        most = first + sum(facts.rows for facts in members) + SPARE_IDS
-        for facts in members:
-            if facts.last_conn > most:
-                found[facts.path] = (
-                    f"impossible row: connection {facts.last_conn}, though run {name} of writer {writer} began with "
-                    f"{first} and has not written as many rows"
-                )
-    ordered = sorted(
-        (members for members in runs.values() if members[0].first_conn is not None),
-        key=lambda members: (members[0].writer, members[0].first_conn or 0),
-    )
+        runs.setdefault((facts.writer, facts.first_conn, facts.run), []).append(facts)
     reach: dict[int, Facts] = {}
-    for members in ordered:
-        writer, first = members[0].writer, members[0].first_conn or 0
+    for (writer, first, name), members in sorted(runs.items()):
         before = reach.get(writer)
-        if before is not None and before.last_conn >= first and before.run != members[0].run:
+        if before is not None and before.last_conn >= first:
             for facts in members:
-                found.setdefault(
-                    facts.path,
+                found[facts.path] = (
                     f"writer id {writer} is also that of {before.path}, which was written at the same time: their "
-                    "connections cannot be told apart; give each server process an id of its own",
+                    "connections cannot be told apart; give each server process an id of its own"
                 )
             continue
-        good = [facts for facts in members if facts.path not in found]
+        good = members
+        if sorted(facts.serial for facts in members) == list(range(1, len(members) + 1)):
+            most = first + sum(facts.rows for facts in members) + SPARE_IDS
+            good = [facts for facts in members if facts.last_conn <= most or any(f.dropped for f in members)]
+            for facts in members:
+                if facts not in good:
+                    found[facts.path] = (
+                        f"impossible row: connection {facts.last_conn}, though run {name} of writer {writer} began "
+                        f"with {first} and has not written as many rows"
+                    )
         reach[writer] = max(
             [*good, *([before] if before else [])], key=lambda facts: facts.last_conn, default=members[0]
         )

@@ -13,7 +13,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark alone counts where rows lie
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from ...journal.schema import CONFIG, DRAIN, KINDS, SEQUENCE_BITS, STALL
+from ...journal.schema import CONFIG, KINDS, STALL
 from ..places import Place, pattern, uri
 from .row_checks import COUNTED, EVENTS, MARKS, Count
 
@@ -51,7 +51,6 @@ def _count(spark: SparkSession, known: Mapping[str, Place]) -> dict[Place, list[
 
     stall = (F.col("kind") == KINDS[CONFIG]) & (F.col("reason") == STALL)
     marks = (
-        F.when(stall | (F.col("kind") == KINDS[DRAIN]), F.col("conn")),
         F.when(stall, F.col("t")),
         F.when(stall, F.col("idle_ns")),
     )
@@ -65,7 +64,6 @@ def _count(spark: SparkSession, known: Mapping[str, Place]) -> dict[Place, list[
             F.col("_metadata.file_path").alias("path"),
             "kind",
             "listener",
-            F.shiftright("conn", SEQUENCE_BITS).alias("writer"),
             *(mark.alias(name) for name, mark in zip(MARKS, marks, strict=True)),
         )
         .agg(

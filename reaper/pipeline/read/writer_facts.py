@@ -5,7 +5,6 @@ The rule of this module: *no row is read*. The check of the files has met them a
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -33,21 +32,14 @@ def said(files: Iterable[Facts], runs: Sequence[Run], timeline: Timeline) -> Sai
     stalls: Stalls = {run.index: [] for run in runs}
     drained: set[int] = set()
     own = 0
-    starts = [run.first_conn for run in runs]  # ascending, as runs are
-
-    def run_of(conn: int) -> Run | None:
-        at = bisect_right(starts, conn) - 1
-        return None if at < 0 or conn > runs[at].last_conn else runs[at]
-
+    known = {(run.writer, run.name): run for run in runs}
     for facts in files:
-        # Above its first run a writer has no id without one: where the least has a run, all have. Where it has none
-        # the file contradicts itself, and the audit says of all these rows that no rule judged them.
-        own += sum(rows for least, rows in facts.own.values() if run_of(least))
-        drained.update(run.index for conn in facts.drained if (run := run_of(conn)))
-        for conn, t, idle_ns in facts.stalls:
-            if run := run_of(conn):
-                to = t + timeline.offset_ns(run)
-                stalls[run.index].append((to - idle_ns, to))
+        if run := known.get((facts.writer, facts.run)):
+            own += facts.own_rows
+            if facts.drained:
+                drained.add(run.index)
+            by = timeline.offset_ns(run)
+            stalls[run.index] += [(t + by - idle_ns, t + by) for t, idle_ns in facts.stalls]
     return Said({run: merge(found) for run, found in stalls.items()}, sorted(drained), own)
 
 
@@ -70,5 +62,5 @@ def overdue_files(files: Sequence[Facts], least_ns: int) -> list[Facts]:
     def overdue(facts: Facts) -> bool:
         return facts.overdue_ns is not None and facts.overdue_ns > least_ns
 
-    writers = {writer for facts in files if overdue(facts) for writer in facts.writers}
-    return [facts for facts in files if overdue(facts) or (facts.averted and not writers.isdisjoint(facts.writers))]
+    writers = {facts.writer for facts in files if overdue(facts)}
+    return [facts for facts in files if overdue(facts) or (facts.averted and facts.writer in writers)]
