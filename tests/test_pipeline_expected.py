@@ -19,10 +19,6 @@ from reaper.journal.places import Place
 from reaper.journal.ship import Shipper
 from reaper.pipeline import cli
 from reaper.pipeline.advise.run import complete
-from reaper.pipeline.live.feed import Feed
-from reaper.pipeline.live.page import render
-from reaper.pipeline.live.status import as_text, status
-from reaper.pipeline.read.expected import missing as missing_from
 from reaper.pipeline.read.expected import server_names, silent
 from reaper.pipeline.read.inputs import Inputs, check
 from reaper.pipeline.read.span import Span, instant_ns
@@ -177,31 +173,6 @@ def test_names_come_from_a_file_or_from_the_argument(tmp_path: Path) -> None:
     for wrong in (str(path), "", " , ", str(tmp_path / "none")):
         with pytest.raises(argparse.ArgumentTypeError):
             server_names(wrong)
-
-
-def test_live_names_the_servers_it_misses_on_its_page_and_in_its_summary(tmp_path: Path) -> None:
-    opened(tmp_path / "lake", "web-1", 0)
-    opened(tmp_path / "lake", "web-2", 30)
-    with journal(tmp_path / "lake", 9, Clock(30 * MINUTE), server="idle") as ours:
-        ours.config(30 * MINUTE, "alive")
-    feed = Feed(tmp_path / "out", [tmp_path / "lake"], HOUR, {}, now_ns=lambda: LATER)
-    while feed.admit():
-        pass
-    feed = Feed(tmp_path / "out", [tmp_path / "lake"], HOUR, {}, now_ns=lambda: LATER)  # started anew
-    newest = {name: [(at, at)] for name, at in feed.ledger.names.items()}
-    assert newest.keys() == {"web-1", "web-2", "idle"}
-    until = max(newest.values())[0][0]
-    lost = missing_from(["web-1", "web-2", "idle", "<web-3>"], newest, 15 * MINUTE, until)
-    assert list(lost) == ["web-1", "<web-3>"]
-    out = tmp_path / "out"
-    summary = status(feed, out, 10 * S, lambda: LATER, lost)
-    assert not summary["complete"]
-    assert [entry["server"] for entry in summary["silent_servers"]] == ["web-1", "<web-3>"]
-    text = as_text({**summary, "new_rows": 0, "dropped_by_watermark": 0})
-    assert "server <web-3> was expected: no file of it" in text.splitlines()
-    page = render(summary, out, 5 * S)
-    assert "server &lt;web-3&gt; was expected: no file of it" in page
-    assert status(feed, out, 10 * S, lambda: LATER)["complete"]
 
 
 # ---- the commands ---------------------------------------------------------------------------------------------------

@@ -11,10 +11,11 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Event, Thread
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -36,6 +37,7 @@ from reaper.pipeline.live.rows import rows_of
 from reaper.pipeline.live.run import Settings, follow
 from reaper.pipeline.live.status import as_text, status
 from reaper.pipeline.live.tables import FEED, idle, keep_sessions, keep_windows, windows
+from reaper.pipeline.read.expected import missing
 from reaper.pipeline.read.file import footer_of
 
 ROOT = Path(__file__).parent.parent
@@ -379,8 +381,8 @@ def test_a_batch_of_sessions_counts_once_and_files_stay_few(tmp_path: Path, monk
 # ---- the page: no Spark ---------------------------------------------------------------------------------------------
 
 
-def drawn(tmp_path: Path, one: Feed) -> tuple[dict[str, Any], str]:
-    summary = status(one, tmp_path / "out", 10 * S, lambda: WALL + 700 * S)
+def drawn(tmp_path: Path, one: Feed, silent: Mapping[str, str] = MappingProxyType({})) -> tuple[dict[str, Any], str]:
+    summary = status(one, tmp_path / "out", 10 * S, lambda: WALL + 700 * S, silent)
     return summary, render(summary, tmp_path / "out", 5 * S)
 
 
@@ -397,17 +399,23 @@ def test_the_page_says_so_while_there_is_nothing_to_show(tmp_path: Path) -> None
 
 
 def test_the_page_is_whole_in_itself_asks_for_itself_and_names_what_it_lacks(tmp_path: Path) -> None:
-    opened(tmp_path / "server", 1, 600 * S)
+    opened(tmp_path / "server", 1, 600 * S, server="web-1")
     one = feed(tmp_path)
     one.admit()
     opened(tmp_path / "server", 2, S)
+    with journal(tmp_path / "server", 3, Clock(600 * S), server="idle") as ours:
+        ours.config(600 * S, "alive")
     (tmp_path / "server" / "<half>.parquet").write_bytes(b"PAR1")
     one.admit()
     (tmp_path / "out" / "windows").mkdir()
     at = (WALL // S) + 590
     keep_windows(tmp_path / "out" / "windows", window_rows((at, "echo", 3), (at + 10, "<b>", 4), (at + 10, None, 1)))
-    summary, page = drawn(tmp_path, one)
+    newest = {name: [(at, at)] for name, at in feed(tmp_path).ledger.names.items()}  # as a process knows it later
+    lost = missing(["web-1", "idle", "<web-3>"], newest, 15 * 60 * S, WALL + 700 * S)
+    assert lost == {"<web-3>": "no file of it"}
+    summary, page = drawn(tmp_path, one, lost)
     assert not summary["complete"]
+    assert "server &lt;web-3&gt; was expected: no file of it" in page
     assert "&lt;half&gt;.parquet" in page
     assert "&lt;b&gt;" in page
     assert "1 row(s) came later than --delay allows" in page
@@ -418,6 +426,7 @@ def test_the_page_is_whole_in_itself_asks_for_itself_and_names_what_it_lacks(tmp
     text = as_text({**summary, "new_rows": 2, "dropped_by_watermark": 0})
     assert "1 row(s) came later than --delay allows" in text
     assert "put aside" in text
+    assert "server <web-3> was expected: no file of it" in text.splitlines()
 
 
 # ---- the stream -----------------------------------------------------------------------------------------------------
