@@ -167,6 +167,15 @@ def test_a_connection_that_a_dump_did_not_show_is_asked_for_before_it_counts_as_
     assert list(it.watch.rows) == [sock.ident]
 
 
+def test_instants_that_two_threads_pass_in_another_order_than_they_were_read_are_taken_as_they_come() -> None:
+    it = Harness(Limits(idle=10.0, grain=GRAIN))
+    it.world.connect()
+    it.run(5.0)
+    assert it.watch.advance(it.world.now - 3.0) == 0
+    it.run(10.0)
+    assert it.kinds() == ["found", "closed"]
+
+
 def test_a_bound_on_closes_defers_and_forgets_none() -> None:
     it = Harness(Limits(idle=10.0, grain=GRAIN), reaps_per_second=20.0)
     begun = it.world.now

@@ -239,7 +239,7 @@ class Watch:
             How many were looked at; as many as *limit*: call again, more is waiting.
         Cost: about 10 us per look, 30 us per close.
         """
-        for timer in self._wheel.advance(seconds_to_ms_now(now)):
+        for timer in self._wheel.advance(max(seconds_to_ms_now(now), self._wheel.now)):
             self._queue(timer.item)
         held = 0
         while self._held and held < limit and self._may_end(now):
