@@ -381,20 +381,33 @@ async def test_newcomers_are_welcome_again_once_pressure_is_no_longer_watched(lo
 
 def test_the_journal_has_one_life_per_connection_and_why_it_ended(loop, tmp_path):
     async def body():
+        def life(seconds, idle=5, age=None):
+            async def live():
+                with r.watch(None, idle=idle) as connection:
+                    if age is not None:
+                        connection.deadline(age, "max_age")
+                    await loop.sleep(seconds)
+
+            return live
+
+        async def drain():
+            await loop.sleep(50)
+            await r.drain(10)
+
         clock = loop.adapter.journal_clock()
         with Journal(tmp_path, writer=1, tick=1.0, clock_ns=clock, background=False) as journal:
             async with loop.adapter.open_reaper(tick=1.0, journal=journal, listener="test") as r:
-                with r.watch(None, idle=5):
-                    await loop.forever()
-                with r.watch(None, idle=5):
-                    await loop.sleep(1)
+                await loop.together(life(99), life(1), life(99, age=3.0), life(99, idle=1000), drain)
 
     loop.run(body)
     rows = [row for path in tmp_path.glob("*.parquet") for row in pyarrow.parquet.read_table(path).to_pylist()]
-    lives: dict = {}
-    for row in rows:
-        lives.setdefault(row["conn"], []).append((row["kind"], row["reason"]))
-    assert sorted(lives.values()) == [[("open", None), ("close_app", None)], [("open", None), ("reap", "idle")]]
+    ends = sorted((row["kind"], row["reason"] or "") for row in rows if row["n"] is not None)
+    assert ends == [("close_app", ""), ("close_app", "drain"), ("reap", "idle"), ("reap", "max_age")]
+    assert [row["listener"] for row in rows if row["kind"] == "open"] == ["test"] * 4
+    (reap,) = [row for row in rows if row["reason"] == "idle"]
+    assert reap["timeout_ms"] == 5000
+    assert 0 <= reap["t"] - reap["due_ns"] < 10**9
+    assert reap["idle_ns"] >= 5 * 10**9
 
 
 @reaping(tick=1.0, jitter=0.5, seed=7)

@@ -1,13 +1,17 @@
 """AsyncioReaper: the driver of a loop's connections, woken by one timer of that loop.
 
 The rule of this module: *a wake is two steps, and between them the loop reads*. What is decided in them is the
-driver's; here is only when they run.
+driver's; here is only when they run. On asyncio a callback scheduled by `call_soon` runs before the reads of its
+iteration, on uvloop after the callbacks come the reads: after two of them in a row, the sockets have been read once on
+either loop. It matters most after SIGSTOP and SIGCONT: CPython's `epoll.poll` then returns an empty list although bytes
+are ready, and the timers fire first.
 """
 
 from __future__ import annotations
 
 import asyncio
 import math
+import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, ClassVar, Unpack
@@ -21,8 +25,10 @@ from ..driver.watched import Probe
 from ..errors import InvalidArgument, shown
 from ..policy.min_rate import Sweep
 from .connection import Connection
-from .loop import COARSE, after_two_passes, clock_of
 from .transports import socket_of
+
+COARSE = 0.001
+"""Seconds added to a timer of a loop that keeps its time in milliseconds (uvloop), so that it never wakes too soon."""
 
 LOOKS_PER_TICK = 4
 """Looks at peers that have not taken all of what was sent to them: when they take some, no event says so."""
@@ -100,7 +106,7 @@ class AsyncioReaper(Reaper):
         self._timer, self._at = None, math.inf
         if self.driver.look():
             self._passing = True
-            after_two_passes(self.loop, self._act)
+            self.loop.call_soon(self.loop.call_soon, self._act)  # after two passes
         else:
             self._wake()
 
@@ -253,6 +259,15 @@ async def open_reaper(
             yield reaper
         finally:
             reaper.stop()
+
+
+def clock_of(loop: asyncio.AbstractEventLoop) -> Callable[[], float]:
+    """The clock for connections of *loop*: its own, if that is read anew at every call.
+
+    uvloop's `time` is read once an iteration: what is noted late in an iteration would seem to be older than it is, and
+    a connection would be closed early by the length of an iteration.
+    """
+    return loop.time if isinstance(loop, asyncio.BaseEventLoop) else time.monotonic
 
 
 def journal_clock(loop: asyncio.AbstractEventLoop | None = None) -> Callable[[], int]:
