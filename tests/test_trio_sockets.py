@@ -145,18 +145,6 @@ async def test_no_live_connection_is_reaped_after_the_loop_stalled():
         nursery.cancel_scope.cancel()
 
 
-async def test_an_end_of_file_is_no_sign_of_life(autojump_clock):
-    async with open_reaper(tick=TICK) as r:
-        ours, theirs = socket.socketpair()
-        stream = trio.SocketStream(trio.socket.from_stdlib_socket(ours))
-        theirs.close()
-        async with stream:
-            with trio.fail_after(60), r.watch(stream, idle=IDLE) as connection:
-                await trio.sleep_forever()
-        assert connection.reaped
-        assert r.statistics().core.averted == 0
-
-
 async def test_unread_names_the_descriptors_with_bytes_and_no_others():
     pairs = [socket.socketpair() for _ in range(4)]
     ours = [left for left, _ in pairs]

@@ -205,19 +205,28 @@ class ParkableStream(SocketStream):
         """Put another timeout in force, counted from the last activity; 0 switches it off. False if it was reaped."""
         return self.parked.lot.retime_one(self.parked, idle, reason)
 
+    def suspend(self) -> bool:
+        """Exempt the connection from reaping until `resume`. True if it was not."""
+        return self.parked.lease.suspend()
+
+    def resume(self) -> bool:
+        """End the exemption; counts as activity. True if it was exempt."""
+        driver = self.parked.lot.driver
+        resumed = self.parked.lease.resume(driver.now())
+        driver.poke()
+        return resumed
+
     @contextmanager
     def in_use(self) -> Iterator[None]:
         """Exempt the connection from reaping and parking for the length of the block. Its end counts as activity."""
         could_park, self.may_park = self.may_park, False
-        lease, driver = self.parked.lease, self.parked.lot.driver
-        suspended = lease.suspend()
+        suspended = self.suspend()
         try:
             yield
         finally:
             self.may_park = could_park
             if suspended:
-                lease.resume(driver.now())
-                driver.poke()
+                self.resume()
 
     def detach(self) -> None:
         """The lot is about to close the descriptor."""
