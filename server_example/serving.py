@@ -21,6 +21,7 @@ from reaper.policy.pressure import Pressure, limits_here
 
 from .echo import EchoServer
 from .http import HttpServer
+from .listening import empty
 from .status import Desk
 from .workers import Worker
 
@@ -69,15 +70,23 @@ async def serve(
         admit = await stack.enter_async_context(server.running())
         worker.publish = partial(_publish, worker, server)
         worker.reload = partial(reload_from, server, load)
+        if worker.asked_early:
+            await worker.reload()
         helpers.start_soon(server.desk.run)
         if pressure is not None:
             helpers.start_soon(reaper.trio.relieve, watcher, pressure)
 
-        def leave() -> float:
+        accept = partial(reaper.trio.accepting.accept, welcome=watcher.welcome, failed=server.not_accepted)
+        async with trio.open_nursery() as accepting:
+            for each in worker.listening:
+                accepting.start_soon(accept, each, admit)
+            worker.counters["ready"] = 1
+            await worker.stop.wait()
             server.leaving = True
-            return server.config.timeouts.drain_delay
-
-        await worker.accept(admit, watcher.welcome, server.not_accepted, leave)
+            await trio.sleep(server.config.timeouts.drain_delay)
+            accepting.cancel_scope.cancel()
+        for each in worker.listening:
+            empty(each, admit)
         await server.drain()
         if journal is not None:
             journal.drain(reaper.trio.journal_clock()())

@@ -30,14 +30,11 @@ import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
 from types import FrameType
 
 import trio
 
-import reaper.trio
-
-from .listening import Listening, empty
+from .listening import Listening
 from .notify import Notify, say
 from .status import Doors
 
@@ -101,8 +98,10 @@ class Worker:
         listening: Accept from all of them.
         counters: Read by the supervisor.
         doors: Where it and the other workers are asked how they are.
+        stop: Set when it is to accept no more, and to drain.
         publish: Writes the counters; called with every sign of life.
         reload: Reads the configuration anew; called when the supervisor says so.
+        asked_early: Whether the supervisor has said so before there was anything to reload.
     """
 
     def __init__(
@@ -119,13 +118,14 @@ class Worker:
         self.index = index
         self.phase = index / workers
         self.publish: Callable[[], object] = int
-        self.reload: Callable[[], Awaitable[object]] = trio.lowlevel.checkpoint
+        self.reload: Callable[[], Awaitable[object]] = self._too_early
+        self.asked_early = False
         self._pause = min(BEAT, patience / BEATS_OF_PATIENCE or math.inf)
         self.doors = doors
         self.listening = listening
         self.counters = counters
         self._orders = orders
-        self._stop = trio.Event()
+        self.stop = trio.Event()
 
     async def run(self, serve: Serve) -> None:
         """Run *serve*, and give signs of life meanwhile. Ends with it, or when the supervisor says so."""
@@ -136,27 +136,8 @@ class Worker:
             await serve(self)
             nursery.cancel_scope.cancel()
 
-    async def accept(
-        self,
-        admit: Admit,
-        welcome: Callable[[], Awaitable[object]],
-        failed: Callable[[OSError], object] | None = None,
-        leave: Callable[[], float] = float,
-    ) -> None:
-        """Accept until told to stop, and for as many seconds more as *leave* says, which is called then; empty the
-        backlogs, close the sockets and return.
-
-        Args as in `reaper.trio.accepting.accept`; *welcome* is not asked about what waits in the backlog at the end.
-        """
-        async with trio.open_nursery() as nursery:
-            for each in self.listening:
-                nursery.start_soon(partial(reaper.trio.accepting.accept, each, admit, welcome=welcome, failed=failed))
-            self.counters["ready"] = 1
-            await self._stop.wait()
-            await trio.sleep(leave())
-            nursery.cancel_scope.cancel()
-        for each in self.listening:
-            empty(each, admit)
+    async def _too_early(self) -> None:
+        self.asked_early = True
 
     async def _beat(self) -> None:
         while True:
@@ -171,7 +152,7 @@ class Worker:
             if END in words:
                 life.cancel()
             if DRAIN in words or not words:
-                self._stop.set()
+                self.stop.set()
             elif RELOAD in words:
                 await self.reload()
             if not words:
@@ -180,7 +161,7 @@ class Worker:
     async def _terminated(self) -> None:
         with trio.open_signal_receiver(signal.SIGTERM) as signals:
             async for _ in signals:
-                self._stop.set()
+                self.stop.set()
 
 
 Serve = Callable[[Worker], Awaitable[None]]

@@ -250,7 +250,7 @@ async def serve(worker):
     if len(calls) == 1:
         raise SystemExit(1)
     os.kill(os.getppid(), 15)
-    await worker.accept(lambda accepted: None, workers.trio.sleep_forever)
+    await worker.stop.wait()
 before = len(os.listdir("/proc/self/fd"))
 status = workers.Supervisor(Listening.open("127.0.0.1", 0, 1), 1).run(serve)
 raise SystemExit(status or len(os.listdir("/proc/self/fd")) - before)

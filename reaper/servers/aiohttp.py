@@ -1,7 +1,4 @@
-"""aiohttp's server, guarded: `reaper.aiohttp.run_app(app)` in place of `aiohttp.web.run_app(app)`.
-
-The rule of this module: *aiohttp is asked whose turn it is*: whether it has a request, and the whole of it.
-"""
+"""aiohttp's server, guarded: `reaper.aiohttp.run_app(app)` in place of `aiohttp.web.run_app(app)`."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""What a guarded server reports, as ASGI applications to mount: Prometheus' text, and JSON for `reaper top`.
-
-The rule of this module: *whichever worker is asked answers for all*, and nothing is made before that.
-"""
+"""What a guarded server reports, as ASGI applications to mount: Prometheus' text, and JSON for `reaper top`."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 The rule of this room: *before each wait it is said what is waited for, and that alone decides what ends it*. Every read
 loop ends with the wake that began it, and every buffer has a limit. Read `transport` (bytes), `connection` (requests),
-`waiting` (connections without a task), `routes` and `views` (answers), `server` (all connections of a process).
+`waiting` (connections without a task), `routes` (answers), `server` (all connections of a process).
 """
 
 from __future__ import annotations
