@@ -40,7 +40,6 @@ PERMIT = (
     "os.execv(sys.argv[1], sys.argv[1:])"
 )
 
-APPS = "benchmarks.servers.apps"
 LAST_LOOK = 5.0
 """Seconds for which attach may go on after the load, at most, to see the last clients go."""
 
@@ -49,17 +48,16 @@ def main() -> int:
     """Run the demo. Exit status: 0 the law held, 1 it did not or something broke, 2 it cannot be run here."""
     parser = argparse.ArgumentParser(prog="make attach-demo", description=__doc__)
     parser.add_argument("--connections", default="10000", help="how many real TCP connections (default 10000)")
-    parser.add_argument("--out", type=Path, default=ROOT / "out" / "attach-demo")
-    parser.add_argument("--timeout", type=int, help="seconds; default 10, or 60 with more than 20,000 connections")
     options = parser.parse_args()
     if not options.connections.isdecimal() or not 1 <= int(options.connections) <= 200_000:
         print(f"CONNECTIONS={options.connections}: must be a whole number 1..200000", file=sys.stderr)
         return 2
     connections = int(options.connections)
-    shutil.rmtree(options.out, ignore_errors=True)
-    options.out.mkdir(parents=True)
+    out = ROOT / "out" / "attach-demo"
+    shutil.rmtree(out, ignore_errors=True)
+    out.mkdir(parents=True)
     try:
-        return run(connections, options.timeout or (10 if connections <= MANY else 60), options.out)
+        return run(connections, 10 if connections <= MANY else 60, out)
     except DidNotStart as error:
         print(error, file=sys.stderr)
         return 1
@@ -75,11 +73,8 @@ def foreign(connections: int, port: int, out: Path) -> tuple[str, str, list[str]
     try:
         command = nginx(out, NGINX.format(port=port), main=main, most=19000)
     except Missing:
-        return (
-            "an echo server in plain asyncio",
-            "echo",
-            [*permitted, sys.executable, "-m", APPS, "asyncio-echo", str(port)],
-        )
+        echo = [sys.executable, "-m", "benchmarks.servers.apps", "asyncio-echo", str(port)]
+        return "an echo server in plain asyncio", "echo", [*permitted, *echo]
     return f"nginx, {workers} worker(s), all its timeouts 24 h", "http", [*permitted, *command]
 
 

@@ -99,21 +99,20 @@ def test_what_is_held_is_counted_from_the_last_that_came() -> None:
 # ---- tools of others -------------------------------------------------------------------------------------------------
 
 
+SLOW = {"attackers": 200}
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "smaller", "tools"),
-    [
-        ("slow headers", {"attackers": 200}, ["slowhttptest"]),
-        ("slow bodies", {"attackers": 200}, ["slowhttptest"]),
-        ("slow readers", {"attackers": 200}, ["slowhttptest"]),
-        ("behind nginx", {"bursts": 2}, ["nginx", "wrk"]),
-    ],
+    ("name", "smaller"),
+    [("slow headers", SLOW), ("slow bodies", SLOW), ("slow readers", SLOW), ("behind nginx", {"bursts": 2})],
 )
-def test_a_foreign_tool_finds_that(name: str, smaller: dict[str, int], tools: list[str], tmp_path: Path) -> None:
-    for each in tools:
-        found(each)
+def test_a_foreign_tool_finds_that(name: str, smaller: dict[str, int], tmp_path: Path) -> None:
     trial = Trial.all()[name]
-    outcome = played(replace(trial, meanwhile=trial.meanwhile | smaller), tmp_path, 0.0, lambda text: None)
+    try:
+        outcome = played(replace(trial, meanwhile=trial.meanwhile | smaller), tmp_path, 0.0, lambda text: None)
+    except Missing as missing:
+        pytest.skip(str(missing))
     assert outcome.wrong == [], outcome.seen
     assert not trial.clients or outcome.account.asked
 

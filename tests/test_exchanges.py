@@ -60,11 +60,3 @@ def test_an_http_exchange_makes_four_calls_with_a_task_and_six_when_its_connecti
     plain, parked = (calls({"calls": exchanges.calls(kind, CONNECTIONS, ROUNDS)}) for kind in (HTTP, HTTP_PARKED))
     assert plain <= 4.5  # one more call would be 5
     assert parked <= 6.5
-
-
-def test_the_table_compares_each_with_the_first(counts: dict[str, dict[str, Any]]) -> None:
-    _, _, plain, watched, *_ = exchanges.table({"results": counts}).splitlines()
-    assert plain.startswith("| plain | ")
-    assert plain.count(" 1.00x ") == 1
-    assert watched.startswith(f"| {WATCHED} | ")
-    assert f"{counts[WATCHED]['instructions'] / counts[PLAIN]['instructions']:.2f}x" in watched

@@ -95,19 +95,8 @@ def test_it_can_be_named_in_a_logging_configuration():
 
 @pytest.mark.slow
 def test_everything_that_a_server_prints_is_one_json_object_per_line() -> None:
-    command = (
-        "--log-format",
-        "json",
-        "--log-level",
-        "info",
-        "--idle",
-        "200ms",
-        "--tick",
-        "50ms",
-        "--drain-idle",
-        "0s",
-    )
-    process = Process("echo", "--workers", "1", "--port", "0", *command, json_lines=True)
+    flags = "--log-format json --log-level info --idle 200ms --tick 50ms --drain-idle 0s --workers 1 --port 0"
+    process = Process("echo", *flags.split(), json_lines=True)
     try:
         with socket.create_connection(process.address, timeout=PATIENCE) as client:
             client_name = "{}:{}".format(*client.getsockname())

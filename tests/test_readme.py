@@ -137,17 +137,13 @@ def test_the_core_needs_no_framework_and_prints_what_the_comment_says(capsys: py
     assert capsys.readouterr().out.strip() == said[1]
 
 
-@pytest.mark.parametrize(
-    "path",
-    sorted(str(p.relative_to(ROOT)) for p in MARKDOWN if p.stem != "CHANGELOG"),
-)
+@pytest.mark.parametrize("path", sorted(str(p.relative_to(ROOT)) for p in MARKDOWN if p.stem != "CHANGELOG"))
 def test_names_and_files_that_pages_mention_exist(path: str) -> None:
     text = (ROOT / path).read_text()
     for name in set(re.findall(r"`(reaper(?:\.[A-Za-z_]\w*)+)", text)) - {"reaper.toml", *OPTIONS}:
         pkgutil.resolve_name(name)
-    for file in re.findall(
-        r"`((?:reaper|server_example|loadgen|scripts|benchmarks|tests|examples|docs)/[\w./-]+)`", text
-    ):
+    folders = "reaper|server_example|loadgen|scripts|benchmarks|tests|examples|docs"
+    for file in re.findall(rf"`((?:{folders})/[\w./-]+)`", text):
         assert (ROOT / file).exists(), file
 
 
