@@ -44,13 +44,15 @@ def render(summary: dict[str, Any], advice: dict[str, Any], charted: Charted) ->
     """The page."""
     passed = summary["result"] == "pass"
     title = TITLES[summary["result"]]
+    whose = "its client" if charted.seen else "the server"
+    late = f"How long after its timeout each connection was closed, as {whose} saw it. One tick is allowed."
     body = [
         header(passed, "reaper audit", title, _subtitle(summary)),
         _tiles(summary, advice),
         _violations(summary),
         grid(
             [
-                card("Lateness against the tick", _lateness_text(charted), _lateness_chart(charted)),
+                card("Lateness against the tick", late, _lateness_chart(charted)),
                 card("Open connections over time", "All open connections, and what ended them.", _time_chart(charted)),
             ]
         ),
@@ -100,11 +102,6 @@ def _violations(summary: dict[str, Any]) -> str:
         else ""
     )
     return warning("Why", summary["reasons"], stories)
-
-
-def _lateness_text(charted: Charted) -> str:
-    whose = "its client" if charted.seen else "the server"
-    return f"How long after its timeout each connection was closed, as {whose} saw it. One tick is allowed."
 
 
 def _lateness_chart(charted: Charted) -> str:

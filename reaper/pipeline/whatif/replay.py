@@ -40,18 +40,12 @@ log's reaper cut stays silent until this timeout. Low: it never comes back, and 
 TELLING = 20
 """Reaps from which on their distances tell how activity was logged."""
 
-WORLDS: pa.Schema = pa.schema([pa.field("setting", pa.int32()), pa.field("world", pa.int32())])
+WORLDS: pa.Schema = pa.schema([("setting", pa.int32()), ("world", pa.int32())])
 
 PLAN: pa.Schema = pa.schema(
     [
-        pa.field("setting", pa.int32(), nullable=False),
-        pa.field("run", pa.int32(), nullable=False),
-        pa.field("listener_hash", pa.int64(), nullable=False),
-        pa.field("timeout_ms", pa.int32(), nullable=False),
-        pa.field("timeout_ns", pa.int64(), nullable=False),
-        pa.field("epoch_ns", pa.int64(), nullable=False),
-        pa.field("origin_ns", pa.int64(), nullable=False),
-        pa.field("blur_ns", pa.int64(), nullable=False),
+        *((name, pa.int32()) for name in ("setting", "run", "timeout_ms")),
+        *((name, pa.int64()) for name in ("listener_hash", "timeout_ns", "epoch_ns", "origin_ns", "blur_ns")),
     ]
 )
 """Grain: one row per setting and (run, listener, timeout in force): what it means there."""

@@ -56,7 +56,7 @@ class Log:
                 timeout = setting.timeout_ns(entry.listener, entry.timeout_ms)
                 tick, facts = self.ticks[entry.run], self.facts[entry.run]
                 epoch = max(1, (setting.tick_ns or tick) // facts["epochs"])
-                where = (number, entry.run, entry.listener_hash, entry.timeout_ms)
+                where = (number, entry.run, entry.timeout_ms, entry.listener_hash)
                 found.append((*where, timeout, epoch, facts["origin_ns"], facts["blur_ns"]))
         return small_frame(spark, found, replay.PLAN)
 
