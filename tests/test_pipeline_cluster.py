@@ -203,7 +203,6 @@ def test_an_audit_survives_the_loss_of_a_worker_in_its_middle(
     progress = tmp_path / "progress"
     audit = start(command, progress, env=environment(SPARK_CONF_DIR=str(conf)))
     try:
-        until(lambda: "judging every connection" in progress.read_text(), "start of the judging", progress)
         applications = f"http://127.0.0.1:{ui}/api/v1/applications"
         name = until(lambda: asked(applications), "driver's own page", progress)[0]["id"]
 
