@@ -191,9 +191,10 @@ async def echo(websocket):
 
 
 @contextlib.asynccontextmanager
-async def talking(handler, **options):
+async def talking(handler, limits=None, **options):
     """A websockets server with *handler*, guarded; the reaper, its port, and itself."""
-    async with reaper.asyncio.open_reaper(tick=0.1) as r:
+    config = ReaperConfig.load(environ={}, overrides={"reaper.tick": "100ms"} | (limits or {}))
+    async with reaper.asyncio.open_reaper(config) as r:
         options |= {"create_connection": reaper.websockets.connection(idle=0.5, reaper=r), "max_size": None}
         async with websockets.asyncio.server.serve(handler, "127.0.0.1", 0, **options) as server:
             yield r, server.sockets[0].getsockname()[1], server
@@ -247,6 +248,22 @@ def test_websockets_keeps_a_peer_on_whose_messages_something_moves(peer):
             async with asyncio.timeout(PATIENCE):
                 await peer(r, port, server)
             assert r.statistics().reasons == {}
+
+    asyncio.run(body())
+
+
+def test_websockets_ends_a_peer_whose_message_drips_slower_than_the_least_rate():
+    async def body():
+        async with talking(echo, {"limits.min_in_rate": 1000, "limits.min_in_grace": "500ms"}) as (r, port, _):
+            client = await websockets.asyncio.client.connect(f"ws://127.0.0.1:{port}", compression=None)
+            client.transport.write(bytes([0x82, 0x80 | 126]) + (2000).to_bytes(2, "big") + bytes(4))
+            async with asyncio.timeout(PATIENCE):
+                while not client.protocol.close_rcvd:
+                    client.transport.write(b"x")  # ten bytes a second, and never silent for as long as is borne
+                    await asyncio.sleep(0.1)
+            assert "reaped: tunnel" in client.protocol.close_rcvd.reason
+            client.transport.abort()
+            assert r.statistics().reasons == {"tunnel": 1}
 
     asyncio.run(body())
 

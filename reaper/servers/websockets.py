@@ -1,8 +1,8 @@
 """The server of websockets, guarded: `serve(..., create_connection=reaper.websockets.connection(idle=300))`.
 
 The rule of this module: *messages count, pings do not*, and of a message every byte: those of an unfinished one that
-come, and those of a long one that the peer takes. The pings of websockets itself find out that the peer is alive.
-Tried with websockets 14.0 to 17.4.
+come, and those of a long one that the peer takes, at the least rates of `limits`. That the peer is alive is found out
+by the pings of websockets itself. Tried with websockets 14.0 to 17.4.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from ..asyncio.closing import close
 from ..asyncio.protocols import TransportConnection
 from ..asyncio.reaper import AsyncioReaper, reaper_of
 from ..core.ticks import check_timeout
+from ..policy.min_rate import Allowance
+from ..policy.phases import STALL_TICKS
 
 MESSAGES: frozenset[Opcode] = frozenset({Opcode.TEXT, Opcode.BINARY, Opcode.CONT})
 
@@ -29,13 +31,15 @@ LONG = 16384
 class _Silent(TransportConnection):
     """Closes with the goodbye of the protocol; websockets itself bounds how long that may take."""
 
-    __slots__ = ("_progress", "goodbye", "websocket")
+    __slots__ = ("_inbound", "_outbound", "_progress", "goodbye", "websocket")
 
     goodbye: asyncio.Task[None]
     websocket: ServerConnection
 
     def __init__(self, reaper: AsyncioReaper, uid: int, transport: Any) -> None:
         super().__init__(reaper, uid, transport)
+        self._inbound: Allowance | None = None
+        self._outbound: Allowance | None = None
         self._progress: transports.Progress | None = None
 
     def _cut(self, reason: str) -> None:
@@ -45,19 +49,47 @@ class _Silent(TransportConnection):
         goodbye = self.websocket.close(CloseCode.GOING_AWAY, f"reaped: {reason}")
         self.goodbye = asyncio.get_running_loop().create_task(goodbye)
 
+    def part_came(self, count: int) -> None:
+        """*count* bytes of a message that is not complete came."""
+        now = self._reaper.driver.now()
+        if self._inbound is None:
+            limits = self._reaper.config.limits
+            self._inbound = self._allowed(limits.min_in_rate, limits.min_in_grace, now)
+        if self._kept(self._inbound, count, now):
+            self.touch()
+
+    def completed(self) -> None:
+        """The message is complete."""
+        self._inbound = None
+
     def long_one_sent(self) -> None:
         """A message was written that its peer needs time to take."""
         if self._progress is None:
+            limits = self._reaper.config.limits
             self._progress = transports.Progress(self.transport)
+            self._outbound = self._allowed(limits.min_out_rate, limits.min_out_grace, self._reaper.driver.now())
             self._reaper.sweep.add(self)
 
     def charge(self, now: float) -> None:
         """As a member of the sweep: whether the peer has taken something."""
         if self._progress is None or not self.lease.alive or not transports.queued(self.transport):
-            self._progress = None
+            self._progress = self._outbound = None
             self._reaper.sweep.discard(self)
-        elif self._progress.taken():
+        elif (count := self._progress.taken()) and self._kept(self._outbound, count, now):
             self.touch()
+
+    def _allowed(self, rate: float, grace: float, now: float) -> Allowance | None:
+        if not rate:
+            return None
+        made = Allowance(rate, grace, 0.0, STALL_TICKS * self._reaper.core.tick)
+        made.start(now)
+        return made
+
+    def _kept(self, allowance: Allowance | None, count: int, now: float) -> bool:
+        if allowance is None:
+            return True
+        allowance.earn(count, now)
+        return allowance.left(now) > 0
 
 
 class GuardedConnection(ServerConnection):
@@ -90,8 +122,11 @@ class GuardedConnection(ServerConnection):
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
-        if self.protocol.state is State.OPEN and self.protocol.reader.buffer:
-            self.watch.touch()  # part of a message
+        if self.protocol.state is State.OPEN:
+            if self.protocol.reader.buffer:
+                self.watch.part_came(len(data))
+            else:
+                self.watch.completed()
 
     def send_data(self) -> None:
         """What is to be sent goes out; `websockets.broadcast` comes by here too."""
