@@ -40,8 +40,8 @@ from .status import Doors
 
 log = logging.getLogger("server_example")
 
-BEAT = 0.25
-"""Seconds between two signs of life of a worker, at most."""
+BEAT, FEW = 0.25, 8
+"""Seconds between two signs of life of a worker, where there are up to so many; more of them give signs less often."""
 
 BEATS_OF_PATIENCE = 8
 """Signs of life, at least, in the time after which a worker counts as stalled."""
@@ -94,6 +94,7 @@ class Worker:
 
     Attributes:
         index: Which of the workers it is; its successor is the same.
+        beat: Seconds between two signs of life.
         phase: 0..1: for its reaper's `driver.phase`, so that not all workers wake in the same instant.
         listening: Accept from all of them.
         counters: Read by the supervisor.
@@ -120,7 +121,7 @@ class Worker:
         self.publish: Callable[[], object] = int
         self.reload: Callable[[], Awaitable[object]] = self._too_early
         self.asked_early = False
-        self._pause = min(BEAT, patience / BEATS_OF_PATIENCE or math.inf)
+        self.beat = min(BEAT * max(workers / FEW, 1.0), patience / BEATS_OF_PATIENCE or math.inf)
         self.doors = doors
         self.listening = listening
         self.counters = counters
@@ -143,7 +144,7 @@ class Worker:
         while True:
             self.publish()
             self.counters["beat"] = time.monotonic()
-            await trio.sleep(self._pause)
+            await trio.sleep(self.beat)
 
     async def _obey(self, life: trio.CancelScope) -> None:
         while True:

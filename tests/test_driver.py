@@ -389,13 +389,16 @@ def test_the_kernel_says_what_the_peer_has_not_taken():
         assert queued(served.fileno()) == 0
 
 
-@pytest.mark.parametrize(("patience", "expected"), [(30.0, 0.25), (1.0, 0.125), (0, 0.25)])
-def test_each_worker_gives_signs_of_life_well_within_the_watchdogs_patience_in_a_phase_of_its_own(patience, expected):
+@pytest.mark.parametrize(
+    ("workers", "watchdog", "expected"),
+    [(1, 30.0, 0.25), (8, 30.0, 0.25), (64, 30.0, 2.0), (64, 4.0, 0.5), (64, 0, 2.0)],
+)
+def test_many_workers_together_wake_no_oftener_to_give_signs_of_life(workers, watchdog, expected):
     from server_example.workers import Worker
 
-    made = [Worker(index, 8, patience, [], None, None, -1) for index in range(8)]
-    assert {each._pause for each in made} == {expected}
-    assert len({each.phase for each in made}) == 8
+    made = [Worker(index, workers, watchdog, [], None, None, -1) for index in range(workers)]
+    assert {each.beat for each in made} == {expected}
+    assert len({each.phase for each in made}) == workers
 
 
 def test_more_workers_than_a_server_may_have_are_refused_before_the_first_is_started():
