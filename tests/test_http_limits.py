@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 
 import pytest
@@ -73,6 +74,23 @@ async def test_the_bytes_of_the_headers_pay_for_nothing(clock: MockClock) -> Non
         start = trio.current_time()
         assert (await head_of(stream)).startswith(b"HTTP/1.1 408 ")
         assert trio.current_time() - start < 8
+
+
+@pytest.mark.parametrize(("bytes_per_second", "answer"), [(10, 408), (300, 200)])
+async def test_a_body_that_drips_is_ended_below_the_least_rate_and_not_above(
+    clock: MockClock, bytes_per_second: int, answer: int
+) -> None:
+    async with running(body="3s") as server, await server.connect(upload(20 * bytes_per_second)) as stream:
+        start = trio.current_time()
+        with contextlib.suppress(trio.BrokenResourceError):
+            for _ in range(20):
+                await trio.sleep(1)
+                await stream.send_all(b"x" * bytes_per_second)
+                if server.lot.reaped:
+                    break
+        assert (await head_of(stream)).startswith(b"HTTP/1.1 %d " % answer)
+        assert server.lot.reaped == ({"min_in_rate": 1} if answer == 408 else {})
+        assert trio.current_time() - start < (9 if answer == 408 else 21)
 
 
 # ---- a peer that goes while its request is in flight ---------------------------------------------------------------
@@ -313,3 +331,10 @@ async def test_a_worker_that_does_not_answer_is_named(clock: MockClock) -> None:
         assert b'worker="0"' in (await desk.show_metrics())[1]
         for door in doors.inner:
             door.close()
+
+
+async def test_an_answer_has_its_date_in_the_first_second_of_the_loops_clock_too(clock: MockClock) -> None:
+    async with running() as server, await server.connect(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n") as stream:
+        head = await head_of(stream)
+        assert trio.current_time() < 1
+        assert b"GMT" in head.partition(b"date: ")[2].partition(b"\r\n")[0]
