@@ -23,8 +23,11 @@ from .units import BadArgument, Target
 
 CLONE_NEWNET = 0x40000000
 LOOK = 0.1
+CONNECTING = 10.0
+"""Seconds that the clients have to connect, at most."""
+
 BEFORE = 1.0
-"""Seconds that the clients have to say what they say, before they vanish."""
+"""Seconds that they then have to say what they say, before they vanish."""
 QUESTIONS = {
     "http": {
         "vanished_new": "mute",
@@ -110,6 +113,11 @@ def vanish(target: Target, speech: Speech, wait: float, trials: int) -> list[Kep
 
         thread = threading.Thread(target=away, daemon=True)
         thread.start()
+        until = monotonic() + CONNECTING
+        while thread.is_alive() and monotonic() < until:
+            if all(each and all(one.established for one in each) for each in clients.values()):
+                break
+            sleep(LOOK)
         sleep(BEFORE)
         ports = {one.port: question for question, each in clients.items() for one in each if one.established}
         if not ports:

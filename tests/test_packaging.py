@@ -193,7 +193,7 @@ def test_without_any_other_package_it_does(installed: Installed, command: str, s
         ("reaper-loadgen run --target http://127.0.0.1:1 --timeout 1s", "pip install h11"),
         ("reaper-loadgen run --target 127.0.0.1:1 --timeout 1s --journal j", "[journal]'"),
         ('python -c "from reaper.uvicorn import Auto"', "pip install 'idle-reaper[uvicorn]'"),
-        ("python -m server_example echo", "reaper.trio needs trio: pip install 'idle-reaper[trio]'"),
+        ("python -m server_example echo", "server_example needs trio: pip install 'idle-reaper[http]'"),
     ],
 )
 def test_a_command_that_lacks_a_package_says_so_in_one_line(installed: Installed, command: str, said: str) -> None:

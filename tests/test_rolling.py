@@ -38,6 +38,7 @@ defaults
     timeout connect 2s
     timeout client 10s
     timeout server 10s
+    timeout check 10s
     timeout http-keep-alive 4s
 frontend front
     bind 127.0.0.1:{port}
