@@ -2,8 +2,8 @@
 
     python -m scripts.proxies pools|race|tls [SECONDS or PAIRS]
 
-One rule: *the measured tables of docs/howto/proxies.md and docs/probe.md are what this program prints*. What is started
-and asked is in proxies.toml; what is not installed is named.
+One rule: *the measured tables of docs/howto/proxies.md and docs/probe.md come from what this program prints*. What is
+started and asked is in proxies.toml; what is not installed is named.
 """
 
 from __future__ import annotations
