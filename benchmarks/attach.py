@@ -124,7 +124,7 @@ def table(found: dict[str, Any]) -> str:
     """Shares of a core, and what the others are of ours."""
     names = {
         "attach": "**`reaper attach`**",
-        "dump": "a full dump with tcp_info per tick, read in Python",
+        "dump": "a dump with tcp_info per tick, read in Python",
         "ss": "`ss -tni`",
     }
     ours = found["cores"]["attach"]

@@ -16,18 +16,18 @@ HEAD = """<!-- Written by `python -m benchmarks document` from benchmarks/result
 
 # What it costs
 
-What you pay, next to what the usual way of doing the same costs. Both sides of a ratio were measured a moment apart in
-one run, over and over; cells show the median ratio and its 10th to 90th percentile.
+What you pay, next to the usual way of doing the same. A ratio is the median (10th to 90th percentile) of rounds that
+measured both sides a moment apart.
 """
 ADVICE = """## Use something else when
 
 - you have a few hundred connections and one timeout: `asyncio.timeout` or `trio.move_on_after` around each read is
-  simpler, and its cost does not show. It does close clients whose bytes had arrived while your loop was stalled;
+  simpler. It does close clients whose bytes had arrived while your loop was stalled;
 - all connections share one timeout that never changes, and you need no explanations and no slices: an `OrderedDict`,
-  each entry moved to its end per packet, has the cheaper tick;
-- you schedule tasks, not silence: `heapq` is written in C, and scheduling with it is cheaper than with the wheel;
+  its entries moved to the end per packet, has the cheaper tick;
+- you schedule tasks, not silence: `heapq` is cheaper than the wheel;
 - a proxy in front of you closes idle clients already, and nothing reaches you past it;
-- you are on the JVM: Netty's wheel costs about the same per packet.
+- you are on the JVM: Netty's wheel, re-armed only when it fires, costs no more per packet.
 
 ## Known bad
 
@@ -35,15 +35,15 @@ ADVICE = """## Use something else when
 - `core.touch(uid)` looks the lease up first: keep the lease and touch that.
 - Opening a connection costs several times what it costs with a heap.
 - The map from uids is a dict, and churn makes it grow.
-- A full garbage collection stops the loop as long as ever: `open_reaper(tame_gc=True)` keeps it out of a server.
-- The example HTTP server is no fast server; see its table below.
+- A full garbage collection stops the loop: `open_reaper(tame_gc=True)` keeps it out of a server.
+- The example HTTP server is [not fast](#a-request-ours-and-other-servers).
 """
 BELOW = """---
 
 ## How to read the tables
 
 Figures swing by half from run to run on a shared machine; a ratio within a round does not. A control times the same
-code twice: its distance from 1.00 is the error of its neighbours. `make bench` measures all of it anew,
+code twice: its distance from 1.00 is the error of its neighbours. `make bench` measures all anew,
 `python -m benchmarks run NAME` one table. Here: {machines}.
 """
 
@@ -70,9 +70,9 @@ def measured(part: dict[str, Any]) -> str:
     about = part["about"]
     size = "" if part["scale"] == "full" else f" **A {part['scale']} run, with small sizes.**"
     load = about["load_before"]
-    busy = f" **On a busy machine (load {load:.1f}).**" if load > about["cpus"] else ""
+    busy = f" **Busy machine: load {load:.1f}.**" if load > about["cpus"] else ""
     dirty = " with changes" if about["dirty"] else ""
-    return f"`{part['part']}` at {about['commit'][:12]}{dirty}, {about['date']}.{size}{busy}"
+    return f"`{part['part']}`, {about['commit'][:12]}{dirty}, {about['date'].split()[0]}.{size}{busy}"
 
 
 def machines(found: dict[str, Any]) -> str:
@@ -162,7 +162,7 @@ def _idle(part: dict[str, Any]) -> list[str]:
 def _accuracy(part: dict[str, Any]) -> list[str]:
     reaps = [demo["reaps"] for demo in part["results"].values()]
     early, late, total = (sum(each[key] for each in reaps) for key in ("early", "late", "observed"))
-    return [f"early: {early} of {total:,}; late: {late}", "after a stall, closes clients that had sent something"]
+    return [f"{early} of {total:,} early, {late} late", "after a stall, closes clients that had sent something"]
 
 
 ROWS = {
@@ -173,5 +173,5 @@ ROWS = {
     "longest pause, all due at once": ("mass", _pause),
     "an echo: instructions, compared with no timeout": ("exchanges", _exchange),
     "an idle HTTP connection, memory": ("idle", _idle),
-    "closes that came early, or more than a tick late": ("demos", _accuracy),
+    "closes: early, or more than a tick late": ("demos", _accuracy),
 }

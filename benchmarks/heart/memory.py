@@ -74,4 +74,4 @@ def table(found: dict[str, Any]) -> str:
             name = "**reaper: lease and map**" if kind is peers.LeaseTouch else kind.name
             rows.append([name, *(cell(by_size.get(size)) for size in sizes)])
     head = ["bytes, fresh, then after a minute", *(f"{short(size)} open" for size in sizes)]
-    return markdown(head, rows) + "\n\nBy `tracemalloc`, keys not counted. Churn makes the map from uids grow."
+    return markdown(head, rows) + "\n\nBy `tracemalloc`, keys not counted."

@@ -100,4 +100,4 @@ def table(found: dict[str, Any]) -> str:
         cells = (one and f"{figure(one['touch_ns']['median'])}, {times(one['to_empty'])}" for one in each)
         rows.append([name, *(cell or "-" for cell in cells)])
     text = markdown(["CPU ns per touch, x an empty call", *(f"{short(size)} open" for size in sizes)], rows)
-    return f"{text}\n\nIn random order; 1M: nothing in the caches. The control is the same code twice."
+    return f"{text}\n\nIn random order; 1M: nothing in the caches."

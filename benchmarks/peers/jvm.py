@@ -31,7 +31,7 @@ LEASE = "lease.touch"
 JDK = "openjdk-17-jdk-headless"
 PEERS = {
     "netty-wheel": "Netty HashedWheelTimer: cancel + newTimeout",
-    "netty-wheel-lazy": "Netty HashedWheelTimer, one store per packet, re-armed only when it fires",
+    "netty-wheel-lazy": "Netty HashedWheelTimer, re-armed only when it fires",
 }
 PATIENCE = 180.0
 """Seconds for one answer; far more than any takes."""
@@ -227,7 +227,7 @@ def table(found: dict[str, Any]) -> str:
     for peer, what in {**PEERS, LEASE: "**reaper: lease.touch()**"}.items():
         shown = [figure(found["results"][peer][size]["median"]) for size in sizes]
         ratio = found["ratios"].get(peer, {})
-        rows.append([what, *(f"{cell}; ours {times(ratio[size])} of it" if ratio else cell
+        rows.append([what, *(f"{cell}, {times(ratio[size])}" if ratio else cell
                              for cell, size in zip(shown, sizes, strict=True))])  # fmt: skip
-    head = ["CPU ns per touch, ticks included", *(f"{short(size)} open" for size in sizes)]
-    return markdown(head, rows) + f"\n\n{found['java']}. Kafka's wheel is not compared: no jar of it is at hand."
+    head = ["CPU ns per touch, ticks included; ours / theirs", *(f"{short(size)} open" for size in sizes)]
+    return markdown(head, rows) + f"\n\n{found['java']}. Kafka's wheel is not compared."

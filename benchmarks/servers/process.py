@@ -53,16 +53,15 @@ UVICORN = (
 UVICORN_TLS = "--ssl-certfile {cert} --ssl-keyfile {key}"
 HYPERCORN = f"hypercorn -k trio -w 1 -b 127.0.0.1:{{port}} --keep-alive {KEPT} --backlog 1000 {APPS}:asgi"
 KINDS = {
-    "ours-parked": Kind("the example HTTP server, no task while a connection is silent (trio, h11)",
-                        OURS, tls="--tls-cert {cert} --tls-key {key}"),
-    "hypercorn": Kind("hypercorn on its trio worker (h11)", HYPERCORN, tls="--certfile {cert} --keyfile {key}"),
-    "uvicorn": Kind("uvicorn with h11 on asyncio's loop", UVICORN.format("h11"), tls=UVICORN_TLS),
+    "ours-parked": Kind("the example HTTP server, parked (trio, h11)", OURS, tls="--tls-cert {cert} --tls-key {key}"),
+    "hypercorn": Kind("hypercorn (trio, h11)", HYPERCORN, tls="--certfile {cert} --keyfile {key}"),
+    "uvicorn": Kind("uvicorn with h11", UVICORN.format("h11"), tls=UVICORN_TLS),
     "guarded": Kind("the same, guarded", UVICORN.format("reaper.uvicorn:H11"), tls=UVICORN_TLS, stock="uvicorn"),
     "again": Kind("the same, stock again (control)", UVICORN.format("h11"), stock="uvicorn"),
     "httptools": Kind("uvicorn with httptools (C)", UVICORN.format("httptools")),
     "guarded-httptools": Kind("the same, guarded", UVICORN.format("reaper.uvicorn:HttpTools"), stock="httptools"),
-    "aiohttp": Kind("aiohttp's server (its parser is C)", f"{APPS} aiohttp {{port}}"),
-    "asyncio": Kind("a bare asyncio Protocol: no parser, no timeout, no limit", f"{APPS} asyncio {{port}}"),
+    "aiohttp": Kind("aiohttp (C parser)", f"{APPS} aiohttp {{port}}"),
+    "asyncio": Kind("a bare asyncio Protocol: no parser, no limits", f"{APPS} asyncio {{port}}"),
     "nginx": Kind("nginx, `return 200` (C)", tls=NGINX_TLS),
 }  # fmt: skip
 
