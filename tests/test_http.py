@@ -389,6 +389,7 @@ async def test_draining_finishes_what_is_in_flight_and_closes_the_rest() -> None
         assert dict(run.lot.reaped) == {"drain": 2}
 
 
+@pytest.mark.slow
 async def test_a_request_that_was_on_its_way_when_draining_began_is_answered() -> None:
     async with running(drain_idle="9s", drain="20s") as run, await run.connect() as stream:
         await ask(stream)

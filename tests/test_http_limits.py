@@ -146,6 +146,7 @@ async def test_a_drain_waits_for_a_peer_that_shut_its_side_but_for_none_that_clo
         assert trio.current_time() - start < 21
 
 
+@pytest.mark.slow
 async def test_a_request_in_flight_ends_at_its_limit_whatever_is_unread(clock: MockClock) -> None:
     async with running(request="60s") as server:
         for more in (b"", b"GET / HTTP/1.1\r\n"):
@@ -155,6 +156,7 @@ async def test_a_request_in_flight_ends_at_its_limit_whatever_is_unread(clock: M
         assert server.lot.reaped == {"request": 2}
 
 
+@pytest.mark.slow
 async def test_a_response_without_end_ends_at_the_limit(clock: MockClock) -> None:
     async with running(request="60s") as server:
         answer = await server.ask(b"GET /events?every=1s HTTP/1.1\r\nHost: x\r\n\r\n")
@@ -172,6 +174,7 @@ async def test_a_tunnel_has_an_age(clock: MockClock) -> None:
         assert server.lot.reaped == {"tunnel_age": 1}
 
 
+@pytest.mark.slow
 async def test_a_reload_of_max_age_reaches_open_connections(clock: MockClock) -> None:
     async with running(keep_alive="10h", drain_idle="0s", limits__max_age_jitter=0) as server:
         async with await server.connect() as first, await server.connect() as parked:

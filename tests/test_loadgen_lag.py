@@ -242,3 +242,13 @@ def test_an_answer_cut_by_the_close_of_a_server_that_stood_still_is_not_a_lost_o
             client.owed_since = 1000.0 - ago
             worker.account(client, How.RST, 1000.0)
             assert (worker.counters.cut, worker.counters.lost_answers) == counted
+
+
+def test_an_answer_that_several_lags_of_this_program_in_a_row_kept_from_being_read_is_not_a_lost_one() -> None:
+    with one_worker("chatty") as worker:
+        client = Client(0, 0, 1, replace(worker.plan.behaviour(0), timeout=1.0), asked=1, owed_since=998.5)
+        for lags, counted in (((1000.0,), (0, 1)), ((999.1, 999.6), (1, 1))):
+            for instant in lags:
+                worker.stalls.add(instant, 0.4)
+            worker.account(client, How.RST, 1000.0)
+            assert (worker.counters.cut, worker.counters.lost_answers) == counted

@@ -384,6 +384,7 @@ def test_a_library_that_ends_the_process_for_lack_of_credentials_is_one_line_and
     assert "token" in line
 
 
+@pytest.mark.slow
 def test_no_secret_of_a_uri_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "journal").mkdir()
     for uri in (

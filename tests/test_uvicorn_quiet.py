@@ -129,6 +129,7 @@ CLOSES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("end", "state"), [(end, state) for end, states in CLOSES.items() for state in states])
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_a_connection_that_has_ended_leaves_no_circle(protocol, end, state, monkeypatch):

@@ -466,7 +466,9 @@ class Worker:
         # A close with a request unread is the keep-alive race, however long the server stood still in it; who throws
         # requests away closes a whole timeout later.
         share = CLOSEST if how in (How.FIN, How.RST) else 0.5
-        patience = min(ANSWER_TIME, share * client.behaviour.timeout) + self.stalls.between(client.owed_since, by)
+        window = client.owed_since, by
+        own = max(self.stalls.between(*window), self.stalls.total(*window))  # one long lag, or several in a row
+        patience = min(ANSWER_TIME, share * client.behaviour.timeout) + own
         if by - client.owed_since > patience and not client.overslept:
             self.counters.lost_answers += owed
             self.counters.unanswered += 1
