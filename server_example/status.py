@@ -7,17 +7,20 @@ own, which a successor takes over.
 from __future__ import annotations
 
 import json
+import os
 import socket
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import trio
 
+from reaper.driver.sockets import listen_as, same_user
 from reaper.driver.status import survey
 from reaper.metrics import CONTENT_TYPE, exposition, families, merged
 from reaper.policy.pressure import Pressure
 from reaper.status import JSON, Unavailable, document
 from reaper.trio import serve_pages
+from reaper.trio.status import answer
 
 if TYPE_CHECKING:
     from .serving import Server
@@ -36,10 +39,8 @@ class Doors:
 
     def __init__(self, workers: int, public: socket.socket | None = None) -> None:
         self.public = public
-        self.inner = [socket.socket(socket.AF_UNIX) for _ in range(workers)] if workers > 1 else []
-        for each in self.inner:
-            each.bind("")  # a name of the kernel's choice, without a file
-            each.listen()
+        name = f"reaper-example/{os.getpid()}/"
+        self.inner = [listen_as(name) for _ in range(workers)] if workers > 1 else []
 
 
 class Desk:
@@ -65,7 +66,12 @@ class Desk:
                 pages = {"/status": self.show_status, "/metrics": self.show_metrics, "/ready": self.show_ready}
                 nursery.start_soon(serve_pages, self._doors.public, pages)
             if self._doors.inner:
-                nursery.start_soon(serve_pages, self._doors.inner[self._worker], {"/": self._show_own})
+                inner = trio.socket.from_stdlib_socket(self._doors.inner[self._worker])
+                await trio.serve_listeners(self._tell, [trio.SocketListener(inner)], handler_nursery=nursery)
+
+    async def _tell(self, asking: trio.SocketStream) -> None:
+        if same_user(asking.socket):
+            await answer(asking, {"/": self._show_own})
 
     async def _show_own(self) -> tuple[str, bytes]:
         return JSON, json.dumps(await self._own()).encode()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 
 import pytest
 import trio
@@ -11,6 +12,7 @@ from http_world import head_of, rest, running, until, will_reset
 from trio.testing import MockClock
 
 from reaper.config import ReaperConfig
+from reaper.driver import sockets
 from server_example.http.connection import Exchange
 from server_example.http.routes import ROUTES
 from server_example.status import Desk, Doors
@@ -334,6 +336,20 @@ async def test_a_worker_that_does_not_answer_is_named(clock: MockClock) -> None:
         assert b'worker="0"' in (await desk.show_metrics())[1]
         for door in doors.inner:
             door.close()
+
+
+@pytest.mark.parametrize(("user", "missing"), [(os.getuid(), []), (0, []), (os.getuid() + 1, [1])])
+async def test_workers_answer_their_own_user_and_root_and_nobody_else(
+    clock: MockClock, monkeypatch: pytest.MonkeyPatch, user: int, missing: list[int]
+) -> None:
+    monkeypatch.setattr(sockets, "credentials", lambda _: sockets.Credentials(1, user))
+    async with running() as server, trio.open_nursery() as nursery:
+        doors = Doors(2)
+        nursery.start_soon(Desk(server, doors, worker=1).run)
+        with trio.fail_after(10):
+            assert json.loads((await Desk(server, doors).show_status())[1]).get("missing", []) == missing
+        nursery.cancel_scope.cancel()
+        doors.inner[0].close()
 
 
 async def test_an_answer_has_its_date_in_the_first_second_of_the_loops_clock_too(clock: MockClock) -> None:

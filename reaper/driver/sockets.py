@@ -158,10 +158,18 @@ class Credentials(NamedTuple):
     user: int
 
 
-def credentials(connected: socket.socket) -> Credentials:
+def credentials(connected: Any) -> Credentials:
     """Of the process at the other end of the Unix socket *connected*: who listened, or who connected. Linux only."""
     pid, user, _ = struct.unpack("3i", connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
     return Credentials(pid, user)
+
+
+def same_user(connected: Any) -> bool:
+    """Whether the process at the other end of the Unix socket *connected* is of this process's user, or root's.
+
+    To be asked of whoever comes to an abstract name: unlike a file, it has no permissions.
+    """
+    return credentials(connected).user in (0, os.getuid())
 
 
 def listen_as(family: str) -> socket.socket:

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 
 from ..asyncio.status import answer
-from ..driver.sockets import borrowed, credentials, listen_as, names_of
+from ..driver.sockets import borrowed, credentials, listen_as, names_of, same_user
 from ..status import Page
 
 WAIT = 1.5
@@ -55,7 +55,7 @@ class Workers:
     def _accept(self, listening: socket.socket) -> None:
         with suppress(OSError):
             asking, _ = listening.accept()
-            if credentials(asking).user in (0, os.getuid()):
+            if same_user(asking):
                 task = self._loop.create_task(_answered(self._pages, asking))
                 self._tasks.add(task)
                 task.add_done_callback(self._tasks.discard)
