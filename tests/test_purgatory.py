@@ -309,8 +309,8 @@ def test_counts_and_ends_are_exact_under_any_mixture(seed: int) -> None:
         lambda purgatory, op: setattr(purgatory, "_watched", 9),
         lambda purgatory, op: setattr(purgatory, "_delayed", -1),
         lambda purgatory, op: setattr(op, "_completed", True),
-        lambda purgatory, op: setattr(op, "_watches", ()),
-        lambda purgatory, op: setattr(purgatory._lists["k"], "key", "j"),
+        lambda purgatory, op: setattr(op, "_keys", ()),
+        lambda purgatory, op: purgatory._lists["k"].clear(),
     ],
     ids=["watched", "delayed", "end", "watches", "key"],
 )

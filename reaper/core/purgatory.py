@@ -1,8 +1,8 @@
 """Operations that wait for something to happen, or for their deadline, whichever comes first; and where they wait.
 
-*An operation ends once*: completed, expired or cancelled, it takes itself out of each watch list and out of the timer
-queue in O(1). So there is never a finished one to purge, as in Apache Kafka, whose DelayedOperation and
-DelayedOperationPurgatory these are.
+These are DelayedOperation and DelayedOperationPurgatory of Apache Kafka, with one difference. There an operation that
+has ended stays in the watch lists of its other keys until a purge walks through them. *Here it takes itself out of
+each list and of the timer queue when it ends*, in O(1) a key, so there is nothing to purge.
 
 An operation waits under keys. After changing what it may be waiting for, call `check_and_complete(key)`.
 Not thread-safe: one event loop. Hooks may call back into the purgatory; they run with nothing half done.
@@ -12,10 +12,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable
-from typing import Any
 
 from ..errors import HookErrors, InvalidArgument, InvariantViolated, shown
-from .slots import Slot, remove
 from .ticks import check_count, check_limit
 from .wheel import TimerEntry, TimerQueue
 
@@ -27,12 +25,11 @@ class DelayedOperation:
 
     Args:
         deadline: The absolute instant at which it expires, in the unit of its purgatory's timer queue.
-
     Raises:
         InvalidArgument: *deadline* is not an int.
     """
 
-    __slots__ = ("_cancelled", "_completed", "_deadline", "_expired", "_purgatory", "_timer", "_watches")
+    __slots__ = ("_cancelled", "_completed", "_deadline", "_expired", "_keys", "_purgatory", "_timer")
 
     def __init__(self, *, deadline: int) -> None:
         if type(deadline) is not int:
@@ -41,7 +38,7 @@ class DelayedOperation:
         self._completed = self._cancelled = self._expired = False
         self._purgatory: Purgatory | None = None  # while it waits
         self._timer: TimerEntry[DelayedOperation] | None = None
-        self._watches: tuple[_Watch, ...] = ()
+        self._keys: tuple[Hashable, ...] = ()
 
     @property
     def deadline(self) -> int:
@@ -75,7 +72,6 @@ class DelayedOperation:
 
         Returns:
             True if this call ended it, which is so exactly once; False if it had completed, expired or been cancelled.
-
         Raises: whatever `on_complete` raises; the operation has ended all the same.
         """
         if self._completed or self._cancelled:
@@ -99,9 +95,7 @@ class Purgatory:
     Args:
         wheel: The timer queue, a `TimingWheel` as a rule. Purgatories may share one (each then expires what is due for
             all); nothing but operations may be scheduled in it.
-        purge_interval: Taken, checked and of no effect. Kafka's purgatory lets so many completed operations pile up
-            before it walks all lists to drop them; here none stay.
-
+        purge_interval: Taken, checked and of no effect: after so many completed operations Kafka's purgatory purges.
     Raises:
         InvalidArgument: *purge_interval* is not an int >= 1.
     """
@@ -109,7 +103,9 @@ class Purgatory:
     def __init__(self, wheel: TimerQueue[DelayedOperation], purge_interval: int = 1000) -> None:
         check_count("purge_interval", purge_interval, 1)
         self._timers = wheel
-        self._lists: dict[Hashable, _WatchList] = {}
+        # By key, the operations that wait under it, in the order in which they began to; by id, for a subclass may
+        # define equality. A list exists while there is one.
+        self._lists: dict[Hashable, dict[int, DelayedOperation]] = {}
         self._watched = 0
         self._delayed = 0
         self._expiring: deque[TimerEntry[DelayedOperation]] = deque()  # handed out by the timer queue, not yet expired
@@ -134,14 +130,11 @@ class Purgatory:
         Args:
             operation: One that does not wait anywhere.
             keys: What it waits under; equal ones count once. With none, only the deadline or its owner ends it.
-
         Returns:
             True if it has ended, now or before, and so waits nowhere; False if it waits now.
-
         Raises:
             InvalidArgument: it waits already, or *keys* is a string. State unchanged.
             Exception: what `try_complete` raised. It does not wait then.
-
         Timing: one with its deadline in the past waits too, until the next `advance`.
         Cost: O(keys).
         """
@@ -159,7 +152,9 @@ class Purgatory:
         if operation._purgatory is not None:
             raise InvalidArgument(f"operation must not begin to wait in its own try_complete, got {shown(operation)}")
         operation._timer = self._timers.schedule(operation._deadline, operation)
-        operation._watches = tuple(self._watch(operation, key) for key in distinct)
+        for key in distinct:
+            self._lists.setdefault(key, {})[id(operation)] = operation
+        operation._keys = tuple(distinct)
         operation._purgatory = self
         self._watched += len(distinct)
         self._delayed += 1
@@ -170,19 +165,13 @@ class Purgatory:
 
         Returns:
             How many of those tries completed their operation; 0 for a key under which none waits.
-
         Raises:
             HookErrors: hooks raised; every operation has had its try first. `expired` lists those that completed.
-
-        Cost: O(operations waiting under *key*).
+        Cost: O(operations that wait under *key*, or have ended since one was last added there).
         """
-        watching = self._lists.get(key)
-        if watching is None:
-            return 0
         done: list[DelayedOperation] = []
         errors: list[Exception] = []
-        for watch in list(watching):
-            operation: DelayedOperation = watch.operation
+        for operation in list(self._lists.get(key, {}).values()):
             if operation._purgatory is not self:  # a hook of an earlier one has ended it
                 continue
             _call(operation.try_complete, errors, done)
@@ -198,10 +187,9 @@ class Purgatory:
         Returns:
             A new list of them, in the order in which they began to wait; empty for a key under which none waits. They
             are out of their other keys' lists too and can never complete.
-
         Cost: O(operations waiting under *key*, times their keys).
         """
-        operations = [watch.operation for watch in self._lists.get(key, ())]
+        operations = list(self._lists.get(key, {}).values())
         for operation in operations:
             operation._cancelled = True
             self._forget(operation)
@@ -213,17 +201,14 @@ class Purgatory:
         Args:
             now: An instant in the timer queue's unit; must not decrease.
             limit: Most operations to expire in this call, >= 1; the others stay due and may still complete. None: all.
-
         Returns:
             A new list of those that expired, earliest deadline first, ties in the order in which they began to wait.
             One that a hook of an earlier one completed is not among them.
-
         Raises:
             ClockWentBackwards: *now* precedes the timer queue's clock. State unchanged.
             InvalidArgument: *now* is not an int, or *limit* is neither None nor an int >= 1. State unchanged.
             HookErrors: hooks raised; every due operation (up to *limit*) was expired first. `expired` lists them.
             BaseException: as a hook raised it; its `expired` lists those expired so far, the others stay due.
-
         Timing: never before the deadline; see the timer queue for the latest moment.
         """
         check_limit(limit)
@@ -258,42 +243,32 @@ class Purgatory:
         """
         waiting: dict[int, DelayedOperation] = {}
         for key, watching in self._lists.items():
-            watching.check()
-            if watching.key != key or not watching.live:
-                raise InvariantViolated(f"the watch list of {key!r} is empty or belongs to {watching.key!r}")
-            for watch in watching:
-                operation = watch.operation
+            if not watching:
+                raise InvariantViolated(f"the watch list of {key!r} is empty")
+            for operation in watching.values():
                 if operation._purgatory is not self or operation._completed or operation._cancelled:
                     raise InvariantViolated(f"{operation!r} has ended and is still watched under {key!r}")
-                if watch not in operation._watches:
+                if key not in operation._keys:
                     raise InvariantViolated(f"{operation!r} does not know that it is watched under {key!r}")
-                waiting[id(operation)] = operation
-        watched = sum(watching.live for watching in self._lists.values())
-        if watched != self._watched or watched != sum(len(each._watches) for each in waiting.values()):
+            waiting |= watching
+        watched = sum(map(len, self._lists.values()))
+        if watched != self._watched or watched != sum(len(each._keys) for each in waiting.values()):
             raise InvariantViolated(f"the purgatory counts {self._watched} watch entries, holds {watched}")
         if len(waiting) > self._delayed:  # fewer is fine: an operation may wait under no key at all
             raise InvariantViolated(f"the purgatory counts {self._delayed} operations, holds {len(waiting)}")
 
-    def _watch(self, operation: DelayedOperation, key: Hashable) -> _Watch:
-        watching = self._lists.get(key)
-        if watching is None:
-            watching = self._lists[key] = _WatchList(key)
-        watch = _Watch(operation)
-        watching.add(watch)
-        return watch
-
     def _forget(self, operation: DelayedOperation) -> None:
         """Take *operation*, which waits here, out of every list and out of the timer queue. O(its keys)."""
-        for watch in operation._watches:
-            watching: _WatchList = watch._chunk.slot
-            remove(watch)
-            if not watching.live:
-                del self._lists[watching.key]
+        for key in operation._keys:
+            watching = self._lists[key]
+            del watching[id(operation)]
+            if not watching:
+                del self._lists[key]
         if operation._timer is not None:
             operation._timer.cancel()
-        self._watched -= len(operation._watches)
+        self._watched -= len(operation._keys)
         self._delayed -= 1
-        operation._watches = ()
+        operation._keys = ()
         operation._timer = operation._purgatory = None
 
 
@@ -305,25 +280,3 @@ def _call(hook: Callable[[], object], errors: list[Exception], ended: list[Delay
     except BaseException as error:
         error.expired = ended  # type: ignore[attr-defined]
         raise
-
-
-class _Watch:
-    """One operation's entry in one watch list."""
-
-    __slots__ = ("_chunk", "_pos", "operation")
-
-    _chunk: Any  # where it lies, an affair of reaper.slots
-    _pos: int
-
-    def __init__(self, operation: DelayedOperation) -> None:
-        self.operation = operation
-
-
-class _WatchList(Slot):
-    """The operations that wait under one key. It exists while there are any."""
-
-    __slots__ = ("key",)
-
-    def __init__(self, key: Hashable) -> None:
-        super().__init__()
-        self.key = key

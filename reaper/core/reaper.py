@@ -158,8 +158,9 @@ class IdleReaper:
         self, tick: float = 1.0, wheel_size: int = 64, *, epochs_per_tick: int = 1, on_error: ErrorHook | None = None
     ) -> None:
         self.tick: float = check_timeout("tick", tick)
-        self._epoch_length = self.tick / check_count("epochs_per_tick", epochs_per_tick, 1, 1_000_000)
-        if self._epoch_length == 0:
+        self.epoch_length: float = self.tick / check_count("epochs_per_tick", epochs_per_tick, 1, 1_000_000)
+        """Seconds that an epoch lasts when it is closed on time."""
+        if self.epoch_length == 0:
             raise InvalidArgument(f"tick must be a duration that can be divided into epochs, got {shown(tick)}")
         self.wheel_size: int = check_count("wheel_size", wheel_size, 2)
         self._on_error = on_error
@@ -189,7 +190,7 @@ class IdleReaper:
         self._lease_base = type("Lease", (Lease,), {"__slots__": (), "_core": self})
         self._lease_type = bind(self._lease_base, self._namespace)
         self._edge: float | None = None  # seconds before the open epoch: silences that began there are reported
-        self._changed: Changed = _nothing
+        self._changed: Changed = lambda lease: None  # nobody asked
 
     def __len__(self) -> int:
         return len(self._leases)
@@ -264,7 +265,7 @@ class IdleReaper:
         Cost: a comparison per touch.
         """
         # A silence begins within its epoch, and is compared by when that was closed: an epoch less.
-        self._edge = check_timeout("beyond", beyond) - self._epoch_length
+        self._edge = check_timeout("beyond", beyond) - self.epoch_length
 
         def silence_ended(lease: Lease, found: Epoch) -> None:
             report(lease, lease._epoch.opened, found.opened)
@@ -367,14 +368,9 @@ class IdleReaper:
     # ---- epochs --------------------------------------------------------------------------------------------------
 
     @property
-    def epoch_length(self) -> float:
-        """Seconds that an epoch lasts when it is closed on time: tick / epochs_per_tick."""
-        return self._epoch_length
-
-    @property
     def epoch_ends(self) -> float:
         """The instant at which the open epoch should be closed. How late that happens is how late the loop is."""
-        return self._open.opened + self._epoch_length
+        return self._open.opened + self.epoch_length
 
     def close_epoch(self, now: float, at_least: float = 0.0) -> bool:
         """End the open epoch at *now* and open the next: what is touched from here on belongs to the next.
@@ -491,7 +487,7 @@ class IdleReaper:
         Args, Returns, Raises: as `expire`; ClockWentBackwards also when now precedes any instant named before.
         """
         check_limit(limit)
-        self.close_epoch(now, at_least=self._epoch_length / 2)
+        self.close_epoch(now, at_least=self.epoch_length / 2)
         self._judged = now = self._latest
         return self._reap(now, limit, None)
 
@@ -565,50 +561,36 @@ class IdleReaper:
             self._checked.add(slot)
             for lease in leases:
                 slot.add(lease)
+        answer: dict[Lease, bool] | None = None
         try:
             spared = spare([lease for group in due for lease in group.leases])
-            active = spared if isinstance(spared, Mapping) else dict.fromkeys(spared, True)
-            return [group._replace(leases=self._left_of(group, active)) for group in due]
-        except BaseException:
-            for group in due:
-                for lease in self._silent_of(group):
-                    self._move(lease, group.epoch, group.key)
-            raise
+            answer = dict(spared) if isinstance(spared, Mapping) else dict.fromkeys(spared, True)
         finally:
+            due = [group._replace(leases=self._left_of(group, answer)) for group in due]
             for slot in self._checked:
                 slot.chunks.clear()  # or slot, chunk and leases would be a circle, which only the collector frees
             self._checked.clear()
+        return due
 
-    def _left_of(self, group: Due, spared: Mapping[Lease, bool]) -> list[Lease]:
+    def _left_of(self, group: Due, answer: dict[Lease, bool] | None) -> list[Lease]:
+        """What is to be reaped of *group*; the others go where they belong. None: the check failed, all stay due."""
         left = []
-        for lease in self._silent_of(group):
-            active = spared.get(lease)
-            if active is None:
-                left.append(lease)
-                continue
-            self._counts.averted += 1
-            if active:
-                self._move(lease, self._open, group.key)
-            else:
-                remove(lease)
-                self._slot_of(self._postponed, group.key).add(lease)
-        return left
-
-    def _silent_of(self, group: Due) -> list[Lease]:
-        """The leases of *group* that were neither touched nor changed nor ended during the final check."""
-        silent = []
         for lease in group.leases:
-            if lease._chunk is not None and lease._chunk.slot in self._checked:
-                if lease._epoch is group.epoch:
-                    silent.append(lease)
-                else:
-                    self._move(lease, lease._epoch, group.key)
-        return silent
-
-    def _move(self, lease: Lease, epoch: Epoch, key: Key) -> None:
-        remove(lease)
-        lease._epoch = epoch
-        self._slot_of(epoch, key).add(lease)
+            if lease._chunk is None or lease._chunk.slot not in self._checked:
+                continue  # it ended, or was suspended or retimed, during the check
+            epoch = lease._epoch
+            if answer is not None and epoch is group.epoch:  # not touched during the check
+                active = answer.get(lease)
+                if active is None:
+                    left.append(lease)
+                    continue
+                self._counts.averted += 1
+                if active:
+                    lease._epoch = self._open
+                epoch = self._open if active else self._postponed
+            remove(lease)
+            self._slot_of(epoch, group.key).add(lease)
+        return left
 
     def _end_all(self, due: list[Due]) -> None:
         strays = 0
@@ -644,7 +626,7 @@ class IdleReaper:
 
     def _report(self, due: list[Due], now: float) -> list[Expiry]:
         expired: list[Expiry] = []
-        for (timeout, reason), epoch, leases in ((group.key, group.epoch, group.leases) for group in due):
+        for epoch, (timeout, reason), leases in due:
             assert timeout is not None  # what has none is never due
             instant = epoch.closed + timeout
             lateness = now - instant
@@ -695,7 +677,3 @@ class IdleReaper:
             InvariantViolated: the first one that does not hold.
         """
         check(self)
-
-
-def _nothing(lease: Lease) -> None:
-    """Nobody asked what changes."""

@@ -39,7 +39,6 @@ class IdleRing:
     Raises:
         InvalidArgument: timeout_ticks is no such integer, or start is not an integer.
     Timing: a uid last touched in tick e is returned by the first `advance(tick)` with tick > e + timeout_ticks.
-    Source: ours; the ring of the "100,000 idle connections" problem, touched lazily.
     """
 
     __slots__ = ("_index", "_len", "_slots", "tick", "timeout_ticks")

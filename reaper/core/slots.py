@@ -5,8 +5,6 @@ Why not one long list: removing from its middle is O(n), and tidying it in one g
 So a slot is a row of chunks of at most `CHUNK` entries. An entry knows its chunk and its position in it; removing
 writes a None over it and drops the reference at once; a chunk that is more than half None is rewritten, O(CHUNK) work
 that CHUNK/2 removals have paid for. Order of arrival is kept, so ties come out the same on every machine.
-
-Source: ours.
 """
 
 from __future__ import annotations

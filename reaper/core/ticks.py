@@ -9,12 +9,8 @@ The checks for time arguments live here too, because what may be rounded and wha
 from __future__ import annotations
 
 import math
-from typing import NewType
 
 from ..errors import ClockWentBackwards, InvalidArgument, shown
-
-Tick = NewType("Tick", int)
-"""A whole number of ticks since an origin that the owner of the number chose."""
 
 
 def deadline_to_tick(deadline: int, tick: int) -> int:
@@ -27,17 +23,17 @@ def now_to_tick(now: int, tick: int) -> int:
     return now // tick
 
 
-FAR_AWAY = Tick(1 << 62)
+FAR_AWAY = 1 << 62
 """Beyond any deadline that is ever reached: 146 years of nanosecond ticks. `seconds_to_tick` stops counting here."""
 
 
-def seconds_to_tick(instant: float, origin: float, tick: float) -> Tick:
+def seconds_to_tick(instant: float, origin: float, tick: float) -> int:
     """Whole ticks of *tick* seconds from *origin* to *instant*, rounded down: use it for `now`, never for a deadline.
 
     At most `FAR_AWAY`, which also stands for quotients that no float can hold.
     """
     ticks = (instant - origin) / tick
-    return Tick(math.floor(ticks)) if ticks < FAR_AWAY else FAR_AWAY
+    return math.floor(ticks) if ticks < FAR_AWAY else FAR_AWAY
 
 
 def seconds_to_ms_deadline(instant: float) -> int:

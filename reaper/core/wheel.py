@@ -107,7 +107,6 @@ class Timer(Generic[T]):
         Returns:
             True if this call ended it; False if it was already expired or cancelled. A timer that `advance` has
             returned is expired, also while the caller still works through that list.
-
         Cost: O(1) amortised, whatever the number of timers; see benchmarks/heart/timers.py.
         """
         if self._chunk is None:
@@ -122,10 +121,8 @@ class Timer(Generic[T]):
 
         Returns:
             True if it now waits for *deadline*; False, with nothing changed, if it was already expired or cancelled.
-
         Raises:
             InvalidArgument: *deadline* is not an int. State unchanged.
-
         Cost: O(1) amortised, plus the number of levels.
         """
         if type(deadline) is not int:
@@ -152,10 +149,8 @@ class TimingWheel(Generic[T]):
         wheel_size: Slots in each level, >= 2: one number, or one for each level from the finest up, of which the last
             serves all further levels too. `tick=1, wheel_size=(60, 60, 12)` in seconds is the face of a clock.
         start: The first instant of the clock, >= 0.
-
     Raises:
         InvalidArgument: one of them is anything else.
-
     Timing: a timer is handed out by the first `advance` whose *now* has reached its deadline rounded up to the tick:
     never early, and less than one tick late plus the time until that call. One whose deadline was not after the clock
     when it was scheduled is due at once: the next `advance` returns it.
@@ -203,13 +198,10 @@ class TimingWheel(Generic[T]):
         Args:
             deadline: An absolute instant in the wheel's unit, as far ahead as you like; due at once if not after `now`.
             item: Anything; it is not looked at.
-
         Returns:
             The new timer, to cancel or reschedule it.
-
         Raises:
             InvalidArgument: *deadline* is not an int. State unchanged.
-
         Cost: O(1) plus the number of levels; O(log slots) for a slot's first timer. See benchmarks/heart/timers.py.
         """
         if type(deadline) is not int:
@@ -225,15 +217,12 @@ class TimingWheel(Generic[T]):
 
         Args:
             now: An instant in the wheel's unit, not before the clock; the same instant again is fine.
-
         Returns:
             A new list, earliest deadline first, ties in the order they were scheduled; often empty. Its timers have
             expired; the wheel may be changed at will while the caller works through it.
-
         Raises:
             ClockWentBackwards: *now* precedes the clock. State unchanged.
             InvalidArgument: *now* is not an int. State unchanged.
-
         Cost: O(returned + moved down + slots passed that were in use); nothing due is one comparison.
         """
         if type(now) is not int:
@@ -326,30 +315,21 @@ class TimingWheel(Generic[T]):
 
     def _file(self, timer: Timer[T], due: int) -> None:
         """Put *timer*, due at the tick *due*, which is after the clock, into the finest level that reaches it."""
-        for level in self._levels:
+        for level in self._levels:  # which grow while they are gone through, until one reaches
             number = due // level.span
             # Each level sees the clock rounded down to its own tick: seen from the exact clock, a deadline just short
             # of one revolution would share the slot the clock stands in.
             if number - self._now_ticks // level.span < level.size:
                 break
-        else:
-            level = self._grow(due)
-            number = due // level.span
+            if level is self._levels[-1]:
+                above = level.index + 1
+                size = self._sizes[min(above, len(self._sizes) - 1)]
+                self._levels.append(_Level(above, level.span * level.size, size))
         slot = level.slots.get(number)
         if slot is None:
             level.slots[number] = slot = _WheelSlot(self, level.index, number)
             heappush(self._heap, (number * level.span, level.index, slot))
         slot.add(timer)
-
-    def _grow(self, due: int) -> _Level:
-        """Make levels until one reaches *due*; return that one."""
-        while True:
-            top = self._levels[-1]
-            index = len(self._levels)
-            level = _Level(index, top.span * top.size, self._sizes[min(index, len(self._sizes) - 1)])
-            self._levels.append(level)
-            if due // level.span - self._now_ticks // level.span < level.size:
-                return level
 
     def _pop(self) -> _WheelSlot:
         """Put the slot with the earliest start out of use."""
