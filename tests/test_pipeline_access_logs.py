@@ -11,8 +11,10 @@ import pytest
 
 pytest.importorskip("pyspark")
 
+from reaper.config import ReaperConfig
+from reaper.config.lint import lint
 from reaper.pipeline.advise.formats import FORMATS
-from reaper.pipeline.advise.run import Policy, advise
+from reaper.pipeline.advise.run import Policy, advise, as_toml
 from reaper.pipeline.read.inputs import Inputs
 
 S = 10**9
@@ -260,6 +262,16 @@ def test_visits_days_apart_are_no_silences(spark: Any, tmp_path: Path) -> None:
 
 @pytest.mark.spark
 @pytest.mark.slow
+def test_the_advised_tick_is_one_that_check_finds_fine_enough(spark: Any, tmp_path: Path) -> None:
+    log, found = tmp_path / "access.log", tmp_path / "reaper.toml"
+    requests = [(SECOND + 50 * turn, connection, turn) for turn in range(1, 30) for connection in (1, 2)]
+    log.write_text("".join(f"{at}.000 {connection} {turn} 0.01\n" for at, connection, turn in requests))
+    summary = advice_from(spark, "nginx", log)
+    assert summary["config"]["timeouts"]["keep_alive"]["timeout_s"] > 45
+    found.write_text(as_toml(summary))
+    assert [finding for finding in lint(ReaperConfig.load(found, environ={})) if finding.path == "reaper.tick"] == []
+
+
 def test_an_nginx_connection_whose_lines_have_a_hole_is_not_taken_for_a_long_silence(
     spark: Any, tmp_path: Path
 ) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...config.balancers import BALANCERS
 from ...config.durations import format_duration, spoken
-from ...config.lint import tick_for
+from ...config.lint import in_force, tick_for
 from ...config.settings import ReaperConfig
 from ..arguments import aside_lines
 from ..engine import F, together
@@ -41,6 +41,9 @@ ENOUGH = 10
 
 WHEEL_SIZE: int = ReaperConfig().reaper.wheel_size
 """Not to be advised on: it costs a little processor time for long timeouts, never accuracy."""
+
+BESIDE = min(seconds for _, seconds in in_force(ReaperConfig()))
+"""The shortest timeout in force beside the advised one, unless it is set: `reaper check` judges a tick by it."""
 
 MARGIN_S = 5.0
 """By how much a timeout must outlast a load balancer's: a request and an idle close must not cross on the way."""
@@ -185,7 +188,7 @@ def _listener(
     recommendation = _recommend(curve, policy, threshold, tick_s, span_s)
     timeout = recommendation["timeout_s"]
     if timeout is not None:
-        recommendation |= {"tick_s": tick_for(timeout), "wheel_size": WHEEL_SIZE}
+        recommendation |= {"tick_s": tick_for(min(timeout, BESIDE)), "wheel_size": WHEEL_SIZE}
     points = list(zip(curve.times, curve.survival, strict=True))
     if len(points) > POINTS:
         points = [points[round(i * (len(points) - 1) / (POINTS - 1))] for i in range(POINTS)]
@@ -266,7 +269,7 @@ def _config(listeners: dict[str, Any], *, http: bool) -> dict[str, Any]:
             keys[key] = max(keys.get(key, (0.0, "")), (timeout, name))
     if not keys:
         return {}
-    tick = tick_for(min(keys.values())[0])
+    tick = tick_for(min(BESIDE, *(timeout for timeout, _ in keys.values())))
     timeouts = {key: {"timeout_s": timeout, "listener": name} for key, (timeout, name) in sorted(keys.items())}
     return {"tick_s": tick, "wheel_size": WHEEL_SIZE, "timeouts": timeouts}
 
