@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from reaper.core.ticks import ms_to_seconds, seconds_to_ms_deadline, seconds_to_ms_now
 from reaper.driver.accepting import ACCEPT_PAUSE, accept_burst, after
-from reaper.driver.driver import Driver
-from reaper.driver.pacing import REAPS_PER_SLICE
+from reaper.driver.driver import REAPS_PER_SLICE, Driver
 from reaper.driver.sockets import peer_name, queued
 from reaper.driver.stall_clock import StallClock
 from reaper.driver.watched import Watched
@@ -200,7 +199,7 @@ def test_a_grace_longer_than_the_timeout_sends_one_probe_and_then_reaps():
     assert (loop.probed, connection.reaped) == ([connection], False)
     loop.run_until(11)
     assert connection.reason == "unanswered"
-    assert loop.driver._purgatory.delayed == 0
+    assert loop.driver.rest() == float("inf")
 
 
 def test_a_probe_made_while_time_goes_on_between_two_readings_does_not_turn_the_clock_back():

@@ -14,7 +14,7 @@ from clocks import autojump
 
 import reaper.trio
 from reaper import InvalidArgument
-from reaper.driver.pacing import REAPS_PER_SLICE, fair_slice
+from reaper.driver.driver import REAPS_PER_SLICE, fair_slice
 from reaper.trio import TrioReaper, WatchedStream, open_reaper
 
 pytestmark = pytest.mark.trio

@@ -19,9 +19,8 @@ from typing import Any, ClassVar, Unpack
 from ..config.settings import ReaperConfig
 from ..driver.collecting import taming
 from ..driver.options import Options, check_names, spelled_out
-from ..driver.pacing import PROBE_GRACE
 from ..driver.reaper import Reaper, send_probe
-from ..driver.watched import Probe
+from ..driver.watched import PROBE_GRACE, Probe
 from ..errors import InvalidArgument, shown
 from ..policy.min_rate import Sweep
 from .connection import Connection

@@ -14,8 +14,7 @@ from typing import Any, Unpack
 
 from ..config.settings import ReaperConfig
 from ..driver.options import Options, spelled_out
-from ..driver.pacing import PROBE_GRACE
-from ..driver.watched import Probe, check_handler, check_idle, check_watch
+from ..driver.watched import PROBE_GRACE, Probe, check_handler, check_idle, check_watch
 from .closing import bound, close, see_off
 from .guards import guard
 from .reaper import AsyncioReaper, reaper_of, serving_reaper

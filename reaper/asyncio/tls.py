@@ -14,6 +14,7 @@ from typing import Any
 
 from ..core.lease import Expiry
 from ..driver.sockets import peer_name
+from ..driver.watched import check_idle
 from ..policy import Phase
 from .reaper import AsyncioReaper
 from .transports import descriptor_of
@@ -74,7 +75,7 @@ class Door(asyncio.Protocol):
             driver.books.reaped(expiry.lease, peer_name(descriptor_of(raw)), expiry.reason, expiry)
             raw.abort()
 
-        handshake = driver.register(key, driver.in_force(self._seconds), over, reason=Phase.HANDSHAKE.value)
+        handshake = driver.register(key, check_idle(self._seconds), over, reason=Phase.HANDSHAKE.value)
         self._early.clear()
         bounds: Any = {"ssl_handshake_timeout": NEVER, "ssl_shutdown_timeout": self._shutdown}
         starting: Any = loop.start_tls(raw, self, self._context, server_side=True, **bounds)

@@ -17,27 +17,51 @@ import itertools
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from heapq import heappop, heappush
 from types import MappingProxyType
 from typing import Any, Unpack
 
 from ..config.settings import ReaperConfig
 from ..core.lease import Hook, Lease
-from ..core.purgatory import Purgatory
 from ..core.reaper import IdleReaper
-from ..core.ticks import check_timeout, ms_to_seconds, seconds_to_ms_deadline, seconds_to_ms_now
-from ..core.wheel import TimingWheel
-from ..errors import HookErrors, InvalidArgument, shown
+from ..core.ticks import check_timeout, ms_to_seconds, seconds_to_ms_deadline
+from ..errors import InvalidArgument, shown
 from ..journal import Journal
 from ..metrics import LoopStatistics
 from ..policy.jitter import Bucket, Jitter, check_rate, check_share
 from .ends import Books, log, log_hook_error
-from .operations import Call
 from .options import Options, check_names, spelled_out
-from .pacing import CHECKED_AT_ONCE, PROBE_GRACE, REAPS_PER_SLICE, fair_slice
 from .sockets import unread
 from .stall_clock import StallClock
 from .vanished import Vanished
-from .watched import DeadlineKey, Probe, Reapable, Watched, check_idle, check_watch, is_off
+from .watched import PROBE_GRACE, DeadlineKey, Probe, Reapable, Watched, check_idle, check_watch, is_off
+
+REAPS_PER_SLICE = 128
+"""Connections closed before the loop is let run again. Closing is the expensive part of a reap, 30-80 us each with
+a cancellation, the handler's unwinding and close(2); 128 of them hold the loop for less than 10 ms."""
+
+CHECKED_AT_ONCE = 16
+"""Connections put to the final check together. Bytes that come between the check of a connection and its close are
+lost; with a whole slice checked at once that was 10 ms for the last of it."""
+
+SECONDS_PER_REAP = 65e-6
+"""What closing one connection costs, about."""
+
+LONGEST_SLICE = 0.05
+"""Seconds that a slice may take at the most, however busy the loop is."""
+
+
+class Call:
+    """What is called once, at an instant. `Driver.after` makes it."""
+
+    __slots__ = ("function",)
+
+    def __init__(self, function: Callable[[], object]) -> None:
+        self.function: Callable[[], object] | None = function
+
+    def cancel(self) -> None:
+        """End it without the call; nothing if it has ended."""
+        self.function = None
 
 
 class Driver:
@@ -103,10 +127,9 @@ class Driver:
         if not is_off(reaps_per_second):
             self._bucket = Bucket(check_rate("reaps_per_second", reaps_per_second))
         self.idle: float = self.config.timeouts.idle if idle is None else idle
-        self.in_force(self.idle)
+        check_idle(self.idle)
         self.phase: float = 0.0
-        self._cut = math.inf  # when the open epoch ends, if that is before its time
-        self.on_empty: Callable[[], object] = _nothing
+        self.on_empty: Callable[[], object] = lambda: None
         self.clock: StallClock = StallClock(clock, self.core.tick)
         self.books: Books = Books(self.core, self.clock, journal, listener)
         self.connections: dict[int, Watched] = {}
@@ -114,8 +137,7 @@ class Driver:
         self._wake = wake
         self._probe = probe
         self._numbers = itertools.count(1)
-        self._purgatory = Purgatory(TimingWheel(tick=1, wheel_size=64))  # counts milliseconds of `now`
-        self._moved_to = -1  # what it was last advanced to
+        self._calls: list[tuple[float, int, Call]] = []  # a heap, by instants of `now`
         self._draining = False
         self._looked_at = 0.0  # the `now` of the latest final check...
         self._looked_when = 0.0  # ...and when that was, on the loop's clock
@@ -141,11 +163,11 @@ class Driver:
         """Something was armed: if it is due before the adapter would wake by itself, wake it."""
         clock = self.clock
         expected = clock.expected
-        if self.phase and expected == math.inf:
-            self._cut = self.core.epoch_ends - (1.0 - self.phase) * self.core.epoch_length
         # Called several times per request, and nearly always for nothing: what is armed is due after this epoch.
         wake = self.core.next_wakeup()
-        if wake is not None and min(wake, self._cut) + clock.stalled < expected:
+        if wake is not None and wake + clock.stalled < expected:
+            if self.phase and expected == math.inf:
+                self.after(self.phase * self.core.epoch_length, lambda: self.core.close_epoch(self.now()))
             self._hurry(self._next_wakeup())
 
     def _hurry(self, wake: float) -> None:
@@ -161,10 +183,10 @@ class Driver:
             now = self.now()
             if wake <= now:
                 wake = min(self.core.epoch_ends, self._bucket.ready(now))
-        if wake is not None and self._cut < wake:
-            wake = self._cut
-        operations = self._purgatory.next_expiry()
-        return min(math.inf if wake is None else wake, math.inf if operations is None else ms_to_seconds(operations))
+        calls = self._calls
+        while calls and calls[0][2].function is None:
+            heappop(calls)
+        return min(math.inf if wake is None else wake, calls[0][0] if calls else math.inf)
 
     def look(self) -> bool:
         """Take `now` and close the epoch. True: let the loop run two passes, then call `act`. False: `rest` again."""
@@ -172,11 +194,7 @@ class Driver:
         self.books.woke(self.clock.woke())
         now = self._looked_at = self.now()
         self._looked_when = self.clock.read()
-        if now >= self._cut:
-            self._cut = math.inf
-            self.core.close_epoch(now)
-        else:
-            self.core.close_epoch(now, at_least=self.core.epoch_length / 2)
+        self.core.close_epoch(now, at_least=self.core.epoch_length / 2)
         wake = self._next_wakeup()
         self.clock.expect(max(now, wake))
         if wake > now:
@@ -213,8 +231,8 @@ class Driver:
             limit -= room
         if self._probed:
             self._send_probes()
-        if self._purgatory.delayed:
-            self._advance_operations(now, REAPS_PER_SLICE)
+        if self._calls:
+            self._make_calls(now)
         self.clock.expect(max(now, self._next_wakeup()))
         self._note_judged(now)
         self.cpu += time.thread_time() - before
@@ -294,22 +312,24 @@ class Driver:
 
         It does not wait behind connections that `reaps_per_second` holds back. What it raises is logged.
         """
-        now = self.now()
-        if not self._purgatory.delayed:
-            self._advance_operations(now)  # nothing has moved its clock while there was nothing to wait for
-        operation = Call(call, seconds_to_ms_deadline(now + seconds))
-        self._purgatory.try_complete_else_watch(operation, ())
+        made = Call(call)
+        due = ms_to_seconds(seconds_to_ms_deadline(self.now() + seconds))  # so that many fall due together
+        heappush(self._calls, (due, self.next_number(), made))
         self._hurry(self._next_wakeup())
-        return operation
+        return made
 
-    def _advance_operations(self, now: float, limit: int | None = None) -> None:
-        """To *now*, or to a later instant that it was advanced to before."""
-        self._moved_to = max(self._moved_to, seconds_to_ms_now(now))
-        try:
-            self._purgatory.advance(self._moved_to, limit=limit)
-        except HookErrors as errors:
-            for error in errors.exceptions:
-                log.error("a timer or the end of a connection raised", exc_info=error)
+    def _make_calls(self, now: float) -> None:
+        """Those that are due at *now*, a slice at the most."""
+        calls = self._calls
+        for _ in range(REAPS_PER_SLICE):
+            if not calls or calls[0][0] > now:
+                break
+            function = heappop(calls)[2].function
+            try:
+                if function is not None:
+                    function()
+            except Exception:
+                log.exception("a timer or the end of a connection raised")
 
     # ---- connections ---------------------------------------------------------------------------------------------
 
@@ -333,9 +353,23 @@ class Driver:
         """A number that was never used before."""
         return next(self._numbers)
 
-    def in_force(self, idle: float) -> float | None:
-        """The core's timeout for *idle* seconds; None, which is off, for 0."""
-        return check_idle(idle)
+    def retime(self, lease: Lease, idle: float, reason: str | None = None) -> bool:
+        """Put another timeout in force for *lease*, counted from its last activity; 0 switches it off. False if it has
+        ended."""
+        retimed = lease.retime(check_idle(idle), self.now(), reason)
+        self.poke()
+        return retimed
+
+    def resume(self, lease: Lease) -> bool:
+        """End the exemption of *lease*, which counts as activity. True if it was suspended."""
+        resumed = lease.resume(self.now())
+        self.poke()
+        return resumed
+
+    def deadline(self, owner: Reapable, seconds: float, reason: str, uid: Any = None) -> Lease:
+        """A lease that ends *owner*, known by *uid* or else by itself, *seconds* from now whatever bytes come."""
+        key = DeadlineKey(owner if uid is None else uid, self.next_number())
+        return self.register(key, seconds, lambda expiry: owner.reap(expiry.reason, expiry), reason=reason)
 
     def later(self, idle: float) -> float | None:
         """The core's timeout for a new connection, *idle* and its jitter; None, which is off, for 0."""
@@ -383,9 +417,7 @@ class Driver:
 
     def ended(self, connection: Any) -> None:
         """*connection* is watched no longer."""
-        if self.connections.pop(connection.uid, None) is None:
-            return
-        if not self.connections:
+        if self.connections.pop(connection.uid, None) is not None and not self.connections:
             self.on_empty()
 
     # ---- draining ------------------------------------------------------------------------------------------------
@@ -459,8 +491,14 @@ class Driver:
         )
 
 
-def _nothing() -> None:
-    """No adapter asked."""
+def fair_slice(two_passes: float) -> int:
+    """How many to reap after two scheduling passes have taken *two_passes* seconds.
+
+    `REAPS_PER_SLICE`; more where the loop is so busy that a pass takes longer than closing those would, for as long as
+    a pass and no longer than `LONGEST_SLICE`. Otherwise a busy loop would starve the reaper: it has a slice every few
+    passes, and what falls due meanwhile would pile up.
+    """
+    return max(REAPS_PER_SLICE, int(min(two_passes / 2, LONGEST_SLICE) / SECONDS_PER_REAP))
 
 
 def unread_of(connections: Iterable[Reapable]) -> set[int]:

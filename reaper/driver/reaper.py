@@ -5,7 +5,7 @@ An adapter adds when its driver is woken, how a connection is watched, and how i
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, ClassVar, Unpack
 
 from ..config.settings import ReaperConfig
@@ -16,6 +16,7 @@ from ..metrics import LoopStatistics
 from .driver import Driver
 from .ends import log
 from .options import Options
+from .watched import Watched
 
 
 class Reaper:
@@ -151,3 +152,25 @@ async def send_probe(connection: Any) -> None:
         await connection.probe(connection)
     except Exception:
         log.warning("the probe of connection %d raised", connection.uid, exc_info=True)
+
+
+def log_drain(connections: Iterable[Watched], awake: int = 0) -> None:
+    """Say in the log what a drain waits for that has just closed the idle: *connections*, and *awake* handlers.
+
+    A connection of which nobody says whose turn it is keeps a drain waiting until its deadline: that is a warning.
+    """
+    in_use = unknown = 0
+    for connection in connections:
+        if connection.receiving is None and not connection.lease.suspended:
+            unknown += 1
+        else:
+            in_use += 1
+    if in_use or awake:
+        log.info("drain: waiting for those in use, %d", in_use + awake, extra={"in_use": in_use + awake})
+    if unknown:
+        log.warning(
+            "drain: waiting until its deadline for %d of which nobody says whether they are idle: have their handlers "
+            "receive by the stream of the watch, or say `in_use`",
+            unknown,
+            extra={"unknown": unknown},
+        )

@@ -14,15 +14,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ..core.lease import Epoch, Expiry, Lease
 from ..core.ticks import check_timeout
 from ..errors import InvalidArgument, shown
-from .operations import Call
 from .sockets import unread
 
 if TYPE_CHECKING:
-    from .driver import Driver
+    from .driver import Call, Driver
 
 Probe = Callable[[Any], Awaitable[object]]
 """Called with the connection: sends something that the peer must answer, a WebSocket ping for instance."""
 
+
+PROBE_GRACE = 5.0
+"""Seconds that a probed peer has for its answer. Precedent: gRPC's keep-alive timeout is 20 s, Engine.IO's 20 s."""
 
 OR_OFF = ", or 0 for none"
 """What a timeout that may be switched off also accepts."""
@@ -186,11 +188,9 @@ class Watched(Reapable):
 
     def resume(self) -> bool:
         """End the exemption; counts as activity. True if it was suspended."""
-        driver = self._driver
-        resumed = self.lease.resume(driver.now())
-        driver.poke()
+        resumed = self._driver.resume(self.lease)
         if self.awaited:
-            driver.went_idle(self)
+            self.went_idle()
         return resumed
 
     @contextmanager
@@ -205,10 +205,7 @@ class Watched(Reapable):
 
     def retime(self, idle: float, reason: str | None = None) -> bool:
         """Put another timeout in force, counted from the last activity; 0 switches it off. False if it was reaped."""
-        driver = self._driver
-        retimed = self.lease.retime(driver.in_force(idle), driver.now(), reason)
-        driver.poke()
-        return retimed
+        return self._driver.retime(self.lease, idle, reason)
 
     def probed(self) -> bool:
         """It is about to be probed, and its epoch has been closed: activity from now on, by whatever way it is noted,
@@ -242,13 +239,8 @@ class Watched(Reapable):
         """
         check_timeout("seconds", seconds)
         check_reason(reason)
-        driver = self._driver
-        key = DeadlineKey(self.uid, driver.next_number())
-        lease = driver.register(key, seconds, lambda expiry: self.reap(expiry.reason, expiry), reason=reason)
-        if self._deadlines is None:
-            self._deadlines = []
-        self._deadlines = [other for other in self._deadlines if other.alive]
-        self._deadlines.append(lease)
+        lease = self._driver.deadline(self, seconds, reason, self.uid)
+        self._deadlines = [*(other for other in self._deadlines or () if other.alive), lease]
         return lease
 
     def reap(self, reason: str, expiry: Expiry | None = None) -> None:
@@ -270,9 +262,8 @@ class Watched(Reapable):
 
     def _let_go(self) -> None:
         self.lease.release()
-        if self._deadlines is not None:
-            for deadline in self._deadlines:
-                deadline.release()
+        for deadline in self._deadlines or ():
+            deadline.release()
         # Not the dead lease's, and no answer any more: a connection that has ended leaves no circle for the collector.
         self.touch = _nothing
         if self.unanswered is not None:

@@ -12,6 +12,7 @@ from typing import Any
 from ..asyncio.guards import Ask, Guard, Rules, guarded, kernel_must_tell
 from ..asyncio.guards import watch as watch_by
 from ..asyncio.reaper import AsyncioReaper, reaper_of
+from ..driver.watched import check_idle
 from ..policy import Phase
 from .waiting import ages
 
@@ -41,8 +42,8 @@ class Face:
 
 def rules_of(reaper: AsyncioReaper, ask: Ask) -> Rules:
     """What the config of *reaper* says, for a server that *ask* asks."""
-    timeouts, driver = reaper.config.timeouts, reaper.driver
-    limits = {phase: driver.in_force(getattr(timeouts, phase.value)) for phase in LIMITED}
+    timeouts = reaper.config.timeouts
+    limits = {phase: check_idle(getattr(timeouts, phase.value)) for phase in LIMITED}
     return Rules(ask, limits, {}, told=True, age=ages(reaper.config))
 
 

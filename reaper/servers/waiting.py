@@ -21,7 +21,7 @@ from ..asyncio.reaper import AsyncioReaper
 from ..config.settings import DEFAULT, ReaperConfig
 from ..core.lease import Expiry, Lease
 from ..driver.driver import Driver
-from ..driver.watched import DeadlineKey
+from ..driver.watched import DeadlineKey, check_idle
 from ..journal import Journal
 from ..policy import TOO_OLD, IdlePolicy, Phase, lifespan
 from ..policy.min_rate import Sweep
@@ -88,9 +88,9 @@ class Shared:
         self.reaper.start()
         self.driver: Driver = self.reaper.driver
         self.driver.books.log = logging.getLogger("uvicorn.error")  # which uvicorn configures, and no other
-        self.first_byte: float | None = self.driver.in_force(config.timeouts.first_byte)
-        self.keep_alive: float | None = self.driver.in_force(config.timeouts.keep_alive)
-        self.tunnel: float | None = self.driver.in_force(config.timeouts.tunnel)
+        self.first_byte: float | None = check_idle(config.timeouts.first_byte)
+        self.keep_alive: float | None = check_idle(config.timeouts.keep_alive)
+        self.tunnel: float | None = check_idle(config.timeouts.tunnel)
         self.sweep: Sweep = self.reaper.sweep
         self._lifespan = ages(config)
         self.leave_by: float | None = None  # once the server stops: when all have to be gone
@@ -246,16 +246,10 @@ class Waiting:
         return self._connection.lease.suspend()
 
     def resume(self) -> bool:
-        driver = self._shared.driver
-        resumed = self._connection.lease.resume(driver.now())
-        driver.poke()
-        return resumed
+        return self._shared.driver.resume(self._connection.lease)
 
     def retime(self, idle: float, reason: str | None = None) -> bool:
-        driver = self._shared.driver
-        retimed = self._connection.lease.retime(driver.in_force(idle), driver.now(), reason)
-        driver.poke()
-        return retimed
+        return self._shared.driver.retime(self._connection.lease, idle, reason)
 
     def cut(self, seconds: float, reason: str) -> None:
         """End the connection in that time, in use or not."""

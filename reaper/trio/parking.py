@@ -38,7 +38,7 @@ from ..core.lease import Expiry
 from ..core.ticks import check_timeout
 from ..driver.driver import Driver, unread_of
 from ..driver.sockets import peer_name, readable
-from ..driver.watched import Reapable
+from ..driver.watched import Reapable, check_idle
 from .accepting import accept
 from .linger import Lingering, Silent, check_linger
 from .streams import SocketStream
@@ -203,7 +203,7 @@ class ParkableStream(SocketStream):
 
     def retime(self, idle: float, reason: str | None = None) -> bool:
         """Put another timeout in force, counted from the last activity; 0 switches it off. False if it was reaped."""
-        return self.parked.lot.retime_one(self.parked, idle, reason)
+        return self.parked.lot.driver.retime(self.parked.lease, idle, reason)
 
     def suspend(self) -> bool:
         """Exempt the connection from reaping until `resume`. True if it was not."""
@@ -211,10 +211,7 @@ class ParkableStream(SocketStream):
 
     def resume(self) -> bool:
         """End the exemption; counts as activity. True if it was exempt."""
-        driver = self.parked.lot.driver
-        resumed = self.parked.lease.resume(driver.now())
-        driver.poke()
-        return resumed
+        return self.parked.lot.driver.resume(self.parked.lease)
 
     @contextmanager
     def in_use(self) -> Iterator[None]:
@@ -347,7 +344,7 @@ class ParkingLot:
         self._watcher = watcher
         self.driver: Driver = watcher.driver
         self._handler = handler
-        self.driver.in_force(idle)  # refuses what is no timeout
+        check_idle(idle)
         self._idle = idle
         self._reason = reason
         self._tls = tls
@@ -528,17 +525,11 @@ class ParkingLot:
         Raises:
             InvalidArgument: *idle* is NaN, negative or infinite; 0 switches the timeout off.
         """
-        timeout, now = self.driver.in_force(idle), self.driver.now()
+        timeout, now = check_idle(idle), self.driver.now()
         self._idle = idle
         for parked in self:
             parked.lease.retime(timeout, now)
         self.driver.poke()
-
-    def retime_one(self, parked: Parked, idle: float, reason: str | None = None) -> bool:
-        """Put another timeout in force for *parked*, counted from its last activity. False if it was reaped."""
-        retimed = parked.lease.retime(self.driver.in_force(idle), self.driver.now(), reason)
-        self.driver.poke()
-        return retimed
 
     # ---- for subclasses ------------------------------------------------------------------------------------------
 

@@ -19,11 +19,9 @@ import trio
 from ..config.settings import ReaperConfig
 from ..driver.accepting import ACCEPT_PAUSE
 from ..driver.collecting import taming
-from ..driver.operations import log_drain
 from ..driver.options import Options, spelled_out
-from ..driver.pacing import PROBE_GRACE
-from ..driver.reaper import Reaper, send_probe
-from ..driver.watched import Probe, check_handler, check_watch
+from ..driver.reaper import Reaper, log_drain, send_probe
+from ..driver.watched import PROBE_GRACE, Probe, check_handler, check_watch
 from ..metrics import LoopStatistics
 from .connection import Connection, socket_of
 from .parking import ParkingLot

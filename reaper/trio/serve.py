@@ -16,8 +16,7 @@ import trio
 
 from ..config.settings import ReaperConfig
 from ..driver.options import Options, spelled_out
-from ..driver.pacing import PROBE_GRACE
-from ..driver.watched import Probe, check_handler, check_idle, check_watch
+from ..driver.watched import PROBE_GRACE, Probe, check_handler, check_idle, check_watch
 from .accepting import accept
 from .linger import check_linger
 from .reaper import open_reaper

@@ -15,7 +15,6 @@ import trio
 
 from reaper import Lease
 from reaper.driver.sockets import borrowed, peer_has_shut, queued, reset_on_close, waiting
-from reaper.driver.watched import DeadlineKey
 from reaper.policy import IdlePolicy, Phase
 from reaper.trio.parking import ParkableStream, TlsStream
 
@@ -69,9 +68,7 @@ class Transport(ParkableStream):
 
     def deadline(self, seconds: float, reason: str) -> Lease:
         """End the connection *seconds* from now for *reason*, whatever bytes come, unless it is released."""
-        parked, driver = self.parked, self.parked.lot.driver
-        key = DeadlineKey(parked, driver.next_number())
-        lease = driver.register(key, seconds, lambda expiry: parked.reap(reason, expiry), reason=reason)
+        lease = self.parked.lot.driver.deadline(self.parked, seconds, reason)
         self._deadlines = [*(self._deadlines or ()), lease]
         return lease
 

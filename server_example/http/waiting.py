@@ -115,7 +115,7 @@ class Waiting(ParkingLot):
         """Put the timeout in force that its phase has now, counted from the last activity. A drain's stays."""
         for phase in (Phase.HANDSHAKE, Phase.FIRST_BYTE, Phase.HEADERS, Phase.KEEP_ALIVE):
             if kept.lease.reason == phase.value:
-                self.retime_one(kept, self._limit(phase))
+                self.driver.retime(kept.lease, self._limit(phase))
 
     # ---- what is heard of them ---------------------------------------------------------------------------------------
 
@@ -182,7 +182,7 @@ class Waiting(ParkingLot):
 
     def _enter(self, kept: Kept, reason: str, seconds: float) -> None:
         kept.lease.touch()
-        self.retime_one(kept, seconds, reason)
+        self.driver.retime(kept.lease, seconds, reason)
 
     # ---- ends ------------------------------------------------------------------------------------------------------
 
