@@ -16,14 +16,14 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
+
+import psutil
 
 ROOT = Path(__file__).resolve().parent.parent
 PATIENCE = 60.0
 """Seconds for a server to listen, or to end; a busy machine starts ten of them in thirty."""
 LOOK = 0.02
-LISTEN = "0A"
-"""The state of a socket that listens, in /proc/net/tcp."""
 LISTENING = re.compile(r"^listening on \[?([^\s\]]+)\]?:(\d+)", re.MULTILINE)
 """What our servers say when they do."""
 
@@ -51,21 +51,6 @@ def tree(pid: int) -> list[int]:
     with suppress(OSError):
         for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
             found += tree(int(child))
-    return found
-
-
-def _listening(port: int) -> set[str]:
-    """What the kernel calls the sockets that listen on TCP *port*. Cost: a few lines, however many connections."""
-    found = set()
-    for table in ("tcp", "tcp6"):
-        with suppress(OSError), Path("/proc/net", table).open() as lines:
-            next(lines)
-            for line in lines:
-                _, local, _, state, *rest = line.split()
-                if state != LISTEN:
-                    break  # the kernel lists those that listen first; a million connections take it seconds
-                if int(local.rpartition(":")[2], 16) == port:
-                    found.add(f"socket:[{rest[5]}]")
     return found
 
 
@@ -125,16 +110,6 @@ class Server:
         """All that it has said so far."""
         return self.log.read_text(errors="replace")
 
-    def sockets(self) -> list[str]:
-        """What the kernel calls the sockets that its processes hold now. One that two of them hold is there twice."""
-        found = []
-        for pid in tree(self.pid):
-            with suppress(OSError):  # it has ended
-                for name in os.listdir(f"/proc/{pid}/fd"):
-                    with suppress(OSError):  # it has just been closed
-                        found.append(os.readlink(f"/proc/{pid}/fd/{name}"))
-        return [name for name in found if name.startswith("socket:")]
-
     def wait_until_it_listens(self, patience: float = PATIENCE) -> None:
         """Return when it accepts connections. Raises DidNotStart."""
         until = time.monotonic() + patience
@@ -174,28 +149,19 @@ class Server:
         return found is not None
 
     def _listens(self) -> bool:
-        if Path("/proc/net").exists():
-            # Not by a connection: the server would count that one, and hold it as long as it holds a silent client.
-            return not _listening(self.port).isdisjoint(self.sockets())
-        with suppress(OSError), socket.create_connection(self.address, 1.0):
-            return self.status is None
+        # Not by a connection: the server would count that one, and hold it as long as it holds a silent client.
+        for pid in tree(self.pid):
+            with suppress(psutil.Error):  # it has ended
+                held = psutil.Process(pid).net_connections("tcp")
+                if any(each.status == psutil.CONN_LISTEN and each.laddr.port == self.port for each in held):
+                    return True
         return False
 
 
 @contextmanager
-def serving(
-    command: Sequence[str],
-    log: Path,
-    *,
-    port: int | None = None,
-    cwd: Path = ROOT,
-    environment: Mapping[str, str] | None = None,
-    stdin: int | IO[bytes] = subprocess.DEVNULL,
-    session: bool = False,
-    patience: float = PATIENCE,
-) -> Iterator[Server]:
-    """A server that listens, for the length of the block. Arguments as those of `Server`; raises DidNotStart."""
-    server = Server(command, log, port=port, cwd=cwd, environment=environment, stdin=stdin, session=session)
+def serving(command: Sequence[str], log: Path, *, patience: float = PATIENCE, **options: Any) -> Iterator[Server]:
+    """A server that listens, for the length of the block. *options* as those of `Server`; raises DidNotStart."""
+    server = Server(command, log, **options)
     try:
         server.wait_until_it_listens(patience)
         yield server

@@ -89,13 +89,6 @@ def test_the_page_has_the_figures_of_the_report(tmp_path: Path, monkeypatch: pyt
     assert "old" not in said
 
 
-def test_what_is_held_is_counted_from_the_last_that_came() -> None:
-    looks = [(0.2, 0), (0.4, 150), (0.6, 200), (0.8, 202), (5.4, 201), (7.6, 90), (9.0, 3)]
-    assert trouble.longest_held(looks) == (202, 8.4)
-    one_by_one = [(number / 5, min(number, 100) if number < 130 else 0) for number in range(1, 132)]
-    assert trouble.longest_held(one_by_one) == (100, 7.0)  # the 95th came after 19 s
-
-
 # ---- tools of others -------------------------------------------------------------------------------------------------
 
 

@@ -12,7 +12,7 @@ import struct
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from itertools import takewhile
 
 SEED = 20240607
 WAIT = 0.05  # seconds that a case waits for an answer; the server has timeouts of its own for the rest
@@ -34,52 +34,24 @@ BAD = (
     b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(32),  # TLS to a plain port
     b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
     b"GET\r\n\r\n",
-    b"GET  / HTTP/1.1\r\nHost: x\r\n\r\n",
-    b"GET / HTTP/1.1 \r\nHost: x\r\n\r\n",
     b"GET / HTTP/9.9\r\nHost: x\r\n\r\n",
-    b"GET / http/1.1\r\nHost: x\r\n\r\n",
-    b"G\x00T / HTTP/1.1\r\nHost: x\r\n\r\n",
-    b"GET /\x00 HTTP/1.1\r\nHost: x\r\n\r\n",
-    b"GET /\xff\xfe HTTP/1.1\r\nHost: x\r\n\r\n",
     b"GET //[::1 HTTP/1.1\r\nHost: x\r\n\r\n",
-    b"GET http://[ HTTP/1.1\r\nHost: x\r\n\r\n",
-    b"GET * HTTP/1.1\r\nHost: x\r\n\r\n",
     b"CONNECT x:1 HTTP/1.1\r\nHost: x\r\n\r\n",
     b"GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n",
-    b"GET / HTTP/1.1\r\nHost x\r\n\r\n",
-    b"GET / HTTP/1.1\r\nHost : x\r\n\r\n",
-    b"GET / HTTP/1.1\r\n Host: x\r\n\r\n",
     b"GET / HTTP/1.1\r\nHost: x\r\nA: b\r\n c\r\n\r\n",
-    b"GET / HTTP/1.1\r\nHost: x\r\nA: \x00\r\n\r\n",
-    b"GET / HTTP/1.1\r\nHost: x\r\n: y\r\n\r\n",
     b"GET / HTTP/1.1\nHost: x\n\n",
-    b"POST /upload HTTP/1.1\r\nHost: x\r\nContent-Length: -1\r\n\r\n",
-    b"POST /upload HTTP/1.1\r\nHost: x\r\nContent-Length: 1e3\r\n\r\n",
     b"POST /upload HTTP/1.1\r\nHost: x\r\nContent-Length: " + b"9" * 400 + b"\r\n\r\n",
     b"POST /upload HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\nContent-Length: 4\r\n\r\nabcd",
     b"POST /upload HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
     b"POST /upload HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: gzip\r\n\r\n",
-    b"POST /upload HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
-    b"POST /upload HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n-5\r\nhello\r\n",
     b"POST /upload HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n" + b"f" * 40 + b"\r\n",
-    b"POST /upload HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhelloXX",
     b"GET /sleep?s=nan HTTP/1.1\r\nHost: x\r\n\r\n",
     b"GET /sleep?s=1" + b"0" * 400 + b" HTTP/1.1\r\nHost: x\r\n\r\n",
     b"GET /download?bytes=inf&rate=-0 HTTP/1.1\r\nHost: x\r\n\r\n",
-    b"GET /download?bytes=%s&rate=%x HTTP/1.1\r\nHost: x\r\n\r\n",
-    b"GET /sleep?s=-5 HTTP/1.1\r\nHost: x\r\n\r\n",
     b"GET / HTTP/1.1\r\nHost: x\r\n" + b"A: b\r\n" * 5000 + b"\r\n",
     b"GET /" + b"a" * 70000 + b" HTTP/1.1\r\nHost: x\r\n\r\n",
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Fuzzed:
-    """What a run has done: cases sent, and how many of them were answered by something that is HTTP."""
-
-    cases: int
-    answered: int
-    seconds: float
+"""What few small changes of a good request would not make of it."""
 
 
 def cases(seed: int) -> Iterator[bytes]:
@@ -119,23 +91,18 @@ def mutated(draw: random.Random, data: bytes) -> bytes:
     return bytes(changed)
 
 
-def run(address: tuple[str, int], seconds: float, seed: int, clients: int = 4) -> Fuzzed:
-    """Send cases to the server at *address*, one connection each, for *seconds*, from *clients* threads."""
-    start = time.monotonic()
+def run(address: tuple[str, int], seconds: float, seed: int, clients: int = 4) -> tuple[int, int]:
+    """Send cases to the server at *address*, one connection each, for *seconds*, from *clients* threads: how many, and
+    how many of them were answered by something that is HTTP."""
+    until = time.monotonic() + seconds
+
+    def send(seed: int) -> list[bool]:
+        draw = random.Random(~seed)
+        return [_one(address, data, draw) for data in takewhile(lambda _: time.monotonic() < until, cases(seed))]
+
     with ThreadPoolExecutor(clients) as threads:
-        done = list(threads.map(lambda index: _send(address, start + seconds, seed + index), range(clients)))
-    return Fuzzed(sum(count for count, _ in done), sum(answered for _, answered in done), time.monotonic() - start)
-
-
-def _send(address: tuple[str, int], until: float, seed: int) -> tuple[int, int]:
-    draw = random.Random(~seed)
-    count = answered = 0
-    for data in cases(seed):
-        if time.monotonic() >= until:
-            break
-        count += 1
-        answered += _one(address, data, draw)
-    return count, answered
+        answered = [each for found in threads.map(send, range(seed, seed + clients)) for each in found]
+    return len(answered), sum(answered)
 
 
 def _one(address: tuple[str, int], data: bytes, draw: random.Random) -> bool:

@@ -15,10 +15,9 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -220,8 +219,8 @@ async def fuzzed(given: Round) -> None:
     """Malformed requests, odd splits and rude goodbyes: the server lives on, leaks nothing and fails at nothing."""
     address, seed = given.server.address, fuzz.SEED + given.outcome.figures["rounds"]
     done = await asyncio.to_thread(fuzz.run, address, max(min(given.left, 30.0), 3.0), seed)
-    given.outcome.count("cases", done.cases)
-    given.outcome.count("answered", done.answered)
+    for name, value in zip(("cases", "answered"), done, strict=True):
+        given.outcome.count(name, value)
     if get(address, "/")[0] != 200:
         given.outcome.failures.append("the server does not answer any more")
     for _ in range(100):
@@ -240,8 +239,8 @@ async def fuzzed(given: Round) -> None:
 
 ROUNDS = ((600, 18_000), (120, 10_000), (0, 2_000))
 """From how many seconds on, so many connections at a time; an hour's campaign plays a million lifetimes."""
-GROWTH_BYTES = 4 << 20
-"""That one worker may grow by after its first rounds: what the allocator keeps differs from round to round."""
+GROWTH = {"memory, MB": 4.2, "descriptors": 0.0, "leases": 0.0}
+"""By how much one worker may grow after its first rounds: what the allocator keeps differs from round to round."""
 
 
 async def lifetimes(given: Round, protocol: str, fewer: int = 1) -> None:
@@ -249,7 +248,7 @@ async def lifetimes(given: Round, protocol: str, fewer: int = 1) -> None:
     have grown. *fewer*: a saturated worker is late, and that is no growth."""
     figures, failures = given.outcome.figures, given.outcome.failures
     connections = next(count for least, count in ROUNDS if given.left > least) // fewer
-    watched: dict[str, list[float]] = {"memory, MB": [], "descriptors": [], "leases": []}
+    watched: dict[str, list[float]] = {name: [] for name in GROWTH}
     doubtful = count = 0
     while count < 3 or given.left > 0:
         count += 1
@@ -259,9 +258,8 @@ async def lifetimes(given: Round, protocol: str, fewer: int = 1) -> None:
             given.outcome.count(name, report["reaps"][name])
         if report["verdict"] == "fail":
             failures.append(f"time {count}: {'; '.join(report['reasons'])}")
-        doubtful += (
-            report["verdict"] == "inconclusive"
-        )  # the generator was too late, on a machine that does other things
+        # The generator was too late, on a machine that does other things.
+        doubtful += report["verdict"] == "inconclusive"
         await asyncio.sleep(4.0)  # longer than any timeout: every connection has ended
         worker = psutil.Process(given.server.pid).children()[0]
         watched["memory, MB"].append(worker.memory_info().rss / 1e6)
@@ -275,10 +273,8 @@ async def lifetimes(given: Round, protocol: str, fewer: int = 1) -> None:
     for name, values in watched.items():
         if values:
             began, ended = statistics.median(values[1:3]), statistics.median(values[-3:])
-            allowed = GROWTH_BYTES / 1e6 if name == "memory, MB" else 0
-            began, ended = (began, ended) if allowed else (values[0], values[-1])
             figures[f"{name}, first and last"] = f"{began:.1f}, {ended:.1f}"
-            if ended > began + allowed:
+            if ended > began + GROWTH[name]:
                 failures.append(f"{name} grew from {began:.1f} to {ended:.1f} in {count} times")
 
 
@@ -286,10 +282,15 @@ def generated(given: Round, protocol: str, connections: int) -> dict[str, Any]:
     """What the load generator reports. RuntimeError: it does not."""
     path = given.folder / "report.json"
     command = [sys.executable, "-m", "loadgen", "run", "--target", given.server.target, "--protocol", protocol]
-    command += (
-        f"--connections {connections} --mix silent=40,chatty=20,leave=30,mute=10 --timeout 2s --tick 500ms".split()
-    )
-    command += ["--duration", "6s", "--connect-rate", "2000", "--quiet", "--report", str(path)]
+    command += [
+        "--connections",
+        str(connections),
+        "--mix",
+        "silent=40,chatty=20,leave=30,mute=10",
+        "--report",
+        str(path),
+    ]
+    command += ["--timeout", "2s", "--tick", "500ms", "--duration", "6s", "--connect-rate", "2000", "--quiet"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     if done.returncode not in (0, 1):
         raise RuntimeError(f"the load generator ended with status {done.returncode}: {done.stderr[-300:]}")
@@ -312,15 +313,19 @@ async def slow(given: Round, flags: str, path: str, reason: str, timeout: float,
     command = [tool("slowhttptest"), *flags.split(), "-c", str(attackers), "-r", "500", "-l", "20", "-u", url]
     process = await asyncio.create_subprocess_exec(*command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     ended = asyncio.create_task(process.wait())
-    looks: list[tuple[float, int]] = [(time.monotonic(), 0)]
-    while not (over := ended.done()) or looks[-1][1] > FEW:
-        await asyncio.wait([ended], timeout=0.2) if not over else await asyncio.sleep(0.2)
-        looks.append((time.monotonic(), await asyncio.to_thread(held, given.server)))
-        if over and looks[-1][0] > looks[0][0] + 3 * timeout + 60:
-            break
-    peak, spent = longest_held(looks)
+    began = looked = risen = time.monotonic()
+    peak, late, count, gone = 0, 0.0, 0, None
+    while not ended.done() or (count > FEW and looked < began + 3 * timeout + 60):
+        await asyncio.sleep(0.2)
+        before, looked = looked, time.monotonic()
+        late = max(late, looked - before - 0.2)
+        count = await asyncio.to_thread(held, given.server)
+        if count > peak + FEW:
+            peak, risen, gone = count, looked, None
+        elif count <= FEW and gone is None:
+            gone = looked
+    spent = gone and round(gone - risen, 2)
     after = metrics(given.server.address)
-    late = max(0.0, *(later - before - 0.2 for (before, _), (later, _) in pairwise(looks)))
     allowed = timeout + 1.0 + after["reaper_loop_lag_max_seconds"] + late + RESOLUTION
     closed = after.get(f'reaper_reaped_total{{reason="{reason}"}}', 0)
     seen = {"most at once": peak, f"closed by {reason}": int(closed), "held, s": spent, "allowed, s": round(allowed, 2)}
@@ -331,19 +336,6 @@ async def slow(given: Round, flags: str, path: str, reason: str, timeout: float,
 
 RESOLUTION = 1.0
 """Seconds: slowhttptest opens in batches."""
-
-
-def longest_held(looks: Sequence[tuple[float, int]]) -> tuple[int, float | None]:
-    """Of (instant, connections): the most, and the seconds from the last increase until a few were left; None: never.
-
-    The last increase is that by more than a few; where they came one by one, that to all but a few.
-    """
-    peak = max(count for _, count in looks)
-    risen = max((at for (_, before), (at, count) in pairwise(looks) if count > before + FEW), default=0.0)
-    risen = max(risen, next(at for at, count in looks if count >= peak - FEW))
-    gone = min((at for at, count in looks if at > risen and count <= FEW), default=None)
-    return peak, None if gone is None else round(gone - risen, 2)
-
 
 PROXY = """
     log_format status '$status $request_method';
