@@ -6,7 +6,6 @@ asyncio) knows nothing of reaper; `attach` reads only the kernel's stamps; the l
 
 from __future__ import annotations
 
-import argparse
 import os
 import shutil
 import signal
@@ -16,17 +15,18 @@ import time
 from importlib.util import find_spec
 from pathlib import Path
 
-import psutil
+from loadgen.cli_options import COUNT, option
+from reaper.config.flags import Parser
 
+from .demo import TICK, ended
 from .serving import ROOT, DidNotStart, Server, free_port, serving
 from .tools import Missing, nginx
 
-TICK = "1s"
-MANY = 20_000
+MOST, MANY = 200_000, 20_000
 PER_WORKER = 15_000
 """Connections that one nginx process is planned for: a process has 20,000 descriptors on many machines."""
+MIX = "silent=50,chatty=40,drip=10"
 SIDES = {"events": "attach", "client": "client", "out": "audit"}
-MIX, MIX_OF_MANY = "silent=50,chatty=40,drip=10", "silent=50,chatty=10,drip=40"
 
 NGINX = """keepalive_timeout 24h; keepalive_requests 1000000000; reset_timedout_connection off;
     client_header_timeout 24h; client_body_timeout 24h; send_timeout 24h;
@@ -46,23 +46,15 @@ LAST_LOOK = 5.0
 
 def main() -> int:
     """Run the demo. Exit status: 0 the law held, 1 it did not or something broke, 2 it cannot be run here."""
-    parser = argparse.ArgumentParser(prog="make attach-demo", description=__doc__)
-    parser.add_argument("--connections", default="10000", help="how many real TCP connections (default 10000)")
-    options = parser.parse_args()
-    if not options.connections.isdecimal() or not 1 <= int(options.connections) <= 200_000:
-        print(f"CONNECTIONS={options.connections}: must be a whole number 1..200000", file=sys.stderr)
-        return 2
-    connections = int(options.connections)
+    parser = Parser(prog="make attach-demo", description=__doc__)
+    option(parser, "--connections", COUNT, "how many real TCP connections; default 10000", 10_000)
+    connections = parser.parse_args().connections
+    if connections > MOST:
+        parser.error(f"--connections {connections}: at most {MOST}")
     out = ROOT / "out" / "attach-demo"
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir(parents=True)
-    try:
-        return run(connections, 10 if connections <= MANY else 60, out)
-    except DidNotStart as error:
-        print(error, file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        return 130
+    return ended(lambda: run(connections, 10 if connections <= MANY else 60, out))
 
 
 def foreign(connections: int, port: int, out: Path) -> tuple[str, str, list[str]]:
@@ -87,31 +79,29 @@ def run(connections: int, timeout: int, out: Path) -> int:
         print(f"1. {what}, listens on {server.target}", flush=True)
         guard = start_guard(server, timeout, out)
         print(f"2. reaper attach --pid {server.pid} --idle {timeout}s --tick {TICK} --close", flush=True)
-        mix = MIX if connections <= MANY else MIX_OF_MANY
-        print(f"3. {connections:,} clients, half of which go silent: {mix}", flush=True)
+        print(f"3. {connections:,} clients, half of which go silent: {MIX}", flush=True)
         try:
             status = subprocess.call(
                 [sys.executable, "-m", "loadgen", "run", "--target", server.target, "--protocol", protocol]
-                + f"--connections {connections} --timeout {timeout}s --tick {TICK} --mix {mix}".split()
+                + f"--connections {connections} --timeout {timeout}s --tick {TICK} --mix {MIX}".split()
                 + f"--duration {timeout * 5 // 2}s --server-pid {server.pid}".split()
                 + ["--report", str(out / "report.json"), *journal(out / "client")],
                 cwd=ROOT,
             )
         finally:
-            spent = psutil.Process(guard.pid).cpu_times() if guard.status is None else None
             # The clients that lived have just gone. It looks for that once per half timeout: the journal is to say so.
             time.sleep(min(timeout / 2, LAST_LOOK) + 2)
             guard.process.send_signal(signal.SIGINT)
-            ended = guard.end()
+            left = guard.end()
     last = guard.said().splitlines()[-1] if guard.said() else ""
-    print(f"4. attach: {last.partition(' ')[2]}" + (f"; {spent.user + spent.system:.1f} s of CPU" if spent else ""))
-    if ended:
-        print(f"attach ended with status {ended}: {last}", file=sys.stderr)
+    print(f"4. attach: {last.partition(' ')[2]}")
+    if left:
+        print(f"attach ended with status {left}: {last}", file=sys.stderr)
     print(f"report: {os.path.relpath(out / 'report.json')}")
     if journal(out):
         sides = " ".join(f"--{flag} {os.path.relpath(out / name)}" for flag, name in SIDES.items())
         print(f"both sides joined: python -m reaper.pipeline audit {sides}")
-    return status or (1 if ended else 0)
+    return status or (1 if left else 0)
 
 
 def journal(folder: Path) -> list[str]:

@@ -5,35 +5,33 @@ One rule: the verdict is the client's. The load generator computes it from what 
 
 from __future__ import annotations
 
-import argparse
 import os
 import signal
 import subprocess
 import sys
 import textwrap
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+
+from loadgen.cli_options import COUNT, INTERRUPTED, option
+from reaper.config.flags import Parser
 
 from .limits import CLIENTS_BYTES, WORKER_BYTES, Machine, Plan, gib, make_plan, shortages
 from .serving import ROOT, DidNotStart, example, serving
 
 TICK = "1s"
-INTERRUPTED = 130
-"""Exit status after Ctrl-C, as shells have it."""
 
 
 def main() -> int:
     """Run the demo. Exit status: 0 the law held, 1 it did not or something broke, 2 it cannot be run here."""
-    parser = argparse.ArgumentParser(prog="make demo", description=__doc__)
-    parser.add_argument("--connections", default="10000", help="how many real TCP connections (default 10000)")
+    parser = Parser(prog="make demo", description=__doc__)
+    option(parser, "--connections", COUNT, "how many real TCP connections; default 10000", 10_000)
     parser.add_argument("--plan", action="store_true", help="say what would be run and what it takes, and stop")
     parser.add_argument("--out", type=Path, default=ROOT / "out" / "demo")
     options = parser.parse_args()
-    if not options.connections.isdecimal() or int(options.connections) < 1:
-        print(f"CONNECTIONS={options.connections}: must be a whole number >= 1, for example 10000", file=sys.stderr)
-        return 2
     machine = Machine.here()
-    plan = make_plan(int(options.connections), machine.descriptors)
+    plan = make_plan(options.connections, machine.descriptors)
     lacking = shortages(plan, machine)
     if lacking:
         print(f"CONNECTIONS={plan.connections}: this machine is too small for it:", file=sys.stderr)
@@ -43,8 +41,13 @@ def main() -> int:
     if options.plan:
         return 0
     options.out.mkdir(parents=True, exist_ok=True)
+    return ended(lambda: run(plan, options.out))
+
+
+def ended(run: Callable[[], int]) -> int:
+    """The exit status of a demo, also of one that could not start its server or was interrupted."""
     try:
-        return run(plan, options.out)
+        return run()
     except DidNotStart as error:
         print(error, file=sys.stderr)
         return 1

@@ -13,6 +13,8 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
+
 RATE = 4000
 """Connections per second that such a run opens, at least: what two cores keep up for minutes."""
 LEISURE = 1.9
@@ -139,18 +141,15 @@ def shortages(plan: Plan, machine: Machine) -> list[str]:
             f"descriptors: {machine.descriptors:,} per process make {together:,} processes; "
             f"at least {needed:,} are needed: raise `ulimit -Hn`"
         )
-    elif machine.processes is not None and machine.processes < together + 20:
-        found.append(
-            f"processes: {machine.processes:,} more may be started, {together + 20:,} are needed: raise pids.max"
-        )
     sockets = 2 * plan.connections + 100 * together
-    track = "net.netfilter.nf_conntrack_max=..., or exempt the loopback from tracking"
+    track = "sysctl -w net.netfilter.nf_conntrack_max=..., or exempt the loopback from tracking"
     for what, has, needed, remedy in (
-        ("open files", machine.files, sockets, "fs.file-max=..."),
+        ("processes", machine.processes, together + 20, "raise pids.max"),
+        ("open files", machine.files, sockets, "sysctl -w fs.file-max=..."),
         ("connection tracking: entries", machine.conntrack, plan.connections, track),
     ):
         if has is not None and has < needed:
-            found.append(f"{what}: {has:,} are free, {needed:,} are needed: sysctl -w {remedy}")
+            found.append(f"{what}: {has:,} are free, {needed:,} are needed: {remedy}")
     memory = plan.memory()
     if machine.memory is not None and machine.memory < memory:
         found.append(f"memory: {gib(machine.memory)} is available, about {gib(memory)} is needed")
@@ -185,28 +184,20 @@ def _conntrack() -> int | None:
     return _difference(_number(limit), before) if tracked else None
 
 
-def _group(controller: str, unified: str, older: str) -> int | None:
+def _group(controller: str, name: str, older: str) -> int | None:
     """A figure of the control group that this process is in, under its name in the unified or the older hierarchy."""
-    for line in _lines("/proc/self/cgroup"):
-        _, controllers, path = line.split(":", 2)
-        if not controllers and (found := _number(f"/sys/fs/cgroup{path}/{unified}")) is not None:
-            return found
-        if controller in controllers.split(","):
-            return _number(f"/sys/fs/cgroup/{controller}{path}/{older}")
+    with suppress(OSError):
+        for line in Path("/proc/self/cgroup").read_text().splitlines():
+            _, controllers, path = line.split(":", 2)
+            if not controllers and (found := _number(f"/sys/fs/cgroup{path}/{name}")) is not None:
+                return found
+            if controller in controllers.split(","):
+                return _number(f"/sys/fs/cgroup/{controller}{path}/{older}")
     return None
 
 
-def _lines(path: str) -> list[str]:
-    with suppress(OSError):
-        return Path(path).read_text().splitlines()
-    return []
-
-
-def _available() -> int | None:
-    lines = _lines("/proc/meminfo")
-    free = [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable")]
-    group = _difference(
-        _group("memory", "memory.max", "memory.limit_in_bytes"),
-        _group("memory", "memory.current", "memory.usage_in_bytes"),
-    )
-    return min([*free, *([] if group is None else [group])], default=None)
+def _available() -> int:
+    most = _group("memory", "memory.max", "memory.limit_in_bytes")
+    group = _difference(most, _group("memory", "memory.current", "memory.usage_in_bytes"))
+    here: int = psutil.virtual_memory().available
+    return here if group is None else min(here, group)

@@ -9,7 +9,6 @@ Exit status: that of the report (0: every connection judged, no violation), or o
 
 from __future__ import annotations
 
-import argparse
 import json
 import shutil
 import subprocess
@@ -18,6 +17,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from loadgen.cli_options import COUNT, option
 from reaper.config.flags import Parser
 from reaper.pipeline.arguments import Fault, room
 from reaper.pipeline.engine.choice import no_spark
@@ -25,12 +25,6 @@ from reaper.pipeline.engine.choice import no_spark
 from .serving import ROOT, DidNotStart, example, serving
 
 PIPELINE = [sys.executable, "-m", "reaper.pipeline"]
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal() or not int(text):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
-    return int(text)
 
 
 def _report(engine: str, events: Path, client: Path, out: Path, took: dict[str, float]) -> int:
@@ -49,7 +43,7 @@ def _answer(path: Path) -> Any:
 def main() -> int:
     """Run the demo."""
     parser = Parser(prog="pipeline_demo", description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--connections", type=_count, default=2000, metavar="N", help="default %(default)s")
+    option(parser, "--connections", COUNT, "default 2000", 2000)
     parser.add_argument("--out", type=Path, default=ROOT / "out" / "pipeline", metavar="DIR", help="out/pipeline")
     options = parser.parse_args()
     try:

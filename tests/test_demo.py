@@ -197,7 +197,7 @@ def test_a_run_without_a_report_does_not_show_that_of_the_run_before(
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        (["--connections", "0"], "'0' is not a whole number of at least 1"),
+        (["--connections", "0"], "'0' is not a count: write a whole number of at least 1"),
         (["--out", __file__], f"{__file__} is not a directory"),
     ],
 )
