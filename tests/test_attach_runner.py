@@ -3,61 +3,46 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
 from attach_worlds import FakeWorld
 
-from reaper.attach.judge import Limits
 from reaper.attach.kernel import Found, Listener
 from reaper.attach.learn import Learner
-from reaper.attach.proc_fds import Owners
-from reaper.attach.runner import Runner
+from reaper.attach.runner import Runner, limits_of
 from reaper.attach.show import Lines
-from reaper.attach.targets import READ_EVERY, Selection
+from reaper.attach.targets import Target
 from reaper.config import Attach
 from reaper.journal import Journal
 
 
-class FakeTarget(FakeWorld):
+class FakeTarget(Target):
     """A process whose descriptors are what it has accepted so far, and a kernel that shows it one by one."""
 
-    restricted = True
-
     def __init__(self) -> None:
-        super().__init__()
-        self.kernel = self
-        self.owners = FakeOwners(self)
+        self.world = FakeWorld()
+        super().__init__(self.world, lambda: self.world.now)
         self.held: set[int] = set()
         self.accepts_during_the_dump = False
 
     def listeners(self) -> list[Listener]:
-        return [self.listener]
+        return [self.world.listener]
 
-    def destroy(self, ident: bytes) -> bool:
-        raise AssertionError
+    def pids(self) -> list[int]:
+        return []
 
-    def dump(self, listeners: Sequence[Listener], info: bool) -> Iterator[Found]:
-        for found in list(super().dump(listeners, info)):
+    def dump(self, info: bool) -> Iterator[Found]:
+        for found in list(super().dump(info)):
             yield found
             if self.accepts_during_the_dump:
                 self.held.add(found.inode)
 
-
-class FakeOwners(Owners):
-    def __init__(self, target: FakeTarget) -> None:
-        super().__init__(list)
-        self.target = target
-        self.known: set[int] = set()
-
     def scan(self) -> None:
-        self.scans += 1
-        self.known = set(self.target.held)
-
-    def __contains__(self, inode: int) -> bool:
-        return inode in self.known
+        super().scan()
+        self._places = dict.fromkeys(self.held, (1, 1))
 
 
 @pytest.fixture
@@ -66,84 +51,72 @@ def target():
 
 
 @pytest.fixture
-def runner(target: FakeTarget):
-    return Runner(
-        target, Limits(idle=10.0), Attach(idle=10.0), view=lambda watch: Lines(watch, print), clock=lambda: target.now
-    )
+def watched(target: FakeTarget):
+    """Makes a discovery; how many connections are watched then."""
+    runner = Runner(target, Attach(idle=10.0), view=lambda watch: Lines(watch, print), clock=lambda: target.world.now)
+
+    def discover() -> int:
+        for _ in runner._discover():
+            pass
+        return len(runner.watch)
+
+    return discover
 
 
-def discover(runner: Runner) -> None:
-    for _ in runner._discover():
-        pass
-
-
-def test_connections_accepted_while_the_dump_runs_are_found_by_the_next_and_in_time(target, runner) -> None:
+def test_connections_accepted_while_the_dump_runs_are_found_by_the_next_and_in_time(target, watched) -> None:
     target.accepts_during_the_dump = True
     for _ in range(5):
-        target.connect()
-    discover(runner)
-    target.wait(5.0)
-    discover(runner)
-    assert len(runner.watch) == 5
-    assert target.owners.scans == 2
+        target.world.connect()
+    watched()
+    assert (watched(), target.scans) == (5, 2)
 
 
-def test_connections_of_another_process_are_asked_for_once_and_not_watched(target, runner) -> None:
-    for number in range(6):
-        sock = target.connect()
-        if number % 2:
-            target.held.add(sock.inode)
-    for _ in range(5):
-        discover(runner)
-    assert len(runner.watch) == 3
-    assert target.owners.scans <= 3
+def test_connections_of_another_process_are_asked_for_once_per_dump_until_they_are_handed_over(target, watched) -> None:
+    socks = [target.world.connect() for _ in range(6)]
+    target.held.update(sock.inode for sock in socks[::2])
+    assert [watched() for _ in range(4)] == [3] * 4
+    assert target.scans == 4
+    target.held.add(socks[1].inode)
+    assert watched() == 4
 
 
-def test_a_connection_that_is_handed_over_later_is_watched(target, runner) -> None:
-    sock = target.connect()
-    for _ in range(3):
-        discover(runner)
-    assert not len(runner.watch)
-    target.held.add(sock.inode)
-    target.wait(READ_EVERY)
-    discover(runner)
-    assert len(runner.watch) == 1
-
-
-def test_a_connection_that_is_not_accepted_yet_is_found_by_a_later_dump(target, runner) -> None:
-    sock = target.connect()
+def test_a_connection_that_is_not_accepted_yet_is_found_by_a_later_dump(target, watched) -> None:
+    sock = target.world.connect()
     inode, sock.inode = sock.inode, 0
-    discover(runner)
-    assert not len(runner.watch)
+    assert not watched()
     sock.inode = inode
     target.held.add(inode)
-    discover(runner)
-    assert len(runner.watch) == 1
+    assert watched() == 1
+
+
+def test_a_tick_is_compared_with_the_limits_that_are_on() -> None:
+    """The grace of a rate has a default, and no rate is asked for."""
+    assert limits_of(Attach(idle=300.0, tick=10.0)).shortest() == 300.0
 
 
 def test_the_silences_that_are_learned_are_those_that_were(target: FakeTarget, tmp_path: Path) -> None:
     """Random traffic in virtual time, sampled: each silence beyond the gap is written, and is as long as it was."""
-    chance, gap = random.Random(3), 5.0
+    chance, gap, world = random.Random(3), 5.0, target.world
     ago = [chance.lognormvariate(1.0, 1.2) for _ in range(400)]
-    with Journal(tmp_path, gap_threshold=gap, clock_ns=lambda: round(target.now * 1e9), background=False) as journal:
-        learner = Learner(Selection(target), journal, gap, 0.0, lambda: target.now)
+    with Journal(tmp_path, gap_threshold=gap, clock_ns=lambda: round(world.now * 1e9), background=False) as journal:
+        learner = Learner(target, journal, gap, 0.0, lambda: world.now)
         target.restricted = False
-        socks = [target.connect() for _ in range(4)]
+        socks = [world.connect() for _ in range(4)]
         learner.sample()
-        sampled, truth = target.now, list[float]()
+        sampled, truth = world.now, list[float]()
         for silence in ago:
             sock = chance.choice(socks)
             before = sock.heard
-            until = max(target.now, before + silence)
+            until = max(world.now, before + silence)
             while sampled + gap / 2 <= until:
-                sampled = target.now = max(target.now, sampled + gap / 2)
+                sampled = world.now = max(world.now, sampled + gap / 2)
                 learner.sample()
-            target.now = until
-            target.send(sock)
+            world.now = until
+            world.send(sock)
             truth.append(until - before)
-        target.wait(gap / 2)
+        world.wait(gap / 2)
         learner.sample()
-        target.hang_up(socks[0])
+        world.hang_up(socks[0])
         learner.sample()
         assert len(learner) == 3
     rows = [row for file in tmp_path.glob("*.parquet") for row in pq.read_table(file).to_pylist()]

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from ..config.settings import Attach
 from ..journal.log import ConnectionLog, Journal
 from ..journal.schema import peer_key
 from ..metrics import Family
-from .judge import NONE, SLIDING, Limits
+from .judge import NONE, SLIDING
 from .netlink import addresses_of
 from .watch import Event, Watch
 
@@ -29,22 +30,16 @@ class JournalBook:
 
     Args:
         journal: Made with `clock_ns` on the monotonic clock.
-        limits: In force.
+        config: Its limits and tick.
         closes: Whether the watch ends connections. If not, no timeout is in force, and an audit judges none.
-        jitter: The most by which the limits are lengthened.
-        tick: Seconds.
         clock: Seconds, monotonic: for what is only known to have happened.
     """
 
-    def __init__(
-        self, journal: Journal, limits: Limits, closes: bool, jitter: float, tick: float, clock: Callable[[], float]
-    ) -> None:
+    def __init__(self, journal: Journal, config: Attach, closes: bool, clock: Callable[[], float]) -> None:
         self._journal = journal
         self._logs: dict[bytes, ConnectionLog] = {}
-        longest = limits.idle * (1 + jitter)
-        self._timeout_ms = round(longest * 1e3) if closes else 0
-        self._closes = closes
-        self._notable = tick * NOTABLE_SHARE
+        self._timeout_ms = round(config.idle * (1 + config.jitter) * 1e3) if closes else 0
+        self._notable = config.tick * NOTABLE_SHARE
         self._clock = clock
 
     def note(self, event: Event) -> None:

@@ -16,12 +16,12 @@ import errno
 import os
 import struct
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
-from .kernel import SHUTDOWN_INSTEAD, Linux, Refusal
-from .proc_fds import Owners
+from .kernel import SHUTDOWN_INSTEAD, Refusal
 from .sockets import ask, end
+from .targets import Target
 from .tcpinfo import Snapshot
 
 SYS_PIDFD_GETFD = 438  # the same number on every architecture but Alpha
@@ -34,27 +34,43 @@ Again = Callable[[Snapshot], bool]
 
 
 class Hands:
-    """What takes sockets of other processes.
+    """What takes sockets of *target*'s processes.
 
     Args:
-        owners: Where their descriptors are.
-        destroy: Aborts a connection by SOCK_DESTROY, False if it has ended; None: by shutdown(2). With it, a
-            connection whose socket cannot be taken is looked at from outside.
-        look: For that look.
+        target: It knows where they are.
+        destroys: Whether connections are aborted by SOCK_DESTROY, not ended by shutdown(2). Then one whose socket
+            cannot be taken is looked at from outside.
         clock: Seconds, monotonic.
     """
 
-    def __init__(
-        self,
-        owners: Owners,
-        destroy: Callable[[bytes], bool] | None = None,
-        look: Callable[[Sequence[bytes]], list[Snapshot | None]] = lambda idents: [None for _ in idents],
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._owners = owners
-        self._destroy = destroy
-        self._look = look
+    def __init__(self, target: Target, destroys: bool, clock: Callable[[], float] = time.monotonic) -> None:
+        self._target = target
+        self._kernel = target.kernel
+        self._destroys = destroys
         self._clock = clock
+
+    def check_rights(self) -> None:
+        """Make sure, by something that changes nothing, that connections could be ended.
+
+        Raises:
+            Refusal: a right or a feature of the kernel is missing.
+        """
+        if self._destroys:
+            if not has_capability(CAP_NET_ADMIN):
+                raise Refusal(
+                    "--how destroy needs CAP_NET_ADMIN in the network namespace of the target: run as root, under "
+                    f"systemd with AmbientCapabilities=CAP_NET_ADMIN, or {SHUTDOWN_INSTEAD}"
+                )
+            self._kernel.destroy(struct.pack("=40xQ", 1))  # no socket has these addresses
+            return
+        self._target.scan()
+        places = [place for one in self._target.listeners() if (place := self._target.find(one.inode))]
+        if not places:
+            raise Refusal(
+                f"closing connections of {self._target} needs CAP_SYS_PTRACE: no process whose descriptors may be read "
+                "serves it; run as its user or as root; without --close nothing is needed"
+            )
+        check_shutdown(*places[0])
 
     def end(self, ident: bytes, inode: int, again: Again) -> str:
         """End the connection with *ident* if *again*, given a final check of that very socket, says so.
@@ -64,12 +80,12 @@ class Hands:
             touch holds it; "later": ask again in a second.
         Cost: about 15 us; and at most once per second a scan, when a descriptor is not where it was.
         """
-        destroy = self._destroy
-        abort = None if destroy is None else lambda: destroy(ident)
+        destroy = self._kernel.destroy
+        abort = (lambda: destroy(ident)) if self._destroys else None
         outcome = self._with(inode, lambda held: end(held, ident, again, self._clock, abort))
-        if outcome != "unreachable" or destroy is None:
+        if outcome != "unreachable" or not self._destroys:
             return outcome
-        (seen,) = self._look([ident])
+        (seen,) = self._kernel.look([ident])
         if seen is None:
             return "gone"
         if not again(seen):
@@ -84,14 +100,14 @@ class Hands:
         """What *use* makes of a duplicate of the socket, which it closes; it says "other" if that is not the one."""
         outcome = self._try(inode, use)
         if outcome in ("other", "unreachable"):
-            if self._clock() - self._owners.read_at < SCAN_EVERY:
+            if self._clock() - self._target.read_at < SCAN_EVERY:
                 return "later"
-            self._owners.scan()
+            self._target.scan()
             outcome = self._try(inode, use)
         return "unreachable" if outcome == "other" else outcome
 
     def _try(self, inode: int, use: Callable[[int], str]) -> str:
-        place = self._owners.find(inode)
+        place = self._target.find(inode)
         if place is None:
             return "unreachable"
         try:
@@ -147,20 +163,6 @@ def check_shutdown(pid: int, fd: int) -> None:
             raise Refusal("this kernel has no pidfd_getfd: it needs Linux 5.6; --how destroy needs 4.5") from None
         if error.errno != errno.EBADF:
             raise
-
-
-def check_destroy(kernel: Linux) -> None:
-    """Make sure that SOCK_DESTROY is there, and allowed.
-
-    Raises:
-        Refusal: CAP_NET_ADMIN or CONFIG_INET_DIAG_DESTROY is missing.
-    """
-    if not has_capability(CAP_NET_ADMIN):
-        raise Refusal(
-            "--how destroy needs CAP_NET_ADMIN in the network namespace of the target: run as root, under systemd with "
-            f"AmbientCapabilities=CAP_NET_ADMIN, or {SHUTDOWN_INSTEAD}"
-        )
-    kernel.destroy(struct.pack("=40xQ", 1))  # no socket has these addresses
 
 
 def has_capability(number: int) -> bool:

@@ -100,32 +100,23 @@ def run(parsed: argparse.Namespace) -> int:
 def _watch(parsed: argparse.Namespace, config: Attach, stack: ExitStack) -> int:
     with needs("this", "idle-reaper[attach]"):
         from .learn import journal_in, learn
-        from .runner import Runner, limits_of
-        from .targets import ByListen, ByPid, Selection, parse_address
-    limits = None if parsed.learn is not None else limits_of(config)
+        from .runner import Runner
+        from .targets import ByListen, ByPid, parse_address
     kernel = Linux(parsed.pid)
     stack.callback(kernel.close)
     target = ByListen(parse_address(parsed.listen), kernel) if parsed.pid is None else ByPid(parsed.pid, kernel)
+    target.only, target.never = parsed.only_networks, parsed.except_networks
     output = Output(STANDARD_OUTPUT, dropped_record if parsed.json else in_words)
     stack.callback(_end, output)
-    if limits is None:
-        selection = Selection(target, parsed.only_networks, parsed.except_networks)
-        learn(selection, parsed.learn, parsed.gap, config.tick, output.line)
+    if parsed.learn is not None:
+        learn(target, parsed.learn, parsed.gap, config.tick, output.line)
         return GOOD
-    runner = Runner(
-        target,
-        limits,
-        config,
-        view=lambda watch: _view(watch, parsed.json, output),
-        closes=parsed.close,
-        only=parsed.only_networks,
-        never=parsed.except_networks,
-    )
+    runner = Runner(target, config, view=lambda watch: _view(watch, parsed.json, output), closes=parsed.close)
     runner.check_rights()
     if parsed.metrics is not None:
         _serve_metrics(runner, output, parsed.metrics, stack)
     if parsed.journal is not None:
-        runner.keep(stack.enter_context(journal_in("--journal", parsed.journal, runner.tick)))
+        runner.keep(stack.enter_context(journal_in("--journal", parsed.journal, config.tick)))
     return runner.run()
 
 

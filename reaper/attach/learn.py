@@ -20,7 +20,7 @@ from ..journal.schema import peer_key
 from .books import to_ns
 from .kernel import Found, Refusal, grain
 from .netlink import addresses_of
-from .targets import Selection
+from .targets import Target
 from .tcpinfo import Snapshot
 
 SHARE = 0.1
@@ -28,10 +28,10 @@ SHARE = 0.1
 
 
 class Learner:
-    """Samples the connections of *selection*, and writes their silences to *journal*. About 500 bytes each.
+    """Samples the connections of *target*, and writes their silences to *journal*. About 500 bytes each.
 
     Args:
-        selection: Which connections.
+        target: Whose connections.
         journal: In `gaps` mode, on the monotonic clock.
         gap: Seconds, > 0: its `gap_threshold`.
         grain: Seconds by which the kernel's stamps may be off.
@@ -43,7 +43,7 @@ class Learner:
 
     def __init__(
         self,
-        selection: Selection,
+        target: Target,
         journal: Journal,
         gap: float,
         grain: float,
@@ -51,7 +51,7 @@ class Learner:
     ) -> None:
         self.samples: int = 0
         self.spent: float = 0.0
-        self._selection = selection
+        self._target = target
         self._journal = journal
         self._pace = gap / 2
         self._grain = grain
@@ -67,7 +67,7 @@ class Learner:
         began = self._clock()
         self.samples += 1
         before, self._seen = self._seen, {}
-        for found in self._selection.dump(True):
+        for found in self._target.dump(True):
             if found.snapshot is not None:
                 self._note(found, found.snapshot, before.pop(found.ident, None))
         middle = to_ns((self._sampled_at + began) / 2)
@@ -81,7 +81,7 @@ class Learner:
     def _note(self, found: Found, snapshot: Snapshot, seen: tuple[ConnectionLog, int] | None) -> None:
         heard = to_ns(snapshot.since(snapshot.received_ago, self._grain))
         if seen is None:
-            if snapshot.outgoing or not self._selection.wanted(found):
+            if snapshot.outgoing or not self._target.wanted(found):
                 return
             local, remote = addresses_of(found.ident)
             log = self._journal.open(heard, 0, str(local), peer_key(remote, local))
@@ -97,20 +97,20 @@ class Learner:
         self._seen[found.ident] = log, snapshot.segments_in
 
 
-def learn(selection: Selection, directory: Path, gap: float, tick: float, say: Callable[[str], object]) -> None:
-    """Write the silences beyond *gap* seconds of *selection* to *directory* until SIGINT, SIGTERM or its end.
+def learn(target: Target, directory: Path, gap: float, tick: float, say: Callable[[str], object]) -> None:
+    """Write the silences beyond *gap* seconds of *target* to *directory* until SIGINT, SIGTERM or its end.
 
     Raises:
         Refusal: the directory cannot be written, or pyarrow is missing.
     """
     began = time.monotonic()
-    count = sum(1 for _ in selection.dump(True))
+    count = sum(1 for _ in target.dump(True))
     least = 2 * (time.monotonic() - began) / SHARE
     if least > gap:
         say(f"--gap {gap:g}s is too short for {count:,} connections: {least:.1f} s take {SHARE:.0%} of a core")
         gap = least
     with journal_in("--learn", directory, tick, gap) as journal, stoppable() as stop:
-        learner = Learner(selection, journal, gap, grain())
+        learner = Learner(target, journal, gap, grain())
         say(f"learning the silences beyond {gap:g} s of {count:,} connections; stop with Ctrl-C")
         try:
             while not stop.wait(max(learner.sample(), 0.0)):

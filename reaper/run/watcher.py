@@ -211,7 +211,7 @@ class Watcher:
 
     def _attach(self) -> None:
         from ..attach.kernel import Linux, Listener, Refusal
-        from ..attach.runner import Runner, limits_of
+        from ..attach.runner import Runner
         from ..attach.show import View
         from ..attach.targets import ByPid
 
@@ -222,9 +222,9 @@ class Watcher:
 
         config = outside_limits(self._config)
         try:
-            limits = limits_of(config)
             target = ByPid(self.pid, Linux(self.pid), waits=True)
-            runner = Runner(target, limits, config, view=lambda watch: View(self._say), closes=True, meant=meant)
+            target.meant = meant
+            runner = Runner(target, config, view=lambda watch: View(self._say), closes=True)
             runner.check_rights()
         except Refusal as error:
             self._say(f"guards from inside only: {one_line(error)}")

@@ -106,12 +106,12 @@ class Kernel:
             listeners = self._target.listeners()
         except Refusal as gone:
             raise Unreachable(str(gone)) from None
-        self._target.owners.scan()
+        self._target.scan()
         phases: dict[str, list[int]] = {}
         silences: list[tuple[float, bytes, str]] = []
         for found in self._kernel.dump(listeners, True):
             seen = found.snapshot
-            if seen is None or not found.inode or found.inode not in self._target.owners or seen.outgoing:
+            if seen is None or not found.inode or found.inode not in self._target or seen.outgoing:
                 continue
             phase = _phase_of(seen)
             idle = max(0.0, seen.received_ago)
