@@ -12,7 +12,7 @@ import trio
 
 from reaper.errors import InvalidArgument
 from reaper.journal import Journal
-from reaper.policy.pressure import Limits, Pressure, Reading
+from reaper.policy.pressure import Pressure, Resources
 from tests.loops import LOOPS
 
 
@@ -324,8 +324,8 @@ async def test_under_pressure_the_longest_silent_go_and_none_in_use(loop, r):
 
     async def press():
         await loop.sleep(15)
-        pressure = Pressure(Limits(connections=10), high=0.9)
-        await loop.limited(10, loop.adapter.relieve(r, pressure, read=lambda count: Reading(connections=count)))
+        pressure = Pressure(Resources(connections=10), high=0.9)
+        await loop.limited(10, loop.adapter.relieve(r, pressure, read=lambda count: Resources(connections=count)))
         assert pressure.evicted == 1
 
     await loop.together(*(lambda name=name: one(name) for name in range(10)), press)
@@ -347,11 +347,11 @@ def test_under_pressure_a_connection_that_has_just_spoken_is_heard_first(loop):
 
         def read(count):
             spoken.set()
-            return Reading(connections=10)
+            return Resources(connections=10)
 
         async def press():
             await loop.sleep(15)
-            pressure = Pressure(Limits(connections=10), high=0.9)
+            pressure = Pressure(Resources(connections=10), high=0.9)
             await loop.limited(0.5, loop.adapter.relieve(r, pressure, read=read))
             assert (pressure.verdict.evict, pressure.evicted) == (1, 0)
 
@@ -370,8 +370,8 @@ async def test_newcomers_are_welcome_again_once_pressure_is_no_longer_watched(lo
         seen.append(r.accepting)
 
     async def press():
-        pressure = Pressure(Limits(connections=10), high=0.9)
-        full = loop.adapter.relieve(r, pressure, read=lambda count: Reading(connections=10))
+        pressure = Pressure(Resources(connections=10), high=0.9)
+        full = loop.adapter.relieve(r, pressure, read=lambda count: Resources(connections=10))
         await loop.limited(5, full)
 
     await loop.together(look, press)

@@ -28,8 +28,8 @@ from reaper.config import OPTIONS
 from reaper.config.flags import Parser
 from reaper.driver import pressing
 from reaper.driver.vanished import VANISHED
-from reaper.policy import TOO_OLD, TOO_SLOW, Phase
-from reaper.policy.phases import TOO_LONG, TUNNEL_AGE
+from reaper.policy import TOO_OLD, Phase
+from reaper.policy.phases import TOO_LONG, TOO_SLOW, TUNNEL_AGE
 from reaper.servers import guarded
 from scripts.serving import free_port, serving
 

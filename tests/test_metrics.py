@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from reaper.journal import Journal
 from reaper.metrics import BOUNDS, Family, Histogram, ReaperCollector, exposition, families, instrument, merged
-from reaper.policy.pressure import Limits, Pressure
+from reaper.policy.pressure import Pressure, Resources
 from reaper.trio import journal_clock, open_reaper
 
 NAMES = [
@@ -108,7 +108,7 @@ async def test_everything_is_exported_under_stable_names_and_the_same_by_every_w
 
 def test_every_metric_is_documented_by_its_name():
     page = (Path(__file__).parent.parent / "docs" / "production.md").read_text()
-    pressure = [family.name for family in Pressure(Limits()).families()]
+    pressure = [family.name for family in Pressure(Resources()).families()]
     assert not [
         name for name in NAMES + JOURNAL_NAMES + pressure if f"`{name}`" not in page and f"`{name}_total" not in page
     ]

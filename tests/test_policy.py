@@ -15,9 +15,10 @@ from reaper import IdleReaper
 from reaper.config import OPTIONS, ReaperConfig
 from reaper.core.lease import Expiry, Lease
 from reaper.errors import InvalidArgument
-from reaper.policy import ANSWERS, MAX_REQUESTS, NOT_TAKEN, RULES, TOO_OLD, TOO_SLOW, IdlePolicy, Phase, lifespan
+from reaper.policy import ANSWERS, NOT_TAKEN, RULES, TOO_OLD, IdlePolicy, Phase, lifespan
 from reaper.policy.events import Idle, IdleEvent, IdleEvents
 from reaper.policy.min_rate import Allowance, Sweep
+from reaper.policy.phases import MAX_REQUESTS, TOO_SLOW
 
 PERIOD = 0.25  # of the sweep
 
@@ -184,7 +185,12 @@ def test_a_request_in_flight_is_cut_after_its_time_or_that_of_a_client_that_has_
     world = World(request="300s", half_closed="30s")
     cuts: list[tuple[str, float]] = []
     policy = IdlePolicy(
-        world.config, world, world.now, world.sweep, cut=lambda reason: cuts.append((reason, world.now - start))
+        world.config,
+        world,
+        world.now,
+        world.sweep,
+        world.progress,
+        cut=lambda reason: cuts.append((reason, world.now - start)),
     )
     world.run(5.0)
     start = world.now

@@ -18,7 +18,7 @@ from test_driver import Loop
 from reaper import InvalidArgument
 from reaper.driver.pressing import let_go
 from reaper.metrics import families
-from reaper.policy.pressure import Gauge, Limits, Pressure, Reading, cgroup_memory, limits_here
+from reaper.policy.pressure import Pressure, Resources, cgroup_memory, limits_here, read_here
 from reaper.trio import open_reaper, relieve
 
 
@@ -28,46 +28,46 @@ def autojump_clock(request):
     return autojump(request.param)
 
 
-def of(connections: int) -> Reading:
-    return Reading(connections=connections)
+def of(connections: int) -> Resources:
+    return Resources(connections=connections)
 
 
 @pytest.mark.parametrize("before", [0, 100])  # it all relaxes again
 def test_below_the_low_watermark_nothing_happens(before):
-    pressure = Pressure(Limits(connections=100))
+    pressure = Pressure(Resources(connections=100))
     pressure.judge(of(before))
     verdict = pressure.judge(of(70 if before else 80))
     assert (verdict.scale, verdict.evict, verdict.accept) == (1.0, 0, True)
-    verdict = Pressure(Limits()).judge(Reading(10**6, 10**12, 10**6))
+    verdict = Pressure(Resources()).judge(Resources(10**6, 10**12, 10**6))
     assert (verdict.load, verdict.of, verdict.scale, verdict.evict, verdict.accept) == (0.0, "", 1.0, 0, True)
 
 
 def test_the_fullest_resource_decides():
-    verdict = Pressure(Limits(1000, 1000, 1000)).judge(Reading(descriptors=100, memory=875, connections=500))
+    verdict = Pressure(Resources(1000, 1000, 1000)).judge(Resources(descriptors=100, memory=875, connections=500))
     assert (verdict.of, verdict.load) == ("memory", 0.875)
     assert verdict.scale == pytest.approx(0.55)
 
 
 def test_above_the_high_watermark_as_many_go_as_bring_it_back():
-    pressure = Pressure(Limits(connections=100), high=0.9)
+    pressure = Pressure(Resources(connections=100), high=0.9)
     assert pressure.judge(of(100)).evict == 10
     assert pressure.judge(of(90)).evict == 0
-    memory = Pressure(Limits(memory=1000), high=0.9).judge(Reading(memory=1000, connections=200))
+    memory = Pressure(Resources(memory=1000), high=0.9).judge(Resources(memory=1000, connections=200))
     assert memory.evict == 20
 
 
 @given(st.lists(st.integers(0, 150), min_size=1, max_size=50))
 def test_a_scale_is_within_its_bounds_and_shrinks_at_once(loads):
-    pressure = Pressure(Limits(connections=100), floor=0.25)
+    pressure = Pressure(Resources(connections=100), floor=0.25)
     for load in loads:
         verdict = pressure.judge(of(load))
-        assert 0.25 <= verdict.scale <= Pressure(Limits(connections=100), floor=0.25).judge(of(load)).scale
+        assert 0.25 <= verdict.scale <= Pressure(Resources(connections=100), floor=0.25).judge(of(load)).scale
         assert verdict.evict <= load
         assert verdict.accept <= (load < 100)
 
 
 def test_nothing_flutters_at_a_watermark():
-    pressure = Pressure(Limits(connections=1000), margin=0.05)
+    pressure = Pressure(Resources(connections=1000), margin=0.05)
     scales = {pressure.judge(of(850 + wobble)).scale for wobble in (10, 0, 9, 1, 10, 5, 0)}
     assert len(scales) == 1
     assert pressure.judge(of(1000)).accept is False
@@ -87,9 +87,9 @@ def test_nothing_flutters_at_a_watermark():
 )
 def test_it_refuses_what_makes_no_sense(options, name):
     with pytest.raises(InvalidArgument, match=name):
-        Pressure(Limits(), **options)
+        Pressure(Resources(), **options)
     with pytest.raises(InvalidArgument, match="memory"):
-        Limits(memory=-1)
+        Resources(memory=-1)
 
 
 def test_the_tightest_cgroup_counts(tmp_path):
@@ -110,10 +110,9 @@ def test_it_reads_this_process():
     limits = limits_here(connections=7)
     assert limits.descriptors == resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     assert (limits.memory > 2**24, limits.connections) == (True, 7)
-    gauge = Gauge()
-    before = gauge.read(3)
+    before = read_here(3)
     read_end, write_end = os.pipe()
-    after = gauge.read(3)
+    after = read_here(3)
     os.close(read_end)
     os.close(write_end)
     assert (after.descriptors - before.descriptors, after.connections) == (2, 3)
@@ -129,7 +128,7 @@ def test_between_the_watermarks_silence_is_borne_for_a_share_of_its_timeout():
     loop = Watching()
     for _ in range(10):
         loop.watch(100)
-    verdict = Pressure(Limits(connections=100), floor=0.1).judge(of(88))
+    verdict = Pressure(Resources(connections=100), floor=0.1).judge(of(88))
     loop.run_until(100 * verdict.scale - 1)
     assert let_go(loop, verdict, min_age=1.0) == 0
     loop.run_until(100 * verdict.scale + 1)
@@ -145,7 +144,7 @@ def test_only_who_waits_for_bytes_of_which_none_have_come_is_closed_for_pressure
             connection.receiving = waits
         theirs.send(b"x")
         loop.run_until(50)
-        assert let_go(loop, Pressure(Limits(connections=1)).judge(of(4)), min_age=1.0) == 1
+        assert let_go(loop, Pressure(Resources(connections=1)).judge(of(4)), min_age=1.0) == 1
         assert [connection.reason for connection in made] == ["pressure", None, None, None]
 
 
@@ -188,7 +187,7 @@ async def working(stream) -> None:
 @pytest.mark.trio
 async def test_the_limit_is_lowered_under_load_and_raised_again(autojump_clock):
     """Timeouts shrink, the oldest go first, none with a request in flight is cut, the door shuts, and it recovers."""
-    pressure = Pressure(Limits(connections=1000), min_age=2.0)
+    pressure = Pressure(Resources(connections=1000), min_age=2.0)
     async with open_reaper(tick=1.0) as r, r.parking_lot(working, 300) as lot, trio.open_nursery() as nursery:
         peers = Peers(lot)
         nursery.start_soon(lambda: relieve(r, pressure, read=of, every=2.0))
@@ -201,7 +200,7 @@ async def test_the_limit_is_lowered_under_load_and_raised_again(autojump_clock):
         await trio.sleep(10.5)  # between two readings from here on
         assert (len(lot), pressure.evicted, r.accepting) == (100, 0, True)
 
-        pressure.limits = Limits(connections=80)
+        pressure.limits = Resources(connections=80)
         await trio.sleep(2)
         assert not r.accepting
         assert not any(map(is_open, old)), "the oldest go first"
@@ -212,13 +211,13 @@ async def test_the_limit_is_lowered_under_load_and_raised_again(autojump_clock):
         assert lot.reaped == {"pressure": 40}
         assert pressure.evicted == 40
 
-        pressure.limits = Limits(connections=22)  # too many by 44
+        pressure.limits = Resources(connections=22)  # too many by 44
         fresh = peers.come(5)
         await trio.sleep(2)
         assert all(map(is_open, busy))
         assert all(map(is_open, fresh)), "they have not been silent for min_age"
         assert not any(map(is_open, young))
-        pressure.limits = Limits(connections=1000)
+        pressure.limits = Resources(connections=1000)
         await trio.sleep(100)
         assert (r.accepting, pressure.verdict.scale) == (True, 1.0)
         assert all(map(is_open, busy))
@@ -249,7 +248,6 @@ async def test_accepting_stops_at_the_limit_and_goes_on_below_it(autojump_clock)
 
 
 def test_a_process_without_a_descriptor_left_reads_itself_as_full():
-    gauge = Gauge()
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 20, hard))
     taken = []
@@ -257,7 +255,7 @@ def test_a_process_without_a_descriptor_left_reads_itself_as_full():
         with suppress(OSError):
             while True:
                 taken.append(os.open("/dev/null", os.O_RDONLY))
-        reading = gauge.read(7)
+        reading = read_here(7)
         assert reading.descriptors == resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         assert reading.connections == 7
     finally:

@@ -21,7 +21,7 @@ import reaper.trio
 from reaper.core.introspect import STEP, census, places
 from reaper.core.reaper import IdleReaper
 from reaper.driver.status import survey
-from reaper.policy.pressure import Limits, Pressure, Reading
+from reaper.policy.pressure import Pressure, Resources
 from reaper.status import IDLE_BOUNDS, SCHEMA, answer, complete, document
 from reaper.status import PATIENCE as REQUEST_PATIENCE
 from reaper.trio import open_reaper, serve_status
@@ -108,8 +108,8 @@ def test_what_ends_or_speaks_while_it_is_still_looked_for_what_is_due_next_is_no
 
 @pytest.mark.trio
 async def test_a_survey_says_who_is_connected_in_which_phase_and_what_is_due(autojump_clock):
-    pressure = Pressure(Limits(connections=4))
-    pressure.judge(Reading(connections=3))
+    pressure = Pressure(Resources(connections=4))
+    pressure.judge(Resources(connections=3))
     async with open_reaper(tick=1.0) as r:
         ours, theirs = socket.socketpair()
         r.register("a timer of the server's", 70)
@@ -193,8 +193,8 @@ def test_a_client_of_asyncio_that_is_slow_with_its_request_is_let_go(monkeypatch
 
 @pytest.mark.trio
 async def test_a_trio_program_serves_its_status_and_its_metrics_in_one_line():
-    pressure = Pressure(Limits(connections=4))
-    pressure.judge(Reading(connections=3))
+    pressure = Pressure(Resources(connections=4))
+    pressure.judge(Resources(connections=3))
     async with open_reaper() as r, trio.open_nursery() as nursery:
         (listener,) = await nursery.start(functools.partial(serve_status, r, 0, name="ours", pressure=pressure))
         address = listener.socket.getsockname()

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import NoReturn
 
-from ..policy.pressure import Gauge, Pressure, Reading, Verdict
+from ..policy.pressure import Pressure, Resources, Verdict, read_here
 from .driver import unread_of
 from .reaper import Reaper
 from .watched import Reapable
@@ -25,7 +25,7 @@ async def relieve(
     watcher: Reaper,
     pressure: Pressure,
     *,
-    read: Callable[[int], Reading] | None = None,
+    read: Callable[[int], Resources] = read_here,
     every: float | None = None,
     reasons: Collection[str] = IDLE_REASONS,
 ) -> NoReturn:
@@ -36,16 +36,15 @@ async def relieve(
     Args:
         watcher: Whose connections may have to go.
         pressure: Judges.
-        read: Called with the number of connections; None: this process, by psutil.
+        read: Called with the number of connections; `read_here` reads this process, by psutil.
         every: Seconds between two readings; None: a tick.
         reasons: Of leases that may be let go.
     Raises:
-        ImportError: *read* is None and there is no psutil.
+        ImportError: *read* is not given, and there is no psutil.
     """
-    look = Gauge().read if read is None else read
     try:
         while True:
-            verdict = pressure.judge(look(len(watcher)))
+            verdict = pressure.judge(read(len(watcher)))
             watcher.accepting = verdict.accept
             if verdict.scale < 1 or verdict.evict:
                 await watcher.let_the_loop_read()

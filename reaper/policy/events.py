@@ -32,15 +32,11 @@ class IdleEvent:
     """Seconds, the instant it was found."""
 
 
-Register = Callable[..., Lease]
-"""`reaper.trio.TrioReaper.register`: (uid, timeout, on, *, reason) to a lease; *on* is called when that is due."""
-
-
 class IdleEvents:
     """Reader-idle, writer-idle and all-idle of one connection, each with a period and a count of its own.
 
     Args:
-        register: Where the leases come from.
+        register: `register` of a reaper, where the leases come from.
         uid: Of the connection; the leases are registered as (uid, reason).
         on: Called with each `IdleEvent`, in the reaper's task; must not block. When it raises, the reaper reports it,
             and the next event comes all the same.
@@ -55,7 +51,7 @@ class IdleEvents:
 
     def __init__(
         self,
-        register: Register,
+        register: Callable[..., Lease],
         uid: Hashable,
         on: Callable[[IdleEvent], object],
         *,

@@ -142,7 +142,7 @@ class IdlePolicy:
         config: `timeouts` and `limits` of it are used; `reload` puts another in force.
         watch: The connection's watch. Whatever timeout it began with is replaced at once.
         now: Seconds, the clock of every other `now`.
-        sweep: Looks after the phases with a least rate; None: no rates, and no progress but what `bytes_out` tells.
+        sweep: Looks after the phases with a least rate, and after requests in flight.
         progress: How many bytes the peer has accepted since it was last asked.
         phase: What the connection waits for to begin with.
         cut: Ends the connection at once for the reason it is called with, also where unread bytes would avert a reap;
@@ -181,8 +181,8 @@ class IdlePolicy:
         config: ReaperConfig,
         watch: Watch,
         now: float,
-        sweep: Sweep | None = None,
-        progress: Callable[[], int] | None = None,
+        sweep: Sweep,
+        progress: Callable[[], int],
         phase: Phase = Phase.FIRST_BYTE,
         cut: Callable[[str], object] | None = None,
     ) -> None:
@@ -303,7 +303,7 @@ class IdlePolicy:
                 self._cut(Phase.HALF_CLOSED.value)
             return
         rate = RULES[self.phase].rate
-        if rate == "out" and self._progress is not None and (count := self._progress()):
+        if rate == "out" and (count := self._progress()):
             self.bytes_out(count, now)
         allowance = self._inbound if rate == "in" else self._outbound
         if rate is not None and allowance is not None and self._doomed is None and allowance.left(now) <= 0:
@@ -316,7 +316,7 @@ class IdlePolicy:
         if rule.timeout is None:
             self._watch.suspend()
             self._suspended = True
-            if self._cut is not None and self._sweep is not None:
+            if self._cut is not None:
                 self._sweep.add(self)
             return
         if self._suspended:
@@ -333,28 +333,26 @@ class IdlePolicy:
             self._tunnelled = True
             if self._config.timeouts.tunnel_age:
                 self._watch.deadline(self._config.timeouts.tunnel_age, TUNNEL_AGE)
-        if rule.rate is not None and self._sweep is not None:
+        if rule.rate is not None:
             allowance = self._allowance(rule.rate)
             if allowance is not None:
                 allowance.start(now)
-            if allowance is not None or (rule.rate == "out" and self._progress is not None):
+            if allowance is not None or rule.rate == "out":
                 self._sweep.add(self)
 
     def _leave(self, now: float) -> None:
         if self._doomed is None:
             self._spare()
         rate = RULES[self.phase].rate
-        if self._sweep is not None and (rate is not None or self.phase is Phase.IN_FLIGHT):
+        if rate is not None or self.phase is Phase.IN_FLIGHT:
             self._sweep.discard(self)
-        if rate is not None and self._sweep is not None:
-            allowance = self._inbound if rate == "in" else self._outbound
-            if allowance is not None:
-                allowance.pause(now)
+        allowance = self._inbound if rate == "in" else self._outbound
+        if rate is not None and allowance is not None:
+            allowance.pause(now)
 
     def close(self) -> None:
         """The connection is gone: nothing of it is checked any longer."""
-        if self._sweep is not None:
-            self._sweep.discard(self)
+        self._sweep.discard(self)
 
     def _allowance(self, direction: Direction) -> Allowance | None:
         """The allowance of this request in *direction*, made when it is first needed; None: there is no least rate."""
