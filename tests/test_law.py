@@ -5,13 +5,7 @@ from __future__ import annotations
 import pytest
 
 import reaper
-from reaper import (
-    ClockWentBackwards,
-    DuplicateUid,
-    HookErrors,
-    IdleReaper,
-    InvalidArgument,
-)
+from reaper import ClockWentBackwards, DuplicateUid, HookErrors, IdleReaper, InvalidArgument
 from reaper.core.slots import CHUNK
 
 A, B, C, D, E, F = range(6)
@@ -227,46 +221,35 @@ def test_a_value_that_will_not_do_is_refused_by_name_and_value_and_changes_nothi
 # ---- the final check -------------------------------------------------------------------------------------------------
 
 
-def due_at_three(**arguments):
-    """A core with A, B and C, all due at 3.0; it is 3.0, and the epoch has just been closed."""
-    core = IdleReaper(tick=1.0, **arguments)
-    leases = [core.register(uid, timeout=2.0, now=0.0) for uid in (A, B, C)]
+def due_at_three(count=3):
+    """A core with A, B, C ..., all due at 3.0; it is 3.0, and the epoch has just been closed."""
+    core = IdleReaper(tick=1.0)
+    leases = [core.register(uid, timeout=2.0, now=0.0) for uid in range(count)]
     core.close_epoch(1.0)
     core.close_epoch(3.0)
     return core, leases
 
 
-def test_what_is_touched_or_ended_during_the_final_check_is_not_reaped():
-    core, (a, b, _) = due_at_three()
+def test_what_is_touched_ended_suspended_or_retimed_during_the_final_check_is_not_reaped_before_its_time():
+    core, (a, b, c, d, e, f) = due_at_three(6)
 
     def spare(leases):
-        assert [lease.alive for lease in leases] == [True] * 3
+        assert [lease.alive for lease in leases] == [True] * 6
         a.touch()
         assert b.release()
         with pytest.raises(DuplicateUid):
             core.register(C, timeout=1.0, now=3.0)
+        assert d.suspend()
+        assert e.retime(7.0, now=3.0)
+        assert f.retime(None, now=3.0)
         return []
 
-    assert [expiry.uid for expiry in core.expire(3.0, spare=spare)] == [C]
+    assert [expiry.lease for expiry in core.expire(3.0, spare=spare)] == [c]
     core.check()
     assert core.statistics().averted == 0
-    assert [(expiry.uid, expiry.due) for expiry in drive(core, 10.0)] == [(A, 6.0)]
-
-
-def test_what_is_suspended_or_retimed_during_the_final_check_is_not_reaped_before_its_time():
-    core, (a, b, c) = due_at_three()
-
-    def spare(leases):
-        assert a.suspend()
-        assert b.retime(7.0, now=3.0)
-        assert c.retime(None, now=3.0)
-        return []
-
-    assert core.expire(3.0, spare=spare) == []
-    core.check()
-    assert [(expiry.uid, expiry.due) for expiry in drive(core, 100.0)] == [(B, 8.0)]
-    assert a.suspended
-    assert core.oldest(3) == [C]
+    assert [(expiry.uid, expiry.due) for expiry in drive(core, 100.0)] == [(A, 6.0), (E, 8.0)]
+    assert d.suspended
+    assert core.oldest(3) == [F]
 
 
 def test_a_limit_that_activity_does_not_move_is_checked_again_one_epoch_later_and_keeps_its_due_instant():
