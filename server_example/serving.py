@@ -70,8 +70,6 @@ async def serve(
         admit = await stack.enter_async_context(server.running())
         worker.publish = partial(_publish, worker, server)
         worker.reload = partial(reload_from, server, load)
-        if worker.asked_early:
-            await worker.reload()
         helpers.start_soon(server.desk.run)
         if pressure is not None:
             helpers.start_soon(reaper.trio.relieve, watcher, pressure)
@@ -109,5 +107,4 @@ async def reload_from(server: Server, load: Callable[[], ReaperConfig]) -> bool:
 def _publish(worker: Worker, server: Server) -> None:
     now = server.watcher.statistics()
     loop = {"averted": now.core.averted, "max_lag": now.max_lag, "stalls": now.stalls, "reaper_cpu": now.cpu}
-    for name, value in {**server.figures(), **loop}.items():
-        worker.counters[name] = value
+    worker.counters.publish({**server.figures(), **loop})

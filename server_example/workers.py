@@ -27,7 +27,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from types import FrameType
@@ -72,14 +72,19 @@ Admit = Callable[[socket.socket], object]
 
 
 class Counters:
-    """Numbers that a worker writes and the supervisor reads, in memory they share."""
+    """Numbers that a worker writes and the supervisor reads, in memory they share; sums go on from worker to worker."""
 
-    NAMES = ("ready", "beat", "open", "accepted", "reaped", "averted", "max_lag", "stalls", "reaper_cpu")
     SUMS = ("accepted", "reaped", "averted", "stalls", "reaper_cpu")
-    """Those that a worker leaves to its successor when it dies."""
+    NAMES = ("ready", "beat", "open", "max_lag", *SUMS)
 
     def __init__(self, memory: memoryview[float]) -> None:
         self._memory = memory
+        self.begin()
+
+    def begin(self) -> None:
+        """The place is another worker's now: what those before it have counted stays."""
+        self["ready"] = self["beat"] = self["open"] = 0.0
+        self._before = dict(zip(self.NAMES, self._memory, strict=True))
 
     def __getitem__(self, name: str) -> float:
         value: float = self._memory[self.NAMES.index(name)]
@@ -87,6 +92,12 @@ class Counters:
 
     def __setitem__(self, name: str, value: float) -> None:
         self._memory[self.NAMES.index(name)] = value
+
+    def publish(self, figures: Mapping[str, float]) -> None:
+        """Write what this worker has counted."""
+        for name, value in figures.items():
+            before = self._before[name]
+            self[name] = value + before if name in self.SUMS else max(value, before)
 
 
 class Worker:
@@ -102,7 +113,6 @@ class Worker:
         stop: Set when it is to accept no more, and to drain.
         publish: Writes the counters; called with every sign of life.
         reload: Reads the configuration anew; called when the supervisor says so.
-        asked_early: Whether the supervisor has said so before there was anything to reload.
     """
 
     def __init__(
@@ -119,8 +129,7 @@ class Worker:
         self.index = index
         self.phase = index / workers
         self.publish: Callable[[], object] = int
-        self.reload: Callable[[], Awaitable[object]] = self._too_early
-        self.asked_early = False
+        self.reload: Callable[[], Awaitable[object]] | None = None
         self.beat = min(BEAT * max(workers / FEW, 1.0), patience / BEATS_OF_PATIENCE or math.inf)
         self.doors = doors
         self.listening = listening
@@ -137,9 +146,6 @@ class Worker:
             await serve(self)
             nursery.cancel_scope.cancel()
 
-    async def _too_early(self) -> None:
-        self.asked_early = True
-
     async def _beat(self) -> None:
         while True:
             self.publish()
@@ -155,6 +161,8 @@ class Worker:
             if DRAIN in words or not words:
                 self.stop.set()
             elif RELOAD in words:
+                while self.reload is None:  # what was read when the worker began may have changed since
+                    await trio.sleep(self.beat)
                 await self.reload()
             if not words:
                 return  # the supervisor is gone, and has no further word
@@ -178,7 +186,6 @@ class _Slot:
         orders: Descriptor of the pipe to it.
         due: When the place is filled again, on the monotonic clock, while there is no process; infinite: never.
         deaths: When processes of this place died.
-        left: What the dead had counted, and their largest loop lag.
     """
 
     index: int
@@ -187,22 +194,10 @@ class _Slot:
     orders: int = -1
     due: float = 0.0
     deaths: list[float] = field(default_factory=list)
-    left: dict[str, float] = field(default_factory=dict)
-
-    def total(self, name: str) -> float:
-        return self.counters[name] + self.left.get(name, 0.0)
-
-    @property
-    def worst(self) -> float:
-        return max(self.counters["max_lag"], self.left.get("max_lag", 0.0))
 
     def bury(self) -> None:
-        """Keep what the dead process had counted, and leave nothing of it to the next."""
-        for name in Counters.SUMS:
-            self.left[name] = self.total(name)
-        self.left["max_lag"] = self.worst
-        for name in Counters.NAMES:
-            self.counters[name] = 0.0
+        """There is no process in this place any more."""
+        self.counters.begin()
         os.close(self.orders)
         self.pid, self.orders = 0, -1
 
@@ -393,8 +388,8 @@ class Supervisor:
 
     def _figures(self) -> dict[str, float]:
         """Of all workers, those that are gone included."""
-        found = {name: sum(slot.total(name) for slot in self._slots) for name in ("open", *Counters.SUMS)}
-        found["max_lag"] = max(slot.worst for slot in self._slots)
+        found = {name: sum(slot.counters[name] for slot in self._slots) for name in ("open", *Counters.SUMS)}
+        found["max_lag"] = max(slot.counters["max_lag"] for slot in self._slots)
         return found
 
     def _line(self) -> str:

@@ -15,9 +15,12 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 import pytest
+import trio
 from server_process import PATIENCE, ROOT, Process, answer, ask, server, wait_until
 
 from server_example.listening import Listening, empty
+from server_example.status import Doors
+from server_example.workers import RELOAD, Counters, Worker
 
 pytestmark = pytest.mark.slow
 
@@ -219,6 +222,29 @@ def test_a_replacement_has_the_reloaded_configuration(tmp_path) -> None:
         client = ask(process.address)
         assert client.getresponse().getheader("keep-alive") == "timeout=9"
         client.close()
+
+
+@pytest.mark.trio
+async def test_a_reload_that_comes_before_there_is_anything_to_reload_is_not_lost(autojump_clock) -> None:
+    orders, supervisor = os.pipe()
+    counters = Counters(memoryview(bytearray(8 * len(Counters.NAMES))).cast("d"))
+    worker = Worker(0, 1, 30.0, [], counters, Doors(1), orders)
+
+    async def serve(worker: Worker) -> None:
+        reloaded = trio.Event()
+
+        async def reload() -> None:
+            reloaded.set()
+
+        os.write(supervisor, RELOAD)
+        await trio.sleep(1)
+        worker.reload = reload
+        await reloaded.wait()
+
+    with trio.fail_after(10):
+        await worker.run(serve)
+    for end in (orders, supervisor):
+        os.close(end)
 
 
 CRASHING = """
