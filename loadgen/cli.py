@@ -24,12 +24,13 @@ from .cli_options import (
     add_target,
     asked_scenario,
     check_files,
+    command,
     deliver,
     option,
     reading,
     take_target,
 )  # fmt: skip
-from .cli_probe import add_behaviours, add_probe, add_race, add_schema
+from .cli_probe import add_probe
 from .cli_simulate import add_simulate
 from .drive.protocols import dialect_for
 from .plan.plan import Law, make_plan
@@ -75,14 +76,11 @@ def make_parser(name: str) -> Parser:
     parser.add_argument("--version", action="version", version=f"{name} {version()}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=Parser)
     add_run(commands)
-    add_probe(commands)
-    add_race(commands)
     add_simulate(commands)
-    add_behaviours(commands)
-    add_schema(commands)
-    completion = commands.add_parser("completion", help="print the script by which a shell completes this command")
+    add_probe(commands)
+    words = "print the script by which a shell completes this command"
+    completion = command(commands, "completion", run_completion, words)
     completion.add_argument("shell", choices=("bash", "zsh", "tcsh"), help="whose script; needs shtab")
-    completion.set_defaults(run=run_completion)
     return parser
 
 
@@ -106,10 +104,9 @@ def run_completion(options: argparse.Namespace) -> int:
 
 def add_run(commands: Any) -> None:
     """The command `run` and its options."""
-    run = commands.add_parser(
-        "run",
-        help="drive a server with real connections and judge when it closes them",
-        description="Opens real TCP connections, plays the planned behaviours and compares every close with the plan.",
+    about = "Opens real TCP connections, plays the planned behaviours and compares every close with the plan."
+    run = command(
+        commands, "run", run_command, "drive a server with real connections and judge when it closes them", about
     )
     add_target(run, "echo, or the scenario's")
     option(run, "--connections", COUNT, "default 1000", 1000)
@@ -136,13 +133,12 @@ def add_run(commands: Any) -> None:
     option(run, "--csv", Path, "write a row for each connection here")
     option(run, "--hgrm", Path, "write the latencies as HdrHistogram's tools read them")
     option(run, "--journal", Path, "write the client's view as journal files there", metavar="DIR")
-    run.set_defaults(run=run_command)
 
 
 def run_command(options: argparse.Namespace) -> int:
     """`loadgen run`."""
     from .drive.client import Order
-    from .drive.fleet import Display, Progress, drive
+    from .drive.fleet import Display, drive
     from .drive.journal import ClientJournal
     from .drive.machine import MachineWatch
     from .drive.processes import WorkerDied
@@ -169,8 +165,8 @@ def run_command(options: argparse.Namespace) -> int:
     machine = MachineWatch(options.server_pid)
     display = Display(sys.stderr, options.quiet)
 
-    def on_progress(progress: Progress) -> None:
-        display.show(progress)
+    def on_progress(line: str) -> None:
+        display.show(line)
         machine.glance()
 
     try:
@@ -188,14 +184,7 @@ def run_command(options: argparse.Namespace) -> int:
         "protocol": protocol,
         "tls": tls is not None,
         "scenario": scenario.name,
-        "mix": {behaviour.name: behaviour.weight for behaviour in plan.behaviours},
-        "timeout_s": law.timeout,
-        "tick_s": law.tick,
-        "tolerance_s": law.tolerance,
-        "duration_s": duration,
-        "connect_rate": plan.ramp.rate or plan.rate,
         "patience_s": patience,
-        "beat_s": options.beat,
     }
     established = sum(outcome.counters.established for outcome in observation.outcomes)
     report = build_report(plan, observation, config, machine.server(established), options.threshold)

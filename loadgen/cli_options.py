@@ -40,6 +40,13 @@ DURATION_OR_0, ADDRESS = reading(parse_duration), reading(parse_address)
 METAVARS: dict[Any, str] = {DURATION: "DURATION", DURATION_OR_0: "DURATION", COUNT: "N", Path: "FILE", ADDRESS: "URL"}
 
 
+def command(commands: Any, name: str, run: Callable[[argparse.Namespace], int], words: str, about: str = "") -> Any:
+    """The command *name*, which *run* carries out; *about* it, in one sentence, where *words* are not enough."""
+    made = commands.add_parser(name, help=words, description=about or words)
+    made.set_defaults(run=run)
+    return made
+
+
 def option(command: Any, name: str, kind: Any, words: str, default: Any = None, **more: Any) -> None:
     """The option *name* of *command*: a flag if *kind* is bool, repeatable if *default* is a list."""
     if kind is bool:

@@ -10,53 +10,46 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from .cli_options import ADDRESS, COUNT, DURATION, add_target, option, reading, take_target
+from .cli_options import ADDRESS, COUNT, DURATION, add_target, command, option, reading, take_target
 from .drive.protocols import Paths
 from .units import BadArgument, Target, parse_positive_duration, seconds
 
 
 def add_probe(commands: Any) -> None:
-    """The command `probe` and its options."""
-    command = commands.add_parser(
-        "probe",
-        help="find out a server's idle timeouts by waiting for them",
-        description="Opens a few connections per question, waits, and prints when and how the server closed them.",
-    )
-    add_target(command, "http")
-    option(command, "--wait", DURATION, "how long to wait for a close; default 30s", 30.0)
-    option(command, "--trials", COUNT, "connections per question; default 12", 12)
+    """The commands `probe`, `race`, `behaviours` and `schema`, and their options."""
+    about = "Opens a few connections per question, waits, and prints when and how the server closed them."
+    probe = command(commands, "probe", run_probe, "find out a server's idle timeouts by waiting for them", about)
+    add_target(probe, "http")
+    option(probe, "--wait", DURATION, "how long to wait for a close; default 30s", 30.0)
+    option(probe, "--trials", COUNT, "connections per question; default 12", 12)
     words = "the configured limit, such as keep_alive=5s; repeatable. Closing earlier or never: exit status 1"
-    option(command, "--expect", reading(parse_expectation), words, [], metavar="QUESTION=DURATION")
-    option(command, "--junit", Path, "write what was expected as JUnit XML, for CI")
-    option(command, "--tolerance", DURATION, "how early a close may be; default 0", 0.0)
+    option(probe, "--expect", reading(parse_expectation), words, [], metavar="QUESTION=DURATION")
+    option(probe, "--junit", Path, "write what was expected as JUnit XML, for CI")
+    option(probe, "--tolerance", DURATION, "how early a close may be; default 0", 0.0)
     words = "let clients vanish in a network namespace, and watch how long the server keeps them; needs root"
-    option(command, "--vanish", bool, words)
+    option(probe, "--vanish", bool, words)
     words = "be the backend of a proxy or a pool instead, and measure when it closes an idle connection"
-    option(command, "--listen", ADDRESS, words, metavar="HOST:PORT")
-    option(command, "--through", ADDRESS, "with --listen: ask through this proxy; without it something else has to")
-    option(command, "--keep-alive", DURATION, "with --listen: announce it as Keep-Alive: timeout=")
-    option(command, "--json", bool, "print the findings as JSON")
-    option(command, "--markdown", bool, "print the table as Markdown")
-    command.set_defaults(run=run_probe)
+    option(probe, "--listen", ADDRESS, words, metavar="HOST:PORT")
+    option(probe, "--through", ADDRESS, "with --listen: ask through this proxy; without it something else has to")
+    option(probe, "--keep-alive", DURATION, "with --listen: announce it as Keep-Alive: timeout=")
+    option(probe, "--json", bool, "print the findings as JSON")
+    option(probe, "--markdown", bool, "print the table as Markdown")
 
+    words = "reuse connections at the edge of the keep-alive, and count the requests that are lost"
+    about = "Asks twice on each connection, the keep-alive apart: how many second requests are lost?"
+    race = command(commands, "race", run_race, words, about)
+    add_target(race, "http")
+    option(race, "--keep-alive", DURATION, "the server's, such as 5s", required=True)
+    option(race, "--spread", DURATION, "reuse from so much before to after; default 50ms", 0.05)
+    option(race, "--times", COUNT, "pairs; default 1000", 1000)
+    option(race, "--clients", COUNT, "at once; default 100", 100)
+    option(race, "--method", str, "a proxy repeats a GET; default GET", "GET", choices=("GET", "POST"))
+    option(race, "--honour", bool, "believe what the server announces in Keep-Alive")
+    option(race, "--anew", bool, "each request on a connection of its own: what a proxy in between reuses")
+    option(race, "--json", bool, "print the result as JSON")
 
-def add_race(commands: Any) -> None:
-    """The command `race` and its options."""
-    command = commands.add_parser(
-        "race",
-        help="reuse connections at the edge of the keep-alive, and count the requests that are lost",
-        description="Asks twice on each connection, the keep-alive apart: how many second requests are lost?",
-    )
-    add_target(command, "http")
-    option(command, "--keep-alive", DURATION, "the server's, such as 5s", required=True)
-    option(command, "--spread", DURATION, "reuse from so much before to after; default 50ms", 0.05)
-    option(command, "--times", COUNT, "pairs; default 1000", 1000)
-    option(command, "--clients", COUNT, "at once; default 100", 100)
-    option(command, "--method", str, "a proxy repeats a GET; default GET", "GET", choices=("GET", "POST"))
-    option(command, "--honour", bool, "believe what the server announces in Keep-Alive")
-    option(command, "--anew", bool, "each request on a connection of its own: what a proxy in between reuses")
-    option(command, "--json", bool, "print the result as JSON")
-    command.set_defaults(run=run_race)
+    command(commands, "behaviours", run_behaviours, "list the behaviours, their parameters, and the shipped scenarios")
+    command(commands, "schema", run_schema, "print the JSON Schema of a report")
 
 
 def run_race(options: argparse.Namespace) -> int:
@@ -186,25 +179,13 @@ def run_listen(options: argparse.Namespace) -> int:
     else:
         row = list(found[0].row())
         if len(found) > 1:
-            row[1] = "never" if found[1].reused is None else f"after {seconds(found[1].reused)}"
+            row[1] = found[1].reused()
         print("\n".join(aligned([HEADINGS, row], options.markdown)))
     return 0 if idles else 1
 
 
 EDGE = 0.95
 """Share of the idle timeout after which a proxy is asked again, to see whether it reuses."""
-
-
-def add_behaviours(commands: Any) -> None:
-    """The command `behaviours`: what a scenario may name."""
-    command = commands.add_parser("behaviours", help="list the behaviours, their parameters, and the shipped scenarios")
-    command.set_defaults(run=run_behaviours)
-
-
-def add_schema(commands: Any) -> None:
-    """The command `schema`: what a report is made of."""
-    command = commands.add_parser("schema", help="print the JSON Schema of a report")
-    command.set_defaults(run=run_schema)
 
 
 def run_schema(options: argparse.Namespace) -> int:

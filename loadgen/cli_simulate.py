@@ -10,7 +10,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-from .cli_options import COUNT, DURATION, add_plan, add_reports, asked_scenario, check_files, deliver, option
+from .cli_options import COUNT, DURATION, add_plan, add_reports, asked_scenario, check_files, command, deliver, option
 from .plan.plan import Law, Plan, least_duration, make_plan
 from .units import BadArgument, seconds, size
 
@@ -20,30 +20,26 @@ RAMP = 60.0
 
 def add_simulate(commands: Any) -> None:
     """The command `simulate` and its options."""
-    command = commands.add_parser(
-        "simulate",
-        help="play the same plan against the library in virtual time, with no sockets",
-        description="Virtual time, no sockets: the plan's clients against the library's core.",
-    )
-    option(command, "--connections", COUNT, "default 100k", 100_000)
-    option(command, "--duration", DURATION, "virtual time after the ramp; default 1h", 3600.0)
-    option(command, "--timeout", DURATION, "default 5m", 300.0)
-    option(command, "--tick", DURATION, "default 1s", 1.0)
-    add_plan(command)
-    option(command, "--connect-rate", COUNT, "default: all within 60s")
-    option(command, "--seed", int, "default 1", 1)
-    option(command, "--stalls", COUNT, "how often the loop is stalled for up to 5s", 0)
-    option(command, "--jumps", COUNT, "how often the clock jumps by up to 2m", 0)
-    option(command, "--storms", COUNT, "how often a tenth of the clients reconnects at once", 0)
+    words = "play the same plan against the library in virtual time, with no sockets"
+    simulate = command(commands, "simulate", run_simulate, words)
+    option(simulate, "--connections", COUNT, "default 100k", 100_000)
+    option(simulate, "--duration", DURATION, "virtual time after the ramp; default 1h", 3600.0)
+    option(simulate, "--timeout", DURATION, "default 5m", 300.0)
+    option(simulate, "--tick", DURATION, "default 1s", 1.0)
+    add_plan(simulate)
+    option(simulate, "--connect-rate", COUNT, "default: all within 60s")
+    option(simulate, "--seed", int, "default 1", 1)
+    option(simulate, "--stalls", COUNT, "how often the loop is stalled for up to 5s", 0)
+    option(simulate, "--jumps", COUNT, "how often the clock jumps by up to 2m", 0)
+    option(simulate, "--storms", COUNT, "how often a tenth of the clients reconnects at once", 0)
     words = "write journals instead: of a server that keeps the law (DIR/server) and of its clients (DIR/client)"
-    option(command, "--journal", Path, words, metavar="DIR")
-    option(command, "--events", COUNT, "rows of the server's, about; with --journal, instead of --connections")
-    option(command, "--mode", str, "of the journals; default full", "full", choices=("full", "gaps"))
-    option(command, "--writers", COUNT, "server processes, with --journal; default 1", 1)
-    option(command, "--side", str, "of the journals; default both", "both", choices=("both", "server"))
-    option(command, "--faults", Path, "TOML: what the server did wrong, and how often; with --journal")
-    add_reports(command)
-    command.set_defaults(run=run_simulate)
+    option(simulate, "--journal", Path, words, metavar="DIR")
+    option(simulate, "--events", COUNT, "rows of the server's, about; with --journal, instead of --connections")
+    option(simulate, "--mode", str, "of the journals; default full", "full", choices=("full", "gaps"))
+    option(simulate, "--writers", COUNT, "server processes, with --journal; default 1", 1)
+    option(simulate, "--side", str, "of the journals; default both", "both", choices=("both", "server"))
+    option(simulate, "--faults", Path, "TOML: what the server did wrong, and how often; with --journal")
+    add_reports(simulate)
 
 
 def run_simulate(options: argparse.Namespace) -> int:
@@ -68,13 +64,7 @@ def run_simulate(options: argparse.Namespace) -> int:
     config = {
         "target": "simulated core",
         "scenario": scenario.name,
-        "mix": {behaviour.name: behaviour.weight for behaviour in plan.behaviours},
-        "timeout_s": law.timeout,
-        "tick_s": law.tick,
-        "tolerance_s": law.tolerance,
-        "duration_s": plan.duration,
-        "connect_rate": rate,
-        "faults": {"stalls": faults.stalls, "jumps": faults.jumps, "storms": faults.storms},
+        "faults": vars(faults),
     }
     report = build_report(plan, seen, config, dict(UNKNOWN_SERVER), options.threshold)
     hasher = hashlib.sha256()

@@ -173,28 +173,24 @@ class Client:
 
     async def play(self, until: Until = never, patience: float = FOREVER, key: int = 1) -> Ended:
         """Connect and play until the server or the plan ends it, *until()* is true, or *patience* seconds are over."""
-        now = self.ended.connected = self.ended.since = self.ended.ready = monotonic()
-        give_up = now + patience
+        ended = self.ended
+        ended.connected = ended.since = ended.ready = monotonic()
         try:
             async with asyncio.timeout(min(patience, PATIENCE)) as limit:
                 heard = await self._connect()
-        except (OSError, TimeoutError) as error:
-            self.ended.at = monotonic()
-            if self.sock is not None:
-                self.sock.close()
-            self.ended.failure = "timed out" if limit.expired() else why(error)
-            return self.ended
-        self.established = monotonic()
-        self._hear(heard)
-        try:
-            self.ended.how = await self._until_ended(until, give_up, key)
-        except OSError:
-            self.ended.how = "reset"
+            self.established = monotonic()
+            self._hear(heard)
+            ended.how = await self._until_ended(until, ended.connected + patience, key)
+        except OSError as error:  # a TimeoutError is one
+            if self.established:
+                ended.how = "reset"
+            else:
+                ended.failure = "timed out" if limit.expired() else why(error)
         finally:
-            self.ended.at = monotonic()
+            ended.at = monotonic()
             if self.sock is not None:
                 self.sock.close()
-        return self.ended
+        return ended
 
     async def _connect(self) -> bytes:
         sock = self.sock = socket.socket(self.target.family)
@@ -220,21 +216,18 @@ class Client:
 
     async def _until_ended(self, until: Until, give_up: float, key: int) -> str:
         step = self.behaviour.step(key, 0, 0.0)
-        while not until():
-            now = monotonic()
-            if now >= give_up:
-                return "left"
+        while not until() and (now := monotonic()) < give_up:
             if not self.reads and ended(self._socket):
                 return "closed"
+            due = FOREVER if step is None else self.established + self.offset + step.gap
             if self.outbox:
                 self._send(b"")
-            elif step is not None and now >= self.established + self.offset + step.gap:
+            elif step is not None and now >= due:
                 self.offset += step.gap
                 if not self._act(step.act, now):
-                    return "left"
+                    break
                 step = self.behaviour.step(key, self.number, self.offset)
                 continue
-            due = FOREVER if step is None else self.established + self.offset + step.gap
             if await self._listen(min(due, give_up), until):
                 return "closed"
         return "left"
@@ -248,14 +241,12 @@ class Client:
             with suppress(TimeoutError):
                 async with asyncio.timeout(max(wait, 0.0) if wait != FOREVER else None):
                     await readiness(self._socket.fileno())
-        if not self.reads:
-            return False
-        try:
-            data = receive(self._socket)
-        except BlockingIOError:
-            return False
-        self._hear(data)
-        return not data
+        if self.reads:
+            with suppress(BlockingIOError):
+                data = receive(self._socket)
+                self._hear(data)
+                return not data
+        return False
 
     def _act(self, act: Act, now: float) -> bool:
         """Do the step that is due at *now*; whether the connection goes on."""
@@ -319,17 +310,11 @@ class Client:
 
 async def readiness(fd: int, writing: bool = False) -> None:
     """Returns when *fd* can be read, or written."""
-    loop = asyncio.get_running_loop()
-    ready = loop.create_future()
+    loop, ready = asyncio.get_running_loop(), asyncio.Event()
     add, remove = (loop.add_writer, loop.remove_writer) if writing else (loop.add_reader, loop.remove_reader)
-
-    def note() -> None:
-        if not ready.done():
-            ready.set_result(None)
-
-    add(fd, note)
+    add(fd, ready.set)
     try:
-        await ready
+        await ready.wait()
     finally:
         remove(fd)
 

@@ -126,7 +126,8 @@ async def race(
     """
     result, chance = Result(), random.Random(seed)
 
-    async def pair(line: _Line) -> None:
+    async def pair() -> None:
+        line = _Line(target, speech, method)
         if await line.ask() != "200":
             result.primes_lost += 1
             line.drop("")
@@ -146,8 +147,6 @@ async def race(
             result.lost[status] += 1
         line.drop("")
 
-    left = times
-    while left > 0:
-        await asyncio.gather(*(pair(_Line(target, speech, method)) for _ in range(min(clients, left))))
-        left -= clients
+    for begun in range(0, times, clients):
+        await asyncio.gather(*(pair() for _ in range(min(clients, times - begun))))
     return result

@@ -22,10 +22,9 @@ from typing import Any, TypeVar
 import reaper
 
 from .drive.client import rss_bytes
-from .judge.histogram import Histogram
 from .judge.observation import Counters, Observation, Outcome
 from .judge.records import How, Record, RecordTable
-from .judge.stalls import Answers, Stalls
+from .judge.stalls import Answers
 from .plan.behaviours import Act, Behaviour, draw, key_of
 from .plan.plan import Plan
 from .units import seconds
@@ -342,7 +341,7 @@ def _shard(
 
     play(crowd, system, faults.schedule(plan.seed + number, end), server, end, each)
     crowd.counters.open = len(crowd.present)
-    outcome = Outcome(crowd.records, crowd.counters, Stalls(), server, Histogram(), Histogram(), 0, 0, {}, 0.0)
+    outcome = Outcome(crowd.records, crowd.counters, server_stalls=server)
     return outcome, process_time() - used, rss_bytes() - before
 
 

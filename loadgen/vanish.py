@@ -13,7 +13,7 @@ import os
 import shutil
 import subprocess
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from time import monotonic, sleep
@@ -50,8 +50,8 @@ class Kept:
 
 
 @contextmanager
-def namespace() -> Iterator[tuple[str, str]]:
-    """A network namespace at the end of a cable: its name, and the address of our end of it.
+def namespace() -> Iterator[tuple[str, str, Callable[[], None]]]:
+    """A network namespace at the end of a cable: its name, the address of our end of it, and what takes the link down.
 
     Raises:
         BadArgument: iproute2 is missing, or the right to do it.
@@ -59,26 +59,25 @@ def namespace() -> Iterator[tuple[str, str]]:
     ip = shutil.which("ip") or shutil.which("ip", path="/usr/sbin:/sbin")
     if ip is None:
         raise BadArgument("--vanish needs iproute2: apt-get install iproute2")
-    name, number = f"loadgen{os.getpid()}", os.getpid() % 250
-    ours, theirs = f"10.213.{number}.1", f"10.213.{number}.2"
+    name, link, net = f"loadgen{os.getpid()}", f"lg{os.getpid()}", f"10.213.{os.getpid() % 250}"
 
-    def run(*words: str) -> None:
-        done = subprocess.run([ip, *words], capture_output=True, text=True)
-        if done.returncode:
+    def run(words: str, check: bool = True) -> None:
+        done = subprocess.run([ip, *words.split()], capture_output=True, text=True)
+        if check and done.returncode:
             raise BadArgument(f"--vanish: {done.stderr.strip()}: it takes root, and network namespaces")
 
-    run("netns", "add", name)
+    run(f"netns add {name}")
     try:
-        run("link", "add", f"lg{os.getpid()}", "type", "veth", "peer", "name", "away", "netns", name)
-        run("addr", "add", f"{ours}/30", "dev", f"lg{os.getpid()}")
-        run("link", "set", f"lg{os.getpid()}", "up")
-        run("-n", name, "addr", "add", f"{theirs}/30", "dev", "away")
-        run("-n", name, "link", "set", "away", "up")
-        yield name, ours
+        run(f"link add {link} type veth peer name away netns {name}")
+        run(f"addr add {net}.1/30 dev {link}")
+        run(f"link set {link} up")
+        run(f"-n {name} addr add {net}.2/30 dev away")
+        run(f"-n {name} link set away up")
+        yield name, f"{net}.1", lambda: run(f"-n {name} link set away down")
     finally:
         # The link first: the kernel takes a namespace apart later, and the next would find the link's name taken.
-        subprocess.run([ip, "link", "del", f"lg{os.getpid()}"], capture_output=True)
-        subprocess.run([ip, "netns", "del", name], capture_output=True)
+        run(f"link del {link}", check=False)
+        run(f"netns del {name}", check=False)
 
 
 def vanish(target: Target, speech: Speech, wait: float, trials: int) -> list[Kept]:
@@ -90,20 +89,19 @@ def vanish(target: Target, speech: Speech, wait: float, trials: int) -> list[Kep
         BadArgument: as `namespace`; or no client could connect.
     """
     questions = QUESTIONS.get(speech.protocol, QUESTIONS["echo"])
-    clients: dict[str, list[Client]] = {name: [] for name in questions}
-    with namespace() as (name, ours):
+    with namespace() as (name, ours, go):
         there = Target(ours, target.port, target.family)
         done = threading.Event()
+        plain = replace(speech, timeout=3600.0)
+        slow = replace(plain, paths=replace(speech.paths, get=speech.paths.slow or speech.paths.get))
+        clients = [
+            (question, Client("silent", there, slow) if kind == "ask_slow" else Client(kind, there, plain))
+            for question, kind in questions.items()
+            for _ in range(trials)
+        ]
 
         async def live() -> None:
-            for question, kind in questions.items():
-                asked = replace(speech, timeout=3600.0)
-                behaviour = kind
-                if kind == "ask_slow":
-                    behaviour = "silent"
-                    asked = replace(asked, paths=replace(speech.paths, get=speech.paths.slow or speech.paths.get))
-                clients[question] = [Client(behaviour, there, asked) for _ in range(trials)]
-            await asyncio.gather(*(one.play(done.is_set) for each in clients.values() for one in each))
+            await asyncio.gather(*(client.play(done.is_set) for _, client in clients))
 
         def away() -> None:
             with open(f"/run/netns/{name}") as handle:
@@ -114,15 +112,13 @@ def vanish(target: Target, speech: Speech, wait: float, trials: int) -> list[Kep
         thread = threading.Thread(target=away, daemon=True)
         thread.start()
         until = monotonic() + CONNECTING
-        while thread.is_alive() and monotonic() < until:
-            if all(each and all(one.established for one in each) for each in clients.values()):
-                break
+        while thread.is_alive() and monotonic() < until and not all(client.established for _, client in clients):
             sleep(LOOK)
         sleep(BEFORE)
-        ports = {one.port: question for question, each in clients.items() for one in each if one.established}
+        ports = {client.port: question for question, client in clients if client.established}
         if not ports:
             raise BadArgument(f"--vanish: nobody answers at {there}: the server must listen on all addresses (0.0.0.0)")
-        subprocess.run(["ip", "-n", name, "link", "set", "away", "down"], check=True)
+        go()
         gone = monotonic()
         kept: dict[int, float | None] = dict.fromkeys(ports)
         while monotonic() < gone + wait and None in kept.values():

@@ -153,7 +153,7 @@ def test_the_words_say_whose_the_late_closes_are() -> None:
 
 def test_memory_in_use_counts_what_the_kernel_holds_of_sockets(monkeypatch: pytest.MonkeyPatch) -> None:
     free = {"MemTotal": 100, "MemFree": 60, "Buffers": 5, "Cached": 15, "MemAvailable": 80}
-    monkeypatch.setattr(machine, "_meminfo", lambda: free)
+    monkeypatch.setattr(machine, "meminfo", lambda: free)
     watch = MachineWatch([])
     monkeypatch.setattr(watch, "_trees", lambda *_: machine.Trees())  # other tests may have left a forkserver
     watch.sample("before")

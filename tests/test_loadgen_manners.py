@@ -25,7 +25,7 @@ from loadgen.drive import processes, watchdog
 from loadgen.drive.client import Order
 from loadgen.drive.fleet import drive
 from loadgen.drive.watchdog import recognise
-from loadgen.judge.observation import Counters, Observation
+from loadgen.judge.observation import Counters, Observation, Outcome
 from loadgen.judge.records import How, Record, RecordTable
 from loadgen.judge.report import UNKNOWN_SERVER, build_report, report_schema
 from loadgen.judge.words import drawn, headline, verdict_lines
@@ -247,7 +247,7 @@ def test_a_run_whose_stalls_may_explain_every_missing_close_does_not_pass() -> N
 
 def test_many_lost_processes_are_one_headline_and_a_few_lines() -> None:
     lost = [f"process {number} of 9 ended by itself: its 4 connections were not judged" for number in range(1, 9)]
-    seen = Observation(0.0, 1.0, 2.0, [processes.nothing(Counters()) for _ in range(9)], lost=lost)
+    seen = Observation(0.0, 1.0, 2.0, [Outcome(counters=Counters()) for _ in range(9)], lost=lost)
     report = report_of(plan_of(), seen)
     assert headline(report) == "INCONCLUSIVE: 8 of 9 processes were lost"
     lines = verdict_lines(report)
@@ -257,7 +257,7 @@ def test_many_lost_processes_are_one_headline_and_a_few_lines() -> None:
 
 
 def test_the_headline_of_a_run_that_was_ended_early_says_why() -> None:
-    seen = Observation(0.0, 1.0, 2.0, [processes.nothing(Counters(failed=8))], because="no route to there: is it?")
+    seen = Observation(0.0, 1.0, 2.0, [Outcome(counters=Counters(failed=8))], because="no route to there: is it?")
     report = report_of(plan_of(), seen)
     assert headline(report) == "FAIL: no route to there"
     report["interrupted"] = True
@@ -327,7 +327,7 @@ def test_reports_keep_to_the_published_schema(tmp_path: Path, capsys: pytest.Cap
     with faulty_server("some of each") as server:
         _, real = judged(server.port, "--mix", "silent=50,chatty=40,drip=10", connections=60)
     check(real)
-    check(report_of(plan_of(), Observation(0.0, None, 1.0, [processes.nothing(Counters())], interrupted=True)))
+    check(report_of(plan_of(), Observation(0.0, None, 1.0, [Outcome(counters=Counters())], interrupted=True)))
     main(["simulate", "--connections", "20", "--duration", "20m", "--json", "--quiet"])
     check(json.loads(capsys.readouterr().out))
     assert main(["schema"]) == 0

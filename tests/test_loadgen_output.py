@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from test_loadgen_run import ROOMY, faulty_server, run
 
-from loadgen.drive.fleet import CLEAR, Display, Progress
+from loadgen.drive.fleet import CLEAR, Display, progress
 from loadgen.judge import page
 from loadgen.judge.observation import Counters, Observation
 from loadgen.judge.records import How, Record
@@ -36,7 +36,7 @@ def report(*, broken: bool = False) -> dict[str, Any]:
     return build_report(plan(), observation, config, dict(UNKNOWN_SERVER))
 
 
-PROGRESS = Progress(0.0, 10.0, "hold", 20.0, [Counters(established=40, open=30, closed=10)])
+LINE = progress(10.0, 10.0, [Counters(established=40, open=30, closed=10)])
 
 
 @pytest.mark.slow
@@ -60,19 +60,19 @@ def test_without_a_terminal_there_is_a_line_a_second_and_quiet_is_quiet() -> Non
     stream = io.StringIO()
     display = Display(stream)
     for _ in range(5):
-        display.show(PROGRESS)
-    Display(stream, quiet=True).show(PROGRESS)
+        display.show(LINE)
+    Display(stream, quiet=True).show(LINE)
     assert stream.getvalue() == "  10.0s hold         30 open, 40 established, 10 closed, 10s left\n"
     huge = Counters(established=1_000_000, open=1_000_000, closed=502_052)
-    assert len(Progress(0.0, 612.3, "connect", 99.0, [huge]).line()) < 80
+    assert len(progress(612.3, None, [huge])) < 80
 
 
 def test_on_a_terminal_the_line_stays_in_its_place_and_leaves_no_trace() -> None:
     stream = io.StringIO()
     stream.isatty = lambda: True  # type: ignore[method-assign]
     display = Display(stream)
-    display.show(PROGRESS)
-    display.show(PROGRESS)
+    display.show(LINE)
+    display.show(LINE)
     display.close()
     assert "\n" not in stream.getvalue()
     assert stream.getvalue().count("10 closed") == 2

@@ -2,6 +2,10 @@
 
 One rule: open loop. What is done when was fixed by the plan; a slow server or a slow machine changes how late it is
 done, which is recorded, and never what is done next.
+
+Read `worker` first: the loop, from a step that is due to a close that was seen. Then what it uses: `client` (an
+order, a connection), `connecting`, `wire` (TLS, reading, writing), `protocols` (what a step is in bytes). Then the
+parent's side: `fleet` (a whole run), `processes`, `watchdog`; last what is beside it: `machine`, `journal`.
 """
 
 from __future__ import annotations

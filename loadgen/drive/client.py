@@ -18,7 +18,7 @@ from ..plan.plan import Plan
 from ..plan.scenario import DEFAULT_STATUSES
 from ..units import Target
 from .protocols import ROOT, Paths
-from .wire import Opening, Tls
+from .wire import Opening, Tls, receive, send
 
 FEW = 8
 """Processes, up to so many of which look whenever there is something to see."""
@@ -104,6 +104,14 @@ class Client:
     outbox: bytes | None = None  # what the kernel would not take yet
     parser: Any = None
     log: Any = None  # its rows in the journal, if one is kept
+
+    def read(self, most: int) -> bytes:
+        """What has come; empty at the end of the stream. Raises BlockingIOError: nothing has."""
+        return os.read(self.fd, most) if self.tls is None else receive(self.tls, most)
+
+    def write(self, data: bytes) -> int:
+        """How many bytes of *data* were taken. Raises BlockingIOError: none."""
+        return os.write(self.fd, data) if self.tls is None else send(self.tls, data)
 
     def too_late(self, now: float, looked: float) -> bool:
         """Whether what is sent at *now* may come too late: it does itself, or the step before did, and nothing says yet

@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 
 from .client import Client, Order
 from .protocols import Dialect
-from .wire import prepare
+from .wire import Opening, prepare
 
 IP_BIND_ADDRESS_NO_PORT = 24  # linux/in.h; the socket module of Python 3.11 lacks it
 UNANSWERED = 512
@@ -90,16 +90,13 @@ class Connector:
         """Call connect(). On the loopback it has often succeeded by the time it returns; else an event says so."""
         target = (self.target.host, self.target.port)
         self.connecting += 1
-        try:
-            sock = socket.socket(self.target.family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
-        except OSError as error:
-            self._failed(client, error)
-            return
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         client.began = monotonic()
         client.waiting = True
         self.unanswered += 1
         try:
+            sock = client.sock = socket.socket(self.target.family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+            client.fd = sock.fileno()
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if self.sources:
                 # The port is chosen by connect(), which knows the destination; one source address has ports enough
                 # only as long as the kernel finds a free one at once.
@@ -108,54 +105,45 @@ class Connector:
             code = sock.connect_ex(target)
             if code == errno.EINPROGRESS:
                 code = sock.connect_ex(target)  # a handshake on the loopback is over by now
+            if code not in (0, errno.EISCONN, errno.EINPROGRESS, errno.EALREADY):
+                raise OSError(code, "")
         except OSError as error:
-            code = error.errno or 0
-        client.sock = sock
-        client.fd = sock.fileno()
-        if code in (0, errno.EISCONN):
-            self.poller.register(client.fd, select.EPOLLIN)
-            self.clients[client.fd] = client
-            self._begin_protocol(client)
-        elif code in (errno.EINPROGRESS, errno.EALREADY):
-            self.poller.register(client.fd, select.EPOLLOUT)
-            self.clients[client.fd] = client
-        else:
-            self._failed(client, OSError(code, ""))
+            self._failed(client, error)
+            return
+        connected = code in (0, errno.EISCONN)
+        self.poller.register(client.fd, select.EPOLLIN if connected else select.EPOLLOUT)
+        self.clients[client.fd] = client
+        if connected:
+            self._begin_protocol(client, sock)
 
     def on_event(self, client: Client, now: float) -> None:
         """The kernel has decided about a connection that was begun, or what its opening waits for has come."""
         if client.opening is not None:
-            self._go_on(client, now)
+            self._go_on(client, client.opening)
+        elif client.sock is None:
             return
-        if client.sock is None:
-            return
-        code = client.sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-        if code:
+        elif code := client.sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
             self._failed(client, OSError(code, ""))
-            return
-        self.poller.modify(client.fd, select.EPOLLIN)
-        self._begin_protocol(client)
+        else:
+            self.poller.modify(client.fd, select.EPOLLIN)
+            self._begin_protocol(client, client.sock)
 
-    def _begin_protocol(self, client: Client) -> None:
+    def _begin_protocol(self, client: Client, sock: socket.socket) -> None:
         """TLS and the opening of the dialect, if there are any."""
-        if client.sock is None:
-            return
         if client.behaviour.before_tls or (self.tls is None and not self.dialect.opening):
-            self._established(client, monotonic(), b"")
+            self._established(client, sock, b"")
             return
-        client.opening = prepare(client.sock, self.tls, self.dialect)
-        self._go_on(client, monotonic())
+        client.opening = prepare(sock, self.tls, self.dialect)
+        self._go_on(client, client.opening)
 
-    def _go_on(self, client: Client, now: float) -> None:
-        if client.opening is None:
-            return
+    def _go_on(self, client: Client, opening: Opening) -> None:
         try:
-            self.poller.modify(client.fd, next(client.opening))
+            self.poller.modify(client.fd, next(opening))
         except StopIteration as done:
             client.opening = None
-            client.sock, heard, client.began = done.value
+            sock, heard, client.began = done.value
             self.poller.modify(client.fd, select.EPOLLIN)
-            self._established(client, monotonic(), heard)
+            self._established(client, sock, heard)
         except OSError as error:
             client.opening = None
             self._failed(client, error)
@@ -184,11 +172,9 @@ class Connector:
         self.clients.pop(client.fd, None)
         client.fd = -1
 
-    def _established(self, client: Client, now: float, heard: bytes) -> None:
-        sock = client.sock
-        if sock is None:
-            return
+    def _established(self, client: Client, sock: socket.socket, heard: bytes) -> None:
         client.sock = None
+        now = monotonic()
         address = sock.getsockname() if self.tells_addresses else ()
         if isinstance(sock, ssl.SSLSocket):
             client.tls = sock

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from time import monotonic
 from types import FrameType
 from typing import Any, TextIO
 
-from ..judge.observation import Counters, Observation
+from ..judge.observation import Counters, Observation, summed
 from ..plan.capacity import plan_shares
 from ..plan.plan import Plan
 from ..units import seconds
@@ -31,51 +31,32 @@ CLEAR = "\r\x1b[K"
 """What takes a terminal's line away."""
 
 
-@dataclass
-class Progress:
-    """How far the run is.
-
-    Attributes:
-        phase: "connect", "hold" or "drain".
-        ends: monotonic instant at which the run ends; None while connections are being opened.
-        counters: the processes' latest heartbeats.
-    """
-
-    started: float
-    now: float
-    phase: str
-    ends: float | None
-    counters: list[Counters]
-
-    def total(self, name: str) -> int:
-        """The sum over all processes of the counter *name*."""
-        return sum(getattr(counters, name) for counters in self.counters)
-
-    def line(self) -> str:
-        """The state of the run, for people."""
-        left = "" if self.ends is None else f", {seconds(max(self.ends - self.now, 0.0))} left"
-        return (
-            f"{max(self.now - self.started, 0):6.1f}s {self.phase:<7} {self.total('open'):>7,} open, "
-            f"{self.total('established'):,} established, {self.total('closed'):,} closed{left}"
-        )
+def progress(elapsed: float, left: float | None, counters: Sequence[Counters]) -> str:
+    """The state of a run, for people, from its processes' latest heartbeats. *left*: seconds to the end of it; None
+    while connections are being opened."""
+    total = summed(counters)
+    phase = "connect" if left is None else "hold" if left > 0 else "drain"
+    rest = "" if left is None else f", {seconds(max(left, 0.0))} left"
+    counts = f"{total.open:>7,} open, {total.established:,} established, {total.closed:,} closed"
+    return f"{max(elapsed, 0.0):6.1f}s {phase:<7} {counts}{rest}"
 
 
 class Display:
-    """Draws progress on *stream*: as often as it hears on a terminal, a line per second elsewhere, never if *quiet*."""
+    """Draws lines on *stream*: as often as it gets one on a terminal, one per second elsewhere, none if *quiet*."""
 
     def __init__(self, stream: TextIO, quiet: bool = False) -> None:
         self.stream = stream
         self.live = stream.isatty() and not quiet
         self.next = float("inf") if quiet else 0.0
 
-    def show(self, progress: Progress) -> None:
+    def show(self, line: str) -> None:
         """Draw it, or not, if it is too soon."""
         now = monotonic()
         if now < self.next:
             return
         self.next = now if self.live else now + PLAIN_INTERVAL
         begin, end = (CLEAR, "") if self.live else ("", "\n")
-        print(begin + progress.line(), end=end, file=self.stream, flush=True)
+        print(begin + line, end=end, file=self.stream, flush=True)
 
     def close(self) -> None:
         """Leave the terminal as it was; what is printed next stands where the line stood."""
@@ -86,10 +67,10 @@ class Display:
 def drive(
     order: Order,
     processes: int | None = None,
-    on_progress: Callable[[Progress], None] = lambda progress: None,
+    on_progress: Callable[[str], None] = lambda line: None,
     at_phase: Callable[[str], None] = lambda phase: None,
 ) -> Observation:
-    """Carry *order* out, in so many *processes*; None: as few as do.
+    """Carry *order* out, in so many *processes*; None: as few as do. *on_progress* is given a line now and then.
 
     *at_phase* is called with "before" (nothing is connected), "open" (all are) and "after".
 
@@ -117,7 +98,7 @@ def _conduct(
     processes: Processes,
     watchdog: Watchdog,
     interrupted: list[int],
-    on_progress: Callable[[Progress], None],
+    on_progress: Callable[[str], None],
     at_phase: Callable[[str], None],
 ) -> Observation:
     started = monotonic() + HEAD_START
@@ -125,8 +106,7 @@ def _conduct(
     ramped: float | None = None
     ends: float | None = None
     because: str | None = None
-    stopped = False
-    next_draw = started
+    stopped, next_draw = False, started
     while processes.running:
         processes.listen(REFRESH)
         now = monotonic()
@@ -143,8 +123,7 @@ def _conduct(
                 processes.tell(float("-inf"))
         if now >= next_draw:
             next_draw = now + REFRESH
-            phase = "connect" if ends is None else "hold" if now < ends else "drain"
-            on_progress(Progress(started, now, phase, ends, counters))
+            on_progress(progress(now - started, None if ends is None else ends - now, counters))
     at_phase("after")
     return Observation(
         started,

@@ -8,11 +8,11 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from contextlib import suppress
-from pathlib import Path
 from time import monotonic
 from typing import Any, NamedTuple
 
 from ..judge.report import UNKNOWN_SERVER
+from ..plan.capacity import meminfo
 from ..units import BadArgument
 
 _KERNEL_MEMORY = ("Slab", "KernelStack", "PageTables", "Percpu")
@@ -68,7 +68,7 @@ class MachineWatch:
     def sample(self, phase: str) -> None:
         """Note everything under the name *phase*: "before", "open", "after"."""
         if self.psutil is not None:
-            memory, cpu = _meminfo(), self.psutil.cpu_times()
+            memory, cpu = meminfo(), self.psutil.cpu_times()
             self.samples[phase] = Sample(
                 monotonic(),
                 _used(memory),
@@ -82,7 +82,7 @@ class MachineWatch:
     def glance(self) -> None:
         """Note the memory in use, if it is the most so far. Cheap."""
         if self.psutil is not None:
-            self.most_used = max(self.most_used, _used(_meminfo()))
+            self.most_used = max(self.most_used, _used(meminfo()))
 
     def server(self, connections: int) -> dict[str, Any]:
         """The report's `server` block for that many connections."""
@@ -145,11 +145,6 @@ class MachineWatch:
                 user += times.user if depth == 1 or not below else 0.0
         each = sum(private) // len(private) if private else None
         return Trees(max(workers, len(pids)), rss, pss, each, user, cpu)
-
-
-def _meminfo() -> dict[str, int]:
-    lines = (line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
-    return {name: int(value.split()[0]) * 1024 for name, value in lines}
 
 
 def _used(memory: dict[str, int]) -> int:

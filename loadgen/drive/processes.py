@@ -13,10 +13,7 @@ from multiprocessing.connection import Connection, wait
 from time import monotonic
 from typing import Any, TypeAlias
 
-from ..judge.histogram import Histogram
 from ..judge.observation import Counters, Outcome
-from ..judge.records import RecordTable
-from ..judge.stalls import Answers, Stalls
 from .client import Order
 from .worker import main
 
@@ -62,14 +59,7 @@ class Process:
 
     def result(self) -> Outcome:
         """What it saw; of a lost one its last counters, and no record."""
-        if self.outcome is not None:
-            return self.outcome
-        return nothing(self.counters)
-
-
-def nothing(counters: Counters) -> Outcome:
-    """The outcome of a process of which nothing is known but its last *counters*."""
-    return Outcome(RecordTable(), counters, Stalls(), Answers(), Histogram(), Histogram(), 0, 0, {}, 0.0)
+        return self.outcome or Outcome(counters=self.counters)
 
 
 class Processes:

@@ -10,10 +10,10 @@ import os
 from base64 import b64encode
 from collections import Counter
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from ..plan.behaviours import Act
-from ..plan.scenario import DEFAULT_STATUSES, PROTOCOL_NAMES
+from ..plan.scenario import DEFAULT_STATUSES
 from ..units import BadArgument, Target
 
 BYTE = b"x"
@@ -27,18 +27,6 @@ READ_BYTES = 4096
 """What a slow reader takes at a time."""
 HELLO_START = b"\x16\x03\x01\x3f\xff\x01\x00\x3f\xfb\x03\x03"
 """A TLS record of 16 KiB, a ClientHello of as much in it: no server can tell before its end that nothing follows."""
-
-
-class Heard(NamedTuple):
-    """What some bytes from the server amount to.
-
-    Attributes:
-        answers: units of answer that they complete.
-        reply: what the protocol wants sent back at once: a pong.
-    """
-
-    answers: int = 0
-    reply: bytes = b""
 
 
 @dataclass(frozen=True)
@@ -70,7 +58,7 @@ class Dialect:
     opening = b""
     stateful = False
 
-    def __init__(self) -> None:
+    def __init__(self, target: Target, paths: Paths = ROOT, statuses: tuple[str, ...] = DEFAULT_STATUSES) -> None:
         self.foreign = b""
         self.wrong: Counter[str] = Counter()
         self.payloads: dict[Act, tuple[bytes, int]] = {
@@ -91,9 +79,10 @@ class Dialect:
         """State for one connection's answers while some are owed; None when none is needed."""
         return None
 
-    def count(self, parser: Any, data: bytes) -> Heard:
-        """What *data*, which came on the connection with this *parser*, amounts to."""
-        return Heard(len(data))
+    def count(self, parser: Any, data: bytes) -> tuple[int, bytes]:
+        """What *data*, which came on the connection with this *parser*, amounts to: units of answer that it completes,
+        and what the protocol wants sent back at once (a pong)."""
+        return len(data), b""
 
     def opened(self, data: bytes) -> int:
         """How many bytes of *data* answer the `opening`: 0 if more have to come. Raises ConnectionError: refused."""
@@ -105,10 +94,10 @@ class Echo(Dialect):
 
     answers = True
 
-    def count(self, parser: Any, data: bytes) -> Heard:
+    def count(self, parser: Any, data: bytes) -> tuple[int, bytes]:
         if not self.foreign and data.strip(BYTE):
             self.foreign = data[:KEPT_BYTES]
-        return Heard(len(data))
+        return len(data), b""
 
 
 class Http(Dialect):
@@ -116,8 +105,8 @@ class Http(Dialect):
 
     answers = True
 
-    def __init__(self, target: Target, paths: Paths, statuses: tuple[str, ...] = DEFAULT_STATUSES) -> None:
-        super().__init__()
+    def __init__(self, target: Target, paths: Paths = ROOT, statuses: tuple[str, ...] = DEFAULT_STATUSES) -> None:
+        super().__init__(target)
         try:
             import h11
         except ImportError:
@@ -157,11 +146,14 @@ class Http(Dialect):
         self._ask(connection)
         return connection
 
-    def count(self, parser: Any, data: bytes) -> Heard:
+    def count(self, parser: Any, data: bytes) -> tuple[int, bytes]:
+        return self._answers(parser, data), b""
+
+    def _answers(self, parser: Any, data: bytes) -> int:
         if parser is None:  # a goodbye that answers no request, such as 408
             if not data.startswith(b"HTTP/"):
                 self.foreign = self.foreign or data[:KEPT_BYTES]
-            return Heard(int(data[8:10] == b" 2"))
+            return int(data[8:10] == b" 2")
         h11 = self.h11
         if (
             parser.their_state is h11.SEND_RESPONSE
@@ -176,9 +168,9 @@ class Http(Dialect):
                 event = parser.next_event()
             except h11.RemoteProtocolError:
                 self.foreign = self.foreign or data[:KEPT_BYTES]
-                return Heard(done)
-            if event is h11.NEED_DATA or event is h11.PAUSED:
-                return Heard(done)
+                return done
+            if event is h11.NEED_DATA or event is h11.PAUSED or type(event) is h11.ConnectionClosed:
+                return done
             if type(event) is h11.Response:
                 status = str(event.status_code)
                 if not any(map(status.startswith, self.statuses)):
@@ -186,11 +178,9 @@ class Http(Dialect):
             elif type(event) is h11.EndOfMessage:
                 done += 1
                 if parser.our_state is h11.MUST_CLOSE or parser.their_state is not h11.DONE:
-                    return Heard(done)
+                    return done
                 parser.start_next_cycle()
                 self._ask(parser)
-            elif type(event) is h11.ConnectionClosed:
-                return Heard(done)
 
     def _ask(self, connection: Any) -> None:
         # h11 wants to have sent what it hears the answer to; the bytes went out long ago.
@@ -218,8 +208,8 @@ class WebSocket(Dialect):
     answers = True
     stateful = True
 
-    def __init__(self, target: Target, paths: Paths) -> None:
-        super().__init__()
+    def __init__(self, target: Target, paths: Paths = ROOT, statuses: tuple[str, ...] = DEFAULT_STATUSES) -> None:
+        super().__init__(target)
         self.opening = f"GET {paths.get} HTTP/1.1\r\nHost: {paths.host or target}\r\n".encode() + UPGRADE + b"\r\n"
         ping = frame(PING, BYTE)
         self.payloads |= {
@@ -243,7 +233,7 @@ class WebSocket(Dialect):
     def parser(self) -> Any:
         return bytearray()
 
-    def count(self, parser: Any, data: bytes) -> Heard:
+    def count(self, parser: Any, data: bytes) -> tuple[int, bytes]:
         parser += data
         pongs, reply = 0, b""
         while (whole := _frame_length(parser)) and len(parser) >= sum(whole):
@@ -255,7 +245,7 @@ class WebSocket(Dialect):
                 reply += frame(PONG, payload)
             elif opcode == CLOSE:
                 reply += frame(CLOSE, payload)
-        return Heard(pongs, reply)
+        return pongs, reply
 
 
 def _frame_length(data: bytearray) -> tuple[int, int] | None:
@@ -274,14 +264,7 @@ def dialect_for(
     """The dialect named *protocol*; *paths* is what an HTTP client asks for, *statuses* how its answers must begin.
 
     Raises:
-        BadArgument: there is none of that name, or h11 is not installed.
+        BadArgument: h11 is not installed.
     """
-    if protocol == "echo":
-        return Echo()
-    if protocol == "raw":
-        return Dialect()
-    if protocol == "http":
-        return Http(target, paths, statuses)
-    if protocol == "ws":
-        return WebSocket(target, paths)
-    raise BadArgument(f"--protocol {protocol!r} is not known: choose from {', '.join(PROTOCOL_NAMES)}")
+    dialects = {"echo": Echo, "raw": Dialect, "http": Http, "ws": WebSocket}
+    return dialects[protocol](target, paths, statuses)

@@ -15,17 +15,15 @@ from multiprocessing.connection import Connection
 from time import monotonic, sleep
 from typing import Any
 
-from ..judge.histogram import Histogram
-from ..judge.observation import Counters, Outcome
-from ..judge.records import How, Record, RecordTable
-from ..judge.stalls import Answers, Stalls
+from ..judge.observation import Outcome
+from ..judge.records import How, Record
 from ..plan.behaviours import CLOSEST, Act
 from ..plan.capacity import raise_descriptor_limit
 from .client import HEARTBEAT, Client, Order, Pace, rss_bytes
 from .connecting import Connector
 from .journal import ClientJournal, to_ns
 from .protocols import READ_BYTES, Dialect, dialect_for
-from .wire import receive, send, waited
+from .wire import waited
 
 ANSWER_TIME = 1.0
 """Seconds that an answer may take before it counts as one that never came; half a timeout, where that is less."""
@@ -54,17 +52,17 @@ class Worker:
         self.sequence = 0
         self.pace = Pace(order.processes, order.plan.beat)
         self.connector = Connector(order, self.dialect, self.poller, self.clients, self.on_established, self.on_refused)
-        self.counters = Counters()
-        self.records = RecordTable()
-        self.stalls = Stalls()
-        self.server_stalls = Answers()
-        self.lag = Histogram()
-        self.latency = Histogram()
-        self.failures: dict[str, int] = {}
+        self.outcome = seen = Outcome()
+        self.counters, self.records, self.failures = seen.counters, seen.records, seen.failures
+        self.stalls, self.server_stalls, self.lag, self.latency = (
+            seen.stalls,
+            seen.server_stalls,
+            seen.lag,
+            seen.latency,
+        )
         self.end = float("inf")
         self.connect_until = 0.0  # of this turn
         self.looked = 0.0  # the previous return of poll: what it did not show had not arrived yet
-        self.rss_before = self.rss_open = 0
         self.draining = False
         self.news = False  # something the parent should know at once
         self.journal: ClientJournal | None = None
@@ -76,7 +74,7 @@ class Worker:
 
     def run(self) -> None:
         """Wait for the start, run the plan, send the outcome."""
-        self.rss_before = rss_bytes()
+        self.outcome.rss_before = rss_bytes()
         self.control.send("ready")
         self.connector.started = self.control.recv()
         self.poller.register(self.control.fileno(), select.EPOLLIN)
@@ -85,12 +83,9 @@ class Worker:
         self.note_dialect()
         if self.journal is not None:
             self.counters.journal_dropped = self.journal.finish(monotonic())
-        self.control.send(
-            Outcome(
-                self.records, self.counters, self.stalls, self.server_stalls, self.lag, self.latency,
-                self.rss_before, self.rss_open, self.failures, sum(os.times()[:2]), os.times()[0],
-            )
-        )  # fmt: skip
+        self.outcome.user_seconds, system, *_ = os.times()
+        self.outcome.cpu_seconds = self.outcome.user_seconds + system
+        self.control.send(self.outcome)
 
     def loop(self) -> None:
         """Poll, read, act, until the run's end has been dealt with."""
@@ -140,7 +135,7 @@ class Worker:
         self.note_dialect()
         if not self.counters.ramped and self.connector.ramped:
             self.counters.ramped = True
-            self.rss_open = rss_bytes()
+            self.outcome.rss_open = rss_bytes()
         self.control.send(self.counters)
 
     def note_dialect(self) -> None:
@@ -320,7 +315,7 @@ class Worker:
     def read_little(self, client: Client) -> bool:
         """A slow reader's step; False when the connection turned out to be closed."""
         try:
-            data = self.receive(client, READ_BYTES)
+            data = client.read(READ_BYTES)
         except BlockingIOError:
             return True
         except OSError:
@@ -333,7 +328,7 @@ class Worker:
         """Hand *payload* to the kernel; False when the connection turned out to be closed."""
         before = monotonic()
         try:
-            written = send(client.tls, payload) if client.tls is not None else os.write(client.fd, payload)
+            written = client.write(payload)
         except BlockingIOError:
             written = 0
         except OSError:
@@ -375,7 +370,7 @@ class Worker:
                 self.connector.on_event(client, now)
             return
         try:
-            data = self.receive(client, 65536)
+            data = client.read(65536)
         except BlockingIOError:
             return
         except OSError:
@@ -386,9 +381,6 @@ class Worker:
             self.closed(client, How.FIN, now)
             return
         self.hear(client, data, now)
-
-    def receive(self, client: Client, most: int) -> bytes:
-        return os.read(client.fd, most) if client.tls is None else receive(client.tls, most)
 
     def hear(self, client: Client, data: bytes, now: float) -> None:
         """Something has come at *now*."""
@@ -423,7 +415,7 @@ class Worker:
         before = monotonic()
         try:
             if client.outbox is None:
-                send(client.tls, reply) if client.tls is not None else os.write(client.fd, reply)
+                client.write(reply)
         except BlockingIOError:
             return True  # the server does not read: it misses no pong
         except OSError:

@@ -6,6 +6,7 @@ The idea of HDR histograms: a power of two split into equal parts.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable
 
 SUBBUCKETS = 128
@@ -21,7 +22,7 @@ class Histogram:
     __slots__ = ("counts", "max", "sum", "total")
 
     def __init__(self) -> None:
-        self.counts: dict[int, int] = {}
+        self.counts: Counter[int] = Counter()
         self.total = 0
         self.sum = 0.0
         self.max = 0.0
@@ -32,16 +33,14 @@ class Histogram:
         exponent = us.bit_length() - _SHIFT - 1
         # Up to 2 * SUBBUCKETS the buckets are single microseconds; from there on each power of two has SUBBUCKETS.
         bucket = us if exponent <= 0 else (exponent << _SHIFT) + (us >> exponent)
-        self.counts[bucket] = self.counts.get(bucket, 0) + 1
+        self.counts[bucket] += 1
         self.total += 1
         self.sum += max(value, 0.0)
-        if value > self.max:
-            self.max = value
+        self.max = max(self.max, value)
 
     def merge(self, other: Histogram) -> None:
         """Add the counts of *other*, which is left as it is."""
-        for bucket, count in other.counts.items():
-            self.counts[bucket] = self.counts.get(bucket, 0) + count
+        self.counts.update(other.counts)
         self.total += other.total
         self.sum += other.sum
         self.max = max(self.max, other.max)
@@ -51,12 +50,11 @@ class Histogram:
         empty."""
         if not self.total:
             return None
-        wanted = self.total * percent / 100
         seen = 0
-        for bucket in sorted(self.counts):
-            seen += self.counts[bucket]
-            if seen >= wanted:
-                return min(_upper_edge(bucket), self.max)
+        for edge, count in self.buckets():
+            seen += count
+            if seen >= self.total * percent / 100:
+                return min(edge, self.max)
         return self.max
 
     def summary(self) -> dict[str, float | None]:
@@ -77,16 +75,13 @@ class Histogram:
             rest = f"{1 / (1 - share):14.2f}" if seen < self.total else f"{'inf':>14}"
             lines.append(f"{min(edge, self.max) * 1e3:12.3f} {share:2.12f} {seen:10d} {rest}")
         mean = self.sum / self.total * 1e3 if self.total else 0.0
+        squares = sum(count * (edge * 1e3 - mean) ** 2 for edge, count in self.buckets())
         lines += [
-            f"#[Mean    = {mean:12.3f}, StdDeviation   = {self._deviation(mean):12.3f}]",
+            f"#[Mean    = {mean:12.3f}, StdDeviation   = {math.sqrt(squares / max(self.total, 1)):12.3f}]",
             f"#[Max     = {self.max * 1e3:12.3f}, Total count    = {self.total:12d}]",
             f"#[Buckets = {len(self.counts):12d}, SubBuckets     = {SUBBUCKETS:12d}]",
         ]
         return "\n".join(lines) + "\n"
-
-    def _deviation(self, mean: float) -> float:
-        squares = sum(count * (edge * 1e3 - mean) ** 2 for edge, count in self.buckets())
-        return math.sqrt(squares / self.total) if self.total else 0.0
 
     def buckets(self) -> list[tuple[float, int]]:
         """(upper edge in seconds, count) of every bucket that is not empty, ascending."""

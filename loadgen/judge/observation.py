@@ -67,16 +67,16 @@ def summed(each: Iterable[Counters]) -> Counters:
 class Outcome:
     """Everything a process saw, sent to the parent at its end. Picklable."""
 
-    records: RecordTable
-    counters: Counters
-    stalls: Stalls
-    server_stalls: Answers
-    lag: Histogram
-    latency: Histogram
-    rss_before: int
-    rss_open: int
-    failures: dict[str, int]
-    cpu_seconds: float
+    records: RecordTable = field(default_factory=RecordTable)
+    counters: Counters = field(default_factory=Counters)
+    stalls: Stalls = field(default_factory=Stalls)
+    server_stalls: Answers = field(default_factory=Answers)
+    lag: Histogram = field(default_factory=Histogram)
+    latency: Histogram = field(default_factory=Histogram)
+    failures: dict[str, int] = field(default_factory=dict)
+    rss_before: int = 0
+    rss_open: int = 0
+    cpu_seconds: float = 0.0
     user_seconds: float = 0.0
     """Of `cpu_seconds`, those outside the kernel."""
 

@@ -52,7 +52,8 @@ def build_report(
     server: dict[str, Any],
     thresholds: Sequence[Threshold] = (),
 ) -> Report:
-    """Judge the run and put everything known about it into one dictionary that JSON can carry."""
+    """Judge the run and put everything known about it into one dictionary that JSON can carry. *config* is what was
+    asked for besides the plan."""
     law = plan.law
     verdict = judge_all(plan, observation.records, observation.own_stalls, observation.server_stalls)
     ends, digest = plan.survey()
@@ -66,7 +67,16 @@ def build_report(
         "schema": SCHEMA,
         "partial": observation.partial,
         "interrupted": observation.interrupted,
-        "config": config,
+        "config": {
+            "mix": {behaviour.name: behaviour.weight for behaviour in plan.behaviours},
+            "timeout_s": law.timeout,
+            "tick_s": law.tick,
+            "tolerance_s": law.tolerance,
+            "duration_s": plan.duration,
+            "connect_rate": plan.ramp.rate or plan.rate,
+            "beat_s": plan.beat,
+            **config,
+        },
         "plan": {"seed": plan.seed, "digest": digest, "by_behaviour": ends},
         "connections": {
             "requested": plan.connections,

@@ -7,6 +7,7 @@ and counts only for the closes whose window it falls into.
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import Counter
 from itertools import islice
 
 BUCKET = 0.1
@@ -90,22 +91,20 @@ class Answers(Stalls):
 
     def __init__(self) -> None:
         super().__init__()
-        self.came: dict[int, int] = {}
-        self.slow: dict[int, int] = {}
+        self.came: Counter[int] = Counter()
+        self.slow: Counter[int] = Counter()
 
     def add(self, instant: float, lag: float) -> None:
         bucket = int(instant / BUCKET)
-        self.came[bucket] = self.came.get(bucket, 0) + 1
-        if lag >= LEAST:
-            self.slow[bucket] = self.slow.get(bucket, 0) + 1
+        self.came[bucket] += 1
+        self.slow[bucket] += lag >= LEAST
         self._note(bucket, lag)
 
     def merge(self, other: Stalls) -> None:
         super().merge(other)
         if isinstance(other, Answers):
-            for mine, more in ((self.came, other.came), (self.slow, other.slow)):
-                for bucket, count in more.items():
-                    mine[bucket] = mine.get(bucket, 0) + count
+            self.came.update(other.came)
+            self.slow.update(other.slow)
 
     def supported(self) -> Stalls:
         """The stalls that a share of LEAST_SHARE of the answers shows which came while they lasted. Cost: O(buckets)
@@ -113,7 +112,7 @@ class Answers(Stalls):
         found = Stalls()
         for bucket, lag in self.worst.items():
             span = range(bucket - int(lag / BUCKET), bucket + 1)
-            slow = sum(self.slow.get(each, 0) for each in span)
-            if slow and slow >= LEAST_SHARE * sum(self.came.get(each, 0) for each in span):
+            slow = sum(self.slow[each] for each in span)
+            if slow and slow >= LEAST_SHARE * sum(self.came[each] for each in span):
                 found._note(bucket, lag)
         return found

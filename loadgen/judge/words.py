@@ -44,21 +44,16 @@ def verdict_lines(report: dict[str, Any]) -> list[str]:
         *drawn(report["lateness_histogram"]),
         *row("own lag", f"p99 {known(generator['lag_s']['p99'])}, max {known(generator['lag_s']['max'])}"),
     ]
-    if reaps["late_but_server_stuck"]:
-        lines += row(
-            "",
-            f"{reaps['late_but_server_stuck']:,} reaps ({share(reaps['late_but_server_stuck'], reaps['expected'])}) "
-            f"excused by stalls: the server's answers took up to {known(report['stuck_s']['server'])}",
-        )
-    if server["rss_bytes_per_connection"] is not None:
-        each = f"{server['rss_bytes_per_connection']:,.0f} bytes per connection"
-        lines += row("server", f"{each}, {server['cpu_fraction']:.0%} CPU, {plural(server['workers'], 'worker')}")
-    if generator["rss_bytes_per_connection"] is not None:
-        each = f"{generator['rss_bytes_per_connection']:,.0f} bytes per connection"
-        lines += row(
-            "generator",
-            f"{each}, {generator['cpu_fraction']:.0%} CPU, {plural(generator['processes'], 'process', 'es')}",
-        )
+    if excused := reaps["late_but_server_stuck"]:
+        stuck = f"the server's answers took up to {known(report['stuck_s']['server'])}"
+        lines += row("", f"{excused:,} reaps ({share(excused, reaps['expected'])}) excused by stalls: {stuck}")
+    for name, side, count, what in (
+        ("server", server, "workers", ("worker", "s")),
+        ("generator", generator, "processes", ("process", "es")),
+    ):
+        if side["rss_bytes_per_connection"] is not None:
+            each = f"{side['rss_bytes_per_connection']:,.0f} bytes per connection"
+            lines += row(name, f"{each}, {side['cpu_fraction']:.0%} CPU, {plural(side[count], *what)}")
     lines += parts(report.get("machine"))
     lines += row("verdict", headline(report))
     for reason in report["reasons"][:REASONS]:
@@ -70,12 +65,10 @@ def verdict_lines(report: dict[str, Any]) -> list[str]:
 
 def accounted(actions: dict[str, Any]) -> list[str]:
     """What became of everything that was asked."""
+    if not actions["asked"]:
+        return []
     others = [f"{actions[name]:,} {name}" for name in ("refused", "cut", "unanswered", "underway") if actions[name]]
-    return (
-        row("answers", ", ".join([f"{actions['answered']:,} of {actions['asked']:,}", *others]))
-        if actions["asked"]
-        else []
-    )
+    return row("answers", ", ".join([f"{actions['answered']:,} of {actions['asked']:,}", *others]))
 
 
 def width() -> int:
@@ -134,29 +127,21 @@ def parts(machine: dict[str, Any] | None) -> list[str]:
 
 def headline(report: dict[str, Any]) -> str:
     """The verdict, and in a few words what it rests on: `FAIL: 3 early, 1 missed`."""
-    verdict, reaps = report["verdict"], report["reaps"]
+    verdict, reaps, generator = report["verdict"], report["reaps"], report["loadgen"]
     if verdict == "pass":
         return f"PASS: {reaps['observed']:,} of {reaps['expected']:,} reaps, each within the law"
-    if (
-        verdict == "fail"
-        and report["partial"]
-        and not report["interrupted"]
-        and not report["loadgen"]["processes_lost"]
-    ):
-        return f"FAIL: {report['reasons'][0].partition(': ')[0]}"  # it was ended early, and this is why
-    unanswered = report["connections"]["unanswered"]
-    if verdict == "fail" and unanswered and not report["actions"]["answered"]:
-        return f"FAIL: {unanswered:,} connections unanswered, and none was answered"
+    unanswered, failed = report["connections"]["unanswered"], report["connections"]["failed"]
     bad = [f"{reaps[name]:,} {name}" for name in BAD if reaps[name]]
-    failed = report["connections"]["failed"]
-    if failed:
-        bad.append(f"{failed:,} not established")
-    if verdict == "fail" and bad:
-        return f"FAIL: {', '.join(bad)}"
-    lost = report["loadgen"]["processes_lost"]
-    if lost > 1:
-        return f"{verdict.upper()}: {lost} of {report['loadgen']['processes']} processes were lost"
-    return f"{verdict.upper()}: {report['reasons'][0].partition(': ')[0]}" if report["reasons"] else verdict.upper()
+    bad += [f"{failed:,} not established"] if failed else []
+    ended_early = report["partial"] and not report["interrupted"] and not generator["processes_lost"]
+    words = report["reasons"][0].partition(": ")[0]
+    if verdict == "fail" and not ended_early and unanswered and not report["actions"]["answered"]:
+        words = f"{unanswered:,} connections unanswered, and none was answered"
+    elif verdict == "fail" and not ended_early and bad:
+        words = ", ".join(bad)
+    elif generator["processes_lost"] > 1:
+        words = f"{generator['processes_lost']} of {generator['processes']} processes were lost"
+    return f"{verdict.upper()}: {words}"
 
 
 def row(name: str, text: str) -> list[str]:

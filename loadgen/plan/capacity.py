@@ -106,11 +106,16 @@ def source_address(number: int) -> str:
     return str(ipaddress.IPv4Address("127.0.1.0") + number + 1)
 
 
+def meminfo() -> dict[str, int]:
+    """What the kernel says of this machine's memory, in bytes, by name."""
+    lines = (line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
+    return {name: int(value.split()[0]) * 1024 for name, value in lines}
+
+
 def _check_memory(connections: int) -> None:
     needed = connections * (KERNEL_BYTES + PROCESS_BYTES)
     try:
-        lines = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
-        available = int(lines["MemAvailable"].split()[0]) * 1024
+        available = meminfo()["MemAvailable"]
     except (OSError, KeyError, ValueError):
         return  # not Linux: the run itself will tell
     if needed > available:
