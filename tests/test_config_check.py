@@ -10,9 +10,9 @@ import pytest
 from reaper.__main__ import main
 from reaper.config import OPTIONS, ReaperConfig
 from reaper.config.balancers import BALANCERS
+from reaper.config.command import BEGIN, END, markdown, rewrite
 from reaper.config.lint import IDLE_KEYS, Finding, lint
 from reaper.config.reload import applied, changes
-from reaper.config.tables import BEGIN, END, markdown, rewrite
 
 ROOT = Path(__file__).parent.parent
 

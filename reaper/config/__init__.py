@@ -10,8 +10,7 @@ Read in this order:
     lint        what is legal and yet unwise, and what it costs
     balancers   what proxies and load balancers do with idle connections
     reload      what a new configuration may change while connections are open
-    tables      the settings as a table for the documentation
-    command     `check` and `table`
+    command     `check`, and `table`: the settings as a table for the documentation
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from .balancers import BALANCERS, Balancer
+from .balancers import BALANCERS
 from .durations import format_duration
 from .settings import ReaperConfig
 
@@ -88,28 +88,21 @@ def _tick_against(name: str, tick: float, limits: list[tuple[str, float]]) -> It
 
 
 def _balancers(config: ReaperConfig) -> Iterator[Finding]:
-    behind, ours = config.server.behind, config.timeouts.keep_alive
-    if behind not in BALANCERS or ours == 0:
+    ours, balancer = config.timeouts.keep_alive, BALANCERS.get(config.server.behind)
+    if balancer is None or ours == 0:
         return
-    finding = _against(BALANCERS[behind], ours)
-    if finding is not None:
-        yield Finding("error", "timeouts.keep_alive", finding)
-
-
-def _against(balancer: Balancer, ours: float) -> str | None:
     theirs = f"{balancer.title}'s idle time of {_show(balancer.idle)} ({balancer.source})"
     if balancer.tells and ours <= balancer.idle:
         order = "below" if ours < balancer.idle else "equal to"
-        return (
-            f"{_show(ours)} is {order} {theirs}: it sends requests into our close and answers 502; use more than that"
-        )
-    if not balancer.tells and ours >= balancer.idle:
-        return f"{_show(ours)} is not below {theirs}: it forgets connections that we still hold; use less"
-    return None
+        text = f"{order} {theirs}: it sends requests into our close and answers 502; use more than that"
+    elif not balancer.tells and ours >= balancer.idle:
+        text = f"not below {theirs}: it forgets connections that we still hold; use less"
+    else:
+        return
+    yield Finding("error", "timeouts.keep_alive", f"{_show(ours)} is {text}")
 
 
 def _holes(config: ReaperConfig) -> Iterator[Finding]:
-    limits = config.limits
     doors = {
         "timeouts.first_byte": "a connection that never sends anything is never closed",
         "timeouts.headers": "headers sent byte by byte (slowloris) hold a connection for ever",
@@ -118,14 +111,12 @@ def _holes(config: ReaperConfig) -> Iterator[Finding]:
         "timeouts.request": "a request that is never answered holds its connection for ever",
         "timeouts.vanished": "a client gone without a word while its answer is under way holds its connection",
         "timeouts.tunnel_age": "one byte now and then keeps a tunnel for ever",
+        "limits.min_in_rate": "a body sent byte by byte holds a connection",
+        "limits.min_out_rate": "a client may read a response byte by byte",
     }
     for path, text in doors.items():
         if config.get(path) == 0:
             yield Finding("warning", path, f"switched off: {text}")
-    if limits.min_in_rate == 0:
-        yield Finding("warning", "limits.min_in_rate", "no least rate: a body sent byte by byte holds a connection")
-    if limits.min_out_rate == 0:
-        yield Finding("warning", "limits.min_out_rate", "no least rate: a client may read a response byte by byte")
 
 
 def _order(config: ReaperConfig) -> Iterator[Finding]:

@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from ..errors import ConfigError, InvalidArgument
+from ..errors import ConfigError
 from .durations import WANTED, format_duration, parse_duration
 
 
@@ -20,6 +20,8 @@ class Kind(ABC):
     """How values of one type are read, checked and shown."""
 
     __slots__ = ()
+    quoted: ClassVar[bool] = False
+    """Whether its values are read from texts in TOML too. A number in quotes is a mistake that hides others."""
 
     @property
     @abstractmethod
@@ -30,13 +32,9 @@ class Kind(ABC):
     def check(self, value: Any) -> bool:
         """Whether the typed *value* may be used."""
 
-    def read(self, raw: object) -> object:
-        """The typed value of *raw*, as it came from TOML or as text. Raises ValueError when it is none."""
-        return raw
-
-    def quoted(self, raw: str) -> bool:
-        """Whether TOML must have *raw* in quotes: a number in quotes is a mistake that hides others."""
-        return False
+    def read(self, text: str) -> object:
+        """The typed value that *text* says. Raises ValueError when it says none."""
+        return text
 
     def show(self, value: Any) -> str:
         """*value* as the user would write it."""
@@ -46,6 +44,8 @@ class Kind(ABC):
 @dataclass(frozen=True, slots=True)
 class Duration(Kind):
     """Seconds, written `30s`, at least *least*. Zero means switched off where *off* is true, else it is refused."""
+
+    quoted: ClassVar[bool] = True  # a bare number leaves the unit to be guessed; people guess differently
 
     off: bool = True
     least: float = 0.0
@@ -60,13 +60,8 @@ class Duration(Kind):
             return False
         return self.off if value == 0 else 0 < value >= self.least
 
-    def read(self, raw: object) -> object:
-        if not isinstance(raw, str):  # a bare number leaves the unit to be guessed; people guess differently
-            raise InvalidArgument(f"{raw!r} is not {WANTED}")
-        return parse_duration(raw)
-
-    def quoted(self, raw: str) -> bool:
-        return True
+    def read(self, text: str) -> object:
+        return parse_duration(text)
 
     def show(self, value: Any) -> str:
         return format_duration(value)
@@ -90,11 +85,8 @@ class Integer(Kind):
             return True
         return type(value) is int and value >= self.least and (self.most is None or value <= self.most)
 
-    def read(self, raw: object) -> object:
-        return int(raw) if isinstance(raw, str) and raw != self.word and raw.isascii() else raw
-
-    def quoted(self, raw: str) -> bool:
-        return raw == self.word
+    def read(self, text: str) -> object:
+        return int(text) if text != self.word and text.isascii() else text
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,8 +102,8 @@ class Number(Kind):
     def check(self, value: Any) -> bool:
         return _is_number(value) and value >= 0 and (self.most is None or value <= self.most)
 
-    def read(self, raw: object) -> object:
-        return float(raw) if isinstance(raw, (str, int, float)) and not isinstance(raw, bool) else raw
+    def read(self, text: str) -> object:
+        return float(text)
 
     def show(self, value: Any) -> str:
         return f"{value:g}"
@@ -135,9 +127,6 @@ class Text(Kind):
             return False
         return value in self.choices if self.choices else self.empty or value != ""
 
-    def quoted(self, raw: str) -> bool:
-        return True
-
 
 @dataclass(frozen=True, slots=True)
 class Switch(Kind):
@@ -148,8 +137,8 @@ class Switch(Kind):
     def check(self, value: Any) -> bool:
         return isinstance(value, bool)
 
-    def read(self, raw: object) -> object:
-        return {"true": True, "false": False}.get(raw, raw) if isinstance(raw, str) else raw
+    def read(self, text: str) -> object:
+        return {"true": True, "false": False}.get(text)
 
     def show(self, value: Any) -> str:
         return "true" if value else "false"
@@ -161,18 +150,18 @@ class Option:
 
     Attributes:
         path: `section.key`, as TOML spells it.
-        kind: How its values are read, checked and shown.
         default: The typed value in force when nothing else is set.
         doc: What it does, one sentence for users.
         precedent: What other servers call it and where they put it.
+        kind: How its values are read, checked and shown.
         live: Whether a changed value reaches connections that are already open.
     """
 
     path: str
-    kind: Kind
     default: object
     doc: str
     precedent: str
+    kind: Kind
     live: bool
 
     @property
@@ -195,9 +184,9 @@ class Option:
         return (full, "REAPER_" + self.key.upper()) if self.section == "reaper" else (full,)
 
 
-def option(default: Any, kind: Kind, doc: str, *, precedent: str = "", live: bool = True) -> Any:
+def option(default: Any, doc: str, precedent: str = "", kind: Kind = Duration(), live: bool = True) -> Any:
     """A dataclass field that carries its own `Option`; to be used in the sections of `reaper.config`."""
-    return field(default=default, metadata={"kind": kind, "doc": doc, "precedent": precedent, "live": live})
+    return field(default=default, metadata={"doc": doc, "precedent": precedent, "kind": kind, "live": live})
 
 
 class Section:

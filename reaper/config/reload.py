@@ -6,9 +6,7 @@ other is reported as waiting for the restart and the old value stays in force.
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
-from typing import Any
 
 from .settings import OPTIONS, ReaperConfig
 
@@ -47,10 +45,5 @@ def applied(old: ReaperConfig, new: ReaperConfig) -> ReaperConfig:
     Origins follow the values: a setting that waits for a restart keeps the origin of its old value.
     """
     source = {path: new if found.live else old for path, found in OPTIONS.items()}
-    sections: dict[str, dict[str, Any]] = {}
-    for path, found in OPTIONS.items():
-        sections.setdefault(found.section, {})[found.key] = source[path].get(path)
-    return ReaperConfig(
-        **{name: dataclasses.replace(getattr(old, name), **values) for name, values in sections.items()},
-        origins={path: config.origins[path] for path, config in source.items() if path in config.origins},
-    )
+    origins = {path: config.origins[path] for path, config in source.items() if path in config.origins}
+    return old.replaced({path: config.get(path) for path, config in source.items()}, origins)

@@ -1,9 +1,8 @@
 """`ReaperConfig`: one frozen, typed configuration, and where each of its values came from.
 
-One rule: *all or nothing*. Defaults give way to a TOML file, the file to the environment
-(`REAPER_TIMEOUTS_IDLE=30s`), the environment to the command line; every fault found on the way is reported at once,
-and while there is one there is no configuration. The settings are declared here and
-nowhere else.
+One rule: *all or nothing*. Defaults give way to a TOML file, the file to the environment (`REAPER_TIMEOUTS_IDLE=30s`),
+the environment to the command line; every fault found on the way is reported at once, and while there is one there is
+no configuration. The settings are declared here and nowhere else.
 """
 
 from __future__ import annotations
@@ -35,36 +34,34 @@ class Reaper(Section):
 
     tick: float = option(
         1.0,
-        Duration(off=False, least=0.001),
         "Precision: a close is at most one tick after its timeout; halving it doubles the wake-ups.",
-        precedent="ZooKeeper tickTime 2 s; Netty 100 ms; Kestrel's heartbeat 1 s",
+        "ZooKeeper tickTime 2 s; Netty 100 ms; Kestrel's heartbeat 1 s",
+        Duration(off=False, least=0.001),
     )
     wheel_size: int = option(
         64,
-        Integer(2, 65536),
         "Slots per wheel level: a little CPU for long timeouts, never accuracy. Leave at 64.",
-        precedent="Kafka 20; Netty 512; Linux kernel 64",
+        "Kafka 20; Netty 512; Linux kernel 64",
+        Integer(2, 65536),
     )
     jitter: float = option(
         0.0,
-        Number(most=1.0),
         "Lengthens each timeout at random by up to this share, in whole ticks.",
-        precedent="gRPC MAX_CONNECTION_AGE +-10 %",
+        "gRPC MAX_CONNECTION_AGE +-10 %",
+        Number(most=1.0),
     )
     reaps_per_second: float = option(
         0.0,
-        Number(),
         "Most closes per second and worker, against reconnect storms; 0 is no bound.",
-        precedent="HAProxy spreads closes when it stops",
+        "HAProxy spreads closes when it stops",
+        Number(),
     )
-    log_format: str = option(
-        "text", Text(("text", "json")), "Text, or one JSON object per line.", precedent="Envoy json_format"
-    )
+    log_format: str = option("text", "Text, or one JSON object per line.", "Envoy json_format", Text(("text", "json")))
     log_level: str = option(
         "warning",
-        Text(("debug", "info", "warning", "error")),
         "Least level that the servers log; at info each close is a line.",
-        precedent="gunicorn loglevel; Envoy --log-level",
+        "gunicorn loglevel; Envoy --log-level",
+        Text(("debug", "info", "warning", "error")),
     )
 
 
@@ -73,122 +70,95 @@ class Timeouts(Section):
     """`[timeouts]`: how long a connection may be silent in each phase. Seconds; zero switches a timeout off."""
 
     idle: float = option(
-        30.0,
-        Duration(),
-        "Plain TCP (the echo server): no byte received.",
-        precedent="HAProxy timeout client; memcached idle_timeout",
+        30.0, "Plain TCP (the echo server): no byte received.", "HAProxy timeout client; memcached idle_timeout"
     )
     first_byte: float = option(
         10.0,
-        Duration(),
         "Connected, and not one byte of the first request received.",
-        precedent="HAProxy timeout http-request 10 s; uvicorn has none",
+        "HAProxy timeout http-request 10 s; uvicorn has none",
     )
     handshake: float = option(
         10.0,
-        Duration(),
         "TLS handshake, from accept to done; bytes do not extend it.",
-        precedent="Kestrel HandshakeTimeout 10 s; Netty SslHandler 10 s",
+        "Kestrel HandshakeTimeout 10 s; Netty SslHandler 10 s",
     )
     headers: float = option(
         10.0,
-        Duration(),
         "Request line and headers, from the first byte to the blank line; bytes do not extend it (408).",
-        precedent="Kestrel 30 s; Apache RequestReadTimeout 20-40; nginx 60 s",
+        "Kestrel 30 s; Apache RequestReadTimeout 20-40; nginx 60 s",
     )
-    body: float = option(
-        30.0,
-        Duration(),
-        "Request body: no byte received (408).",
-        precedent="nginx client_body_timeout 60 s; Apache 20",
-    )
+    body: float = option(30.0, "Request body: no byte received (408).", "nginx client_body_timeout 60 s; Apache 20")
     keep_alive: float = option(
         95.0,  # longer than every proxy in `BALANCERS` that closes, shorter than the one that forgets
-        Duration(),
         "Between two requests of one connection.",
-        precedent="nginx 75 s; Kestrel 130 s; Node.js 5 or 65 s; Apache, uvicorn 5 s",
+        "nginx 75 s; Kestrel 130 s; Node.js 5 or 65 s; Apache, uvicorn 5 s",
     )
     keep_alive_margin: float = option(
         1.0,
-        Duration(),
         "`Keep-Alive: timeout=` advertises this much less than keep_alive: the client stops first. 0s: no such header.",
-        precedent="Node.js keepAliveTimeoutBuffer 1 s",
+        "Node.js keepAliveTimeoutBuffer 1 s",
     )
     write: float = option(
         60.0,
-        Duration(),
         "The client takes no byte of a waiting response; each that it takes starts the wait anew (reset).",
-        precedent="nginx send_timeout 60 s",
+        "nginx send_timeout 60 s",
     )
     request: float = option(
         300.0,
-        Duration(),
         "A request in flight has not ended since its last header, or the last wait for its client (503).",
-        precedent="Node.js requestTimeout 300 s; Envoy route timeout 15 s",
+        "Node.js requestTimeout 300 s; Envoy route timeout 15 s",
     )
     tunnel: float = option(
         600.0,
-        Duration(),
         "After an upgrade (WebSocket, CONNECT): no byte in either direction.",
-        precedent="API Gateway 10 min; HAProxy timeout tunnel 1 h",
+        "API Gateway 10 min; HAProxy timeout tunnel 1 h",
     )
-    tunnel_age: float = option(
-        86400.0,
-        Duration(),
-        "Age at which a tunnel is closed, whatever goes through it.",
-        precedent="API Gateway 2 h",
-    )
+    tunnel_age: float = option(86400.0, "Age at which a tunnel is closed, whatever goes through it.", "API Gateway 2 h")
     half_closed: float = option(
         30.0,
-        Duration(),
         "The client has shut its sending side: it takes no byte from ours, or its answer is not ready yet.",
-        precedent="HAProxy timeout client-fin 30 s",
+        "HAProxy timeout client-fin 30 s",
     )
     linger: float = option(
         5.0,
-        Duration(),
         "After the last response: keeps reading, so that a reset cannot overtake it; bytes do not extend it.",
-        precedent="nginx lingering_timeout 5 s; Apache 30 s",
+        "nginx lingering_timeout 5 s; Apache 30 s",
     )
     vanished: float = option(
         60.0,
-        Duration(least=3.0),  # the kernel counts keep-alives in whole seconds
         "The peer's kernel answers nothing, with or without a request in flight: no FIN, no reset, it is gone.",
-        precedent="Linux gives up after 15 min of unanswered data, and never without any",
+        "Linux gives up after 15 min of unanswered data, and never without any",
+        Duration(least=3.0),  # the kernel counts keep-alives in whole seconds
         live=False,
     )
     max_age: float = option(
         0.0,
-        Duration(),
         "Age at which a connection is closed, after the response in flight.",
-        precedent="nginx keepalive_time 1 h; gRPC MAX_CONNECTION_AGE",
+        "nginx keepalive_time 1 h; gRPC MAX_CONNECTION_AGE",
     )
     drain: float = option(
         30.0,
-        Duration(off=False),
         "On shutdown: requests in flight get this long, then their connections are cut.",
-        precedent="gunicorn graceful_timeout 30 s; ASP.NET 30 s",
+        "gunicorn graceful_timeout 30 s; ASP.NET 30 s",
+        Duration(off=False),
         live=False,
     )
     drain_delay: float = option(
         0.0,
-        Duration(),
         "On shutdown: newcomers are served for this long before the drain begins, until no one sends any.",
-        precedent="Kubernetes preStop sleep; Envoy drain time",
+        "Kubernetes preStop sleep; Envoy drain time",
         live=False,
     )
     drain_window: float = option(
         0.0,
-        Duration(),
         "On shutdown: idle connections are closed spread over this time.",
-        precedent="HAProxy close-spread-time; Envoy 600 s",
+        "HAProxy close-spread-time; Envoy 600 s",
         live=False,
     )
     drain_idle: float = option(
         1.0,
-        Duration(),
         "On shutdown and at max_age: an idle connection is kept this much longer; a request may be on its way.",
-        precedent="nginx keepalive_min_timeout",
+        "nginx keepalive_min_timeout",
         live=False,
     )
 
@@ -199,57 +169,44 @@ class Limits(Section):
 
     min_in_rate: float = option(
         240.0,
-        Number(),
         "Least bytes per second of a request body; only time spent waiting for it counts (408).",
-        precedent="Kestrel 240 B/s; Apache mod_reqtimeout MinRate=500",
+        "Kestrel 240 B/s; Apache mod_reqtimeout MinRate=500",
+        Number(),
     )
-    min_in_grace: float = option(
-        5.0,
-        Duration(),
-        "How far a body may be behind that rate.",
-        precedent="Kestrel 5 s",
-    )
+    min_in_grace: float = option(5.0, "How far a body may be behind that rate.", "Kestrel 5 s")
     min_out_rate: float = option(
         240.0,
-        Number(),
         "Least bytes per second that the client takes while a response is waiting (reset).",
-        precedent="Kestrel 240 B/s",
+        "Kestrel 240 B/s",
+        Number(),
     )
-    min_out_grace: float = option(
-        5.0,
-        Duration(),
-        "How far a client may be behind that rate.",
-        precedent="Kestrel 5 s",
-    )
+    min_out_grace: float = option(5.0, "How far a client may be behind that rate.", "Kestrel 5 s")
     max_requests: int = option(
         1000,
-        Integer(0),
         "Requests per connection; the last response says `Connection: close`.",
-        precedent="nginx 1000; Apache MaxKeepAliveRequests 100",
+        "nginx 1000; Apache MaxKeepAliveRequests 100",
+        Integer(0),
     )
     max_age_jitter: float = option(
         0.1,
-        Number(most=1.0),
         "Shortens each connection's max_age at random by up to this share, against reconnect storms.",
-        precedent="gRPC +-10 %",
+        "gRPC +-10 %",
+        Number(most=1.0),
     )
     max_header_bytes: int = option(
         16384,
-        Integer(256),
         "Request line and headers together (431).",
-        precedent="Node.js 16 KiB; Kestrel 32 KiB; nginx 4 x 8 KiB",
+        "Node.js 16 KiB; Kestrel 32 KiB; nginx 4 x 8 KiB",
+        Integer(256),
     )
     max_body_bytes: int = option(
-        1048576,
-        Integer(0),
-        "Request body (413).",
-        precedent="nginx client_max_body_size 1 MiB; Kestrel 28.6 MiB",
+        1048576, "Request body (413).", "nginx client_max_body_size 1 MiB; Kestrel 28.6 MiB", Integer(0)
     )
     max_connections: int = option(
         10000,
-        Integer(1),
         "Open connections per worker; one more is answered 503 and closed.",
-        precedent="nginx worker_connections 512; uvicorn --limit-concurrency",
+        "nginx worker_connections 512; uvicorn --limit-concurrency",
+        Integer(1),
     )
 
 
@@ -259,27 +216,29 @@ class Server(Section):
 
     live: ClassVar[bool] = False
 
-    host: str = option("127.0.0.1", Text(), "Address to listen on.")
-    port: int = option(8080, Integer(0, 65535), "Port to listen on; 0 lets the kernel choose.")
-    workers: int | str = option("auto", Integer(1, MOST_WORKERS, word="auto"), "Worker processes that share the port.")
+    host: str = option("127.0.0.1", "Address to listen on.", kind=Text())
+    port: int = option(8080, "Port to listen on; 0 lets the kernel choose.", kind=Integer(0, 65535))
+    workers: int | str = option(
+        "auto", "Worker processes that share the port.", kind=Integer(1, MOST_WORKERS, word="auto")
+    )
     watchdog: float = option(
         30.0,
-        Duration(least=1.0),
         "A worker whose loop has not turned for this long is killed and replaced.",
-        precedent="gunicorn timeout 30 s; systemd WatchdogSec",
+        "gunicorn timeout 30 s; systemd WatchdogSec",
+        Duration(least=1.0),
     )
     status: str = option(
         "",
-        Text(empty=True),
         "HOST:PORT that serves /status (for `python -m reaper top`) and /metrics of all workers, for you alone.",
-        precedent="Envoy admin address; HAProxy stats socket",
+        "Envoy admin address; HAProxy stats socket",
+        Text(empty=True),
     )
-    tls_cert: str = option("", Text(empty=True), "Certificate chain in PEM; with tls_key it turns TLS on.")
-    tls_key: str = option("", Text(empty=True), "Private key in PEM.")
+    tls_cert: str = option("", "Certificate chain in PEM; with tls_key it turns TLS on.", kind=Text(empty=True))
+    tls_key: str = option("", "Private key in PEM.", kind=Text(empty=True))
     behind: str = option(
         "unknown",
-        Text(("unknown", "direct", *BALANCERS)),
         "What stands in front of the server; `check` compares keep_alive with its idle time. Nothing else uses it.",
+        kind=Text(("unknown", "direct", *BALANCERS)),
     )
 
 
@@ -294,75 +253,58 @@ class Attach(Section):
 
     idle: float = option(
         0.0,
-        Duration(),
         "Client has been silent since the server's last answer.",
-        precedent="Redis timeout; PostgreSQL idle_session_timeout: off by default",
+        "Redis timeout; PostgreSQL idle_session_timeout: off by default",
     )
     first_byte: float = option(
-        0.0,
-        Duration(),
-        "Client has connected and not sent one byte.",
-        precedent="PostgreSQL authentication_timeout 60 s",
+        0.0, "Client has connected and not sent one byte.", "PostgreSQL authentication_timeout 60 s"
     )
     max_age: float = option(
-        0.0,
-        Duration(),
-        "Connection has been open for this long; an answer in the making is waited for.",
-        precedent="gRPC MAX_CONNECTION_AGE",
+        0.0, "Connection has been open for this long; an answer in the making is waited for.", "gRPC MAX_CONNECTION_AGE"
     )
     stalled_write: float = option(
         0.0,
-        Duration(),
         "Data is queued for the client, which acknowledges none of it.",
-        precedent="nginx send_timeout 60 s; TCP_USER_TIMEOUT",
+        "nginx send_timeout 60 s; TCP_USER_TIMEOUT",
     )
     min_in_rate: float = option(
         0.0,
-        Number(),
         "Least bytes per second of what the client sends before the server answers; 0 is no limit.",
-        precedent="Apache MinRate=500; Kestrel 240 B/s",
+        "Apache MinRate=500; Kestrel 240 B/s",
+        Number(),
     )
-    min_in_grace: float = option(
-        5.0,
-        Duration(off=False),
-        "How long a client may be slower than that.",
-        precedent="Kestrel 5 s",
-    )
+    min_in_grace: float = option(5.0, "How long a client may be slower than that.", "Kestrel 5 s", Duration(off=False))
     vanished: float = option(
         0.0,
-        Duration(),
         "Client's machine answers nothing for this long, neither data nor keep-alives.",
-        precedent="SO_KEEPALIVE: 2 h and more",
+        "SO_KEEPALIVE: 2 h and more",
     )
     even_unanswered: bool = option(
         False,
-        Switch(),
         "Only what the client sends counts as activity, even while the server owes it an answer.",
-        precedent="Redis and memcached count so",
+        "Redis and memcached count so",
+        Switch(),
     )
     tick: float = option(
         1.0,
-        Duration(least=0.05),
         "Precision: connections are closed at most one tick after their limit.",
-        precedent="ZooKeeper tickTime 2 s; Kestrel's heartbeat 1 s",
+        "ZooKeeper tickTime 2 s; Kestrel's heartbeat 1 s",
+        Duration(least=0.05),
     )
     jitter: float = option(
         0.0,
-        Number(most=1.0),
         "Lengthens each connection's limits by up to this share, in sixteen steps.",
-        precedent="gRPC +-10 %",
+        "gRPC +-10 %",
+        Number(most=1.0),
     )
     reaps_per_second: float = option(
-        0.0,
-        Number(),
-        "Most closes per second; 0 is no bound.",
-        precedent="HAProxy spreads closes when it stops",
+        0.0, "Most closes per second; 0 is no bound.", "HAProxy spreads closes when it stops", Number()
     )
     how: str = option(
         "shutdown",
-        Text(("shutdown", "destroy")),
         "shutdown: the server reads an end of file; destroy: the kernel resets the connection (CAP_NET_ADMIN).",
-        precedent="`ss -K` and tcp_closer destroy",
+        "`ss -K` and tcp_closer destroy",
+        Text(("shutdown", "destroy")),
     )
 
 
@@ -416,12 +358,20 @@ class ReaperConfig:
         """Where the value at `section.key` came from. Raises KeyError for a path that is no setting."""
         return self.origins.get(OPTIONS[path].path, DEFAULT)
 
+    def replaced(self, values: Mapping[str, object], origins: Mapping[str, str]) -> ReaperConfig:
+        """This configuration with *values*, by `section.key`, and with *origins* in place of its own."""
+        sections: dict[str, dict[str, Any]] = {}
+        for path, value in values.items():
+            sections.setdefault(OPTIONS[path].section, {})[OPTIONS[path].key] = value
+        made = {name: dataclasses.replace(getattr(self, name), **keys) for name, keys in sections.items()}
+        return dataclasses.replace(self, **made, origins=origins)
+
 
 def _declared() -> Iterator[Option]:
     for made in (Reaper, Timeouts, Limits, Server, Attach):
         for item in dataclasses.fields(made):
-            said, path = item.metadata, f"{made.__name__.lower()}.{item.name}"
-            yield Option(path, said["kind"], item.default, said["doc"], said["precedent"], made.live and said["live"])
+            live = made.live and item.metadata["live"]
+            yield Option(f"{made.__name__.lower()}.{item.name}", item.default, **{**item.metadata, "live": live})
 
 
 OPTIONS: Mapping[str, Option] = {found.path: found for found in _declared()}
@@ -445,21 +395,11 @@ class _Loader:
         self.environment(environ)
         for key, value in overrides.items():
             if value is not None and self.known(key, "command line"):
-                self.take(OPTIONS[key], value, "command line", text=isinstance(value, str), typed=True)
+                self.take(OPTIONS[key], value, "command line", read=isinstance(value, str))
         self.together()
         if self.faults:
             raise ConfigError("\n".join(self.faults))
-        made: dict[str, Any] = {section: {} for section in SECTIONS}
-        for key, value in self.values.items():
-            made[OPTIONS[key].section][OPTIONS[key].key] = value
-        return ReaperConfig(
-            Reaper(**made["reaper"]),
-            Timeouts(**made["timeouts"]),
-            Limits(**made["limits"]),
-            Server(**made["server"]),
-            Attach(**made["attach"]),
-            self.origins,
-        )
+        return ReaperConfig().replaced(self.values, self.origins)
 
     def file(self, path: str | os.PathLike[str]) -> None:
         name = os.fspath(path)
@@ -481,13 +421,14 @@ class _Loader:
                 else:
                     for key, raw in table.items():
                         if self.known(f"{section}.{key}", name):
-                            self.take(OPTIONS[f"{section}.{key}"], raw, name)
+                            found = OPTIONS[f"{section}.{key}"]
+                            self.take(found, raw, name, read=found.kind.quoted)
 
     def environment(self, environ: Mapping[str, str]) -> None:
         names = {name: found for found in OPTIONS.values() for name in reversed(found.environment)}
         for name, found in names.items():  # in the order of the table, the name that wins last
             if name in environ:
-                self.take(found, environ[name], f"environment {name}", text=True)
+                self.take(found, environ[name], f"environment {name}", read=True)
         for name in unknown_variables(environ):
             # A misspelt variable that does nothing is worse than an error. Other REAPER_ names may be another's:
             # Kubernetes makes REAPER_PORT and REAPER_SERVICE_HOST for a service called reaper.
@@ -500,18 +441,18 @@ class _Loader:
         self.faults.append(f"{path}: unknown setting (from {origin}){suggest(path, tuple(OPTIONS))}")
         return False
 
-    def take(self, found: Option, raw: object, origin: str, *, text: bool = False, typed: bool = False) -> None:
-        """Check and keep one value: as TOML gave it, as *text* (a variable, a flag), or *typed* already."""
+    def take(self, found: Option, raw: Any, origin: str, *, read: bool) -> None:
+        """Check and keep one value: typed already, or a text to be *read* (of a variable, a flag, a duration)."""
         try:
-            value = raw if typed and not text else found.kind.read(raw)
-            good = found.kind.check(value) and (text or not isinstance(raw, str) or found.kind.quoted(raw))
+            value: Any = found.kind.read(raw) if read else raw
+            good = found.kind.check(value)
+            if good and isinstance(found.default, float):
+                value = float(value)
         except (ValueError, OverflowError):
             good = False
         if not good:
             self.faults.append(f"{found.path}: {raw!r} (from {origin}): expected {found.kind.wanted}")
             return
-        if isinstance(found.default, float):
-            value = float(value)  # type: ignore[arg-type]  # check() let only numbers through
         self.values[found.path] = value
         self.origins[found.path] = origin
 
