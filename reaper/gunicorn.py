@@ -5,6 +5,7 @@ gunicorn's own `--keep-alive` holds where reaper.toml and REAPER_* leave `timeou
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from .errors import needs
@@ -16,18 +17,17 @@ if TYPE_CHECKING:
 
 __all__ = ["UvicornWorker", "ASGIWorker", "ThreadWorker"]
 
-_WHERE = {"UvicornWorker": "uvicorn-worker", "ASGIWorker": "gunicorn>=27", "ThreadWorker": "gunicorn>=27"}
+_WHERE = {
+    "UvicornWorker": ("gunicorn_uvicorn", "uvicorn-worker"),
+    "ASGIWorker": ("gunicorn_asgi", "gunicorn>=27"),
+    "ThreadWorker": ("gunicorn_threads", "gunicorn>=27"),
+}
 
 
 def __getattr__(name: str) -> Any:
     # One by one: whoever runs one of them need not have what the others need.
     if name not in __all__:
         raise AttributeError(f"reaper.gunicorn has no {name!r}; it has {', '.join(__all__)}")
-    with needs(f"reaper.gunicorn.{name}", _WHERE[name]):
-        if name == "UvicornWorker":
-            from .servers import gunicorn_uvicorn as module
-        elif name == "ASGIWorker":
-            from .servers import gunicorn_asgi as module  # type: ignore[no-redef]
-        else:
-            from .servers import gunicorn_threads as module  # type: ignore[no-redef]
-    return getattr(module, name)
+    module, package = _WHERE[name]
+    with needs(f"reaper.gunicorn.{name}", package):
+        return getattr(import_module(f".servers.{module}", __package__), name)

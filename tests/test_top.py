@@ -16,7 +16,7 @@ from server_process import PATIENCE, ROOT, server
 
 from reaper.metrics import BOUNDS
 from reaper.status import IDLE_BOUNDS, SCHEMA
-from reaper.top import run
+from reaper.top import command
 from reaper.top.picture import picture_of, quantile, rates
 from reaper.top.sources import Http, Unreachable, _phase_of
 from reaper.top.view import Frame, draw
@@ -209,7 +209,7 @@ def test_while_there_is_no_answer_the_reason_stands_on_the_screen():
     out = io.StringIO()
     console = pytest.importorskip("rich.console").Console(file=out, force_terminal=True, width=80, height=24)
     with pytest.raises(KeyboardInterrupt):
-        run._live(console, Gone(), picture_of(status(worker())), 0.01)
+        command._live(console, Gone(), picture_of(status(worker())), 0.01)
     assert out.getvalue().count("connection refused") == 1
 
 

@@ -9,21 +9,7 @@ from ..errors import needs
 
 with needs("reaper.attach", "idle-reaper[attach]"):
     from .guard import Guard
-    from .judge import Limits, Memory, Verdict, judge
-    from .kernel import Linux, Listener, Refusal
-    from .tcpinfo import Snapshot
-    from .watch import Event, Watch
+    from .judge import Limits
+    from .watch import Event
 
-__all__ = [
-    "Guard",
-    "Watch",
-    "Event",
-    "Limits",
-    "Memory",
-    "Snapshot",
-    "Verdict",
-    "judge",
-    "Linux",
-    "Listener",
-    "Refusal",
-]
+__all__ = ["Guard", "Event", "Limits"]

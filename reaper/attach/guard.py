@@ -27,7 +27,8 @@ class Guard:
     Args:
         idle, first_byte, max_age, write, min_in_rate, min_in_grace, even_unanswered: See `Limits`. Seconds.
         tick: Seconds, > 0: a silent connection is shut down at most one tick late.
-        jitter, reaps_per_second: See `Watch`.
+        jitter: 0..1: the most by which a timeout of silence is lengthened, differently for each connection.
+        reaps_per_second: The most that are shut down per second; 0: no bound.
         on: Told every event; called within `advance`, `add` or by the thread, while the guard's lock is held, which
             is not reentrant: it must not call this guard (that would wait for ever), and must not raise.
         clock: Seconds, monotonic.

@@ -12,10 +12,9 @@ import ipaddress
 import os
 import socket
 import struct
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 from ..errors import ReaperError
@@ -167,38 +166,39 @@ class Linux:
         before = self._clock()
         self._looks.send(b"".join([netlink.look_request(first + n, ident) for n, ident in enumerate(idents)]))
         found: dict[int, Snapshot | None] = {}
+        answers = self._answers(self._looks)
         while len(found) < len(idents):
-            for answer in netlink.parse(self._looks.recv(MOST_BYTES)):
-                if answer.sequence < first:  # what an interrupted call left behind
-                    continue
-                if answer.error and answer.error not in (errno.ENOENT, errno.ESTALE):
-                    raise OSError(answer.error, os.strerror(answer.error))
-                gone = answer.error or not OPEN_STATES >> answer.state & 1
-                found[answer.sequence] = None if gone else self._snapshot(answer, before)
+            answer = next(answers)
+            if answer.sequence < first:  # what an interrupted call left behind
+                continue
+            if answer.error and answer.error not in (errno.ENOENT, errno.ESTALE):
+                raise OSError(answer.error, os.strerror(answer.error))
+            gone = answer.error or not OPEN_STATES >> answer.state & 1
+            found[answer.sequence] = None if gone else self._snapshot(answer, before)
         return [found[first + n] for n in range(len(idents))]
 
     def _snapshot(self, answer: Answer, before: float) -> Snapshot:
         return parse(answer.info, answer.state, answer.unread, answer.queued, before, self._clock())
 
     def _acknowledged(self, sequence: int) -> Answer:
+        return next(answer for answer in self._answers(self._looks) if answer.sequence == sequence)
+
+    def _answers(self, sock: socket.socket) -> Iterator[Answer]:
         while True:
-            for answer in netlink.parse(self._looks.recv(MOST_BYTES)):
-                if answer.sequence == sequence:
-                    return answer
+            yield from netlink.parse(sock.recv(MOST_BYTES))
 
     def _dump(self, family: int, states: int, places: Sequence[tuple[int, bytes]], info: bool) -> Iterator[Answer]:
         self._sequence += 1
         sequence = self._sequence
         self._dumps.send(netlink.dump_request(sequence, family, states, places, info))
-        while True:
-            for answer in netlink.parse(self._dumps.recv(MOST_BYTES)):
-                if answer.sequence != sequence:
-                    continue
-                if answer.error:
-                    raise OSError(answer.error, os.strerror(answer.error))
-                if answer.done:
-                    return
-                yield answer
+        for answer in self._answers(self._dumps):
+            if answer.sequence != sequence:
+                continue
+            if answer.error:
+                raise OSError(answer.error, os.strerror(answer.error))
+            if answer.done:
+                return
+            yield answer
 
 
 def _open() -> socket.socket:
@@ -226,28 +226,19 @@ def _namespace(pid: int) -> tuple[int, int]:
 
 def _open_within(pid: int) -> tuple[socket.socket, socket.socket]:
     """Two sockets in the network namespace of *pid*, opened by a thread of their own: the rest of us stays outside."""
-    made: list[socket.socket] = []
-    failed: list[int] = []
 
-    def enter() -> None:
-        libc = ctypes.CDLL(None, use_errno=True)
-        with suppress(OSError):
-            namespace = os.open(f"/proc/{pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
-            try:
-                if libc.setns(namespace, CLONE_NEWNET):
-                    failed.append(ctypes.get_errno())
-                    return
-                made.extend((_open(), _open()))
-            finally:
-                os.close(namespace)
+    def enter() -> tuple[socket.socket, socket.socket]:
+        with open(f"/proc/{pid}/ns/net") as namespace:
+            if ctypes.CDLL(None, use_errno=True).setns(namespace.fileno(), CLONE_NEWNET):
+                code = ctypes.get_errno()
+                raise OSError(code, os.strerror(code))
+        return _open(), _open()
 
-    thread = threading.Thread(target=enter)
-    thread.start()
-    thread.join()
-    if len(made) != 2:
-        why = os.strerror(failed[0]) if failed else "it cannot be opened"
-        raise Refusal(
-            f"process {pid} is in another network namespace, which may not be entered ({why}): run with CAP_SYS_ADMIN, "
-            "or attach from inside its container or pod"
-        )
-    return made[0], made[1]
+    with ThreadPoolExecutor(1) as alone:
+        try:
+            return alone.submit(enter).result()
+        except OSError as error:
+            raise Refusal(
+                f"process {pid} is in another network namespace, which may not be entered ({error.strerror}): run with "
+                "CAP_SYS_ADMIN, or attach from inside its container or pod"
+            ) from None

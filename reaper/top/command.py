@@ -1,15 +1,25 @@
-"""`python -m reaper top`: the flags.
+"""`python -m reaper top`: the flags, and what they do: ask, draw, wait; until Ctrl-C.
 
-The rule of this module: *declaring a command loads nothing of it*. Every `reaper` command knows these flags, and
-this one alone needs what speaks HTTP and what draws.
+The rule of this module: *in a pipe it prints once and ends; on a terminal it outlives the server it watches*. Every
+`reaper` command knows these flags, so what draws and what speaks HTTP is imported where it is needed.
 """
 
 from __future__ import annotations
 
 import argparse
-from typing import Any
+import json
+import signal
+import sys
+import time
+from typing import Any, NoReturn
 
 from ..config.flags import duration
+from ..errors import ReaperError, needs, printable
+from .picture import Picture, picture_of, rates
+from .sources import Http, Kernel, Unreachable
+
+GOOD, UNUSABLE = 0, 2
+Source = Http | Kernel
 
 
 def add_commands(commands: Any) -> None:
@@ -30,10 +40,77 @@ def add_commands(commands: Any) -> None:
     )
     top.add_argument("--once", action="store_true", help="print one picture and end")
     top.add_argument("--json", action="store_true", help="print one status document and end")
-    top.set_defaults(run=_run)
+    top.set_defaults(run=run)
 
 
-def _run(parsed: argparse.Namespace) -> int:
-    from .run import run
+def run(parsed: argparse.Namespace) -> int:
+    """Run the command; returns the exit status."""
+    try:
+        source = Kernel(parsed.pid) if parsed.connect is None else Http(parsed.connect)
+        if parsed.json:
+            print(json.dumps(source.ask()))
+            sys.stdout.flush()
+            return GOOD
+        with needs("top without --json", "idle-reaper[cli]"):
+            from rich.console import Console
+        console = Console(highlight=False)
+        found = _picture(source)
+        if parsed.once or not console.is_terminal:
+            for line in _drawn(console, None, found, {}, _now()):
+                console.print(line, no_wrap=True, crop=True)
+        else:
+            _live(console, source, found, parsed.interval)
+    except KeyboardInterrupt:
+        pass
+    except BrokenPipeError:  # whoever read it has gone
+        raise
+    except (ReaperError, OSError) as error:
+        print(f"top: {printable(str(error))}", file=sys.stderr)
+        return UNUSABLE
+    return GOOD
 
-    return run(parsed)
+
+def _picture(source: Source) -> Picture:
+    try:
+        return picture_of(source.ask())
+    except (KeyError, TypeError, ValueError) as error:
+        raise Unreachable(f"{source.name} gave a status that cannot be read: {type(error).__name__}: {error}") from None
+
+
+def _drawn(
+    console: Any, height: int | None, found: Picture, rate: dict[str, float], clock: str, trouble: str = ""
+) -> list[Any]:
+    from .view import Frame, draw
+
+    return draw(found, rate, Frame(console.width, height, console.options.ascii_only), clock, trouble)
+
+
+def _now() -> str:
+    return time.strftime("%H:%M:%S")
+
+
+def _live(console: Any, source: Source, found: Picture, interval: float) -> None:
+    from rich.console import Group
+    from rich.live import Live
+
+    before: Picture | None = None
+    clock, trouble, answered = _now(), "", time.monotonic()
+    old = signal.signal(signal.SIGTERM, _ended)
+    try:
+        with Live(console=console, screen=True, auto_refresh=False) as live:
+            while True:
+                drawn = _drawn(console, console.height, found, rates(before, found), clock, trouble)
+                live.update(Group(*drawn), refresh=True)
+                time.sleep(interval)
+                try:
+                    before, found = found, _picture(source)
+                    clock, trouble, answered = _now(), "", time.monotonic()
+                except Unreachable as error:
+                    waited = time.monotonic() - answered
+                    trouble = f"no answer for {waited:.0f} s, asking again: {printable(str(error))}"
+    finally:
+        signal.signal(signal.SIGTERM, old)
+
+
+def _ended(signum: int, frame: object) -> NoReturn:
+    raise KeyboardInterrupt  # the terminal is given back as it was

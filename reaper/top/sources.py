@@ -6,16 +6,13 @@ The rule of this module: *a source that cannot answer says why in one line*, and
 from __future__ import annotations
 
 import heapq
-import http.client
 import json
 import time
-import urllib.error
 import urllib.parse
-import urllib.request
 from bisect import bisect_right
 from typing import Any
 
-from ..errors import ReaperError
+from ..errors import ReaperError, needs
 from ..status import IDLE_BOUNDS, SCHEMA
 
 TIMEOUT = 5.0
@@ -50,24 +47,27 @@ class Http:
             raise ReaperError(f"--connect {url}: expected a URL such as http://127.0.0.1:9180")
         self.name = said
         self._url = said if parts.path.strip("/") else urllib.parse.urlunsplit(parts._replace(path="/status"))
-        self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
     def ask(self) -> dict[str, Any]:
         """A status document. Raises Unreachable."""
+        import http.client  # here: every `reaper` command knows this module, and few of them speak HTTP
+        import urllib.request
+        from urllib.error import HTTPError
+
         try:
-            with self._opener.open(self._url, timeout=TIMEOUT) as response:
+            opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+            with opener.open(self._url, timeout=TIMEOUT) as response:
                 found = json.loads(response.read(LARGEST))
-        except urllib.error.HTTPError as error:
+        except HTTPError as error:
             hint = "; is there a status? (server_example: --status HOST:PORT)" if error.code == 404 else ""
             error.close()
             raise Unreachable(f"{self._url} answered {error.code} {error.reason}{hint}") from None
-        except urllib.error.URLError as error:
-            why = getattr(error.reason, "strerror", None) or error.reason
-            raise Unreachable(f"{self._url}: {str(why).lower()}") from None
         except TimeoutError:
             raise Unreachable(f"{self._url}: no answer within {TIMEOUT:g} s") from None
         except (OSError, http.client.HTTPException) as error:
-            raise Unreachable(f"{self._url}: {error or type(error).__name__}") from None
+            cause = getattr(error, "reason", error)
+            why = str(getattr(cause, "strerror", None) or cause).lower()
+            raise Unreachable(f"{self._url}: {why or type(error).__name__}") from None
         except ValueError:
             raise Unreachable(f"{self._url} is not the status of a reaper: expected JSON") from None
         if not isinstance(found, dict) or found.get("schema") != SCHEMA:
@@ -81,21 +81,17 @@ class Kernel:
 
     Raises:
         ReaperError: there is no such process, its descriptors may not be read, or it listens nowhere.
-        ImportError: there is no psutil.
+        NotInstalled: there is no psutil.
     """
 
     def __init__(self, pid: int) -> None:
-        from ..attach.kernel import Linux
-        from ..attach.targets import ByPid
+        with needs("top --pid", "idle-reaper[attach]"):
+            from ..attach.kernel import Linux
+            from ..attach.targets import ByPid
 
         self.name: str = f"process {pid}"
         self._pid = pid
-        self._kernel = Linux(pid)
-        try:
-            self._target = ByPid(pid, self._kernel)
-        except BaseException:
-            self._kernel.close()
-            raise
+        self._target = ByPid(pid, Linux(pid))
 
     def ask(self) -> dict[str, Any]:
         """A status document. Raises Unreachable. Cost: about 10 us per connection."""
@@ -109,7 +105,7 @@ class Kernel:
         self._target.scan()
         phases: dict[str, list[int]] = {}
         silences: list[tuple[float, bytes, str]] = []
-        for found in self._kernel.dump(listeners, True):
+        for found in self._target.kernel.dump(listeners, True):
             seen = found.snapshot
             if seen is None or not found.inode or found.inode not in self._target or seen.outgoing:
                 continue
@@ -135,10 +131,6 @@ class Kernel:
             "closed": {},
         }
         return {"schema": SCHEMA, "server": self.name, "workers": [worker], "missing": []}
-
-    def close(self) -> None:
-        """Release the kernel's socket."""
-        self._kernel.close()
 
 
 def _phase_of(seen: Any) -> str:
