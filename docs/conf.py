@@ -78,6 +78,7 @@ html_theme_options = {  # the colours of all pictures and pages, see reaper/pipe
 }
 html_show_sphinx = False
 html_copy_source = False
+highlight_language = "none"  # of a block that names none: what a program prints is no Python
 pygments_style = "default"
 pygments_dark_style = "github-dark"
 
@@ -94,7 +95,12 @@ copybutton_exclude = ".linenos, .gp, .go"
 
 
 def set_apart(app: Sphinx, what: str, name: str, thing: Any, options: Any, lines: list[str]) -> None:
-    """Our docstrings end in lines such as "Cost: one lease."; for the reference each is a paragraph of its own."""
+    """Our docstrings end in lines such as "Cost: one lease."; for the reference each is a paragraph of its own.
+
+    Of a module the reference shows the first paragraph.
+    """
+    if what == "module" and "" in lines:  # what follows is for those who work on it
+        del lines[lines.index("") :]
     told = []
     within = False
     for line in lines:
@@ -105,6 +111,19 @@ def set_apart(app: Sphinx, what: str, name: str, thing: Any, options: Any, lines
             told += ([""] if within and line and line[0] != " " else []) + [line.strip() if within else line]
         within = bool(said) or (within and line.startswith(" "))
     lines[:] = told
+
+
+PLAIN: dict[str, list[str]] = {}
+
+
+def keep(app: Sphinx, what: str, name: str, thing: Any, options: Any, lines: list[str]) -> None:
+    """Napoleon takes what stands before a colon in the docstring of an attribute for its type: ours are sentences."""
+    if what in ("attribute", "data", "property"):
+        PLAIN[name] = list(lines)
+
+
+def put_back(app: Sphinx, what: str, name: str, thing: Any, options: Any, lines: list[str]) -> None:
+    lines[:] = PLAIN.pop(name, lines)
 
 
 def add_navigation(app: Sphinx, page: str, source: list[str]) -> None:
@@ -126,6 +145,8 @@ def write_front_door(app: Sphinx, error: Exception | None) -> None:
 
 def setup(app: Sphinx) -> dict[str, bool]:
     app.connect("autodoc-process-docstring", set_apart, priority=400)  # before napoleon's
+    app.connect("autodoc-process-docstring", keep, priority=450)
+    app.connect("autodoc-process-docstring", put_back, priority=600)
     app.connect("source-read", add_navigation)
     app.connect("build-finished", write_front_door)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
