@@ -10,7 +10,7 @@ import weakref
 import pytest
 from test_law import drive
 
-from reaper import IdleReaper, InvalidArgument, InvariantViolated, UnknownUid
+from reaper import IdleReaper, IdleRing, InvalidArgument, InvariantViolated, Level, TimingWheel, UnknownUid
 from reaper.core.reaper import MOVES_PER_CALL
 from reaper.core.slots import CHUNK
 
@@ -175,6 +175,13 @@ def test_two_cores_do_not_share_what_the_interpreter_learns_about_touch():
     assert a._epoch is one._open
 
 
+def test_the_defaults_are_those_of_the_documentation():
+    core, ring = IdleReaper(), IdleRing()
+    assert (core.tick, core.wheel_size, core.epoch_length) == (1.0, 64, 1.0)
+    assert (ring.timeout_ticks, ring.tick) == (30, 0)
+    assert TimingWheel().levels == (Level(tick=1, wheel_size=64, interval=64, current_time=0),)
+
+
 def test_importing_reaper_imports_no_framework():
     code = (
         "import sys, reaper; "
@@ -281,6 +288,19 @@ def test_a_silence_is_reported_by_the_touch_that_ends_it():
     assert not hasattr(silent_core.register("x", 1.0, 0.0), "log")
     with pytest.raises(InvalidArgument, match="beyond must be"):
         core.report_silences(0.0, print)
+
+
+def test_a_silence_that_was_taken_over_is_judged_by_its_own_length_from_the_first_epoch_on():
+    core = IdleReaper(tick=1.0)
+    core.register("long", timeout=90.0, now=0.0)
+    core.close_epoch(1.0)
+    core.register("short", timeout=90.0, now=1.0)
+    core.close_epoch(8.0)
+    found = []
+    core.report_silences(5.0, lambda lease, since, until: found.append((lease.uid, since, until)))
+    for uid in ("long", "short"):
+        core.register((uid, "again"), timeout=90.0, now=8.0, since=core._leases[uid]).touch()
+    assert found == [(("long", "again"), 0.0, 8.0)]
 
 
 def test_what_a_report_raises_comes_out_of_the_touch_which_may_be_repeated():
