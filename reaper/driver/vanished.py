@@ -5,7 +5,8 @@ response, it reads slowly, its process is stopped. Its kernel answers all the sa
 `vanished` only when its peer was asked more than once and nothing has come back for `timeouts.vanished` seconds.
 
     who asks         the kernel. Where data is on its way, by sending it again; where the peer's window is full, by
-                     probing it; where nothing is on its way, by keep-alive, four times within `vanished`
+                     probing it; where nothing is on its way, by keep-alive, four times within `vanished`; the options
+                     for that are set at the first look at a silent connection
     what is heard    any segment at all: data, or an acknowledgement; tcp_info knows how long ago
     who judges       `Vanished`: it looks at every connection the driver knows five times within `vanished`, and more
                      closely at those that look bad
@@ -20,15 +21,10 @@ doubling intervals, up to two minutes, and nothing can make it hurry: there a li
 noticed by the second probe. From 6.15 on it asks every quarter here too (TCP_RTO_MAX_MS).
 
 A stall charges nobody: the kernel goes on asking meanwhile, and whoever looks bad is looked at again, a sixteenth of
-`vanished` of the stall clock later, before it is closed.
+`vanished` of the stall clock later, before it is closed. Then what is queued is thrown away.
 
-To join in, an adapter registers its connection as a `Watched` or another `Reapable`, from its accept to its end, in
-flight or not. Its sockets need no options from the accept on: they are set at the first look at a silent connection. If
-its `descriptor` is hidden at times, so that unread bytes do not count, it has `link` beside it. It is closed by
-`Reapable.reap("vanished")` like any other, and what is queued is thrown away. Not for UNIX sockets: a process that ends
-closes them.
-
-Cost: no memory, but for those that look bad; per look, which is five times within `vanished`, about 2 us.
+Every `Reapable` that the driver knows is judged, in flight or not, by its `link`. Not one on a UNIX socket: a process
+that ends closes it. Cost: no memory, but for those that look bad; about 2 us per look.
 """
 
 from __future__ import annotations
@@ -36,6 +32,7 @@ from __future__ import annotations
 import contextlib
 import socket
 from collections.abc import Iterator
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -73,78 +70,69 @@ class Vanished:
         self._driver = driver
         self.after: float = after
         self.looks: int = 0
+        self._pause = after / CLOSE_LOOKS
         self._awake = False
         self._round: Iterator[Reapable] = iter(())
         self._size = 0  # of the round
         self._found = False  # whether there was a TCP connection in it
-        self._bad: dict[Reapable, float] = {}  # since when they look bad
-        self._again: Iterator[Reapable] = iter(())  # of those...
-        self._many = 0  # ...so many when it was made
+        self._bad: set[Reapable] = set()  # each of them is looked at again, by a call of its own
 
     def begin(self) -> None:
         """There is a connection to look at."""
         if self.after and not self._awake:
             self._awake = True
-            self._sleep(self.after / CLOSE_LOOKS)
+            self._driver.after(self._pause, self._step)
 
-    def _sleep(self, seconds: float) -> None:
-        self._driver.after(seconds, self.step)
-
-    def _new_round(self) -> None:
-        driver = self._driver
-        known = (driver.owner_of(lease.uid) for lease in list(driver.core._leases.values()))
-        self._round = (owner for owner in known if owner is not None)
-        self._size = len(driver.core)
-        self._found = False
-
-    def step(self) -> None:
+    def _step(self) -> None:
         """Look at a few, and sleep until it is the turn of the next."""
         few = self._size * ROUNDS // CLOSE_LOOKS + 1
-        share = min(1.0, LOOKS_PER_STEP / (few + self._many))
+        share = min(1.0, LOOKS_PER_STEP / few)
+        count = int(few * share) + 1
+        core = self._driver.core
         try:
-            self._look_again(int(self._many * share) + 1)
-            count = int(few * share) + 1
-            looked = self._look_at(count)
-            if looked < count:  # the round is over
-                self._awake = bool(self._found or self._bad or len(self._driver.core) != self._size)
-                self._new_round()
-                self._look_at(count - looked)
+            left = self._look_at(count)
+            if left:  # the round is over
+                self._awake = self._found or len(core) != self._size
+                known = (self._driver.owner_of(lease.uid) for lease in list(core._leases.values()))
+                self._round = (owner for owner in known if owner is not None)
+                self._size, self._found = len(core), False
+                self._look_at(left)
         finally:  # whatever an adapter raises
             if self._awake:  # or not until another begins
-                self._sleep(self.after / CLOSE_LOOKS * share)
+                self._driver.after(self._pause * share, self._step)
 
     def _look_at(self, count: int) -> int:
-        """At the next *count* of the round; returns how many were left of it."""
-        looked = 0
+        """At the next *count* of the round; returns how many it lacked."""
         for owner in islice(self._round, count):
-            looked += 1
-            link = owner.link
-            if link >= 0 and owner not in self._bad and (seen := self._seen(link)) is not None:
-                self._found = True
-                if seen.silence >= self.after / 8:
-                    _have_it_asked(link, self.after)
-                if seen.silence >= self.after * 0.75 and seen.asked:
-                    self._bad[owner] = self._driver.now()
-        return looked
-
-    def _look_again(self, count: int) -> None:
-        now, pause = self._driver.now(), self.after / CLOSE_LOOKS
-        for owner in islice(self._again, count):
-            link, since = owner.link, self._bad[owner]
-            seen = self._seen(link) if link >= 0 else None
-            if seen is None or not seen.asked or seen.silence < self.after * 0.75:
-                del self._bad[owner]
-            elif now - since >= pause and seen.gone(self.after):
-                del self._bad[owner]
-                _end(owner, link)
             count -= 1
-        if count:
-            self._again = (owner for owner in list(self._bad) if owner in self._bad)
-            self._many = len(self._bad)
+            seen = self._seen(owner)
+            if seen is None:
+                continue
+            self._found = True
+            if seen.silence >= self.after / 8:
+                _have_it_asked(owner.link, self.after)
+            if owner not in self._bad and self._looks_bad(seen):
+                self._bad.add(owner)
+                self._driver.after(self._pause, partial(self._look_again, owner))
+        return count
 
-    def _seen(self, link: int) -> sockets.Silence | None:
+    def _look_again(self, owner: Reapable) -> None:
+        seen = self._seen(owner)
+        if seen is None or not self._looks_bad(seen):
+            self._bad.discard(owner)
+        elif seen.gone(self.after):
+            self._bad.discard(owner)
+            _end(owner, owner.link)
+        else:
+            self._driver.after(self._pause, partial(self._look_again, owner))
+
+    def _looks_bad(self, seen: sockets.Silence) -> bool:
+        return seen.asked and seen.silence >= self.after * 0.75
+
+    def _seen(self, owner: Reapable) -> sockets.Silence | None:
         self.looks += 1
-        return sockets.silence_of(link)
+        link = owner.link
+        return sockets.silence_of(link) if link >= 0 else None
 
 
 def _have_it_asked(link: int, after: float) -> None:
