@@ -14,6 +14,7 @@ from trio.testing import MockClock
 
 import server_example.http
 from reaper.config import ReaperConfig
+from reaper.driver.sockets import peer_name
 from reaper.journal import Journal
 from reaper.trio import journal_clock
 from server_example.http import HttpServer
@@ -368,7 +369,7 @@ async def test_a_connection_is_parked_woken_and_remembered(clock: MockClock, sec
             assert not server.connections
             (kept,) = server.lot
             assert kept.requests == count
-            assert kept.peer.startswith("127.0.0.1:")
+            assert peer_name(kept.fd).startswith("127.0.0.1:")
         assert await rest(stream) == b""
         assert 20 <= trio.current_time() - start <= 20 + TICK
         assert await server.reaped() == {"keep_alive": 1}

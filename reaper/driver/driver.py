@@ -76,12 +76,9 @@ class Driver:
         options: `Options`: tick, wheel_size, journal, listener, jitter, reaps_per_second, seed.
     Attributes:
         core: The `IdleReaper`. Its times are those of `now`.
-        clock: The `StallClock`.
-        books: Of the ends.
-        idle: Seconds of silence allowed where nothing else is said; 0 is off.
+        clock, books, config, idle: In force.
         phase: 0..1: the share of an epoch after which the first one ends, if there was nothing to watch before; 0: all
-            of it. Give each of several processes that the same clients meet its own; otherwise their epochs end in the
-            same instant, later the silences do, and all of them want the processors at once.
+            of it. Give each of several processes that the same clients meet its own, or all of them wake at once.
         on_empty: Called when the last of `connections` has ended.
         connections: Watched now, by uid. Parked ones are not among them.
         cpu: CPU seconds that `look` and `act` have used.
@@ -102,30 +99,26 @@ class Driver:
     ) -> None:
         check_names(options)
         journal, listener = options.get("journal"), options.get("listener")
-        if not isinstance(config, ReaperConfig | None):
-            raise InvalidArgument(f"config must be a ReaperConfig or None, got {shown(config)}")
-        if not isinstance(journal, Journal | None):
-            raise InvalidArgument(f"journal must be a Journal or None, got {shown(journal)}")
-        if not isinstance(listener, str | None):
-            raise InvalidArgument(f"listener must be a str or None, got {shown(listener)}")
+        for name, value, kind in (
+            ("config", config, ReaperConfig),
+            ("journal", journal, Journal),
+            ("listener", listener, str),
+        ):
+            if not isinstance(value, kind | None):
+                raise InvalidArgument(f"{name} must be a {kind.__name__} or None, got {shown(value)}")
         self.config: ReaperConfig = ReaperConfig() if config is None else config
+
+        def chosen(name: str) -> Any:
+            given = options.get(name)
+            return getattr(self.config.reaper, name) if given is None else given
+
         # Two epochs a tick: half of the promised tick stays in hand for a loop that wakes late.
-        configured = self.config.reaper
-        tick, wheel_size, jitter = options.get("tick"), options.get("wheel_size"), options.get("jitter")
-        reaps_per_second = options.get("reaps_per_second")
         self.core: IdleReaper = IdleReaper(
-            configured.tick if tick is None else tick,
-            configured.wheel_size if wheel_size is None else wheel_size,
-            epochs_per_tick=2,
-            on_error=log_hook_error,
+            chosen("tick"), chosen("wheel_size"), epochs_per_tick=2, on_error=log_hook_error
         )
-        if reaps_per_second is None:
-            reaps_per_second = configured.reaps_per_second
-        share = check_share("jitter", configured.jitter if jitter is None else jitter)
-        self._jitter = Jitter(share, self.core.tick, options.get("seed"))
-        self._bucket: Bucket | None = None
-        if not is_off(reaps_per_second):
-            self._bucket = Bucket(check_rate("reaps_per_second", reaps_per_second))
+        self._jitter = Jitter(check_share("jitter", chosen("jitter")), self.core.tick, options.get("seed"))
+        rate = chosen("reaps_per_second")
+        self._bucket = None if is_off(rate) else Bucket(check_rate("reaps_per_second", rate))
         self.idle: float = self.config.timeouts.idle if idle is None else idle
         check_idle(self.idle)
         self.phase: float = 0.0
@@ -267,33 +260,29 @@ class Driver:
         self._checked = len(leases)
         sockets: dict[int, list[Lease]] = {}
         quiet: dict[Lease, Watched] = {}
-        pardoned: list[Lease] = []
+        spared: list[Lease] = []
         for lease in leases:
-            uid = lease.uid
-            owner = self.owner_of(uid, limits=True)
+            owner = self.owner_of(lease.uid, limits=True)
             if owner is None:
                 continue
             if owner.pardon(lease):
-                pardoned.append(lease)
+                spared.append(lease)
                 continue
             if owner.probe is not None and owner.lease is lease:
                 # Asked before it is spared, which looks like activity: was the probe before this one answered?
                 watched: Watched = owner  # type: ignore[assignment]  # nothing else has a probe
-                if watched.unanswered is not None and watched.answered:
-                    watched.unanswered[0].cancel()
-                    watched.unanswered = None
+                if watched.answered:
+                    watched.forget_probe()
                 quiet[lease] = watched
             descriptor = owner.descriptor
             if descriptor >= 0:
                 sockets.setdefault(descriptor, []).append(lease)
-        spared: list[Lease] = []
         for descriptor in unread(sockets) if sockets else ():
             spared += sockets[descriptor]
         for lease in spared:
             quiet.pop(lease, None)
         self._probed += quiet.values()
         spared += quiet
-        spared += pardoned
         self.books.averted(spared)
         # A limit that activity does not move stays due: to be spared must not buy its whole length again.
         return {lease: type(lease.uid) is not DeadlineKey for lease in spared}
@@ -386,18 +375,9 @@ class Driver:
         probe: Probe | None = None,
         grace: float = PROBE_GRACE,
     ) -> Any:
-        """Watch a connection from now on.
+        """Watch from now on what *make* returns, the adapter's `Watched`, when it is called with a uid.
 
-        Args:
-            make: Called with the uid; returns the adapter's `Watched`.
-            socket: Its socket, for the journal; or None.
-            idle: Seconds of silence allowed; 0 switches the timeout off; None takes the driver's own `idle`.
-            reason: What a reap gives as its reason.
-            probe: Sent when it has been silent for *idle*; then it has *grace* seconds, > 0, for any activity.
-        Returns:
-            What *make* returned.
-        Raises:
-            InvalidArgument: by name and value. Nothing is left behind.
+        *socket* is the connection's, or None. The rest is as in the adapters' `watch`.
         """
         check_watch(idle, reason, probe, grace)
         timeout = self.later(self.idle if idle is None else idle)
@@ -406,8 +386,8 @@ class Driver:
         connection: Watched = make(uid)
         connection.probe = probe
         connection.grace = grace
-        connection.begin(self.register(connection.uid, timeout, reason=reason))
-        self.connections[connection.uid] = connection
+        connection.begin(self.register(uid, timeout, reason=reason))
+        self.connections[uid] = connection
         if socket is not None:
             self.vanished.begin()
         self.books.opened(connection.lease, socket)
@@ -430,8 +410,8 @@ class Driver:
         self.after(check_timeout("timeout", timeout), self._cut_the_rest)
         self._draining = True
 
-    def drain_slices(self) -> Iterator[int]:
-        """Let those that are watched now leave when they go idle, a slice at a time; yields how many slices are left.
+    def drain_slices(self) -> Iterator[None]:
+        """Let those that are watched now leave when they go idle, a slice at a time.
 
         Let the loop run, or a part of the drain's window pass, after each.
         """
@@ -442,7 +422,7 @@ class Driver:
             for connection in batch:
                 if connection.uid in self.connections:
                     self._leave_when_idle(connection, spoken=connection.descriptor in spoken)
-            yield -(-(len(connections) - start - REAPS_PER_SLICE) // REAPS_PER_SLICE)
+            yield
 
     def _leave_when_idle(self, connection: Watched, *, spoken: bool) -> None:
         connection.awaited = True
@@ -487,7 +467,7 @@ class Driver:
             late=books.late,
             tick=self.core.tick,
             lags=clock.lags,
-            journal=books.journal_statistics(),
+            journal=None if books.journal is None else books.journal.statistics(),
         )
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from ..config.durations import format_duration
 from ..core.lease import Epoch, Expiry, Lease
 from ..core.reaper import IdleReaper
-from ..journal import Journal, JournalStatistics
+from ..journal import Journal
 from ..journal.leases import LeaseLog, peer_of
 from ..metrics import Histogram
 from .sockets import peer_name
@@ -29,38 +29,25 @@ class Books:
         journal: Where the life of every connection is written; None: nowhere.
         listener: What the journal calls them.
     Attributes:
-        reasons: Connections that the reaper ended, by reason.
-        lateness: Of connections that came due: from the end of their timeout, counted from their last activity, to
-            their close. Activity is known to its epoch only and counts as in the middle of it. Goes on counting.
-        lateness_lower, lateness_upper: The same with all activity at the end, and at the beginning, of its epoch.
-        late: Connections that were certainly closed more than a tick after the end of their timeout.
+        reasons, lateness, lateness_lower, lateness_upper, late: As in `LoopStatistics`.
         journaled: Whether there is a journal.
         log: Where a line per close goes, at INFO.
     """
 
-    lateness: Histogram
-    lateness_lower: Histogram
-    lateness_upper: Histogram
-
     def __init__(self, core: IdleReaper, clock: StallClock, journal: Journal | None, listener: str | None) -> None:
         self._core = core
         self._clock = clock
+        self.journal: Journal | None = journal
+        self.journaled: bool = journal is not None
         self._keeper = None if journal is None else LeaseLog(core, journal, clock.real)
         self._listener = listener
         self.reasons: Counter[str] = Counter()
-        self.lateness, self.lateness_lower, self.lateness_upper = Histogram(), Histogram(), Histogram()
+        self.lateness: Histogram = Histogram()
+        self.lateness_lower: Histogram = Histogram()
+        self.lateness_upper: Histogram = Histogram()
         self.late: int = 0
         self.log: logging.Logger = log
         self._judged = float("-inf")
-
-    @property
-    def journaled(self) -> bool:
-        """Whether there is a journal."""
-        return self._keeper is not None
-
-    def journal_statistics(self) -> JournalStatistics | None:
-        """What became of the rows so far; None: there is no journal."""
-        return None if self._keeper is None else self._keeper.journal.statistics()
 
     def moved(self, old: Lease, new: Lease) -> None:
         """The connection of *old* is watched by *new* from now on. Before or after *old* is released."""

@@ -13,7 +13,7 @@ from ..core.lease import Hook, Lease
 from ..core.reaper import IdleReaper
 from ..core.ticks import check_timeout
 from ..metrics import LoopStatistics
-from .driver import Driver
+from .driver import REAPS_PER_SLICE, Driver
 from .ends import log
 from .options import Options
 from .watched import Watched
@@ -23,16 +23,11 @@ class Reaper:
     """Watches the connections of one event loop.
 
     Args:
-        clock: The loop's clock: monotonic float seconds.
+        clock, config, idle, options: As in `Driver`, and so are the attributes `core` and `config`.
         sleep: The loop's own; of 0 seconds: until its next pass.
-        config, idle, options: As in `Driver`.
     Attributes:
         driver: Decides.
-        core: The `IdleReaper` within. Its times are those of `driver.now`.
-        config: In force.
         accepting: Whether new connections are welcome. Set by `relieve`; servers turn newcomers away, or let them wait.
-    Raises:
-        InvalidArgument: by name and value.
     """
 
     _hints: ClassVar[Mapping[str, str]]
@@ -54,11 +49,10 @@ class Reaper:
         self._state = "not started"
 
     def _wake(self) -> None:
-        """Something is due earlier than `driver.rest` has said."""
         raise NotImplementedError
 
     def _run_probe(self, connection: Any) -> None:
-        """Run `probe` as a task."""
+        """Run `send_probe` as a task."""
         raise NotImplementedError
 
     def __len__(self) -> int:
@@ -126,10 +120,9 @@ class Reaper:
 
     async def _drained(self, timeout: float, window: float) -> None:
         await self.let_the_loop_read()
-        share = -1.0
-        for left in self.driver.drain_slices():
-            share = window / (left + 1) if share < 0 else share
-            await self.sleep(share)
+        slices = -(-len(self.driver.connections) // REAPS_PER_SLICE)
+        for _ in self.driver.drain_slices():
+            await self.sleep(window / slices)
         self._drains_on()
         await self._until_empty()
 
@@ -159,14 +152,10 @@ def log_drain(connections: Iterable[Watched], awake: int = 0) -> None:
 
     A connection of which nobody says whose turn it is keeps a drain waiting until its deadline: that is a warning.
     """
-    in_use = unknown = 0
-    for connection in connections:
-        if connection.receiving is None and not connection.lease.suspended:
-            unknown += 1
-        else:
-            in_use += 1
-    if in_use or awake:
-        log.info("drain: waiting for those in use, %d", in_use + awake, extra={"in_use": in_use + awake})
+    known = [connection.receiving is not None or connection.lease.suspended for connection in connections]
+    unknown, in_use = known.count(False), known.count(True) + awake
+    if in_use:
+        log.info("drain: waiting for those in use, %d", in_use, extra={"in_use": in_use})
     if unknown:
         log.warning(
             "drain: waiting until its deadline for %d of which nobody says whether they are idle: have their handlers "

@@ -21,10 +21,9 @@ TCP_NOTSENT_LOWAT = 25
 """linux/tcp.h; the socket module of CPython 3.11 does not name it."""
 
 # Linux has them; elsewhere the kernel is asked for what it does not know, and answers with an error.
-TCP_INFO: int = getattr(socket, "TCP_INFO", -1)
-TCP_KEEPIDLE: int = getattr(socket, "TCP_KEEPIDLE", -1)
-TCP_KEEPINTVL: int = getattr(socket, "TCP_KEEPINTVL", -1)
-TCP_KEEPCNT: int = getattr(socket, "TCP_KEEPCNT", -1)
+TCP_INFO, TCP_KEEPIDLE, TCP_KEEPINTVL, TCP_KEEPCNT = (
+    int(getattr(socket, name, -1)) for name in ("TCP_INFO", "TCP_KEEPIDLE", "TCP_KEEPINTVL", "TCP_KEEPCNT")
+)
 TCP_RTO_MAX_MS = 44
 """linux/tcp.h from 6.15 on: the longest wait before data is sent, or a window probed, again."""
 

@@ -9,14 +9,13 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Awaitable, Callable, Generator, Mapping
-from typing import Any, TypeVar
+from typing import Any
 
-from ..core.introspect import census, places, silence
+from ..core.introspect import Census, census, places, silence
 from ..core.lease import Lease
 from ..metrics import BOUNDS, CONTENT_TYPE, exposition, families
 from ..policy.pressure import Pressure
 from ..status import IDLE_BOUNDS, JSON, Page, document
-from .driver import Driver
 from .reaper import Reaper
 from .sockets import peer_name
 
@@ -27,11 +26,8 @@ NEXT = 40
 """Connections named, of those that are due first."""
 
 
-Found = TypeVar("Found")
-
-
 def pages_of(reaper: Reaper, name: str, pressure: Pressure | None = None) -> Mapping[str, Page]:
-    """`/status` and `/metrics` of a program that is one process and calls itself *name*; the rest as in `survey`."""
+    """`/status` and `/metrics` of a program that is one process and calls itself *name*."""
 
     async def show_status() -> tuple[str, bytes]:
         return JSON, document(name, [await survey(reaper, pressure)])
@@ -44,13 +40,7 @@ def pages_of(reaper: Reaper, name: str, pressure: Pressure | None = None) -> Map
 
 
 async def survey(reaper: Reaper, pressure: Pressure | None = None, worker: int = 0) -> dict[str, Any]:
-    """The report of this process, as JSON knows it. The loop runs in between.
-
-    Args:
-        reaper: Whose connections.
-        pressure: What its pressure is judged by.
-        worker: The number of this process.
-    """
+    """The report of this process, number *worker*, as JSON knows it. The loop runs in between."""
     driver, statistics = reaper.driver, reaper.statistics()
     now = driver.now()
     never = driver.core._never
@@ -70,7 +60,7 @@ async def survey(reaper: Reaper, pressure: Pressure | None = None, worker: int =
     now = driver.now()
     coming = [
         {
-            "name": _name_of(driver, lease),
+            "name": ((owner := driver.owner_of(lease.uid)) and peer_name(owner.descriptor)) or str(lease.uid),
             "phase": phase(lease),
             "idle_s": round(silence(lease, now), 3),
             "timeout_s": lease.timeout,
@@ -130,16 +120,11 @@ async def survey(reaper: Reaper, pressure: Pressure | None = None, worker: int =
     }
 
 
-async def _returned(steps: Generator[None, None, Found], sleep: Callable[[float], Awaitable[object]]) -> Found:
+async def _returned(steps: Generator[None, None, Census], sleep: Callable[[float], Awaitable[object]]) -> Census:
     while True:
         try:
             next(steps)
         except StopIteration as done:
-            found: Found = done.value
+            found: Census = done.value
             return found
         await sleep(0)
-
-
-def _name_of(driver: Driver, lease: Lease) -> str:
-    owner = driver.owner_of(lease.uid)
-    return ("" if owner is None else peer_name(owner.descriptor)) or str(lease.uid)

@@ -26,9 +26,6 @@ Probe = Callable[[Any], Awaitable[object]]
 PROBE_GRACE = 5.0
 """Seconds that a probed peer has for its answer. Precedent: gRPC's keep-alive timeout is 20 s, Engine.IO's 20 s."""
 
-OR_OFF = ", or 0 for none"
-"""What a timeout that may be switched off also accepts."""
-
 
 class DeadlineKey(NamedTuple):
     """The core's key of a second lease on a connection."""
@@ -38,11 +35,7 @@ class DeadlineKey(NamedTuple):
 
 
 class Reapable:
-    """Whatever the driver can judge and reap: a `Watched`, or a parked connection.
-
-    Attributes:
-        lease: The lease in force.
-    """
+    """Whatever the driver can judge and reap: a `Watched`, or a parked connection. Its `lease` is the one in force."""
 
     __slots__ = ()
 
@@ -56,10 +49,7 @@ class Reapable:
 
     @property
     def link(self) -> int:
-        """Its descriptor, for the question whether its peer is there at all; -1: it is closed, or has none.
-
-        Another than `descriptor` where that is hidden so that unread bytes do not count.
-        """
+        """Its `descriptor`, also where that is hidden so that unread bytes do not count."""
         return self.descriptor
 
     @property
@@ -83,10 +73,9 @@ class Reapable:
         self.lease.uid = None
 
     def pardon(self, lease: Lease) -> bool:
-        """Asked at the final check, when *lease* of it is due: whether it is in use after all.
+        """Asked at the final check, when *lease* of it is due: whether it is in use after all. That counts as activity.
 
-        The pull side of `busy`: for a connection of which it is cheaper to ask once per timeout whether a request is
-        in flight than to note it with every request. True counts as activity now.
+        For a connection that is cheaper to ask once per timeout than to note every request of.
         """
         return False
 
@@ -139,7 +128,7 @@ class Watched(Reapable):
 
     def begin(self, lease: Lease) -> None:
         """It is watched by *lease* from now on."""
-        self.lease: Lease = lease
+        self.lease = lease
         self._born = lease._epoch.serial
         self.touch = self._first_touch
 
@@ -221,18 +210,22 @@ class Watched(Reapable):
         lease = self.lease
         return self.unanswered is None or lease._epoch is not self.unanswered[1] or lease.suspended
 
+    def forget_probe(self) -> None:
+        """Wait no longer for its answer."""
+        if self.unanswered is not None:
+            self.unanswered[0].cancel()
+            self.unanswered = None
+
     def _not_answered(self) -> None:
         """The time for an answer is over: reap, unless there was one, or bytes of it wait."""
         answered = self.answered
-        self.unanswered = None
+        self.forget_probe()
         if not answered and not self.has_unread():
             self.reap("unanswered")
 
     def deadline(self, seconds: float, reason: str) -> Lease:
-        """A second lease, which ends this connection *seconds* from now whatever bytes come.
-
-        For limits that dripped bytes must not extend: request headers, maximum age. `release()` it when the limit is
-        met; the end of the connection releases it too.
+        """A second lease, which ends this connection *seconds* from now whatever bytes come: a limit that dripped ones
+        must not extend. `release()` it when the limit is met; the end of the connection releases it too.
 
         Raises:
             InvalidArgument: seconds is NaN, infinite, or <= 0, or reason is no text.
@@ -266,9 +259,7 @@ class Watched(Reapable):
             deadline.release()
         # Not the dead lease's, and no answer any more: a connection that has ended leaves no circle for the collector.
         self.touch = _nothing
-        if self.unanswered is not None:
-            self.unanswered[0].cancel()
-            self.unanswered = None
+        self.forget_probe()
         self._driver.ended(self)
 
 
@@ -280,19 +271,20 @@ def check_watch(idle: float | None, reason: str, probe: Probe | None, grace: flo
     check_reason(reason)
 
 
-def check_idle(idle: float | None) -> float | None:
-    """*idle*, seconds of silence allowed, as the core takes it: None, which is off, for 0. Raises InvalidArgument."""
-    return None if idle is None or is_off(idle) else check_timeout("idle", idle, OR_OFF)
+def check_idle(idle: float | None, name: str = "idle") -> float | None:
+    """*idle*, seconds of silence allowed, as the core takes it: None, which is off, for 0. Raises InvalidArgument, by
+    *name*."""
+    return None if idle is None or is_off(idle) else check_timeout(name, idle, ", or 0 for none")
 
 
 def check_reason(reason: object) -> None:
-    """Make sure that *reason* is a text. Raises InvalidArgument: it is none."""
+    """Raises InvalidArgument: *reason* is no text."""
     if not isinstance(reason, str):
         raise InvalidArgument(f"reason must be a str, got {shown(reason)}")
 
 
 def check_handler(name: str, handler: object, kind: str = "async function") -> None:
-    """Make sure that *handler* can be called. Raises InvalidArgument: it cannot, by *name*, *kind* and value."""
+    """Raises InvalidArgument, by *name*, *kind* and value: *handler* cannot be called."""
     if not callable(handler):
         raise InvalidArgument(f"{name} must be {'an' if kind[0] in 'aeiou' else 'a'} {kind}, got {shown(handler)}")
 

@@ -27,10 +27,10 @@ async def accept(
     busy. Out of descriptors or memory it pauses instead of failing: the kernel's backlog holds newcomers meanwhile.
 
     Args:
-        listening: Of the standard library, listening; it is made non-blocking.
+        listening: Of the standard library; it is made non-blocking.
         serve: Called with each new connection, a non-blocking socket that is *serve*'s to close. Must not block.
-        welcome: Awaited before each burst: it may keep the door shut. None: always open.
-        failed: Called with each error that was passed over, or that made it pause.
+        welcome: Awaited before each burst: it may keep the door shut.
+        failed: Called with each error that was skipped, or that made it pause.
     Raises:
         OSError: *listening* is of no use any more.
     """

@@ -43,7 +43,7 @@ class Connection(Watched):
     @property
     def stream(self) -> WatchedStream:
         """The stream that `watch` was given, with which it is known whose turn it is: every receive touches, and a
-        drain ends the connection when nothing but a receive goes on. Made when it is first asked for.
+        drain ends the connection when nothing but a receive goes on.
 
         Raises:
             InvalidArgument: `watch` was given none, or a bare socket.
@@ -70,7 +70,6 @@ class Connection(Watched):
 
     @property
     def descriptor(self) -> int:
-        """Of its socket; -1 if there is none, or it is closed."""
         return -1 if self._socket is None else self._socket.fileno()
 
 

@@ -13,9 +13,6 @@ from typing import TYPE_CHECKING, NoReturn
 
 import trio
 
-from ..core.ticks import check_timeout
-from ..driver.watched import OR_OFF
-
 if TYPE_CHECKING:
     from .parking import ParkableStream
 
@@ -41,21 +38,13 @@ class Lingering:
     Args:
         seconds: How long each waits at least; at most twice as long. 0: not at all.
         parks: False: each waits for ever.
-        most: How many may wait at the same time, >= 1.
-        fewest: How many may although none of them was asked again for a whole round, >= 1.
-    Attributes:
-        parks: False: each waits for ever.
-        stopped: Whether none may begin to.
     """
 
-    def __init__(self, seconds: float, *, parks: bool, most: int = LINGERERS, fewest: int = FEWEST) -> None:
+    def __init__(self, seconds: float, *, parks: bool) -> None:
         self._seconds = seconds
-        self._most = most
-        self._fewest = min(fewest, most)
-        self._allowed = self._fewest
+        self._parks = parks
+        self._allowed = FEWEST
         self._worth_it = False  # whether one was asked again in this round
-        self.parks = parks
-        self.stopped: bool = False
         self._waiting: dict[ParkableStream, int] = {}  # -> the round in which it began; the longest waiting first
         self._round = 0
         self._begun = trio.Event()
@@ -67,13 +56,13 @@ class Lingering:
             Silent: it was not, for long enough; or enough others wait.
             trio.ClosedResourceError: it was closed.
         """
-        if not self.parks:
+        if not self._parks:
             await trio.lowlevel.wait_readable(one.fileno())
             return
         waiting = self._waiting
         if one.silenced:
             await trio.lowlevel.checkpoint()  # its handler swallowed the last one, and must not spin
-        if self.stopped or not self._seconds or len(waiting) >= self._allowed:
+        if not self._seconds or len(waiting) >= self._allowed:
             one.silenced = True
             raise Silent
         if not waiting:
@@ -90,8 +79,7 @@ class Lingering:
             one.disturbed = False
             waiting.pop(one, None)
         self._worth_it = True
-        if self._allowed < self._most:
-            self._allowed += 1
+        self._allowed = min(self._allowed + 1, LINGERERS)
 
     async def run(self) -> NoReturn:
         """Send away each that has waited for a whole round, until cancelled."""
@@ -103,14 +91,14 @@ class Lingering:
             long = [one for one, since in self._waiting.items() if since < self._round]
             self._round += 1
             if not self._worth_it:
-                self._allowed = self._fewest
+                self._allowed = FEWEST
             self._worth_it = False
             for one in long:
                 self._disturb(one)
 
     def end(self) -> None:
         """Let no task linger any more, those that do included."""
-        self.stopped = True
+        self._seconds = 0.0
         for one in list(self._waiting):
             self._disturb(one)
 
@@ -118,8 +106,3 @@ class Lingering:
         if self._waiting.pop(one, None) is not None and one.fileno() >= 0:
             one.disturbed = True
             trio.lowlevel.notify_closing(one.fileno())
-
-
-def check_linger(linger: float) -> float:
-    """Return *linger* when it is 0 or a duration in seconds. Raises InvalidArgument: it is neither."""
-    return 0.0 if linger == 0 else check_timeout("linger", linger, OR_OFF)

@@ -36,11 +36,11 @@ import trio
 
 from ..core.lease import Expiry
 from ..core.ticks import check_timeout
-from ..driver.driver import Driver, unread_of
-from ..driver.sockets import peer_name, readable
+from ..driver.driver import REAPS_PER_SLICE, Driver, unread_of
+from ..driver.sockets import readable
 from ..driver.watched import Reapable, check_idle
 from .accepting import accept
-from .linger import Lingering, Silent, check_linger
+from .linger import Lingering, Silent
 from .streams import SocketStream
 from .task_pool import TaskPool
 from .tls import TlsSession
@@ -53,9 +53,6 @@ WAKES_PER_PASS = 16
 that were awake together, each of some 13 KB with HTTP, and a request takes two or three passes. Of 4,000 clients at
 once that is left, per connection: 358 bytes with 16, 540 with 64; and a pass takes the shorter."""
 
-CLOSES_PER_SLICE = 128
-"""Connections that a drain closes before the loop is let run again, or the next part of its window is waited for."""
-
 _ONCE, _SHUT = getattr(select, "EPOLLONESHOT", 0), getattr(select, "EPOLLRDHUP", 0)
 READABLE = getattr(select, "EPOLLIN", 0) | _SHUT | _ONCE
 WRITABLE = getattr(select, "EPOLLOUT", 0) | _SHUT | _ONCE
@@ -63,14 +60,8 @@ _BROKEN = getattr(select, "EPOLLHUP", 0) | getattr(select, "EPOLLERR", 0)
 _GONE = _SHUT | _BROKEN
 
 
-class State(Enum):
-    """Where a connection of a parking lot is; see the module."""
-
-    PARKED = "parked"
-    AWAKE = "awake"
-    CUT = "cut"
-    OUT = "out"
-
+State = Enum("State", "PARKED AWAKE CUT OUT")
+"""Where a connection of a parking lot is; see the module."""
 
 PARKED, AWAKE, CUT, OUT = State
 
@@ -97,22 +88,14 @@ class Parked(Reapable):
 
     @property
     def descriptor(self) -> int:
-        """Its descriptor; -1 once it is closed."""
         return self.fd
 
     @property
     def busy(self) -> bool:
-        """Whether a handler runs."""
         return self.state is not PARKED
 
     def reap(self, reason: str, expiry: Expiry | None = None) -> None:
-        """End it for *reason*; nothing if it has ended."""
         self.lot.reap(self, reason, expiry)
-
-    @property
-    def peer(self) -> str:
-        """The peer's address as text; empty if the connection is gone."""
-        return peer_name(self.fd)
 
     def __repr__(self) -> str:
         return f"fd {self.fd}"
@@ -165,7 +148,6 @@ class ParkableStream(SocketStream):
         return -1 if self._closed else self.parked.fd
 
     def read_now(self, most: int) -> bytes:
-        """As in `SocketStream`."""
         # A read that was given less than it asked for has taken all there was. The next one need not find that out: an
         # epoll tells of what came since. Not so once the end of file is there.
         fd = self.fileno()
@@ -177,7 +159,6 @@ class ParkableStream(SocketStream):
         return data
 
     def heard(self, count: int) -> None:
-        """Note activity."""
         self.parked.lease.touch()
 
     def touch(self) -> None:
@@ -185,7 +166,6 @@ class ParkableStream(SocketStream):
         self.parked.lease.touch()
 
     def until_readable(self) -> Awaitable[None]:
-        """Wait for bytes, or raise `Silent`."""
         if self.may_park:
             return self.parked.lot.lingering.wait(self)
         return trio.lowlevel.wait_readable(self.parked.fd)
@@ -236,15 +216,8 @@ class TlsStream(ParkableStream):
     """A connection of a parking lot with TLS. Unlike its plain sibling it outlives each run of the handler.
 
     The handshake happens in the first receive or send. A client that is slow at it costs no task: a receive parks in a
-    handshake, too. What OpenSSL has decrypted is used up before a receive parks.
-
-    Attributes:
-        session: OpenSSL's.
-
-    Attributes are also those of its `ssl.SSLSocket`: `version()`, `selected_alpn_protocol()`, `getpeercert()`...
-
-    Raises:
-        OSError: as `TlsSession`. The descriptor is closed.
+    handshake, too. What OpenSSL has decrypted is used up before a receive parks. Raises as `TlsSession`.
+    Attributes are also those of the `ssl.SSLSocket` in it: `version()`, `selected_alpn_protocol()`, `getpeercert()`...
     """
 
     __slots__ = ()
@@ -253,28 +226,19 @@ class TlsStream(ParkableStream):
         self.session: TlsSession = TlsSession(parked.fd, context)
         super().__init__(parked)
 
-    @property
-    def transport_stream(self) -> TlsStream:
-        """Itself: there is no stream below."""
-        return self
-
     def begin(self, ended: bool) -> None:
-        """Bytes have come, and a handler is about to run."""
         super().begin(ended)
-        self.touch()
+        self.touch()  # bytes have come
 
     def read_now(self, most: int) -> bytes:
-        """As in `SocketStream`."""
         self._open()  # OpenSSL would read from the number, whatever that stands for by now
         return self.session.read(most)
 
     def write_now(self, data: memoryview) -> int:
-        """As in `SocketStream`."""
         self._open()
         return self.session.write(data)
 
     def until_readable(self) -> Awaitable[None]:
-        """Wait for bytes, or raise `Silent`."""
         return super().until_writable() if self.session.wants_other else self._until_readable()
 
     async def _until_readable(self) -> None:
@@ -282,19 +246,13 @@ class TlsStream(ParkableStream):
         self.touch()  # part of a record is activity, too
 
     def until_writable(self) -> Awaitable[None]:
-        """Wait for room, or for what the handshake needs."""
         return trio.lowlevel.wait_readable(self.parked.fd) if self.session.wants_other else super().until_writable()
 
     async def send_eof(self) -> None:
-        """Refused: TLS has no half-closed connections.
-
-        Raises:
-            RuntimeError: always.
-        """
+        """Raises RuntimeError."""
         raise RuntimeError("TLS has no half-closed connections; close it instead")
 
     def detach(self) -> None:
-        """Leave the descriptor to the lot, which closes it."""
         self.session.detach()
 
     def __getattr__(self, name: str) -> Any:
@@ -322,13 +280,9 @@ class ParkingLot:
     """
 
     kind: ClassVar[type[Parked]] = Parked
-    """The class of its connections."""
-
+    """The class of its connections; and those of the streams that its handler is given, without and with TLS."""
     plain: ClassVar[type[ParkableStream]] = ParkableStream
-    """The class of the streams that its handler is given..."""
-
     secure: ClassVar[type[TlsStream]] = TlsStream
-    """...and with TLS."""
 
     def __init__(
         self,
@@ -350,7 +304,7 @@ class ParkingLot:
         self._tls = tls
         self.parks: bool = hasattr(select, "epoll") if parks is None else parks
         self._epoll = select.epoll() if self.parks else None
-        self.lingering: Lingering = Lingering(check_linger(linger), parks=self.parks)
+        self.lingering: Lingering = Lingering(check_idle(linger, "linger") or 0.0, parks=self.parks)
         # Each lot has its own class, so that no connection needs a reference to its lot.
         self._type: type[Any] = type(self.kind.__name__, (self.kind,), {"__slots__": (), "lot": self})
         self._by_fd: list[Any] = []  # descriptors are small and dense: 8 bytes each where a dict takes 100
@@ -443,11 +397,11 @@ class ParkingLot:
         It pauses while the reaper is not `accepting`, and out of descriptors it pauses instead of failing: the kernel's
         backlog holds newcomers meanwhile.
         """
-        try:
-            await accept(listening, self.add, welcome=self._watcher.welcome)
-        finally:
-            trio.lowlevel.notify_closing(listening)
-            listening.close()
+        with listening:
+            try:
+                await accept(listening, self.add, welcome=self._watcher.welcome)
+            finally:
+                trio.lowlevel.notify_closing(listening)
 
     # ---- awake and asleep ----------------------------------------------------------------------------------------
 
@@ -516,8 +470,7 @@ class ParkingLot:
             parked.state = PARKED
             if self._tls is None:
                 parked.stream = None
-            if self._epoll is not None:
-                self._epoll.modify(parked.fd, READABLE)
+            self.listen(parked)
 
     def retime(self, idle: float) -> None:
         """Put another timeout in force on every connection, counted from its last activity, and on new ones. O(open).
@@ -639,9 +592,9 @@ class ParkingLot:
             await self._watcher.let_the_loop_read()
             await self._end_silent(window)
             # From here on each connection that falls silent leaves by itself; in between some may have fallen silent.
-            self._draining = self.lingering.stopped = True
-            await self._end_silent(0.0)
+            self._draining = True
             self.lingering.end()
+            await self._end_silent(0.0)
             await self._all_gone()
         for parked in self:
             self.reap(parked, "drain_deadline")
@@ -649,8 +602,8 @@ class ParkingLot:
 
     async def _end_silent(self, window: float) -> None:
         everything = iter(list(self))
-        slices = max(1, -(-self._open // CLOSES_PER_SLICE))
-        while batch := list(islice(everything, CLOSES_PER_SLICE)):
+        slices = -(-self._open // REAPS_PER_SLICE)
+        while batch := list(islice(everything, REAPS_PER_SLICE)):
             silent = [one for one in batch if one.state is PARKED and not self.waits_for_more(one)]
             spoken = unread_of(silent)
             for parked in silent:

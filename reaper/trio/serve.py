@@ -9,7 +9,7 @@ import os
 import socket
 import ssl
 from collections.abc import Awaitable, Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any, NoReturn, Unpack
 
 import trio
@@ -18,7 +18,6 @@ from ..config.settings import ReaperConfig
 from ..driver.options import Options, spelled_out
 from ..driver.watched import PROBE_GRACE, Probe, check_handler, check_idle, check_watch
 from .accepting import accept
-from .linger import check_linger
 from .reaper import open_reaper
 from .streams import WatchedSocket
 
@@ -109,7 +108,7 @@ async def serve_parked(
     """
     check_handler("handler", handler)
     check_idle(idle)
-    check_linger(linger)
+    check_idle(linger, "linger")
     listeners = await trio.open_tcp_listeners(port, host=host, backlog=backlog)
     with _listening(listeners) as sockets:
         async with (
@@ -126,11 +125,7 @@ async def serve_parked(
 @contextmanager
 def _listening(listeners: Iterable[trio.SocketListener]) -> Iterator[list[socket.socket]]:
     """Sockets of the standard library's for the ports of *listeners*: trio's cannot accept without waiting."""
-    sockets = [socket.socket(fileno=os.dup(listener.socket.fileno())) for listener in listeners]
-    try:
-        yield sockets
-    finally:
-        for listening in sockets:
-            listening.close()
+    with ExitStack() as both:
         for listener in listeners:
-            listener.socket.close()
+            both.callback(listener.socket.close)
+        yield [both.enter_context(socket.socket(fileno=os.dup(listener.socket.fileno()))) for listener in listeners]

@@ -191,16 +191,9 @@ class SocketStream(trio.abc.HalfCloseableStream):
 
 
 class WatchedSocket(SocketStream):
-    """A connected TCP socket that touches its connection whenever bytes are received: what `serve_tcp` hands out.
-
-    It does what a `WatchedStream` around a `trio.SocketStream` does, in one step instead of three.
-
-    Args:
-        connected: Non-blocking, of the standard library; the stream's to close.
-        connection: Watches it.
-    Attributes:
-        connection: The `Connection`.
-    """
+    """A connected TCP socket, non-blocking, the stream's to close, that touches its *connection* whenever bytes are
+    received: what `serve_tcp` hands out. It does what a `WatchedStream` around a `trio.SocketStream` does, in one step
+    instead of three."""
 
     __slots__ = ("_connected", "_socket", "connection")
 
@@ -219,15 +212,12 @@ class WatchedSocket(SocketStream):
         return self._socket
 
     def fileno(self) -> int:
-        """Its descriptor; -1 once it is closed."""
         return self._connected.fileno()
 
     def heard(self, count: int) -> None:
-        """Note activity."""
         self.connection.touch()
 
     async def until_readable(self) -> None:
-        """Wait for bytes: nothing else is going on."""
         # Only after a read that found nothing, also where the one before was not filled: a busy client has asked again
         # by then, and to wait for that instead costs a third more CPU.
         connection = self.connection
@@ -240,17 +230,15 @@ class WatchedSocket(SocketStream):
             connection.receiving = False
 
     def close(self) -> None:
-        """Close at once; any number of times."""
         if self._connected.fileno() >= 0:
             trio.lowlevel.notify_closing(self._connected)
             self._connected.close()
 
     def setsockopt(self, *arguments: Any) -> None:
-        """As in the standard library."""
+        """As in the standard library; and so `getsockopt`."""
         self._connected.setsockopt(*arguments)
 
     def getsockopt(self, *arguments: Any) -> int | bytes:
-        """As in the standard library."""
         return self._connected.getsockopt(*arguments)
 
     def __repr__(self) -> str:

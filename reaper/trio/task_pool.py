@@ -19,14 +19,9 @@ KEPT = 32
 
 
 class TaskPool:
-    """The tasks of one parking lot that have nothing to do.
+    """The tasks of one parking lot that have nothing to do."""
 
-    Args:
-        most: How many may be kept, >= 0.
-    """
-
-    def __init__(self, most: int = KEPT) -> None:
-        self._most = most
+    def __init__(self) -> None:
         self._idle: list[tuple[trio.lowlevel.Task, trio.CancelScope]] = []
         self._given: dict[trio.lowlevel.Task, ParkableStream] = {}
 
@@ -47,7 +42,7 @@ class TaskPool:
 
     async def job(self, scope: trio.CancelScope) -> ParkableStream | None:
         """Wait for something to do, which will be done in *scope*. None: enough wait already; end."""
-        if len(self._idle) >= self._most:
+        if len(self._idle) >= KEPT:
             return None
         task = trio.lowlevel.current_task()
         idle = task, scope

@@ -22,6 +22,7 @@ import reaper.trio
 from reaper.config import ReaperConfig
 from reaper.config.reload import applied, changes
 from reaper.driver.accepting import after
+from reaper.driver.sockets import peer_name
 from reaper.metrics import Family
 from reaper.policy import ANSWERS, INSTANT, NOT_TAKEN, TOO_OLD, IdlePolicy, Phase, lifespan
 from reaper.policy.min_rate import Sweep
@@ -165,7 +166,7 @@ class HttpServer:
             raise
         except Exception:
             self.counters.failures += 1
-            log.exception("a connection of %s failed", kept.peer)
+            log.exception("a connection of %s failed", peer_name(kept.fd))
         finally:
             policy.close()
             transport.end()
