@@ -128,7 +128,7 @@ class Watched(Reapable):
 
     def begin(self, lease: Lease) -> None:
         """It is watched by *lease* from now on."""
-        self.lease = lease
+        self.lease: Lease = lease
         self._born = lease._epoch.serial
         self.touch = self._first_touch
 

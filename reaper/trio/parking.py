@@ -60,8 +60,11 @@ _BROKEN = getattr(select, "EPOLLHUP", 0) | getattr(select, "EPOLLERR", 0)
 _GONE = _SHUT | _BROKEN
 
 
-State = Enum("State", "PARKED AWAKE CUT OUT")
-"""Where a connection of a parking lot is; see the module."""
+class State(Enum):
+    """Where a connection of a parking lot is; see the module."""
+
+    PARKED, AWAKE, CUT, OUT = range(4)
+
 
 PARKED, AWAKE, CUT, OUT = State
 
