@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from reaper.journal.places import Place
-from reaper.journal.ship import Shipper, exclusively
+from reaper.journal.ship import Shipper
 
 STEPS = [0]
 """Left before the kill."""
@@ -71,8 +71,7 @@ def main(root: Path) -> None:
         if not child:
             STEPS[0] = kills
             Path.unlink = unlink  # type: ignore[assignment, method-assign]
-            with exclusively(here):
-                Shipper(here, Killed(str(to))).once()
+            Shipper(here, Killed(str(to))).once()
             os._exit(0)
         _, status = os.waitpid(child, 0)
         if not status:

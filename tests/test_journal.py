@@ -15,6 +15,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,7 @@ from reaper.journal import Journal, peer_key
 from reaper.journal.files import recover
 from reaper.journal.leases import LeaseLog
 from reaper.journal.schema import COLUMNS, connection_id, sequence_of, writer_of
+from reaper.journal.writer import Writer
 
 S = 1_000_000_000
 ROOT = Path(__file__).parent.parent
@@ -120,6 +122,20 @@ def test_files_name_their_server(tmp_path: Path) -> None:
             journal.open(0, 1)
     names = {metadata(path)["reaper.server"] for path in tmp_path.iterdir()}
     assert names == {"web-1", socket.gethostname()}
+
+
+def test_a_writer_leaves_the_metadata_that_it_was_given_as_they_were(tmp_path: Path) -> None:
+    given = {"run": "ab", "writer": "7", "first_conn": "1"}
+    options = {
+        "flush_seconds": 1.0,
+        "rotate_bytes": 1,
+        "rotate_seconds": 1.0,
+        "retain_bytes": None,
+        "background": False,
+    }
+    clocks = {"clock_ns": time.monotonic_ns, "wall_ns": time.time_ns}
+    Writer(tmp_path, [], given, lambda: 0, **options, **clocks)  # type: ignore[arg-type]
+    assert given == {"run": "ab", "writer": "7", "first_conn": "1"}
 
 
 def test_off_writes_nothing_and_starts_nothing(tmp_path: Path) -> None:

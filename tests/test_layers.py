@@ -22,7 +22,7 @@ ARROWS: Mapping[str, Collection[str]] = {
     "core": {"errors"},
     "journal": CORE | {"config"},
     "config": CORE,
-    "metrics": CORE,
+    "metrics": CORE | {"journal"},
     "testing": CORE,
     "logs": CORE,
     "status": (),

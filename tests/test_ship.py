@@ -28,10 +28,11 @@ from hypothesis import strategies as st
 from pipeline_traffic import Clock, S, journal
 
 from reaper.__main__ import main
+from reaper.config.running import alone
 from reaper.journal import Journal
 from reaper.journal.layout import ANY, HOUR_NS, may_hold, partition
 from reaper.journal.places import Place
-from reaper.journal.ship import Shipper, exclusively, partition_of
+from reaper.journal.ship import LOCK, Shipper, partition_of
 
 ROOT = Path(__file__).parent.parent
 ENV = {**os.environ, "PYTHONPATH": str(ROOT)}
@@ -330,7 +331,7 @@ def test_watching_ships_what_a_living_server_writes_until_it_is_asked_to_stop(tm
 
 def test_one_journal_has_one_shipper(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "journal").mkdir()
-    with exclusively(tmp_path / "journal"):
+    with alone(tmp_path / "journal" / LOCK, OSError):
         assert run("--journal", tmp_path / "journal", "--to", tmp_path / "lake") == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert f"process {os.getpid()} ships {tmp_path / 'journal'} already" in line

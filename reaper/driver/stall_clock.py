@@ -1,8 +1,8 @@
 """The clock by which silence is measured: it counts only time in which the loop was awake.
 
-*A stall of ours is charged to no connection.* A peer that speaks only when it is spoken to was
-silent because we were. So the clock stands still from the instant at which the loop should have come back until it
-does. If that took longer than a tick, the time is never counted: a stall. Otherwise it is made up for at once.
+*A stall of ours is charged to no connection.* A peer that speaks only when it is spoken to was silent because we were.
+So the clock stands still from the instant at which the loop should have come back until it does. If that took longer
+than a tick, the time is never counted: a stall. Otherwise it is made up for at once.
 
 Its limits. A stall is noticed by a timer that comes late, so up to one epoch at its beginning is charged all the same,
 and so is a lag of up to a tick. Nothing is noticed while no timer runs; no silence is measured then either.

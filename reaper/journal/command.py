@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..config.flags import duration
-from ..config.running import progress_on_stderr, stoppable
+from ..config.running import alone, progress_on_stderr, stoppable
 from ..errors import InvalidArgument, ReaperError, needs, one_line
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def _run(arguments: argparse.Namespace) -> int:
 def _ship(arguments: argparse.Namespace) -> int:
     with needs("this", "idle-reaper[journal]"):
         from .places import Place
-        from .ship import Shipper, exclusively
+        from .ship import LOCK, Shipper
 
     journal: Path = arguments.journal
     if not journal.is_dir():
@@ -69,8 +69,12 @@ def _ship(arguments: argparse.Namespace) -> int:
     except InvalidArgument as error:
         raise InvalidArgument(f"--to {error}") from None
     progress = progress_on_stderr(arguments.quiet)
+
+    def busy(pid: str) -> Exception:
+        return InvalidArgument(f"process {pid} ships {journal} already")
+
     try:
-        with exclusively(journal), stoppable() as stop:
+        with alone(journal / LOCK, busy), stoppable() as stop:
             shipper = Shipper(journal, place, keep=arguments.keep, progress=progress)
             said, pause = shipper.once(stop).failed, arguments.every
             _complain(said, {})
@@ -100,8 +104,8 @@ def _complain(failed: dict[str, str], said: dict[str, str]) -> None:
 def as_text(shipped: Shipped) -> str:
     """The summary to read."""
     text = f"{shipped.files:,} file(s) arrived, {shipped.bytes / 1e6:,.1f} MB"
-    if shipped.found:
-        text += f"; {shipped.found:,} of them were there already"
+    if shipped.already_there:
+        text += f"; {shipped.already_there:,} of them were there already"
     if shipped.waiting:
         text += f"; {shipped.waiting:,} wait"
     return text + (f"; {shipped.growing:,} stream(s) are still being written" if shipped.growing else "")

@@ -89,12 +89,12 @@ class Stream:
             self._file.close()
 
 
-def convert(stream: Path, extra: dict[str, str] | None = None) -> Path | None:
+def convert(stream: Path, *, recovered: bool = False) -> Path | None:
     """Make a Parquet file of the whole batches in *stream*, put it in place in one step, and delete the stream.
 
     Args:
         stream: A hidden stream file, possibly cut off anywhere.
-        extra: Metadata to add.
+        recovered: Whether to note that a crash left it.
     Returns:
         The new file, or None if not one row could be read.
     Raises:
@@ -125,11 +125,9 @@ def convert(stream: Path, extra: dict[str, str] | None = None) -> Path | None:
     if schema is None or not batches:
         stream.unlink()
         return None
-    metadata: dict[Any, Any] = dict(schema.metadata or {})
-    metadata[PREFIX + "anchors"] = json.dumps(anchors)
-    metadata[PREFIX + "cut"] = str(int(cut))
-    metadata[PREFIX + "dropped"] = str(dropped)
-    metadata.update({PREFIX + key: value for key, value in (extra or {}).items()})
+    found = {"anchors": json.dumps(anchors), "cut": str(int(cut)), "dropped": str(dropped)}
+    found |= {"recovered": "1"} if recovered else {}
+    metadata: dict[Any, Any] = {**(schema.metadata or {}), **{PREFIX + key: value for key, value in found.items()}}
     table = pa.Table.from_batches(batches).unify_dictionaries().replace_schema_metadata(metadata)
     stem = stream.name.removeprefix(".").removesuffix(STREAM_SUFFIX)
     final = stream.with_name(stem + ".parquet")
@@ -166,7 +164,7 @@ def recover(directory: Path) -> list[Path]:
                 # The Parquet file is in place already when the crash fell between the rename and the delete.
                 if (final := stream.with_name(stream.name[1:].removesuffix(STREAM_SUFFIX) + ".parquet")).exists():
                     stream.unlink()
-                elif path := convert(stream, {"recovered": "1"}):
+                elif path := convert(stream, recovered=True):
                     made.append(path)
                 with suppress(FileNotFoundError):
                     final.with_name(f".{final.name}{TEMPORARY_SUFFIX}").unlink()

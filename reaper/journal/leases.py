@@ -38,13 +38,12 @@ class LeaseLog:
         core: Leases registered from now on log their silences beyond the journal's threshold once they are `opened`;
             the others work as ever.
         journal: Made with `clock_ns`.
-        real: Turns an instant of *core*'s clock into one of the journal's; None: they are the same. A core whose clock
-            leaves out stalls needs it.
+        real: Turns an instant of *core*'s clock into one of the journal's, where that clock leaves out stalls.
     """
 
-    def __init__(self, core: IdleReaper, journal: Journal, real: Callable[[float], float] | None = None) -> None:
+    def __init__(self, core: IdleReaper, journal: Journal, real: Callable[[float], float] = float) -> None:
         self.journal = journal
-        self._real = _same if real is None else real
+        self._real = real
         self._notable = core.tick * NOTABLE_SHARE
         self._full = journal.mode == "full"
         if self._full:  # every epoch with activity leaves a row, and every change of a timeout
@@ -81,14 +80,10 @@ class LeaseLog:
         """The connection of *old*, ended or not, is watched by *new* from now on: its life goes on."""
         if (log := self._settled(old)) is not None:
             began = self._ns(new.active_from)
-            if (
-                not self._full and began - log.last_ns > self.journal.gap_threshold_ns
-            ):  # what *new* was registered for ended a silence
-                log.gap(log.last_ns, began)
-            logged: Any = old
-            logged.log = None
-            logged = new
-            logged.log = log
+            if not self._full and began - log.last_ns > self.journal.gap_threshold_ns:
+                log.gap(log.last_ns, began)  # what *new* was registered for ended a silence
+            leases: tuple[Any, Any] = old, new
+            leases[0].log, leases[1].log = None, log
             self._settled(new)
 
     def averted(self, lease: Lease, now: float) -> None:
@@ -130,7 +125,3 @@ def timeout_ms(lease: Lease) -> int:
     """The timeout in force on *lease* in ms; 0: none, or it is suspended."""
     timeout = lease.timeout
     return 0 if timeout is None or lease.suspended else round(timeout * 1e3)
-
-
-def _same(instant: float) -> float:
-    return instant

@@ -159,7 +159,6 @@ def _packed(address: tuple[Any, ...]) -> bytes:
         host = ipaddress.ip_address(str(address[0]).partition("%")[0])
     except ValueError:
         raise InvalidArgument(f"address must begin with a numeric IP address, got {shown(address)}") from None
-    mapped = getattr(
-        host, "ipv4_mapped", None
-    )  # a dual-stack server sees ::ffff:127.0.0.1 where the client has 127.0.0.1
+    # A dual-stack server sees ::ffff:127.0.0.1 where the client has 127.0.0.1.
+    mapped = getattr(host, "ipv4_mapped", None)
     return (mapped or host).packed + int(address[1]).to_bytes(2, "big")

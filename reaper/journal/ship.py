@@ -9,22 +9,20 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from threading import Event
 from typing import Any
 
 import pyarrow.parquet as pq
 
-from ..config.running import alone
-from ..errors import InvalidArgument, one_line
+from ..errors import one_line
 from .files import recover
 from .layout import bounds, partition
 from .places import FAILURES, Place, digest_of
 
-SCHEMA = "reaper-ship/1"
 LOCK = ".ship.lock"
+"""Held by who ships a journal, in its directory: one journal has one shipper."""
 
 
 @dataclass(slots=True)
@@ -34,7 +32,7 @@ class Shipped:
     files: int = 0
     """That have arrived, and were deleted here unless they are kept."""
     bytes: int = 0
-    found: int = 0
+    already_there: int = 0
     """Of `files`: were there already, whole, when their turn came."""
     waiting: int = 0
     """Finished files that are still only here."""
@@ -45,20 +43,12 @@ class Shipped:
 
     def as_json(self, to: str) -> dict[str, Any]:
         """For machines."""
-        return {
-            "schema": SCHEMA,
-            "to": to,
-            "files": self.files,
-            "bytes": self.bytes,
-            "already_there": self.found,
-            "waiting": self.waiting,
-            "growing": self.growing,
-            "failed": [{"file": name, "reason": reason} for name, reason in self.failed.items()],
-        }
+        failed = [{"file": name, "reason": reason} for name, reason in self.failed.items()]
+        return {"schema": "reaper-ship/1", "to": to, **asdict(self), "failed": failed}
 
 
 class Shipper:
-    """Ships the journal in *directory* to *place*. Use it within `exclusively`.
+    """Ships the journal in *directory* to *place*. Use it while you hold `LOCK`.
 
     Args:
         keep: Leave what has arrived; retention deletes it one day.
@@ -133,7 +123,7 @@ class Shipper:
                 if there != size or place.digest(final) != digest:
                     return f"another file of that name is at {place.uri}: {final}"
                 place.remove(hidden)  # left by a kill between the copy within a store and the deletion
-                result.found += 1
+                result.already_there += 1
             else:
                 file.seek(0)
                 place.write(hidden, file)
@@ -161,12 +151,3 @@ def partition_of(path: Path) -> str:
     with pq.ParquetFile(path) as file:
         span = bounds(file.metadata)
     return partition(*(span or (None, None)))
-
-
-def exclusively(directory: Path) -> AbstractContextManager[None]:
-    """One shipper per journal.
-
-    Raises:
-        InvalidArgument: another process ships it.
-    """
-    return alone(directory / LOCK, lambda pid: InvalidArgument(f"process {pid} ships {directory} already"))

@@ -63,7 +63,7 @@ class Writer:
     background: bool
 
     def __post_init__(self) -> None:
-        self.metadata |= _host(self.wall_ns)
+        self.metadata = {**self.metadata, **_host(self.wall_ns)}
         self._schema = arrow_schema()
         self._kinds = pa.array(KINDS)
         self._stream: Stream | None = None

@@ -8,13 +8,12 @@ OpenTelemetry (`instrument`, needs opentelemetry-api).
 from __future__ import annotations
 
 from .exporters import ReaperCollector, Told, instrument
-from .record import BOUNDS, Family, Histogram, JournalCounts, LoopStatistics, families
+from .record import BOUNDS, Family, Histogram, LoopStatistics, families
 from .text import CONTENT_TYPE, exposition, merged
 
 __all__ = [
     "LoopStatistics",
     "Histogram",
-    "JournalCounts",
     "Family",
     "families",
     "Told",

@@ -8,9 +8,12 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal
 
 from ..core.lease import Statistics
+
+if TYPE_CHECKING:
+    from ..journal.schema import JournalStatistics
 
 BOUNDS = (
     *(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15),
@@ -52,17 +55,6 @@ class Histogram:
         return found
 
 
-class JournalCounts(Protocol):
-    """What is exported of a journal; `reaper.journal.JournalStatistics` says what each means."""
-
-    @property
-    def rows(self) -> int: ...
-    @property
-    def dropped(self) -> int: ...
-    @property
-    def errors(self) -> int: ...
-
-
 @dataclass(frozen=True, slots=True)
 class LoopStatistics:
     """What an adapter saw of its connections and of its loop. Times are seconds."""
@@ -97,7 +89,7 @@ class LoopStatistics:
     """The precision in force."""
     lags: Histogram
     """How late the loop came back each time. Goes on counting."""
-    journal: JournalCounts | None = None
+    journal: JournalStatistics | None = None
     """The journal's own statistics; None: there is no journal."""
 
 
@@ -116,18 +108,12 @@ def families(seen: LoopStatistics) -> Iterator[Family]:
     """Everything there is to report, in a stable order under stable names. Counters without Prometheus' `_total`."""
     core = seen.core
     unstalled = "Time in which the loop stalled is not in it."
-    yield Family(
-        "reaper_leases", "gauge", "Leases: one per connection, and one per further limit on it.", core.registered
-    )
-    yield Family(
-        "reaper_leases_suspended", "gauge", "Leases that cannot expire: a request is in flight.", core.suspended
-    )
+    yield Family("reaper_leases", "gauge", "Leases: one per connection and per further limit on it.", core.registered)
+    yield Family("reaper_leases_suspended", "gauge", "Leases that cannot expire: requests in flight.", core.suspended)
     yield Family("reaper_parked", "gauge", "Open connections that have no task now.", seen.parked)
     yield Family("reaper_tick_seconds", "gauge", "The precision configured.", seen.tick)
     yield Family("reaper_slots", "gauge", "Slots in the ring, due within its span.", core.slots)
-    yield Family(
-        "reaper_slots_in_wheel", "gauge", "Slots in the wheel, due beyond the ring's span.", core.slots_in_wheel
-    )
+    yield Family("reaper_slots_in_wheel", "gauge", "Slots in the wheel, beyond the ring's span.", core.slots_in_wheel)
     yield Family("reaper_epochs", "counter", "Epochs closed, at most two per tick.", core.epochs)
     yield Family("reaper_reaped", "counter", "Connections closed by reaper, by reason.", dict(seen.reasons), "reason")
     yield Family("reaper_expired", "counter", "Leases that came due and were not averted.", core.expired)
