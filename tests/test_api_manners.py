@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import math
 import pydoc
 import socket
 from collections.abc import Awaitable, Callable
 from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
 import pytest
@@ -23,6 +25,7 @@ from reaper.asyncio import start_server
 from reaper.attach import Guard
 from reaper.driver.driver import Driver
 from reaper.driver.options import Options
+from reaper.driver.watched import check_probe
 from reaper.metrics import Histogram
 from reaper.trio import serve_parked, serve_tcp
 from tests.loops import Asyncio, Trio
@@ -51,8 +54,7 @@ async def refuses(name: str, call: Callable[[], Awaitable[object]]) -> None:
 
 
 WATCH: list[tuple[str, dict[str, Any]]] = [
-    ("idle", {"idle": -1}),
-    ("idle", {"idle": "30s"}),
+    *(("idle", {"idle": bad}) for bad in (-1, "30s", math.nan, math.inf, True)),
     ("probe", {"probe": 3}),
     ("probe", {"probe": sync}),
     ("grace", {"probe": handler, "grace": 0}),
@@ -109,10 +111,11 @@ def test_help_says_what_each_attribute_of_a_connection_is(kind: type) -> None:
     assert "Seconds that the peer has" in said
 
 
-def test_a_door_has_no_more_names_than_a_reader_holds() -> None:
+def test_a_door_has_no_more_names_than_a_reader_holds_and_two_adapters_have_the_same() -> None:
     assert len(reaper.trio.__all__) <= 14
     assert len(reaper.asyncio.__all__) <= 14
-    assert reaper.core.IdleRing is reaper.IdleRing
+    both = {"open_reaper", "Connection", "Probe", "LoopStatistics", "journal_clock"}
+    assert both <= {*reaper.trio.__all__} & {*reaper.asyncio.__all__}
 
 
 @pytest.mark.trio
@@ -166,6 +169,15 @@ def test_a_watch_refuses_a_wrong_argument(kind: type[Trio | Asyncio], name: str 
 
     loop = kind()
     loop.run(body)
+
+
+class Pinging:
+    async def __call__(self, connection: object) -> None: ...
+
+
+@pytest.mark.parametrize("probe", [handler, partial(handler), Pinging(), lambda connection: handler(connection)])
+def test_whatever_gives_an_awaitable_is_a_probe(probe: Any) -> None:
+    check_probe(probe)
 
 
 @pytest.mark.trio

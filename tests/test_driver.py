@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from reaper.core.ticks import ms_to_seconds, seconds_to_ms_deadline, seconds_to_ms_now
 from reaper.driver.accepting import ACCEPT_PAUSE, accept_burst, after
-from reaper.driver.driver import REAPS_PER_SLICE, Driver
-from reaper.driver.sockets import peer_name, queued
+from reaper.driver.driver import REAPS_PER_SLICE, Driver, fair_slice
+from reaper.driver.sockets import peer_name, queued, unread
 from reaper.driver.stall_clock import StallClock
 from reaper.driver.watched import Watched
 
@@ -128,19 +128,6 @@ def test_a_stall_is_charged_to_no_connection_and_a_lag_of_less_than_a_tick_is():
         assert connection.reaped
 
 
-def test_a_peer_that_answers_only_when_asked_outlives_a_stall_of_three_times_the_timeout():
-    loop = Loop()
-    connection = loop.watch(2)
-    loop.run_until(1.0)
-    connection.touch()
-    loop.run_until(1.8)
-    loop.stall(6.0)
-    loop.run_until(loop.time + 0.5)  # the ping goes out, the pong comes back
-    connection.touch()
-    loop.run_until(loop.time + 1.5)
-    assert not connection.reaped
-
-
 def test_the_clock_stands_still_while_the_loop_is_late_and_catches_up_unless_it_stalled():
     real = [0.0]
     clock = StallClock(lambda: real[0], 1.0)
@@ -216,18 +203,53 @@ def test_a_probe_made_while_time_goes_on_between_two_readings_does_not_turn_the_
     assert {connection.reason for connection in connections} == {"unanswered"}
 
 
-def test_unread_bytes_spare_a_connection_two_of_whose_leases_come_due_in_one_look():
+def test_unread_bytes_spare_a_connection_but_buy_a_limit_no_second_length():
     ours, theirs = socket.socketpair()
     with ours, theirs:
         loop = Loop()
-        connection = loop.watch(5, ours.fileno())
-        connection.deadline(5, "headers")
+        connection = loop.watch(50, ours.fileno())
+        connection.deadline(50, "headers")  # two leases come due in one look
         theirs.send(b"x")
-        loop.run_until(8)
+        loop.run_until(52)
         assert not connection.reaped
         ours.recv(1)
-        loop.run_until(20)
-        assert connection.reaped
+        loop.run_until(54)
+        assert connection.reason == "headers"
+
+
+def test_bytes_are_unread_also_behind_an_urgent_one_and_an_end_of_file_is_none():
+    pairs = [socket.socketpair() for _ in range(4)]
+    pairs[1][1].send(b"x")
+    pairs[2][1].close()
+    pairs[3][1].send(b"y")
+    pairs[3][1].close()
+    ours = [left.fileno() for left, _ in pairs]
+    assert (unread(ours), unread([])) == ([ours[1], ours[3]], [])
+    for left, right in pairs:
+        left.close()
+        right.close()
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        client = socket.create_connection(listening.getsockname())
+        accepted, _ = listening.accept()
+        with client, accepted:
+            client.send(b"!", socket.MSG_OOB)
+            assert unread([accepted.fileno()]) == []
+            client.send(b"request")
+            assert unread([accepted.fileno()]) == [accepted.fileno()]
+
+
+def test_a_mass_expiry_lets_the_loop_run_between_slices_and_a_busy_loop_starves_no_reaper():
+    loop = Loop()
+    for _ in range(3 * REAPS_PER_SLICE):
+        loop.watch(5)
+    loop.run_until(5.0)
+    left = []
+    while loop.driver.connections:
+        loop.time = max(loop.time, loop.driver.rest())
+        loop.wake()
+        left.append(len(loop.driver.connections))
+    assert [each for each in left if each < 3 * REAPS_PER_SLICE] == [2 * REAPS_PER_SLICE, REAPS_PER_SLICE, 0]
+    assert [fair_slice(passes) for passes in (0.0, 0.01, 0.065, 0.1, 60.0)] == [REAPS_PER_SLICE] * 2 + [500, 769, 769]
 
 
 def test_what_is_sent_while_a_slice_is_being_closed_spares_those_that_are_still_to_be_closed():

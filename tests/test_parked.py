@@ -7,8 +7,8 @@ import socket
 import ssl
 import struct
 from collections import Counter
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from contextvars import ContextVar
 
 import pytest
@@ -18,7 +18,6 @@ from clocks import autojump
 from streams import TlsClient
 
 import reaper.trio
-from reaper.driver.sockets import unread
 from reaper.trio import ParkableStream, ParkingLot, open_reaper
 from reaper.trio.linger import FEWEST, LINGERERS
 from reaper.trio.parking import PARKED, WAKES_PER_PASS
@@ -234,14 +233,19 @@ async def test_silence_in_a_nursery_of_the_handlers_parks_too():
             assert (tasks(lot), len(lot)) == (before, 1)
 
 
-class Steps(trio.abc.Instrument):
+@contextmanager
+def steps() -> Iterator[Counter[str]]:
     """How often each function was run for a step, as a task."""
+    counts: Counter[str] = Counter()
 
-    def __init__(self) -> None:
-        self.counts: Counter[str] = Counter()
+    class Steps(trio.abc.Instrument):
+        def before_task_step(self, task: trio.lowlevel.Task) -> None:
+            counts[task.name.rpartition(".")[2]] += 1
 
-    def before_task_step(self, task: trio.lowlevel.Task) -> None:
-        self.counts[task.name.rpartition(".")[2]] += 1
+    instrument = Steps()
+    trio.lowlevel.add_instrument(instrument)
+    yield counts
+    trio.lowlevel.remove_instrument(instrument)
 
 
 async def test_a_handler_that_answers_at_once_takes_one_step_and_one_read(monkeypatch):
@@ -255,16 +259,12 @@ async def test_a_handler_that_answers_at_once_takes_one_step_and_one_read(monkey
     async with one() as (lot, theirs):
         (parked,) = lot
         fd = parked.fd
-        steps = Steps()
-        trio.lowlevel.add_instrument(steps)
         monkeypatch.setattr(os, "read", read)
-        for _ in range(3):
-            await echoes(theirs, b"hello")
-            await settle()
-        trio.lowlevel.remove_instrument(steps)
-        assert lot.parked == 1
-        assert steps.counts["_run"] == 3
-        assert reads.count(fd) == 3
+        with steps() as counts:
+            for _ in range(3):
+                await echoes(theirs, b"hello")
+                await settle()
+        assert (lot.parked, counts["_run"], reads.count(fd)) == (1, 3, 3)
 
 
 async def test_what_comes_while_the_handler_runs_is_answered_too():
@@ -356,13 +356,11 @@ async def test_a_handler_that_sends_and_sends_lets_others_run():
             await stream.send_all(b"y")
 
     async with one(sends) as (_, theirs):
-        steps = Steps()
-        trio.lowlevel.add_instrument(steps)
-        theirs.send(b"x")
-        while await heard(theirs):
-            pass
-        trio.lowlevel.remove_instrument(steps)
-        assert steps.counts["_run"] == 20
+        with steps() as counts:
+            theirs.send(b"x")
+            while await heard(theirs):
+                pass
+        assert counts["_run"] == 20
 
 
 @pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
@@ -411,17 +409,6 @@ async def test_a_request_behind_an_urgent_byte_and_a_half_close_is_handled():
                 client.setblocking(False)
                 assert await heard(client) == b"request"
                 assert await heard(client) == b""
-
-
-async def test_bytes_behind_an_urgent_one_avert_a_reap():
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        client = socket.create_connection(listening.getsockname())
-        accepted, _ = listening.accept()
-        with client, accepted:
-            client.send(b"!", socket.MSG_OOB)
-            assert unread([accepted.fileno()]) == []
-            client.send(b"request")
-            assert unread([accepted.fileno()]) == [accepted.fileno()]
 
 
 async def test_a_session_that_cannot_be_made_costs_no_other_its_descriptor(server, monkeypatch):

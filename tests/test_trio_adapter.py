@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import gc
-import itertools
 import socket
 from functools import partial
 
 import pytest
 import trio
 import trio.testing
+from circles import no_circles
 from clocks import autojump
 
 import reaper.trio
 from reaper import InvalidArgument
-from reaper.driver.driver import REAPS_PER_SLICE, fair_slice
 from reaper.trio import TrioReaper, WatchedStream, open_reaper
 
 pytestmark = pytest.mark.trio
@@ -26,12 +25,6 @@ def autojump_clock(request):
     return autojump(request.param)
 
 
-async def silent(reaper_: TrioReaper, idle: float, ends: dict, name, **options) -> None:
-    with reaper_.watch(None, idle=idle, **options) as connection:
-        await trio.sleep_forever()
-    ends[name] = (trio.current_time(), connection.reaped, connection.reason)
-
-
 async def test_start_hands_out_the_reaper_and_it_runs_only_once(autojump_clock):
     async with trio.open_nursery() as nursery:
         r = TrioReaper(tick=1.0)
@@ -39,50 +32,6 @@ async def test_start_hands_out_the_reaper_and_it_runs_only_once(autojump_clock):
         with pytest.raises(RuntimeError, match="runs already"):
             await r.run()
         nursery.cancel_scope.cancel()
-
-
-async def test_a_mass_expiry_lets_the_loop_run_between_slices(autojump_clock):
-    n = 10 * REAPS_PER_SLICE
-    ends: dict = {}
-    seen = [0]
-
-    class LookIn(trio.abc.Instrument):
-        def before_io_wait(self, timeout: float) -> None:
-            seen.append(len(ends))
-
-    async with open_reaper(tick=1.0) as r, trio.open_nursery() as nursery:
-        trio.lowlevel.add_instrument(LookIn())
-        for name in range(n):
-            nursery.start_soon(silent, r, 5.0, ends, name)
-    assert len(ends) == n
-    assert all(reaped for _, reaped, _ in ends.values())
-    # Between two looks at the sockets no more than one slice was closed.
-    assert max(after - before for before, after in itertools.pairwise(seen)) == REAPS_PER_SLICE
-
-
-@pytest.mark.parametrize(
-    ("two_passes", "reaps"), [(0.0, REAPS_PER_SLICE), (0.01, REAPS_PER_SLICE), (0.065, 500), (0.1, 769), (60.0, 769)]
-)
-async def test_a_busy_loop_does_not_starve_the_reaper(two_passes, reaps):
-    assert fair_slice(two_passes) == reaps
-
-
-# ---- draining --------------------------------------------------------------------------------------------------------
-
-
-async def test_a_connection_that_begins_during_a_drain_is_drained_too(autojump_clock):
-    ends: dict = {}
-    async with open_reaper(tick=1.0) as r, trio.open_nursery() as nursery:
-        keep = r.watch(None, idle=1000)
-        keep.suspend()
-        nursery.start_soon(r.drain, 10)
-        await trio.sleep(1)
-        nursery.start_soon(silent, r, 1000.0, ends, "late")
-        await trio.sleep(1)
-        assert ends["late"][2] == "drain"
-        with keep:
-            await trio.sleep_forever()
-        assert keep.reason == "drain_deadline"
 
 
 # ---- streams ---------------------------------------------------------------------------------------------------------
@@ -225,22 +174,6 @@ async def test_all_of_several_drains_return(autojump_clock):
             theirs.close()
 
 
-async def test_a_deadline_averted_by_unread_bytes_is_looked_at_again_within_a_tick(autojump_clock):
-    """An absolute limit is no timeout: to be spared once must not buy its whole length again."""
-    ours, theirs = socket.socketpair()
-    async with open_reaper(tick=1.0) as r, trio.SocketStream(trio.socket.from_stdlib_socket(ours)) as stream:
-        start = trio.current_time()
-        with theirs, r.watch(stream, idle=1000) as connection:
-            connection.deadline(50, "headers")
-            theirs.send(b"x")
-            await trio.sleep(52)
-            assert not connection.reaped
-            assert await stream.receive_some() == b"x"
-            await trio.sleep_forever()
-        assert connection.reason == "headers"
-        assert trio.current_time() - start < 56
-
-
 # ---- manners ---------------------------------------------------------------------------------------------------------
 
 
@@ -291,35 +224,6 @@ async def test_a_server_that_is_cancelled_in_the_moment_of_an_accept_harms_no_nu
         await later.tasks[0]()
         assert client.recv(10) == b""
     assert begun == []
-
-
-async def ping(connection) -> None:
-    """A probe."""
-
-
-class Callable:
-    async def __call__(self, connection) -> None: ...
-
-
-@pytest.mark.parametrize("probe", [ping, partial(ping), Callable(), lambda connection: ping(connection)])
-async def test_whatever_gives_an_awaitable_is_a_probe(probe):
-    async with open_reaper(tick=1.0) as r:
-        with r.watch(None, idle=5, probe=probe):
-            pass
-
-
-async def test_the_reapers_own_idle_holds_where_nothing_else_is_said(autojump_clock):
-    async with open_reaper(tick=1.0, idle=5) as r:
-        start = trio.current_time()
-        with r.watch() as connection:
-            await trio.sleep_forever()
-        assert 5 <= trio.current_time() - start <= 6
-        assert connection.reaped
-        ours, theirs = trio.testing.memory_stream_pair()
-        start = trio.current_time()
-        await r.watched(WatchedStream.receive_some)(ours)
-        assert 5 <= trio.current_time() - start <= 6
-        await theirs.aclose()
 
 
 async def test_serve_tcp_probes_too():
@@ -441,19 +345,10 @@ async def test_connections_that_have_ended_leave_no_circle_for_the_collector(aut
             connection.deadline(100, "age")
             await trio.sleep_forever()
 
-    def alive() -> int:
-        return sum(type(thing) is reaper.trio.Connection for thing in gc.get_objects())
-
     async with open_reaper(tick=1.0) as r:
-        gc.collect()
-        before = alive()
-        gc.disable()
-        try:
+        with no_circles(reaper.trio.Connection):
             async with trio.open_nursery() as nursery:
                 for _ in range(20):
                     nursery.start_soon(one, r)
                     nursery.start_soon(partial(one, r, probe=ping, grace=2))
             await trio.sleep(1)
-            assert alive() == before
-        finally:
-            gc.enable()

@@ -12,7 +12,6 @@ import trio.testing
 from streams import check_stream
 
 import reaper.trio
-from reaper.driver.sockets import unread
 from reaper.trio import open_reaper
 from reaper.trio.streams import WatchedSocket
 
@@ -143,20 +142,6 @@ async def test_no_live_connection_is_reaped_after_the_loop_stalled():
         for client in live + silent:
             client.close()
         nursery.cancel_scope.cancel()
-
-
-async def test_unread_names_the_descriptors_with_bytes_and_no_others():
-    pairs = [socket.socketpair() for _ in range(4)]
-    ours = [left for left, _ in pairs]
-    pairs[1][1].send(b"x")
-    pairs[2][1].close()
-    pairs[3][1].send(b"y")
-    pairs[3][1].close()
-    assert unread(end.fileno() for end in ours) == [ours[1].fileno(), ours[3].fileno()]
-    assert unread([]) == []
-    for left, right in pairs:
-        left.close()
-        right.close()
 
 
 async def test_the_watched_socket_is_a_stream_like_any_other():
