@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -13,37 +11,27 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
+from server_process import PATIENCE, ROOT
+from server_process import wait_until as until
 
 from reaper.__main__ import main
+from scripts import tools
+from scripts.serving import free_port
 
-ROOT = Path(__file__).resolve().parent.parent
-PATIENCE = 30.0
-"""Seconds that anything may take on a busy machine before a test gives up."""
+__all__ = ["PATIENCE", "ROOT", "free_port", "until"]
 
 
 def tool(name: str) -> str:
     """The path of a program, wherever Debian puts it."""
-    found = shutil.which(name, path=os.environ.get("PATH", "") + ":/usr/sbin")
-    if found is None:
-        pytest.skip(f"{name} is not installed")
-    return found
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as sock:
-        return int(sock.getsockname()[1])
-
-
-def until(condition, what: str) -> None:
-    """Wait for *condition*; fail after `PATIENCE`."""
-    end = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < end, f"waited in vain: {what}"
-        time.sleep(0.02)
+    try:
+        return tools.tool(name)
+    except tools.Missing as missing:
+        pytest.skip(str(missing))
 
 
 def accepts(port: int) -> bool:
@@ -56,7 +44,7 @@ def accepts(port: int) -> bool:
 
 @contextmanager
 def running(*command: str, port: int, **options) -> Iterator[subprocess.Popen[bytes]]:
-    """A server process that listens on *port*; ended by its pid."""
+    """A server process that listens on *port*; ended by its pid, and its clients are closed."""
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, **options) as process:
         try:
             until(lambda: accepts(port) or process.poll() is not None, f"{command[0]} listens")
@@ -65,6 +53,8 @@ def running(*command: str, port: int, **options) -> Iterator[subprocess.Popen[by
         finally:
             process.send_signal(signal.SIGCONT)
             process.terminate()
+            while Client.made:
+                Client.made.pop().close()
 
 
 class Client:
@@ -72,28 +62,21 @@ class Client:
 
     question = b"PING\r\n"
     answer_ends = b"+PONG\r\n"
+    made: ClassVar[list[socket.socket]] = []
 
-    def __init__(self, port: int) -> None:
-        self.port = port
+    def __init__(self, port: int, host: str = "127.0.0.1") -> None:
+        self.port, self.host = port, host
         self.connect()
 
     def connect(self) -> None:
-        self.sock = socket.create_connection(("127.0.0.1", self.port))
-        self.sock.settimeout(PATIENCE)
+        self.sock = socket.create_connection(("127.0.0.1", self.port), PATIENCE, (self.host, 0))
+        self.made.append(self.sock)
         self.spoke = time.monotonic()
-        try:
-            self.greet()
-        except BaseException:
-            self.close()
-            raise
 
     @property
     def name(self) -> str:
         host, port = self.sock.getsockname()
         return f"{host}:{port}"
-
-    def greet(self) -> None:
-        pass
 
     def exchange(self) -> None:
         self.spoke = time.monotonic()
@@ -109,15 +92,10 @@ class Client:
 
     def wait_for_the_end(self) -> float:
         """Seconds from the last question to the end that the server, or the guard, made."""
-        try:
+        with suppress(ConnectionResetError):
             while self.sock.recv(65536):
                 pass
-        except ConnectionResetError:
-            pass
         return time.monotonic() - self.spoke
-
-    def close(self) -> None:
-        self.sock.close()
 
 
 class Redis(Client):
@@ -131,8 +109,6 @@ class Redis(Client):
 
 ECHO = """
 import os, selectors, socket, sys
-if "held" in sys.argv:
-    held = [os.open("/dev/null", os.O_RDONLY) for _ in range(int(sys.argv[-1]))]
 listener = socket.create_server(("127.0.0.1", int(sys.argv[1])), reuse_port=True)
 for _ in range(int(sys.argv[2]) - 1):
     if not os.fork():
@@ -156,11 +132,10 @@ while True:
             data = b""
         if data:
             key.fileobj.sendall(data)
-        elif "deaf" not in sys.argv:
-            selector.unregister(key.fileobj)
+            continue
+        selector.unregister(key.fileobj)
+        if "deaf" not in sys.argv:
             key.fileobj.close()
-        else:
-            selector.unregister(key.fileobj)
 """
 
 
@@ -177,14 +152,8 @@ class Echo(Client):
 
 
 NGINX = """
-daemon off; pid {folder}/pid; error_log {folder}/error.log; worker_processes 2;
-events {{ worker_connections 1000; }}
-http {{
-    access_log off; client_body_temp_path {folder}/b; proxy_temp_path {folder}/p; fastcgi_temp_path {folder}/f;
-    uwsgi_temp_path {folder}/u; scgi_temp_path {folder}/s;
     keepalive_timeout 1h; keepalive_requests 1000000; client_header_timeout 1h; client_body_timeout 1h; send_timeout 1h;
     server {{ listen 127.0.0.1:{port} {listen}; location / {{ {location} }} }}
-}}
 """
 
 
@@ -196,14 +165,18 @@ class Nginx(Client):
     def server(
         port: int, folder: Path, listen: str = "", location: str = 'return 200 "hello";'
     ) -> Iterator[subprocess.Popen[bytes]]:
-        config = NGINX.format(folder=folder, port=port, listen=listen, location=location)
-        (folder / "nginx.conf").write_text(config)
-        command = (tool("nginx"), "-p", str(folder), "-c", str(folder / "nginx.conf"), "-e", str(folder / "error.log"))
-        with running(*command, port=port) as process:
+        tool("nginx")
+        http = NGINX.format(port=port, listen=listen, location=location)
+        with running(*tools.nginx(folder, http, main="worker_processes 2;"), port=port) as process:
             yield process
 
 
 SERVERS = [Redis, Nginx]
+
+
+def at(port: int) -> tuple[str, str]:
+    """The flags by which attach watches what listens on *port*."""
+    return "--listen", f"127.0.0.1:{port}"
 
 
 class Attach:
@@ -259,14 +232,14 @@ def refused(*flags: str, prefix: tuple[str, ...] = ()) -> str:
     if prefix:
         command = [*prefix, sys.executable, "-m", "reaper", "attach", *flags]
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE, check=False)
-        status, said, wrong = done.returncode, done.stdout, done.stderr
+        found = done.returncode, done.stdout, done.stderr
     else:
         with redirect_stdout(out), redirect_stderr(err):
             try:
                 status = main(["attach", *flags])
             except SystemExit as end:
                 status = end.code
-        said, wrong = out.getvalue(), err.getvalue()
-    assert (status, said) == (2, ""), (status, said, wrong)
-    (line,) = wrong.splitlines()
+        found = status, out.getvalue(), err.getvalue()
+    assert found[:2] == (2, ""), found
+    (line,) = found[2].splitlines()
     return line

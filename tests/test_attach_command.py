@@ -6,7 +6,6 @@ import os
 import pty
 import select
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -15,7 +14,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
-from attach_servers import ROOT, Attach, Echo, Redis, accepts, free_port, refused, running, tool, until
+from attach_servers import ROOT, Attach, Echo, Redis, accepts, at, free_port, refused, running, tool, until
 
 LIMITS = ("--idle", "1s", "--tick", "100ms")
 
@@ -39,13 +38,12 @@ def test_it_stops_cleanly_on_a_signal_and_leaves_nothing_behind(number: int) -> 
         client = Echo(port)
         client.exchange()
         before = descriptors(server.pid)
-        attach = Attach("--listen", f"127.0.0.1:{port}", "--idle", "30s", "--close")
+        attach = Attach(*at(port), "--idle", "30s", "--close")
         until(lambda: attach.of("found"), "the client is found")
         assert attach.stop(number) == (0, "")
         assert attach.events[-1]["event"] == "end"
         assert descriptors(server.pid) == before
         client.exchange()
-        client.close()
 
 
 @pytest.mark.slow
@@ -67,7 +65,6 @@ def test_connections_of_every_worker_are_closed_and_those_of_a_stranger_on_the_s
             for client in clients:
                 if client.name not in closed:
                     client.exchange()
-                client.close()
 
 
 @pytest.mark.slow
@@ -88,32 +85,28 @@ def test_listening_sockets_outgoing_connections_and_unix_sockets_are_never_touch
     )
     with Echo.server(other), subprocess.Popen([sys.executable, "-c", script], stderr=subprocess.PIPE) as server:
         until(lambda: accepts(port), "the server listens")
-        client = socket.create_connection(("127.0.0.1", port))
+        client = Echo(port)
         with Attach("--pid", str(server.pid), *LIMITS, "--close") as attach:
             until(lambda: attach.of("closed"), "the client is closed")
-            assert attach.clients("closed") == ["{}:{}".format(*client.getsockname())]
+            assert attach.clients("closed") == [client.name]
             time.sleep(1.5)
             assert len(attach.of("closed")) == 1
-            socket.create_connection(("127.0.0.1", port)).close()
+            assert accepts(port)
         assert server.stderr is not None
         said = server.stderr.read()
         assert server.wait(20) == 0, said
-        client.close()
 
 
 @pytest.mark.slow
 def test_networks_say_whose_clients_are_meant() -> None:
     port = free_port()
     with Echo.server(port):
-        near = socket.create_connection(("127.0.0.1", port), source_address=("127.0.0.1", 0))
-        far = socket.create_connection(("127.0.0.1", port), source_address=("127.9.9.9", 0))
+        _, far = Echo(port), Echo(port, "127.9.9.9")
         for flags in (("--only", "127.9.0.0/16"), ("--except", "127.0.0.0/24")):
-            with Attach("--listen", f"127.0.0.1:{port}", *LIMITS, *flags) as attach:
+            with Attach(*at(port), *LIMITS, *flags) as attach:
                 until(lambda: attach.of("due"), "the far client is reported")
                 time.sleep(0.5)
-                assert attach.clients("due") == ["{}:{}".format(*far.getsockname())]
-        near.close()
-        far.close()
+                assert attach.clients("due") == [far.name]
 
 
 @pytest.mark.slow
@@ -126,14 +119,13 @@ def test_metrics_and_a_configuration_file(tmp_path: Path) -> None:
         client = Echo(port)
         client.exchange()
         flags = ("--config", str(tmp_path / "reaper.toml"), "--metrics", f"127.0.0.1:{metrics}", "--close")
-        with Attach("--listen", f"127.0.0.1:{port}", *flags, json=()) as attach:
+        with Attach(*at(port), *flags, json=()) as attach:
             until(lambda: attach.of("closed"), "the client is closed")
             with urllib.request.urlopen(f"http://127.0.0.1:{metrics}/") as page:
                 lines = page.read().decode().splitlines()
             assert 'reaper_attach_closed_total{reason="idle"} 1.0' in lines
             assert "reaper_attach_connections 0.0" in lines
             assert attach.stop() == (0, "")
-        client.close()
 
 
 @pytest.mark.slow
@@ -144,7 +136,7 @@ def test_a_terminal_shows_a_live_table() -> None:
         client = Echo(port)
         client.exchange()
         ours, theirs = pty.openpty()
-        command = [sys.executable, "-m", "reaper", "attach", "--listen", f"127.0.0.1:{port}", *LIMITS]
+        command = [sys.executable, "-m", "reaper", "attach", *at(port), *LIMITS]
         wide = {**os.environ, "COLUMNS": "160", "TERM": "xterm"}
         with subprocess.Popen(command, cwd=ROOT, stdout=theirs, stderr=theirs, env=wide) as watch:
             said = b""
@@ -162,17 +154,15 @@ def test_a_terminal_shows_a_live_table() -> None:
         os.close(ours)
         assert client.name.encode() in said
         client.exchange()
-        client.close()
 
 
 @pytest.mark.slow
 def test_a_server_that_ignores_the_end_of_file_is_ended_all_the_same_for_its_client() -> None:
     port = free_port()
-    with Echo.server(port, "deaf"), Attach("--listen", f"127.0.0.1:{port}", *LIMITS, "--close"):
+    with Echo.server(port, "deaf"), Attach(*at(port), *LIMITS, "--close"):
         client = Echo(port)
         client.exchange()
         assert client.wait_for_the_end() >= 1.0
-        client.close()
 
 
 @pytest.mark.slow
@@ -184,7 +174,7 @@ def test_without_rights_it_shows_and_refuses_to_close_in_one_line(tmp_path: Path
     other = {"user": 65534, "group": 65534, "extra_groups": [], "cwd": "/"}
     command = (tool("redis-server"), "--port", str(port), "--save", "", "--dir", "/tmp")
     no_rights = (tool("setpriv"), "--bounding-set=-all", "--inh-caps=-all")
-    flags = ("--listen", f"127.0.0.1:{port}", *LIMITS)
+    flags = (*at(port), *LIMITS)
     with running(*command, port=port, **other):
         client = Redis(port)
         client.exchange()
@@ -194,14 +184,13 @@ def test_without_rights_it_shows_and_refuses_to_close_in_one_line(tmp_path: Path
             until(lambda: attach.of("due") + attach.of("unsure"), "the client is reported")
             assert attach.clients("due") + attach.clients("unsure") == [client.name]
         client.exchange()
-        client.close()
 
 
 @pytest.mark.slow
 def test_what_cannot_be_is_refused_in_one_line_that_says_what_would_be_right(tmp_path: Path) -> None:
     port = free_port()
     with Echo.server(port) as server, subprocess.Popen(["sleep", "60"]) as bystander:
-        here = ("--listen", f"127.0.0.1:{port}")
+        here = at(port)
         assert "no limit is on: give --idle 5m" in refused(*here)
         assert "longer than the shortest limit" in refused(*here, "--idle", "1s", "--tick", "2s")
         assert "'soon'" in refused(*here, "--idle", "soon")
@@ -224,7 +213,7 @@ def test_what_cannot_be_is_refused_in_one_line_that_says_what_would_be_right(tmp
 @pytest.mark.slow
 def test_the_silences_of_a_foreign_servers_client_are_learned_until_a_signal(tmp_path: Path) -> None:
     port = free_port()
-    command = [sys.executable, "-m", "reaper", "attach", "--listen", f"127.0.0.1:{port}", "--gap", "400ms"]
+    command = [sys.executable, "-m", "reaper", "attach", *at(port), "--gap", "400ms"]
     with Echo.server(port), subprocess.Popen([*command, "--learn", str(tmp_path)], cwd=ROOT, stdout=-1) as learner:
         assert b"learning" in learner.stdout.readline()
         client = Echo(port)
@@ -232,7 +221,7 @@ def test_the_silences_of_a_foreign_servers_client_are_learned_until_a_signal(tmp
         for _ in range(3):
             client.exchange()
             time.sleep(1.0)
-        client.close()
+        client.sock.close()
         time.sleep(0.5)
         learner.send_signal(signal.SIGINT)
         assert b"% of a core" in learner.communicate()[0]

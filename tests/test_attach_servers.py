@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 
 import pytest
-from attach_servers import PATIENCE, SERVERS, Attach, Client, Nginx, Redis, free_port, tool, until
+from attach_servers import PATIENCE, SERVERS, Attach, Client, Nginx, Redis, at, free_port, tool, until
 
 IDLE = 1.5
 LIMITS = ("--idle", "1500ms", "--tick", "100ms")
@@ -39,7 +39,7 @@ def live_on(clients: list[Client], seconds: float) -> None:
 @pytest.mark.parametrize("kind", SERVERS, ids=lambda kind: kind.__name__.lower())
 def test_silent_clients_of_a_foreign_server_are_closed_and_live_ones_never(kind, tmp_path: Path) -> None:
     port = free_port()
-    with kind.server(port, tmp_path), Attach("--listen", f"127.0.0.1:{port}", *LIMITS, "--close") as attach:
+    with kind.server(port, tmp_path), Attach(*at(port), *LIMITS, "--close") as attach:
         silent, live = [kind(port) for _ in range(4)], [kind(port) for _ in range(3)]
         for client in silent:
             client.exchange()
@@ -56,8 +56,6 @@ def test_silent_clients_of_a_foreign_server_are_closed_and_live_ones_never(kind,
         assert attach.stop()[0] == 0
         (end,) = attach.of("end")
         assert (end["closed"], end["unreachable"]) == (4, 0)
-        for client in [*silent, *live, another]:
-            client.close()
 
 
 @pytest.mark.slow
@@ -74,7 +72,6 @@ def test_without_close_nothing_is_closed_and_each_that_would_be_is_named_once(wh
             assert attach.clients("due") == [silent.name]
             assert not attach.of("closed")
             silent.exchange()
-            silent.close()
 
 
 def preface_of_http2(path: str) -> bytes:
@@ -94,7 +91,7 @@ def test_a_client_that_waits_for_its_answer_is_not_idle(end: str, how: str, tmp_
         pytest.skip("SOCK_DESTROY needs CAP_NET_ADMIN")
     if end.endswith("socket"):
         prefix = (tool("setpriv"), "--bounding-set=-sys_ptrace", "--inh-caps=-sys_ptrace")
-    flags = ("--listen", f"127.0.0.1:{port}", *LIMITS, "--close", "--how", end.split()[0])
+    flags = (*at(port), *LIMITS, "--close", "--how", end.split()[0])
     with Redis.server(port, tmp_path), Attach(*flags, prefix=prefix) as attach:
         waiting = [Redis(port) for _ in range(10)]
         for client in waiting:
@@ -114,8 +111,6 @@ def test_a_client_that_waits_for_its_answer_is_not_idle(end: str, how: str, tmp_
         assert not attach.of("closed")
         for client in waiting:  # answered, and silent since: now they go
             assert client.wait_for_the_end() >= IDLE
-            client.close()
-        pusher.close()
 
 
 @pytest.mark.slow
@@ -125,7 +120,7 @@ def test_a_request_in_flight_is_answered_although_the_server_spoke_first(end: st
     port = free_port()
     if end == "destroy" and os.getuid():
         pytest.skip("SOCK_DESTROY needs CAP_NET_ADMIN")
-    flags = ("--listen", f"127.0.0.1:{port}", *LIMITS, "--close", "--how", end)
+    flags = (*at(port), *LIMITS, "--close", "--how", end)
     with socket.create_server(("127.0.0.1", 0)) as upstream:
         proxied = f"proxy_pass http://127.0.0.1:{upstream.getsockname()[1]};"
         with Nginx.server(port, tmp_path, listen="http2", location=proxied), Attach(*flags) as attach:
@@ -141,7 +136,6 @@ def test_a_request_in_flight_is_answered_although_the_server_spoke_first(end: st
                 sock.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello")
             for client in clients:
                 client.read_answer()
-                client.close()
             for sock in behind:
                 sock.close()
 
@@ -150,7 +144,7 @@ def test_a_request_in_flight_is_answered_although_the_server_spoke_first(end: st
 @pytest.mark.parametrize("stopped", ["attach", "server"])
 def test_a_stop_longer_than_the_timeout_closes_no_client_that_has_spoken(stopped: str, tmp_path: Path) -> None:
     port = free_port()
-    target = ("--listen", f"127.0.0.1:{port}")
+    target = at(port)
     with Redis.server(port, tmp_path) as server, Attach(*target, *LIMITS, "--close") as attach:
         client = Redis(port)
         client.exchange()
@@ -176,13 +170,12 @@ def test_a_stop_longer_than_the_timeout_closes_no_client_that_has_spoken(stopped
         until(lambda: attach.of("closed"), "the close is reported")
         (closed,) = attach.of("closed")
         assert closed["silent_s"] >= IDLE
-        client.close()
 
 
 @pytest.mark.slow
 def test_the_server_restarts_and_its_new_connections_are_watched(tmp_path: Path) -> None:
     port = free_port()
-    target = ("--listen", f"127.0.0.1:{port}")
+    target = at(port)
     with Redis.server(port, tmp_path):
         attach = Attach(*target, *LIMITS, "--close")
         first = Redis(port)
@@ -196,8 +189,6 @@ def test_the_server_restarts_and_its_new_connections_are_watched(tmp_path: Path)
             second.wait_for_the_end()
             until(lambda: len(attach.of("closed")) == 2, "both are closed")
             assert attach.stop()[0] == 0
-    first.close()
-    second.close()
 
 
 @pytest.mark.slow
@@ -217,7 +208,7 @@ def test_a_slow_header_attack_ends(tmp_path: Path) -> None:
     port = free_port()
     with Nginx.server(port, tmp_path):
         limits = ("--min-in-rate", "240", "--min-in-grace", "1s", "--first-byte", "5s", "--tick", "100ms")
-        with Attach("--listen", f"127.0.0.1:{port}", *limits, "--close") as attach:
+        with Attach(*at(port), *limits, "--close") as attach:
             attack = subprocess.run(
                 [tool("slowhttptest"), "-H", "-c", "40", "-r", "40", "-i", "1", "-x", "8", "-l", "60", "-p", "5"]
                 + ["-u", f"http://127.0.0.1:{port}/"],
@@ -228,4 +219,3 @@ def test_a_slow_header_attack_ends(tmp_path: Path) -> None:
             assert {event["reason"] for event in attach.of("closed")} == {"min_in_rate"}
             client = Nginx(port)
             client.exchange()
-            client.close()
