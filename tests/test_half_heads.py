@@ -53,7 +53,7 @@ def lives_in(journal: Path) -> list[list[str]]:
 
 def tasks(server: HttpServer) -> int:
     """Without those that are kept for the next connection that speaks."""
-    return trio.lowlevel.current_statistics().tasks_living - len(server.lot._crew)
+    return trio.lowlevel.current_statistics().tasks_living - len(server.lot._kept)
 
 
 # ---- they cost no task -------------------------------------------------------------------------------------------

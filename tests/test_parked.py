@@ -20,8 +20,7 @@ from streams import TlsClient
 import reaper.trio
 from reaper.trio import ParkableStream, ParkingLot, open_reaper
 from reaper.trio.linger import FEWEST, LINGERERS
-from reaper.trio.parking import PARKED, WAKES_PER_PASS
-from reaper.trio.task_pool import KEPT
+from reaper.trio.parking import KEPT, PARKED, WAKES_PER_PASS
 from reaper.trio.tls import TlsSession
 
 pytestmark = pytest.mark.trio
@@ -102,7 +101,7 @@ def server(certificate) -> ssl.SSLContext:
 
 def tasks(lot: ParkingLot) -> int:
     """Without those that are kept for the next connection that speaks."""
-    return trio.lowlevel.current_statistics().tasks_living - len(lot._crew)
+    return trio.lowlevel.current_statistics().tasks_living - len(lot._kept)
 
 
 async def test_a_silent_connection_costs_no_task():
@@ -779,13 +778,13 @@ async def test_a_task_whose_connection_was_reaped_is_fit_for_the_next(how, autoj
         for turn in range(1, 3):
             theirs.send(b"slow")
             assert await heard(theirs) == b""
-            assert (lot.reaped, len(lot), len(lot._crew)) == ({"idle": turn}, 0, 1)
+            assert (lot.reaped, len(lot), len(lot._kept)) == ({"idle": turn}, 0, 1)
             ours, theirs = pair()
             lot.add(ours)
             await echoes(theirs, b"quick")
             theirs.close()
             await settle()
-            assert (len(lot), len(lot._crew)) == (0, 1)
+            assert (len(lot), len(lot._kept)) == (0, 1)
             ours, theirs = pair()
             lot.add(ours)
 
@@ -808,6 +807,6 @@ async def test_of_a_burst_no_more_tasks_are_kept_than_two_passes_wake():
         for theirs in peers:
             assert await heard(theirs) == b"x"
         await settle()
-        assert len(lot._crew) == KEPT == 2 * WAKES_PER_PASS
+        assert len(lot._kept) == KEPT == 2 * WAKES_PER_PASS
         assert trio.lowlevel.current_statistics().tasks_living == before + KEPT
         assert lot.parked == len(peers)

@@ -21,14 +21,10 @@ log: logging.Logger = logging.getLogger("reaper")
 
 
 class Books:
-    """What is written down about the connections of one reaper.
+    """What is written down about the connections of one reaper, by the instants of *clock*.
 
-    Args:
-        core: Watches them.
-        clock: Its clock.
-        journal: Where the life of every connection is written; None: nowhere.
-        listener: What the journal calls them.
     Attributes:
+        journal: Where the life of every connection is written, as *listener*'s; None: nowhere.
         reasons, lateness, lateness_lower, lateness_upper, late: As in `LoopStatistics`.
         journaled: Whether there is a journal.
         log: Where a line per close goes, at INFO.
@@ -66,10 +62,7 @@ class Books:
 
     def reaped(self, lease: Lease, what: object, reason: str, expiry: Expiry | None) -> None:
         """The reaper ends the connection of *lease*, because *expiry* was due, or at will. Before it is released.
-
-        Args:
-            what: The connection, which has a `link`; or what the log is to call it.
-        """
+        *what* is the connection, which has a `link`; or what the log is to call it."""
         if self._keeper is not None:
             if expiry is None:
                 self._keeper.ended(lease, self._clock.read(), reason, by_peer=False)

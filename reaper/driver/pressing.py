@@ -31,10 +31,8 @@ async def relieve(
 ) -> NoReturn:
     """Read, judge and act until cancelled. Start it once, as a task next to the servers.
 
-    As before any reap, a peer that has spoken is heard first.
-
     Args:
-        watcher: Whose connections may have to go.
+        watcher: Whose connections may have to go. As before any reap, a peer that has spoken is heard first.
         pressure: Judges.
         read: Called with the number of connections; `read_here` reads this process, by psutil.
         every: Seconds between two readings; None: a tick.

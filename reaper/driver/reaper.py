@@ -131,7 +131,6 @@ class Reaper:
         raise NotImplementedError
 
     async def _until_empty(self) -> None:
-        """Return once no connection is watched any more."""
         raise NotImplementedError
 
     def statistics(self) -> LoopStatistics:

@@ -28,6 +28,7 @@ import ssl
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
+from contextvars import copy_context
 from enum import Enum
 from itertools import islice
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
@@ -42,7 +43,6 @@ from ..driver.watched import Reapable, check_idle
 from .accepting import accept
 from .linger import Lingering, Silent
 from .streams import SocketStream
-from .task_pool import TaskPool
 from .tls import TlsSession
 
 if TYPE_CHECKING:
@@ -52,6 +52,10 @@ WAKES_PER_PASS = 16
 """Connections that get a task before the loop is let run again. What a burst leaves behind is the memory of the tasks
 that were awake together, each of some 13 KB with HTTP, and a request takes two or three passes. Of 4,000 clients at
 once that is left, per connection: 358 bytes with 16, 540 with 64; and a pass takes the shorter."""
+
+KEPT = 32
+"""Tasks of one lot that are kept for the next connection that speaks, for to make one and to end it costs as much as an
+echo: as many as two passes wake, and 100 KB."""
 
 _ONCE, _SHUT = getattr(select, "EPOLLONESHOT", 0), getattr(select, "EPOLLRDHUP", 0)
 READABLE = getattr(select, "EPOLLIN", 0) | _SHUT | _ONCE
@@ -74,7 +78,6 @@ class Parked(Reapable):
 
     Attributes:
         fd: Its descriptor; -1 while it is `OUT`.
-        lease: The lease in force, or the last that was.
         state: Where it is. Only its lot changes that.
         stream: What its handler was given; None while it is parked, unless TLS keeps it.
     """
@@ -185,15 +188,13 @@ class ParkableStream(SocketStream):
             self.parked.lot.close(self.parked)
 
     def retime(self, idle: float, reason: str | None = None) -> bool:
-        """Put another timeout in force, counted from the last activity; 0 switches it off. False if it was reaped."""
+        """As in `Connection`, and so are `suspend` and `resume`."""
         return self.parked.lot.driver.retime(self.parked.lease, idle, reason)
 
     def suspend(self) -> bool:
-        """Exempt the connection from reaping until `resume`. True if it was not."""
         return self.parked.lease.suspend()
 
     def resume(self) -> bool:
-        """End the exemption; counts as activity. True if it was exempt."""
         return self.parked.lot.driver.resume(self.parked.lease)
 
     @contextmanager
@@ -316,7 +317,8 @@ class ParkingLot:
         self._nursery: trio.Nursery | None = None
         self._draining = False
         self._drainers = trio.lowlevel.ParkingLot()
-        self._crew = TaskPool()
+        self._kept: list[tuple[trio.lowlevel.Task, trio.CancelScope]] = []  # tasks that have nothing to do
+        self._given: dict[trio.lowlevel.Task, ParkableStream] = {}  # what those that were woken are to do
         self.reaped: Counter[str] = Counter()
 
     def __len__(self) -> int:
@@ -362,13 +364,10 @@ class ParkingLot:
         raise AssertionError("unreachable")
 
     def add(self, accepted: socket.socket, idle: float | None = None, reason: str | None = None) -> Any:
-        """Take over a connected socket: watched from now on, parked until its first byte comes.
+        """Take over a connected socket: watched from now on, parked until its first byte comes. Returns a `kind`.
 
-        Args:
-            accepted: The lot's from now on.
-            idle, reason: In place of the lot's own.
-        Returns:
-            The connection, of `kind`.
+        *idle* and *reason* hold in place of the lot's own.
+
         Raises:
             RuntimeError: the lot does not run. The socket stays the caller's.
         """
@@ -395,11 +394,7 @@ class ParkingLot:
         return parked
 
     async def accept(self, listening: socket.socket) -> NoReturn:
-        """Accept from *listening* until cancelled, then close it.
-
-        It pauses while the reaper is not `accepting`, and out of descriptors it pauses instead of failing: the kernel's
-        backlog holds newcomers meanwhile.
-        """
+        """Accept from *listening* until cancelled, then close it. It pauses while the reaper is not `accepting`."""
         with listening:
             try:
                 await accept(listening, self.add, welcome=self._watcher.welcome)
@@ -421,8 +416,12 @@ class ParkingLot:
         stream.begin(ended)
         parked.state = AWAKE
         self._awake += 1
-        scope = self._crew.give(stream)
-        if scope is None:
+        if self._kept:
+            task, scope = self._kept.pop()
+            self._given[task] = stream
+            task.context = copy_context()  # what it did before must not be seen by what it does next
+            trio.lowlevel.reschedule(task)
+        else:
             scope = trio.CancelScope()
             assert self._nursery is not None
             self._nursery.start_soon(self._run, stream, scope)
@@ -443,7 +442,7 @@ class ParkingLot:
                         awake = None  # while it waits for the next it holds nothing of this one
                         if scope.cancel_called:
                             break
-                        awake = await self._crew.job(scope)
+                        awake = await self._job(scope)
                         if awake is None:
                             return
             except BaseException as error:
@@ -460,7 +459,22 @@ class ParkingLot:
                     self.close(awake.parked)
             awake = None
             scope = trio.CancelScope()
-            awake = await self._crew.job(scope)
+            awake = await self._job(scope)
+
+    async def _job(self, scope: trio.CancelScope) -> ParkableStream | None:
+        """Wait for something to do, which will be done in *scope*. None: enough tasks wait already."""
+        if len(self._kept) >= KEPT:
+            return None
+        task = trio.lowlevel.current_task()
+        kept = task, scope
+        self._kept.append(kept)
+
+        def abort(_: object) -> trio.lowlevel.Abort:
+            self._kept.remove(kept)
+            return trio.lowlevel.Abort.SUCCEEDED
+
+        await trio.lowlevel.wait_task_rescheduled(abort)
+        return self._given.pop(task)
 
     def _fell_silent(self, awake: ParkableStream) -> None:
         parked = awake.parked
@@ -581,13 +595,9 @@ class ParkingLot:
             self.reaped[reason] += 1
 
     async def drain(self, timeout: float, window: float = 0.0) -> None:
-        """End every connection: the silent ones spread over *window*, the others when they fall silent.
+        """End every connection: the silent ones spread over *window*, the others when they fall silent; seconds.
 
-        Stop adding first. Reasons: `drain`, and `drain_deadline` for those whose handler still runs at *timeout*.
-
-        Args:
-            timeout: Seconds, > 0, from now.
-            window: Seconds, >= 0; less than *timeout* for it to have its full effect.
+        Stop adding first. Reasons: `drain`, and `drain_deadline` for those whose handler still runs at *timeout*, > 0.
         Returns once none is open.
         """
         check_timeout("timeout", timeout)

@@ -137,14 +137,11 @@ class TrioReaper(Reaper):
         self._must_run()
         socket = socket_of(stream)
         driver = self.driver
-        connection: Connection = driver.watch(
-            lambda uid: Connection(driver, uid, stream, socket),
-            socket,
-            idle,
-            reason=reason,
-            probe=probe,
-            grace=grace,
-        )
+
+        def make(uid: int) -> Connection:
+            return Connection(driver, uid, stream, socket)
+
+        connection: Connection = driver.watch(make, socket, idle, reason=reason, probe=probe, grace=grace)
         return connection
 
     def watched(
@@ -182,19 +179,9 @@ class TrioReaper(Reaper):
         tls: ssl.SSLContext | None = None,
         parks: bool | None = None,
     ) -> AsyncIterator[ParkingLot]:
-        """A running `ParkingLot` for the length of an `async with` block: connections that cost no task while silent.
-
-        *idle* as in `watch`, the rest as in `ParkingLot`. Give it sockets by its `add`.
-        """
-        lot = ParkingLot(
-            self,
-            handler,
-            self.driver.idle if idle is None else idle,
-            reason=reason,
-            linger=linger,
-            tls=tls,
-            parks=parks,
-        )
+        """A running `ParkingLot` for the length of an `async with` block; *idle* as in `watch`, the rest as there."""
+        idle = self.driver.idle if idle is None else idle
+        lot = ParkingLot(self, handler, idle, reason=reason, linger=linger, tls=tls, parks=parks)
         async with self.keeping(lot):
             yield lot
 

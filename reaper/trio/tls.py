@@ -16,14 +16,9 @@ EARLY_BYTES = 16384
 
 
 class TlsSession:
-    """The server's side of TLS on a descriptor that stays its owner's.
+    """The server's side of TLS on *fd*, a non-blocking descriptor that stays its owner's, who calls `detach` before he
+    closes it.
 
-    It goes on working after `detach`, which must be called before the owner closes the descriptor. From then on nothing
-    may be read or written.
-
-    Args:
-        fd: Of a connected socket, non-blocking.
-        context: Of a server.
     Attributes:
         socket: The `ssl.SSLSocket`.
         established: Whether `shake_hands` has brought the handshake to its end.
@@ -52,11 +47,7 @@ class TlsSession:
         self.wants_other: bool = False
 
     def shake_hands(self) -> bool:
-        """A step of the handshake; True: it is over. A read or a write takes such steps by itself.
-
-        Raises:
-            OSError: it failed, or the connection is lost.
-        """
+        """A step of the handshake; True: it is over. Raises OSError: it failed, or the connection is lost."""
         try:
             # Not `do_handshake`, which sets the timeout of a descriptor that a detached socket no longer has.
             self._early = self._read(EARLY_BYTES)
@@ -70,11 +61,7 @@ class TlsSession:
 
     def read(self, most: int) -> bytes:
         """Decrypted bytes; empty at the end of file, which one without a goodbye is, too, as HTTPS clients have it.
-
-        Raises:
-            BlockingIOError: there are none yet.
-            OSError: the connection is lost.
-        """
+        Raises BlockingIOError: there are none yet; OSError: the connection is lost."""
         if self._early:
             early, self._early = self._early[:most], self._early[most:]
             return early
@@ -93,12 +80,7 @@ class TlsSession:
             return b""
 
     def write(self, data: memoryview) -> int:
-        """How many bytes of *data* were taken.
-
-        Raises:
-            BlockingIOError: there is no room.
-            OSError: the connection is lost.
-        """
+        """How many bytes of *data* were taken. Raises BlockingIOError: there is no room; OSError: it is lost."""
         self.wants_other = False
         try:
             return self.socket.send(data)
