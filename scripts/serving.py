@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PATIENCE = 60.0
 """Seconds for a server to listen, or to end; a busy machine starts ten of them in thirty."""
 LOOK = 0.02
-LISTENING = re.compile(r"^listening on \[?([^\s\]]+)\]?:(\d+)", re.MULTILINE)
+LISTENING = re.compile(r"(?:^|\"message\": \")listening on \[?([^\s\]]+)\]?:(\d+)", re.MULTILINE)
 """What our servers say when they do."""
 
 
@@ -110,6 +110,16 @@ class Server:
         """All that it has said so far."""
         return self.log.read_text(errors="replace")
 
+    def sockets(self) -> Iterator[Any]:
+        """The TCP sockets that its processes hold now, as psutil has them."""
+        for pid in tree(self.pid):
+            with suppress(psutil.Error):  # it has ended
+                yield from psutil.Process(pid).net_connections("tcp")
+
+    def connections(self) -> int:
+        """How many connections its processes hold."""
+        return sum(bool(each.raddr) for each in self.sockets())
+
     def wait_until_it_listens(self, patience: float = PATIENCE) -> None:
         """Return when it accepts connections. Raises DidNotStart."""
         until = time.monotonic() + patience
@@ -150,12 +160,7 @@ class Server:
 
     def _listens(self) -> bool:
         # Not by a connection: the server would count that one, and hold it as long as it holds a silent client.
-        for pid in tree(self.pid):
-            with suppress(psutil.Error):  # it has ended
-                held = psutil.Process(pid).net_connections("tcp")
-                if any(each.status == psutil.CONN_LISTEN and each.laddr.port == self.port for each in held):
-                    return True
-        return False
+        return any(each.status == psutil.CONN_LISTEN and each.laddr.port == self.port for each in self.sockets())
 
 
 @contextmanager

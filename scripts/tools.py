@@ -5,12 +5,7 @@ from __future__ import annotations
 import http.client
 import shutil
 import subprocess
-import sys
 from pathlib import Path
-
-import psutil
-
-from .serving import Server
 
 PATIENCE = 20.0
 """Seconds for an answer."""
@@ -55,10 +50,9 @@ def certificate(folder: Path) -> tuple[str, str]:
 
 
 def limited(command: list[str], **limits: int) -> list[str]:
-    """*command* with rlimits, both hard and soft: fsize=..., nofile=..."""
-    code = "import os, resource, sys; "
-    code += " ".join(f"resource.setrlimit(resource.RLIMIT_{name.upper()}, ({n}, {n}));" for name, n in limits.items())
-    return [sys.executable, "-c", code + " os.execv(sys.argv[1], sys.argv[1:])", *command]
+    """*command* with rlimits, both hard and soft: fsize=..., nofile=... Raises Missing."""
+    flags = [f"--{name}={most}:{most}" for name, most in limits.items()]
+    return [tool("prlimit", "util-linux"), *flags, *command] if limits else command
 
 
 def get(address: tuple[str, int], target: str) -> tuple[int, bytes]:
@@ -77,9 +71,3 @@ def metrics(address: tuple[str, int]) -> dict[str, float]:
     lines = get(address, "/metrics")[1].decode().splitlines()
     pairs = (line.rpartition(" ") for line in lines if not line.startswith("#"))
     return {name: float(value) for name, _, value in pairs}
-
-
-def held(server: Server) -> int:
-    """Connections that the kernel holds for the workers of our *server*."""
-    workers = psutil.Process(server.pid).children()
-    return sum(len([kept for kept in worker.net_connections("tcp") if kept.raddr]) for worker in workers)

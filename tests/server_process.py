@@ -4,71 +4,45 @@ from __future__ import annotations
 
 import http.client
 import os
-import queue
 import re
 import signal
-import subprocess
-import sys
-import threading
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-PATIENCE = 30.0
-"""Seconds that a test waits for what must happen; only a broken server makes it wait that long."""
+from scripts.serving import PATIENCE, ROOT, Server, example, tree
+
+__all__ = ["PATIENCE", "ROOT", "Process", "answer", "ask", "server", "wait_until"]
 
 
-class Process:
-    """A server in a process group of its own.
+class Process(Server):
+    """A server in a process group of its own, once it listens; what it says outlives it."""
 
-    Args:
-        json_lines: Whether it was told to say everything in JSON.
-    """
+    def __init__(self, *arguments: str) -> None:
+        self._folder = tempfile.TemporaryDirectory()
+        self._last: str | None = None
+        super().__init__(example(*arguments), Path(self._folder.name) / "log", session=True)
+        try:
+            self.wait_until_it_listens()
+        except BaseException:
+            self.stop()
+            raise
 
-    def __init__(self, *arguments: str, json_lines: bool = False) -> None:
-        self.running = subprocess.Popen(
-            [sys.executable, "-m", "server_example", *arguments],
-            cwd=ROOT,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-        )
-        self.pid = self.running.pid
-        self._lines: queue.Queue[str | None] = queue.Queue()
-        self.said: list[str] = []
-        self._reader = threading.Thread(target=self._read)
-        self._reader.start()
-        begins = '"message": "' if json_lines else "^"
-        host, port = self.says(begins + r"listening on (\S+):(\d+) ").groups()
-        self.address = (host, int(port))
+    def said(self) -> str:
+        return super().said() if self._last is None else self._last
 
-    def _read(self) -> None:
-        assert self.running.stdout is not None
-        for line in self.running.stdout:
-            self._lines.put(line)
-        self._lines.put(None)
-
-    def says(self, wanted: str) -> re.Match[str]:
+    def says(self, wanted: str) -> str:
         """Wait for a line in which *wanted* is found."""
         until = time.monotonic() + PATIENCE
-        while (left := until - time.monotonic()) > 0:
-            with suppress(queue.Empty):
-                line = self._lines.get(timeout=left)
-                if line is None:
-                    break
-                self.said.append(line)
-                if found := re.search(wanted, line):
-                    return found
-        raise AssertionError(f"never said {wanted!r}, but:\n{''.join(self.said)}")
-
-    def rest(self) -> str:
-        """All it said, once it has ended."""
-        while (line := self._lines.get()) is not None:
-            self.said.append(line)
-        return "".join(self.said)
+        while True:
+            over = self.status is not None or time.monotonic() > until
+            for line in self.said().splitlines():
+                if re.search(wanted, line):
+                    return line
+            assert not over, f"never said {wanted!r}, but:\n{self.said()}"
+            time.sleep(0.02)
 
     def group(self, number: signal.Signals) -> None:
         """Send a signal to the supervisor and all workers, as a terminal and systemd do."""
@@ -76,32 +50,27 @@ class Process:
 
     def workers(self) -> list[int]:
         """The process ids of the workers."""
-        return [int(pid) for pid in Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()]
+        return tree(self.pid)[1:]
 
     def stop(self) -> int:
-        """SIGTERM unless it has ended, then its exit status; SIGKILL if it takes too long."""
-        if self.running.poll() is None:
-            self.running.terminate()
-        return self.wait()
+        """SIGTERM unless it has ended, then its exit status."""
+        super().stop()
+        return self.end()
 
-    def wait(self) -> int:
+    def end(self, patience: float = PATIENCE) -> int:
         try:
-            return self.running.wait(PATIENCE)
+            return super().end(patience)
         finally:
             with suppress(ProcessLookupError):
                 os.killpg(self.pid, signal.SIGKILL)
-            self.running.wait()
-            self._reader.join()
-            assert self.running.stdout is not None
-            self.running.stdout.close()
+            self._last = self.said()
+            self._folder.cleanup()
 
 
 @contextmanager
 def server(*arguments: str) -> Iterator[Process]:
-    """A server with one worker, ended at the end of the block; with `--port 0` unless told otherwise."""
-    defaults = ["--workers", "1"] if "--workers" not in arguments else []
-    defaults += ["--port", "0"] if "--port" not in arguments else []
-    process = Process(*arguments, *defaults)
+    """A server with one worker unless told otherwise, ended at the end of the block."""
+    process = Process(*arguments, *(["--workers", "1"] if "--workers" not in arguments else []))
     try:
         yield process
     finally:

@@ -41,26 +41,19 @@ def test_a_million_is_planned_for_less_than_25_minutes_and_what_it_was_seen_to_t
     plan = make_plan(1_000_000, 20_000, processors=2)
     assert (plan.rate, plan.workers, plan.generators) == (4000, 54, 51)
     assert 8 * 60 <= plan.timeout < plan.expected < 25 * 60
+    assert plan.timeout < make_plan(1_000_000, 20_000, processors=1).timeout
     assert shortages(plan, ROOMY) == []
     assert 12.5 < plan.memory() / 2**30 < 17
 
 
 @pytest.mark.parametrize("connections", [100_000, 300_000, 1_000_000])
 def test_what_a_plan_does_per_second_once_all_are_open_fits_its_budget_of_cpu(connections: int) -> None:
-    gaps = {"chatty": 0.35, "bursty": 0.2, "drip": 0.9}  # means, in timeouts
     plan = make_plan(connections, 20_000, processors=2)
-    shares = {name: float(share) / 100 for name, share in (each.split("=") for each in plan.mix.split(","))}
-    exchanges = sum(connections * shares[name] / (gap * plan.timeout) for name, gap in gaps.items())
-    closes = plan.rate * shares["silent"]
+    exchanges = connections * limits.SPEAKING / plan.timeout
+    closes = plan.rate * limits.SILENT
     resting = limits.RESTING * (plan.workers + plan.generators)
     assert exchanges * limits.EXCHANGE + closes * limits.CLOSE + resting <= limits.BUDGET * 2
-    assert 5 < exchanges * plan.beat / plan.workers < 20
     assert exchanges * plan.beat * limits.EXCHANGE / 2 < 0.05  # a burst on two processors is no stall
-
-
-def test_fewer_processors_have_more_time() -> None:
-    one, two, many = (make_plan(300_000, 20_000, processors) for processors in (1, 2, 64))
-    assert one.timeout > two.timeout >= many.timeout >= 1.9 * 300_000 / 4000
 
 
 @pytest.mark.parametrize(
@@ -92,14 +85,8 @@ def test_what_cannot_fit_is_refused_with_status_2(
     assert "this machine is too small" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("connections", ["10000", "100000", "300000", "1000000"])
-def test_a_plan_fits_a_terminal(
-    connections: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(Machine, "here", lambda: ROOMY)
-    monkeypatch.setattr("sys.argv", ["demo", "--connections", connections, "--plan"])
-    assert demo.main() == 0
-    assert max(map(len, capsys.readouterr().out.splitlines())) < 80
+def test_a_plan_fits_a_terminal() -> None:
+    assert max(map(len, demo.described(make_plan(1_000_000, 20_000)))) < 80
 
 
 @pytest.mark.slow

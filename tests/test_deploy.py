@@ -110,8 +110,7 @@ def test_a_real_prometheus_scrapes_a_real_server_and_answers_every_query(tmp_pat
     flags = ("--pressure", "--journal", str(tmp_path / "journal"), "--idle", "100ms", "--keep-alive", "100ms")
     quick = ("--first-byte", "100ms", "--tick", "50ms", "--drain-idle", "0s", "--status", "127.0.0.1:0")
     with server("http", "--workers", "2", *flags, *quick) as process:
-        (said,) = [line for line in process.said if line.startswith("status on ")]
-        target = said.split("/")[2]
+        target = process.says("^status on ").split("/")[2]
         config = yaml.safe_load((PROMETHEUS / "prometheus.yml").read_text())
         config["global"] = {"scrape_interval": "500ms", "evaluation_interval": "500ms"}
         config["scrape_configs"][0]["static_configs"] = [{"targets": [target]}]

@@ -6,7 +6,6 @@ connection is closed before its timeout.
 
 from __future__ import annotations
 
-import http.client
 import json
 import re
 import socket
@@ -197,27 +196,6 @@ async def test_the_last_of_max_requests_closes_the_connection() -> None:
         assert "connection" not in (await ask(stream)).headers
         assert (await ask(stream)).headers["connection"] == "close"
         assert await rest(stream) == b""
-
-
-async def test_the_standard_library_agrees_about_the_protocol() -> None:
-    def talk(host: str, port: int) -> list[tuple[int, int]]:
-        connection = http.client.HTTPConnection(host, port, timeout=PATIENCE)
-        found = []
-        for method, target, body in (
-            ("GET", "/", None), ("HEAD", "/", None), ("GET", "/download?bytes=300000", None),
-            ("POST", "/upload", b"x" * 100_000), ("GET", "/events?every=10ms&count=3", None), ("GET", "/metrics", None),
-        ):  # fmt: skip
-            connection.request(method, target, body)
-            response = connection.getresponse()
-            found.append((response.status, len(response.read())))
-        connection.close()
-        return found
-
-    async with running() as run:
-        found = await trio.to_thread.run_sync(talk, *run.address)
-        assert [status for status, _ in found] == [200] * 6
-        assert (found[1][1], found[2][1]) == (0, 300_000)
-        assert run.counters.opened == 1
 
 
 async def test_events_end_when_the_client_goes_and_pings_come_when_nothing_else_does() -> None:

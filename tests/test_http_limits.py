@@ -58,24 +58,22 @@ async def test_pipelined_bytes_of_the_next_body_pay_for_a_pause(clock: MockClock
         assert (await rest(stream)).count(b"HTTP/1.1 200 ") == 3
 
 
-async def test_bytes_that_came_for_an_earlier_request_pay_for_nothing_later(clock: MockClock) -> None:
-    async with running() as server, await server.connect() as stream:
-        await stream.send_all(upload(12_000) + b"x" * 12_000)
-        assert (await head_of(stream)).startswith(b"HTTP/1.1 200 ")
+@pytest.mark.parametrize(
+    ("earlier", "headers"),
+    [(upload(12_000) + b"x" * 12_000, b""), (b"", b"X: " + b"x" * 4000 + b"\r\n")],
+    ids=["of an earlier request", "of the headers"],
+)
+async def test_other_bytes_than_those_of_the_body_pay_for_nothing(
+    clock: MockClock, earlier: bytes, headers: bytes
+) -> None:
+    async with running() as server, await server.connect(earlier) as stream:
+        assert not earlier or (await head_of(stream)).startswith(b"HTTP/1.1 200 ")
         await trio.sleep(1)
-        await stream.send_all(upload(100))
+        await stream.send_all(upload(100).replace(b"Host", headers + b"Host"))
         start = trio.current_time()
         assert (await head_of(stream)).startswith(b"HTTP/1.1 408 ")
         assert trio.current_time() - start < 8
         assert server.lot.reaped == {"min_in_rate": 1}
-
-
-async def test_the_bytes_of_the_headers_pay_for_nothing(clock: MockClock) -> None:
-    async with running() as server, await server.connect() as stream:
-        await stream.send_all(upload(100).replace(b"Host: x", b"Host: x\r\nX: " + b"x" * 4000))
-        start = trio.current_time()
-        assert (await head_of(stream)).startswith(b"HTTP/1.1 408 ")
-        assert trio.current_time() - start < 8
 
 
 @pytest.mark.parametrize(("bytes_per_second", "answer"), [(10, 408), (300, 200)])

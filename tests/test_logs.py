@@ -96,7 +96,7 @@ def test_it_can_be_named_in_a_logging_configuration():
 @pytest.mark.slow
 def test_everything_that_a_server_prints_is_one_json_object_per_line() -> None:
     flags = "--log-format json --log-level info --idle 200ms --tick 50ms --drain-idle 0s --workers 1 --port 0"
-    process = Process("echo", *flags.split(), json_lines=True)
+    process = Process("echo", *flags.split())
     try:
         with socket.create_connection(process.address, timeout=PATIENCE) as client:
             client_name = "{}:{}".format(*client.getsockname())
@@ -104,7 +104,7 @@ def test_everything_that_a_server_prints_is_one_json_object_per_line() -> None:
         process.says('"reason": "idle"')
     finally:
         process.stop()
-    said = [json.loads(text) for text in process.rest().splitlines()]
+    said = [json.loads(text) for text in process.said().splitlines()]
     assert all({"time", "level", "logger", "message", "pid"} <= set(each) for each in said)
     assert [each["event"] for each in said if "event" in each][:2] == ["starting", "listening"]
     (closed,) = [each for each in said if each.get("reason") == "idle"]

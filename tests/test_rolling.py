@@ -99,7 +99,7 @@ def test_a_rolling_restart_behind_a_proxy_loses_no_request(tmp_path: Path, name:
             try:
                 for index, at in enumerate(ports):
                     pods[index].group(signal.SIGTERM)
-                    assert pods[index].wait() == 0
+                    assert pods[index].end() == 0
                     pods[index] = Process("http", "--port", str(at), *LEAVING)
                     time.sleep(1.0)  # until a proxy without checks sends it some again
                     before = len(answered)

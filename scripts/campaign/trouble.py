@@ -29,7 +29,7 @@ from loadgen.units import BadArgument, parse_target
 from loadgen.vanish import vanish
 
 from ..serving import ROOT, Server, free_port, serving
-from ..tools import get, held, metrics, nginx, tool
+from ..tools import get, metrics, nginx, tool
 from . import fuzz
 
 SIEGE = ["mute", *(kind for kind in ATTACKS if kind not in ("slow_message", "listener"))]
@@ -202,12 +202,12 @@ async def besieged(given: Round) -> Callable[[], None]:
     most, until = 0, time.monotonic() + max(min(given.left, 300.0), 10.0)
     while time.monotonic() < until:
         await asyncio.sleep(1.0)
-        most = max(most, await asyncio.to_thread(held, given.server))
+        most = max(most, await asyncio.to_thread(given.server.connections))
     given.outcome.figures |= {"kinds": len(SIEGE), "most connections held at once": most}
 
     def left() -> None:
         patience = time.monotonic() + 60.0  # longer than any limit, and than reading what kernels hold (tiny_chunks)
-        while (still := held(given.server)) and time.monotonic() < patience:
+        while (still := given.server.connections()) and time.monotonic() < patience:
             time.sleep(0.5)
         if still:
             given.outcome.failures.append(f"{still} connections are held a minute after the attack")
@@ -319,7 +319,7 @@ async def slow(given: Round, flags: str, path: str, reason: str, timeout: float,
         await asyncio.sleep(0.2)
         before, looked = looked, time.monotonic()
         late = max(late, looked - before - 0.2)
-        count = await asyncio.to_thread(held, given.server)
+        count = await asyncio.to_thread(given.server.connections)
         if count > peak + FEW:
             peak, risen, gone = count, looked, None
         elif count <= FEW and gone is None:
