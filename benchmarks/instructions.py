@@ -1,6 +1,6 @@
 """What the hot path costs in machine instructions, counted by callgrind: the one figure that no neighbour can disturb.
 
-    python -m benchmarks.instructions [--json FILE]                needs valgrind (Debian: apt-get install valgrind)
+    python -m benchmarks.instructions            needs valgrind (Debian: apt-get install valgrind)
 
 The same program runs under callgrind once as it is and once for each part with that part repeated more often; the
 difference over the extra repeats is the part's cost. Hashing and addresses are fixed, so a count is the same to the
@@ -9,9 +9,7 @@ last digit each time. Counts tell nothing of caches: what a touch waits for memo
 
 from __future__ import annotations
 
-import argparse
 import compileall
-import json
 import os
 import re
 import shutil
@@ -105,18 +103,12 @@ def table(found: dict[str, Any]) -> str:
     return markdown(["", "instructions"], rows)
 
 
-def main() -> None:
-    """Count and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the counts here as well")
-    options = parser.parse_args()
-    result = run(note=lambda text: print(text, file=sys.stderr))
-    if "absent" in result:
-        parser.exit(2, f"{parser.prog}: {result['absent']}\n")
-    print(table(result))
-    if options.json:
-        options.json.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+def main() -> int:
+    """Count and print. Exit status: 0, or 2 without valgrind."""
+    found = run(note=lambda text: print(text, file=sys.stderr))
+    print(found["absent"] if "absent" in found else table(found))
+    return 2 if "absent" in found else 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -37,8 +37,8 @@ def timed(figures: Figures, name: str, count: int) -> Iterator[None]:
     figures.setdefault(name, []).append((time.process_time_ns() - before) / max(count, 1))
 
 
-def one_turn(queue: Any, deadlines: Sequence[int], choose: random.Random, figures: Figures, by_ticks: bool) -> None:
-    """The life of one queue: filled, changed, worked off in one jump or tick by tick."""
+def one_turn(queue: Any, deadlines: Sequence[int], choose: random.Random, figures: Figures) -> None:
+    """The life of one queue: filled, changed, worked off."""
     with timed(figures, "schedule", len(deadlines)):
         timers = [queue.schedule(deadline, None) for deadline in deadlines]
     picked = choose.sample(timers, min(2 * SAMPLE, len(timers) // 2))
@@ -59,27 +59,21 @@ def one_turn(queue: Any, deadlines: Sequence[int], choose: random.Random, figure
     before = len(queue)
     with timed(figures, "1% due, each", round(before * 0.01)):
         queue.advance(one_percent)
-    rest = len(queue)
-    if by_ticks:
-        with timed(figures, "all, by next_expiry", rest):
-            while (upcoming := queue.next_expiry()) is not None:
-                queue.advance(upcoming)
-    else:
-        with timed(figures, "all due, each", rest):
-            queue.advance(FARTHEST)
+    with timed(figures, "all due, each", len(queue)):
+        queue.advance(FARTHEST)
 
 
 def queues(count: int, rounds: int, note: Note) -> dict[str, dict[str, Any]]:
     """Nanoseconds by queue and act, for *count* timers."""
     figures: dict[str, Figures] = {name: {} for name in QUEUES}
-    for turn in range(2 * rounds):
-        note(f"{count:,} timers, turn {turn + 1} of {2 * rounds}")
+    for turn in range(rounds):
+        note(f"{count:,} timers, round {turn + 1} of {rounds}")
         choose = random.Random(turn)
         deadlines = [choose.randrange(NEAREST, FARTHEST) for _ in range(count)]
-        names = list(QUEUES) if turn % 4 < 2 else list(QUEUES)[::-1]
+        names = list(QUEUES) if turn % 2 else list(QUEUES)[::-1]
         for name in names:
             gc.collect()
-            one_turn(QUEUES[name](), deadlines, random.Random(turn), figures[name], by_ticks=turn % 2 == 1)
+            one_turn(QUEUES[name](), deadlines, random.Random(turn), figures[name])
     found: dict[str, dict[str, Any]] = {
         name: {act: spread(each) for act, each in acts.items()} for name, acts in figures.items()
     }
@@ -90,7 +84,7 @@ def queues(count: int, rounds: int, note: Note) -> dict[str, dict[str, Any]]:
 def run(scale: Scale, note: Note) -> dict[str, Any]:
     """`timers[n][queue][act]` in ns per item."""
     gc.disable()
-    plan = by_scale(scale, [(500, 1)], [(10_000, 2)], [(100_000, 5), (1_000_000, 1)])
+    plan = by_scale(scale, [(500, 2)], [(10_000, 4)], [(100_000, 10), (1_000_000, 2)])
     found = {str(count): queues(count, rounds, note) for count, rounds in plan}
     gc.enable()
     return {"timers": found, "unit": "ns"}

@@ -102,15 +102,8 @@ def _run(under: list[str], kind: str, connections: int, rounds: int, *more: str)
     # Padded: where the stack begins depends on how long the arguments are.
     program = ["-m", "benchmarks.servers.exchange_program", kind.ljust(24), str(connections), f"{rounds:04}", *more]
     environment = {"PATH": os.environ["PATH"], "PYTHONHASHSEED": "0"}
-    done = subprocess.run(
-        [*under, sys.executable, *program],
-        cwd=ROOT,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=LONGEST,
-        check=False,
-    )
+    command = [*under, sys.executable, *program]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=LONGEST)
     if done.returncode:
         raise RuntimeError(f"{under[0]} failed: {done.stderr[-2000:]}")
     return done.stderr

@@ -3,10 +3,13 @@ import io.netty.util.Timeout;
 import io.netty.util.TimerTask;
 import java.io.BufferedReader;
 import java.io.InputStreamReader;
+import java.util.Arrays;
+import java.util.Collections;
 import java.util.Locale;
 import java.util.Random;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicIntegerArray;
+import java.util.concurrent.atomic.AtomicLong;
 
 /**
  * Netty's HashedWheelTimer as a server would use it for idle connections, asked by benchmarks/peers/jvm.py.
@@ -62,13 +65,7 @@ final class Bench {
         }
         settle(order.length);
         System.gc(); // puts every connection where it stays; shuffled only now, or they might be laid out in that order
-        Random random = new Random(1);
-        for (int i = order.length - 1; i > 0; i--) {
-            int j = random.nextInt(i + 1);
-            Connection moved = order[i];
-            order[i] = order[j];
-            order[j] = moved;
-        }
+        Collections.shuffle(Arrays.asList(order), new Random(1));
         for (long until = System.nanoTime() + warmMillis * 1_000_000; System.nanoTime() < until; ) {
             touch(CHUNK);
         }
@@ -163,42 +160,34 @@ final class Bench {
         }
     }
 
-    /** As IdleStateHandler does: a packet stores the time, which is looked at only when the timeout fires. */
-    private final class Lazy implements Connection, TimerTask {
+    /**
+     * As IdleStateHandler does: a packet stores the time, which is looked at only when the timeout fires. A release store:
+     * seen by the timer's thread, without the fence that a volatile store would cost at every packet.
+     */
+    private final class Lazy extends AtomicLong implements Connection, TimerTask {
         private final long timeoutNanos;
         private final Runnable hook;
-        private volatile long last = System.nanoTime();
 
         Lazy(long timeoutMillis, Runnable hook) {
             timeoutNanos = timeoutMillis * 1_000_000;
             this.hook = hook;
+            set(System.nanoTime());
             timer.newTimeout(this, timeoutNanos, TimeUnit.NANOSECONDS);
         }
 
         @Override
         public void touch() {
-            LAST.setRelease(this, System.nanoTime());
+            lazySet(System.nanoTime());
         }
 
         @Override
         public void run(Timeout expired) {
-            long left = timeoutNanos - (System.nanoTime() - last);
+            long left = timeoutNanos - (System.nanoTime() - get());
             if (left <= 0) {
                 hook.run();
             } else {
                 timer.newTimeout(this, left, TimeUnit.NANOSECONDS);
             }
-        }
-    }
-
-    // A release store: seen by the timer's thread, without the fence that a volatile store would cost at every packet.
-    private static final java.lang.invoke.VarHandle LAST;
-
-    static {
-        try {
-            LAST = java.lang.invoke.MethodHandles.lookup().findVarHandle(Lazy.class, "last", long.class);
-        } catch (ReflectiveOperationException impossible) {
-            throw new ExceptionInInitializerError(impossible);
         }
     }
 }
