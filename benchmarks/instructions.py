@@ -9,6 +9,7 @@ last digit each time. Counts tell nothing of caches: what a touch waits for memo
 
 from __future__ import annotations
 
+import argparse
 import compileall
 import os
 import re
@@ -105,6 +106,7 @@ def table(found: dict[str, Any]) -> str:
 
 def main() -> int:
     """Count and print. Exit status: 0, or 2 without valgrind."""
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     found = run(note=lambda text: print(text, file=sys.stderr))
     print(found["absent"] if "absent" in found else table(found))
     return 2 if "absent" in found else 0

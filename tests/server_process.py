@@ -12,9 +12,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from scripts.serving import PATIENCE, ROOT, Server, example, tree
+import pytest
 
-__all__ = ["PATIENCE", "ROOT", "Process", "answer", "ask", "server", "wait_until"]
+from scripts.serving import PATIENCE, ROOT, Server, example, tree
+from scripts.tools import Missing, tool
+
+__all__ = ["PATIENCE", "ROOT", "Process", "answer", "ask", "installed", "server", "wait_until"]
 
 
 class Process(Server):
@@ -94,6 +97,14 @@ def answer(client: http.client.HTTPConnection) -> int | str:
     finally:
         client.close()
     return response.status
+
+
+def installed(name: str, package: str = "") -> str:
+    """Where the tool *name* is; the test is skipped, and names its Debian package, where it is not."""
+    try:
+        return tool(name, package)
+    except Missing as missing:
+        pytest.skip(str(missing))
 
 
 def wait_until(condition: object, what: str = "it") -> None:

@@ -18,6 +18,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from server_process import installed
 
 from loadgen.clients import HTTP
 from scripts.campaign import __main__ as campaign
@@ -25,14 +26,7 @@ from scripts.campaign import rounds, trouble
 from scripts.campaign.rounds import Trial, played, talk
 from scripts.campaign.trouble import Outcome
 from scripts.serving import example, serving
-from scripts.tools import Missing, metrics, tool
-
-
-def found(name: str, package: str = "") -> str:
-    try:
-        return tool(name, package)
-    except Missing as missing:
-        pytest.skip(str(missing))
+from scripts.tools import Missing, metrics
 
 
 async def talked(answer: Any, until: float) -> Outcome:
@@ -112,7 +106,7 @@ def test_a_foreign_tool_finds_that(name: str, smaller: dict[str, int], tmp_path:
 
 @pytest.mark.slow
 def test_curl_reuses_the_connection_and_uploads_after_100_continue(tmp_path: Path) -> None:
-    curl = found("curl")
+    curl = installed("curl")
     with serving(example("http", "--workers", "1"), tmp_path / "log") as server:
         url = f"http://{server.target}"
         many = subprocess.run([curl, "-sv", f"{url}/", f"{url}/metrics"], capture_output=True, text=True, check=True)
@@ -125,7 +119,7 @@ def test_curl_reuses_the_connection_and_uploads_after_100_continue(tmp_path: Pat
 
 @pytest.mark.slow
 def test_ab_sees_no_failure_though_it_asks_http_1_0_for_keep_alive(tmp_path: Path) -> None:
-    ab = [found("ab", "apache2-utils"), "-q", "-k", "-n", "2000", "-c", "50"]
+    ab = [installed("ab", "apache2-utils"), "-q", "-k", "-n", "2000", "-c", "50"]
     with serving(example("http", "--workers", "1"), tmp_path / "log") as server:
         url = f"http://{server.target}/sleep?s=0"
         done = subprocess.run([*ab, url], capture_output=True, text=True, check=True)

@@ -17,24 +17,18 @@ from pathlib import Path
 
 import pytest
 import yaml
-from server_process import PATIENCE, ROOT, server, wait_until
+from server_process import PATIENCE, ROOT, installed, server, wait_until
 from systemd_world import booted
 from test_status import fetch
 
 from reaper.config.settings import OPTIONS
+from scripts.serving import free_port, serving
 from server_example.__main__ import main as server_main
 
 DEPLOY = ROOT / "deploy"
 PROMETHEUS = DEPLOY / "prometheus"
 DASHBOARD = DEPLOY / "grafana" / "dashboard.json"
 NAME = re.compile(r"\b(?:reaper|http)_[a-z_]+\b")
-
-
-def tool(name: str, package: str) -> str:
-    found = shutil.which(name)
-    if found is None:
-        pytest.skip(f"needs {name} (Debian: apt-get install {package})")
-    return found
 
 
 def expressions() -> list[str]:
@@ -80,7 +74,7 @@ def test_every_metric_that_the_rules_the_dashboard_and_the_page_name_is_exported
 
 
 def test_promtool_accepts_the_rules_and_the_configuration() -> None:
-    promtool = tool("promtool", "prometheus")
+    promtool = installed("promtool", "prometheus")
     for command in (["check", "rules", "alerts.yml"], ["check", "config", "prometheus.yml"]):
         done = subprocess.run([promtool, *command], cwd=PROMETHEUS, capture_output=True, text=True, timeout=PATIENCE)
         assert done.returncode == 0, done.stdout + done.stderr
@@ -88,7 +82,7 @@ def test_promtool_accepts_the_rules_and_the_configuration() -> None:
 
 @pytest.mark.slow
 def test_every_rule_fires_when_it_should_and_is_silent_when_it_should_be() -> None:
-    promtool = tool("promtool", "prometheus")
+    promtool = installed("promtool", "prometheus")
     done = subprocess.run(
         [promtool, "test", "rules", "alerts.test.yml"], cwd=PROMETHEUS, capture_output=True, text=True, timeout=PATIENCE
     )
@@ -104,53 +98,43 @@ def test_every_rule_fires_when_it_should_and_is_silent_when_it_should_be() -> No
 
 @pytest.mark.slow
 def test_a_real_prometheus_scrapes_a_real_server_and_answers_every_query(tmp_path: Path) -> None:
-    prometheus = tool("prometheus", "prometheus")
-    with socket.create_server(("127.0.0.1", 0)) as unused:
-        port = unused.getsockname()[1]
+    prometheus, port = installed("prometheus", "prometheus"), free_port()
     flags = ("--pressure", "--journal", str(tmp_path / "journal"), "--idle", "100ms", "--keep-alive", "100ms")
     quick = ("--first-byte", "100ms", "--tick", "50ms", "--drain-idle", "0s", "--status", "127.0.0.1:0")
     with server("http", "--workers", "2", *flags, *quick) as process:
-        target = process.says("^status on ").split("/")[2]
         config = yaml.safe_load((PROMETHEUS / "prometheus.yml").read_text())
         config["global"] = {"scrape_interval": "500ms", "evaluation_interval": "500ms"}
+        target = process.says("^status on ").split("/")[2]
         config["scrape_configs"][0]["static_configs"] = [{"targets": [target]}]
         (tmp_path / "prometheus.yml").write_text(yaml.safe_dump(config))
         shutil.copy(PROMETHEUS / "alerts.yml", tmp_path)
-        log = tmp_path / "log"
-        with log.open("wb") as out, subprocess.Popen(
-            [
-                prometheus, f"--config.file={tmp_path / 'prometheus.yml'}", f"--storage.tsdb.path={tmp_path / 'data'}",
-                f"--web.listen-address=127.0.0.1:{port}",
-            ],
-            stdout=subprocess.DEVNULL, stderr=out,
-        ) as running:  # fmt: skip
-            try:
-                clients = [socket.create_connection(process.address, timeout=PATIENCE) for _ in range(20)]
-                missing = set(expressions())
-                until = time.monotonic() + PATIENCE
-                while missing and time.monotonic() < until:
-                    fetch(process.address, "/")
-                    time.sleep(0.5)
-                    with suppress(OSError):
-                        missing = {query for query in missing if not asked(port, query)}
-                for client in clients:
-                    client.close()
-                assert not missing, log.read_text()
-                loaded = api(port, "rules")["groups"][0]["rules"]
-                assert {rule["name"] for rule in loaded} == {rule["alert"] for rule in rules()}
-                wait_until(lambda: {rule["health"] for rule in api(port, "rules")["groups"][0]["rules"]} == {"ok"})
-            finally:
-                running.terminate()
+        command = [
+            prometheus,
+            f"--config.file={tmp_path / 'prometheus.yml'}",
+            f"--storage.tsdb.path={tmp_path / 'data'}",
+        ]
+        command.append(f"--web.listen-address=127.0.0.1:{port}")
+        with serving(command, tmp_path / "log", port=port) as running:
+            clients = [socket.create_connection(process.address, timeout=PATIENCE) for _ in range(20)]
+            missing = set(expressions())
+            until = time.monotonic() + PATIENCE
+            while missing and time.monotonic() < until:
+                fetch(process.address, "/")
+                time.sleep(0.5)
+                with suppress(OSError):
+                    missing = {query for query in missing if not api(port, "query", query=query)["result"]}
+            for client in clients:
+                client.close()
+            assert not missing, running.said()
+            loaded = api(port, "rules")["groups"][0]["rules"]
+            assert {rule["name"] for rule in loaded} == {rule["alert"] for rule in rules()}
+            wait_until(lambda: {rule["health"] for rule in api(port, "rules")["groups"][0]["rules"]} == {"ok"})
 
 
 def api(port: int, path: str, **query: str) -> dict:
     url = f"http://127.0.0.1:{port}/api/v1/{path}?{urllib.parse.urlencode(query)}"
     with urllib.request.urlopen(url, timeout=PATIENCE) as answer:
         return json.load(answer)["data"]
-
-
-def asked(port: int, query: str) -> list:
-    return api(port, "query", query=query)["result"]
 
 
 UNITS = {
@@ -176,7 +160,7 @@ def verified(directory: Path, name: str, text: str) -> subprocess.CompletedProce
     for other in ("reaper-server.service", "reaper-server.socket"):
         (directory / other).write_text(unit(other).replace("/opt/reaper/.venv/bin/python", sys.executable))
     (directory / name).write_text(text)
-    command = [tool("systemd-analyze", "systemd"), "verify", str(directory / name)]
+    command = [installed("systemd-analyze", "systemd"), "verify", str(directory / name)]
     return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
 
 

@@ -11,10 +11,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from server_process import PATIENCE, Process, wait_until
+from server_process import PATIENCE, Process, installed, wait_until
 
 from scripts.serving import free_port, serving
-from scripts.tools import Missing, nginx, tool
+from scripts.tools import nginx
 
 pytestmark = pytest.mark.slow
 
@@ -56,10 +56,8 @@ def proxy(name: str, folder: Path, one: int, two: int) -> Iterator[int]:
     """The port of a proxy in front of two servers."""
     port, path = free_port(), folder / "haproxy.conf"
     text = (NGINX if name == "nginx" else HAPROXY).format(one=one, two=two, port=port)
-    try:
-        command = nginx(folder, text) if name == "nginx" else [tool(name), "-f", str(path)]
-    except Missing as missing:
-        pytest.skip(str(missing))
+    binary = installed(name)
+    command = nginx(folder, text) if name == "nginx" else [binary, "-f", str(path)]
     path.write_text(text)
     with serving(command, folder / "log", port=port):
         yield port
