@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
 from reaper.config import ReaperConfig
+from reaper.config.flags import host_and_port
 from reaper.driver.accepting import accept_burst
 from reaper.driver.sockets import credentials, listen_as, names_of
 from reaper.errors import ConfigError, printable
@@ -38,15 +39,13 @@ class Listening:
     Attributes:
         host, port: Where they listen.
         sockets: They.
-        inherited: Whether another server had opened them.
     """
 
-    def __init__(self, sockets: Sequence[socket.socket], counter: socket.socket | None, *, inherited: bool) -> None:
+    def __init__(self, sockets: Sequence[socket.socket], counter: socket.socket | None) -> None:
         self.sockets = list(sockets)
         address = sockets[0].getsockname()
         # A service manager may have opened a Unix socket, which has a path and no port.
         self.host, self.port = address[:2] if isinstance(address, tuple) else (printable(os.fsdecode(address)), 0)
-        self.inherited = inherited
         self._counter = counter  # where successors ask for copies
 
     @classmethod
@@ -63,7 +62,7 @@ class Listening:
             if inherited is not None:
                 return inherited
         sockets = _opened(host, port, count, share=share)
-        return cls(sockets, listen_as(_family(*sockets[0].getsockname()[:2])), inherited=False)
+        return cls(sockets, listen_as(_family(*sockets[0].getsockname()[:2])))
 
     @classmethod
     def activated(cls, environ: Mapping[str, str] = os.environ) -> Listening | None:
@@ -72,7 +71,7 @@ class Listening:
             return None
         descriptors = range(FIRST_ACTIVATED, FIRST_ACTIVATED + int(environ["LISTEN_FDS"]))
         sockets = [socket.socket(fileno=descriptor) for descriptor in descriptors]
-        return cls(sockets, None, inherited=True) if sockets else None
+        return cls(sockets, None) if sockets else None
 
     def share_of(self, worker: int, workers: int) -> list[socket.socket]:
         """The sockets that one of *workers* accepts from: each socket has a worker, and each worker a socket."""
@@ -113,10 +112,7 @@ def beside(address: str, *, share: bool = False) -> socket.socket:
         OSError: the address cannot be had; EADDRINUSE also where a server of ours has it and *share* is False.
         ValueError: it is no address.
     """
-    host, colon, port = address.rpartition(":")
-    if not colon or not port.isdecimal() or int(port) > 65535:
-        raise ValueError(f"{address!r} is not HOST:PORT, for example 127.0.0.1:9180")
-    (made,) = _opened(host.removeprefix("[").removesuffix("]"), int(port), 1, share=share)
+    (made,) = _opened(*host_and_port(address), 1, share=share)
     return made
 
 
@@ -211,5 +207,5 @@ def _ask_for_copies(host: str, port: int) -> Listening | None:
                         break
                     copies += [socket.socket(fileno=descriptor) for descriptor in descriptors]
                 if len(copies) > 1:
-                    return Listening(copies[1:], copies[0], inherited=True)
+                    return Listening(copies[1:], copies[0])
     return None

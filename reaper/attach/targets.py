@@ -21,6 +21,7 @@ from contextlib import suppress
 
 import psutil
 
+from ..config.flags import host_and_port
 from .kernel import Found, Linux, Listener, Refusal
 from .netlink import Address, addresses_of
 
@@ -221,19 +222,18 @@ def parse_address(text: str) -> Address:
     Raises:
         Refusal: none of these.
     """
-    host, colon, port = text.rpartition(":")
-    host = host.removeprefix("[").removesuffix("]")
-    if not colon or not port.isascii() or not port.isdecimal() or not 0 < int(port) < 65536:
-        raise Refusal(f"{text!r} is not HOST:PORT, for example 127.0.0.1:6379 or [::1]:6379")
-    if host in ("", "*"):
-        return Address("0.0.0.0", int(port))
     try:
-        resolved = socket.getaddrinfo(host, int(port), type=socket.SOCK_STREAM)
+        host, port = host_and_port(text, least=1)
+        if host in ("", "*"):
+            return Address("0.0.0.0", port)
+        resolved = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except ValueError as error:
+        raise Refusal(str(error)) from None
     except OSError as error:
         raise Refusal(f"{text!r}: {host} is no address: {error.strerror}") from None
     found = str(resolved[0][4][0])
     mapped = getattr(ipaddress.ip_address(found.partition("%")[0]), "ipv4_mapped", None)
-    return Address(str(mapped or found), int(port))
+    return Address(str(mapped or found), port)
 
 
 def descendants(pids: Iterable[int]) -> list[int]:

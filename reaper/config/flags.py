@@ -40,6 +40,14 @@ def duration(least: float) -> Callable[[str], float]:
     return read
 
 
+def host_and_port(text: str, least: int = 0) -> tuple[str, int]:
+    """The two of HOST:PORT or [HOST]:PORT, the port from *least* on. Raises ValueError: *text* is no such thing."""
+    host, colon, port = text.rpartition(":")
+    if not (colon and port.isascii() and port.isdecimal() and least <= int(port) < 65536):
+        raise ValueError(f"{text!r} is not HOST:PORT, for example 127.0.0.1:6379 or [::1]:6379")
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
 def add_version(parser: argparse.ArgumentParser) -> None:
     """Give *parser* the flag `--version`."""
     door: Any = sys.modules[__name__.partition(".")[0]]  # imported before any module within
