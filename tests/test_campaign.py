@@ -97,7 +97,7 @@ SLOW = {"attackers": 200}
 def test_a_foreign_tool_finds_that(name: str, smaller: dict[str, int], tmp_path: Path) -> None:
     trial = Trial.all()[name]
     try:
-        outcome = played(replace(trial, meanwhile=trial.meanwhile | smaller), tmp_path, 0.0, lambda text: None)
+        outcome = played(replace(trial, meanwhile=trial.meanwhile | smaller), tmp_path, 0.0)
     except Missing as missing:
         pytest.skip(str(missing))
     assert outcome.wrong == [], outcome.seen

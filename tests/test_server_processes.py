@@ -336,9 +336,11 @@ class Manager(socket.socket):
     def has_heard(self) -> list[str]:
         """All messages that have come meanwhile."""
         heard: list[str] = []
+        self.settimeout(0)
         with suppress(BlockingIOError):
             while True:
-                heard.append(self.recv(1000, socket.MSG_DONTWAIT).decode())
+                heard.append(self.recv(1000).decode())
+        self.settimeout(PATIENCE)
         return heard
 
 

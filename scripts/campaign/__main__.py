@@ -79,17 +79,9 @@ def tried(trial: Trial, seconds: float, out: Path) -> dict[str, Any]:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     print(f"{trial.name}: {trial.claim}", flush=True)
-    last = 0.0
-
-    def say(text: str) -> None:
-        nonlocal last
-        if time.monotonic() > last + 10:
-            last = time.monotonic()
-            print(f"    {text}", flush=True)
-
     began = time.monotonic()
     try:
-        found = played(trial, folder, seconds, say)
+        found = played(trial, folder, seconds)
     except Missing as missing:
         found = Outcome(figures={"NOT RUN": str(missing)})
     except (DidNotStart, RuntimeError) as error:

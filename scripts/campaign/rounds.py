@@ -58,19 +58,18 @@ class Trial:
         return {each["name"]: cls(**each) for each in tomllib.loads(text)["trial"]}
 
 
-def played(trial: Trial, folder: Path, seconds: float, say: Callable[[str], None]) -> Outcome:
+def played(trial: Trial, folder: Path, seconds: float) -> Outcome:
     """The rounds of *trial*. Raises DidNotStart, Missing, RuntimeError: it could not be tried."""
     outcome, until = Outcome(), time.monotonic() + seconds
     while not outcome.figures.get("rounds") or time.monotonic() < until:
         outcome.count("rounds")
-        one_round(trial, folder, until, outcome, say)
-        say(f"{len(outcome.account.lost)} of {outcome.account.asked} lost; {outcome.figures}")
+        one_round(trial, folder, until, outcome)
         if "NOT RUN" in outcome.figures:
             break
     return outcome
 
 
-def one_round(trial: Trial, folder: Path, until: float, outcome: Outcome, say: Callable[[str], None]) -> None:
+def one_round(trial: Trial, folder: Path, until: float, outcome: Outcome) -> None:
     """Start the server, let its clients come and the trouble with them, and end it."""
     kind, *flags = (trial.server or trial.command).format(folder=folder, port=(port := free_port())).split()
     if trial.tls:
@@ -81,7 +80,7 @@ def one_round(trial: Trial, folder: Path, until: float, outcome: Outcome, say: C
     environment = os.environ | trial.environment
     more = {"environment": environment, "session": True, "port": None if trial.server else port}
     with serving(limited(command, **trial.limits), folder / "server.log", **more) as server:
-        given = Round(server, command, folder, until, outcome, say)
+        given = Round(server, command, folder, until, outcome)
         arguments = dict(trial.meanwhile)
         make = getattr(trouble, arguments.pop("do"))
         if after := asyncio.run(beside(make(given, **arguments), clients_of(trial, given))):

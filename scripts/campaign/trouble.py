@@ -72,7 +72,6 @@ class Round:
     folder: Path
     until: float
     outcome: Outcome
-    say: Callable[[str], None]
 
     @property
     def left(self) -> float:
@@ -266,7 +265,6 @@ async def lifetimes(given: Round, protocol: str, fewer: int = 1) -> None:
         watched["descriptors"].append(worker.num_fds())
         if protocol == "http":
             watched["leases"].append(metrics(given.server.address)["reaper_leases"])
-        given.say(f"{figures['lifetimes']:,} lifetimes, {watched['memory, MB'][-1]:.1f} MB")
     figures |= {"times": count, "not judged": doubtful}
     if 2 * doubtful > count:
         failures.append(f"{doubtful} of {count} times could not be judged: {'; '.join(report['reasons'])}")
