@@ -78,35 +78,6 @@ def test_an_operation_that_can_complete_at_once_never_waits(bench: Bench) -> Non
     assert (bench.counts(), bench.log, op.completed) == ((0, 0, 0), [("complete", "a")], True)
 
 
-def test_expiry_completes_then_expires_each_once_in_deadline_order(bench: Bench) -> None:
-    late, early, same = bench.watch("late", 9, "k"), bench.watch("early", 5, "k", "j"), bench.watch("same", 5)
-    assert bench.purgatory.next_expiry() == 5
-    assert bench.purgatory.advance(4) == []
-    at_once = bench.watch("at once", 3)
-    assert (bench.purgatory.next_expiry(), bench.purgatory.advance(4)) == (4, [at_once])
-    bench.log.clear()
-    assert bench.purgatory.advance(9) == [early, same, late]
-    assert bench.log == [(call, name) for name in ("early", "same", "late") for call in ("complete", "expire")]
-    assert bench.counts() == (0, 0, 0)
-    assert all(op.completed and op.expired and not op.force_complete() for op in (late, early, same))
-    assert bench.purgatory.check_and_complete("k") == 0
-    assert bench.purgatory.next_expiry() is None
-
-
-def test_cancelling_a_key_ends_its_operations_without_any_hook(bench: Bench) -> None:
-    first, second = bench.watch("a", 5, "k", "j"), bench.watch("b", 5, "k")
-    other = bench.watch("c", 5, "j")
-    assert bench.purgatory.cancel_for_key("k") == [first, second]
-    assert bench.counts() == (1, 1, 1)
-    first.ready = second.ready = True
-    assert bench.purgatory.check_and_complete("j") == 0
-    assert (first.cancelled, first.completed, first.force_complete()) == (True, False, False)
-    assert bench.purgatory.try_complete_else_watch(first, ["k"]) is True  # it does not wait again
-    assert bench.purgatory.advance(5) == [other]
-    assert bench.log == [("complete", "c"), ("expire", "c")]
-    assert (bench.purgatory.cancel_for_key("k"), bench.counts()) == ([], (0, 0, 0))
-
-
 def test_an_operation_that_completes_while_its_keys_are_gone_through_is_added_to_none(bench: Bench) -> None:
     op = Op("a", 5, bench.log)
 
@@ -292,12 +263,18 @@ def test_counts_and_ends_are_exact_under_any_mixture(seed: int) -> None:
         else:
             now += choose.randrange(20)
             gone = bench.purgatory.advance(now)
-            assert set(gone) == {op for op in waiting if op.deadline <= now}
+            due = sorted((op for op in waiting if op.deadline <= now), key=lambda op: op.deadline)
+            assert gone == due  # ties as they began to wait
             ends += [(call, op.name) for op in gone for call in ("complete", "expire")]
         for op in gone:
             del waiting[op]
             assert (op.expired, op.cancelled) == (act >= 0.8, 0.75 <= act < 0.8)
             assert op.completed is not op.cancelled
+            assert not op.force_complete()
+            assert bench.purgatory.try_complete_else_watch(op, [key]) is True  # it does not wait again
+        upcoming = bench.purgatory.next_expiry()
+        assert (upcoming is None) is not bool(waiting)
+        assert upcoming is None or now <= upcoming <= max(now, min(op.deadline for op in waiting))
         assert bench.counts() == (sum(map(len, waiting.values())), len(waiting), len(waiting))
     assert bench.log == ends  # each once, in order
     assert len(ends) > 300
