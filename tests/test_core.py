@@ -11,6 +11,7 @@ import pytest
 from test_law import drive
 
 from reaper import IdleReaper, IdleRing, InvalidArgument, InvariantViolated, Level, TimingWheel, UnknownUid
+from reaper.core.lease import IdleSlot
 from reaper.core.reaper import MOVES_PER_CALL
 from reaper.core.slots import CHUNK
 
@@ -86,12 +87,13 @@ def test_each_connection_moves_at_most_once_a_timeout():
     assert core.statistics().moved <= 10
 
 
-def test_expire_alone_finds_what_waited_in_the_wheel():
+@pytest.mark.parametrize("start", [0.0, -1e6])
+def test_expire_alone_finds_what_waited_in_the_wheel_on_any_clock(start):
     core = IdleReaper(tick=1.0, wheel_size=4)
-    core.register("a", timeout=5000.0, now=0.0)
-    core.close_epoch(1.0)
+    core.register("a", timeout=5000.0, now=start)
+    core.close_epoch(start + 1.0)
     assert core.explain("a").place.startswith("wheel")
-    assert [expiry.uid for expiry in core.expire(5001.0)] == ["a"]
+    assert [expiry.uid for expiry in core.expire(start + 5001.0)] == ["a"]
 
 
 def test_explain_tells_the_window_of_the_last_activity():
@@ -159,12 +161,38 @@ def test_release_frees_the_memory_at_once():
     assert lying == CHUNK // 2 - 1
 
 
-def test_check_finds_a_broken_book():
+def add_slot(core, key, in_books):
+    epoch = core._heap[0][2].epoch
+    slot = IdleSlot(epoch, key)
+    core._slots[slot] = None
+    if in_books:
+        epoch.slots[key] = slot
+
+
+FAULTS = {
+    "uid 'a' maps to": lambda core, lease: setattr(lease, "uid", "b"),
+    "<Lease 'a' .* lies in a slot that is not in the books": lambda core, lease: lease._epoch.slots.clear(),
+    "slot .* is not in the books": lambda core, lease: add_slot(core, (2.0, "idle"), in_books=False),
+    "waits in 0 places instead of one": lambda core, lease: core._heap.clear(),
+    "is empty, and nothing will drop it": lambda core, lease: add_slot(core, (None, "idle"), in_books=True),
+    "is not registered": lambda core, lease: core._leases.clear(),
+    "is due after it": lambda core, lease: setattr(lease, "_epoch", core._open) or setattr(core._open, "closed", -1.0),
+    "1 armed, 0 suspended; books: 2 of 1": lambda core, lease: setattr(core, "_armed", 2),
+    "0 slots wait in the wheel, it counts 1": lambda core, lease: core._wheel.schedule(99, None),
+    "a hook outlived its lease": lambda core, lease: core._hooks.update({None: print}),
+    "waits for 9.0": lambda core, lease: core._heap.__setitem__(0, (9.0, *core._heap[0][1:])),
+    "does not know where it lies": lambda core, lease: setattr(lease, "_pos", 7),
+}
+
+
+@pytest.mark.parametrize("message", FAULTS)
+def test_check_finds(message):
     core = IdleReaper()
     lease = core.register("a", timeout=2.0, now=0.0)
+    core.close_epoch(1.0)
     core.check()
-    lease._pos = 7
-    with pytest.raises(InvariantViolated):
+    FAULTS[message](core, lease)
+    with pytest.raises(InvariantViolated, match=message):
         core.check()
 
 

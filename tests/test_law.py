@@ -267,6 +267,7 @@ def test_a_limit_that_activity_does_not_move_is_checked_again_one_epoch_later_an
     assert core.oldest(3) == [A, B]
     b.touch()  # a touch moves it, like any lease
     core.close_epoch(4.0)
+    assert not core._postponed.slots
     core.check()
     (expiry,) = core.expire(4.0, spare=spare)
     assert (expiry.uid, expiry.due, expiry.lateness, expiry.timeout) == (A, 3.0, 1.0, 2.0)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from reaper import ClockWentBackwards, IdleRing, InvalidArgument
+from reaper import ClockWentBackwards, IdleRing, InvalidArgument, InvariantViolated
 
 UIDS = st.sampled_from("abcdef")
 
@@ -46,6 +46,25 @@ def test_a_bad_number_is_refused_by_name_and_value(bad):
     if type(bad) is not int:
         with pytest.raises(InvalidArgument, match="tick must be an integer"):
             IdleRing().advance(bad)
+
+
+FAULTS = {
+    "lies in two slots": lambda ring: ring._slots[0].append("a"),
+    "or in none": lambda ring: ring._slots[0].clear(),
+    "len is 2": lambda ring: setattr(ring, "_len", 2),
+    "outlived its timeout": lambda ring: ring._index.update(a=-31),
+    "in tick 1 outlived": lambda ring: ring._index.update(a=1),
+}
+
+
+@pytest.mark.parametrize("message", FAULTS)
+def test_check_finds(message):
+    ring = IdleRing()
+    ring.add("a")
+    ring.check()
+    FAULTS[message](ring)
+    with pytest.raises(InvariantViolated, match=message):
+        ring.check()
 
 
 class RingMachine(RuleBasedStateMachine):

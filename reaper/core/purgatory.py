@@ -264,8 +264,8 @@ class Purgatory:
             del watching[id(operation)]
             if not watching:
                 del self._lists[key]
-        if operation._timer is not None:
-            operation._timer.cancel()
+        assert operation._timer is not None  # it waits
+        operation._timer.cancel()
         self._watched -= len(operation._keys)
         self._delayed -= 1
         operation._keys = ()

@@ -315,21 +315,23 @@ class TimingWheel(Generic[T]):
 
     def _file(self, timer: Timer[T], due: int) -> None:
         """Put *timer*, due at the tick *due*, which is after the clock, into the finest level that reaches it."""
-        for level in self._levels:  # which grow while they are gone through, until one reaches
-            number = due // level.span
-            # Each level sees the clock rounded down to its own tick: seen from the exact clock, a deadline just short
-            # of one revolution would share the slot the clock stands in.
-            if number - self._now_ticks // level.span < level.size:
-                break
-            if level is self._levels[-1]:
-                above = level.index + 1
-                size = self._sizes[min(above, len(self._sizes) - 1)]
-                self._levels.append(_Level(above, level.span * level.size, size))
+        # Each level sees the clock rounded down to its own tick: seen from the exact clock, a deadline just short of
+        # one revolution would share the slot the clock stands in.
+        level = self._levels[0]
+        while (number := due // level.span) - self._now_ticks // level.span >= level.size:
+            level = self._above(level)
         slot = level.slots.get(number)
         if slot is None:
             level.slots[number] = slot = _WheelSlot(self, level.index, number)
             heappush(self._heap, (number * level.span, level.index, slot))
         slot.add(timer)
+
+    def _above(self, level: _Level) -> _Level:
+        index = level.index + 1
+        if index == len(self._levels):
+            size = self._sizes[min(index, len(self._sizes) - 1)]
+            self._levels.append(_Level(index, level.span * level.size, size))
+        return self._levels[index]
 
     def _pop(self) -> _WheelSlot:
         """Put the slot with the earliest start out of use."""
