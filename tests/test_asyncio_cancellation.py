@@ -3,33 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 
 import pytest
+from test_adapters import reaping
 
-import reaper.asyncio
 from tests.loops import LOOPS
 
 
-def watching(body):
-    """A test of *body*, called in a loop with that and a reaper."""
-
-    @pytest.mark.parametrize("name", [name for name in LOOPS if name != "trio"])
-    @functools.wraps(body)
-    def test(name):
-        loop = LOOPS[name]()
-
-        async def whole():
-            async with reaper.asyncio.open_reaper(tick=1.0) as r:
-                await body(loop, r)
-
-        loop.run(whole)
-
-    del test.__wrapped__  # its arguments are no fixtures
-    return test
+@pytest.fixture(params=[name for name in LOOPS if name != "trio"])
+def loop(request):
+    return LOOPS[request.param]()
 
 
-@watching
+@reaping()
 async def test_a_cancellation_that_comes_together_with_the_reap_wins(loop, r):
     async def handler():
         with r.watch(None, idle=5) as connection:
@@ -44,18 +30,7 @@ async def test_a_cancellation_that_comes_together_with_the_reap_wins(loop, r):
         await task
 
 
-@watching
-async def test_after_a_reap_the_task_goes_on_uncancelled(loop, r):
-    with r.watch(None, idle=5) as connection:
-        await loop.forever()
-    assert connection.reaped
-    assert asyncio.current_task().cancelling() == 0
-    await loop.sleep(1)
-    async with asyncio.timeout(3):
-        await loop.sleep(1)
-
-
-@watching
+@reaping()
 async def test_a_timeout_outside_and_one_inside_each_do_their_own(loop, r):
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(2):
@@ -70,9 +45,10 @@ async def test_a_timeout_outside_and_one_inside_each_do_their_own(loop, r):
             await loop.forever()
     assert inner.reaped
     assert asyncio.current_task().cancelling() == 0
+    await loop.sleep(1)  # the task goes on
 
 
-@watching
+@reaping()
 async def test_a_task_group_within_is_ended_and_one_around_goes_on(loop, r):
     ended = []
 
@@ -97,7 +73,7 @@ async def test_a_task_group_within_is_ended_and_one_around_goes_on(loop, r):
     assert sorted(ended) == ["one", "two"]
 
 
-@watching
+@reaping()
 async def test_a_task_group_whose_child_fails_while_it_is_ended_raises_that(loop, r):
     async def child():
         try:
@@ -111,7 +87,7 @@ async def test_a_task_group_whose_child_fails_while_it_is_ended_raises_that(loop
     assert asyncio.current_task().cancelling() == 0
 
 
-@watching
+@reaping()
 async def test_a_handler_that_was_cancelled_before_it_began_to_watch_is_reaped_like_any_other(loop, r):
     said = []
 
@@ -132,7 +108,7 @@ async def test_a_handler_that_was_cancelled_before_it_began_to_watch_is_reaped_l
     assert said == [("idle", 1)]
 
 
-@watching
+@reaping()
 async def test_a_task_that_ends_its_own_connection_is_cancelled_where_it_waits_and_nowhere_else(loop, r):
     with r.watch(None, idle=5) as connection:
         connection.reap("mine")
@@ -145,7 +121,7 @@ async def test_a_task_that_ends_its_own_connection_is_cancelled_where_it_waits_a
     assert asyncio.current_task().cancelling() == 0
 
 
-@watching
+@reaping()
 async def test_a_body_that_swallows_the_cancellation_ends_in_peace(loop, r):
     with r.watch(None, idle=5) as connection:
         try:
@@ -156,7 +132,7 @@ async def test_a_body_that_swallows_the_cancellation_ends_in_peace(loop, r):
     assert asyncio.current_task().cancelling() == 0
 
 
-@watching
+@reaping()
 async def test_a_connection_that_is_reaped_before_its_block_begins_ends_it_at_once(loop, r):
     connection = r.watch(None, idle=2)
     await loop.sleep(10)
@@ -166,7 +142,7 @@ async def test_a_connection_that_is_reaped_before_its_block_begins_ends_it_at_on
     assert loop.now() < 11
 
 
-@watching
+@reaping()
 async def test_a_block_within_a_block_ends_alone(loop, r):
     with r.watch(None, idle=100) as outer:
         with r.watch(None, idle=5) as inner:
@@ -177,7 +153,7 @@ async def test_a_block_within_a_block_ends_alone(loop, r):
         pass
 
 
-@watching
+@reaping()
 async def test_a_watch_outside_of_a_task_is_refused_with_what_to_do_instead(loop, r):
     errors = []
 
@@ -192,7 +168,7 @@ async def test_a_watch_outside_of_a_task_is_refused_with_what_to_do_instead(loop
     assert "reaper.asyncio.guard" in errors[0]
 
 
-@watching
+@reaping()
 async def test_it_works_under_anyio(loop, r):
     import anyio
 

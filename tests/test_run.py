@@ -12,6 +12,7 @@ import sys
 import threading
 from contextlib import contextmanager
 from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 
@@ -137,7 +138,7 @@ def test_a_module_is_met_when_it_has_been_imported_and_its_loader_is_what_it_was
     import met
 
     assert seen == [1]
-    assert "_Then" not in repr(met.__loader__)
+    assert "exec_module" not in vars(met.__loader__)
     with pytest.raises(ModuleNotFoundError):
         import never
     (tmp_path / "never.py").write_text("")
@@ -286,7 +287,7 @@ GET = b"GET %s HTTP/1.1\r\nHost: x\r\n\r\n"
 PYTHON = [sys.executable, str(APPS / "programs.py")]
 BIN = Path(sys.executable).parent
 PROGRAMS = {
-    "uvicorn": [*PYTHON, "uvicorn_run", "{port}"],
+    "uvicorn": [*PYTHON, "uvicorn", "{port}"],
     "uvicorn with workers": [*PYTHON, "uvicorn_workers", "{port}"],
     "uvicorn with reload": [*PYTHON, "uvicorn_reload", "{port}"],
     "uvicorn in a thread": [*PYTHON, "uvicorn_in_a_thread", "{port}"],
@@ -313,6 +314,9 @@ PROGRAMS = {
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_an_unmodified_program_closes_who_is_silent_and_answers_who_waits(name, tmp_path):
+    needed = name.split(",")[0].split()[0].removesuffix("'s")
+    if find_spec(needed) is None:
+        pytest.skip(f"{needed} is not installed (pip install {needed})")
     with guarded(PROGRAMS[name], tmp_path, said="is guarded from inside") as (started, _):
         answers = {}
 

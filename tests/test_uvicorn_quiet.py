@@ -16,8 +16,8 @@ from reaper.config import ReaperConfig
 from reaper.core.lease import Lease
 from reaper.journal import Journal
 from reaper.servers import uvicorn as guarded
-from reaper.servers.idle_protocol import IdleProtocol
-from reaper.servers.waiting import Age, Waiting
+from reaper.servers.guarded import Age, Waiting
+from reaper.servers.uvicorn import IdleProtocol
 
 PATIENCE = 30.0
 REQUEST = b"GET / HTTP/1.1\r\nhost: h\r\n\r\n"

@@ -80,7 +80,7 @@ class Connection(Watched):
         task = self._task
         if task is None:
             return  # not entered yet: `__enter__` sees to it
-        if task is _current(task):
+        if task is asyncio.current_task(task.get_loop()):
             # It runs this very moment: cancelled now, it might leave the block before it waits for anything, and the
             # cancellation would hit what comes after.
             self._soon = task.get_loop().call_soon(self._cancel, task)
@@ -89,10 +89,3 @@ class Connection(Watched):
 
     def _cancel(self, task: asyncio.Task[Any]) -> None:
         self._given = task.cancel(f"reaped: {self.reason}")
-
-
-def _current(task: asyncio.Task[Any]) -> asyncio.Task[Any] | None:
-    try:
-        return asyncio.current_task(task.get_loop())
-    except RuntimeError:
-        return None

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from importlib.abc import Loader, MetaPathFinder
+from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any, cast
@@ -38,32 +38,23 @@ class AfterImport(MetaPathFinder):
             spec = None if find is None else find(name, path, target)
             if spec is not None:
                 if spec.loader is not None:
-                    spec.loader = _Then(spec.loader, callback)
+                    _then(spec.loader, name, callback)
                 return cast(ModuleSpec, spec)
         self._waiting[name] = callback  # it is not there; perhaps later, when the path is another
         return None
 
 
-class _Then(Loader):
-    """Loads as *inner* does, then calls back. In every other respect it is *inner*."""
+def _then(loader: Any, name: str, callback: Callback) -> None:
+    """Have *callback* called when *loader* has loaded the module *name*, which it is about to."""
+    load = loader.exec_module
 
-    def __init__(self, inner: Any, callback: Callback) -> None:
-        self._inner = inner
-        self._callback = callback
+    def exec_module(module: ModuleType) -> None:
+        load(module)
+        if module.__name__ == name:  # one loader may load many: a zip file's
+            vars(loader).pop("exec_module", None)
+            callback(module)
 
-    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        made: ModuleType | None = self._inner.create_module(spec)
-        return made
-
-    def exec_module(self, module: ModuleType) -> None:
-        if module.__spec__ is not None:
-            module.__spec__.loader = self._inner
-        module.__loader__ = self._inner
-        self._inner.exec_module(module)
-        self._callback(module)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
+    loader.exec_module = exec_module
 
 
 def begin() -> None:

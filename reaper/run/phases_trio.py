@@ -6,14 +6,15 @@ peer that takes nothing could not be cut otherwise; its tasks meet a closed reso
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import trio
 
-from ..core.lease import Lease
 from ..driver.driver import Driver
 from ..driver.watched import Watched
-from ..policy import Phase
+from ..policy import IdlePolicy, Phase
+from ..servers.guarded import UNSWEPT
 from ..trio.connection import socket_of
 from ..trio.reaper import TrioReaper
 from .phases import hypercorn
@@ -44,19 +45,18 @@ class Served(Watched):
     Args:
         server: Its `TCPServer`.
         stream: The server's, TLS or not.
+    Attributes:
+        policy: Which timeout is in force.
     """
 
-    __slots__ = ("_begun", "_headers", "_phase", "_server", "_socket", "_timeouts")
+    __slots__ = ("_server", "_socket", "policy")
 
-    def __init__(self, reaper: TrioReaper, uid: int, server: Any, stream: Any) -> None:
-        driver: Driver = reaper.driver
+    policy: IdlePolicy
+
+    def __init__(self, driver: Driver, uid: int, server: Any, stream: Any) -> None:
         super().__init__(driver, uid)
         self._server = server
         self._socket = socket_of(stream)
-        self._timeouts = reaper.config.timeouts
-        self._phase: Phase | None = Phase.FIRST_BYTE
-        self._begun = False
-        self._headers: Lease | None = None
         self.receiving: bool | None = True
 
     @property
@@ -66,39 +66,19 @@ class Served(Watched):
     def _cut(self, reason: str) -> None:
         self._socket.close()
 
-    def came(self) -> None:
-        """Bytes came. Only those of a body or a tunnel extend what holds."""
-        self._begun = True
-        if self._phase in (Phase.BODY, Phase.TUNNEL):
-            self.touch()
-
     def look(self) -> None:
         """A phase may have begun: before the next bytes are awaited, and after something was sent."""
         phase = hypercorn(self._server)
-        if phase is Phase.KEEP_ALIVE:
-            waits = hypercorn_waits(self._server)
-            phase = Phase.HEADERS if waits else Phase.KEEP_ALIVE if self._begun else Phase.FIRST_BYTE
-        if phase is self._phase or not self.lease.alive:
+        if phase is Phase.KEEP_ALIVE and hypercorn_waits(self._server):
+            phase = Phase.HEADERS
+        elif phase is Phase.KEEP_ALIVE and self.policy.phase is Phase.FIRST_BYTE:
             return
-        self._phase = phase
-        if self._headers is not None:
-            self._headers.release()
-            self._headers = None
-        if phase is Phase.IN_FLIGHT:
-            self.suspend()
-            return
-        self.resume()
-        self.touch()
-        self.retime(0.0 if phase is Phase.HEADERS else getattr(self._timeouts, phase.value), phase.value)
-        if phase is Phase.HEADERS and self._timeouts.headers:
-            self._headers = self.deadline(self._timeouts.headers, "headers")
+        self.enter(phase)
 
-    def sending(self) -> None:
-        """The peer is to take something."""
-        self._phase = None
-        self.resume()
-        self.touch()
-        self.retime(self._timeouts.write, "write")
+    def enter(self, phase: Phase) -> None:
+        """It waits for *phase* from now on."""
+        if self.lease.alive:
+            self.policy.enter(phase, self._driver.now())
 
 
 def hypercorn_waits(server: Any) -> bool:
@@ -109,17 +89,18 @@ def hypercorn_waits(server: Any) -> bool:
 
 
 class Stream:
-    """The stream of *connection*, which notes what passes. What it has not is its *inner* stream's."""
+    """The *inner* stream of *connection*; what passes is noted."""
 
-    def __init__(self, inner: Any, connection: Served) -> None:
+    def __init__(self, inner: Any, connection: Served, now: Callable[[], float]) -> None:
         self._inner = inner
         self._connection = connection
+        self._now = now
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes:
         connection = self._connection
         connection.look()
         data: bytes = await self._inner.receive_some(max_bytes)
-        connection.came()
+        connection.policy.bytes_in(len(data), self._now())
         return data
 
     async def send_all(self, data: Any) -> None:
@@ -127,8 +108,9 @@ class Stream:
         connection = self._connection
         view = memoryview(data)
         for start in range(0, len(view), PIECE):
-            connection.sending()
+            connection.enter(Phase.WRITE)
             await self._inner.send_all(view[start : start + PIECE])
+            connection.policy.bytes_out(PIECE, self._now())
         connection.look()
 
     def __getattr__(self, name: str) -> Any:
@@ -140,13 +122,16 @@ async def guarded_run(run: Any, self: Any) -> None:
     reaper = await running_reaper()
     stream = self.stream
     connection: Served = reaper.driver.watch(
-        lambda uid: Served(reaper, uid, self, stream),
+        lambda uid: Served(reaper.driver, uid, self, stream),
         socket_of(stream),
         reaper.config.timeouts.first_byte,
         reason=Phase.FIRST_BYTE.value,
     )
-    self.stream = Stream(stream, connection)
+    now = reaper.driver.now
+    connection.policy = IdlePolicy(reaper.config, connection, now(), UNSWEPT, int)
+    self.stream = Stream(stream, connection, now)
     try:
         await run(self)
     finally:
         connection.leave()
+        del connection.policy  # a circle

@@ -1,19 +1,31 @@
-"""A connection of uvicorn's that is guarded: which phase it is in, and how it ends.
+"""What uvicorn's guarded connections have in common, HTTP or WebSocket: their phases, and how they end.
 
-The rule of this module: *its phase is derived from what uvicorn knows, never kept beside it*. So it cannot be wrong
-about a request that an eager task has answered already, a body that the application does not read, or a response that
-waits behind another.
+The rule of this module: *its phase is derived from what uvicorn knows, never kept beside it, and only waiting costs*.
+So it cannot be wrong about a request that an eager task has answered already, a body that the application does not
+read, or a response that waits behind another. A connection whose requests come whole has one lease and no policy: the
+lease is touched when a response is complete, and a request in flight is found out at the final check.
 """
 
 from __future__ import annotations
 
+import asyncio
+import logging
+import random
+import weakref
+from collections.abc import Callable
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 from ..asyncio import closing, transports
+from ..asyncio.reaper import AsyncioReaper
+from ..config.settings import DEFAULT, ReaperConfig
 from ..core.lease import Expiry, Lease
-from ..driver.watched import Probe, Reapable
-from ..policy import NOT_TAKEN, Phase
-from .waiting import Age, Shared, Waiting
+from ..driver.driver import Driver
+from ..driver.watched import DeadlineKey, Probe, Reapable, check_idle
+from ..journal import Journal
+from ..policy import NOT_TAKEN, TOO_OLD, IdlePolicy, Phase, lifespan
+from ..policy.min_rate import Sweep
 
 DRAIN = "drain"
 """The reason of a connection that ended because the server stops."""
@@ -21,20 +33,239 @@ DRAIN = "drain"
 DRAIN_DEADLINE = "drain_deadline"
 """The reason of one that was cut in use, when `timeouts.drain` was over."""
 
+QUEUED_BYTES = 65536
+"""With more than this unacknowledged a response still counts as being written when the next request is waited for."""
 
-class Fresh:
-    """In the place of a `Waiting`: nothing has been received yet. One for all."""
+KEEP_ALIVE = ReaperConfig().timeouts.keep_alive
 
-    __slots__ = ()
+AT_ONCE = 0.001
+"""Seconds; a keep-alive of 0 in a server's own settings means none, in ours that it is switched off."""
+
+
+def kept_alive(config: ReaperConfig, seconds: float | None) -> ReaperConfig:
+    """*config* with the keep-alive that a server's own settings name, unless *config* has one of its own.
+
+    A value given in code has no origin; it is told from the default by being another.
+    """
+    unset = config.origin("timeouts.keep_alive") == DEFAULT and config.timeouts.keep_alive == KEEP_ALIVE
+    if seconds is None or not unset:
+        return config
+    return replace(config, timeouts=replace(config.timeouts, keep_alive=float(seconds) or AT_ONCE))
+
+
+def advertised(config: ReaperConfig) -> int:
+    """Seconds that `Keep-Alive: timeout=` names, `timeouts.keep_alive_margin` less than are kept; 0: no such header."""
+    timeouts = config.timeouts
+    return max(int(timeouts.keep_alive - timeouts.keep_alive_margin), 0) if timeouts.keep_alive_margin else 0
+
+
+def ages(config: ReaperConfig) -> Callable[[], float]:
+    """What draws the `max_age` of a new connection, seconds; 0: there is none."""
+    share = random.Random().random
+    timeouts, limits = config.timeouts, config.limits
+    return lambda: lifespan(timeouts.max_age, limits.max_age_jitter, config.reaper.tick, share())
+
+
+class Shared:
+    """What the guarded connections of one server share.
+
+    Args:
+        config: What is in force.
+        keep_alive: The server's own setting, seconds; used where *config* leaves `timeouts.keep_alive` at its default.
+        journal: Where the life of every connection is written; None: nowhere.
+        loop: The server's.
+    Attributes:
+        config: With the keep-alive in force.
+        reaper: Runs.
+    """
+
+    def __init__(
+        self,
+        config: ReaperConfig,
+        keep_alive: float | None = None,
+        journal: Journal | None = None,
+        loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        config = kept_alive(config, keep_alive)
+        self.config: ReaperConfig = config
+        self.reaper: AsyncioReaper = AsyncioReaper(config, journal=journal, listener="http", loop=loop)
+        self.reaper.start()
+        self.driver: Driver = self.reaper.driver
+        self.driver.books.log = logging.getLogger("uvicorn.error")  # which uvicorn configures, and no other
+        self.first_byte: float | None = check_idle(config.timeouts.first_byte)
+        self.keep_alive: float | None = check_idle(config.timeouts.keep_alive)
+        self.tunnel: float | None = check_idle(config.timeouts.tunnel)
+        self.sweep: Sweep = self.reaper.sweep
+        self._lifespan = ages(config)
+        self.leave_by: float | None = None  # once the server stops: when all have to be gone
+        self.greeting: Greeting | None = None
+
+    def left_to_drain(self) -> float:
+        """The server stops, now if not before: seconds until what is in use is cut."""
+        now, tick = self.driver.now(), self.driver.core.tick
+        if self.leave_by is None:
+            self.leave_by = now + self.config.timeouts.drain
+        return max(self.leave_by - now, tick)
+
+    def age(self, connection: Guarded) -> Age | None:
+        """Have *connection*, made now, told when it has reached its `max_age`; None: there is none."""
+        seconds = self._lifespan()
+        if not seconds:
+            return None
+        age, driver = Age(connection), self.driver
+        age.lease = driver.register(("age", driver.next_number()), seconds, age.reached, reason=TOO_OLD)
+        return age
+
+
+class Greeting:
+    """In the server's list of connections while any of them shakes hands: a stop is told to those, too, and waits.
+
+    Nobody is told when a handshake has failed: what was made for it is freed then.
+
+    Args:
+        connections: The server's list.
+    """
+
+    def __init__(self, shared: Shared, connections: set[Any]) -> None:
+        self._shared = shared
+        self._connections = connections
+        self._known: set[weakref.ref[Any]] = set()
+
+    def add(self, connection: Any) -> None:
+        """It is about to shake hands."""
+        self._known.add(weakref.ref(connection, self._over))
+        self._connections.add(self)
+
+    def greeted(self, connection: Any) -> None:
+        self._over(weakref.ref(connection))
+
+    def _over(self, known: weakref.ref[Any]) -> None:
+        self._known.discard(known)
+        if not self._known:
+            self._connections.discard(self)
+
+    def shutdown(self) -> None:
+        """The server stops. It waits for a handshake no longer than for anything else."""
+        driver = self._shared.driver
+        key = ("greeting", driver.next_number())
+        driver.register(key, self._shared.left_to_drain(), lambda expiry: self._connections.discard(self))
+
+
+class Age:
+    """The time until a connection has reached its maximum age; one for all protocols that are in its place.
+
+    Attributes:
+        whose: The one that is there now.
+    """
+
+    __slots__ = ("lease", "whose")
+
+    lease: Lease
+
+    def __init__(self, whose: Guarded) -> None:
+        self.whose: Guarded = whose
+
+    def reached(self, expiry: Expiry) -> None:
+        self.whose.grew_old()
+
+    def release(self) -> None:
+        """The connection has ended before. It lets go of its lease, which calls it: they would be a circle."""
+        self.lease.release()
+        del self.lease
+
+
+UNSWEPT: Any = SimpleNamespace(add=id, discard=id)
+"""The sweep of a policy that is in none: its `Waiting` is, or its pieces are counted."""
+
+
+class Waiting:
+    """The time in which the peer of one connection is waited for.
+
+    Args:
+        shared: Of its server.
+        connection: Which.
+        phase: What it waits for to begin with.
+    Attributes:
+        policy: Told of every byte.
+    """
+
+    __slots__ = ("_connection", "_deadlines", "_progress", "_shared", "policy")
+
+    def __init__(self, shared: Shared, connection: Guarded, phase: Phase) -> None:
+        self._shared = shared
+        self._connection = connection
+        self._deadlines: list[Lease] = []
+        self._progress: transports.Progress | None = None
+        self.policy: IdlePolicy = IdlePolicy(shared.config, self, shared.driver.now(), UNSWEPT, self._taken, phase)
+        shared.sweep.add(self)
+
+    def enter(self, phase: Phase) -> None:
+        """It waits for *phase* from now on."""
+        if phase is not self.policy.phase:
+            self.policy.enter(phase, self._shared.driver.now())
 
     def bytes_in(self, count: int) -> None:
-        """The phase is about to end; until then its timeout is absolute."""
+        """*count* bytes came."""
+        self.policy.bytes_in(count, self._shared.driver.now())
+
+    def end(self, phase: Phase) -> None:
+        """It need not be waited for: what is in force is the timeout of *phase*, counted from now."""
+        now = self._shared.driver.now()
+        self.policy.request(now)  # nothing is held against the peer any longer
+        self.policy.enter(phase, now)
+        self.close()
 
     def close(self) -> None:
-        """There is nothing to close."""
+        """It is over, or the connection is. It lets go of its policy, which tells it what to do: a circle otherwise."""
+        self._shared.sweep.discard(self)
+        for deadline in self._deadlines:
+            deadline.release()
+        self._deadlines.clear()
+        del self.policy
 
+    def _taken(self) -> int:
+        if self._progress is None:
+            self._progress = transports.Progress(self._connection.transport)
+            return 0
+        return self._progress.taken()
 
-FRESH = Fresh()
+    # ---- as a member of the sweep --------------------------------------------------------------------------------
+
+    def charge(self, now: float) -> None:
+        """Look whether it is still waited for, and at its rate."""
+        policy = self.policy
+        self._connection.look()  # which may find that it is over
+        policy.charge(now)
+
+    # ---- as the policy's watch -----------------------------------------------------------------------------------
+
+    def touch(self) -> None:
+        self._connection.lease.touch()
+
+    def suspend(self) -> bool:
+        return self._connection.lease.suspend()
+
+    def resume(self) -> bool:
+        return self._shared.driver.resume(self._connection.lease)
+
+    def retime(self, idle: float, reason: str | None = None) -> bool:
+        return self._shared.driver.retime(self._connection.lease, idle, reason)
+
+    def cut(self, seconds: float, reason: str) -> None:
+        """End the connection in that time, in use or not."""
+        driver = self._shared.driver
+        connection = self._connection
+        key = ("cut", driver.next_number())
+        self._deadlines.append(driver.register(key, seconds, lambda expiry: connection.reap(reason), reason=reason))
+
+    def deadline(self, seconds: float, reason: str) -> Lease:
+        driver = self._shared.driver
+        connection = self._connection
+        key = DeadlineKey(connection, driver.next_number())  # of a ward: unread bytes of it avert the end
+        lease = driver.register(key, seconds, lambda expiry: connection.reap(expiry.reason), reason=reason)
+        self._deadlines = [other for other in self._deadlines if other.alive]
+        self._deadlines.append(lease)
+        return lease
 
 
 class Guarded(Reapable):
@@ -56,7 +287,7 @@ class Guarded(Reapable):
     lease: Lease
     transport: Any
     probe: Probe | None = None
-    waiting: Waiting | Fresh | None
+    waiting: Waiting | None
 
     def _begin(self, timeout: float | None, reason: str, before: Guarded | None = None) -> None:
         """Watch it from now on; in the place of *before*, whose silence goes on, and which has to `hand_over` then."""
@@ -92,8 +323,7 @@ class Guarded(Reapable):
 
     def _deaf(self) -> bool:
         """Whether it would not read bytes that came, because it waits for the peer to take some."""
-        waiting = self.waiting
-        return isinstance(waiting, Waiting) and waiting.policy.phase in (Phase.WRITE, Phase.HALF_CLOSED)
+        return self.waiting is not None and self._believed() in (Phase.WRITE, Phase.HALF_CLOSED)
 
     def look(self) -> None:
         """Find out what it waits for, and have the right timeout in force."""
@@ -101,12 +331,12 @@ class Guarded(Reapable):
             return
         phase, waiting = self.phase(), self.waiting
         if self._leaving is None and self._rests_in(phase):
-            if isinstance(waiting, Waiting):
+            if waiting is not None:
                 waiting.end(self.RESTS)
-            elif waiting is FRESH:
+            elif self._believed() is not self.RESTS:
                 self._rest()
             self.waiting = None
-        elif isinstance(waiting, Waiting):
+        elif waiting is not None:
             waiting.enter(phase)
         else:
             self.waiting = Waiting(self.shared, self, phase)
@@ -127,10 +357,9 @@ class Guarded(Reapable):
 
     def _believed(self) -> Phase:
         """The phase that its lease is for."""
-        waiting = self.waiting
-        if isinstance(waiting, Waiting):
-            return waiting.policy.phase
-        return Phase.FIRST_BYTE if waiting is FRESH else self.RESTS
+        if self.waiting is not None:
+            return self.waiting.policy.phase
+        return Phase.FIRST_BYTE if self.lease.reason == Phase.FIRST_BYTE.value else self.RESTS
 
     def leave(self, reason: str) -> None:
         """Let it go: soon if nothing has been asked for, otherwise after the response.
@@ -141,10 +370,10 @@ class Guarded(Reapable):
             return
         first, self._leaving = self._leaving is None, reason
         waiting = self.waiting
-        if not isinstance(waiting, Waiting):
+        if waiting is None:
             waiting = self.waiting = Waiting(self.shared, self, self.phase())
         if first:
-            waiting.retire(reason)
+            waiting.policy.retire(reason, self.shared.driver.now())
         if reason == DRAIN:
             waiting.cut(self.shared.left_to_drain(), DRAIN_DEADLINE)
 

@@ -17,8 +17,8 @@ from ..asyncio.serve import loop_factory
 from ..config.settings import ReaperConfig
 from ..policy import Phase
 from . import polled
+from .guarded import kept_alive
 from .metrics import stopping
-from .waiting import kept_alive
 
 NEVER = 10**8
 """Seconds; gunicorn's own keep-alive, where ours counts. Its timer fires before what came during a pause is read."""

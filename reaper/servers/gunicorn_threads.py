@@ -21,7 +21,7 @@ from ..asyncio.reaper import AsyncioReaper, reaper_of
 from ..config.settings import ReaperConfig
 from ..policy import Phase
 from . import polled
-from .waiting import kept_alive
+from .guarded import kept_alive
 
 
 class Face(polled.Face):

@@ -8,14 +8,16 @@ timer, its connection is told instead that it is idle, which is one store.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import logging
 import os
 import signal
+import socket
 import threading
 import weakref
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import h11
 from uvicorn.config import Config
@@ -25,14 +27,13 @@ from uvicorn.server import Server, ServerState
 from ..asyncio import transports
 from ..asyncio.serve import loop_factory
 from ..config.settings import ReaperConfig
+from ..driver.sockets import TCP_NOTSENT_LOWAT
 from ..journal import Journal
 from ..policy import ANSWERS, TOO_OLD, Phase
 from . import metrics as metrics_of
-from .guarded import DRAIN, FRESH, Fresh, Guarded
-from .idle_protocol import IdleProtocol, Origin
+from .guarded import DRAIN, QUEUED_BYTES, Greeting, Guarded, Shared, advertised
 from .metrics import Application, Reports
-from .waiting import QUEUED_BYTES, Greeting, Shared, Waiting, advertised
-from .websocket import tunnel
+from .uvicorn_tunnel import tunnel
 
 REQUEST_TIMEOUT = b"408 Request Timeout\n"
 ANSWER = (
@@ -42,6 +43,9 @@ ANSWER = (
 """What a client is told whose request did not come in time."""
 
 CLOSE = (b"connection", b"close")
+
+UNSENT_BYTES = 131072
+"""What the kernel may hold that is not even on its way; the rest waits in the transport, where it is seen."""
 
 log: logging.Logger = logging.getLogger("uvicorn.error")
 
@@ -63,6 +67,16 @@ class Timerless:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._loop, name)
+
+
+class Origin(NamedTuple):
+    """What uvicorn gives to each of its protocols; one for all connections of a server."""
+
+    kind: type[Any]
+    config: Any
+    server_state: Any
+    app_state: dict[str, Any]
+    loop: asyncio.AbstractEventLoop | None
 
 
 class UvicornShared(Shared):
@@ -197,18 +211,23 @@ class GuardedHttp(Guarded):
     def take_over(self, before: IdleProtocol) -> None:
         """Go on with the connection of *before*."""
         shared: Any = before.shared
-        fresh = before.waiting is FRESH
+        phase = before.phase()
         self.shared: UvicornShared = shared
         self.loop = shared.loop
         self._origin = before.origin
         self._half_closed = before.half_closed
         self._noted = False
         super().connection_made(before.transport)  # type: ignore[misc]
-        phase = Phase.FIRST_BYTE if fresh else Phase.KEEP_ALIVE
-        self._begin(shared.first_byte if fresh else shared.keep_alive, phase.value, before)
-        self.waiting: Waiting | Fresh | None = FRESH if fresh else None
+        self._begin(getattr(shared, phase.value), phase.value, before)
         before.hand_over(self)
         before.transport.set_protocol(self)
+
+    def has_spoken(self) -> None:
+        """Its first bytes have been received."""
+        if self._noted:  # an eager task has answered already
+            self._rest()
+        else:
+            self.look()
 
     def rests(self) -> bool:
         """Have a `IdleProtocol` in its place if it has been silent for `REST_AFTER`. False: ask again later."""
@@ -300,10 +319,7 @@ class GuardedHttp(Guarded):
 
     def _between(self) -> Phase:
         """Nothing has been asked for."""
-        waiting = self.waiting
-        if waiting is FRESH or (isinstance(waiting, Waiting) and waiting.policy.phase is Phase.FIRST_BYTE):
-            return Phase.FIRST_BYTE
-        return Phase.KEEP_ALIVE
+        return Phase.FIRST_BYTE if self._believed() is Phase.FIRST_BYTE else Phase.KEEP_ALIVE
 
     def _wants_body(self) -> bool:
         """Whether the peer, which has more of a body to send, could send it now."""
@@ -344,6 +360,97 @@ class GuardedHttp(Guarded):
 
     def _farewell(self, reason: str) -> bytes:
         return ANSWER if ANSWERS.get(reason) and self._owes_an_answer() else b""
+
+
+class IdleProtocol(Guarded, asyncio.Protocol):
+    """In the place of uvicorn's protocol while a connection is silent: before its first byte, and when it has rested.
+
+    Silence costs a transport, a lease, and nothing of uvicorn's: protocol, parser and flow control are made when bytes
+    come, and dropped when none have come for a while.
+
+    Args:
+        shared: Of its server.
+        origin: What to make the other of.
+    Attributes:
+        half_closed: Whether the peer sends no more.
+    """
+
+    __slots__ = ("__weakref__", "half_closed", "origin", "transport")
+
+    RESTS: ClassVar[Phase] = Phase.KEEP_ALIVE
+
+    def __init__(self, shared: Shared, origin: Origin) -> None:
+        self.shared = shared
+        self.origin: Origin = origin
+        self.half_closed: bool = False
+        self._over = True  # until there is a connection
+
+    def connection_made(self, transport: Any) -> None:
+        self.transport = transport
+        self.origin.server_state.connections.add(self)
+        found = transports.socket_of(transport)
+        if found is not None and found.family != socket.AF_UNIX:
+            with contextlib.suppress(OSError):  # the peer is gone already
+                found.setsockopt(socket.IPPROTO_TCP, TCP_NOTSENT_LOWAT, UNSENT_BYTES)
+        self._begin(self.shared.first_byte, Phase.FIRST_BYTE.value)
+        self._age = self.shared.age(self)
+        if self.shared.greeting is not None:
+            self.shared.greeting.greeted(self)
+        if self.shared.leave_by is not None:  # it came, or shook hands, while the server stops
+            self.shutdown()
+
+    def rest(self, before: Guarded) -> None:
+        """Take the place of *before*, a protocol of uvicorn's between two requests. Its peer's silence goes on."""
+        self.transport: Any = before.transport
+        self._begin(self.shared.keep_alive, Phase.KEEP_ALIVE.value, before)
+        before.hand_over(self)
+        connections = self.origin.server_state.connections
+        connections.discard(before)
+        connections.add(self)
+        self.transport.set_protocol(self)
+
+    def wake(self) -> Any:
+        """Have uvicorn's protocol in its place from now on; that one."""
+        kind, config, server_state, app_state, loop = self.origin
+        made = object.__new__(kind)
+        made.__init__(config, server_state, app_state, loop)
+        made.take_over(self)
+        server_state.connections.discard(self)
+        return made
+
+    def data_received(self, data: bytes) -> None:
+        fresh = self.phase() is Phase.FIRST_BYTE
+        made = self.wake()
+        made.data_received(data)
+        if fresh:
+            made.has_spoken()
+
+    def eof_received(self) -> None:
+        """The peer sends no more; the loop closes."""
+        self.half_closed = True
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.origin.server_state.connections.discard(self)
+        self._left(by_peer=exc is not None or self.half_closed)
+
+    def shutdown(self) -> None:
+        if not self._over:
+            self.wake().shutdown()
+
+    def grew_old(self) -> None:
+        self.wake().grew_old()
+
+    def phase(self) -> Phase:
+        return self._believed()
+
+    def _rests_in(self, phase: Phase) -> bool:
+        return True
+
+    @property
+    def client(self) -> Any:
+        """The peer's address, as uvicorn knows it."""
+        found = self.transport.get_extra_info("peername")
+        return found if isinstance(found, tuple) else None  # the name of a Unix socket is none of a client
 
 
 class H11(GuardedHttp, H11Protocol):

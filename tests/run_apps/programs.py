@@ -12,22 +12,18 @@ SLOW = float(os.environ.get("SLOW", "1"))
 HERE = os.path.dirname(os.path.abspath(__file__))
 
 
-def uvicorn_run(port):
+def uvicorn(port, **options):
     import uvicorn
 
-    uvicorn.run("asgi:app", port=port, log_level="warning", app_dir=HERE)
+    uvicorn.run("asgi:app", port=port, log_level="warning", app_dir=HERE, **options)
 
 
 def uvicorn_workers(port):
-    import uvicorn
-
-    uvicorn.run("asgi:app", port=port, log_level="warning", app_dir=HERE, workers=2)
+    uvicorn(port, workers=2)
 
 
 def uvicorn_reload(port):
-    import uvicorn
-
-    uvicorn.run("asgi:app", port=port, log_level="warning", app_dir=HERE, reload=True, reload_dirs=[HERE])
+    uvicorn(port, reload=True, reload_dirs=[HERE])
 
 
 def uvicorn_in_a_thread(port):

@@ -13,8 +13,7 @@ from typing import Any, ClassVar
 
 from ..asyncio import transports
 from ..policy import TOO_OLD, Phase
-from .guarded import DRAIN, Guarded
-from .waiting import Shared, Waiting
+from .guarded import DRAIN, Guarded, Shared, Waiting
 
 
 class Counted:
