@@ -21,7 +21,7 @@ from reaper.attach.tcpinfo import ESTABLISHED, Snapshot
 
 @dataclass
 class FakeSocket:
-    """A connection as it truly is."""
+    """A connection as the fake kernel knows it, with stamps of infinite precision."""
 
     ident: bytes
     inode: int
@@ -36,22 +36,11 @@ class FakeSocket:
     """Whether it asked last: known of a socket in hand alone."""
     outgoing: bool = False
     segments: int = 0
-    opened: float = field(init=False)
-    stuck: float | None = None
-    """Since when something has been queued that the peer does not take."""
-
-    def __post_init__(self) -> None:
-        self.opened = self.heard
 
 
 @dataclass
 class FakeWorld:
-    """Connections, and a clock that moves on demand.
-
-    Args:
-        takes: Seconds that each look takes.
-        jiffy, phase: Seconds: the grain of the stamps, 0 for none, and where it begins.
-    """
+    """Connections, and a clock that moves on demand. *takes*: seconds that each look takes."""
 
     now: float = 1000.0
     takes: float = 0.0
@@ -59,12 +48,11 @@ class FakeWorld:
     sockets: list[FakeSocket] = field(default_factory=list)
     looks: int = 0
     shut: list[FakeSocket] = field(default_factory=list)
-    jiffy: float = 0.0
-    phase: float = 0.0
+    host: str = "127.0.0.1"
 
     @property
     def listener(self) -> Listener:
-        return Listener(Address("127.0.0.1", self.port), socket.AF_INET)
+        return Listener(Address(self.host, self.port), socket.AF_INET)
 
     def connect(self) -> FakeSocket:
         number = len(self.sockets) + 1
@@ -83,17 +71,12 @@ class FakeWorld:
         sock.unread += 3
 
     def answer(self, sock: FakeSocket, count: int = 1) -> None:
-        self.stall(sock, count)
-        self.take(sock)
-
-    def stall(self, sock: FakeSocket, count: int = 100_000) -> None:
         sock.spoke, sock.waits = self.now, False
-        sock.queued += count
-        sock.stuck = self.now if sock.stuck is None else sock.stuck
+        sock.acked += count
 
-    def take(self, sock: FakeSocket) -> None:
-        sock.acked += sock.queued
-        sock.queued, sock.stuck = 0, None
+    def stall(self, sock: FakeSocket) -> None:
+        sock.spoke = self.now
+        sock.queued += 100_000
 
     def hang_up(self, sock: FakeSocket) -> None:
         sock.open = False
@@ -112,18 +95,13 @@ class FakeWorld:
 
     # -- as Linux and Hands
 
-    def ago(self, instant: float) -> float:
-        if not self.jiffy:
-            return self.now - instant
-        return (int((self.now + self.phase) / self.jiffy) - int((instant + self.phase) / self.jiffy)) * self.jiffy
-
     def _snapshot(self, sock: FakeSocket) -> Snapshot | None:
         if not sock.open:
             return None
         before = self.now
         self.now += self.takes
         return Snapshot(
-            ESTABLISHED, self.ago(sock.heard), self.ago(sock.spoke), sock.received, sock.acked,
+            ESTABLISHED, self.now - sock.heard, self.now - sock.spoke, sock.received, sock.acked,
             sock.unread, sock.queued, before, self.now, outgoing=sock.outgoing,
             sent=sock.acked + sock.queued, segments_in=sock.segments,
         )  # fmt: skip

@@ -20,7 +20,7 @@ from ..config.settings import Attach, ReaperConfig
 from ..errors import ConfigError, ReaperError, needs
 from .kernel import Linux, Refusal
 from .output import Output, in_words
-from .show import Json, Lines, Table, View, dropped_record
+from .show import Json, Lines, Table, View, dropped_record, families
 from .watch import Watch
 
 GOOD, UNUSABLE = 0, 2
@@ -112,7 +112,6 @@ def _watch(parsed: argparse.Namespace, config: Attach, stack: ExitStack) -> int:
         learn(target, parsed.learn, parsed.gap, config.tick, output.line)
         return GOOD
     runner = Runner(target, config, view=lambda watch: _view(watch, parsed.json, output), closes=parsed.close)
-    runner.check_rights()
     if parsed.metrics is not None:
         _serve_metrics(runner, output, parsed.metrics, stack)
     if parsed.journal is not None:
@@ -123,12 +122,10 @@ def _watch(parsed: argparse.Namespace, config: Attach, stack: ExitStack) -> int:
 def _view(watch: Watch, as_json: bool, output: Output) -> View:
     if as_json:
         return Json(watch, time.monotonic, output)
-    if output.isatty():
-        try:
-            return Table(watch, output)
-        except ImportError:
-            output.line("no live table: rich is not installed")
-    return Lines(watch, output.line)
+    if not output.isatty():
+        return Lines(watch, output.line)
+    with needs("the live table", "idle-reaper[cli]"):
+        return Table(watch, output)
 
 
 def _end(output: Output) -> None:
@@ -138,7 +135,6 @@ def _end(output: Output) -> None:
 
 
 def _serve_metrics(runner: Any, output: Output, text: str, stack: ExitStack) -> None:
-    from .books import families
     from .targets import parse_address
 
     with needs(f"--metrics {text}", "idle-reaper[prometheus]"):

@@ -17,7 +17,6 @@ from pathlib import Path
 from ..config.running import stoppable
 from ..journal.log import ConnectionLog, Journal
 from ..journal.schema import peer_key
-from .books import to_ns
 from .kernel import Found, Refusal, grain
 from .netlink import addresses_of
 from .targets import Target
@@ -25,6 +24,11 @@ from .tcpinfo import Snapshot
 
 SHARE = 0.1
 """Of a core, at most."""
+
+
+def to_ns(instant: float) -> int:
+    """Seconds as whole nanoseconds."""
+    return int(instant * 1e9)
 
 
 class Learner:

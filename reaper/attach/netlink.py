@@ -28,8 +28,6 @@ AF_INET, AF_INET6 = int(socket.AF_INET), int(socket.AF_INET6)  # as plain ints: 
 
 _HEADER = struct.Struct("=IHHII")  # length, type, flags, sequence, port id
 _REQUEST = struct.Struct("=BBBBI")  # family, protocol, wanted attributes, padding, states
-_LOOK = struct.Struct("=IHHII BBBBI 48s")  # header, request and ident in one: the hot path
-_LOOK_BYTES = _LOOK.size
 _MESSAGE = struct.Struct("=BBBB48sIIIII")  # family, state, timer, retrans, ident, expires, rqueue, wqueue, uid, inode
 _ATTRIBUTE = struct.Struct("=HH")
 _STEP = struct.Struct("=BBH")  # of a filter: what to do, and how far to go on if it holds, and if not
@@ -91,7 +89,7 @@ def dump_request(
 
 def look_request(sequence: int, ident: bytes) -> bytes:
     """Ask for the one socket with *ident*, cookie included, and its `tcp_info`."""
-    return _LOOK.pack(_LOOK_BYTES, SOCK_DIAG_BY_FAMILY, 1, sequence, 0, family_of(ident), 6, 2, 0, 0, ident)
+    return _request(SOCK_DIAG_BY_FAMILY, NLM_F_REQUEST, sequence, family_of(ident), True, 0, ident)
 
 
 def destroy_request(sequence: int, ident: bytes) -> bytes:

@@ -19,7 +19,7 @@ PATIENCE = 1.0
 
 
 def in_words(count: int) -> str:
-    """What stands in the place of *count* lines that were dropped."""
+    """What says that *count* lines were dropped."""
     return f"{count} lines dropped: this output is not read fast enough"
 
 
@@ -28,7 +28,7 @@ class Output:
 
     Args:
         descriptor: Of a file, a pipe or a terminal; stays its owner's, and blocking.
-        notice: The line that stands in the place of so many dropped ones.
+        notice: The line that says how many were dropped.
         most: Lines that may wait.
     Attributes:
         dropped: Lines, so far.
@@ -37,9 +37,8 @@ class Output:
     def __init__(self, descriptor: int, notice: Callable[[int], str] = in_words, most: int = MOST_LINES) -> None:
         self._descriptor = descriptor
         self._notice = notice
-        self._waiting: Queue[tuple[str, int] | None] = Queue(most)  # text, and how many lines it stands for
+        self._waiting: Queue[str | None] = Queue(most)
         self._given = self._written = 0
-        self._unnoticed = 0
         self.dropped: int = 0
         self._broken = False
         self._thread = threading.Thread(target=self._run, name="reaper.attach.output", daemon=True)
@@ -58,13 +57,10 @@ class Output:
         if self._broken:
             raise BrokenPipeError("standard output is closed")
         self._given += 1
-        notice = self._notice(self._unnoticed) + "\n" if self._unnoticed else ""
         try:
-            self._waiting.put_nowait((notice + text, self._unnoticed + 1))
-            self._unnoticed = 0
+            self._waiting.put_nowait(text)
         except Full:
             self.dropped += 1
-            self._unnoticed += 1
         return len(text)
 
     def flush(self) -> None:
@@ -90,20 +86,20 @@ class Output:
             How many lines will never be seen and were not reported in the output itself.
         """
         with suppress(Full):
-            if self._unnoticed:
-                self._waiting.put((self._notice(self._unnoticed) + "\n", self._unnoticed), timeout=patience)
             self._waiting.put(None, timeout=patience)
             self._thread.join(patience)
         return 0 if self._broken else self._given - self._written
 
     def _run(self) -> None:
-        while (item := self._waiting.get()) is not None:
-            text, lines = item
-            data = text.encode(errors="replace")
+        noticed = 0
+        while (text := self._waiting.get()) is not None:
+            missing = self.dropped - noticed
+            noticed += missing
+            data = (self._notice(missing) + "\n" + text if missing else text).encode(errors="replace")
             try:
                 while data:
                     data = data[os.write(self._descriptor, data) :]
             except OSError:  # `attach | head`, or a terminal that is gone
                 self._broken = True
                 return
-            self._written += lines
+            self._written += 1 + missing

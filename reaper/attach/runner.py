@@ -14,11 +14,13 @@ from contextlib import suppress
 from ..config.running import stoppable
 from ..config.settings import Attach
 from ..errors import InvalidArgument
-from ..journal.log import Journal
-from .books import JournalBook
+from ..journal.log import ConnectionLog, Journal
+from ..journal.schema import peer_key
 from .closing import Hands
-from .judge import Limits
+from .judge import NONE, SLIDING, Limits
 from .kernel import Refusal, grain
+from .learn import to_ns
+from .netlink import addresses_of
 from .show import View
 from .sockets import probes_capped
 from .targets import Target
@@ -26,6 +28,8 @@ from .watch import SLICE, Event, Watch
 
 LONGEST_PERIOD = 60.0
 """Seconds between two discoveries, at most; otherwise half the shortest limit."""
+NOTABLE_SHARE = 0.05
+"""Stalls of ours beyond this share of a tick are written."""
 
 
 def limits_of(config: Attach) -> Limits:
@@ -58,6 +62,61 @@ def limits_of(config: Attach) -> Limits:
     return limits
 
 
+class JournalBook:
+    """Writes a watch's events to a journal. About 350 bytes per open connection.
+
+    What was known, and when: a connection that was open before us is opened at the latest instant that its stamps
+    allow; its last activity is the kernel's stamp; how often it spoke in between is not invented.
+
+    Args:
+        journal: Made with `clock_ns` on the monotonic clock.
+        config: Its limits and tick.
+        closes: Whether the watch ends connections. If not, no timeout is in force, and an audit judges none.
+        clock: Seconds, monotonic: for what is only known to have happened.
+    """
+
+    def __init__(self, journal: Journal, config: Attach, closes: bool, clock: Callable[[], float]) -> None:
+        self._journal = journal
+        self._logs: dict[bytes, ConnectionLog] = {}
+        self._timeout_ms = round(config.idle * (1 + config.jitter) * 1e3) if closes else 0
+        self._notable = config.tick * NOTABLE_SHARE
+        self._clock = clock
+
+    def note(self, event: Event) -> None:
+        """Write *event*."""
+        if event.kind == "found":
+            local, remote = addresses_of(event.ident)
+            opened = to_ns(event.opened)
+            log = self._journal.open(opened, self._timeout_ms, str(local), peer_key(remote, local))
+            log.last_ns = max(opened, to_ns(event.since))
+            self._logs[event.ident] = log
+            return
+        log = self._logs[event.ident]
+        if event.since != NONE:
+            log.last_ns = max(log.last_ns, to_ns(event.since))
+        if event.kind == "averted":
+            log.averted(to_ns(event.at))
+        elif event.kind == "closed":
+            log.timeout_ms = round(event.limit * 1e3)
+            log.reap(to_ns(event.at), to_ns(event.due), event.reason, deadline=event.reason not in SLIDING)
+            del self._logs[event.ident]
+        elif event.kind == "gone":
+            if event.since == NONE:  # the server's turn: no timeout was in force
+                log.timeout_ms = 0
+            log.close_peer(max(to_ns(self._clock()), log.last_ns), "gone")
+            del self._logs[event.ident]
+
+    def began(self, now: float) -> None:
+        """The first discovery is complete: what was late by then was not ours to end."""
+        earliest = min((log.last_ns for log in self._logs.values()), default=to_ns(now))
+        self._journal.stall(to_ns(now), max(to_ns(now) - earliest, 0))
+
+    def stalled(self, now: float, lag: float) -> None:
+        """We woke *lag* seconds late."""
+        if lag > self._notable:
+            self._journal.stall(to_ns(now), to_ns(lag))
+
+
 class Runner:
     """Watches *target* until told to stop.
 
@@ -68,7 +127,8 @@ class Runner:
         view: Shows it; given the watch.
         clock: Seconds, monotonic.
     Raises:
-        Refusal: see `limits_of`.
+        Refusal: it sets no limit, or one shorter than the tick; or a right or a feature of the kernel is missing to
+            close what is to be closed.
     """
 
     def __init__(
@@ -98,20 +158,12 @@ class Runner:
         self._closes = closes
         self._config = config
         self._clock = clock
-        self._check_rights = hands.check_rights
         self._book: JournalBook | None = None
         self._period = min(max(limits.shortest() / 2, config.tick), LONGEST_PERIOD)
-
-    def check_rights(self) -> None:
-        """Make sure, before anything is shown, that what was asked for can be done.
-
-        Raises:
-            Refusal: a right or a feature of the kernel is missing.
-        """
         try:
-            self._check_rights()
+            hands.check_rights()
         except Refusal:
-            if self._closes:
+            if closes:
                 raise
             self.watch.look_only()
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 import json
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import IO, Any, cast
 
 from ..config.durations import format_duration
+from ..metrics import Family
 from .judge import NONE
 from .netlink import addresses_of
 from .output import Output
@@ -110,6 +111,27 @@ def summary(watch: Watch) -> str:
     if watch.counts.timely:
         parts.append(f"{watch.counts.max_lateness * 1e3:.0f} ms late at most")
     return ", ".join(parts)
+
+
+def families(watch: Watch, lines_dropped: int = 0) -> Iterator[Family]:
+    """For `reaper.metrics`, under stable names."""
+    counts = watch.counts
+    yield Family("reaper_attach_connections", "gauge", "Connections watched.", len(watch))
+    for kind, doc in (
+        ("found", "Connections found."),
+        ("gone", "Connections that ended without us."),
+        ("averted", "Connections spared by the final check."),
+        ("unsure", "Silent connections that may be waiting for an answer: nothing tells."),
+        ("unreachable", "Due connections that no process we may touch holds."),
+    ):
+        yield Family(f"reaper_attach_{kind}", "counter", doc, counts.events[kind])
+    for kind, doc in (("closed", "Connections closed."), ("due", "Connections that would have been closed.")):
+        reasons = dict(counts.reasons) if counts.events[kind] else {}
+        yield Family(f"reaper_attach_{kind}", "counter", doc, reasons, "reason")
+    yield Family("reaper_attach_looks", "counter", "Looks at single connections.", counts.looks)
+    yield Family("reaper_attach_dumps", "counter", "Dumps of the kernel's table.", counts.dumps)
+    yield Family("reaper_attach_lines_dropped", "counter", "Lines that no reader took in time.", lines_dropped)
+    yield Family("reaper_attach_lateness_max_seconds", "gauge", "The latest a connection was.", counts.max_lateness)
 
 
 class Lines(View):

@@ -225,7 +225,6 @@ class Watcher:
             target = ByPid(self.pid, Linux(self.pid), waits=True)
             target.meant = meant
             runner = Runner(target, config, view=lambda watch: View(self._say), closes=True)
-            runner.check_rights()
         except Refusal as error:
             self._say(f"guards from inside only: {one_line(error)}")
             return

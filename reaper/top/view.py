@@ -56,7 +56,8 @@ def draw(picture: Picture, rate: Mapping[str, float], frame: Frame, clock: str =
     if picture.loop is not None:
         lines += [_lateness(picture), _loop(picture, rate)]
     if picture.pressures:
-        lines.append(_pressure(max(picture.pressures, key=_load), len(picture.workers) > 1))
+        fullest = max(picture.pressures, key=lambda one: (not one["accepting"], one["load"]))
+        lines.append(_pressure(fullest, len(picture.workers) > 1))
     if picture.missing:
         lines.append(Text(f"no answer from worker {', '.join(map(str, picture.missing))}", style="bold red"))
     lines += [Text(), *_phases(picture, frame)]
@@ -155,10 +156,6 @@ def _loop(picture: Picture, rate: Mapping[str, float]) -> Text:
     if "cpu" in rate:
         line.append(f", reaper's CPU {100 * rate['cpu']:.1f} %")
     return line
-
-
-def _load(pressure: Mapping[str, Any]) -> tuple[bool, float]:
-    return not pressure["accepting"], pressure["load"]
 
 
 def _pressure(pressure: Mapping[str, Any], several: bool) -> Text:
