@@ -14,7 +14,7 @@ import trio
 
 import reaper.trio
 from reaper.config import ReaperConfig
-from reaper.config.reload import applied, changes
+from reaper.config.settings import applied, changes
 from reaper.metrics import Family
 
 from .listening import tls_context
@@ -57,8 +57,8 @@ class EchoServer:
 
     async def reload(self, config: ReaperConfig) -> None:
         """Put what is live of *config* in force, also on open connections. O(open)."""
-        for change in changes(self.config, config):
-            log.warning("reload: %s", change)
+        for path, change in changes(self.config, config).items():
+            log.warning("reload: %s: %s", path, change)
         self.config = applied(self.config, config)
         self._lot.retime(self.config.timeouts.idle)
 

@@ -14,7 +14,7 @@ import trio
 
 import reaper.trio
 from reaper.config import ReaperConfig
-from reaper.config.reload import applied
+from reaper.config.settings import applied
 from reaper.errors import ConfigError
 from reaper.journal import Journal
 from reaper.policy.pressure import Pressure, limits_here

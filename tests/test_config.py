@@ -233,6 +233,8 @@ def settings_read() -> set[str]:
             if isinstance(node, ast.Attribute):
                 name = _last(node.value)
                 found.add(f"{'attach' if room == 'attach' else local.get(name, name)}.{node.attr}")
+            elif isinstance(node, ast.Call) and _last(node.func) == "chosen":  # by the driver
+                found |= {f"reaper.{name.value}" for name in node.args if isinstance(name, ast.Constant)}
     return found
 
 

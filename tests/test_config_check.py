@@ -12,7 +12,7 @@ from reaper.config import OPTIONS, ReaperConfig
 from reaper.config.balancers import BALANCERS
 from reaper.config.command import BEGIN, END, markdown, rewrite
 from reaper.config.lint import IDLE_KEYS, Finding, lint
-from reaper.config.reload import applied, changes
+from reaper.config.settings import applied, changes
 
 ROOT = Path(__file__).parent.parent
 
@@ -126,17 +126,16 @@ def test_findings_come_with_the_gravest_first_and_an_age_below_an_idle_time_is_a
 def test_a_reload_names_every_change_and_applies_only_the_live_ones() -> None:
     old = config(timeouts__idle="5s", server__port=1)
     new = config(timeouts__idle="6s", server__port=2, reaper__tick="2s", limits__max_requests=7)
-    assert [str(change) for change in changes(old, new)] == [
-        "reaper.tick: 1s -> 2s (needs a restart)",
-        "timeouts.idle: 5s -> 6s",
-        "limits.max_requests: 1000 -> 7",
-        "server.port: 1 -> 2 (needs a restart)",
-    ]
+    assert changes(old, new) == {
+        "reaper.tick": "1s -> 2s (needs a restart)",
+        "timeouts.idle": "5s -> 6s",
+        "limits.max_requests": "1000 -> 7",
+        "server.port": "1 -> 2 (needs a restart)",
+    }
     after = applied(old, new)
     assert (after.timeouts.idle, after.limits.max_requests) == (6.0, 7)
     assert (after.reaper.tick, after.server.port) == (1.0, 1)
-    assert changes(after, old) != ()
-    assert all(not change.live for change in changes(after, new))
+    assert set(changes(after, new)) == {"reaper.tick", "server.port"}
     assert after.origins == dict.fromkeys(("timeouts.idle", "limits.max_requests", "server.port"), "command line")
 
 

@@ -7,15 +7,13 @@ import random
 from pathlib import Path
 
 import pytest
-import trio
-import trio.testing
 from hypothesis import given
 from hypothesis import strategies as st
+from test_driver import Loop
 
 from reaper.journal import Journal
 from reaper.metrics import BOUNDS, Family, Histogram, ReaperCollector, exposition, families, instrument, merged
 from reaper.policy.pressure import Pressure, Resources
-from reaper.trio import journal_clock, open_reaper
 
 NAMES = [
     *("reaper_leases", "reaper_leases_suspended", "reaper_parked", "reaper_tick_seconds"),
@@ -39,18 +37,15 @@ def test_a_histogram_counts_like_the_definition_of_its_buckets(durations):
     assert len(histogram.cumulative()) == len(BOUNDS) + 1
 
 
-async def lived(r) -> None:
-    """Three connections reaped for two reasons, one that is in use, one that ended by itself."""
-
-    async def silent(reason: str) -> None:
-        with r.watch(None, 5, reason=reason):
-            await trio.sleep_forever()
-
-    with r.watch(None, 5):
-        pass
-    async with trio.open_nursery() as nursery:
-        for reason in ("idle", "idle", "headers"):
-            nursery.start_soon(silent, reason)
+def lived(**options) -> Loop:
+    """Of three connections two were silent and one sent no headers; one ended by itself, and one is in use."""
+    loop = Loop(**options)
+    loop.watch(5).leave()
+    for reason in ("idle", "idle", "headers"):
+        loop.watch(5, reason=reason)
+    loop.run_until(10)
+    loop.watch(5).suspend()
+    return loop
 
 
 class Meter:
@@ -66,24 +61,21 @@ class Meter:
         self.made[name] = ("counter", callbacks)
 
 
-@pytest.mark.trio
-async def test_everything_is_exported_under_stable_names_and_the_same_by_every_way_out(autojump_clock, tmp_path):
+def test_everything_is_exported_under_stable_names_and_the_same_by_every_way_out(tmp_path):
     for package in ("pyarrow", "opentelemetry.metrics"):
         pytest.importorskip(package)
     prometheus, meter = pytest.importorskip("prometheus_client"), Meter()
-    with Journal(tmp_path, clock_ns=journal_clock(), background=False, queue_rows=4) as journal:
-        async with open_reaper(tick=1.0, journal=journal) as r:
-            instrument(meter, r.statistics)
-            await lived(r)
-            with r.watch(None, 5) as connection, connection.in_use():
-                exported = {family.name: family.values for family in families(r.statistics())}
-            registry = prometheus.CollectorRegistry()
-            registry.register(ReaperCollector(r.statistics, lambda: [Family("more", "gauge", "More.", 0.5)]))
-            text = prometheus.generate_latest(registry).decode().splitlines()
-            told = {
-                name: {tuple((o.attributes or {}).items()): o.value for o in callbacks[0](None)}
-                for name, (_, callbacks) in meter.made.items()
-            }
+    with Journal(tmp_path, clock_ns=lambda: 0, background=False, queue_rows=4) as journal:
+        statistics = lived(journal=journal).driver.statistics
+        exported = {family.name: family.values for family in families(statistics())}
+        instrument(meter, statistics)
+        registry = prometheus.CollectorRegistry()
+        registry.register(ReaperCollector(statistics, lambda: [Family("more", "gauge", "More.", 0.5)]))
+        text = prometheus.generate_latest(registry).decode().splitlines()
+        told = {
+            name: {tuple((o.attributes or {}).items()): o.value for o in callbacks[0](None)}
+            for name, (_, callbacks) in meter.made.items()
+        }
     assert list(exported) == [*NAMES, *JOURNAL_NAMES]
     assert exported["reaper_reaped"] == {"idle": 2, "headers": 1}
     assert (exported["reaper_leases"], exported["reaper_leases_suspended"]) == (1, 1)
@@ -97,11 +89,11 @@ async def test_everything_is_exported_under_stable_names_and_the_same_by_every_w
         'reaper_lateness_seconds_bucket{le="+Inf"} 3.0',
         "reaper_lateness_seconds_count 3.0",
         "reaper_averted_total 0.0",
-        "reaper_leases 0.0",
+        "reaper_leases 1.0",
         "more 0.5",
     } <= set(text)
     assert told["reaper.reaped"] == {(("reason", "idle"),): 2, (("reason", "headers"),): 1}
-    assert told["reaper.leases"] == {(): 0}
+    assert told["reaper.leases"] == {(): 1}
     assert told["reaper.lateness_seconds.count"] == {(): 3}
     assert meter.made["reaper.reaped"][0] == "counter"
 
@@ -114,36 +106,26 @@ def test_every_metric_is_documented_by_its_name():
     ]
 
 
-@pytest.mark.trio
-async def test_the_log_says_which_connection_why_and_how_late(autojump_clock, caplog):
+def test_the_log_says_which_connection_why_and_how_late(caplog):
     with caplog.at_level(logging.DEBUG, logger="reaper"):
-        async with open_reaper(tick=1.0) as r:
-            await lived(r)
-    reasons = sorted(record.reason for record in caplog.records if hasattr(record, "reason"))
-    assert reasons == ["headers", "idle", "idle"]
-    assert all(record.lateness >= 0 and record.due > 0 for record in caplog.records if hasattr(record, "reason"))
+        lived()
+    closed = [record for record in caplog.records if hasattr(record, "reason")]
+    assert sorted(record.reason for record in closed) == ["headers", "idle", "idle"]
+    assert all(record.lateness >= 0 and record.due > 0 for record in closed)
 
 
-@pytest.mark.trio
-async def test_the_mean_lateness_is_the_one_a_user_would_measure(autojump_clock):
+def test_the_mean_lateness_is_the_one_a_user_would_measure():
     """From the end of the timeout, counted from the last activity, to the close. Activity may come at any instant."""
-    random.seed(4)
+    chance, loop = random.Random(4), Loop()
+    last = {loop.watch(5): chance.uniform(0, 4) for _ in range(400)}
+    for connection, instant in sorted(last.items(), key=lambda pair: pair[1]):
+        loop.run_until(instant)
+        connection.touch()
     measured = []
-
-    async with open_reaper(tick=1.0) as r, trio.open_nursery() as nursery:
-
-        async def speaks_once(after: float) -> None:
-            with r.watch(None, 5) as connection:
-                await trio.sleep(after)
-                connection.touch()
-                last = trio.current_time()
-                await trio.sleep_forever()
-            measured.append(trio.current_time() - last - 5)
-
-        for _ in range(400):
-            nursery.start_soon(speaks_once, random.uniform(0, 4))
-        await trio.sleep(20)
-        told = r.statistics()
+    while last:
+        loop.run_until(loop.driver.rest())
+        measured += [loop.time - last.pop(connection) - 5 for connection in list(last) if connection.reaped]
+    told = loop.driver.statistics()
     mean = told.lateness.total / sum(told.lateness.counts)
     assert mean == pytest.approx(sum(measured) / len(measured), abs=0.02)
     assert mean > 0.2
@@ -154,21 +136,27 @@ async def test_the_mean_lateness_is_the_one_a_user_would_measure(autojump_clock)
     assert told.late == 0
 
 
-@pytest.mark.trio
-async def test_a_connection_that_waits_its_turn_longer_than_a_tick_is_counted_as_late(autojump_clock):
-    async with open_reaper(tick=1.0, reaps_per_second=1) as r, trio.open_nursery() as nursery:
-
-        async def silent() -> None:
-            with r.watch(None, 5):
-                await trio.sleep_forever()
-
-        for _ in range(6):
-            nursery.start_soon(silent)
-        await trio.sleep(20)
-        seen = r.statistics()
+def test_a_connection_that_waits_its_turn_longer_than_a_tick_is_counted_as_late():
+    loop = Loop(reaps_per_second=1)
+    for _ in range(6):
+        loop.watch(5)
+    loop.run_until(20)
+    seen = loop.driver.statistics()
     assert sum(seen.lateness.counts) == 6
     assert seen.late == sum(seen.lateness_lower.counts) - seen.lateness_lower.cumulative()[BOUNDS.index(1.0)][1]
     assert seen.late >= 3
+
+
+def test_neither_a_timeout_that_is_shortened_nor_a_lease_that_is_no_connection_fakes_lateness():
+    loop = Loop()
+    loop.driver.register("a timer of the server's", 5)
+    connection = loop.watch(1000)
+    loop.run_until(500)
+    connection.retime(5)
+    loop.run_until(510)
+    seen = loop.driver.statistics()
+    assert (seen.core.expired, sum(seen.lateness.counts)) == (2, 1)
+    assert seen.lateness.total < 1
 
 
 def test_label_values_are_escaped_and_samples_of_one_metric_stand_together():
@@ -185,21 +173,3 @@ def test_label_values_are_escaped_and_samples_of_one_metric_stand_together():
     both = merged({"0": one, "1": "", "2": one}, "worker").splitlines()
     assert both[3] == r'reaped_total{worker="2",reason="a \"quoted\" \\ one\n"} 2'
     assert both[4:] == ["# HELP open Open.", "# TYPE open gauge", 'open{worker="0"} 0.5', 'open{worker="2"} 0.5']
-
-
-@pytest.mark.trio
-async def test_a_timeout_that_is_shortened_fakes_no_lateness(autojump_clock):
-    async with open_reaper(tick=1.0) as r:
-        with r.watch(None, 1000) as connection:
-            await trio.sleep(500)
-            connection.retime(5)
-            await trio.sleep_forever()
-        assert r.statistics().lateness.total < 1
-
-
-@pytest.mark.trio
-async def test_leases_that_are_no_connections_are_not_in_the_lateness(autojump_clock):
-    async with open_reaper(tick=1.0) as r:
-        r.register("a timer of the server's", 5)
-        await trio.sleep(10)
-        assert (r.statistics().core.expired, sum(r.statistics().lateness.counts)) == (1, 0)

@@ -32,12 +32,11 @@ def of(connections: int) -> Resources:
     return Resources(connections=connections)
 
 
-@pytest.mark.parametrize("before", [0, 100])  # it all relaxes again
-def test_below_the_low_watermark_nothing_happens(before):
+def test_below_the_low_watermark_nothing_happens_and_it_all_relaxes_again():
     pressure = Pressure(Resources(connections=100))
-    pressure.judge(of(before))
-    verdict = pressure.judge(of(70 if before else 80))
-    assert (verdict.scale, verdict.evict, verdict.accept) == (1.0, 0, True)
+    for connections in (0, 80, 100, 70):
+        verdict = pressure.judge(of(connections))
+        assert connections == 100 or (verdict.scale, verdict.evict, verdict.accept) == (1.0, 0, True)
     verdict = Pressure(Resources()).judge(Resources(10**6, 10**12, 10**6))
     assert (verdict.load, verdict.of, verdict.scale, verdict.evict, verdict.accept) == (0.0, "", 1.0, 0, True)
 
@@ -148,26 +147,15 @@ def test_only_who_waits_for_bytes_of_which_none_have_come_is_closed_for_pressure
         assert [connection.reason for connection in made] == ["pressure", None, None, None]
 
 
-class Peers:
-    """Connections of a lot and their other ends."""
-
-    def __init__(self, lot) -> None:
-        self.lot = lot
-        self.ends: list[socket.socket] = []
-
-    def come(self, count: int) -> list[socket.socket]:
-        new = []
-        for _ in range(count):
-            ours, theirs = socket.socketpair()
-            theirs.setblocking(False)
-            self.lot.add(ours)
-            new.append(theirs)
-        self.ends += new
-        return new
-
-    def close(self) -> None:
-        for end in self.ends:
-            end.close()
+def come(lot, count: int) -> list[socket.socket]:
+    """The other ends of *count* new connections of *lot*."""
+    ends = []
+    for _ in range(count):
+        ours, theirs = socket.socketpair()
+        theirs.setblocking(False)
+        lot.add(ours)
+        ends.append(theirs)
+    return ends
 
 
 def is_open(end: socket.socket) -> bool:
@@ -189,14 +177,13 @@ async def test_the_limit_is_lowered_under_load_and_raised_again(autojump_clock):
     """Timeouts shrink, the oldest go first, none with a request in flight is cut, the door shuts, and it recovers."""
     pressure = Pressure(Resources(connections=1000), min_age=2.0)
     async with open_reaper(tick=1.0) as r, r.parking_lot(working, 300) as lot, trio.open_nursery() as nursery:
-        peers = Peers(lot)
         nursery.start_soon(lambda: relieve(r, pressure, read=of, every=2.0))
-        busy = peers.come(20)
+        busy = come(lot, 20)
         for end in busy:
             end.send(b"x")
-        old = peers.come(40)
+        old = come(lot, 40)
         await trio.sleep(60)
-        young = peers.come(40)
+        young = come(lot, 40)
         await trio.sleep(10.5)  # between two readings from here on
         assert (len(lot), pressure.evicted, r.accepting) == (100, 0, True)
 
@@ -212,7 +199,7 @@ async def test_the_limit_is_lowered_under_load_and_raised_again(autojump_clock):
         assert pressure.evicted == 40
 
         pressure.limits = Resources(connections=22)  # too many by 44
-        fresh = peers.come(5)
+        fresh = come(lot, 5)
         await trio.sleep(2)
         assert all(map(is_open, busy))
         assert all(map(is_open, fresh)), "they have not been silent for min_age"
@@ -226,7 +213,8 @@ async def test_the_limit_is_lowered_under_load_and_raised_again(autojump_clock):
         assert told["reaper_pressure_evicted"] == pressure.evicted == lot.reaped["pressure"]
         assert {f.name: f.values for f in families(r.statistics())}["reaper_reaped"] == dict(lot.reaped)
         nursery.cancel_scope.cancel()
-    peers.close()
+    for end in (*busy, *old, *young, *fresh):
+        end.close()
 
 
 @pytest.mark.trio

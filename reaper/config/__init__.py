@@ -2,14 +2,13 @@
 
 Read in this order:
 
-    settings    the declarations, and the loader: defaults < file < environment < command line, all or nothing
+    settings    the declarations, the loader (defaults < file < environment < command line, all or nothing), reloading
     options     what one setting is: its kind, how it is read, checked and shown
     durations   `30s` and seconds, the same number
     flags       the settings as command-line flags
     running     what commands that run for a while have in common
     lint        what is legal and yet unwise, and what it costs
     balancers   what proxies and load balancers do with idle connections
-    reload      what a new configuration may change while connections are open
     command     `check`, and `table`: the settings as a table for the documentation
 """
 

@@ -121,39 +121,31 @@ def _holes(config: ReaperConfig) -> Iterator[Finding]:
 
 def _order(config: ReaperConfig) -> Iterator[Finding]:
     timeouts = config.timeouts
-    keep_alive = _show(timeouts.keep_alive)
+    drain, keep_alive, tunnel = (_show(each) for each in (timeouts.drain, timeouts.keep_alive, timeouts.tunnel))
+
+    def about(key: str, text: str, severity: Severity = "warning") -> Finding:
+        return Finding(severity, f"timeouts.{key}", f"{_show(getattr(timeouts, key))}{text}")
+
     if 0 < timeouts.keep_alive <= timeouts.keep_alive_margin:
-        text = f"{_show(timeouts.keep_alive_margin)} leaves nothing of keep_alive = {keep_alive} to advertise"
-        yield Finding("warning", "timeouts.keep_alive_margin", text)
+        yield about("keep_alive_margin", f" leaves nothing of keep_alive = {keep_alive} to advertise")
     if timeouts.drain_idle >= timeouts.drain:
-        text = (
-            f"{_show(timeouts.drain_idle)} is not below drain = {_show(timeouts.drain)}: "
-            "idle connections get no last chance to send a request"
-        )
-        yield Finding("warning", "timeouts.drain_idle", text)
+        text = f" is not below drain = {drain}: idle connections get no last chance to send a request"
+        yield about("drain_idle", text)
     if timeouts.drain_window > timeouts.drain:
-        text = (
-            f"{_show(timeouts.drain_window)} is longer than drain = {_show(timeouts.drain)}: "
-            "the idle ones that are left then are all closed at once; use at most that"
-        )
-        yield Finding("warning", "timeouts.drain_window", text)
+        then = "the idle ones that are left then are all closed at once; use at most that"
+        yield about("drain_window", f" is longer than drain = {drain}: {then}")
     if 0 < timeouts.vanished < SHORT_OUTAGE:
-        text = (
-            f"{_show(timeouts.vanished)}: a client whose link is down for that long is closed, and would have come back"
-        )
-        yield Finding("warning", "timeouts.vanished", f"{text}; use at least {_show(SHORT_OUTAGE)}")
+        text = "a client whose link is down for that long is closed, and would have come back"
+        yield about("vanished", f": {text}; use at least {_show(SHORT_OUTAGE)}")
     stop = timeouts.drain_delay + timeouts.drain
     if timeouts.drain_delay and stop > KUBERNETES_GRACE:
-        text = f"{_show(timeouts.drain_delay)} and drain = {_show(timeouts.drain)}: a stop takes up to {_show(stop)}"
         hint = f"Kubernetes kills after {_show(KUBERNETES_GRACE)} unless terminationGracePeriodSeconds is more"
-        yield Finding("warning", "timeouts.drain_delay", f"{text}; {hint}")
+        yield about("drain_delay", f" and drain = {drain}: a stop takes up to {_show(stop)}; {hint}")
     if 0 < timeouts.tunnel_age <= timeouts.tunnel:
-        tunnel = _show(timeouts.tunnel)
-        text = f"{_show(timeouts.tunnel_age)} is within tunnel = {tunnel}: idle tunnels reach their age first"
-        yield Finding("note", "timeouts.tunnel_age", text)
+        yield about("tunnel_age", f" is within tunnel = {tunnel}: idle tunnels reach their age first", "note")
     if 0 < timeouts.max_age <= timeouts.keep_alive:
-        text = f"{_show(timeouts.max_age)} is within keep_alive = {keep_alive}: idle connections reach their age first"
-        yield Finding("note", "timeouts.max_age", text)
+        text = f" is within keep_alive = {keep_alive}: idle connections reach their age first"
+        yield about("max_age", text, "note")
 
 
 def _show(seconds: float) -> str:

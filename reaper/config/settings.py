@@ -73,14 +73,10 @@ class Timeouts(Section):
         30.0, "Plain TCP (the echo server): no byte received.", "HAProxy timeout client; memcached idle_timeout"
     )
     first_byte: float = option(
-        10.0,
-        "Connected, and not one byte of the first request received.",
-        "HAProxy timeout http-request 10 s; uvicorn has none",
+        10.0, "Connected, and no byte of a request received.", "HAProxy timeout http-request 10 s; uvicorn has none"
     )
     handshake: float = option(
-        10.0,
-        "TLS handshake, from accept to done; bytes do not extend it.",
-        "Kestrel HandshakeTimeout 10 s; Netty SslHandler 10 s",
+        10.0, "TLS handshake, from accept to done; bytes do not extend it.", "Kestrel, Netty SslHandler 10 s"
     )
     headers: float = option(
         10.0,
@@ -109,9 +105,7 @@ class Timeouts(Section):
         "Node.js requestTimeout 300 s; Envoy route timeout 15 s",
     )
     tunnel: float = option(
-        600.0,
-        "After an upgrade (WebSocket, CONNECT): no byte in either direction.",
-        "API Gateway 10 min; HAProxy timeout tunnel 1 h",
+        600.0, "After an upgrade (WebSocket, CONNECT): no byte in either direction.", "API Gateway 10 min; HAProxy 1 h"
     )
     tunnel_age: float = option(86400.0, "Age at which a tunnel is closed, whatever goes through it.", "API Gateway 2 h")
     half_closed: float = option(
@@ -252,9 +246,7 @@ class Attach(Section):
     live: ClassVar[bool] = False
 
     idle: float = option(
-        0.0,
-        "Client has been silent since the server's last answer.",
-        "Redis timeout; PostgreSQL idle_session_timeout: off by default",
+        0.0, "Client has been silent since the server's last answer.", "Redis timeout; PostgreSQL idle_session_timeout"
     )
     first_byte: float = option(
         0.0, "Client has connected and not sent one byte.", "PostgreSQL authentication_timeout 60 s"
@@ -263,9 +255,7 @@ class Attach(Section):
         0.0, "Connection has been open for this long; an answer in the making is waited for.", "gRPC MAX_CONNECTION_AGE"
     )
     stalled_write: float = option(
-        0.0,
-        "Data is queued for the client, which acknowledges none of it.",
-        "nginx send_timeout 60 s; TCP_USER_TIMEOUT",
+        0.0, "Data is queued for the client, which acknowledges none.", "nginx send_timeout 60 s; TCP_USER_TIMEOUT"
     )
     min_in_rate: float = option(
         0.0,
@@ -275,9 +265,7 @@ class Attach(Section):
     )
     min_in_grace: float = option(5.0, "How long a client may be slower than that.", "Kestrel 5 s", Duration(off=False))
     vanished: float = option(
-        0.0,
-        "Client's machine answers nothing for this long, neither data nor keep-alives.",
-        "SO_KEEPALIVE: 2 h and more",
+        0.0, "Client's machine answers nothing, neither data nor keep-alives.", "SO_KEEPALIVE: 2 h and more"
     )
     even_unanswered: bool = option(
         False,
@@ -365,6 +353,26 @@ class ReaperConfig:
             sections.setdefault(OPTIONS[path].section, {})[OPTIONS[path].key] = value
         made = {name: dataclasses.replace(getattr(self, name), **keys) for name, keys in sections.items()}
         return dataclasses.replace(self, **made, origins=origins)
+
+
+def changes(old: ReaperConfig, new: ReaperConfig) -> dict[str, str]:
+    """What became of every setting that differs, in words, by `section.key` in the order of the documentation."""
+    return {
+        path: f"{found.kind.show(old.get(path))} -> {found.kind.show(new.get(path))}"
+        + ("" if found.live else " (needs a restart)")
+        for path, found in OPTIONS.items()
+        if old.get(path) != new.get(path)
+    }
+
+
+def applied(old: ReaperConfig, new: ReaperConfig) -> ReaperConfig:
+    """*old* with the live settings of *new*: what is in force after a reload, while the others wait for a restart.
+
+    Origins follow the values: a setting that waits for a restart keeps the origin of its old value.
+    """
+    source = {path: new if found.live else old for path, found in OPTIONS.items()}
+    origins = {path: config.origins[path] for path, config in source.items() if path in config.origins}
+    return old.replaced({path: config.get(path) for path, config in source.items()}, origins)
 
 
 def _declared() -> Iterator[Option]:

@@ -38,9 +38,6 @@ class Histogram:
         self.counts: list[int] = [0] * (len(BOUNDS) + 1)
         self.total: float = 0.0
 
-    def __repr__(self) -> str:
-        return f"<Histogram of {sum(self.counts)}, {self.total:g} s together>"
-
     def add(self, seconds: float, times: int = 1) -> None:
         """Count *times* durations of *seconds* each. Cost: one bisection, however many."""
         self.counts[bisect_left(BOUNDS, seconds)] += times

@@ -155,25 +155,8 @@ class IdlePolicy:
     """
 
     __slots__ = (
-        "_ahead",
-        "_armed",
-        "_config",
-        "_cut",
-        "_doomed",
-        "_ending",
-        "_fresh",
-        "_hung_up",
-        "_inbound",
-        "_outbound",
-        "_progress",
-        "_suspended",
-        "_sweep",
-        "_tunnelled",
-        "_watch",
-        "active",
-        "phase",
-        "requests",
-        "retired",
+        *("_ahead", "_armed", "_config", "_cut", "_doomed", "_ending", "_fresh", "_hung_up", "_inbound", "_outbound"),
+        *("_progress", "_suspended", "_sweep", "_tunnelled", "_watch", "active", "phase", "requests", "retired"),
     )
 
     def __init__(

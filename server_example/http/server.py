@@ -20,7 +20,7 @@ import trio
 
 import reaper.trio
 from reaper.config import ReaperConfig
-from reaper.config.reload import applied, changes
+from reaper.config.settings import applied, changes
 from reaper.driver.accepting import after
 from reaper.driver.sockets import peer_name
 from reaper.metrics import Family
@@ -231,11 +231,11 @@ class HttpServer:
     async def reload(self, config: ReaperConfig) -> None:
         """Put what is live of *config* in force, also on open connections, a slice of them at a time."""
         changed = changes(self.config, config)
-        for change in changed:
-            log.warning("reload: %s", change)
+        for path, change in changed.items():
+            log.warning("reload: %s: %s", path, change)
         self.config = applied(self.config, config)
         self.counters.reloads += 1
-        aged = any(change.path in ("timeouts.max_age", "limits.max_age_jitter") for change in changed)
+        aged = not changed.keys().isdisjoint(("timeouts.max_age", "limits.max_age_jitter"))
         for index, kept in enumerate(self.lot, start=1):
             if kept.fd < 0:
                 continue  # it has ended meanwhile
