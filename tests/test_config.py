@@ -15,6 +15,7 @@ from reaper.config.balancers import BALANCERS
 from reaper.config.durations import WANTED, format_duration, parse_duration
 from reaper.config.flags import Parser, add_settings, settings
 from reaper.errors import ConfigError, InvalidArgument
+from reaper.policy import RULES
 
 
 @pytest.fixture
@@ -216,7 +217,7 @@ CHECKED_ONLY = {"server.behind"}  # `reaper check` judges by it, and its row say
 def settings_read() -> set[str]:
     """The settings that a server or a guard reads: `timeouts.idle` of any configuration, under whatever local name."""
     sections = {path.partition(".")[0] for path in OPTIONS}
-    found: set[str] = set()
+    found = {f"timeouts.{rule.timeout}" for rule in RULES.values()}
     for path in [*ROOT.glob("reaper/**/*.py"), *ROOT.glob("server_example/**/*.py")]:
         room = path.relative_to(ROOT).parts[1]
         if room == "config":
