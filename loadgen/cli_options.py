@@ -104,11 +104,8 @@ class Contact(NamedTuple):
 
 
 def take_target(options: argparse.Namespace) -> Contact:
-    """What *options* name.
-
-    Raises:
-        BadArgument: no target, a URL and options that contradict it, or a target that is not on the loopback.
-    """
+    """What *options* name. Raises BadArgument: no target, a URL and options that contradict it, or a target that is not
+    on the loopback."""
     if (options.target is None) == (options.url is None):
         raise BadArgument("give one target: --target HOST:PORT, or a URL")
     target, protocol, path, host, tls = options.target or options.url
@@ -123,31 +120,24 @@ def take_target(options: argparse.Namespace) -> Contact:
         spoken = Tls(options.server_name or host, options.ca, options.insecure)
         spoken.context()  # complains here rather than in a child process
     else:
-        for name in ("ca", "insecure", "server_name"):
-            if getattr(options, name):
-                words = f"--{name.replace('_', '-')}"
-                raise BadArgument(f"{words}: the target speaks no TLS: give --tls as well, or a URL of https or wss")
+        for name in ("ca", "insecure", "server-name"):
+            if getattr(options, name.replace("-", "_")):
+                raise BadArgument(f"--{name}: the target speaks no TLS: give --tls as well, or a URL of https or wss")
     authority = "" if host == target.host else f"{host}:{target.port}"
     return Contact(target, protocol or options.protocol, Paths(path or options.path or "/", host=authority), spoken)
 
 
 def check_files(options: argparse.Namespace) -> None:
-    """Complain before a run about files that could not be written after it.
-
-    Raises:
-        BadArgument: a path that cannot be written.
-    """
+    """Complain before a run, with BadArgument, about files that could not be written after it."""
     for name in ("report", "html", "csv", "hgrm"):
-        path: Path | None = getattr(options, name, None)
-        if path is None:
-            continue
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            why = "is a directory" if path.is_dir() else None if os.access(path.parent, os.W_OK) else "no permission"
-        except OSError as error:
-            why = error.strerror
-        if why:
-            raise BadArgument(f"--{name} {path}: {why}: give a file that can be written")
+        if path := getattr(options, name, None):
+            try:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                why = "is a directory" if path.is_dir() else "" if os.access(path.parent, os.W_OK) else "no permission"
+            except OSError as error:
+                why = str(error.strerror)
+            if why:
+                raise BadArgument(f"--{name} {path}: {why}: give a file that can be written")
 
 
 def deliver(report: Report, options: argparse.Namespace) -> int:

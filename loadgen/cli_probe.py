@@ -79,11 +79,7 @@ def run_race(options: argparse.Namespace) -> int:
 
 
 def parse_expectation(text: str) -> tuple[str, float]:
-    """`keep_alive=5s` -> name, seconds.
-
-    Raises:
-        BadArgument: an unknown question, or no duration.
-    """
+    """`keep_alive=5s` -> name, seconds. Raises BadArgument: an unknown question, or no duration."""
     from .probe import NAMES
 
     name, _, duration = text.partition("=")

@@ -143,10 +143,7 @@ class Account:
 
 def behaviour(kind: str, timeout: float = 1.0, **parameters: str) -> Behaviour:
     """The behaviour called *kind*, where T is *timeout* seconds; *parameters* as a scenario has them: `every="200ms"`.
-
-    Raises:
-        BadArgument: a parameter that it does not have. KeyError: no such kind.
-    """
+    Raises BadArgument: a parameter that it does not have; KeyError: no such kind."""
     return ClientSpec(KINDS[kind].kind, kind, 1.0, tuple(parameters.items())).behaviour(timeout, 1e9)
 
 

@@ -60,11 +60,8 @@ class Planted:
 
 
 def load_planted(path: Path) -> Planted:
-    """The faults in the TOML file *path*: a table `[faults]` of counts, and `ahead = "2s"` above it.
-
-    Raises:
-        BadArgument: it cannot be read, or holds anything else.
-    """
+    """The faults in the TOML file *path*: a table `[faults]` of counts, and `ahead = "2s"` above it. Raises
+    BadArgument: it cannot be read, or holds anything else."""
     try:
         table = tomllib.loads(path.read_text())
         if unknown := set(table) - {"faults", "ahead"}:
@@ -246,21 +243,18 @@ def write_journals(
     planted: Planted | None = None,
     stalls: int = 0,
 ) -> dict[str, Any]:
-    """Write the journals of *plan*, of a server and, where *client* is given, of its clients.
+    """Write the journals of *plan*, of a server and its clients, into directories that hold no Parquet file yet.
 
     Args:
-        plan: Who comes when and does what; its ramp is followed, whatever its duration.
-        server, client: Directories, made if missing, that hold no Parquet file yet; None: nothing is written.
+        plan: Its ramp is followed, whatever its duration.
+        server, client: Where; made if missing. None: nothing is written.
         span: Virtual seconds from the first connection to the end; then clients leave what is open.
         mode: `full` or `gaps`, as a journal's.
         writers: Processes of the server; each is simulated by a process, as many at a time as there are processors.
         stalls: How often the loop of each stalls, for up to 5 s.
 
-    Returns:
-        What was written: rows of both sides, connections, files, bytes, and the verdicts that an audit must come to.
-
-    Raises:
-        BadArgument: a mode or a fault that cannot be simulated so, or a directory that is not empty.
+    Returns what was written, and the verdicts that an audit must come to. Raises BadArgument: a mode or a fault that
+    cannot be simulated so, or a directory that is not empty.
     Cost: about 10 us per row on one core, and a kilobyte per open connection, whatever the number of rows.
     """
     planted = planted or Planted()

@@ -17,13 +17,13 @@ from xml.sax.saxutils import quoteattr
 
 from .clients import Client, Ended, Speech, behaviour
 from .drive.watchdog import recognise, recognise_refusal
-from .plan.behaviours import draw
+from .plan.behaviours import KINDS, draw
 from .units import Target, seconds
 
 TRIALS = 12
 STAGGER = 2.5
 """Seconds over which the trials of a question are started; at most half of what is waited for an answer."""
-DRIP_EVERY = 0.5
+DRIP_EVERY = "500ms"
 HEAD_DELAY = 0.23
 SAME_INSTANT = 0.02
 """Closes nearer to each other than this belong to one wake-up of the server."""
@@ -44,7 +44,6 @@ class Question:
     kind: str
     delay: float = 0.0
     """Seconds between connecting and the first byte: an odd number, to tell which of the two the server counts from."""
-    every: float = DRIP_EVERY
 
 
 FIRST_BYTE = Question("first_byte", "connected, nothing sent", "mute")
@@ -129,14 +128,10 @@ class Finding:
 def probe(
     target: Target, speech: Speech, wait: float, expected: dict[str, float] | None = None, trials: int = TRIALS
 ) -> list[Finding]:
-    """Ask every question of the protocol at once.
+    """Ask every question of the protocol at once; one finding each, in their order.
 
-    Args:
-        wait: seconds after which a connection that is still open is left.
-        expected: question name -> the timeout the server is configured with, seconds, where known.
-
-    Returns:
-        One finding per question, in the order of the questions.
+    *wait*: seconds after which a connection that is still open is left. *expected*: question name -> the timeout the
+    server is configured with, seconds, where known.
     """
     questions = (*(TLS_QUESTIONS if speech.tls else ()), *QUESTIONS[speech.protocol])
     ends = asyncio.run(_ask(questions, target, replace(speech, timeout=LONG), wait, trials))
@@ -151,10 +146,9 @@ async def _ask(
 ) -> list[list[Ended]]:
     async def trial(question: Question, asked: int, number: int) -> Ended:
         await asyncio.sleep(min(STAGGER, wait / 2) * (number + draw(number, asked)) / trials)
-        parameters = {} if question.kind in PLAIN else {"every": f"{question.every}s"}
-        if question.delay:
-            parameters["delay"] = f"{question.delay}s"
-        client = Client(behaviour(question.kind, LONG, **parameters), target, speech)
+        parameters = {"every": DRIP_EVERY, "delay": f"{question.delay}s"}
+        known = {name: text for name, text in parameters.items() if name in KINDS[question.kind].__dataclass_fields__}
+        client = Client(behaviour(question.kind, LONG, **known), target, speech)
         return await client.play(patience=wait + question.delay)
 
     return await asyncio.gather(
@@ -165,10 +159,6 @@ async def _ask(
     )
 
 
-PLAIN = ("mute", "silent", "silent_upgrade", "pong_only")
-"""Kinds that have no interval."""
-
-
 def summarise(question: Question, trials: Sequence[Ended], wait: float, expected: float | None) -> Finding:
     """Add up the trials of one question."""
     closed = [trial for trial in trials if trial.borne is not None]
@@ -176,8 +166,8 @@ def summarise(question: Question, trials: Sequence[Ended], wait: float, expected
     finding.failures = sorted({trial.failure for trial in trials if trial.failure})
     finding.hint = next((hint for trial in trials if (hint := _keep_alive_hint(trial.answer))), "")
     finding.remark = next((text for trial in trials if (text := _remark(trial))), "")
+    finding.expected, finding.guessed = expected, expected is None
     if not closed:
-        finding.expected, finding.guessed = expected, expected is None
         return finding
     since_sent = [trial.at - trial.since for trial in closed]
     since_connect = [trial.at - trial.ready for trial in closed]
@@ -190,12 +180,9 @@ def summarise(question: Question, trials: Sequence[Ended], wait: float, expected
     finding.how = "/".join(sorted({"RST" if trial.how == "reset" else "FIN" for trial in closed}))
     finding.goodbye = next((_first_line(trial.said) for trial in closed if trial.said), "")
     finding.granularity = granularity(sorted(trial.at for trial in closed))
-    if expected is None:
-        nearest = round(finding.shortest / ROUND) * ROUND
-        expected = nearest if nearest and abs(nearest - finding.shortest) <= NEAR else None
-    else:
-        finding.guessed = False
-    finding.expected = expected
+    nearest = round(finding.shortest / ROUND) * ROUND
+    if finding.guessed and nearest and abs(nearest - finding.shortest) <= NEAR:
+        finding.expected = nearest
     return finding
 
 
@@ -227,10 +214,8 @@ def granularity(closes: Sequence[float]) -> float | None:
 
 
 def _keep_alive_hint(answer: bytes) -> str:
-    for line in answer.split(b"\r\n"):
-        if line.lower().startswith(b"keep-alive:"):
-            return line.decode("latin-1")
-    return ""
+    lines = answer.decode("latin-1").split("\r\n")
+    return next((line for line in lines if line.lower().startswith("keep-alive:")), "")
 
 
 def _first_line(data: bytes) -> str:
@@ -246,11 +231,11 @@ def rows(findings: Sequence[Finding]) -> list[tuple[str, ...]]:
     table: list[tuple[str, ...]] = []
     for found in findings:
         timeout = "?" if found.expected is None else ("~" if found.guessed else "") + seconds(found.expected)
-        tick = "-" if found.granularity is None else seconds(found.granularity)
-        ending = " + ".join(part for part in (found.goodbye, found.how) if part) or "-"
+        tick = "" if found.granularity is None else seconds(found.granularity)
+        ending = " + ".join(part for part in (found.goodbye, found.how) if part)
         counts = f"{found.closed}/{found.trials}"
-        words = found.words() or "-"
-        table.append((found.name, timeout, found.observed(), found.since or "-", words, tick, ending, counts))
+        row = (found.name, timeout, found.observed(), found.since, found.words(), tick, ending, counts)
+        table.append(tuple(cell or "-" for cell in row))
     return table
 
 

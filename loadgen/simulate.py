@@ -283,15 +283,9 @@ class CoreSystem:
 
 
 def simulate_core(plan: Plan, faults: Faults, progress: Callable[[str], None] | None = None) -> Observation:
-    """Play *plan* against the core alone.
+    """Play *plan*, in virtual seconds, against the core alone; returns what the clients saw, as of a run with sockets.
 
-    Args:
-        plan: Its ramp and duration are virtual seconds.
-        faults: What goes wrong, drawn from the plan's seed.
-        progress: Called now and then with a line that says how far it is.
-
-    Returns:
-        What the clients saw, as of a run with real sockets.
+    *faults* are drawn from the plan's seed. *progress* is called now and then with a line that says how far it is.
     Cost: a few microseconds per action, about 1 kB per connection; see docs.
     """
     shards = -(-plan.connections // SHARD)
@@ -306,7 +300,7 @@ def simulate_core(plan: Plan, faults: Faults, progress: Callable[[str], None] | 
     return Observation(0.0, ramped, ramped + plan.duration, list(outcomes), cost=(sum(cpu), sum(grown)))
 
 
-def at_once(work: Callable[[int], T], count: int, done: Callable[[int], None] | None = None) -> list[T]:
+def at_once(work: Callable[[int], T], count: int, done: Callable[[int], None] = lambda count: None) -> list[T]:
     """`work(0)` to `work(count - 1)`: in processes of their own, as many at a time as there are processors. *done* is
     called with the number of those that have ended."""
     if count == 1:
@@ -316,8 +310,7 @@ def at_once(work: Callable[[int], T], count: int, done: Callable[[int], None] | 
     with ProcessPoolExecutor(most, forks, max_tasks_per_child=1) as pool:  # what one has grown by is its own
         for result in pool.map(work, range(count)):
             results.append(result)
-            if done is not None:
-                done(len(results))
+            done(len(results))
     return results
 
 

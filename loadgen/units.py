@@ -43,18 +43,13 @@ class Target(NamedTuple):
 
 
 def parse_duration(text: str) -> float:
-    """Seconds from a text such as `250ms`, `1.5s`, `5m`, `1h`. Zero is allowed, `0` alone too.
-
-    Raises:
-        BadArgument: anything else.
-    """
+    """Seconds from a text such as `250ms`, `1.5s`, `5m`, `1h`. Zero is allowed, `0` alone too. Raises BadArgument."""
     text = text.strip()
     if text == "0":
         return 0.0
-    match = _DURATION.fullmatch(text)
-    if match is None:
-        raise BadArgument(f"{text!r} is not a duration: write {DURATION_FORMS}")
-    return within(float(match[1]) * _UNITS[match[2]])
+    if match := _DURATION.fullmatch(text):
+        return within(float(match[1]) * _UNITS[match[2]])
+    raise BadArgument(f"{text!r} is not a duration: write {DURATION_FORMS}")
 
 
 def within(value: float) -> float:
@@ -93,11 +88,8 @@ class Address(NamedTuple):
 
 
 def parse_address(text: str) -> Address:
-    """What `parse_target` reads, or a URL of SCHEMES such as `http://127.0.0.1:8080/path`.
-
-    Raises:
-        BadArgument: as `parse_target`, or a URL of another scheme.
-    """
+    """What `parse_target` reads, or a URL of SCHEMES such as `http://127.0.0.1:8080/path`. Raises BadArgument: as
+    `parse_target`, or a URL of another scheme."""
     scheme, separator, rest = text.partition("://")
     if not separator:
         return Address(parse_target(text), host=_host(text))
@@ -116,23 +108,18 @@ def _host(text: str) -> str:
 
 
 def parse_target(text: str) -> Target:
-    """`127.0.0.1:8080`, `localhost:8080`, `[::1]:8080`; a name is resolved once, here.
-
-    Raises:
-        BadArgument: no port, a port outside 1..65535, or a name that does not resolve.
-    """
+    """`127.0.0.1:8080`, `localhost:8080`, `[::1]:8080`; a name is resolved once, here. Raises BadArgument: no port, a
+    port outside 1..65535, or a name that does not resolve."""
     host, separator, port_text = text.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     if not separator or not host or not port_text.isdigit() or not 1 <= int(port_text) <= 65535:
-        raise BadArgument(
-            f"{text!r} is not a target: write HOST:PORT with a port from 1 to 65535, such as 127.0.0.1:8080"
-        )
+        wanted = "write HOST:PORT with a port from 1 to 65535, such as 127.0.0.1:8080"
+        raise BadArgument(f"{text!r} is not a target: {wanted}")
     try:
         found = socket.getaddrinfo(host, int(port_text), type=socket.SOCK_STREAM)
     except OSError as error:
-        raise BadArgument(
-            f"{text!r}: cannot resolve {host!r} ({error.strerror}): write an address or a known name"
-        ) from None
+        why = f"cannot resolve {host!r} ({error.strerror})"
+        raise BadArgument(f"{text!r}: {why}: write an address or a known name") from None
     # IPv4 first: 127.0.0.0/8 has source addresses to spare, ::1 is alone.
     family, _, _, _, address = min(found, key=lambda entry: entry[0] != socket.AF_INET)
     return Target(str(address[0]), int(port_text), family)

@@ -52,10 +52,7 @@ class Kept:
 @contextmanager
 def namespace() -> Iterator[tuple[str, str, Callable[[], None]]]:
     """A network namespace at the end of a cable: its name, the address of our end of it, and what takes the link down.
-
-    Raises:
-        BadArgument: iproute2 is missing, or the right to do it.
-    """
+    Raises BadArgument: iproute2 is missing, or the right to do it."""
     ip = shutil.which("ip") or shutil.which("ip", path="/usr/sbin:/sbin")
     if ip is None:
         raise BadArgument("--vanish needs iproute2: apt-get install iproute2")
@@ -83,11 +80,8 @@ def namespace() -> Iterator[tuple[str, str, Callable[[], None]]]:
 def vanish(target: Target, speech: Speech, wait: float, trials: int) -> list[Kept]:
     """Connect *trials* clients of each question, take their link down, and watch the server for *wait* seconds.
 
-    The server must listen on all addresses (0.0.0.0): the clients come over the cable.
-
-    Raises:
-        BadArgument: as `namespace`; or no client could connect.
-    """
+    The server must listen on all addresses (0.0.0.0): the clients come over the cable. Raises BadArgument: as
+    `namespace`; or no client could connect."""
     questions = QUESTIONS.get(speech.protocol, QUESTIONS["echo"])
     with namespace() as (name, ours, go):
         there = Target(ours, target.port, target.family)

@@ -89,6 +89,7 @@ KIT = {
     "answers nothing": Server("never came", answer=lambda n, k, right: b""),
     "answers twice": Server("nobody had asked for", answer=lambda n, k, right: 2 * right),
     "answers something else": Server("that are no echo", answer=lambda n, k, right: b"y" * len(right)),
+    "answers in HTTP": Server("that are no echo", answer=lambda n, k, right: b"HTTP/1.1 400 Bad Request\r\n\r\n"),
     "answers half of a burst": Server("never came", answer=lambda n, k, right: right[: (len(right) + 1) // 2]),
     "500 to all": Server("status 500", "http", HTTP, answer=lambda n, k, right: right.replace(b"200", b"500")),
     "503 to some": Server(

@@ -70,8 +70,7 @@ LOADGEN = {
     "journals": JUDGED | {"simulate"},
     "cli_options": JUDGED | {"drive"},
     "cli_probe": JUDGED | {"cli_options", "drive", "clients", "probe", "race", "backend", "vanish"},
-    "cli_simulate": JUDGED | {"cli_options", "drive", "simulate", "journals"},
-    "cli": JUDGED | {"drive", "cli_options", "cli_probe", "cli_simulate"},
+    "cli": JUDGED | {"drive", "cli_options", "cli_probe", "simulate", "journals"},
     "__main__": {"cli"},
 }
 """The rooms of `loadgen/` likewise."""

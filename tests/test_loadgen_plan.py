@@ -124,10 +124,21 @@ def test_a_printed_duration_is_within_half_a_percent(value: float) -> None:
     assert total == pytest.approx(value, rel=0.0051)
 
 
-def test_targets_know_whether_they_leave_the_machine() -> None:
-    assert units.parse_target("127.9.9.9:80").loopback
-    assert units.parse_target("[::1]:80").loopback
-    assert not units.parse_target("192.0.2.1:80").loopback
+@pytest.mark.parametrize(
+    ("text", "target", "protocol", "path", "loopback"),
+    [
+        ("http://127.0.0.1:8080", "127.0.0.1:8080", "http", None, True),
+        ("http://127.0.0.1/a/b?c=d", "127.0.0.1:80", "http", "/a/b?c=d", True),
+        ("HTTP://[::1]/", "[::1]:80", "http", "/", True),
+        ("127.9.9.9:9", "127.9.9.9:9", None, None, True),
+        ("192.0.2.1:9", "192.0.2.1:9", None, None, False),
+        ("https://localhost", "127.0.0.1:443", "http", None, True),
+        ("wss://127.0.0.1:8443/ws", "127.0.0.1:8443", "ws", "/ws", True),
+    ],
+)
+def test_a_target_may_be_a_url(text: str, target: str, protocol: str | None, path: str | None, loopback: bool) -> None:
+    found = units.parse_address(text)
+    assert (str(found.target), found.protocol, found.path, found.target.loopback) == (target, protocol, path, loopback)
 
 
 def test_shares_fit_descriptors_and_ports_and_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,21 +152,21 @@ def test_shares_fit_descriptors_and_ports_and_add_up(monkeypatch: pytest.MonkeyP
     assert all(share.connections <= 12_000 * len(share.sources) for share in shares)
 
 
-def test_one_ipv6_loopback_address_cannot_hold_a_hundred_thousand() -> None:
-    with pytest.raises(BadArgument, match="only IPv6 loopback address"):
-        capacity.plan_shares(units.parse_target("[::1]:80"), 100_000)
-
-
-def test_too_few_processes_are_refused_with_the_number_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("target", "connections", "kernel_bytes", "complaint"),
+    [
+        ("[::1]:80", 100_000, 1, "only IPv6 loopback address"),
+        ("127.0.0.1:80", 100_000, 1, "need 6 processes"),
+        ("127.0.0.1:80", 1000, 1 << 40, "of memory needed"),
+    ],
+)
+def test_what_the_machine_cannot_hold_is_refused(
+    target: str, connections: int, kernel_bytes: int, complaint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(capacity, "raise_descriptor_limit", lambda: 20_000)
-    with pytest.raises(BadArgument, match="need 6 processes"):
-        capacity.plan_shares(units.parse_target("127.0.0.1:80"), 100_000, processes=2)
-
-
-def test_more_memory_than_there_is_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(capacity, "KERNEL_BYTES", 1 << 40)
-    with pytest.raises(BadArgument, match="of memory needed"):
-        capacity.plan_shares(units.parse_target("127.0.0.1:80"), 1000)
+    monkeypatch.setattr(capacity, "KERNEL_BYTES", kernel_bytes)
+    with pytest.raises(BadArgument, match=complaint):
+        capacity.plan_shares(units.parse_target(target), connections, processes=2)
 
 
 @given(

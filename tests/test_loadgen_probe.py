@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from test_loadgen_run import ROOT, faulty_server, loadgen
 from loadgen.clients import Ended, Speech
 from loadgen.probe import QUESTIONS, as_text, granularity, probe, summarise
 from loadgen.units import parse_target
-from scripts.serving import free_port, serving
+from scripts.serving import Server, free_port, serving
 
 NGINX = """daemon off; worker_processes 1; pid {dir}/pid; error_log {dir}/error.log;
 events {{ worker_connections 2000; }}
@@ -28,27 +27,10 @@ http {{
     server {{ listen 127.0.0.1:{port} backlog=1024; location / {{ return 200 "hello"; }} }}
 }}
 """
-APP = """async def app(scope, receive, send):
-    while scope["type"] == "lifespan":
-        message = await receive()
-        await send({"type": message["type"] + ".complete"})
-        if message["type"] == "lifespan.shutdown":
-            return
-    while (await receive()).get("more_body"):
-        pass
-    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"5")]})
-    await send({"type": "http.response.body", "body": b"hello"})
-"""
 
 
-@contextmanager
-def foreign(command: Sequence[str], port: int, folder: Path) -> Iterator[int]:
+def server(name: str, folder: Path) -> AbstractContextManager[Server]:
     """A server we did not write, up and answering."""
-    with serving(command, folder / "log", port=port, cwd=folder):
-        yield port
-
-
-def server(name: str, folder: Path) -> tuple[list[str], int]:
     port = free_port()
     if name == "nginx":
         binary = shutil.which(name) or shutil.which(name, path="/usr/sbin:/usr/local/sbin")
@@ -56,18 +38,16 @@ def server(name: str, folder: Path) -> tuple[list[str], int]:
             pytest.skip("nginx is not installed")
         config = folder / "nginx.conf"
         config.write_text(NGINX.format(dir=folder, port=port))
-        return [binary, "-c", str(config)], port
-    (folder / "app.py").write_text(APP)
-    options = ["--timeout-keep-alive", "1", "--port", str(port), "--log-level", "warning"]
-    return [sys.executable, "-m", name, *options, "app:app"], port
+        return serving([binary, "-c", str(config)], folder / "log", port=port)
+    options = ["--timeout-keep-alive", "1", "--port", str(port), "--app-dir", str(ROOT / "tests" / "run_apps")]
+    return serving([sys.executable, "-m", name, *options, "asgi:app"], folder / "log", port=port)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["nginx", "uvicorn"])
 def test_probe_finds_the_keep_alive_timeout_of_servers_we_did_not_write(name: str, tmp_path: Path) -> None:
-    command, port = server(name, tmp_path)
-    with foreign(command, port, tmp_path):
-        done = loadgen("probe", "--target", f"127.0.0.1:{port}", "--wait", "2s", "--trials", "4", "--json")
+    with server(name, tmp_path) as running:
+        done = loadgen("probe", "--target", running.target, "--wait", "2s", "--trials", "4", "--json")
     found = {finding["name"]: finding for finding in json.loads(done.stdout)}
     keep_alive = found["keep_alive"]
     assert done.returncode == 0
@@ -81,10 +61,9 @@ def test_probe_finds_the_keep_alive_timeout_of_servers_we_did_not_write(name: st
 
 @pytest.mark.slow
 def test_a_foreign_server_is_judged_over_http(tmp_path: Path) -> None:
-    command, port = server("nginx", tmp_path)
-    with foreign(command, port, tmp_path):
+    with server("nginx", tmp_path) as running:
         done = loadgen(
-            "run", "--target", f"127.0.0.1:{port}", "--scenario", "http-everyday", "--timeout", "1s", "--tick", "500ms",
+            "run", "--target", running.target, "--scenario", "http-everyday", "--timeout", "1s", "--tick", "500ms",
             "--duration", "2s", "--connections", "100", "--tolerance", "2ms", "--json", "--quiet", "--seed", "3",
         )  # fmt: skip
     report = json.loads(done.stdout)
@@ -141,11 +120,3 @@ def test_the_table_says_what_is_still_open() -> None:
     assert text.splitlines()[1].startswith("|--")
     polite = Ended("silent", "closed", at=5.0, said=b"HTTP/1.1 408 Request Time-out\r\n\r\n")
     assert "HTTP/1.1 408 Request Time-out + FIN" in as_text([summarise(QUESTIONS["echo"][1], [polite], 30.0, None)])
-
-
-def test_behaviours_lists_kinds_and_scenarios() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "loadgen", "behaviours"], cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    assert "slow_headers" in done.stdout
-    assert "reconnect-storm" in done.stdout

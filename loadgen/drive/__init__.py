@@ -5,7 +5,7 @@ done, which is recorded, and never what is done next.
 
 Read `worker` first: the loop, from a step that is due to a close that was seen. Then what it uses: `client` (an
 order, a connection), `connecting`, `wire` (TLS, reading, writing), `protocols` (what a step is in bytes). Then the
-parent's side: `fleet` (a whole run), `processes`, `watchdog`; last what is beside it: `machine`, `journal`.
+parent's side: `fleet` (the processes of a run), `watchdog`; last what is beside it: `machine`, `journal`.
 """
 
 from __future__ import annotations

@@ -27,9 +27,7 @@ HEARTBEAT = 0.25
 LOOKS = 1000
 """Times per second that all of them together look, where there are more. A look that comes later counts against the
 server, in the raw figures: up to 51 ms with 51 processes."""
-
-
-NOTHING = Share(0, 0)
+ALONE = Share(0, 0)
 
 
 @dataclass(frozen=True)
@@ -48,7 +46,7 @@ class Order:
     journal: Path | None = None
     tls: Tls | None = None
     statuses: tuple[str, ...] = DEFAULT_STATUSES
-    share: Share = NOTHING
+    share: Share = ALONE
     processes: int = 1
 
 
@@ -112,6 +110,15 @@ class Client:
     def write(self, data: bytes) -> int:
         """How many bytes of *data* were taken. Raises BlockingIOError: none."""
         return os.write(self.fd, data) if self.tls is None else send(self.tls, data)
+
+    def close(self) -> None:
+        """Close it for good."""
+        if self.tls is not None:
+            self.tls.close()
+            self.tls = None
+        else:
+            os.close(self.fd)
+        self.fd = -1
 
     def too_late(self, now: float, looked: float) -> bool:
         """Whether what is sent at *now* may come too late: it does itself, or the step before did, and nothing says yet

@@ -1,27 +1,29 @@
 """The parent: starts the processes, lets them go together, ends the run, gathers what they saw; draws the progress.
 
-One rule: the parent touches no connection. It may be slow, redraw a screen or be interrupted without
-disturbing the timing of any.
+One rule: the parent touches no connection. It may be slow, redraw a screen or be interrupted without disturbing the
+timing of any. And no process can hold up the others: one that dies or falls silent is ended and named, and what the
+others saw still counts.
 """
 
 from __future__ import annotations
 
+import multiprocessing
 import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from multiprocessing.connection import wait
 from time import monotonic
 from types import FrameType
 from typing import Any, TextIO
 
-from ..judge.observation import Counters, Observation, summed
+from ..judge.observation import Counters, Observation, Outcome, summed
 from ..plan.capacity import plan_shares
-from ..plan.plan import Plan
 from ..units import seconds
 from .client import Order
-from .processes import Processes
 from .watchdog import Watchdog
+from .worker import main
 
 HEAD_START = 0.05
 REFRESH = 0.25
@@ -29,6 +31,12 @@ PLAIN_INTERVAL = 1.0
 """Seconds between two lines of progress where there is no terminal."""
 CLEAR = "\r\x1b[K"
 """What takes a terminal's line away."""
+START_LIMIT = 60.0
+"""Seconds in which every process must have come up."""
+SILENCE = 30.0
+"""Seconds without a heartbeat after which a process counts as lost: it was stopped, or hangs."""
+OWN_STALL = 2.0
+"""Seconds between two looks from which on the silence meanwhile is the parent's own."""
 
 
 def progress(elapsed: float, left: float | None, counters: Sequence[Counters]) -> str:
@@ -64,6 +72,116 @@ class Display:
             print(CLEAR, end="", file=self.stream, flush=True)
 
 
+class WorkerDied(RuntimeError):
+    """A process did not come up: its standard error says why."""
+
+
+@dataclass(eq=False)
+class Process:
+    """One of them; `lost` says why nothing more is to be heard from it before its outcome has come."""
+
+    order: Order
+    child: Any
+    pipe: Any
+    counters: Counters = field(default_factory=Counters)
+    outcome: Outcome | None = None
+    heard: float = 0.0
+    lost: str = ""
+
+    @property
+    def running(self) -> bool:
+        """Whether there is still something to be heard from it."""
+        return self.outcome is None and not self.lost
+
+    def lose(self, why: str) -> None:
+        """Give it up; SIGKILL ends a stopped process too."""
+        share, name = self.order.share, f"process {self.order.share.number + 1} of {self.order.processes}"
+        self.lost = f"{name} {why}: its {share.connections:,} connections were not judged"
+        self.child.kill()
+
+    def result(self) -> Outcome:
+        """What it saw; of a lost one its last counters, and no record."""
+        return self.outcome or Outcome(counters=self.counters)
+
+
+class Processes:
+    """All of them, in the order of their shares."""
+
+    def __init__(self, orders: Sequence[Order]) -> None:
+        # All are forked from one process that has imported what they need (and nothing of this one's state).
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload([main.__module__])
+        self.all: list[Process] = []
+        self.looked = monotonic()
+        try:
+            for order in orders:
+                ours, theirs = context.Pipe()
+                child = context.Process(target=main, args=(order, theirs), daemon=True)
+                child.start()
+                theirs.close()
+                self.all.append(Process(order, child, ours))
+            until = monotonic() + START_LIMIT
+            for process in self.all:
+                if not process.pipe.poll(max(until - monotonic(), 0.0)):
+                    raise WorkerDied(f"a process of the load generator did not come up within {START_LIMIT:.0f} s")
+                try:
+                    process.pipe.recv()
+                except EOFError:
+                    words = "a process of the load generator ended before it began; its error is above"
+                    raise WorkerDied(words) from None
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def running(self) -> list[Process]:
+        """Those from which there is still something to be heard."""
+        return [process for process in self.all if process.running]
+
+    @property
+    def ramped(self) -> bool:
+        """Whether each that was not lost has tried all its connections."""
+        return all(process.counters.ramped or process.lost for process in self.all)
+
+    def tell(self, instant: float) -> None:
+        """Send *instant* to all: first that of the start, later that of the end (-inf: now)."""
+        for process in self.running:
+            with suppress(OSError):  # it may just have ended; its outcome is in the pipe
+                process.pipe.send(instant)
+
+    def listen(self, timeout: float) -> None:
+        """Wait for news, at most *timeout* seconds."""
+        pipes: dict[Any, Process] = {process.pipe: process for process in self.running}
+        ready = wait(pipes, timeout)
+        now = monotonic()
+        if now - self.looked > OWN_STALL + timeout:  # we were stopped, perhaps with all of them
+            for process in self.all:
+                process.heard = now
+        self.looked = now
+        for process in map(pipes.__getitem__, ready):
+            process.heard = now
+            try:
+                message = process.pipe.recv()
+            except (EOFError, OSError):
+                process.lose("ended by itself")
+                continue
+            process.outcome = message if isinstance(message, Outcome) else None
+            process.counters = message.counters if isinstance(message, Outcome) else message
+        for process in self.running:
+            if process.heard and now - process.heard > SILENCE:
+                process.lose(f"said nothing for {SILENCE:.0f} s and was ended")
+
+    def close(self) -> None:
+        """End whatever still runs."""
+        for process in self.all:
+            process.pipe.close()
+        for process in self.all:
+            process.child.join(5)
+            if process.child.is_alive():
+                process.child.kill()
+                process.child.join(5)
+
+
 def drive(
     order: Order,
     processes: int | None = None,
@@ -83,57 +201,34 @@ def drive(
         WorkerDied: a process did not come up.
     """
     shares = plan_shares(order.target, order.plan.connections, processes)
-    plan, watchdog = order.plan, Watchdog(order.target, order.protocol)
-    running = Processes([replace(order, share=share, processes=len(shares)) for share in shares])
-    try:
+    watchdog = Watchdog(order.target, order.protocol)
+    orders = [replace(order, share=share, processes=len(shares)) for share in shares]
+    with closing(Processes(orders)) as running, interruption() as interrupted:
         at_phase("before")
-        with interruption() as interrupted:
-            return _conduct(plan, running, watchdog, interrupted, on_progress, at_phase)
-    finally:
-        running.close()
-
-
-def _conduct(
-    plan: Plan,
-    processes: Processes,
-    watchdog: Watchdog,
-    interrupted: list[int],
-    on_progress: Callable[[str], None],
-    at_phase: Callable[[str], None],
-) -> Observation:
-    started = monotonic() + HEAD_START
-    processes.tell(started)
-    ramped: float | None = None
-    ends: float | None = None
-    because: str | None = None
-    stopped, next_draw = False, started
-    while processes.running:
-        processes.listen(REFRESH)
-        now = monotonic()
-        counters = [process.counters for process in processes.all]
-        if ramped is None and processes.ramped:
-            ramped = now
-            ends = now + plan.duration
-            at_phase("open")
-            processes.tell(ends)
-        if not stopped:
-            because = watchdog.look(now, counters)
-            if interrupted or because:
-                stopped = True
-                processes.tell(float("-inf"))
-        if now >= next_draw:
-            next_draw = now + REFRESH
-            on_progress(progress(now - started, None if ends is None else ends - now, counters))
-    at_phase("after")
-    return Observation(
-        started,
-        ramped,
-        monotonic(),
-        [process.result() for process in processes.all],
-        interrupted=bool(interrupted),
-        because=because,
-        lost=[process.lost for process in processes.all if process.lost],
-    )
+        started = next_draw = monotonic() + HEAD_START
+        running.tell(started)
+        ramped = ends = because = None
+        stopped = False
+        while running.running:
+            running.listen(REFRESH)
+            now = monotonic()
+            counters = [process.counters for process in running.all]
+            if ramped is None and running.ramped:
+                ramped, ends = now, now + order.plan.duration
+                at_phase("open")
+                running.tell(ends)
+            if not stopped:
+                because = watchdog.look(now, counters)
+                if interrupted or because:
+                    stopped = True
+                    running.tell(float("-inf"))
+            if now >= next_draw:
+                next_draw = now + REFRESH
+                on_progress(progress(now - started, None if ends is None else ends - now, counters))
+        at_phase("after")
+        lost = [process.lost for process in running.all if process.lost]
+        seen = [process.result() for process in running.all]
+        return Observation(started, ramped, monotonic(), seen, bool(interrupted), because, lost)
 
 
 @contextmanager

@@ -10,33 +10,30 @@ from pathlib import Path
 from typing import Any
 
 from ..plan.behaviours import Behaviour
-from ..units import BadArgument
+from ..plan.plan import Law
+from ..units import BadArgument, Target
 
 LEAST_GAP_SHARE = 0.25
 """Silences longer than this share of the timeout are written (and all beyond a second); shorter ones are summed."""
 
 
 class ClientJournal:
-    """The journal of one process. Instants are seconds on the monotonic clock; the rows carry nanoseconds.
+    """The journal of one process. Instants are seconds on the monotonic clock; the rows carry nanoseconds. Raises
+    BadArgument: the library or pyarrow is not installed, or *directory* cannot be written."""
 
-    Raises:
-        BadArgument: the library or pyarrow is not installed, or *directory* cannot be written.
-    """
-
-    def __init__(self, directory: Path, target: tuple[str, int], timeout: float, tick: float) -> None:
+    def __init__(self, directory: Path, target: Target, law: Law) -> None:
         try:
             from reaper.journal import Journal, peer_key
 
-            self.journal = Journal(directory, tick=tick, gap_threshold=min(LEAST_GAP_SHARE * timeout, 1.0))
+            self.journal = Journal(directory, tick=law.tick, gap_threshold=min(LEAST_GAP_SHARE * law.timeout, 1.0))
         except ImportError as error:
             raise BadArgument(f"--journal {directory}: {error}; or leave the option out") from None
         except OSError as error:
-            raise BadArgument(
-                f"--journal {directory}: {error.strerror}: give a directory that can be written"
-            ) from None
+            wanted = "give a directory that can be written"
+            raise BadArgument(f"--journal {directory}: {error.strerror}: {wanted}") from None
         self.peer_key = peer_key
-        self.target = target
-        self.listener = f"{target[0]}:{target[1]}"
+        self.target = (target.host, target.port)
+        self.listener = f"{target.host}:{target.port}"
 
     def opened(self, behaviour: Behaviour, now: float, own_address: tuple[Any, ...]) -> Any:
         """A connection is up; returns its log. What is not judged has no timeout in force."""

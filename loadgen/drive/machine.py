@@ -43,11 +43,8 @@ class Sample(NamedTuple):
 
 
 class MachineWatch:
-    """Looks at the whole machine, at the trees of the server's processes and at our own; null without psutil.
-
-    Raises:
-        BadArgument: there is a server to watch, and no psutil, or no such process.
-    """
+    """Looks at the whole machine, at the trees of the server's processes and at our own; null without psutil. Raises
+    BadArgument: there is a server to watch, and no psutil, or no such process."""
 
     def __init__(self, server_pids: Sequence[int]) -> None:
         self.server_pids = server_pids
@@ -106,23 +103,18 @@ class MachineWatch:
         before, full, after = (self.samples.get(name) for name in ("before", "open", "after"))
         memory: dict[str, int | None] = dict.fromkeys(("kernel", "server", "generator", "most_used"))
         cpu: dict[str, float | None] = dict.fromkeys(("kernel", "server", "generator", "others"))
-        watched = bool(self.server_pids)
         if before is not None and full is not None:
-            memory |= {
-                "kernel": full.kernel - before.kernel,
-                "server": full.server.pss if watched else None,
-                "generator": full.own.pss,
-                "most_used": max(self.most_used, full.used) - before.used,
-            }
+            most_used = max(self.most_used, full.used) - before.used
+            memory = dict(
+                zip(memory, (full.kernel - before.kernel, full.server.pss, full.own.pss, most_used), strict=True)
+            )
         if before is not None and after is not None:
             server = after.server.user_s - before.server.user_s
             generator = generator_s + after.own.user_s - before.own.user_s
-            cpu |= {
-                "kernel": after.kernel_s - before.kernel_s,
-                "server": server if watched else None,
-                "generator": generator,
-                "others": max(after.user_s - before.user_s - server - generator, 0.0),
-            }
+            others = max(after.user_s - before.user_s - server - generator, 0.0)
+            cpu = dict(zip(cpu, (after.kernel_s - before.kernel_s, server, generator, others), strict=True))
+        if not self.server_pids:
+            memory["server"] = cpu["server"] = None
         each = {"server": before and before.server.each, "generator": before and before.own.each}
         return {"cpus": os.cpu_count(), "memory_bytes": memory, "process_bytes": each, "cpu_s": cpu}
 

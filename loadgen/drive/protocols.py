@@ -61,10 +61,7 @@ class Dialect:
     def __init__(self, target: Target, paths: Paths = ROOT, statuses: tuple[str, ...] = DEFAULT_STATUSES) -> None:
         self.foreign = b""
         self.wrong: Counter[str] = Counter()
-        self.payloads: dict[Act, tuple[bytes, int]] = {
-            Act.HELLO_START: (HELLO_START, 0),
-            Act.HELLO_BYTE: (b"\x00", 0),
-        }
+        self.payloads: dict[Act, tuple[bytes, int]] = {Act.HELLO_START: (HELLO_START, 0), Act.HELLO_BYTE: (b"\x00", 0)}
 
     def payload(self, act: Act) -> tuple[bytes, int]:
         """The bytes of *act* and how many units of answer they ask for."""
@@ -155,11 +152,8 @@ class Http(Dialect):
                 self.foreign = self.foreign or data[:KEPT_BYTES]
             return int(data[8:10] == b" 2")
         h11 = self.h11
-        if (
-            parser.their_state is h11.SEND_RESPONSE
-            and not parser.trailing_data[0]
-            and data[:5] != b"HTTP/"[: len(data)]
-        ):
+        begins = parser.their_state is h11.SEND_RESPONSE and not parser.trailing_data[0]
+        if begins and data[:5] != b"HTTP/"[: len(data)]:
             self.foreign = self.foreign or data[:KEPT_BYTES]
         parser.receive_data(data)
         done = 0
@@ -262,9 +256,6 @@ def dialect_for(
     protocol: str, target: Target, paths: Paths = ROOT, statuses: tuple[str, ...] = DEFAULT_STATUSES
 ) -> Dialect:
     """The dialect named *protocol*; *paths* is what an HTTP client asks for, *statuses* how its answers must begin.
-
-    Raises:
-        BadArgument: h11 is not installed.
-    """
+    Raises BadArgument: h11 is not installed."""
     dialects = {"echo": Echo, "raw": Dialect, "http": Http, "ws": WebSocket}
     return dialects[protocol](target, paths, statuses)

@@ -23,7 +23,7 @@ class Watchdog:
         self.target = target
         self.protocol = protocol
         self.first_answer = first_answer
-        self.asked_since: float | None = None
+        self.asked_since = 0.0
 
     def look(self, now: float, counters: Sequence[Counters]) -> str | None:
         """Why the run should end at *now*; None: it should go on."""
@@ -42,15 +42,12 @@ class Watchdog:
     def _unanswered(self, now: float, counters: Sequence[Counters]) -> str | None:
         if any(each.answered for each in counters) or not any(each.asked for each in counters):
             return None
-        if self.asked_since is None:
-            self.asked_since = now
+        self.asked_since = self.asked_since or now
         if now - self.asked_since < self.first_answer:
             return None
         others = "raw, or http" if self.protocol == "echo" else "raw, or echo"
-        return (
-            f"{self.target} answered nothing within {self.first_answer:.0f} s: "
-            f"if it speaks another protocol, give --protocol {others}"
-        )
+        words = f"answered nothing within {self.first_answer:.0f} s"
+        return f"{self.target} {words}: if it speaks another protocol, give --protocol {others}"
 
 
 def recognise(protocol: str, data: bytes) -> str | None:

@@ -38,11 +38,7 @@ class Tls:
     insecure: bool = False
 
     def context(self) -> ssl.SSLContext:
-        """The context of this process.
-
-        Raises:
-            BadArgument: *ca* is not a file of certificates.
-        """
+        """The context of this process. Raises BadArgument: *ca* is not a file of certificates."""
         return _context(self)
 
 

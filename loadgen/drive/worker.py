@@ -65,10 +65,7 @@ class Worker:
         self.looked = 0.0  # the previous return of poll: what it did not show had not arrived yet
         self.draining = False
         self.news = False  # something the parent should know at once
-        self.journal: ClientJournal | None = None
-        if order.journal is not None:
-            target = (order.target.host, order.target.port)
-            self.journal = ClientJournal(order.journal, target, self.law.timeout, self.law.tick)
+        self.journal = ClientJournal(order.journal, order.target, self.law) if order.journal is not None else None
 
     # -- life
 
@@ -159,7 +156,7 @@ class Worker:
         self.due.clear()
         self.connector.give_up()
         for client in refused:
-            self.fail(client, client.refusal)
+            self.fail(client)
         self.leave_all(client for client in self.clients.values() if at_once or not self.awaited(client, now))
         self.end = now if at_once else now + self.law.tick + self.order.patience
 
@@ -214,13 +211,13 @@ class Worker:
             self.counters.refusal = why
             self.news = True
         if again is None:
-            self.fail(client, why)
+            self.fail(client)
         else:
             self.push(again, client)
 
-    def fail(self, client: Client, why: str) -> None:
+    def fail(self, client: Client) -> None:
         """A connection will not be established."""
-        self.failures[why] = self.failures.get(why, 0) + 1
+        self.failures[client.refusal] += 1
         self.counters.failed += 1
         now = monotonic()
         self.record(client, How.FAILED, now, now)
@@ -264,8 +261,7 @@ class Worker:
             if client.outbox is not None:
                 if self.send(client, client.outbox):
                     self.go_on(client, now)
-                continue
-            if client.sock is None:
+            elif client.sock is None:
                 self.note_lag(now, now - when)
                 self.act(client, now, when)
 
@@ -274,10 +270,10 @@ class Worker:
         self.counters.actions += 1
         client.number += 1
         act = client.act
+        if act is Act.RESET:
+            with borrowed(client.fd) as sock:
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         if act is Act.CLOSE or act is Act.RESET:
-            if act is Act.RESET:
-                with borrowed(client.fd) as sock:
-                    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             self.record(client, How.SELF, now, monotonic())
             self.forget(client)
             return
@@ -349,12 +345,10 @@ class Worker:
                 client.sent = before
                 if client.answered >= client.asked:
                     client.seen = after
-        if written < len(payload):
+        client.outbox = payload[written:] or None
+        if client.outbox is not None:
             self.counters.blocked += 1
-            client.outbox = payload[written:]
             self.push(before + BLOCKED_DELAY, client)
-            return True
-        client.outbox = None
         return True
 
     # -- hearing
@@ -405,8 +399,7 @@ class Worker:
                 client.parser = None
             if not client.final or not client.behaviour.deadline:
                 client.seen = now
-            latency = now - client.intended
-            self.latency.add(latency)
+            self.latency.add(now - client.intended)
             if self.draining and not self.awaited(client, now):
                 self.leave(client)
 
@@ -445,47 +438,40 @@ class Worker:
         if client.answered < client.asked:
             self.account(client, how, by)
         if client.log is not None:
-            if how in (How.FIN, How.RST):
-                client.log.close_peer(to_ns(by), how.name)
-            else:
-                client.log.close_app(to_ns(by), how.name)
+            end = client.log.close_peer if how in (How.FIN, How.RST) else client.log.close_app
+            end(to_ns(by), how.name)
 
     def account(self, client: Client, how: How, by: float) -> None:
         """Say what became of the answers that are owed at the end of a connection."""
         owed = client.asked - client.answered
-        if how in (How.FIN, How.RST):
+        closed = how in (How.FIN, How.RST)
+        if closed:
             self.server_stalls.add(by, by - client.owed_since)  # no answer in all that time: it may have stood still
         # A close with a request unread is the keep-alive race, however long the server stood still in it; who throws
         # requests away closes a whole timeout later.
-        share = CLOSEST if how in (How.FIN, How.RST) else 0.5
+        share = CLOSEST if closed else 0.5
         window = client.owed_since, by
         own = max(self.stalls.between(*window), self.stalls.total(*window))  # one long lag, or several in a row
         patience = min(ANSWER_TIME, share * client.behaviour.timeout) + own
         if by - client.owed_since > patience and not client.overslept:
             self.counters.lost_answers += owed
             self.counters.unanswered += 1
-        elif how in (How.FIN, How.RST):
+        elif closed:
             self.counters.cut += owed
         else:
             self.counters.underway += owed
 
     def forget(self, client: Client) -> None:
         del self.clients[client.fd]
-        if client.tls is not None:
-            client.tls.close()
-            client.tls = None
-        else:
-            os.close(client.fd)  # epoll forgets a descriptor when its last duplicate is closed
-        client.fd = -1
+        client.close()  # epoll forgets a descriptor when its last duplicate is closed
         client.parser = None
         self.connector.answered_first(client)
         self.counters.open -= 1
         delay = client.behaviour.reconnect
         if delay is not None and not self.draining:
-            incarnation = client.incarnation + 1
-            key = self.plan.key(client.index, incarnation)
-            again = Client(client.index, incarnation, key, client.behaviour)
-            self.push(monotonic() + delay, again)
+            again = client.incarnation + 1
+            key = self.plan.key(client.index, again)
+            self.push(monotonic() + delay, Client(client.index, again, key, client.behaviour))
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -73,7 +74,7 @@ class Outcome:
     server_stalls: Answers = field(default_factory=Answers)
     lag: Histogram = field(default_factory=Histogram)
     latency: Histogram = field(default_factory=Histogram)
-    failures: dict[str, int] = field(default_factory=dict)
+    failures: Counter[str] = field(default_factory=Counter)
     rss_before: int = 0
     rss_open: int = 0
     cpu_seconds: float = 0.0

@@ -149,37 +149,28 @@ def _ticks(low: float, high: float, clock: bool = False) -> list[float]:
 
 
 def _percentiles(report: dict[str, Any]) -> str:
-    names = ("p50", "p99", "p99_9", "max")
-    rows = [
-        (label, *(known(figures[name]) for name in names))
-        for label, figures in (
-            ("answer, from the instant the request was planned for", report["latency_s"]),
-            ("the load generator's own lag", report["loadgen"]["lag_s"]),
-            ("lateness of reaps", report["lateness_s"]),
-        )
-    ]
+    figures = {
+        "answer, from the instant the request was planned for": report["latency_s"],
+        "the load generator's own lag": report["loadgen"]["lag_s"],
+        "lateness of reaps": report["lateness_s"],
+    }
+    rows = [(label, *(known(each[name]) for name in ("p50", "p99", "p99_9", "max"))) for label, each in figures.items()]
     return _table(("", "p50", "p99", "p99.9", "max"), rows)
 
 
 def _behaviours(report: dict[str, Any]) -> str:
     rows = []
     for name, planned in report["plan"]["by_behaviour"].items():
-        seen = report["by_behaviour"].get(name, {})
-        words = (
-            ", ".join(f"{count:,} {key}" for key, count in counts.items() if key != "connections")
-            for counts in (planned, seen)
-        )
-        rows.append((name, f"{planned.get('connections', 0):,}", *words))
+        both = dict(planned), report["by_behaviour"].get(name, {})
+        count = both[0].pop("connections", 0)
+        rows.append((name, f"{count:,}", *(", ".join(f"{n:,} {key}" for key, n in each.items()) for each in both)))
     return _table(("behaviour", "connections", "planned", "seen"), rows)
 
 
 def _violations(report: dict[str, Any]) -> str:
     if not report["violations"]:
         return "<p class=pass>None.</p>"
-    rows = [
-        (story["category"], f"{story['connection']}", known(story["lateness_s"]), story["story"])
-        for story in report["violations"]
-    ]
+    rows = [(v["category"], f"{v['connection']}", known(v["lateness_s"]), v["story"]) for v in report["violations"]]
     return _table(("", "connection", "lateness", "story"), rows)
 
 

@@ -25,16 +25,6 @@ from .records import How, Record
 from .thresholds import Threshold
 from .verdict import BAD, GRAIN, Finding, judge, judge_all
 
-ANSWERS = {
-    "asked": "asked",
-    "answered": "answered",
-    "refused": "refused_acts",
-    "cut": "cut",
-    "unanswered": "lost_answers",
-    "underway": "underway",
-    "surplus": "surplus",
-}
-"""What became of what was asked -> the counter of it."""
 SCHEMA = "reaper-loadgen-report/1"
 TIMELINE_POINTS = 240
 LATENESS_BUCKETS_PER_TICK = 50
@@ -61,6 +51,8 @@ def build_report(
     total = summed(outcome.counters for outcome in outcomes)
     failures = sum((Counter(outcome.failures) for outcome in outcomes), Counter[str]())
     elapsed = observation.ended - observation.started
+    ends_seen = observation.records.columns[2]
+    grown, before = sum(each.rss_open for each in outcomes), sum(each.rss_before for each in outcomes)
     line, peak = timeline(observation)
     count = verdict.categories
     report: Report = {
@@ -98,8 +90,8 @@ def build_report(
             "late_raw_own": total.read_late,
             "late_but_server_stuck": verdict.excused,
             "excused_share": verdict.excused / verdict.expected if verdict.expected else 0.0,
-            "fin": sum(how == How.FIN for how in observation.records.columns[2]),
-            "rst": sum(how == How.RST for how in observation.records.columns[2]),
+            "fin": ends_seen.count(How.FIN),
+            "rst": ends_seen.count(How.RST),
             "grain_s": GRAIN,
         },
         "lateness_s": lateness_summary(verdict.lateness),
@@ -107,7 +99,9 @@ def build_report(
         "actions": {
             "done": total.actions,
             "per_s": total.actions / elapsed if elapsed > 0 else None,
-            **{name: getattr(total, each) for name, each in ANSWERS.items()},
+            **{name: getattr(total, name) for name in ("asked", "answered", "cut", "underway", "surplus")},
+            "refused": total.refused_acts,
+            "unanswered": total.lost_answers,
             "statuses": total.wrong,
             "blocked": total.blocked,
         },
@@ -115,8 +109,8 @@ def build_report(
             "processes": len(outcomes),
             "processes_lost": len(observation.lost),
             "lag_s": observation.lag.summary(),
-            "rss_bytes": sum(outcome.rss_open for outcome in outcomes) or None,
-            "rss_bytes_per_connection": _growth(observation, total.established),
+            "rss_bytes": grown or None,
+            "rss_bytes_per_connection": (grown - before) / total.established if grown and total.established else None,
             "cpu_fraction": sum(outcome.cpu_seconds for outcome in outcomes) / elapsed if elapsed > 0 else None,
         },
         "server": server,
@@ -162,9 +156,9 @@ def _answers(outcomes: Sequence[Outcome], total: Counters, protocol: str) -> lis
     if total.surplus:
         found.append(f"{total.surplus:,} answers that nobody had asked for")
     if total.wrong:
-        worst = sorted(total.wrong.items(), key=lambda entry: -entry[1])[:5]
-        counts = ", ".join(f"{count:,} with status {status}" for status, count in worst)
-        found.append(f"{sum(total.wrong.values()):,} answers not as expected: {counts}")
+        wrong = Counter(total.wrong)
+        counts = ", ".join(f"{count:,} with status {status}" for status, count in wrong.most_common(5))
+        found.append(f"{wrong.total():,} answers not as expected: {counts}")
     if foreign := next((each.counters.foreign for each in outcomes if each.counters.foreign), b""):
         found.append(f"answers that are no {protocol or 'answers'}: {foreign[:40]!r}")
     return found
@@ -177,12 +171,8 @@ def percentile(ordered: Sequence[float], percent: float) -> float | None:
 
 def lateness_summary(ordered: Sequence[float]) -> dict[str, float | None]:
     """min, percentiles, avg and max in seconds: exact, not from buckets."""
-    return {
-        "min": percentile(ordered, 0),
-        **{name: percentile(ordered, percent) for name, percent in PERCENTILES.items()},
-        "avg": math.fsum(ordered) / len(ordered) if ordered else None,
-        "max": percentile(ordered, 100),
-    }
+    known = {name: percentile(ordered, at) for name, at in {"min": 0.0, **PERCENTILES, "max": 100.0}.items()}
+    return {**known, "avg": math.fsum(ordered) / len(ordered) if ordered else None}
 
 
 def write_csv(plan: Plan, observation: Observation, path: Path) -> None:
@@ -207,8 +197,7 @@ def write_csv(plan: Plan, observation: Observation, path: Path) -> None:
 
 
 def lateness_histogram(lateness: Sequence[float], tick: float) -> dict[str, Any]:
-    """Counts in bars of tick / LATENESS_BUCKETS_PER_TICK seconds: {"width_s", "bars": [[lower edge in s, count],
-    ...]}."""
+    """Counts in bars of tick / LATENESS_BUCKETS_PER_TICK seconds, as [lower edge in s, count]."""
     width = tick / LATENESS_BUCKETS_PER_TICK
     bars = Counter(math.floor(value / width) for value in lateness)
     return {"width_s": width, "bars": [[number * width, bars[number]] for number in sorted(bars)]}
@@ -217,18 +206,16 @@ def lateness_histogram(lateness: Sequence[float], tick: float) -> dict[str, Any]
 def timeline(observation: Observation) -> tuple[list[dict[str, float]], int]:
     """Open connections, opened, reaped by the server and closed by us over time, and the exact peak of open ones.
 
-    Grain: at most TIMELINE_POINTS equal intervals; `t` is the interval's end in seconds from the start. Cost: O(n log
-        n).
+    Grain: TIMELINE_POINTS equal intervals at most; `t`: the end of one, in seconds from the start. Cost: O(n log n).
     """
-    opened: list[float] = []
-    ended: dict[str, list[float]] = {"reaped": [], "left": []}
+    instants: dict[str, list[float]] = {"opened": [], "reaped": [], "left": []}
     for record in observation.records:
-        if record.how == How.FAILED:
-            continue
-        opened.append(record.established)
-        if record.how != How.OPEN:
-            ended["left" if record.how == How.SELF else "reaped"].append(record.closed_by)
-    instants = {"opened": sorted(opened), **{name: sorted(each) for name, each in ended.items()}}
+        if record.how != How.FAILED:
+            instants["opened"].append(record.established)
+        if record.how not in (How.FAILED, How.OPEN):
+            instants["left" if record.how == How.SELF else "reaped"].append(record.closed_by)
+    for each in instants.values():
+        each.sort()
     span = max(observation.ended - observation.started, 1e-9)
     points: list[dict[str, float]] = []
     before = dict.fromkeys(instants, 0)
@@ -290,9 +277,3 @@ def write_report(report: Report, path: Path) -> None:
     temporary = path.with_name(f".{path.name}.part")
     temporary.write_text(json.dumps(report, indent=1) + "\n")
     temporary.replace(path)
-
-
-def _growth(observation: Observation, established: int) -> float | None:
-    open_bytes = sum(outcome.rss_open for outcome in observation.outcomes)
-    before = sum(outcome.rss_before for outcome in observation.outcomes)
-    return (open_bytes - before) / established if open_bytes and established else None

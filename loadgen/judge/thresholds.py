@@ -57,11 +57,7 @@ class Threshold:
 
 
 def parse_threshold(text: str) -> Threshold:
-    """Read one condition.
-
-    Raises:
-        BadArgument: a form, a name or a value that is not understood.
-    """
+    """Read one condition. Raises BadArgument: a form, a name or a value that is not understood."""
     match = _FORM.fullmatch(text)
     if match is None:
         raise BadArgument(f"{text!r} is no threshold: write NAME<VALUE, such as lateness.p99<1.1s or reaps.late==0")

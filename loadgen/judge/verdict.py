@@ -41,9 +41,9 @@ class Finding(NamedTuple):
 
     Attributes:
         category: reaped, alive, closed_itself, announced (live, and of the age that the scenario names), unjudged: all
-            good; early, late,
-            missed, false: each a broken promise; own_lag: the client itself broke the plan, which proves nothing;
-            undecided: still open, and a stall or the end of the run may be why; failed: never established.
+            good; early, late, missed, false: each a broken promise; own_lag: the client itself broke the plan, which
+            proves nothing; undecided: still open, and a stall or the end of the run may be why; failed: never
+            established.
         lateness: closed_by minus (sent + timeout), seconds; None unless the server closed an expected reap.
         excused: within the law only because the server, or this program, was seen to be stalled.
     """
@@ -54,14 +54,8 @@ class Finding(NamedTuple):
 
 
 def judge(record: Record, behaviour: Behaviour, law: Law, own: Stalls, server: Stalls) -> Finding:
-    """Compare one record with the law.
-
-    Args:
-        record: what the client saw.
-        behaviour: what it was to do.
-        law: how late, and how early, a reap may be. The timeout is the behaviour's own.
-        own: the load generator's own lag.
-        server: the server's answers, by how slow they were.
+    """Compare one record with the law, whose timeout is the behaviour's own. *own*: the load generator's lag; *server*:
+    how slow the server's answers were.
 
     Cost: that of the two lags' answers, for a close beyond one tick; O(1) for others. Pure.
     """
@@ -87,8 +81,6 @@ def judge(record: Record, behaviour: Behaviour, law: Law, own: Stalls, server: S
     lateness = record.closed_by - due
     if lateness < -law.tolerance:
         return Finding("own_lag" if record.overslept else "early", lateness)
-    if lateness <= tick:
-        return Finding("reaped", lateness)
     allowed = tick + GRAIN + (record.closed_by - record.closed_after)
     if lateness <= allowed:
         return Finding("reaped", lateness)
@@ -186,10 +178,9 @@ def judge_all(plan: Plan, records: Iterable[Record], own: Sequence[Stalls], serv
     all of them saw of the server.
     """
     verdict = Verdict()
-    tick = plan.law.tick
     for record in records:
         behaviour = plan.behaviour(record.connection)
         lag = own[record.connection % len(own)]
-        verdict.add(record, behaviour, judge(record, behaviour, plan.law, lag, server), tick)
+        verdict.add(record, behaviour, judge(record, behaviour, plan.law, lag, server), plan.law.tick)
     verdict.lateness.sort()
     return verdict

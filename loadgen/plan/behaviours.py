@@ -122,6 +122,10 @@ class Behaviour:
     """Whether it reads what comes (after an `Act.ASK_MUCH` none does)."""
     pongs: ClassVar[bool] = True
     """Whether it answers the pings of a WebSocket's server."""
+    lives: ClassVar[bool] = False
+    """Whether it speaks for ever, whatever its key."""
+    limited: ClassVar[bool] = True
+    """Whether the law says how it must end even without a `deadline`."""
     before_tls: ClassVar[bool] = False
     """Whether its bytes take the place of the TLS handshake."""
     counted: ClassVar[int] = -1
@@ -140,7 +144,7 @@ class Behaviour:
     @property
     def judged(self) -> bool:
         """Whether the law says how such a connection must end."""
-        return True
+        return self.limited or self.deadline
 
     def step(self, key: int, number: int, offset: float) -> Step | None:
         """Step *number* (from 0) of the connection with this *key*; *offset* is when the step before it was due, in
@@ -151,16 +155,13 @@ class Behaviour:
         """How the connection with this *key* ends, the first time. Cost: O(steps within the horizon)."""
         if not self.judged:
             return Outcome(End.ANY, None)
-        offset = 0.0
-        number = 0
-        while offset <= self.horizon:
+        offset, number = 0.0, 0
+        while offset <= self.horizon and not self.lives:
             step = self.step(key, number, offset)
             if step is None or (self.deadline and number):
                 return Outcome(End.REAPED, offset + self.timeout)
             offset += step.gap
             number += 1
-            if step.act is Act.CLOSE:
-                return Outcome(End.SELF, offset)
         return Outcome(End.ALIVE, None)
 
 
@@ -189,6 +190,7 @@ class Chatty(Behaviour):
     """Gaps drawn evenly between *shortest* and *longest*, well within the timeout: must never be reaped."""
 
     kind = "chatty"
+    lives = True
     shortest: float = seconds_field("0.2T")
     longest: float = seconds_field("0.5T")
     act: ClassVar[Act] = Act.PING
@@ -197,9 +199,6 @@ class Chatty(Behaviour):
         if number == 0:
             return Step(0.0, self.act)
         return Step(self.shortest + (self.longest - self.shortest) * draw(key, number), self.act)
-
-    def outcome(self, key: int) -> Outcome:
-        return Outcome(End.ALIVE, None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -215,13 +214,11 @@ class Drip(Behaviour):
     """One byte every *every* seconds, 0.9 of the timeout, for ever: must never be reaped."""
 
     kind = "drip"
+    lives = True
     every: float = seconds_field("0.9T")
 
     def step(self, key: int, number: int, offset: float) -> Step | None:
         return Step(self.every if number else 0.0, Act.PING)
-
-    def outcome(self, key: int) -> Outcome:
-        return Outcome(End.ALIVE, None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -278,16 +275,13 @@ class Attack(Behaviour):
     Judged only with `deadline = true` (or where that is the default): servers differ in what they limit.
     """
 
+    limited = False
     opening: ClassVar[tuple[Act, ...]]
     then: ClassVar[Act | None] = None
     counted: ClassVar[int] = 0
     every: float = seconds_field("0.2T")
     delay: float = seconds_field("0T")
     """Seconds between connecting and the first act: an odd number tells which of the two a server counts from."""
-
-    @property
-    def judged(self) -> bool:
-        return self.deadline
 
     def step(self, key: int, number: int, offset: float) -> Step | None:
         if number < len(self.opening):
@@ -374,10 +368,7 @@ class PongOnly(Mute):
 
     kind = "pong_only"
     protocols = ("ws",)
-
-    @property
-    def judged(self) -> bool:
-        return self.deadline
+    limited = False
 
 
 KINDS: dict[str, type[Behaviour]] = {

@@ -70,9 +70,8 @@ def plan_shares(target: Target, connections: int, processes: int | None = None) 
     ports = port_range() - SPARE_PORTS
     own_sources = target.family == socket.AF_INET and target.loopback
     if not own_sources and connections > ports:
-        why = (
-            "::1 is the only IPv6 loopback address" if target.loopback else "all leave from one address of this machine"
-        )
+        why = "all leave from one address of this machine"
+        why = "::1 is the only IPv6 loopback address" if target.loopback else why
         raise BadArgument(
             f"--connections {connections}: {target} can be reached over {ports} ports ({why}): use at most {ports}, "
             "or a target in 127.0.0.0/8, where the connections are spread over source addresses"
@@ -82,9 +81,8 @@ def plan_shares(target: Target, connections: int, processes: int | None = None) 
     needed = -(-connections // descriptors)
     wanted = processes or max(needed, -(-connections // COMFORTABLE) if connections <= 2 * COMFORTABLE else needed)
     if wanted < needed:
-        raise BadArgument(
-            f"--processes {wanted}: {connections} connections need {needed} processes ({descriptors} descriptors each)"
-        )
+        what = f"{connections} connections need {needed} processes ({descriptors} descriptors each)"
+        raise BadArgument(f"--processes {wanted}: {what}")
     _check_memory(connections)
     wanted = min(wanted, connections)
     base, extra = divmod(connections, wanted)

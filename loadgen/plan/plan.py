@@ -93,37 +93,23 @@ def least_duration(timeout: float, tick: float) -> float:
 def make_plan(
     scenario: Scenario, connections: int, law: Law, duration: float, seed: int, rate: float, beat: float = 0.0
 ) -> Plan:
-    """Draw the plan.
+    """Draw the plan: same arguments, same plan.
 
-    Args:
-        scenario: the behaviours and their weights.
-        connections: how many.
-        law: what the server promised.
-        duration: seconds from the last connection's establishment to the end of the run.
-        seed: any integer; same arguments, same plan.
-        rate: connections opened per second, where the scenario does not say otherwise.
-        beat: seconds; see `Plan.beat`.
-
-    Raises:
-        BadArgument: too many connections, a run too short to see anything reaped, a beat too long to be told from
-            silence, or a behaviour's parameter that makes no sense.
-    """
+    *duration*: seconds from the last connection's establishment to the end of the run; *rate*: connections opened per
+    second, where the scenario does not say otherwise. Raises BadArgument: too many connections, a run too short to see
+    anything reaped, a beat too long to be told from silence, or a behaviour's parameter that makes no sense."""
     if connections > MOST:
         raise BadArgument(f"--connections {connections}: a plan holds at most {MOST}")
     behaviours = tuple(spec.behaviour(law.timeout, 0.0) for spec in scenario.clients)
     longest = max(behaviour.timeout for behaviour in behaviours)
     least = least_duration(longest, law.tick)
     if duration < least:
-        raise BadArgument(
-            f"--duration {seconds(duration)} is too short to see a connection reaped at timeout {seconds(longest)} "
-            f"and tick {seconds(law.tick)}: at least {seconds(least)} is needed"
-        )
+        what = f"too short to see a connection reaped at timeout {seconds(longest)} and tick {seconds(law.tick)}"
+        raise BadArgument(f"--duration {seconds(duration)} is {what}: at least {seconds(least)} is needed")
     shortest = min(behaviour.timeout for behaviour in behaviours)
-    if beat > LONGEST_BEAT * shortest:
-        raise BadArgument(
-            f"--beat {seconds(beat)} is too long for a timeout of {seconds(shortest)}: "
-            f"at most {seconds(LONGEST_BEAT * shortest)}"
-        )
+    if beat > (most := LONGEST_BEAT * shortest):
+        what = f"too long for a timeout of {seconds(shortest)}"
+        raise BadArgument(f"--beat {seconds(beat)} is {what}: at most {seconds(most)}")
     horizon = duration - law.tick - SLACK * longest
     behaviours = tuple(spec.behaviour(law.timeout, horizon) for spec in scenario.clients)
     kinds = share_out([behaviour.weight for behaviour in behaviours], connections, seed)
@@ -134,10 +120,8 @@ def share_out(weights: list[float], connections: int, seed: int) -> bytes:
     """The behaviour number of each connection: exactly each weight's share (largest remainders), ordered by *seed*."""
     total = sum(weights)
     exact = [weight * connections / total for weight in weights]
-    counts = [int(share) for share in exact]
-    by_remainder = sorted(range(len(weights)), key=lambda number: counts[number] - exact[number])
-    for number in by_remainder[: connections - sum(counts)]:
-        counts[number] += 1
-    kinds = [number for number, count in enumerate(counts) for _ in range(count)]
+    kinds = [number for number, share in enumerate(exact) for _ in range(int(share))]
+    kinds += sorted(range(len(weights)), key=lambda number: -(exact[number] % 1))[: connections - len(kinds)]
+    kinds.sort()
     random.Random(seed).shuffle(kinds)
     return bytes(kinds)

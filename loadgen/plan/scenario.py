@@ -54,13 +54,8 @@ _OWN = {"name", "weight", "timeout", "horizon", "reconnect", "deadline", "listen
 
 @dataclass(frozen=True)
 class Ramp:
-    """When the connections are opened.
-
-    Args:
-        shape: "linear": connection i at i / rate; "burst": all at once; "waves": in *waves* equal groups, one each
-            *every* seconds.
-        rate: connections per second; None for the command line's.
-    """
+    """When the connections are opened. "linear": connection i at i / *rate* seconds (None: the command line's);
+    "burst": all at once; "waves": in *waves* equal groups, one each *every* seconds."""
 
     shape: str = "linear"
     rate: float | None = None
@@ -84,11 +79,8 @@ class ClientSpec:
     options: tuple[tuple[str, Any], ...] = ()
 
     def behaviour(self, timeout: float, horizon: float) -> Behaviour:
-        """The behaviour at that timeout, in seconds.
-
-        Raises:
-            BadArgument: a parameter that the kind does not have, or a value that is out of its range.
-        """
+        """The behaviour at that timeout, in seconds. Raises BadArgument: a parameter that the kind does not have, or a
+        value that is out of its range."""
         cls, options = KINDS[self.kind], dict(self.options)
         own = _quantity(f"{self.name}.timeout", options.pop("timeout", "1T"), timeout)
         if own < SHORTEST_GAP:
@@ -134,11 +126,8 @@ class Scenario:
 
 
 def from_mix(text: str) -> Scenario:
-    """`silent=50,chatty=40` as a scenario; a name alone weighs 1.
-
-    Raises:
-        BadArgument: an unknown behaviour, one named twice, or a weight that is not a number > 0.
-    """
+    """`silent=50,chatty=40` as a scenario; a name alone weighs 1. Raises BadArgument: an unknown behaviour, one named
+    twice, or a weight that is not a number > 0."""
     clients: dict[str, ClientSpec] = {}
     for part in text.split(","):
         name, _, weight_text = part.strip().partition("=")
@@ -146,14 +135,12 @@ def from_mix(text: str) -> Scenario:
             raise BadArgument(f"--mix {text!r}: {name!r} is no behaviour: choose from {', '.join(KINDS)}")
         if name in clients:
             raise BadArgument(f"--mix {text!r}: {name!r} is given twice: give each behaviour one weight")
-        try:
-            weight = float(weight_text) if weight_text else 1.0
-        except ValueError:
-            weight = 0.0
+        weight = 0.0
+        with suppress(ValueError):
+            weight = float(weight_text or 1)
         if not 0 < weight <= MOST_WEIGHT:
-            raise BadArgument(
-                f"--mix {text!r}: weight {weight_text!r} of {name!r} must be a number > 0, such as {name}=50"
-            )
+            complaint = f"weight {weight_text!r} of {name!r} must be a number > 0, such as {name}=50"
+            raise BadArgument(f"--mix {text!r}: {complaint}")
         clients[name] = ClientSpec(name, name, weight)
     return Scenario("mix", tuple(clients.values()))
 
@@ -164,34 +151,23 @@ def shipped() -> list[str]:
 
 
 def load_scenario(name: str) -> Scenario:
-    """The scenario in the file *name*, or the shipped one of that name.
-
-    Raises:
-        BadArgument: no such file, no TOML, or anything in it that is not understood.
-    """
+    """The scenario in the file *name*, or the shipped one of that name. Raises BadArgument: no such file, no TOML, or
+    anything in it that is not understood."""
     path = SCENARIOS / f"{name}.toml" if name in shipped() else Path(name)
+    shown = name if name.isprintable() else repr(name)
     try:
-        table = tomllib.loads(path.read_text())
+        return parse_scenario(tomllib.loads(path.read_text()), path.stem)
     except OSError as error:
-        raise BadArgument(
-            f"--scenario {name}: {error.strerror}: give a TOML file or one of {', '.join(shipped())}"
-        ) from None
+        wanted = f"give a TOML file or one of {', '.join(shipped())}"
+        raise BadArgument(f"--scenario {shown}: {error.strerror}: {wanted}") from None
     except RecursionError:
-        raise BadArgument(f"--scenario {name}: nested too deeply to be a scenario") from None
-    except ValueError as error:  # no TOML, no text, a number of thousands of digits, or a name that no file can have
-        raise BadArgument(f"--scenario {_printable(name)}: {error}") from None
-    try:
-        return parse_scenario(table, path.stem)
-    except BadArgument as error:
-        raise BadArgument(f"--scenario {name}: {error}") from None
+        raise BadArgument(f"--scenario {shown}: nested too deeply to be a scenario") from None
+    except ValueError as error:  # not understood, no TOML, no text, a number of thousands of digits, or no file's name
+        raise BadArgument(f"--scenario {shown}: {error}") from None
 
 
 def parse_scenario(table: dict[str, Any], name: str) -> Scenario:
-    """A scenario from parsed TOML.
-
-    Raises:
-        BadArgument: anything that is not understood.
-    """
+    """A scenario from parsed TOML. Raises BadArgument: anything that is not understood."""
     _quantity("max_age", table.get("max_age", "0s"), 1.0)
     _only(table, {"name", "description", "protocol", "ramp", "client", "statuses", "max_age"}, "the file")
     protocol = table.get("protocol")
@@ -218,11 +194,7 @@ def parse_scenario(table: dict[str, Any], name: str) -> Scenario:
 
 
 def parse_statuses(text: str) -> tuple[str, ...]:
-    """How the statuses of answers may begin, from `2xx,404`.
-
-    Raises:
-        BadArgument: anything else.
-    """
+    """How the statuses of answers may begin, from `2xx,404`. Raises BadArgument: anything else."""
     return _statuses([part.strip() for part in text.split(",")])
 
 
@@ -326,7 +298,3 @@ def _shown(value: Any) -> str:
     """*value* as a complaint repeats it: in one line, and not all of it if it is long."""
     text = repr(value)
     return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
-
-
-def _printable(text: str) -> str:
-    return text if text.isprintable() else repr(text)
