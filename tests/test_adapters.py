@@ -261,16 +261,13 @@ async def test_a_connection_that_begins_right_after_a_stall_is_not_closed_early(
         assert 5 <= loop.now() - start <= 7
 
 
-def test_a_close_is_one_line_of_the_log_with_who_why_and_how_long(loop, caplog):
-    async def body():
-        async with loop.adapter.open_reaper(tick=1.0) as r:
-            with r.watch(None, idle=5) as connection:
-                await loop.sleep(2)
-                connection.touch()
-                await loop.forever()
-
-    with caplog.at_level("INFO", "reaper"):
-        loop.run(body)
+@reaping()
+async def test_a_close_is_one_line_of_the_log_with_who_why_and_how_long(loop, r, caplog):
+    caplog.set_level("INFO", "reaper")
+    with r.watch(None, idle=5) as connection:
+        await loop.sleep(2)
+        connection.touch()
+        await loop.forever()
     (closed,) = (record for record in caplog.records if hasattr(record, "reason"))
     assert re.fullmatch(r"a client - closed: idle, limit 5s, silent for [56]\.\d s", closed.getMessage())
     assert (closed.levelname, closed.reason, closed.limit) == ("INFO", "idle", 5.0)
@@ -314,33 +311,30 @@ async def test_under_pressure_the_longest_silent_go_and_none_in_use(loop, r):
     assert [name for name, reason in ends.items() if reason == "pressure"] == [1]
 
 
-def test_under_pressure_a_connection_that_has_just_spoken_is_heard_first(loop):
-    async def body():
-        spoken = trio.Event() if loop.Cancelled is trio.Cancelled else asyncio.Event()
+@reaping()
+async def test_under_pressure_a_connection_that_has_just_spoken_is_heard_first(loop, r):
+    spoken = trio.Event() if loop.Cancelled is trio.Cancelled else asyncio.Event()
 
-        async def one():
-            with r.watch(None, idle=1000) as connection:
-                with connection.in_use():
-                    await loop.sleep(0.1)
-                await spoken.wait()
-                connection.touch()
-                await loop.sleep(60)
-            assert not connection.reaped
+    async def one():
+        with r.watch(None, idle=1000) as connection:
+            with connection.in_use():
+                await loop.sleep(0.1)
+            await spoken.wait()
+            connection.touch()
+            await loop.sleep(60)
+        assert not connection.reaped
 
-        def read(count):
-            spoken.set()
-            return Resources(connections=10)
+    def read(count):
+        spoken.set()
+        return Resources(connections=10)
 
-        async def press():
-            await loop.sleep(15)
-            pressure = Pressure(Resources(connections=10), high=0.9)
-            await loop.limited(0.5, loop.adapter.relieve(r, pressure, read=read))
-            assert (pressure.verdict.evict, pressure.evicted) == (1, 0)
+    async def press():
+        await loop.sleep(15)
+        pressure = Pressure(Resources(connections=10), high=0.9)
+        await loop.limited(0.5, loop.adapter.relieve(r, pressure, read=read))
+        assert (pressure.verdict.evict, pressure.evicted) == (1, 0)
 
-        async with loop.adapter.open_reaper(tick=1.0) as r:
-            await loop.together(one, press)
-
-    loop.run(body)
+    await loop.together(one, press)
 
 
 @reaping()

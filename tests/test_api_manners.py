@@ -42,15 +42,14 @@ def sync(connection: object) -> None:
     """No async function."""
 
 
+def refusal(name: str) -> Any:
+    """InvalidArgument itself is raised, in no group, and its message begins with *name*."""
+    return pytest.raises(reaper.InvalidArgument, match=rf"^{name} must be .*, got ")
+
+
 def refused(name: str, call: Callable[[], object]) -> None:
-    """*call* raises InvalidArgument itself, in no group, and its message begins with *name*."""
-    with pytest.raises(reaper.InvalidArgument, match=rf"^{name} must be .*, got "):
+    with refusal(name):
         call()
-
-
-async def refuses(name: str, call: Callable[[], Awaitable[object]]) -> None:
-    with pytest.raises(reaper.InvalidArgument, match=rf"^{name} must be .*, got "):
-        await call()
 
 
 WATCH: list[tuple[str, dict[str, Any]]] = [
@@ -233,8 +232,8 @@ def test_a_server_refuses_a_wrong_argument_before_it_listens(
     arguments = {"handler" if of_trio else "client_connected_cb": handler, "port": 0, "host": "127.0.0.1", **wrong}
 
     async def main() -> None:
-        with trio.fail_after(SOON) if of_trio else nullcontext():  # it would serve for ever
-            await refuses(name, lambda: serve(**arguments))
+        with refusal(name), trio.fail_after(SOON) if of_trio else nullcontext():  # it would serve for ever
+            await serve(**arguments)
 
     if of_trio:
         trio.run(main)

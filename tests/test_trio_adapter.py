@@ -68,16 +68,12 @@ async def test_receiving_touches_by_itself_and_sending_does_not(autojump_clock):
 async def test_the_watched_stream_is_a_stream_like_any_other():
     async with open_reaper(tick=1.0) as r:
 
-        async def make():
-            left, right = trio.testing.memory_stream_pair()
-            return WatchedStream(left, r.watch(left, idle=1000)), WatchedStream(right, r.watch(right, idle=1000))
-
-        async def make_clogged():
-            left, right = trio.testing.lockstep_stream_pair()
-            return WatchedStream(left, r.watch(left, idle=1000)), WatchedStream(right, r.watch(right, idle=1000))
+        async def make(pair=trio.testing.memory_stream_pair):
+            left, right = (WatchedStream(end, r.watch(end, idle=1000)) for end in pair())
+            return left, right
 
         await trio.testing.check_half_closeable_stream(make, None)
-        await trio.testing.check_two_way_stream(make, make_clogged)
+        await trio.testing.check_two_way_stream(make, partial(make, trio.testing.lockstep_stream_pair))
 
 
 async def test_after_a_stall_two_passes_let_every_connection_be_read_first(autojump_clock):
@@ -149,9 +145,6 @@ async def test_a_drain_knows_whose_turn_it_is_by_the_stream_of_the_watch_and_say
 
 async def settle() -> None:
     await trio.testing.wait_all_tasks_blocked(0.001)
-
-
-# ---- probes and drains in real time ----------------------------------------------------------------------------------
 
 
 async def test_all_of_several_drains_return(autojump_clock):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import socket
+from contextlib import asynccontextmanager
 
 import pytest
 import trio
@@ -21,19 +22,26 @@ def rows(directory) -> list[dict]:
     return sorted(itertools.chain(*found), key=lambda row: (row["conn"], row["t"]))
 
 
+@asynccontextmanager
+async def journaled(directory, tick=1.0):
+    """A reaper with a journal in *directory*."""
+    with Journal(directory, writer=1, tick=tick, clock_ns=journal_clock(), background=False) as journal:
+        async with open_reaper(tick=tick, journal=journal) as r:
+            yield r
+
+
 async def test_a_peer_that_hangs_up_has_ended_it_and_what_it_said_before_are_rows(tmp_path, autojump_clock):
     async def handler(stream):
         async for _ in stream:
             pass
 
-    with Journal(tmp_path, writer=1, tick=1.0, clock_ns=journal_clock(), background=False) as journal:
-        async with open_reaper(tick=1.0, journal=journal) as r, trio.open_nursery() as nursery:
-            ours, theirs = trio.testing.memory_stream_pair()
-            nursery.start_soon(r.watched(handler, idle=5), ours)
-            await trio.sleep(4)
-            await theirs.send_all(b"x")
-            await trio.sleep(3)
-            await theirs.aclose()
+    async with journaled(tmp_path) as r, trio.open_nursery() as nursery:
+        ours, theirs = trio.testing.memory_stream_pair()
+        nursery.start_soon(r.watched(handler, idle=5), ours)
+        await trio.sleep(4)
+        await theirs.send_all(b"x")
+        await trio.sleep(3)
+        await theirs.aclose()
     found = [row for row in rows(tmp_path) if row["kind"] != "config"]
     assert [row["kind"] for row in found] == ["open", "activity", "close_peer"]
     assert found[1]["idle_ns"] // 10**9 in (3, 4)
@@ -44,38 +52,36 @@ async def test_a_parked_connection_that_its_own_handler_closes_has_an_end(tmp_pa
         await stream.receive_some()
         stream.close()
 
-    with Journal(tmp_path, writer=1, tick=1.0, clock_ns=journal_clock(), background=False) as journal:
-        async with open_reaper(tick=1.0, journal=journal) as r, r.parking_lot(closes, 5) as lot:
-            ours, theirs = socket.socketpair()
-            with theirs:
-                lot.add(ours)
-                theirs.send(b"x")
-                await trio.sleep(1)
-                assert len(lot) == 0
+    async with journaled(tmp_path) as r, r.parking_lot(closes, 5) as lot:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            lot.add(ours)
+            theirs.send(b"x")
+            await trio.sleep(1)
+            assert len(lot) == 0
     assert [row["kind"] for row in rows(tmp_path) if row["kind"] != "config"] == ["open", "close_app"]
 
 
 async def test_a_stall_leaves_rows_that_explain_why_the_reap_came_later(tmp_path, autojump_clock):
     clock = trio.lowlevel.current_clock()
-    with Journal(tmp_path, writer=1, tick=1.0, clock_ns=journal_clock(), background=False) as journal:
-        async with open_reaper(tick=1.0, journal=journal) as r, trio.open_nursery() as nursery:
+    async with journaled(tmp_path) as r, trio.open_nursery() as nursery:
 
-            async def silent():
-                with r.watch(None, idle=5):
-                    await trio.sleep_forever()
+        async def silent():
+            with r.watch(None, idle=5):
+                await trio.sleep_forever()
 
-            async def answers():
-                with r.watch(None, idle=5) as connection:
-                    await trio.sleep(24)  # after the stall
-                    connection.touch()
-                    await trio.sleep_forever()
+        async def answers():
+            with r.watch(None, idle=5) as connection:
+                await trio.sleep(24)  # after the stall
+                connection.touch()
+                await trio.sleep_forever()
 
-            start = trio.current_time()
-            nursery.start_soon(silent)
-            nursery.start_soon(answers)
-            await trio.sleep(2.25)
-            clock.jump(20)  # what a handler that blocks the loop does to every clock
-        took = trio.current_time() - start
+        start = trio.current_time()
+        nursery.start_soon(silent)
+        nursery.start_soon(answers)
+        await trio.sleep(2.25)
+        clock.jump(20)  # what a handler that blocks the loop does to every clock
+    took = trio.current_time() - start
     assert 29 <= took <= 30
     found = rows(tmp_path)
     (stall,) = [row for row in found if row["reason"] == "stall" and row["idle_ns"] > 10**9]
@@ -95,18 +101,17 @@ async def test_a_stall_leaves_rows_that_explain_why_the_reap_came_later(tmp_path
 
 @pytest.mark.slow
 async def test_a_real_connection_carries_its_peer_and_what_spared_it(tmp_path):
-    with Journal(tmp_path, writer=1, tick=0.1, clock_ns=journal_clock(), background=False) as journal:
-        async with open_reaper(tick=0.1, journal=journal) as r:
-            listening = socket.create_server(("127.0.0.1", 0))
-            client = socket.create_connection(listening.getsockname())
-            accepted, _ = listening.accept()
-            with listening, client:
-                client.send(b"unread")
-                stream = trio.SocketStream(trio.socket.from_stdlib_socket(accepted))
-                async with stream:
-                    with trio.fail_after(30), r.watch(stream, idle=0.3):
-                        while not r.statistics().core.averted:
-                            await trio.sleep(0.05)
+    async with journaled(tmp_path, 0.1) as r:
+        listening = socket.create_server(("127.0.0.1", 0))
+        client = socket.create_connection(listening.getsockname())
+        accepted, _ = listening.accept()
+        with listening, client:
+            client.send(b"unread")
+            stream = trio.SocketStream(trio.socket.from_stdlib_socket(accepted))
+            async with stream:
+                with trio.fail_after(30), r.watch(stream, idle=0.3):
+                    while not r.statistics().core.averted:
+                        await trio.sleep(0.05)
     found = rows(tmp_path)
     assert "averted" in {row["kind"] for row in found}
     assert [row["peer"] for row in found if row["kind"] == "open"] != [None]
