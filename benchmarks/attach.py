@@ -1,8 +1,8 @@
 """What `attach` costs compared with a full dump per tick, which `ss -K` in a loop and tcp_closer do.
 
 Holder processes keep the connections, both ends, and have each of them exchange a byte once per three quarters of the
-timeout: nothing is due, everything has to be watched. Measured of `attach`: CPU time and resident memory by psutil. Of
-the dump: CPU time of one with `tcp_info` and its parsing here, and of `ss -tni` (C), each once per tick of 1 s.
+timeout: nothing is due, everything has to be watched. Measured of `attach`: CPU time and resident memory by psutil; of
+`ss -tni`, once per tick of 1 s, its CPU time.
 """
 
 from __future__ import annotations
@@ -15,13 +15,9 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
-from contextlib import closing
 from typing import Any
 
 import psutil
-
-from reaper.attach.kernel import Linux
 
 from .common import ROOT, Note, Scale, by_scale, figure, markdown
 
@@ -52,14 +48,14 @@ def hold(count: int, period: float, number: int) -> None:
                 time.sleep(max(begun + done * period / count - time.monotonic(), 0.0))
 
 
-def timed(call: Callable[[], object]) -> float:
-    """CPU seconds of one *call*, children included: the median of five."""
+def by_ss(ss: str) -> float:
+    """CPU seconds of one `ss -tni`: the median of five."""
     found = []
     for _ in range(5):
         before = os.times()
-        call()
+        subprocess.run([ss, "-tniH", "src", "127.0.2.0/24"], stdout=subprocess.DEVNULL, check=True)
         after = os.times()
-        found.append(sum(after[:4]) - sum(before[:4]))
+        found.append(sum(after[2:4]) - sum(before[2:4]))
     return statistics.median(found)
 
 
@@ -83,7 +79,7 @@ def attached(parent: int, idle: float, seconds: float) -> tuple[float, int]:
 
 
 def run(scale: Scale, note: Note) -> dict[str, Any]:
-    """Shares of a core: `attach`, a `dump` per tick, `ss` per tick (None: not installed); bytes per connection."""
+    """Shares of a core: `attach`, and `ss` per tick (None: not installed); bytes per connection."""
     connections, idle, seconds = by_scale(scale, (200, 2.0, 2.0), (10_000, 20.0, 30.0), (100_000, 60.0, 120.0))
     full_holders, rest = divmod(connections, PAIRS)
     counts = [PAIRS] * full_holders + [rest] * (rest > 0)
@@ -99,38 +95,23 @@ def run(scale: Scale, note: Note) -> dict[str, Any]:
             if holder.stdout.readline() != b"ready\n":
                 raise RuntimeError("a process that holds connections has ended")
         share, grown = attached(os.getpid(), idle, seconds)
-        note("full dumps")
-        with closing(Linux()) as kernel:
-            listeners = [one for one in kernel.listeners() if one.address.host.startswith("127.0.2.")]
-
-            def dump() -> None:
-                seen = sum(found.snapshot is not None for found in kernel.dump(listeners, True))
-                if seen != connections:
-                    raise RuntimeError(f"a dump has {seen} of {connections} connections")
-
-            by_dump = timed(dump)
-        command = [str(ss), "-tniH", "src", "127.0.2.0/24"]
-        by_ss = timed(lambda: subprocess.run(command, stdout=subprocess.DEVNULL, check=True)) if ss else None
+        cores = {"attach": share, "ss": by_ss(ss) if ss else None}
     finally:
         for holder in holders:
             holder.terminate()
         for holder in holders:
             holder.wait()
-    cores = {"attach": share, "dump": by_dump, "ss": by_ss}
     return {"connections": connections, "idle_s": idle, "cores": cores, "bytes": grown / connections}
 
 
 def table(found: dict[str, Any]) -> str:
     """Shares of a core, and what the others are of ours."""
-    names = {
-        "attach": "**`reaper attach`**",
-        "dump": "a dump with tcp_info per tick, read in Python",
-        "ss": "`ss -tni`",
-    }
+    names = {"attach": "**`reaper attach`**", "ss": "`ss -tni`"}
     ours = found["cores"]["attach"]
     rows = [
         [names[name], *(("-", "-") if share is None else (f"{share:.1%}", f"{share / max(ours, 1e-4):.1f}x"))]
         for name, share in found["cores"].items()
+        if name in names
     ]
     head = [f"{found['connections']:,} connections, none due, tick 1 s", "of a core", "x attach"]
     return markdown(head, rows) + f"\n\n{figure(found['bytes'])} bytes of memory per connection."

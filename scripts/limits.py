@@ -15,6 +15,9 @@ from pathlib import Path
 
 import psutil
 
+from loadgen.plan.capacity import SPARE_DESCRIPTORS
+from server_example.planning import RESERVED_DESCRIPTORS, SPREAD
+
 RATE = 4000
 """Connections per second that such a run opens, at least: what two cores keep up for minutes."""
 LEISURE = 1.9
@@ -42,9 +45,6 @@ RESTING = 0.002
 """Share of a processor that a process takes to itself: epochs, signs of life, looks. Measured 0.0026 of a worker and
 0.0015 of a client process with 6 of each; 0.0009 and 0.0004 with 50, which give signs of life less often."""
 
-SERVER_SPARE, SERVER_SPREAD = 256, 0.95
-"""As the example server plans its workers: descriptors it keeps back, share of the others to plan with."""
-GENERATOR_SPARE = 200
 PROCESSES = 400
 """More than these on one machine measure its scheduler."""
 KERNEL_BYTES = 12_000
@@ -116,9 +116,9 @@ def make_plan(connections: int, descriptors: int, processors: int | None = None)
     timeout grows with the time that it takes to open them, and until what they do per second fits the budget.
     """
     processors = processors or len(os.sched_getaffinity(0))
-    each = max(int((descriptors - SERVER_SPARE) * SERVER_SPREAD), 1)
+    each = max(int((descriptors - RESERVED_DESCRIPTORS) * SPREAD), 1)
     workers = max(-(-connections // each), processors)
-    generators = max(-(-connections // max(descriptors - GENERATOR_SPARE, 1)), 1)
+    generators = max(-(-connections // max(descriptors - SPARE_DESCRIPTORS, 1)), 1)
     if connections <= MANY:
         return Plan(connections, 5, 20, RATE, MIX, workers, generators)
     rate = 3 * RATE if connections <= 5 * MANY else RATE
@@ -136,7 +136,7 @@ def shortages(plan: Plan, machine: Machine) -> list[str]:
     found = []
     together = plan.workers + plan.generators
     if together > PROCESSES:
-        needed = -(-2 * plan.connections // (PROCESSES - 20)) + SERVER_SPARE
+        needed = -(-2 * plan.connections // (PROCESSES - 20)) + RESERVED_DESCRIPTORS
         found.append(
             f"descriptors: {machine.descriptors:,} per process make {together:,} processes; "
             f"at least {needed:,} are needed: raise `ulimit -Hn`"

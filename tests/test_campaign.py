@@ -35,7 +35,7 @@ async def talked(answer: Any, until: float) -> Outcome:
     async with await asyncio.start_server(answer, "127.0.0.1", 0) as listening:
         server = SimpleNamespace(address=listening.sockets[0].getsockname())
         given: Any = SimpleNamespace(server=server, outcome=outcome)
-        await talk(given, HTTP, lambda: time.monotonic() > end, every=0.8)
+        await talk(given, HTTP, lambda: time.monotonic() > end, shortest="400ms", longest="800ms")
         await asyncio.sleep(0.05)
     return outcome
 

@@ -118,13 +118,9 @@ def clients_of(trial: Trial, given: Round) -> list[Callable[[Over], Any]]:
 # ---- clients ---------------------------------------------------------------------------------------------------------
 
 
-async def talk(
-    given: Round, speech: Speech, over: Over, number: int = 0, kind: str = "chatty", every: float | None = None
-) -> None:
-    """A healthy client that stays, and says something every half to whole *every* seconds. It waits for its last
-    answer."""
-    shortest = {} if every is None else {"shortest": f"{every / 2:.6f}s", "longest": f"{every:.6f}s"}
-    client = Client(behaviour(kind, speech.timeout, **shortest), given.server.address, speech)
+async def talk(given: Round, speech: Speech, over: Over, number: int = 0, kind: str = "chatty", **how: str) -> None:
+    """A healthy client that stays, behaves as *kind* with *how* as a scenario has it, and waits for its last answer."""
+    client = Client(behaviour(kind, speech.timeout, **how), given.server.address, speech)
     ended, limit = client.ended, FOREVER
 
     def through() -> bool:
