@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import resource
 import subprocess
 import sys
 import time
@@ -31,9 +30,7 @@ def measure(program: Program, scale: Scale, out: Path) -> str:
     about, began = machine(), time.monotonic()
     module = program.load()
     found: dict[str, Any] = module.run(scale, lambda text: print(f"# {text}", flush=True))
-    usage = [resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    head = {"schema": SCHEMA, "part": program.name, "scale": scale, "about": about}
-    head |= {"seconds": time.monotonic() - began, "peak_rss_bytes": max(usage) * 1024}
+    head = {"schema": SCHEMA, "part": program.name, "scale": scale, "about": about, "seconds": time.monotonic() - began}
     whole = out / f"{program.name}.json"
     partial = whole.with_suffix(".json.part")
     partial.write_text(json.dumps({**head, **found}) + "\n")

@@ -69,13 +69,13 @@ def times(found: dict[str, Any], digits: int = 2) -> str:
     return f"{found['median']:.{digits}f}x ({found['p10']:.{digits}f}-{found['p90']:.{digits}f})"
 
 
-def figure(value: float | None, unit: str = "") -> str:
+def figure(value: float | None) -> str:
     """Three significant digits, thousands with commas; `-` for None."""
     if value is None:
         return "-"
     if value >= 99.95:
-        return f"{value:,.0f}{unit}"
-    return f"{float(f'{value:.3g}'):g}{unit}"
+        return f"{value:,.0f}"
+    return f"{float(f'{value:.3g}'):g}"
 
 
 def short(n: int | str) -> str:

@@ -24,25 +24,10 @@ from py_compile import PycInvalidationMode
 from typing import Any
 
 from .common import ROOT, markdown
+from .instructions_program import BEATING, parts
 
 PROGRAM = Path(__file__).with_name("instructions_program.py")
-BEATING = 512
-"""Leases of `beat`, as in the program."""
 COLLECTED = re.compile(r"Collected : (\d+)")
-
-PARTS = (
-    "empty call",
-    "lease.touch()",
-    "lease.touch() of many",
-    "dict store",
-    "core.touch(uid)",
-    "ring.touch(uid)",
-    "register and release",
-    "idle tick small",
-    "idle tick large",
-    "beat",
-)
-"""What can be counted, by the names of `instructions_program.parts`."""
 
 EXTRA = {"beat": 100, "idle tick small": 400, "idle tick large": 400, "register and release": 2000}
 """Extra repeats of a part; 5,000 of those not named."""
@@ -70,32 +55,32 @@ def collect(home: Path, part: str, repeats: int) -> int:
     return int(found[1])
 
 
-def count(parts: Sequence[str], note: Callable[[str], None] = lambda _: None) -> dict[str, float]:
-    """Instructions of each of *parts*, net of the loop around it; of `beat` (a touch and a move) per lease.
+def count(wanted: Sequence[str], note: Callable[[str], None] = lambda _: None) -> dict[str, float]:
+    """Instructions of each of *wanted*, net of the loop around it; of `beat` (a touch and a move) per lease.
 
     Cost: one run of the program each, about three seconds of CPU, two at a time.
     """
-    note(f"counting the instructions of {len(parts)} parts")
+    note(f"counting the instructions of {len(wanted)} parts")
     # In a folder of its own: the import system lists folders, and what is listed in the checkout may change meanwhile.
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(2) as pool:
         home = Path(folder)
         shutil.copytree(ROOT / "reaper", home / "reaper", ignore=shutil.ignore_patterns("__pycache__", "pipeline"))
         shutil.copy(PROGRAM, home)
         compileall.compile_dir(home, quiet=1, invalidation_mode=PycInvalidationMode.UNCHECKED_HASH)
-        runs = [("none", 0), ("loop", 5000), *((part, extra(part)) for part in parts)]
+        runs = [("none", 0), ("loop", 5000), *((part, extra(part)) for part in wanted)]
         base, loop, *found = pool.map(lambda each: collect(home, *each), runs)
     each_loop = (loop - base) / 5000
-    each = {part: (total - base) / extra(part) for part, total in zip(parts, found, strict=True)}
+    each = {part: (total - base) / extra(part) for part, total in zip(wanted, found, strict=True)}
     if "beat" in each:
         each["beat"] /= BEATING
     return {part: round(cost - (0 if part in EXTRA else each_loop), 1) for part, cost in each.items()}
 
 
 def run(_scale: str = "full", note: Callable[[str], None] = lambda _: None) -> dict[str, Any]:
-    """{"instructions": {part: count}} of all `PARTS`; {"absent": why} without valgrind."""
+    """{"instructions": {part: count}} of all parts of the program; {"absent": why} without valgrind."""
     if shutil.which("valgrind") is None:
         return {"absent": "valgrind is not installed (Debian: apt-get install valgrind)"}
-    return {"instructions": count(PARTS, note)}
+    return {"instructions": count([part for part in parts() if part != "loop"], note)}
 
 
 def table(found: dict[str, Any]) -> str:

@@ -23,19 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from ..common import ROOT, Note, Scale, by_scale, markdown
-
-KINDS = (
-    "plain",
-    "plain, again",
-    "serve_tcp(idle=30)",
-    "watched()",
-    "watch() and touch()",
-    "move_on_after per read",
-    "serve_parked()",
-    "http",
-    "http, parked",
-)
-"""What can be counted: the names of `exchange_program.KINDS`."""
+from .exchange_program import KINDS
 
 CONNECTIONS = 50
 COLLECTED = re.compile(r"Collected : (\d+)")
@@ -52,7 +40,7 @@ def run(scale: Scale = "full", note: Note = lambda _: None) -> dict[str, Any]:
         if shutil.which(tool) is None:
             return {"absent": f"{tool} is not installed (Debian: apt-get install valgrind strace)"}
     rounds = by_scale(scale, 4, 10, 20)
-    return {"results": count(KINDS, CONNECTIONS, rounds, note), "connections": CONNECTIONS, "rounds": rounds}
+    return {"results": count(list(KINDS), CONNECTIONS, rounds, note), "connections": CONNECTIONS, "rounds": rounds}
 
 
 def count(kinds: Sequence[str], connections: int, rounds: int, note: Note = lambda _: None) -> dict[str, Counted]:
