@@ -18,11 +18,15 @@ from pathlib import Path, PurePath
 from typing import Any
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
-settings.register_profile("dev", deadline=None)
-settings.register_profile("quick", deadline=None, max_examples=25)
-settings.register_profile("ci", deadline=None, print_blob=True, derandomize=True)
+ANY_PACE: dict[str, Any] = {
+    "deadline": None,
+    "suppress_health_check": [HealthCheck.too_slow],
+}  # the machine may be busy
+settings.register_profile("dev", **ANY_PACE)
+settings.register_profile("quick", **ANY_PACE, max_examples=25)
+settings.register_profile("ci", **ANY_PACE, print_blob=True, derandomize=True)
 settings.load_profile("ci" if os.environ.get("CI") else "dev")
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

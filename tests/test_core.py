@@ -133,7 +133,8 @@ def test_huge_and_tiny_numbers_do_not_break_it():
     assert len(core) == 1
 
 
-def test_a_reaped_connection_is_garbage_at_once_without_the_collector():
+@pytest.mark.parametrize("spare", [None, lambda leases: []])
+def test_a_reaped_connection_is_garbage_at_once_without_the_collector(spare):
     class Uid:
         pass
 
@@ -145,7 +146,7 @@ def test_a_reaped_connection_is_garbage_at_once_without_the_collector():
     gc.disable()
     try:
         core.advance(1.0)
-        assert len(core.advance(2.0)) == 1
+        assert len(core.expire(2.0, spare=spare)) == 1
         assert alive() is None
     finally:
         gc.enable()
