@@ -20,10 +20,8 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-ANY_PACE: dict[str, Any] = {
-    "deadline": None,
-    "suppress_health_check": [HealthCheck.too_slow],
-}  # the machine may be busy
+# How fast examples are made is an affair of the machine, which may be busy.
+ANY_PACE: dict[str, Any] = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
 settings.register_profile("dev", **ANY_PACE)
 settings.register_profile("quick", **ANY_PACE, max_examples=25)
 settings.register_profile("ci", **ANY_PACE, print_blob=True, derandomize=True)

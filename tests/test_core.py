@@ -155,11 +155,14 @@ def test_a_reaped_connection_is_garbage_at_once_without_the_collector(spare):
 def test_release_frees_the_memory_at_once():
     core = IdleReaper(tick=1.0)
     leases = [core.register(i, timeout=10.0, now=0.0) for i in range(10 * CHUNK)]
+    by_uid = core._leases
     for lease in leases[: 9 * CHUNK + CHUNK // 2 + 1]:
         lease.release()
     core.check()
     lying = sum(len(chunk.items) for slot in core._slots for chunk in slot.chunks)
     assert lying == CHUNK // 2 - 1
+    assert len(drive(core, 20.0)) == lying
+    assert core._leases is by_uid  # each was found by its uid: all are gone through only for a uid that cannot be found
 
 
 def add_slot(core, key, in_books):
@@ -248,9 +251,12 @@ def test_a_uid_whose_hash_changes_harms_only_itself(mood, end):
     core = IdleReaper(tick=1.0)
     called = []
     uids = [Moody(number) for number in range(9)]
-    leases = [core.register(uid, timeout=2.0, now=0.0, on=lambda expiry: called.append(expiry.uid)) for uid in uids]
-    for uid in uids[:6:2]:
-        uid.mood = mood
+    leases = [
+        core.register(uid, timeout=3.0 if uid is uids[8] else 2.0, now=0.0, on=lambda expiry: called.append(expiry.uid))
+        for uid in uids
+    ]
+    for number in (0, 2, 8):  # with others, and alone
+        uids[number].mood = mood
     if end == "released":
         assert all(leases[number].release() for number in (0, 2))
         core.check()
@@ -266,9 +272,12 @@ def test_two_uids_that_become_equal_are_still_two_connections():
             return hash(tuple(self))
 
     core = IdleReaper(tick=1.0)
-    one, two = Name("a"), Name("b")
-    leases = [core.register(uid, timeout=2.0 + number, now=0.0) for number, uid in enumerate((one, two))]
-    two[:] = "a"
+    names = [Name(letter) for letter in "abc"]
+    leases = [core.register(uid, timeout=2.0 + number, now=0.0) for number, uid in enumerate(names)]
+    names[1][:] = "a"
+    names[2][:] = "d"
+    assert leases[2].release()
+    core.check()
     assert leases[1].release()
     core.check()
     assert [expiry.lease for expiry in drive(core, 10.0)] == [leases[0]]

@@ -144,6 +144,9 @@ def test_expire_may_judge_as_of_an_instant_a_little_past():
         core.expire(4.9)
     with pytest.raises(ClockWentBackwards):
         core.advance(5.0)
+    core.expire(6.0)
+    with pytest.raises(ClockWentBackwards):
+        core.close_epoch(5.9)
 
 
 def test_hooks_run_after_the_books_are_closed_and_may_call_anything():

@@ -588,8 +588,7 @@ class IdleReaper:
                 if active:
                     lease._epoch = self._open
                 epoch = self._open if active else self._postponed
-            remove(lease)
-            self._slot_of(epoch, group.key).add(lease)
+            self._slot_of(epoch, group.key).add(lease)  # the slot it leaves is thrown away
         return left
 
     def _end_all(self, due: list[Due]) -> None:
