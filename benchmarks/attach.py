@@ -114,7 +114,8 @@ def table(found: dict[str, Any]) -> str:
         if name in names
     ]
     head = [f"{found['connections']:,} connections, none due, tick 1 s", "of a core", "x attach"]
-    return markdown(head, rows) + f"\n\n{figure(found['bytes'])} bytes of memory per connection."
+    grown = f"{figure(found['bytes'])} bytes more resident per connection; the list of sockets was there before."
+    return markdown(head, rows) + f"\n\n{grown}"
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ import struct
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from reaper.attach.kernel import Found, Linux, Listener
 from reaper.attach.netlink import Address, cookie_of
@@ -130,8 +131,7 @@ class FakeWorld:
         return "closed"
 
 
-@dataclass
-class Pair:
+class Pair(NamedTuple):
     """The client's and the server's end of a real connection."""
 
     client: socket.socket
@@ -156,8 +156,9 @@ class RealWorld:
         return time.monotonic()
 
     def connect(self) -> Pair:
-        client = socket.create_connection(self._listening.getsockname())
+        client = socket.create_connection(self._listening.getsockname(), 20)
         server, _ = self._listening.accept()
+        server.settimeout(20)
         self.pairs.append(Pair(client, server))
         return self.pairs[-1]
 

@@ -40,14 +40,11 @@ def fresh(opened: float = 0.0) -> Memory:
     return Memory(opened)
 
 
-def test_a_peer_silent_since_the_answer_is_due_one_timeout_after_it() -> None:
+def test_a_peer_silent_since_the_answer_is_due_one_timeout_after_it_and_the_kernels_grain() -> None:
     verdict, _ = judge(look(5.0, received=1.0, sent=1.0), fresh(), IDLE)
     assert (verdict.due, verdict.reason, verdict.at) == (False, "idle", pytest.approx(11.0 + GRAIN))
     assert judge(look(verdict.at, received=1.0, sent=1.0), fresh(), IDLE)[0].due
-
-
-def test_the_kernels_grain_is_counted_against_us() -> None:
-    assert not judge(look(11.0 + GRAIN / 2, received=1.0, sent=1.0), fresh(), IDLE)[0].due
+    assert not judge(look(verdict.at - GRAIN / 2, received=1.0, sent=1.0), fresh(), IDLE)[0].due
 
 
 def test_a_server_at_work_is_not_idle_and_is_looked_at_again_a_timeout_later() -> None:
@@ -99,7 +96,8 @@ def test_a_push_on_its_way_gives_the_peer_its_whole_timeout_and_more_of_them_to_
     _, known = judge(look(5.0, received=1.0, sent=2.0), fresh(), IDLE)
     verdict, known = judge(look(12.1, received=1.0, sent=12.0, queued=7), known, IDLE)
     assert (verdict.due, verdict.at) == (False, pytest.approx(22.0 + GRAIN))
-    assert judge(look(22.1, received=1.0, sent=22.0, queued=14), known, IDLE)[0].due
+    for queued in (14, 7):  # another push, or the first one again
+        assert judge(look(22.1, received=1.0, sent=22.0, queued=queued), known, IDLE)[0].due
 
 
 def test_a_download_that_the_peer_acknowledges_is_not_idle() -> None:
@@ -107,12 +105,6 @@ def test_a_download_that_the_peer_acknowledges_is_not_idle() -> None:
     for second in range(5, 100, 10):
         verdict, known = judge(look(float(second), received=1.0, sent=second - 0.1, acked=second), known, IDLE)
         assert not verdict.due
-
-
-def test_retransmissions_to_a_peer_that_is_gone_keep_nothing_open() -> None:
-    verdict, known = judge(look(5.0, received=1.0, sent=2.0, queued=7), fresh(), IDLE)
-    assert not verdict.due
-    assert judge(look(12.1, received=1.0, sent=12.0, queued=7), known, IDLE)[0].due
 
 
 def test_a_connection_without_a_byte_is_due_by_the_first_byte_limit() -> None:

@@ -9,11 +9,14 @@ import socket
 import subprocess
 import sys
 import threading
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from types import SimpleNamespace
 
 import pytest
 from server_process import PATIENCE, ROOT, server
 
+from reaper.__main__ import main
 from reaper.metrics import BOUNDS
 from reaper.status import IDLE_BOUNDS, SCHEMA
 from reaper.top import command
@@ -218,17 +221,22 @@ def test_a_terminal_without_unicode_gets_ascii():
     assert all(line.plain.isascii() for line in lines)
 
 
-@pytest.mark.parametrize("url", ["ftp://a", "http://", "http://a:port", "http://a:0", "http://[::1"])
-def test_what_is_no_url_is_refused(url):
-    done = top("--connect", url)
-    assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (2, "", 1)
-    assert f"{url}: expected a URL" in done.stderr
-
-
-def test_an_interval_that_would_keep_the_server_busy_is_refused():
-    done = top("--connect", "127.0.0.1:1", "--interval", "99ms")
-    assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (2, "", 1)
-    assert done.stderr.endswith("'99ms': expected a duration such as 250ms, 30s, 5m, 1h or 7d, at least 100ms\n")
+@pytest.mark.parametrize(
+    ("flag", "value", "said"),
+    [
+        *(("--connect", url, "expected a URL") for url in ("ftp://a", "http://", "http://a:port", "http://a:0")),
+        ("--connect", "http://[::1", "expected a URL"),
+        # One that would keep the server busy.
+        ("--interval", "99ms", "expected a duration such as 250ms, 30s, 5m, 1h or 7d, at least 100ms"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_in_one_line(flag, value, said, capsys):
+    with suppress(SystemExit):
+        assert main(["top", flag, value, *(["--connect", "127.0.0.1:1"] if flag == "--interval" else [])]) == 2
+    out, (line,) = (text.splitlines() for text in capsys.readouterr())
+    assert not out
+    assert value in line
+    assert said in line
 
 
 def top(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
@@ -303,20 +311,17 @@ def test_in_a_pipe_it_prints_one_picture_of_a_real_server_and_ends() -> None:
     assert "connection refused" in gone.stderr
 
 
-def test_what_a_connection_waits_for_is_told_from_the_kernels_stamps():
-    class Seen:
-        queued = unread = 0
-        received, acked, received_ago, sent_ago = 10, 10, 5.0, 4.0
-
-    seen = Seen()
-    assert _phase_of(seen) == "client"
-    seen.received_ago = 3.0
-    assert _phase_of(seen) == "server"
-    seen.received_ago, seen.acked = 5.0, 0
-    assert _phase_of(seen) == "server"
-    seen.received = 0
-    assert _phase_of(seen) == "first byte"
-    seen.unread = 1
-    assert _phase_of(seen) == "not read"
-    seen.queued = 1
-    assert _phase_of(seen) == "not taken"
+@pytest.mark.parametrize(
+    ("seen", "phase"),
+    [
+        ({}, "client"),
+        ({"received_ago": 3.0}, "server"),
+        ({"acked": 0}, "server"),
+        ({"received": 0}, "first byte"),
+        ({"received": 0, "unread": 1}, "not read"),
+        ({"unread": 1, "queued": 1}, "not taken"),
+    ],
+)
+def test_what_a_connection_waits_for_is_told_from_the_kernels_stamps(seen, phase):
+    usual = {"queued": 0, "unread": 0, "received": 10, "acked": 10, "received_ago": 5.0, "sent_ago": 4.0}
+    assert _phase_of(SimpleNamespace(**usual | seen)) == phase

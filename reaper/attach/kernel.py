@@ -133,7 +133,7 @@ class Linux:
                     yield Found(answer.ident, answer.inode, answer.queued, snapshot)
 
     def look(self, idents: Sequence[bytes]) -> list[Snapshot | None]:
-        """The connections with *idents* now, in that order; None: no longer open. Cost: about 8 us each.
+        """The connections with *idents* now, in that order; None: no longer open. Cost: about 10 us each.
 
         Raises:
             OSError: the kernel refuses to answer at all.

@@ -102,11 +102,7 @@ class Learner:
 
 
 def learn(target: Target, directory: Path, gap: float, tick: float, say: Callable[[str], object]) -> None:
-    """Write the silences beyond *gap* seconds of *target* to *directory* until SIGINT, SIGTERM or its end.
-
-    Raises:
-        Refusal: the directory cannot be written, or pyarrow is missing.
-    """
+    """Write the silences beyond *gap* seconds of *target* to *directory* until SIGINT, SIGTERM or its end."""
     began = time.monotonic()
     count = sum(1 for _ in target.dump(True))
     least = 2 * (time.monotonic() - began) / SHARE

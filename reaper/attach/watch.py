@@ -237,7 +237,7 @@ class Watch:
 
         Returns:
             How many were looked at; as many as *limit*: call again, more is waiting.
-        Cost: about 10 us per look, 30 us per close.
+        Cost: 20 to 35 us per look, 15 us more per close.
         """
         for timer in self._wheel.advance(max(seconds_to_ms_now(now), self._wheel.now)):
             self._queue(timer.item)
