@@ -1,7 +1,6 @@
-"""What proxies, load balancers and pools of connections do with an idle connection. One table for linter and advice.
+"""What proxies, load balancers and pools of connections do with an idle connection: one side must be first to close.
 
-One rule: *one side must be first to close, and the table says which*. `reaper-loadgen probe --listen` measures it where
-the thing can be run.
+`reaper-loadgen probe --listen` measures it where the thing can be run.
 """
 
 from __future__ import annotations

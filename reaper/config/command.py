@@ -1,7 +1,4 @@
-"""`check` and `table`: what a configuration means, where it comes from, and what is unwise about it.
-
-One rule: *the exit status is the answer*: 0 good, 1 an error among the findings, 2 not a usable configuration.
-"""
+"""`check` and `table`: what a configuration means, where it comes from, and what is unwise about it."""
 
 from __future__ import annotations
 

@@ -55,17 +55,9 @@ def add_version(parser: argparse.ArgumentParser) -> None:
 
 
 def add_completion(commands: Any, whole: Callable[[], argparse.ArgumentParser]) -> None:
-    """Add `completion` to *commands*, argparse's subparsers: the script by which a shell completes the program.
-
-    Args:
-        commands: Of the program.
-        whole: Makes the parser of all that is to be completed, named as the user types it.
-    """
-    command = commands.add_parser(
-        "completion",
-        help="print the script by which a shell completes this command",
-        description="Print the script by which a shell completes this command, to be sourced. Needs shtab.",
-    )
+    """Add `completion` to *commands*, argparse's subparsers; *whole* makes the parser of all that it completes."""
+    text = "Print the script by which a shell completes this command, to be sourced. Needs shtab."
+    command = commands.add_parser("completion", help=text, description=text)
     command.add_argument("shell", choices=("bash", "zsh", "tcsh"), help="whose script")
 
     def run(parsed: argparse.Namespace) -> int:

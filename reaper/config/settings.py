@@ -169,10 +169,7 @@ class Limits(Section):
     )
     min_in_grace: float = option(5.0, "How far a body may be behind that rate.", "Kestrel 5 s")
     min_out_rate: float = option(
-        240.0,
-        "Least bytes per second that the client takes while a response is waiting (reset).",
-        "Kestrel 240 B/s",
-        Number(),
+        240.0, "Least bytes per second that a client takes of a waiting response (reset).", "Kestrel 240 B/s", Number()
     )
     min_out_grace: float = option(5.0, "How far a client may be behind that rate.", "Kestrel 5 s")
     max_requests: int = option(
@@ -188,10 +185,7 @@ class Limits(Section):
         Number(most=1.0),
     )
     max_header_bytes: int = option(
-        16384,
-        "Request line and headers together (431).",
-        "Node.js 16 KiB; Kestrel 32 KiB; nginx 4 x 8 KiB",
-        Integer(256),
+        16384, "Request line and headers (431).", "Node.js 16 KiB; Kestrel 32 KiB; nginx 4 x 8 KiB", Integer(256)
     )
     max_body_bytes: int = option(
         1048576, "Request body (413).", "nginx client_max_body_size 1 MiB; Kestrel 28.6 MiB", Integer(0)
@@ -280,10 +274,7 @@ class Attach(Section):
         Duration(least=0.05),
     )
     jitter: float = option(
-        0.0,
-        "Lengthens each connection's limits by up to this share, in sixteen steps.",
-        "gRPC +-10 %",
-        Number(most=1.0),
+        0.0, "Lengthens each connection's limits by up to this share, in 16 steps.", "gRPC +-10 %", Number(most=1.0)
     )
     reaps_per_second: float = option(
         0.0, "Most closes per second; 0 is no bound.", "HAProxy spreads closes when it stops", Number()

@@ -167,8 +167,7 @@ class Journal:
         server: Name of this machine, as a list of expected servers has it: printable, without a comma. None: the host's
             name. Processes of one machine share it.
         sequence: First connection number; None: random, so that two processes with one writer id, or one that was
-            restarted, use different ones. Those of two that open a million connections each overlap with a probability
-            of 1 in 4 million; with random writer ids too, of 1 in 4 * 10**12.
+            restarted, use different ones. Two that open a million connections each overlap once in 4 million times.
         queue_rows: Rows that may wait for the writer, >= 1.
         background: False starts no thread; rows are written by `flush()` and `close()` alone. For tests and converters.
     Raises:

@@ -115,6 +115,8 @@ def arrow_schema(metadata: dict[str, str] | None = None) -> pa.Schema:
 def connection_id(writer: int, sequence: int) -> int:
     """The id of a writer's connection: *writer* in the high 20 bits, *sequence* in the low 43, the sign bit free.
 
+    A run's first stands for the writer itself.
+
     Raises:
         InvalidArgument: a part does not fit.
     """
@@ -123,16 +125,6 @@ def connection_id(writer: int, sequence: int) -> int:
     if not 0 <= sequence < 1 << SEQUENCE_BITS:
         raise InvalidArgument(f"sequence must be an integer in 0..2**{SEQUENCE_BITS} - 1, got {shown(sequence)}")
     return writer << SEQUENCE_BITS | sequence
-
-
-def writer_of(conn: int) -> int:
-    """The writer id within a connection id."""
-    return conn >> SEQUENCE_BITS
-
-
-def sequence_of(conn: int) -> int:
-    """The sequence number within a connection id. A run's first stands for the writer itself."""
-    return conn & ((1 << SEQUENCE_BITS) - 1)
 
 
 def peer_key(client: tuple[Any, ...], server: tuple[Any, ...]) -> int:

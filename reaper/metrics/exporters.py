@@ -1,12 +1,10 @@
-"""The ways out of the process for programs that export already: Prometheus' client and OpenTelemetry.
-
-The rule of this module: *neither package is imported before it is used*, and both get what `families` says.
-"""
+"""For programs that export already, by Prometheus' client or OpenTelemetry: neither is imported before it is used."""
 
 from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 from ..errors import needs
@@ -69,23 +67,18 @@ def instrument(meter: Any, statistics: Callable[[], LoopStatistics], *more: Told
     with needs("instrument", "idle-reaper[opentelemetry]"):
         observation = importlib.import_module("opentelemetry.metrics").Observation
 
-    def observe(name: str) -> Callable[[object], list[Any]]:
-        def observed(options: object) -> list[Any]:
-            for family in _split(_all(statistics, more)):
-                if family.name == name:
-                    values = family.values
-                    assert not isinstance(values, Histogram)
-                    if isinstance(values, Mapping):
-                        return [observation(number, {family.label: label}) for label, number in values.items()]
-                    return [observation(values)]
-            return []
-
-        return observed
+    def observed(name: str, _: object) -> list[Any]:
+        for family in _split(_all(statistics, more)):
+            if family.name == name and isinstance(family.values, Mapping):
+                return [observation(number, {family.label: label}) for label, number in family.values.items()]
+            if family.name == name:
+                return [observation(family.values)]
+        return []
 
     for family in _split(_all(statistics, more)):
-        name = family.name.replace("_", ".", 1)
         make = meter.create_observable_gauge if family.kind == "gauge" else meter.create_observable_counter
-        make(name, [observe(family.name)], description=family.doc)
+        name, observe = family.name.replace("_", ".", 1), partial(observed, family.name)
+        make(name, [observe], description=family.doc)
 
 
 def _all(statistics: Callable[[], LoopStatistics] | None, more: Iterable[Told]) -> Iterator[Family]:

@@ -1,7 +1,4 @@
-"""The numbers that a reaper keeps of itself, and the metrics that are made of them.
-
-The rule of this module: *a name, once exported, keeps its meaning*, and its help text says what that is.
-"""
+"""What a reaper counts of itself, and the metrics made of it. *A name, once exported, keeps its meaning.*"""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Prometheus' text format, version 0.0.4, made on demand; needs no other package.
-
-The rule of this module: *samples of one metric stand together under one help text*, however many workers report it.
-"""
+"""Prometheus' text format, version 0.0.4: samples of one metric stand together, however many workers report it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""For tests of your own: a clock moved by hand, the obvious timer queue, and the conformance kit for timer queues.
-
-One rule: *it needs no test framework*.
-"""
+"""For tests of your own, in any framework: a clock moved by hand, the obvious timer queue, and the kit for others."""
 
 from __future__ import annotations
 

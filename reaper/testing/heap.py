@@ -1,7 +1,4 @@
-"""The obvious timer queue: a heap, and handles that know whether their entry in it is still valid.
-
-One rule: *right by inspection*. It is the yardstick in tests and benchmarks, so it does nothing clever.
-"""
+"""The obvious timer queue, right by inspection: the yardstick in tests and benchmarks, so it does nothing clever."""
 
 from __future__ import annotations
 
