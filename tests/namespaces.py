@@ -69,6 +69,8 @@ def _holder(*command: str) -> Iterator[int]:
 
 @contextmanager
 def _linked() -> Iterator[Link]:
+    if missing := [tool for tool in TOOLS if shutil.which(tool) is None]:
+        raise OSError(f"no {', '.join(missing)}")
     root = os.geteuid() == 0
     with ExitStack() as stack:
         server = stack.enter_context(_holder("unshare", "--net", *([] if root else ["--map-root-user"])))
@@ -79,9 +81,6 @@ def _linked() -> Iterator[Link]:
 
 def why_not() -> str | None:
     """What keeps this machine from having namespaces; None: nothing does."""
-    missing = [tool for tool in TOOLS if shutil.which(tool) is None]
-    if missing:
-        return f"no {', '.join(missing)}"
     try:
         with _linked():
             return None
@@ -92,13 +91,9 @@ def why_not() -> str | None:
 @contextmanager
 def opened() -> Iterator[Link]:
     """A `Link` for the length of the block; the test is skipped, and says why, where there can be none."""
-    try:
-        with ExitStack() as stack:
-            if missing := [tool for tool in TOOLS if shutil.which(tool) is None]:
-                raise OSError(f"no {', '.join(missing)}")
+    with ExitStack() as stack:
+        try:
             link = stack.enter_context(_linked())
-            kept = stack.pop_all()
-    except (OSError, subprocess.SubprocessError) as error:
-        pytest.skip(f"a vanished client needs network namespaces (root, or unshare -rn): {error}")
-    with kept:
+        except (OSError, subprocess.SubprocessError) as error:
+            pytest.skip(f"a vanished client needs network namespaces (root, or unshare -rn): {error}")
         yield link
