@@ -31,7 +31,7 @@ from .errors import (
     UnknownUid,
 )
 
-__version__ = "0.2.0"  # and in pyproject.toml
+__version__ = "0.3.0"  # and in pyproject.toml
 
 __all__ = [
     "IdleReaper",
