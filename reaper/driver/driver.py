@@ -73,7 +73,7 @@ class Driver:
         probe: Called with a connection whose `probe` is to be sent: run it as a task, and log what it raises.
         config: Tick, wheel size and the default idle timeout; None for the defaults.
         idle: Seconds of silence allowed where nothing else is said; 0 is off; None: the config's `timeouts.idle`.
-        options: `Options`: tick, wheel_size, journal, listener, jitter, reaps_per_second, seed.
+        options: What each is, `Options` says.
     Attributes:
         core: The `IdleReaper`. Its times are those of `now`.
         clock, books, config, idle: In force.

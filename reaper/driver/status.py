@@ -70,8 +70,10 @@ async def survey(reaper: Reaper, pressure: Pressure | None = None, worker: int =
     ]
     ring, wheel = places(driver.core, now)
     core = statistics.core
-    verdict = None if pressure is None else pressure.verdict
-    journal = statistics.journal
+    journal, pressed = statistics.journal, None
+    if pressure is not None and (verdict := pressure.verdict) is not None:
+        pressed = {"load": verdict.load, "of": verdict.of, "scale": verdict.scale, "accepting": verdict.accept}
+        pressed["evicted"] = pressure.evicted
     return {
         "worker": worker,
         "pid": os.getpid(),
@@ -105,18 +107,8 @@ async def survey(reaper: Reaper, pressure: Pressure | None = None, worker: int =
             "stalled_s": statistics.stalled,
             "cpu_s": statistics.cpu,
         },
-        "pressure": None
-        if pressure is None or verdict is None
-        else {
-            "load": verdict.load,
-            "of": verdict.of,
-            "scale": verdict.scale,
-            "accepting": verdict.accept,
-            "evicted": pressure.evicted,
-        },
-        "journal": None
-        if journal is None
-        else {"rows": journal.rows, "dropped": journal.dropped, "errors": journal.errors},
+        "pressure": pressed,
+        "journal": journal and {"rows": journal.rows, "dropped": journal.dropped, "errors": journal.errors},
     }
 
 

@@ -56,13 +56,10 @@ CLOSE_LOOKS = 16
 
 
 class Vanished:
-    """Looks for peers that have vanished, among all connections of a driver.
+    """Looks for peers that have vanished, among all connections of *driver*.
 
-    Args:
-        driver: Its connections.
-        after: Seconds without a sign of the peer's kernel, >= 3; 0: never, and nothing is looked at.
     Attributes:
-        after: As given.
+        after: Seconds without a sign of the peer's kernel, >= 3; 0: never, and nothing is looked at.
         looks: At connections, so far.
     """
 

@@ -74,15 +74,11 @@ class Connection(Watched):
 
 
 class WatchedStream(trio.abc.HalfCloseableStream):
-    """A stream that touches its connection whenever bytes are received. Everything else goes to the stream within.
+    """A stream that touches its `connection` whenever bytes are received. Everything else goes to the `inner` stream.
 
     While a receive waits, and only then, a drain knows the connection for idle. Sending does not touch: a peer that is
     gone would be kept alive by what is sent to it. A handler that sends for longer than the timeout without hearing
     anything wraps that in `with stream.connection.in_use():`.
-
-    Attributes:
-        connection: The `Connection`.
-        inner: The stream within.
     """
 
     def __init__(self, inner: trio.abc.Stream, connection: Connection) -> None:

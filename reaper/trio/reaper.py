@@ -33,8 +33,7 @@ class TrioReaper(Reaper):
     Args:
         config: Tick, wheel size and the default idle timeout; None for the defaults.
         idle: Seconds of silence allowed where nothing else is said; 0 is off; None: the config's `timeouts.idle`.
-        options: `reaper.driver.Options` says what each is: tick, wheel_size, journal, listener, jitter,
-            reaps_per_second, seed.
+        options: What each is, `reaper.driver.Options` says.
     Raises:
         InvalidArgument: by name and value.
     """

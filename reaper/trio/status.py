@@ -28,14 +28,12 @@ async def serve_status(
     pressure: Pressure | None = None,
     task_status: trio.TaskStatus[list[trio.SocketListener]] = trio.TASK_STATUS_IGNORED,
 ) -> NoReturn:
-    """Serve `/status` (JSON, for `python -m reaper top`) and `/metrics` (Prometheus) until cancelled.
+    """Serve `/status` (JSON, for `python -m reaper top`) and `/metrics` (Prometheus) of *reaper* until cancelled.
 
     Args:
-        reaper: Whose connections.
-        port, host: Where to listen.
+        port, host, task_status: As in `trio.serve_tcp`, but on loopback.
         name: What the server is called there.
         pressure: What `relieve` judges by, to be shown as well.
-        task_status: As in `trio.serve_tcp`.
     Raises:
         OSError: the port cannot be had.
     """

@@ -78,13 +78,7 @@ class SocketStream(trio.abc.HalfCloseableStream):
             raise trio.BusyResourceError("another task is sending on this stream")
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes:
-        """Bytes as they come, at most `RECEIVE_BYTES` at once; empty at the end of file.
-
-        Raises:
-            trio.BrokenResourceError: the connection is lost.
-            trio.ClosedResourceError: it is closed.
-            ValueError: *max_bytes* is not None and < 1.
-        """
+        """Bytes as they come, at most `RECEIVE_BYTES` at once; empty at the end of file. Raises as trio's streams."""
         if max_bytes is None:
             max_bytes = RECEIVE_BYTES
         elif max_bytes < 1:
@@ -115,13 +109,7 @@ class SocketStream(trio.abc.HalfCloseableStream):
         return data
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
-        """Hand *data* to the kernel, waiting while it has no room.
-
-        Raises:
-            trio.BrokenResourceError: the connection is lost.
-            trio.ClosedResourceError: it is closed, or its sending side is shut.
-            trio.BusyResourceError: another task is sending.
-        """
+        """Hand *data* to the kernel, waiting while it has no room. Raises as trio's streams."""
         self._be_alone()
         self._sending = True
         blocked = False
@@ -153,20 +141,14 @@ class SocketStream(trio.abc.HalfCloseableStream):
     async def wait_send_all_might_not_block(self) -> None:
         """Return when the kernel has room for more. Raises as `send_all`."""
         self._be_alone()
-        self._open()
         self._sending = True
         try:
-            await trio.lowlevel.wait_writable(self.fileno())
+            await trio.lowlevel.wait_writable(self._open())
         finally:
             self._sending = False
 
     async def send_eof(self) -> None:
-        """Shut our sending side: what is queued goes out, then the end of file. Nothing if it is shut.
-
-        Raises:
-            trio.ClosedResourceError: it is closed.
-            trio.BusyResourceError: another task is sending.
-        """
+        """Shut our sending side: what is queued goes out, then the end of file. Nothing if it is shut."""
         self._be_alone()
         self._open()
         self.shut_down()
