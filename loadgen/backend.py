@@ -79,6 +79,7 @@ async def _serve(held: Held, reader: asyncio.StreamReader, writer: asyncio.Strea
     except (asyncio.IncompleteReadError, OSError) as error:
         held.closed = monotonic()
         held.how = "RST" if isinstance(error, OSError) else "FIN"
+    finally:
         writer.close()
 
 

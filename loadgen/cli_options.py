@@ -7,7 +7,7 @@ import json
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from .drive.protocols import Paths
 from .drive.wire import Tls
@@ -94,18 +94,9 @@ def asked_scenario(options: argparse.Namespace) -> Scenario:
     return load_scenario(options.scenario) if options.scenario else from_mix(options.mix)
 
 
-class Contact(NamedTuple):
-    """Whom to talk to, and how; *protocol* is None where nothing says it."""
-
-    target: Target
-    protocol: str | None
-    paths: Paths
-    tls: Tls | None
-
-
-def take_target(options: argparse.Namespace) -> Contact:
-    """What *options* name. Raises BadArgument: no target, a URL and options that contradict it, or a target that is not
-    on the loopback."""
+def take_target(options: argparse.Namespace) -> tuple[Target, str | None, Paths, Tls | None]:
+    """Whom *options* name, the protocol (None where nothing says it), what to ask for, and TLS. Raises BadArgument: no
+    target, a URL and options that contradict it, or a target that is not on the loopback."""
     if (options.target is None) == (options.url is None):
         raise BadArgument("give one target: --target HOST:PORT, or a URL")
     target, protocol, path, host, tls = options.target or options.url
@@ -124,7 +115,7 @@ def take_target(options: argparse.Namespace) -> Contact:
             if getattr(options, name.replace("-", "_")):
                 raise BadArgument(f"--{name}: the target speaks no TLS: give --tls as well, or a URL of https or wss")
     authority = "" if host == target.host else f"{host}:{target.port}"
-    return Contact(target, protocol or options.protocol, Paths(path or options.path or "/", host=authority), spoken)
+    return target, protocol or options.protocol, Paths(path or options.path or "/", host=authority), spoken
 
 
 def check_files(options: argparse.Namespace) -> None:

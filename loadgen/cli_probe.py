@@ -152,24 +152,17 @@ def run_listen(options: argparse.Namespace) -> int:
             await asyncio.sleep(pause)
             await ask(proxy, Speech("http", Paths(path or "/", host=f"{host}:{proxy.port}")))
 
-    async def held(wait: float, *pauses: float) -> Upstream:
+    def held(wait: float, *pauses: float) -> Upstream:
         def ready(address: Target) -> None:
             print(f"listening on {address}", file=sys.stderr, flush=True)
             if options.through:
                 tasks.append(asyncio.create_task(asking(*pauses)))
 
-        return await listen(where, wait, options.keep_alive, ready)
+        return asyncio.run(listen(where, wait, options.keep_alive, ready))
 
-    async def measure() -> list[Upstream]:
-        """Ask once; then, if the connection was closed, once more, and again just before it would be."""
-        first = await held(options.wait, 0.0)
-        if not (options.through and first.idles):
-            return [first]
-        pause = EDGE * first.idles[0]
-        return [first, await held(pause + 2.0, 0.0, pause)]
-
-    found = asyncio.run(measure())
-    idles = found[0].idles
+    found = [held(options.wait, 0.0)]
+    if options.through and (idles := found[0].idles):  # ask once more, and again just before it would be closed
+        found.append(held(EDGE * idles[0] + 2.0, 0.0, EDGE * idles[0]))
     if options.json:
         print(json.dumps([[asdict(one) for one in each.connections] for each in found]))
     else:
@@ -177,7 +170,7 @@ def run_listen(options: argparse.Namespace) -> int:
         if len(found) > 1:
             row[1] = found[1].reused()
         print("\n".join(aligned([HEADINGS, row], options.markdown)))
-    return 0 if idles else 1
+    return 0 if found[0].idles else 1
 
 
 EDGE = 0.95

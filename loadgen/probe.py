@@ -164,8 +164,8 @@ def summarise(question: Question, trials: Sequence[Ended], wait: float, expected
     closed = [trial for trial in trials if trial.borne is not None]
     finding = Finding(question.name, question.meaning, len(trials), len(closed), waited=wait)
     finding.failures = sorted({trial.failure for trial in trials if trial.failure})
-    finding.hint = next((hint for trial in trials if (hint := _keep_alive_hint(trial.answer))), "")
-    finding.remark = next((text for trial in trials if (text := _remark(trial))), "")
+    finding.hint = next(filter(None, (_keep_alive_hint(trial.answer) for trial in trials)), "")
+    finding.remark = next(filter(None, map(_remark, trials)), "")
     finding.expected, finding.guessed = expected, expected is None
     if not closed:
         return finding
@@ -223,12 +223,21 @@ def _first_line(data: bytes) -> str:
     return line.decode("ascii") if line.isascii() and line.decode("ascii").isprintable() else f"{len(data)} bytes"
 
 
-HEADINGS = ("question", "timeout", "observed", "counted from", "early or late", "tick", "ends with", "closed")
+HEADINGS = (
+    "question",
+    "timeout",
+    "observed",
+    "counted from",
+    "early or late",
+    "tick",
+    "ends with",
+    "closed",
+)
 
 
-def rows(findings: Sequence[Finding]) -> list[tuple[str, ...]]:
-    """The findings as texts under HEADINGS."""
-    table: list[tuple[str, ...]] = []
+def as_text(findings: Sequence[Finding], markdown: bool = False) -> str:
+    """The table, aligned for a terminal or as Markdown. `~` marks a timeout that was guessed from the observation."""
+    table: list[tuple[str, ...]] = [HEADINGS]
     for found in findings:
         timeout = "?" if found.expected is None else ("~" if found.guessed else "") + seconds(found.expected)
         tick = "" if found.granularity is None else seconds(found.granularity)
@@ -236,7 +245,8 @@ def rows(findings: Sequence[Finding]) -> list[tuple[str, ...]]:
         counts = f"{found.closed}/{found.trials}"
         row = (found.name, timeout, found.observed(), found.since, found.words(), tick, ending, counts)
         table.append(tuple(cell or "-" for cell in row))
-    return table
+    hints = {f"the server says: {found.hint}" for found in findings if found.hint}
+    return "\n".join(aligned(table, markdown) + sorted(hints | {found.remark for found in findings if found.remark}))
 
 
 def aligned(table: Sequence[Sequence[str]], markdown: bool = False) -> list[str]:
@@ -251,13 +261,6 @@ def aligned(table: Sequence[Sequence[str]], markdown: bool = False) -> list[str]
     if markdown:
         lines.insert(1, "|" + "|".join("-" * (width + 2) for width in widths) + "|")
     return lines
-
-
-def as_text(findings: Sequence[Finding], markdown: bool = False) -> str:
-    """The table, aligned for a terminal or as Markdown. `~` marks a timeout that was guessed from the observation."""
-    lines = aligned([HEADINGS, *rows(findings)], markdown)
-    hints = {f"the server says: {found.hint}" for found in findings if found.hint}
-    return "\n".join(lines + sorted(hints | {found.remark for found in findings if found.remark}))
 
 
 def checked(findings: Sequence[Finding], tolerance: float) -> list[str]:

@@ -13,11 +13,11 @@ import multiprocessing
 import os
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from heapq import heappop, heappush
 from time import process_time
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import reaper
 
@@ -42,14 +42,12 @@ STORM_SHARE = 0.1
 """Share of the connections that a storm throws out; they come back at once."""
 
 
-@dataclass(frozen=True)
-class Fault:
-    """The server's loop is stalled from *start* for *length* seconds; *storm*: and a tenth of all clients reconnect
-    then."""
+class Fault(NamedTuple):
+    """The server's loop stands still from *start* for *length* seconds; *storm*: a tenth of the clients reconnect."""
 
     start: float
     length: float
-    storm: bool = False
+    storm: bool
 
 
 @dataclass(frozen=True)
@@ -68,12 +66,11 @@ class Faults:
             for _ in range(count):
                 number = 2 * len(faults)
                 length = longest * draw(key, number + 1)
-                faults.append(Fault(draw(key, number) * max(end - length, 0.0), length, storm=not longest))
-        free = 0.0
-        spaced: list[Fault] = []
-        for fault in sorted(faults, key=lambda fault: fault.start):
-            spaced.append(replace(fault, start=max(fault.start, free)))
-            free = spaced[-1].start + fault.length + BREATHER
+                faults.append(Fault(draw(key, number) * max(end - length, 0.0), length, not longest))
+        free, spaced = 0.0, []
+        for start, length, storm in sorted(faults):
+            spaced.append(Fault(max(start, free), length, storm))
+            free = spaced[-1].start + length + BREATHER
         return spaced[::-1]
 
 
@@ -101,15 +98,12 @@ class Crowd:
     """Plays a plan's clients, those of *indices*, one heap of next actions for all of them."""
 
     def __init__(self, plan: Plan, system: CoreSystem, indices: range | None = None) -> None:
-        self.plan = plan
-        self.system = system
+        self.plan, self.system = plan, system
         self.indices = range(plan.connections) if indices is None else indices
         self.due: list[tuple[float, int, SimulatedClient]] = []
-        self.sequence = 0
-        self.arrived = 0
+        self.sequence = self.arrived = 0
         self.arrival = self._arrives()
-        self.records = RecordTable()
-        self.counters = Counters()
+        self.records, self.counters = RecordTable(), Counters()
         self.present: dict[int, SimulatedClient] = {}
         self.stopped = False
 
@@ -214,12 +208,11 @@ class Crowd:
             self._push(now + delay, self._client(client.index, client.incarnation + 1))
 
     def _record(self, client: SimulatedClient, how: How, now: float) -> None:
-        self.records.append(
-            Record(
-                client.index, client.incarnation, how, client.final, False, client.number, client.established,
-                client.established, client.sent, client.seen, now, now,
-            )
-        )  # fmt: skip
+        since = client.established
+        self.records.append(Record(
+            client.index, client.incarnation, how, client.final, False, client.number, since, since, client.sent,
+            client.seen, now, now,
+        ))  # fmt: skip
 
 
 class CoreSystem:

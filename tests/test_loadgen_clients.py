@@ -10,6 +10,7 @@ import subprocess
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any, TypeVar
 from xml.etree import ElementTree
 
 import pytest
@@ -17,20 +18,21 @@ from namespaces import why_not
 
 from loadgen.backend import Upstream, listen
 from loadgen.cli import main
-from loadgen.clients import ATTACKS, HTTP, Account, Client, Ended, Speech, ask, attack, behaviour, keep_asking, play_all
+from loadgen.clients import ATTACKS, HTTP, Account, Ended, Speech, ask, attack, behaviour, keep_asking, play, play_all
 from loadgen.drive.wire import Tls
 from loadgen.plan.behaviours import KINDS
 from loadgen.probe import QUESTIONS, as_text, checked, probe, summarise, write_junit
 from loadgen.race import Result, race
 from loadgen.units import Target, parse_target
-from loadgen.vanish import Kept, vanish
+from loadgen.vanish import vanish
 
+T = TypeVar("T")
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 PATIENCE = 10.0
 
 
-async def against(handler: Handler, run: Callable[[tuple[str, int]], Awaitable[object]], **more: object) -> object:
+def against(handler: Handler, run: Callable[[Target], Awaitable[T]], host: str = "127.0.0.1", **more: Any) -> T:
     """What *run* returns, given the address of a server whose connections *handler* treats."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -41,9 +43,11 @@ async def against(handler: Handler, run: Callable[[tuple[str, int]], Awaitable[o
         finally:
             writer.close()
 
-    server = await asyncio.start_server(serve, "127.0.0.1", 0, **more)  # type: ignore[arg-type]
-    async with server:
-        return await run(server.sockets[0].getsockname()[:2])
+    async def both() -> T:
+        async with await asyncio.start_server(serve, host, 0, **more) as server:
+            return await run(parse_target(f"127.0.0.1:{server.sockets[0].getsockname()[1]}"))
+
+    return asyncio.run(both())
 
 
 async def close_at_once(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -64,49 +68,38 @@ async def answer_500(reader: asyncio.StreamReader, writer: asyncio.StreamWriter)
 
 def test_whatever_a_client_does_it_learns_that_the_server_has_ended_it() -> None:
     kinds = [kind for kind, cls in KINDS.items() if "ws" not in cls.protocols]
-    found = asyncio.run(against(close_at_once, lambda at: play_all(kinds, at, patience=PATIENCE)))
-    assert isinstance(found, dict)
-    ends: dict[str, Ended] = {kind: each[0] for kind, each in found.items()}
+    found = against(close_at_once, lambda at: play_all(kinds, at, patience=PATIENCE))
+    ends = {kind: each[0] for kind, each in found.items()}
     assert {kind for kind, ended in ends.items() if ended.borne is None} <= {"reset", "leave"}
     assert ends["reset"].how == "left"
     assert set(ATTACKS) <= set(KINDS)
 
 
 def test_an_attacker_comes_back_until_it_is_told_to_stop() -> None:
-    ends: list[Ended] = []
-
-    async def run(at: tuple[str, int]) -> None:
-        ends.extend(await attack("mute", at, lambda: len(seen) > 2, pause=0.01))
-
     seen: list[int] = []
 
     async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         seen.append(1)
 
-    asyncio.run(against(handler, run))
+    ends = against(handler, lambda at: attack("mute", at, lambda: len(seen) > 2, pause=0.01))
     assert len(ends) >= 2
     assert {ended.how for ended in ends} == {"closed"}
 
 
 @pytest.mark.parametrize(("handler", "lost"), [(answer, ""), (answer_500, "status 500"), (close_at_once, "closed")])
 def test_a_healthy_client_says_what_it_lost(handler: Handler, lost: str) -> None:
-    ended = asyncio.run(against(handler, ask))
-    assert isinstance(ended, Ended)
-    assert ended.lost == lost
+    assert against(handler, ask).lost == lost
 
 
 def test_an_account_adds_up_what_healthy_clients_saw() -> None:
     account = Account()
-    asyncio.run(against(answer, lambda at: keep_asking(at, lambda: account.asked > 4, account)))
+    against(answer, lambda at: keep_asking(at, lambda: account.asked > 4, account))
     assert (account.asked, account.lost) == (5, [])
     assert 0 < account.worst < PATIENCE
 
 
 def test_a_client_that_finds_nobody_says_why() -> None:
-    async def run() -> Ended:
-        return await Client("mute", ("127.0.0.1", 1)).play()
-
-    assert asyncio.run(run()).lost == "connect: ECONNREFUSED"
+    assert asyncio.run(play("mute", ("127.0.0.1", 1))).lost == "connect: ECONNREFUSED"
 
 
 def test_a_parameter_is_written_as_in_a_scenario() -> None:
@@ -127,6 +120,13 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return made[0], made[1]
 
 
+def server_tls(certificate: tuple[Path, Path], *protocols: str) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*certificate)
+    context.set_alpn_protocols(protocols)
+    return context
+
+
 @pytest.mark.parametrize(
     ("tls", "lost"),
     [("right", ""), (Tls("localhost"), "connect: CERTIFICATE_VERIFY_FAILED"), (Tls("x", insecure=True), "")],
@@ -134,12 +134,8 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 def test_tls_is_spoken_and_the_certificate_checked(
     tls: Tls | str, lost: str, certificate: tuple[Path, Path], caplog: pytest.LogCaptureFixture
 ) -> None:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(*certificate)
-    spoken = tls if isinstance(tls, Tls) else Tls("localhost", str(certificate[0]))
-    ended = asyncio.run(against(answer, lambda at: ask(at, Speech(tls=spoken)), ssl=context))
-    assert isinstance(ended, Ended)
-    assert ended.lost == lost
+    speech = Speech(tls=tls if isinstance(tls, Tls) else Tls("localhost", str(certificate[0])))
+    assert against(answer, lambda at: ask(at, speech), ssl=server_tls(certificate)).lost == lost
 
 
 def test_a_server_of_http_2_alone_is_named_in_one_line(certificate: tuple[Path, Path]) -> None:
@@ -147,16 +143,11 @@ def test_a_server_of_http_2_alone_is_named_in_one_line(certificate: tuple[Path, 
         writer.write(bytes(3) + b"\x04" + bytes(5))
         await reader.read()
 
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(*certificate)
-    context.set_alpn_protocols(["h2"])
-
-    async def run(at: tuple[str, int]) -> str:
-        speech = Speech(tls=Tls("localhost", insecure=True))
-        return await asyncio.to_thread(lambda: as_text(probe(parse_target(f"{at[0]}:{at[1]}"), speech, 0.5, {}, 1)))
-
-    text = str(asyncio.run(against(settings, run, ssl=context)))
-    assert text.splitlines()[-1].startswith("the server speaks HTTP/2 only")
+    speech = Speech(tls=Tls("localhost", insecure=True))
+    found = against(
+        settings, lambda at: asyncio.to_thread(probe, at, speech, 0.5, {}, 1), ssl=server_tls(certificate, "h2")
+    )
+    assert as_text(found).splitlines()[-1].startswith("the server speaks HTTP/2 only")
 
 
 def test_what_was_expected_is_said_in_a_line_each_and_as_junit(tmp_path: Path) -> None:
@@ -185,8 +176,7 @@ def test_a_websocket_is_upgraded_before_its_clock_starts() -> None:
         await asyncio.sleep(0.1)
 
     kinds = ["pong_only", "chatty"]
-    found = asyncio.run(against(upgrade, lambda at: play_all(kinds, at, Speech("ws", timeout=60.0), PATIENCE)))
-    assert isinstance(found, dict)
+    found = against(upgrade, lambda at: play_all(kinds, at, Speech("ws", timeout=60.0), PATIENCE))
     (silent,), (chatty,) = found.values()
     assert (silent.how, chatty.how) == ("closed", "closed")
     assert silent.since >= silent.connected
@@ -221,12 +211,7 @@ def test_a_race_counts_what_is_lost_on_a_connection_that_looked_open(honour: boo
         writer.write(OK.replace(b"\r\n\r\n", b"\r\nKeep-Alive: timeout=0\r\n\r\n"))
         await reader.readuntil(b"\r\n\r\n")  # and no answer: it was about to close
 
-    async def run(at: tuple[str, int]) -> Result:
-        target = parse_target(f"{at[0]}:{at[1]}")
-        return await race(target, HTTP, 0.05, 6, spread=0.01, clients=3, honour=honour)
-
-    found = asyncio.run(against(once, run))
-    assert isinstance(found, Result)
+    found = against(once, lambda at: race(at, HTTP, 0.05, 6, spread=0.01, clients=3, honour=honour))
     assert (found.reused, found.fresh) == ((6, 0) if not honour else (0, 6))
     assert (found.lost.total() == 6, found.per_million == 1e6) == (lost, lost)
     assert found.announced == "timeout=0"
@@ -251,15 +236,6 @@ def test_a_client_that_vanishes_is_kept_until_the_servers_kernel_lets_it_go() ->
         await asyncio.sleep(3.0)  # whatever is said, and whoever has gone
         writer.transport.abort()
 
-    async def run(at: tuple[str, int]) -> list[Kept]:
-        target = parse_target(f"127.0.0.1:{at[1]}")
-        return await asyncio.to_thread(vanish, target, Speech("echo"), 20.0, 2)
-
-    async def anywhere() -> list[Kept]:
-        server = await asyncio.start_server(forget, "0.0.0.0", 0)
-        async with server:
-            return await run(server.sockets[0].getsockname()[:2])
-
-    found = asyncio.run(anywhere())
+    found = against(forget, lambda at: asyncio.to_thread(vanish, at, Speech("echo"), 20.0, 2), "0.0.0.0")
     assert [kept.name for kept in found] == ["vanished_new", "vanished_idle"]
     assert all(each is not None for kept in found for each in kept.seconds)

@@ -37,22 +37,18 @@ class Tls:
     ca: str | None = None
     insecure: bool = False
 
+    @cache  # noqa: B019 - there is one of a process
     def context(self) -> ssl.SSLContext:
         """The context of this process. Raises BadArgument: *ca* is not a file of certificates."""
-        return _context(self)
-
-
-@cache
-def _context(tls: Tls) -> ssl.SSLContext:
-    try:
-        context = ssl.create_default_context(cafile=tls.ca)
-    except (OSError, ssl.SSLError) as error:
-        raise BadArgument(f"--ca {tls.ca}: {error}: give a PEM file of certificates") from None
-    context.set_alpn_protocols([ALPN])
-    if tls.insecure:
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-    return context
+        try:
+            context = ssl.create_default_context(cafile=self.ca)
+        except OSError as error:  # an SSLError is one
+            raise BadArgument(f"--ca {self.ca}: {error}: give a PEM file of certificates") from None
+        context.set_alpn_protocols([ALPN])
+        if self.insecure:
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_NONE
+        return context
 
 
 Opening: TypeAlias = Generator[int, None, tuple[socket.socket, bytes, float]]
@@ -139,9 +135,7 @@ def waited(fd: int) -> float:
     try:
         with socket.socket(fileno=os.dup(fd)) as sock:
             info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _LAST_ACK_RECEIVED + 4)
-    except OSError:
+        milliseconds: int = struct.unpack_from("I", info, _LAST_ACK_RECEIVED)[0]
+    except (OSError, struct.error):
         return 0.0
-    if len(info) < _LAST_ACK_RECEIVED + 4:
-        return 0.0
-    milliseconds: int = struct.unpack_from("I", info, _LAST_ACK_RECEIVED)[0]
     return max(milliseconds / 1000 - GRAIN, 0.0)

@@ -8,8 +8,8 @@ import select
 import signal
 import socket
 import struct
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable
+from contextlib import suppress
 from heapq import heappop, heappush
 from multiprocessing.connection import Connection
 from time import monotonic, sleep
@@ -207,9 +207,8 @@ class Worker:
         """A connection was refused; it waits for *again*, or has failed."""
         self.counters.refused += 1
         client.refusal = why
-        if self.counters.refused == 1:
-            self.counters.refusal = why
-            self.news = True
+        if not self.counters.refusal:
+            self.counters.refusal, self.news = why, True
         if again is None:
             self.fail(client)
         else:
@@ -238,12 +237,10 @@ class Worker:
         client.offset += step.gap
         client.act = step.act
         when = client.established + client.offset
-        if client.number:
-            when = self.pace.step(when)
         if client.number == 0 and when <= now:
             self.act(client, now, when)
-        else:
-            self.push(when, client)  # overdue ones too: the heap is worked off in the same turn, without recursion
+        else:  # overdue ones too: the heap is worked off in the same turn, without recursion
+            self.push(self.pace.step(when) if client.number else when, client)
 
     def act_on_due(self, now: float) -> None:
         """Do what is due at *now*."""
@@ -474,11 +471,9 @@ class Worker:
             self.push(monotonic() + delay, Client(client.index, again, key, client.behaviour))
 
 
-@contextmanager
-def borrowed(fd: int) -> Iterator[socket.socket]:
-    """The socket of *fd*, for a call that needs one."""
-    with socket.socket(fileno=os.dup(fd)) as sock:
-        yield sock
+def borrowed(fd: int) -> socket.socket:
+    """A socket on a copy of *fd*, for a call that needs one: to be closed."""
+    return socket.socket(fileno=os.dup(fd))
 
 
 def main(order: Order, control: Connection) -> None:

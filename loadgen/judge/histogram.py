@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable
 
 SUBBUCKETS = 128
 """Parts of each power of two: the relative error of a percentile is at most 1/128."""
@@ -86,14 +85,6 @@ class Histogram:
     def buckets(self) -> list[tuple[float, int]]:
         """(upper edge in seconds, count) of every bucket that is not empty, ascending."""
         return [(_upper_edge(bucket), self.counts[bucket]) for bucket in sorted(self.counts)]
-
-
-def merged(histograms: Iterable[Histogram]) -> Histogram:
-    """One histogram with the counts of all of them."""
-    total = Histogram()
-    for histogram in histograms:
-        total.merge(histogram)
-    return total
 
 
 def _upper_edge(bucket: int) -> float:

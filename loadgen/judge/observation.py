@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from .histogram import Histogram, merged
+from .histogram import Histogram
 from .records import RecordTable
 from .stalls import Answers, Stalls
 
@@ -106,14 +106,14 @@ class Observation:
 
     def __post_init__(self) -> None:
         self.records = RecordTable()
-        answers = Answers()
+        self.lag, self.latency, answers = Histogram(), Histogram(), Answers()
         for outcome in self.outcomes:
             self.records.extend(outcome.records)
+            self.lag.merge(outcome.lag)
+            self.latency.merge(outcome.latency)
             answers.merge(outcome.server_stalls)
         self.server_stalls = answers.supported()
         self.own_stalls = [outcome.stalls for outcome in self.outcomes]
-        self.lag = merged(outcome.lag for outcome in self.outcomes)
-        self.latency = merged(outcome.latency for outcome in self.outcomes)
 
     @property
     def partial(self) -> bool:

@@ -33,11 +33,6 @@ class Stalls:
         """Something that was due *lag* seconds ago came at *instant*."""
         self._note(int(instant / BUCKET), lag)
 
-    def merge(self, other: Stalls) -> None:
-        """Take over the worst of *other*, bucket by bucket."""
-        for bucket, lag in other.worst.items():
-            self._note(bucket, lag)
-
     def _note(self, bucket: int, lag: float) -> None:
         if lag > self.worst.get(bucket, 0.0):
             self.worst[bucket] = lag
@@ -100,11 +95,12 @@ class Answers(Stalls):
         self.slow[bucket] += lag >= LEAST
         self._note(bucket, lag)
 
-    def merge(self, other: Stalls) -> None:
-        super().merge(other)
-        if isinstance(other, Answers):
-            self.came.update(other.came)
-            self.slow.update(other.slow)
+    def merge(self, other: Answers) -> None:
+        """Take over the worst of *other*, bucket by bucket, and add its counts."""
+        for bucket, lag in other.worst.items():
+            self._note(bucket, lag)
+        self.came.update(other.came)
+        self.slow.update(other.slow)
 
     def supported(self) -> Stalls:
         """The stalls that a share of LEAST_SHARE of the answers shows which came while they lasted. Cost: O(buckets)

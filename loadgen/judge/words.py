@@ -13,6 +13,7 @@ NARROWEST, WIDEST = 60, 120
 """Columns of text: the terminal's, within these; 80 where there is none."""
 BARS = 10
 """Lines of the histogram."""
+PARTS = {"kernel": "kernel", "server": "server", "generator": "generator", "most_used": "most in use beyond the start"}
 KINDS_OF_PROCESS = {"server": "worker of the server", "generator": "process of the generator"}
 REASONS = 5
 """Reasons that are printed; all of them are in the report."""
@@ -54,7 +55,7 @@ def verdict_lines(report: dict[str, Any]) -> list[str]:
         if side["rss_bytes_per_connection"] is not None:
             each = f"{side['rss_bytes_per_connection']:,.0f} bytes per connection"
             lines += row(name, f"{each}, {side['cpu_fraction']:.0%} CPU, {plural(side[count], *what)}")
-    lines += parts(report.get("machine"))
+    lines += machine_lines(report.get("machine"))
     lines += row("verdict", headline(report))
     for reason in report["reasons"][:REASONS]:
         lines += row("", reason)
@@ -108,20 +109,19 @@ def beyond(reaps: dict[str, Any]) -> str:
     return f"{raw:,} beyond one tick before any allowance{of_all}{read}"
 
 
-def parts(machine: dict[str, Any] | None) -> list[str]:
+def machine_lines(machine: dict[str, Any] | None) -> list[str]:
     """Memory and CPU by part: kernel, server, generator."""
     lines: list[str] = []
-    for name, figures, shown in (
-        ("memory", (machine or {}).get("memory_bytes", {}), size),
-        ("cpu", (machine or {}).get("cpu_s", {}), seconds),
+    for name, key, shown, ending in (
+        ("memory", "memory_bytes", size, ""),
+        ("cpu", "cpu_s", seconds, ""),
+        ("one more", "process_bytes", size, ", before its first connection"),
     ):
-        told = [f"{part} {shown(value)}" for part, value in figures.items() if value is not None and part != "others"]
-        if told:
-            lines += row(name, ", ".join(told).replace("most_used", "most in use beyond the start"))
-    each = {name: value for name, value in (machine or {}).get("process_bytes", {}).items() if value is not None}
-    if each:
-        told = [f"{KINDS_OF_PROCESS[name]} {size(value)}" for name, value in each.items()]
-        lines += row("one more", f"{', '.join(told)}, before its first connection")
+        names = KINDS_OF_PROCESS if key == "process_bytes" else PARTS
+        figures = (machine or {}).get(key, {})
+        parts = [f"{names[part]} {shown(figures[part])}" for part in names if figures.get(part) is not None]
+        if parts:
+            lines += row(name, ", ".join(parts) + ending)
     return lines
 
 

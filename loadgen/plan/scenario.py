@@ -5,14 +5,13 @@ One rule: what is not understood is an error, never ignored. Every complaint is 
     name = "reconnect-storm"
     description = "all are reaped in one instant and come back in the next"
     protocol = "echo"                  # echo | http | raw | ws; the command line overrides it
+    statuses = ["2xx", "404"]          # of HTTP answers that are as expected; default 2xx
+    max_age = "1h"                     # from this age on even a client that talks may be closed; default: never
 
     [ramp]
     shape = "waves"                    # linear (at `rate` a second) | burst | waves (of equal size, one `every`)
     waves = 3
     every = "0.5T"
-
-    statuses = ["2xx", "404"]          # of HTTP answers that are as expected; default 2xx
-    max_age = "1h"                     # from this age on even a client that talks may be closed; default: never
 
     [[client]]
     kind = "silent"                    # see `loadgen behaviours`
@@ -25,6 +24,7 @@ from __future__ import annotations
 import re
 import sys
 import tomllib
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, fields
@@ -178,19 +178,13 @@ def parse_scenario(table: dict[str, Any], name: str) -> Scenario:
         raise BadArgument("there are no clients: write at least one [[client]] with a kind")
     if len(rows) > MOST_CLIENTS:
         raise BadArgument(f"there are {len(rows)} clients: write at most {MOST_CLIENTS}")
-    clients = [_client(row, number) for number, row in enumerate(rows, 1)]
-    names = [client.name for client in clients]
-    for twice in {name for name in names if names.count(name) > 1}:
-        raise BadArgument(f"two clients are called {twice!r}: give each a name of its own")
-    return Scenario(
-        _text("name", table.get("name", name)),
-        tuple(clients),
-        _text("description", table.get("description", "")),
-        protocol,
-        _ramp(table.get("ramp", {})),
-        _statuses(table.get("statuses", ["2xx"])),
-        table.get("max_age"),
-    )
+    clients = tuple(_client(row, number) for number, row in enumerate(rows, 1))
+    twice = [name for name, count in Counter(client.name for client in clients).items() if count > 1]
+    if twice:
+        raise BadArgument(f"two clients are called {twice[0]!r}: give each a name of its own")
+    name, description = _text("name", table.get("name", name)), _text("description", table.get("description", ""))
+    ramp, statuses = _ramp(table.get("ramp", {})), _statuses(table.get("statuses", ["2xx"]))
+    return Scenario(name, clients, description, protocol, ramp, statuses, table.get("max_age"))
 
 
 def parse_statuses(text: str) -> tuple[str, ...]:
