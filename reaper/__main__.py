@@ -45,14 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def make_parser(name: str, *, pipeline: bool) -> Parser:
-    """The parser of the program *name*.
-
-    Args:
-        name: What messages call the program.
-        pipeline: Whether the commands of the pipeline are in it, which takes half a second.
-    Raises:
-        NotInstalled: the pipeline needs something that is not installed. The message is one line.
-    """
+    """The parser of the program *name*, in half a second with the commands of the *pipeline*. Raises NotInstalled."""
     parser = Parser(
         prog=name, description="Explain a configuration of reaper; guard any running server; read journals."
     )

@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import subprocess
 from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path, PurePath
@@ -143,21 +142,13 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 @pytest.fixture(scope="session")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
-    """A self-signed certificate for 127.0.0.1, made by openssl."""
-    openssl = shutil.which("openssl")
-    if openssl is None:
-        pytest.skip("needs the openssl command to make a certificate")
-    where = tmp_path_factory.mktemp("tls")
-    cert, key = str(where / "cert.pem"), str(where / "key.pem")
-    subprocess.run(
-        [
-            openssl, "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes",
-            "-keyout", key, "-out", cert, "-days", "2", "-subj", "/CN=127.0.0.1",
-            "-addext", "subjectAltName=IP:127.0.0.1",
-        ],
-        check=True, capture_output=True,
-    )  # fmt: skip
-    return cert, key
+    """A self-signed certificate for 127.0.0.1 and localhost, made by openssl."""
+    from scripts import tools
+
+    try:
+        return tools.certificate(tmp_path_factory.mktemp("tls"))
+    except tools.Missing as missing:
+        pytest.skip(str(missing))
 
 
 @pytest.fixture(params=["plain", "tls"])

@@ -118,7 +118,7 @@ def test_the_silences_that_are_learned_are_those_that_were(target: FakeTarget, t
         learner.sample()
         world.hang_up(socks[0])
         learner.sample()
-        assert len(learner) == 3
+        assert len(learner._seen) == 3
     rows = [row for file in tmp_path.glob("*.parquet") for row in pq.read_table(file).to_pylist()]
     learned = sorted(row["idle_ns"] / 1e9 for row in rows if row["kind"] == "activity")
     beyond = sorted(silence for silence in truth if silence > gap)

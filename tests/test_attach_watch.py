@@ -61,19 +61,29 @@ class Harness:
     def kinds(self) -> list[str]:
         return [event.kind for event in self.events]
 
+    def closed(self) -> list[Event]:
+        return [event for event in self.events if event.kind == "closed"]
+
+    def served(self, later: float = 0.0) -> FakeSocket:
+        """A connection whose question was answered, *later* seconds after it came."""
+        sock = self.world.connect()
+        self.exchange(sock, later)
+        return sock
+
+    def exchange(self, sock: FakeSocket, later: float = 0.0) -> None:
+        self.world.send(sock)
+        self.world.wait(later)
+        self.world.answer(sock)
+
 
 def test_a_silent_connection_is_closed_within_a_tick_of_its_limit_and_a_live_one_never() -> None:
     it = Harness(Limits(idle=10.0, grain=GRAIN))
-    silent, live = it.world.connect(), it.world.connect()
-    for sock in (silent, live):
-        it.world.send(sock)
-        it.world.answer(sock)
+    silent, live = it.served(), it.served()
     begun = it.world.now
     for _ in range(30):
         it.run(3.0)
-        it.world.send(live)
-        it.world.answer(live)
-    (closed,) = (event for event in it.events if event.kind == "closed")
+        it.exchange(live)
+    (closed,) = it.closed()
     assert closed.ident == silent.ident
     assert begun + 10.0 <= closed.at <= begun + 10.0 + TICK
     assert (closed.reason, closed.limit) == ("idle", 10.0)
@@ -85,9 +95,7 @@ def test_without_hands_nothing_is_closed_and_each_silence_is_reported_once() -> 
     sock = it.world.connect()
     it.run(60.0)
     assert it.kinds() == ["found", "due"]
-    it.world.send(sock)
-    it.world.wait(0.1)
-    it.world.answer(sock)
+    it.exchange(sock, later=0.1)
     it.run(60.0)
     assert it.kinds() == ["found", "due", "due"]
     assert sock.open
@@ -99,8 +107,7 @@ def test_a_connection_that_speaks_between_the_look_and_the_close_is_averted() ->
     real = it.world.end
 
     def speak_first(ident: bytes, inode: int, again) -> str:
-        it.world.send(sock)
-        it.world.answer(sock)
+        it.exchange(sock)
         it.watch._end = real
         return real(ident, inode, again)
 
@@ -131,9 +138,7 @@ def test_looks_are_proportional_to_what_can_be_due() -> None:
     it = Harness(Limits(idle=60.0, grain=GRAIN))
     draw = random.Random(1)
     for _ in range(1000):
-        sock = it.world.connect()
-        it.world.send(sock)
-        it.world.answer(sock)
+        sock = it.served()
         sock.heard = sock.spoke = it.world.now - draw.uniform(0, 59)
     it.discover(info=True)
     assert it.watch.counts.looks == 0
@@ -148,8 +153,7 @@ def test_a_busy_connection_is_looked_at_about_once_per_limit() -> None:
     sock = it.world.connect()
     for _ in range(600):
         it.run(1.0, every=30.0)
-        it.world.send(sock)
-        it.world.answer(sock)
+        it.exchange(sock)
     assert sock.open
     assert it.watch.counts.looks <= 600 / 58 + 3
 
@@ -185,7 +189,7 @@ def test_a_bound_on_closes_defers_and_forgets_none() -> None:
     assert 60 <= len(it.world.shut) <= 100
     it.run(12.0)
     assert len(it.world.shut) == 200
-    late = [event.at - begun for event in it.events if event.kind == "closed"]
+    late = [event.at - begun for event in it.closed()]
     assert late == sorted(late)
 
 
@@ -195,7 +199,7 @@ def test_jitter_only_ever_lengthens_and_spreads() -> None:
     for _ in range(64):
         it.world.connect()
     it.run(160.0)
-    ages = [event.at - begun for event in it.events if event.kind == "closed"]
+    ages = [event.at - begun for event in it.closed()]
     assert len(ages) == 64
     assert min(ages) >= 100.0
     assert max(ages) <= 150.0 + TICK
@@ -214,9 +218,7 @@ def test_an_outgoing_connection_from_the_listening_port_is_not_watched() -> None
 @pytest.mark.parametrize("closes", [True, False])
 def test_a_connection_whose_turn_cannot_be_told_is_named_once_and_never_closed(closes: bool) -> None:
     it = Harness(Limits(idle=10.0, grain=GRAIN), closes=closes)
-    sock = it.world.connect()
-    it.world.send(sock)
-    it.world.answer(sock)
+    it.served()
     if closes:
         it.watch._end = lambda ident, inode, again: "averted" if not again(*it.world.look([ident])) else "closed"
     it.run(60.0)
@@ -260,14 +262,12 @@ def test_a_connection_that_cannot_be_found_at_once_is_tried_again_in_a_second() 
 
 def test_a_peer_that_takes_nothing_is_found_by_the_dump() -> None:
     it = Harness(Limits(idle=1000.0, write=20.0, grain=GRAIN))
-    sock = it.world.connect()
-    it.world.send(sock)
-    it.world.answer(sock)
+    sock = it.served()
     it.run(5.0)
     it.world.stall(sock)
     stalled = it.world.now
     it.run(60.0)
-    (closed,) = (event for event in it.events if event.kind == "closed")
+    (closed,) = it.closed()
     assert closed.reason == "write"
     assert stalled + 20.0 <= closed.at <= stalled + 20.0 + 10.0 + TICK
 
@@ -275,10 +275,7 @@ def test_a_peer_that_takes_nothing_is_found_by_the_dump() -> None:
 @pytest.mark.parametrize(("outcome", "overdue"), [("closed", True), ("unreachable", False), ("closed", False)])
 def test_what_is_said_of_single_connections_and_of_all_is_the_same_lateness(outcome: str, overdue: bool) -> None:
     it = Harness(Limits(idle=10.0, grain=GRAIN))
-    sock = it.world.connect()
-    it.world.send(sock)
-    it.world.wait(0.1)
-    it.world.answer(sock)
+    it.served(later=0.1)
     it.watch._end = lambda ident, inode, again: (
         "unreachable" if outcome == "unreachable" else it.world.end(ident, inode, again)
     )

@@ -138,10 +138,8 @@ class Linux:
         Raises:
             OSError: the kernel refuses to answer at all.
         """
-        found: list[Snapshot | None] = []
-        for start in range(0, len(idents), BATCH):
-            found += self._look(idents[start : start + BATCH])
-        return found
+        starts = range(0, len(idents), BATCH)
+        return [seen for start in starts for seen in self._look(idents[start : start + BATCH])]
 
     def destroy(self, ident: bytes) -> bool:
         """Abort the connection. False: no longer open.

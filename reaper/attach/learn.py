@@ -63,9 +63,6 @@ class Learner:
         self._seen: dict[bytes, tuple[ConnectionLog, int]] = {}  # and how many segments had come
         self._sampled_at = clock()
 
-    def __len__(self) -> int:
-        return len(self._seen)
-
     def sample(self) -> float:
         """Look at all connections once; seconds until the next time."""
         began = self._clock()

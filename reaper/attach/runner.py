@@ -24,7 +24,7 @@ from .netlink import addresses_of
 from .show import View
 from .sockets import probes_capped
 from .targets import Target
-from .watch import SLICE, Event, Watch
+from .watch import SLICE, End, Event, Watch
 
 LONGEST_PERIOD = 60.0
 """Seconds between two discoveries, at most; otherwise half the shortest limit."""
@@ -142,11 +142,18 @@ class Runner:
     ) -> None:
         limits = limits_of(config)
         hands = Hands(target, config.how == "destroy", clock)
+        end: End | None = hands.end
+        try:
+            hands.check_rights()
+        except Refusal:
+            if closes:
+                raise
+            end = None
         self.watch: Watch = Watch(
             target.kernel.look,
             limits,
             tick=config.tick,
-            end=hands.end,
+            end=end,
             ask=(lambda ident, inode: hands.ask(ident, inode, limits.asks)) if closes else None,
             closes=closes,
             jitter=config.jitter,
@@ -160,12 +167,6 @@ class Runner:
         self._clock = clock
         self._book: JournalBook | None = None
         self._period = min(max(limits.shortest() / 2, config.tick), LONGEST_PERIOD)
-        try:
-            hands.check_rights()
-        except Refusal:
-            if closes:
-                raise
-            self.watch.look_only()
 
     def keep(self, journal: Journal) -> None:
         """Write what happens to *journal*."""

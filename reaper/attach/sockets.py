@@ -26,9 +26,8 @@ from .tcpinfo import CLOSE_WAIT, ESTABLISHED, Snapshot, parse
 
 SO_COOKIE, TCP_INFO, TCP_QUICKACK, TCP_RTO_MAX_MS, SIOCOUTQ = 57, 11, 12, 44, 0x5411
 KEEPALIVES = 40
-_IDENT = struct.Struct(
-    "=20xI16xQ"
-)  # a descriptor where a foreign ident has the peer's address; the cookie in its place
+# A descriptor where a foreign ident has the peer's address; the cookie in its place.
+_IDENT = struct.Struct("=20xI16xQ")
 assert _IDENT.size == IDENT_BYTES
 
 _libc = ctypes.CDLL(None, use_errno=True)

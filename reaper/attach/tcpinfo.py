@@ -21,9 +21,7 @@ JIFFIES_AGAINST_US = 2
 """One, because both stamps are rounded; one more, because a busy processor may count a jiffy late."""
 
 _READ = struct.Struct("=2xBB4xI12xI16xI4xII60xQQ8xI4xII40xQQ")
-"""What is read of `struct tcp_info`, in the order of `parse`."""
-LEAST_BYTES = _READ.size
-"""As much of `struct tcp_info` as is read: Linux 4.19 has it."""
+"""What is read of `struct tcp_info`, in the order of `parse`: Linux 4.19 has as much."""
 
 
 class NoCounters(ReaperError):
@@ -87,8 +85,8 @@ def parse(data: bytes | memoryview, state: int, unread: int, queued: int, before
         NoCounters: *data* is too short.
     Cost: about 2 us.
     """
-    if len(data) < LEAST_BYTES:
-        raise NoCounters(f"tcp_info has {len(data)} bytes, expected at least {LEAST_BYTES}: this needs Linux 4.19")
+    if len(data) < _READ.size:
+        raise NoCounters(f"tcp_info has {len(data)} bytes, expected at least {_READ.size}: this needs Linux 4.19")
     (
         retransmits, probes, rto, unacked, sent_ago, received_ago, ack_ago, acked, received, unsent,
         segments_in, segments_out, sent, resent,

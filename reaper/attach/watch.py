@@ -15,6 +15,7 @@ from __future__ import annotations
 import heapq
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import NamedTuple
 
@@ -42,23 +43,21 @@ FURTHEST = 1e9
 """Stands for never."""
 
 
+@dataclass(slots=True, eq=False)
 class Row:
     """One watched connection."""
 
-    __slots__ = ("ident", "inode", "known", "mark", "overdue", "reported", "timer")
-
-    def __init__(self, ident: bytes, inode: int, known: Memory, mark: int) -> None:
-        self.ident: bytes = ident
-        self.inode: int = inode
-        self.known: Memory = known
-        self.mark: int = mark
-        """The dump that showed it last."""
-        self.timer: Timer[Row] | None = None
-        """Of its next look; None: it has come due, and waits for that look or for the bound on closes."""
-        self.reported: bool = False
-        """Whether it was reported as due, and has not stirred since."""
-        self.overdue: bool = False
-        """Whether it was due when it was found."""
+    ident: bytes
+    inode: int
+    known: Memory
+    mark: int
+    """The dump that showed it last."""
+    timer: Timer[Row] | None = None
+    """Of its next look; None: it has come due, and waits for that look or for the bound on closes."""
+    reported: bool = False
+    """Whether it was reported as due, and has not stirred since."""
+    overdue: bool = False
+    """Whether it was due when it was found."""
 
 
 class Event(NamedTuple):
@@ -83,19 +82,19 @@ class Event(NamedTuple):
     """Whether it was due already when it was found: that lateness is not ours."""
 
 
+@dataclass
 class Counts:
     """What a watch has done so far."""
 
-    def __init__(self) -> None:
-        self.looks = 0
-        self.dumps = 0
-        self.events: Counter[str] = Counter()
-        self.reasons: Counter[str] = Counter()
-        """Of what was closed, or reported as due."""
-        self.timely = 0
-        """Of these, how many became due while they were watched."""
-        self.max_lateness: float = 0.0
-        """Of those, the longest time between due and closed (or reported), seconds."""
+    looks: int = 0
+    dumps: int = 0
+    events: Counter[str] = field(default_factory=Counter)
+    reasons: Counter[str] = field(default_factory=Counter)
+    """Of what was closed, or reported as due."""
+    timely: int = 0
+    """Of these, how many became due while they were watched."""
+    max_lateness: float = 0.0
+    """Of those, the longest time between due and closed (or reported), seconds."""
 
 
 class Watch:
@@ -147,11 +146,6 @@ class Watch:
         self._due: deque[Row] = deque()
         self._held: deque[Row] = deque()
         self._serial = 1
-
-    def look_only(self) -> None:
-        """Have no hands from now on: what is due by a look is reported, and nothing is closed."""
-        self._end = self._ask = None
-        self._closes = False
 
     def __len__(self) -> int:
         return len(self.rows)
