@@ -278,6 +278,7 @@ def test_two_uids_that_become_equal_are_still_two_connections():
     names[2][:] = "d"
     assert leases[2].release()
     core.check()
+    assert names[0] in core
     assert leases[1].release()
     core.check()
     assert [expiry.lease for expiry in drive(core, 10.0)] == [leases[0]]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from copy import copy
+from functools import partial
 
 import pytest
 import trio
@@ -14,7 +15,7 @@ from test_driver import Loop
 
 from reaper import InvalidArgument
 from reaper.config import ReaperConfig
-from reaper.policy.jitter import STEPS, Bucket, Jitter
+from reaper.policy.jitter import STEPS, Bucket, Jitter, check_rate
 from reaper.trio import open_reaper
 
 
@@ -39,6 +40,8 @@ def test_jitter_spreads_evenly_and_the_same_seed_draws_the_same():
 
 def test_jitter_of_less_than_a_tick_changes_nothing_and_of_very_many_ticks_is_finite():
     assert Jitter(0.1, 1.0).later(5.0) == 5.0
+    assert {Jitter(0.5, 2.0, seed).later(4.0) for seed in range(20)} == {4.0, 6.0}  # a tick exactly
+    assert {Jitter(1.0, 2.0, seed).later(4.0) for seed in range(50)} == {4.0, 6.0, 8.0}
     assert Jitter(0.0, 1.0).later(5000.0) == 5000.0
     assert 1e308 <= Jitter(0.5, 1e-6, seed=1).later(1e308) < float("inf")
 
@@ -49,6 +52,7 @@ def test_jitter_of_less_than_a_tick_changes_nothing_and_of_very_many_ticks_is_fi
         *(("share", lambda bad: Jitter(bad, 1.0), bad) for bad in (-0.1, 1.1, float("nan"))),
         *(("seed must be an integer or None", lambda bad: Jitter(0.1, 1.0, seed=bad), bad) for bad in ([], {})),
         *(("rate", Bucket, bad) for bad in (0, -1, float("inf"), float("nan"))),
+        *(("rate must be", partial(check_rate, "rate"), bad) for bad in (0, -1, True, "1", float("inf"), float("nan"))),
     ],
 )
 def test_what_is_no_share_no_seed_and_no_rate_is_refused_by_name(name, make, bad):
@@ -70,6 +74,15 @@ def test_no_stretch_of_time_sees_more_than_its_rate_and_what_the_bucket_holds(ra
         ready = bucket.ready(now)
         assert ready >= now
         assert copy(bucket).available(ready) >= 1
+
+
+def test_a_bucket_is_ready_when_a_tenth_of_what_it_holds_is_there_or_one():
+    large, small = Bucket(1000.0), Bucket(2.0)
+    assert (large.available(0.0), large.ready(0.0), small.available(0.0), small.ready(0.0)) == (100, 0.0, 1, 0.0)
+    large.spend(100)
+    small.spend(1)
+    assert [large.ready(now) for now in (0.0, 0.004, 0.02)] == pytest.approx([0.01, 0.01, 0.02])
+    assert small.ready(0.0) == pytest.approx(0.5)
 
 
 def ends(loop: Loop, count: int, idle: float) -> list[float]:

@@ -248,6 +248,7 @@ def test_what_is_touched_ended_suspended_or_retimed_during_the_final_check_is_no
         return []
 
     assert [expiry.lease for expiry in core.expire(3.0, spare=spare)] == [c]
+    assert (c.alive, core._checked) == (False, set())
     core.check()
     assert core.statistics().averted == 0
     assert [(expiry.uid, expiry.due) for expiry in drive(core, 100.0)] == [(A, 6.0), (E, 8.0)]
@@ -339,6 +340,9 @@ def test_a_new_core_has_counted_nothing_and_each_event_is_counted_once():
     seen = core.statistics()
     assert (seen.registered, seen.epochs, seen.expired, seen.averted, seen.released) == (1, 2, 1, 1, 1)
     assert seen.max_lateness == 2.0
+    core.close_epoch(6.0)
+    assert [expiry.lateness for expiry in core.expire(8.0)] == [0.0]
+    assert core.statistics().max_lateness == 2.0
 
 
 # ---- no timeout ------------------------------------------------------------------------------------------------------

@@ -73,6 +73,11 @@ def test_nothing_flutters_at_a_watermark():
     assert [pressure.judge(of(n)).accept for n in (999, 951, 949, 999)] == [False, False, True, True]
 
 
+def test_before_the_first_reading_it_reports_no_pressure():
+    values = {family.name.removeprefix("reaper_pressure"): family.values for family in Pressure(Resources()).families()}
+    assert values == {"": 0.0, "_scale": 1.0, "_accepting": 1, "_evicted": 0}
+
+
 @pytest.mark.parametrize(
     ("options", "name"),
     [

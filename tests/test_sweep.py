@@ -99,6 +99,7 @@ def test_leases_keep_the_order_of_their_arrival_whether_their_chunk_moved_or_the
         if uid != CHUNK - 1 and uid != 2 * CHUNK:  # these two are silent: the first and the last chunk are mixed
             lease.touch()
     core.advance(11.0)
+    assert core.statistics().moved == 3 * CHUNK - 2
     core.check()
     expected = [uid for uid in range(3 * CHUNK) if uid not in {CHUNK - 1, 2 * CHUNK}]
     assert [expiry.uid for expiry in core.advance(21.0)] == expected
