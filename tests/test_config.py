@@ -73,8 +73,9 @@ def test_without_any_source_everything_is_at_its_default() -> None:
 
 def test_file_beats_default_environment_beats_file_command_line_beats_environment(toml: Path) -> None:
     environ = {"REAPER_TIMEOUTS_IDLE": "6s", "REAPER_TIMEOUTS_BODY": "7s", "HOME": "/"}
-    overrides = {"timeouts.body": "8s", "timeouts.write": None}
+    overrides = {"timeouts.body": "8s", "timeouts.write": None, "timeouts.headers": 5, "server.port": 0}  # or typed
     config = ReaperConfig.load(toml, environ, overrides)
+    assert (repr(config.timeouts.headers), config.server.port) == ("5.0", 0)
     assert (config.reaper.tick, config.timeouts.idle, config.timeouts.body) == (0.25, 6.0, 8.0)
     assert (config.timeouts.keep_alive, config.server.workers) == (0.0, 3)
     assert config.origin("reaper.tick") == str(toml)
@@ -87,12 +88,6 @@ def test_the_reaper_section_need_not_be_said_twice_in_the_environment() -> None:
     assert ReaperConfig.load(environ={"REAPER_TICK": "2s"}).reaper.tick == 2.0
     both = ReaperConfig.load(environ={"REAPER_TICK": "2s", "REAPER_REAPER_TICK": "3s"})
     assert (both.reaper.tick, both.origin("reaper.tick")) == (3.0, "environment REAPER_REAPER_TICK")
-
-
-def test_overrides_may_be_typed() -> None:
-    config = ReaperConfig.load(environ={}, overrides={"timeouts.idle": 5, "server.port": 0})
-    assert (config.timeouts.idle, config.server.port) == (5.0, 0)
-    assert type(config.timeouts.idle) is float
 
 
 def test_every_fault_is_reported_with_path_value_origin_and_what_would_be_right(tmp_path: Path) -> None:
@@ -168,12 +163,9 @@ def test_certificate_and_key_come_together() -> None:
     assert line == "server.tls_key: missing: expected together with server.tls_cert ('a.pem')"
 
 
-def test_a_section_made_by_hand_is_checked_too() -> None:
+def test_a_section_made_by_hand_is_checked_too_and_none_can_be_changed() -> None:
     with pytest.raises(ConfigError, match=r"timeouts\.idle: nan: expected .*\ntimeouts\.drain: 0: expected"):
         Timeouts(idle=float("nan"), drain=0)
-
-
-def test_a_configuration_cannot_be_changed() -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
         ReaperConfig().timeouts.idle = 1.0  # type: ignore[misc]
 
@@ -187,14 +179,9 @@ def test_a_command_may_take_a_whole_section_and_single_settings_of_another() -> 
         parser.parse_args(["--wheel-size", "8"])
 
 
-def test_no_two_settings_share_a_flag_or_a_variable() -> None:
-    flags = [found.flag for found in OPTIONS.values()]
-    names = [name for found in OPTIONS.values() for name in found.environment]
-    assert len(set(flags)) == len(flags)
+def test_every_setting_has_names_of_its_own_and_says_what_it_does_and_every_timeout_has_a_precedent() -> None:
+    names = [name for found in OPTIONS.values() for name in (found.flag, *found.environment)]
     assert len(set(names)) == len(names)
-
-
-def test_every_setting_says_what_it_does_and_every_timeout_has_a_precedent() -> None:
     for found in OPTIONS.values():
         assert found.doc
         assert found.precedent or found.section == "server"

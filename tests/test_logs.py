@@ -86,11 +86,8 @@ def test_what_a_peer_chose_moves_no_cursor_and_forges_no_line(logged):
 def test_a_line_without_a_logger_has_the_same_fields():
     said = json.loads(line("server_example", "listening", event="listening", port=8080))
     assert (said["level"], said["event"], said["port"]) == ("INFO", "listening", 8080)
-
-
-def test_it_can_be_named_in_a_logging_configuration():
     record = logging.LogRecord("app", logging.INFO, "", 0, "%d", (3,), None)
-    assert json.loads(JsonFormatter().format(record))["message"] == "3"
+    assert json.loads(JsonFormatter().format(record))["message"] == "3"  # as a logging configuration names it
 
 
 @pytest.mark.slow

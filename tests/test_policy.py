@@ -168,16 +168,6 @@ def test_a_peer_that_accepts_nothing_or_too_little_ends(
     world.ends(reason, least, most, every=0.1, act=accept)
 
 
-def test_a_request_in_flight_is_never_idle_and_afterwards_the_silence_counts_anew() -> None:
-    world = World(keep_alive="5s")
-    policy = world.policy()
-    policy.request(world.now)
-    world.run(1000.0)
-    assert world.reaped == []
-    policy.enter(Phase.KEEP_ALIVE, world.now)
-    world.ends("keep_alive", 5.0, 6.0)
-
-
 @pytest.mark.parametrize(("hang_up", "reason", "least"), [(None, "request", 300.0), (50.0, "half_closed", 80.0)])
 def test_a_request_in_flight_is_cut_after_its_time_or_that_of_a_client_that_has_hung_up(
     hang_up: float | None, reason: str, least: float
@@ -360,10 +350,14 @@ def test_a_reload_counts_from_the_last_activity_and_what_it_ends_at_once_is_not_
     assert world.core.statistics().max_lateness <= 1.0
 
 
-def test_a_reload_while_a_request_is_in_flight_is_in_force_afterwards() -> None:
-    world = World(keep_alive="60s")
+@pytest.mark.parametrize("reloaded", [False, True])
+def test_a_request_in_flight_is_never_idle_and_afterwards_the_timeout_in_force_counts_anew(reloaded: bool) -> None:
+    world = World(keep_alive="60s" if reloaded else "12s")
     policy = world.requested(Phase.IN_FLIGHT)
-    policy.reload(World(keep_alive="12s").config, world.now)
+    world.run(1000.0)
+    assert world.reaped == []
+    if reloaded:
+        policy.reload(World(keep_alive="12s").config, world.now)
     policy.enter(Phase.KEEP_ALIVE, world.now)
     world.ends("keep_alive", 12.0, 13.0)
 
@@ -389,9 +383,8 @@ def test_a_lifespan_is_whole_ticks_within_the_jitter(age: float, jitter: float, 
 
 
 def test_idle_events_tell_reading_from_writing_and_count_their_repetitions() -> None:
-    world = World()
+    world, events = World(), list[IdleEvent]()
     world.lease.release()
-    events: list[IdleEvent] = []
     idle = IdleEvents(world.register, "conn", events.append, reader=10, writer=20, both=30)
     start = world.now
     world.run(59.0, every=5.0, act=idle.wrote)
@@ -410,9 +403,8 @@ def test_idle_events_tell_reading_from_writing_and_count_their_repetitions() -> 
 
 
 def test_after_an_event_has_closed_them_no_other_of_the_same_instant_comes() -> None:
-    world = World()
+    world, events = World(), list[IdleEvent]()
     world.lease.release()
-    events: list[IdleEvent] = []
 
     def hang_up(event: IdleEvent) -> None:
         events.append(event)
