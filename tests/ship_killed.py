@@ -1,4 +1,4 @@
-"""Ships `DIR/journal` again and again, from the beginning, killed one step later: `python ship_killed.py DIR`.
+"""Ships `DIR/journal` again and again, from the beginning, killed a few lines later: `python ship_killed.py DIR`.
 
 Time *n* leaves what is left of the journal in `DIR/j<n>` and what has arrived in `DIR/l<n>`; the last was not killed.
 """
@@ -10,56 +10,34 @@ import shutil
 import signal
 import sys
 from pathlib import Path
-from typing import IO, Any
+from types import FrameType
 
-from reaper.journal.places import Place
-from reaper.journal.ship import Shipper
+from reaper.journal import places, ship
 
-STEPS = [0]
-"""Left before the kill."""
+FURTHER = 3
+"""Lines of shipping that each run gets beyond the one before."""
 
-
-def step() -> None:
-    if not STEPS[0]:
-        os.kill(os.getpid(), signal.SIGKILL)
-    STEPS[0] -= 1
+places.CHUNK = 2000  # so that a file is copied in several steps
 
 
-class Source:
-    """A file that is read in small pieces, each a step."""
+def ship_some(here: Path, to: Path, lines: int) -> None:
+    """Ship *here* to *to*, killed before the line after so many *lines* of the shipper and of its place."""
+    left = lines
 
-    def __init__(self, file: IO[bytes]) -> None:
-        self.file = file
+    def trace(frame: FrameType, event: str, _: object) -> object:
+        nonlocal left
+        if frame.f_code.co_filename not in (places.__file__, ship.__file__):
+            return None
+        if event == "line":
+            left -= 1
+            if left < 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+        return trace
 
-    def read(self, size: int) -> bytes:
-        step()
-        return self.file.read(min(size, 2000))
-
-
-class Killed(Place):
-    """A place whose every call is a step before it and one after it."""
-
-    def write(self, name: str, source: Any) -> None:
-        step()
-        super().write(name, Source(source))  # type: ignore[arg-type]
-        step()
-
-    def digest(self, name: str) -> bytes:
-        step()
-        return super().digest(name)
-
-    def rename(self, name: str, final: str) -> None:
-        step()
-        super().rename(name, final)
-        step()
-
-
-def unlink(path: Path, missing_ok: bool = False) -> None:
-    if path.suffix == ".parquet":
-        step()
-    os.unlink(path)
-    if path.suffix == ".parquet":
-        step()
+    shipper = ship.Shipper(here, places.Place(str(to)))
+    sys.settrace(trace)
+    shipper.once()
+    os._exit(0)
 
 
 def main(root: Path) -> None:
@@ -69,10 +47,7 @@ def main(root: Path) -> None:
         to.mkdir()
         child = os.fork()
         if not child:
-            STEPS[0] = kills
-            Path.unlink = unlink  # type: ignore[assignment, method-assign]
-            Shipper(here, Killed(str(to))).once()
-            os._exit(0)
+            ship_some(here, to, kills * FURTHER)
         _, status = os.waitpid(child, 0)
         if not status:
             return

@@ -149,7 +149,7 @@ def test_killed_at_any_step_no_file_is_lost_or_half_and_the_next_run_ends_it(tmp
     sent = there(tmp_path / "journal")
     subprocess.run([sys.executable, ROOT / "tests" / "ship_killed.py", tmp_path], check=True, env=ENV, timeout=120)
     worlds = sorted(tmp_path.glob("l*"), key=lambda path: int(path.name[1:]))
-    assert len(worlds) > 12  # it was killed at as many steps
+    assert len(worlds) > 30  # it was killed at as many steps
     for to in worlds:
         here = tmp_path / f"j{to.name[1:]}"
         visible = {Path(name).name: digest for name, digest in there(to).items() if "/." not in name}
