@@ -44,18 +44,16 @@ def shut(transport: Any) -> None:
             connected.shutdown(socket.SHUT_WR)
 
 
-def bound(reaper: AsyncioReaper, transport: Any) -> None:
-    """What is buffered has `timeouts.linger` to go out, and a TLS goodbye to be answered; then it is cut."""
-    _look_after(reaper, transport, reaper.config.timeouts.linger, patient=False)
+def bound(reaper: AsyncioReaper, transport: Any, *, patient: bool = False) -> None:
+    """What is buffered has `timeouts.linger` to go out, and a TLS goodbye to be answered; then it is cut.
 
-
-def see_off(reaper: AsyncioReaper, transport: Any) -> None:
-    """Its server has closed it: what is buffered may take as long as its peer takes some of it every `timeouts.write`.
-
-    Nothing if it is not closing.
+    Args:
+        patient: Its server has closed it: it may take as long as its peer takes some of it every `timeouts.write`.
     """
-    if transport.is_closing():
-        _look_after(reaper, transport, reaper.config.timeouts.write, patient=True)
+    timeouts = reaper.config.timeouts
+    if transports.buffered(transport) or transports.is_tls(transport):
+        seconds = (timeouts.write if patient else timeouts.linger) or reaper.core.tick
+        reaper.sweep.add(_Farewell(reaper, transport, seconds, patient))
 
 
 def reset(transport: Any) -> None:
@@ -68,11 +66,6 @@ def reset(transport: Any) -> None:
         with contextlib.suppress(NotImplementedError):
             sockets.reset_on_close(found)
     transport.abort()
-
-
-def _look_after(reaper: AsyncioReaper, transport: Any, seconds: float, *, patient: bool) -> None:
-    if transports.buffered(transport) or transports.is_tls(transport):
-        reaper.sweep.add(_Farewell(reaper, transport, seconds or reaper.core.tick, patient))
 
 
 class _Farewell:

@@ -15,7 +15,7 @@ from typing import Any, Unpack
 from ..config.settings import ReaperConfig
 from ..driver.options import Options, spelled_out
 from ..driver.watched import PROBE_GRACE, Probe, check_handler, check_idle, check_watch
-from .closing import bound, close, see_off
+from .closing import bound, close
 from .guards import guard
 from .reaper import AsyncioReaper, reaper_of, serving_reaper
 from .streams import WatchedReader
@@ -101,8 +101,8 @@ async def start_server(
                 await done
         if connection.reaped:
             close(watcher, transport)
-        else:
-            see_off(watcher, transport)
+        elif transport.is_closing():
+            bound(watcher, transport, patient=True)
 
     def factory() -> asyncio.StreamReaderProtocol:
         reader = WatchedReader(limit=limit, loop=loop)

@@ -75,37 +75,35 @@ def sanic(transport: Any) -> Phase:
 
 
 class Face(polled.Face):
-    """Over the object that a server has in a transport's place. It belongs to that object, and goes with it.
-
-    Attributes:
-        get_protocol: Returns the object; None: it is no more.
-    """
+    """Over the object that a server has in a transport's place. It belongs to that object, and goes with it."""
 
     def __init__(self, whose: Any, socket: Any) -> None:
         self._known = {"socket": socket}
         with suppress(OSError):
             self._known["peername"] = socket.getpeername()
-        self.get_protocol: Callable[[], Any] = weakref.ref(whose)
+        self._whose = weakref.ref(whose)
+
+    @property
+    def whose(self) -> Any:
+        """The object. Only what is closed is held longer than that, and asked no more than whether it has a socket."""
+        return self._whose()
 
     def known(self) -> dict[str, Any]:
         """An object that is no more has no socket."""
-        return {} if self.get_protocol() is None else self._known
+        return {} if self.whose is None else self._known
 
 
 class TornadoFace(Face):
     """Over an `IOStream`."""
 
     def is_closing(self) -> bool:
-        stream = self.get_protocol()
-        return stream is None or bool(stream.closed())
+        return bool(self.whose.closed())
 
     def get_write_buffer_size(self) -> int:
-        stream = self.get_protocol()
-        return len(getattr(stream, "_write_buffer", None) or b"")  # None once it is closed
+        return len(self.whose._write_buffer or b"")  # None once it is closed
 
     def close(self) -> None:
-        if (stream := self.get_protocol()) is not None:
-            stream.close()
+        self.whose.close()
 
     abort = close
 
@@ -114,20 +112,16 @@ class TwistedFace(Face):
     """Over a `twisted.internet.tcp.Server`."""
 
     def is_closing(self) -> bool:
-        transport = self.get_protocol()
-        return transport is None or not transport.connected or bool(transport.disconnecting)
+        return not self.whose.connected or bool(self.whose.disconnecting)
 
     def get_write_buffer_size(self) -> int:
-        transport = self.get_protocol()
-        return 0 if transport is None else len(transport.dataBuffer) + transport._tempDataLen
+        return len(self.whose.dataBuffer) + int(self.whose._tempDataLen)
 
     def close(self) -> None:
-        if (transport := self.get_protocol()) is not None:
-            transport.loseConnection()
+        self.whose.loseConnection()
 
     def abort(self) -> None:
-        if (transport := self.get_protocol()) is not None:
-            transport.abortConnection()
+        self.whose.abortConnection()
 
 
 def note_tornado(conn: Any, stream: Any) -> None:
@@ -141,10 +135,7 @@ def note_tornado(conn: Any, stream: Any) -> None:
 
 def tornado(face: Any) -> Phase:
     """What the connection of *face* waits for."""
-    stream = face.get_protocol()
-    conn = None if stream is None else stream._reaper_conn
-    if conn is None:
-        return Phase.IN_FLIGHT
+    conn = face.whose._reaper_conn
     if conn.stream is None:  # detached: a WebSocket's, or the application's
         return Phase.TUNNEL
     if conn._request_start_line is None:
@@ -162,8 +153,7 @@ def watch_twisted(transport: Any) -> None:
 
 def twisted(face: Any) -> Phase:
     """What the connection of *face* waits for; what does not speak HTTP counts as in use."""
-    transport = face.get_protocol()
-    protocol = getattr(transport, "protocol", None)
+    protocol = getattr(face.whose, "protocol", None)
     channel = getattr(protocol, "_channel", None)
     if channel is None:
         opened = getattr(protocol, "state", None) == getattr(protocol, "STATE_OPEN", 3)

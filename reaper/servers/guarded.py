@@ -8,24 +8,20 @@ lease is touched when a response is complete, and a request in flight is found o
 
 from __future__ import annotations
 
-import asyncio
-import logging
 import random
-import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..asyncio import closing, transports
-from ..asyncio.reaper import AsyncioReaper
 from ..config.settings import DEFAULT, ReaperConfig
 from ..core.lease import Expiry, Lease
-from ..driver.driver import Driver
-from ..driver.watched import DeadlineKey, Probe, Reapable, check_idle
-from ..journal import Journal
-from ..policy import NOT_TAKEN, TOO_OLD, IdlePolicy, Phase, lifespan
-from ..policy.min_rate import Sweep
+from ..driver.watched import DeadlineKey, Probe, Reapable
+from ..policy import NOT_TAKEN, IdlePolicy, Phase, lifespan
+
+if TYPE_CHECKING:
+    from .uvicorn import Shared
 
 DRAIN = "drain"
 """The reason of a connection that ended because the server stops."""
@@ -64,91 +60,6 @@ def ages(config: ReaperConfig) -> Callable[[], float]:
     share = random.Random().random
     timeouts, limits = config.timeouts, config.limits
     return lambda: lifespan(timeouts.max_age, limits.max_age_jitter, config.reaper.tick, share())
-
-
-class Shared:
-    """What the guarded connections of one server share.
-
-    Args:
-        config: What is in force.
-        keep_alive: The server's own setting, seconds; used where *config* leaves `timeouts.keep_alive` at its default.
-        journal: Where the life of every connection is written; None: nowhere.
-        loop: The server's.
-    Attributes:
-        config: With the keep-alive in force.
-        reaper: Runs.
-    """
-
-    def __init__(
-        self,
-        config: ReaperConfig,
-        keep_alive: float | None = None,
-        journal: Journal | None = None,
-        loop: asyncio.AbstractEventLoop | None = None,
-    ) -> None:
-        config = kept_alive(config, keep_alive)
-        self.config: ReaperConfig = config
-        self.reaper: AsyncioReaper = AsyncioReaper(config, journal=journal, listener="http", loop=loop)
-        self.reaper.start()
-        self.driver: Driver = self.reaper.driver
-        self.driver.books.log = logging.getLogger("uvicorn.error")  # which uvicorn configures, and no other
-        self.first_byte: float | None = check_idle(config.timeouts.first_byte)
-        self.keep_alive: float | None = check_idle(config.timeouts.keep_alive)
-        self.tunnel: float | None = check_idle(config.timeouts.tunnel)
-        self.sweep: Sweep = self.reaper.sweep
-        self._lifespan = ages(config)
-        self.leave_by: float | None = None  # once the server stops: when all have to be gone
-        self.greeting: Greeting | None = None
-
-    def left_to_drain(self) -> float:
-        """The server stops, now if not before: seconds until what is in use is cut."""
-        now, tick = self.driver.now(), self.driver.core.tick
-        if self.leave_by is None:
-            self.leave_by = now + self.config.timeouts.drain
-        return max(self.leave_by - now, tick)
-
-    def age(self, connection: Guarded) -> Age | None:
-        """Have *connection*, made now, told when it has reached its `max_age`; None: there is none."""
-        seconds = self._lifespan()
-        if not seconds:
-            return None
-        age, driver = Age(connection), self.driver
-        age.lease = driver.register(("age", driver.next_number()), seconds, age.reached, reason=TOO_OLD)
-        return age
-
-
-class Greeting:
-    """In the server's list of connections while any of them shakes hands: a stop is told to those, too, and waits.
-
-    Nobody is told when a handshake has failed: what was made for it is freed then.
-
-    Args:
-        connections: The server's list.
-    """
-
-    def __init__(self, shared: Shared, connections: set[Any]) -> None:
-        self._shared = shared
-        self._connections = connections
-        self._known: set[weakref.ref[Any]] = set()
-
-    def add(self, connection: Any) -> None:
-        """It is about to shake hands."""
-        self._known.add(weakref.ref(connection, self._over))
-        self._connections.add(self)
-
-    def greeted(self, connection: Any) -> None:
-        self._over(weakref.ref(connection))
-
-    def _over(self, known: weakref.ref[Any]) -> None:
-        self._known.discard(known)
-        if not self._known:
-            self._connections.discard(self)
-
-    def shutdown(self) -> None:
-        """The server stops. It waits for a handshake no longer than for anything else."""
-        driver = self._shared.driver
-        key = ("greeting", driver.next_number())
-        driver.register(key, self._shared.left_to_drain(), lambda expiry: self._connections.discard(self))
 
 
 class Age:

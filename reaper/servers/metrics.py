@@ -88,7 +88,11 @@ async def stopping(seconds: float) -> None:
 async def ready(scope: Any, receive: Any, send: Any) -> None:
     """An ASGI application for a readiness probe: 200, and 503 once this process is to stop."""
     body, status = (b"stopping\n", 503) if _STOPPING else (b"ready\n", 200)
-    headers = [(b"content-type", b"text/plain"), (b"content-length", str(len(body)).encode())]
+    await _respond(send, status, "text/plain", body)
+
+
+async def _respond(send: Any, status: int, kind: str, body: bytes) -> None:
+    headers = [(b"content-type", kind.encode()), (b"content-length", str(len(body)).encode())]
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
 
@@ -100,8 +104,6 @@ def _application(page: Page) -> Application:
             raise RuntimeError(f"this is asked for by HTTP, not by {scope['type']}")
         found = scope["method"] in ("GET", "HEAD")
         kind, body = await page() if found else ("text/plain; charset=utf-8", b"405 Method Not Allowed\n")
-        headers = [(b"content-type", kind.encode()), (b"content-length", str(len(body)).encode())]
-        await send({"type": "http.response.start", "status": 200 if found else 405, "headers": headers})
-        await send({"type": "http.response.body", "body": body})
+        await _respond(send, 200 if found else 405, kind, body)
 
     return answer

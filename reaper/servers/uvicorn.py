@@ -25,13 +25,17 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import Server, ServerState
 
 from ..asyncio import transports
+from ..asyncio.reaper import AsyncioReaper
 from ..asyncio.serve import loop_factory
 from ..config.settings import ReaperConfig
+from ..driver.driver import Driver
 from ..driver.sockets import TCP_NOTSENT_LOWAT
+from ..driver.watched import check_idle
 from ..journal import Journal
 from ..policy import ANSWERS, TOO_OLD, Phase
+from ..policy.min_rate import Sweep
 from . import metrics as metrics_of
-from .guarded import DRAIN, QUEUED_BYTES, Greeting, Guarded, Shared, advertised
+from .guarded import DRAIN, QUEUED_BYTES, Age, Guarded, advertised, ages, kept_alive
 from .metrics import Application, Reports
 from .uvicorn_tunnel import tunnel
 
@@ -79,17 +83,54 @@ class Origin(NamedTuple):
     loop: asyncio.AbstractEventLoop | None
 
 
-class UvicornShared(Shared):
-    """What the guarded connections of one uvicorn server share."""
+class Shared:
+    """What the guarded connections of one uvicorn server share.
 
-    def __init__(self, config: Config, settings: ReaperConfig | None, journal: Journal | None) -> None:
-        loop = asyncio.get_running_loop()
+    Args:
+        uvicorn: The server's own settings; its keep-alive is used where *settings* leave `timeouts.keep_alive` at its
+            default.
+        settings: What is in force; None: the file that REAPER_CONFIG names, and the variables REAPER_*.
+        journal: Where the life of every connection is written; None: nowhere.
+    Attributes:
+        config: With the keep-alive in force.
+        reaper: Runs.
+    """
+
+    def __init__(self, uvicorn: Config, settings: ReaperConfig | None, journal: Journal | None) -> None:
         settings = ReaperConfig.load(os.environ.get("REAPER_CONFIG")) if settings is None else settings
-        super().__init__(settings, config.timeout_keep_alive, journal, loop)
-        self.loop: Timerless = Timerless(loop)
-        self._uvicorn = config
+        config = kept_alive(settings, uvicorn.timeout_keep_alive)
+        self.config: ReaperConfig = config
+        self.reaper: AsyncioReaper = AsyncioReaper(config, journal=journal, listener="http")
+        self.reaper.start()
+        self.driver: Driver = self.reaper.driver
+        self.driver.books.log = log  # which uvicorn configures, and no other
+        self.first_byte: float | None = check_idle(config.timeouts.first_byte)
+        self.keep_alive: float | None = check_idle(config.timeouts.keep_alive)
+        self.tunnel: float | None = check_idle(config.timeouts.tunnel)
+        self.sweep: Sweep = self.reaper.sweep
+        self.loop: Timerless = Timerless(self.reaper.loop)
+        self.leave_by: float | None = None  # once the server stops: when all have to be gone
+        self.greeting: Greeting | None = None
+        self._lifespan = ages(config)
+        self._uvicorn = uvicorn
         self._origin: Origin | None = None
         self._idlers: list[GuardedHttp] = []
+
+    def left_to_drain(self) -> float:
+        """The server stops, now if not before: seconds until what is in use is cut."""
+        now, tick = self.driver.now(), self.driver.core.tick
+        if self.leave_by is None:
+            self.leave_by = now + self.config.timeouts.drain
+        return max(self.leave_by - now, tick)
+
+    def age(self, connection: Guarded) -> Age | None:
+        """Have *connection*, made now, told when it has reached its `max_age`; None: there is none."""
+        seconds = self._lifespan()
+        if not seconds:
+            return None
+        age, driver = Age(connection), self.driver
+        age.lease = driver.register(("age", driver.next_number()), seconds, age.reached, reason=TOO_OLD)
+        return age
 
     def begin(self, server_state: ServerState) -> None:
         """Its first connection is made: from now on all responses name the keep-alive, and a stop waits."""
@@ -140,7 +181,41 @@ class UvicornShared(Shared):
                 self.note_idle(connection)
 
 
-_SHARED: weakref.WeakKeyDictionary[Config, UvicornShared] = weakref.WeakKeyDictionary()
+class Greeting:
+    """In the server's list of connections while any of them shakes hands: a stop is told to those, too, and waits.
+
+    Nobody is told when a handshake has failed: what was made for it is freed then.
+
+    Args:
+        connections: The server's list.
+    """
+
+    def __init__(self, shared: Shared, connections: set[Any]) -> None:
+        self._shared = shared
+        self._connections = connections
+        self._known: set[weakref.ref[Any]] = set()
+
+    def add(self, connection: Any) -> None:
+        """It is about to shake hands."""
+        self._known.add(weakref.ref(connection, self._over))
+        self._connections.add(self)
+
+    def greeted(self, connection: Any) -> None:
+        self._over(weakref.ref(connection))
+
+    def _over(self, known: weakref.ref[Any]) -> None:
+        self._known.discard(known)
+        if not self._known:
+            self._connections.discard(self)
+
+    def shutdown(self) -> None:
+        """The server stops. It waits for a handshake no longer than for anything else."""
+        driver = self._shared.driver
+        key = ("greeting", driver.next_number())
+        driver.register(key, self._shared.left_to_drain(), lambda expiry: self._connections.discard(self))
+
+
+_SHARED: weakref.WeakKeyDictionary[Config, Shared] = weakref.WeakKeyDictionary()
 
 
 def shared_by(
@@ -148,11 +223,11 @@ def shared_by(
     settings: ReaperConfig | None = None,
     journal: Journal | None = None,
     server_state: ServerState | None = None,
-) -> UvicornShared:
+) -> Shared:
     """What the connections of the server of *config* share; made when its first connection is."""
     found = _SHARED.get(config)
     if found is None or found.reaper.loop is not asyncio.get_running_loop():
-        found = _SHARED[config] = UvicornShared(config, settings, journal)
+        found = _SHARED[config] = Shared(config, settings, journal)
         REPORTS.join()
         if server_state is not None and threading.current_thread() is threading.main_thread():
             found.begin(server_state)
@@ -210,9 +285,9 @@ class GuardedHttp(Guarded):
 
     def take_over(self, before: IdleProtocol) -> None:
         """Go on with the connection of *before*."""
-        shared: Any = before.shared
+        shared = before.shared
         phase = before.phase()
-        self.shared: UvicornShared = shared
+        self.shared = shared
         self.loop = shared.loop
         self._origin = before.origin
         self._half_closed = before.half_closed

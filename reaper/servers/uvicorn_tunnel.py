@@ -9,11 +9,14 @@ from __future__ import annotations
 import asyncio
 import functools
 import math
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..asyncio import transports
 from ..policy import TOO_OLD, Phase
-from .guarded import DRAIN, Guarded, Shared, Waiting
+from .guarded import DRAIN, Guarded
+
+if TYPE_CHECKING:
+    from .uvicorn import Shared
 
 
 class Counted:
@@ -105,7 +108,7 @@ class GuardedTunnel(Guarded):
         """Bytes that the peer has taken are no silence either; the kernel knows when they went out."""
         if super().pardon(lease):
             return True
-        if lease is not self.lease or isinstance(self.waiting, Waiting):
+        if lease is not self.lease or self.waiting is not None:
             return False
         return self._takes()
 
