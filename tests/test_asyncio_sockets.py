@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import gc
-import inspect
 import socket
 import ssl
 import time
 from pathlib import Path
 
 import pytest
-import uvloop
 from pyarrow import parquet
 
 import reaper.asyncio
@@ -22,33 +19,15 @@ from reaper.journal import Journal
 from reaper.policy import Phase
 from reaper.servers import polled
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.anyio]
 
 IDLE = 0.3
 TICK = 0.1
-LOOPS = {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
 
 
-@pytest.fixture(params=LOOPS)
-def run(request):
-    def run(body):
-        with asyncio.Runner(loop_factory=LOOPS[request.param]) as runner:
-            return runner.run(asyncio.wait_for(body(), 60))
-
-    return run
-
-
-def on_each_loop(test):
-    """*test*, a coroutine function, run on each loop."""
-
-    def bounded(run, **fixtures):
-        run(functools.partial(test, **fixtures))
-
-    signature = inspect.signature(test)
-    run = inspect.Parameter("run", inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    bounded.__signature__ = signature.replace(parameters=[run, *signature.parameters.values()])
-    bounded.__name__ = test.__name__
-    return bounded
+@pytest.fixture(params=[False, True], ids=["asyncio", "uvloop"])
+def anyio_backend(request):
+    return "asyncio", {"use_uvloop": request.param}
 
 
 @pytest.fixture(scope="module")
@@ -114,7 +93,6 @@ def serve(request):
 
 
 @pytest.mark.parametrize("how", ["close", "shut"])
-@on_each_loop
 async def test_a_peer_hears_of_its_close_before_the_loop_goes_on(how):
     async with reaper.asyncio.open_reaper(tick=TICK) as r:
         server = await guarded(r)
@@ -132,7 +110,6 @@ async def test_a_peer_hears_of_its_close_before_the_loop_goes_on(how):
                 pass
 
 
-@on_each_loop
 async def test_silence_counts_from_the_last_byte_or_the_opening_and_is_closed_never_early(serve):
     async with serve() as (r, port):
         opened = time.monotonic()
@@ -153,7 +130,6 @@ async def test_silence_counts_from_the_last_byte_or_the_opening_and_is_closed_ne
         assert r.statistics().reasons == {"idle": 2}
 
 
-@on_each_loop
 async def test_with_tls_it_is_the_same_and_an_unanswered_close_notify_holds_nothing(serve, tls, certificate):
     async with serve(ssl=tls) as (r, port):
         start = time.monotonic()
@@ -169,11 +145,11 @@ async def test_with_tls_it_is_the_same_and_an_unanswered_close_notify_holds_noth
 
 
 async def eventually(true):
-    while not true():
-        await asyncio.sleep(0.01)
+    async with asyncio.timeout(60):
+        while not true():
+            await asyncio.sleep(0.01)
 
 
-@on_each_loop
 async def test_a_client_that_leaves_is_forgotten_at_once(serve):
     async with serve() as (r, port):
         _, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -183,7 +159,6 @@ async def test_a_client_that_leaves_is_forgotten_at_once(serve):
         assert r.statistics().reasons == {}
 
 
-@on_each_loop
 async def test_bytes_that_wait_in_the_kernel_while_the_loop_is_blocked_are_read_first(serve):
     """The loop is blocked for longer than the timeout; a client that sent something meanwhile is answered."""
     async with serve() as (_, port):
@@ -205,12 +180,27 @@ async def test_bytes_that_wait_in_the_kernel_while_the_loop_is_blocked_are_read_
 
 
 @contextlib.asynccontextmanager
-async def serving(factory, config=None):
+async def serving(factory, config=None, **options):
     """The reaper and the address of a server of what *factory* makes for that reaper."""
     async with reaper.asyncio.open_reaper(config, tick=TICK) as r:
-        server = await asyncio.get_running_loop().create_server(factory(r), "127.0.0.1", 0)
+        server = await asyncio.get_running_loop().create_server(factory(r), "127.0.0.1", 0, **options)
         with contextlib.closing(server):
             yield r, server.sockets[0].getsockname()
+
+
+async def test_over_tls_a_guarded_protocol_hears_of_its_end_although_nobody_holds_it(tls, certificate):
+    ended = asyncio.Event()
+
+    class Ends(Echo):
+        def connection_lost(self, exc):
+            ended.set()
+
+    async with serving(lambda r: reaper.asyncio.guard(Ends, IDLE, reaper=r), ssl=tls) as (_, address):
+        trust = ssl.create_default_context(cafile=certificate[0])
+        _, writer = await asyncio.open_connection(*address, ssl=trust)
+        async with asyncio.timeout(30):
+            await ended.wait()
+        writer.close()
 
 
 def flooding(size):
@@ -223,7 +213,6 @@ def flooding(size):
     return lambda r: reaper.asyncio.guard(Flood, IDLE, reaper=r)
 
 
-@on_each_loop
 async def test_a_client_that_takes_a_long_response_is_not_idle_for_the_guard():
     async with serving(flooding(2_000_000)) as (_, address):
         with socket.socket() as client:
@@ -237,15 +226,6 @@ async def test_a_client_that_takes_a_long_response_is_not_idle_for_the_guard():
             assert time.monotonic() - start > 2 * IDLE
 
 
-@on_each_loop
-async def test_a_client_that_takes_nothing_of_a_long_response_is_closed_by_the_guard():
-    async with serving(flooding(30_000_000)) as (r, address):
-        with socket.create_connection(address):
-            await eventually(lambda: r.statistics().reasons == {"idle": 1})
-            await eventually(lambda: len(r.core) == 0)
-
-
-@on_each_loop
 async def test_the_guard_asks_whether_the_server_is_busy():
     busy = True
     async with serving(lambda r: reaper.asyncio.guard(Echo, IDLE, busy=lambda _: busy, reaper=r)) as (_, address):
@@ -258,7 +238,6 @@ async def test_the_guard_asks_whether_the_server_is_busy():
         writer.close()
 
 
-@on_each_loop
 async def test_a_drain_tells_the_handler_that_waits_for_bytes_from_the_one_that_works():
     async with reaper.asyncio.open_reaper(tick=TICK) as r:
         done = []
@@ -286,7 +265,6 @@ async def test_a_drain_tells_the_handler_that_waits_for_bytes_from_the_one_that_
         server.close()
 
 
-@on_each_loop
 async def test_two_drains_at_once_both_return_and_guarded_connections_are_drained_when_the_server_has_answered():
     class Slow(Echo):
         def data_received(self, data):
@@ -327,14 +305,14 @@ async def floods_and_ends(reader, writer):
     writer.close()
 
 
-@pytest.mark.parametrize("handler", [floods, floods_and_ends, None], ids=["reaped", "ended", "protocol"])
-@on_each_loop
+@pytest.mark.parametrize("handler", [floods, floods_and_ends, Flooding, "guard"])
 async def test_what_a_silent_client_does_not_take_keeps_no_connection_open(handler):
     given = {"reaper.tick": "100ms", "timeouts.linger": "300ms", "timeouts.write": "300ms"}
     async with reaper.asyncio.open_reaper(ReaperConfig.load(environ={}, overrides=given)) as r:
-        if handler is None:
+        if handler in (Flooding, "guard"):
             Flooding.reaper = r
-            server = await asyncio.get_running_loop().create_server(Flooding, "127.0.0.1", 0)
+            factory = flooding(30_000_000)(r) if handler == "guard" else Flooding
+            server = await asyncio.get_running_loop().create_server(factory, "127.0.0.1", 0)
         else:
             server = await reaper.asyncio.start_server(handler, "127.0.0.1", 0, idle=IDLE, reaper=r)
         with socket.create_connection(server.sockets[0].getsockname()) as client:
@@ -353,38 +331,37 @@ def has_a_descriptor(local, remote):
     return False
 
 
+@pytest.fixture
+def no_collector():
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.mark.usefixtures("no_collector")
 @pytest.mark.parametrize("closes", ["client", "server"])
 @pytest.mark.parametrize("kind", ["mixin", "guard"])
-def test_the_journal_says_at_once_who_has_closed(run, kind, closes, tmp_path):
+async def test_the_journal_says_at_once_who_has_closed(kind, closes, tmp_path):
     ends = {"client": lambda self, data: None, "server": lambda self, data: self.transport.close()}
-
-    async def body():
-        with Journal(tmp_path, tick=TICK, clock_ns=reaper.asyncio.journal_clock()) as journal:
-            async with reaper.asyncio.open_reaper(tick=TICK, journal=journal) as r:
-                base = WatchedEcho if kind == "mixin" else Echo
-                made = type("Ends", (base,), {"data_received": ends[closes], "reaper": r})
-                made.circle = made  # what the collector would have to find
-                factory = made if kind == "mixin" else reaper.asyncio.guard(made, 60, reaper=r)
-                server = await asyncio.get_running_loop().create_server(factory, "127.0.0.1", 0)
-                _, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
-                await eventually(lambda: len(r) == 1)
-                writer.write(b"x")
-                if closes == "client":
-                    writer.close()
-                await eventually(lambda: len(r) == 0)
-                server.close()
+    with Journal(tmp_path, tick=TICK, clock_ns=reaper.asyncio.journal_clock()) as journal:
+        async with reaper.asyncio.open_reaper(tick=TICK, journal=journal) as r:
+            base = WatchedEcho if kind == "mixin" else Echo
+            made = type("Ends", (base,), {"data_received": ends[closes], "reaper": r})
+            made.circle = made  # what the collector would have to find
+            factory = made if kind == "mixin" else reaper.asyncio.guard(made, 60, reaper=r)
+            server = await asyncio.get_running_loop().create_server(factory, "127.0.0.1", 0)
+            _, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+            await eventually(lambda: len(r) == 1)
+            writer.write(b"x")
+            if closes == "client":
                 writer.close()
-
-    gc.disable()
-    try:
-        run(body)
-    finally:
-        gc.enable()
+            await eventually(lambda: len(r) == 0)
+            server.close()
+            writer.close()
     kinds = [row["kind"] for file in tmp_path.glob("**/*.parquet") for row in parquet.read_table(file).to_pylist()]
     assert [kind for kind in kinds if kind.startswith("close")] == ["close_peer" if closes == "client" else "close_app"]
 
 
-@on_each_loop
 async def test_after_an_answer_that_was_taken_slowly_the_keep_alive_is_in_force():
     """`write`, an hour here, held in its place."""
     given = {"reaper.tick": "100ms", "timeouts.keep_alive": "400ms", "timeouts.write": "1h"}
@@ -407,10 +384,10 @@ async def test_after_an_answer_that_was_taken_slowly_the_keep_alive_is_in_force(
         assert r.statistics().reasons == {"keep_alive": 1}
 
 
-def test_the_reaper_of_a_loop_is_one_and_runs(run):
+def test_the_reaper_of_a_loop_is_one_and_runs():
     async def body():
         assert reaper.asyncio.reaper_of() is reaper.asyncio.reaper_of()
 
     for _ in range(5):
-        run(body)
+        asyncio.run(body())
     assert len(reaper.asyncio.reaper._OF_LOOPS) < 3  # those of closed loops are forgotten

@@ -21,10 +21,15 @@ import reaper.websockets
 from reaper.config import ReaperConfig
 from scripts.serving import free_port, serving
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.anyio]
 
 ATTACKS = ["mute", "slow_headers", "slow_second_headers", "stalled_body", "unread", "silent"]
 SETTINGS = {f"timeouts.{name}": "500ms" for name in ("first_byte", "headers", "body", "keep_alive", "write", "tunnel")}
+
+
+@pytest.fixture
+def anyio_backend():
+    return "asyncio"
 
 
 def config():
@@ -68,47 +73,38 @@ async def aiohttp_server():
             await runner.cleanup()
 
 
-def test_aiohttp_is_rid_of_every_kind_and_none_ends_early():
-    async def body():
-        async with aiohttp_server() as (port, r):
-            await all_end_and_none_early(ATTACKS, ("127.0.0.1", port), 0.5)
-            assert {"first_byte", "headers", "body", "keep_alive", "write"} <= set(r.statistics().reasons)
-
-    asyncio.run(body())
+async def test_aiohttp_is_rid_of_every_kind_and_none_ends_early():
+    async with aiohttp_server() as (port, r):
+        await all_end_and_none_early(ATTACKS, ("127.0.0.1", port), 0.5)
+        assert {"first_byte", "headers", "body", "keep_alive", "write"} <= set(r.statistics().reasons)
 
 
-def test_aiohttp_keeps_a_websocket_on_which_something_moves():
-    async def body():
-        async with (
-            aiohttp_server() as (port, _),
-            aiohttp.ClientSession() as session,
-            session.ws_connect(f"http://127.0.0.1:{port}/ws") as websocket,
-        ):
-            for _ in range(6):
-                await asyncio.sleep(0.2)
-                await websocket.send_str("x")
-                assert await websocket.receive_str(timeout=PATIENCE) == "x"
-            start = time.monotonic()
-            message = await websocket.receive(timeout=PATIENCE)
-            assert message.type in (aiohttp.WSMsgType.CLOSED, aiohttp.WSMsgType.CLOSE)
-            assert time.monotonic() - start >= 0.4
-
-    asyncio.run(body())
+async def test_aiohttp_keeps_a_websocket_on_which_something_moves():
+    async with (
+        aiohttp_server() as (port, _),
+        aiohttp.ClientSession() as session,
+        session.ws_connect(f"http://127.0.0.1:{port}/ws") as websocket,
+    ):
+        for _ in range(6):
+            await asyncio.sleep(0.2)
+            await websocket.send_str("x")
+            assert await websocket.receive_str(timeout=PATIENCE) == "x"
+        start = time.monotonic()
+        message = await websocket.receive(timeout=PATIENCE)
+        assert message.type in (aiohttp.WSMsgType.CLOSED, aiohttp.WSMsgType.CLOSE)
+        assert time.monotonic() - start >= 0.4
 
 
 @pytest.mark.parametrize("upgrade", ["", "upgrade: websocket\r\nconnection: upgrade\r\n"])
-def test_aiohttp_bounds_a_body_whatever_upgrade_was_asked_for(upgrade):
-    async def body():
-        async with aiohttp_server() as (port, r):
-            _, writer = await asyncio.open_connection("127.0.0.1", port)
-            writer.write(f"POST /echo HTTP/1.1\r\nhost: h\r\n{upgrade}content-length: 9\r\n\r\nabc".encode())
-            async with asyncio.timeout(PATIENCE):
-                while not r.statistics().reasons:
-                    await asyncio.sleep(0.05)
-            assert r.statistics().reasons == {"body": 1}
-            writer.close()
-
-    asyncio.run(body())
+async def test_aiohttp_bounds_a_body_whatever_upgrade_was_asked_for(upgrade):
+    async with aiohttp_server() as (port, r):
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(f"POST /echo HTTP/1.1\r\nhost: h\r\n{upgrade}content-length: 9\r\n\r\nabc".encode())
+        async with asyncio.timeout(PATIENCE):
+            while not r.statistics().reasons:
+                await asyncio.sleep(0.05)
+        assert r.statistics().reasons == {"body": 1}
+        writer.close()
 
 
 APP = """
@@ -168,21 +164,18 @@ def test_run_apps_config_holds_although_the_loop_has_a_reaper_and_its_age_is_ann
         assert client.recv(1) == b""
 
 
-def test_websockets_closes_a_silent_connection_although_pings_are_answered():
-    async def body():
-        async with talking(echo, ping_interval=0.1) as (r, port, _):
-            async with websockets.asyncio.client.connect(f"ws://127.0.0.1:{port}") as client:
-                for _ in range(6):
-                    await asyncio.sleep(0.2)
-                    await client.send("x")
-                    assert await client.recv() == "x"
-                start = time.monotonic()
-                with pytest.raises(websockets.exceptions.ConnectionClosed, match="reaped: tunnel"):
-                    await client.recv()
-                assert time.monotonic() - start >= 0.4
-            assert len(r.core) == 0
-
-    asyncio.run(asyncio.wait_for(body(), 60))
+async def test_websockets_closes_a_silent_connection_although_pings_are_answered():
+    async with talking(echo, ping_interval=0.1) as (r, port, _):
+        async with websockets.asyncio.client.connect(f"ws://127.0.0.1:{port}") as client:
+            for _ in range(6):
+                await asyncio.sleep(0.2)
+                await client.send("x")
+                assert await client.recv() == "x"
+            start = time.monotonic()
+            with pytest.raises(websockets.exceptions.ConnectionClosed, match="reaped: tunnel"):
+                await client.recv()
+            assert time.monotonic() - start >= 0.4
+        assert len(r.core) == 0
 
 
 async def echo(websocket):
@@ -242,44 +235,35 @@ async def takes_a_long_message(r, port, server):
 
 
 @pytest.mark.parametrize("peer", [one_steady_frame, only_broadcasts, takes_a_long_message])
-def test_websockets_keeps_a_peer_on_whose_messages_something_moves(peer):
-    async def body():
-        async with talking(echo) as (r, port, server):
-            async with asyncio.timeout(PATIENCE):
-                await peer(r, port, server)
-            assert r.statistics().reasons == {}
-
-    asyncio.run(body())
+async def test_websockets_keeps_a_peer_on_whose_messages_something_moves(peer):
+    async with talking(echo) as (r, port, server):
+        async with asyncio.timeout(PATIENCE):
+            await peer(r, port, server)
+        assert r.statistics().reasons == {}
 
 
-def test_websockets_ends_a_peer_whose_message_drips_slower_than_the_least_rate():
-    async def body():
-        async with talking(echo, {"limits.min_in_rate": 1000, "limits.min_in_grace": "500ms"}) as (r, port, _):
-            client = await websockets.asyncio.client.connect(f"ws://127.0.0.1:{port}", compression=None)
-            client.transport.write(bytes([0x82, 0x80 | 126]) + (2000).to_bytes(2, "big") + bytes(4))
-            async with asyncio.timeout(PATIENCE):
-                while not client.protocol.close_rcvd:
-                    client.transport.write(b"x")  # ten bytes a second, and never silent for as long as is borne
-                    await asyncio.sleep(0.1)
-            assert "reaped: tunnel" in client.protocol.close_rcvd.reason
-            client.transport.abort()
-            assert r.statistics().reasons == {"tunnel": 1}
-
-    asyncio.run(body())
+async def test_websockets_ends_a_peer_whose_message_drips_slower_than_the_least_rate():
+    async with talking(echo, {"limits.min_in_rate": 1000, "limits.min_in_grace": "500ms"}) as (r, port, _):
+        client = await websockets.asyncio.client.connect(f"ws://127.0.0.1:{port}", compression=None)
+        client.transport.write(bytes([0x82, 0x80 | 126]) + (2000).to_bytes(2, "big") + bytes(4))
+        async with asyncio.timeout(PATIENCE):
+            while not client.protocol.close_rcvd:
+                client.transport.write(b"x")  # ten bytes a second, and never silent for as long as is borne
+                await asyncio.sleep(0.1)
+        assert "reaped: tunnel" in client.protocol.close_rcvd.reason
+        client.transport.abort()
+        assert r.statistics().reasons == {"tunnel": 1}
 
 
 @pytest.mark.parametrize("said", [b"", b"GET / HTTP/1.1\r\nhost"])
-def test_websockets_lets_go_of_a_client_that_never_shakes_hands_when_it_says_so(said):
-    async def body():
-        async with talking(None) as (r, port, _):
-            with socket.create_connection(("127.0.0.1", port)) as client:
-                client.setblocking(False)
-                await asyncio.get_running_loop().sock_sendall(client, said)
-                async with asyncio.timeout(5):  # websockets itself gives it 10 s
-                    assert await asyncio.get_running_loop().sock_recv(client, 1) == b""
-            assert r.statistics().reasons == {"tunnel": 1}
-
-    asyncio.run(body())
+async def test_websockets_lets_go_of_a_client_that_never_shakes_hands_when_it_says_so(said):
+    async with talking(None) as (r, port, _):
+        with socket.create_connection(("127.0.0.1", port)) as client:
+            client.setblocking(False)
+            await asyncio.get_running_loop().sock_sendall(client, said)
+            async with asyncio.timeout(5):  # websockets itself gives it 10 s
+                assert await asyncio.get_running_loop().sock_recv(client, 1) == b""
+        assert r.statistics().reasons == {"tunnel": 1}
 
 
 def test_hypercorn_is_guarded_by_its_loop(tmp_path):

@@ -9,10 +9,10 @@ import subprocess
 import sys
 import textwrap
 import time
-from pathlib import Path
 
 import namespaces
 import pytest
+from test_uvicorn import open_at
 
 from scripts.serving import tree
 
@@ -23,7 +23,6 @@ PATIENCE = 90.0
 KINDS = ("stream", "waits", "socket", "idle")
 PARKS = ("stream", "upload", "half", "idle")
 """With a task and without."""
-ESTABLISHED = "01"
 
 UVICORN = ["-m", "uvicorn", "tests.asgi:application", "--host", "0.0.0.0", "--ws-ping-interval", "3600", "--port"]
 EXAMPLE = ["--host=0.0.0.0", "--workers=1", "--min-in-rate=0", "--linger=0s", "--log-level=debug"]
@@ -170,8 +169,7 @@ def test_every_server_closes_the_clients_that_vanish_and_a_stock_one_keeps_them(
         assert client.stdout.readline() == "ready\n"
 
         def held():
-            rows = [line.split() for line in Path(f"/proc/{made.pid}/net/tcp").read_text().splitlines()[1:]]
-            found = [int(row[1].rpartition(":")[2], 16) for row in rows if row[3] == ESTABLISHED]
+            found = open_at(made.pid)
             return {name: found.count(port) for port, (name, *_) in servers.items() if port in found}
 
         asked = {name: len(kinds) for name, _, kinds, _ in servers.values()}

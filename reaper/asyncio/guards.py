@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import weakref
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Unpack
@@ -48,6 +49,9 @@ Ask = Callable[[Any], Phase]
 
 LEAVING: weakref.WeakSet[Any] = weakref.WeakSet()
 """Transports that are too old: what they answer should say that it is the last."""
+
+GUARD = "_reaper_guard"
+"""The attribute of a guarded protocol that is its guard, until its connection has ended."""
 
 RESTING = frozenset({Phase.IDLE, Phase.FIRST_BYTE, Phase.KEEP_ALIVE})
 """Phases in which nothing has been asked for."""
@@ -286,7 +290,10 @@ def watch(reaper: AsyncioReaper, transport: Any, rules: Rules, protocol: Any = N
     if age := rules.age():
         made.deadline(age, TOO_OLD)
     if hasattr(protocol, "__dict__"):
-        _hear_the_end(protocol, transport, made)
+        kind: Any = type(protocol)
+        with contextlib.suppress(TypeError):  # its class is fixed
+            protocol.__class__ = _hearing(kind)
+            protocol.__dict__[GUARD] = made
     return made
 
 
@@ -391,14 +398,18 @@ def _weak(thing: Any, gone: Callable[[Any], object] | None = None) -> Callable[[
         return lambda: thing
 
 
-def _hear_the_end(protocol: Any, transport: Any, guard: Guard) -> None:
-    """Have *guard* called by the `connection_lost` of *protocol*."""
-    whose, moving = _weak(protocol), _weak(transport)
+@functools.lru_cache(maxsize=64)
+def _hearing(kind: Any) -> Any:
+    """*kind*, whose objects tell their guard of their end.
 
-    def connection_lost(exc: BaseException | None) -> None:
-        guard.lost(exc is not None or transports.peer_has_shut(moving()))
-        found = whose()
-        found.__dict__.pop("connection_lost", None)  # a circle otherwise, where it is not held weakly
-        found.connection_lost(exc)
+    A class and no attribute of the object: over TLS asyncio holds nothing but the bound method when it calls that.
+    """
 
-    protocol.__dict__["connection_lost"] = connection_lost
+    def connection_lost(self: Any, exc: BaseException | None) -> None:
+        guard: Guard | None = self.__dict__.pop(GUARD, None)
+        if guard is not None:
+            guard.lost(exc is not None or transports.peer_has_shut(guard.transport()))
+        kind.connection_lost(self, exc)
+
+    members = {"__slots__": (), "__module__": kind.__module__, "connection_lost": connection_lost}
+    return type(kind.__name__, (kind,), members)
