@@ -55,11 +55,8 @@ def test_a_dual_stack_socket_stays_ipv6_and_its_peer_is_written_as_ipv4_and_ipv6
     assert str(netlink.addresses_of(ident)[1]) == written
 
 
-def test_the_kernels_count_of_an_end_of_file_is_no_byte() -> None:
+def test_the_kernels_count_of_an_end_of_file_is_no_byte_and_one_that_counts_none_is_refused() -> None:
     assert tcpinfo.parse(INFO, tcpinfo.CLOSE_WAIT, 0, 0, 0.0, 0.0).received == 20
-
-
-def test_a_kernel_without_byte_counters_is_refused() -> None:
     with pytest.raises(tcpinfo.NoCounters, match=r"120 bytes.*Linux 4\.19"):
         tcpinfo.parse(INFO[:120], 1, 0, 0, 0.0, 0.0)
 

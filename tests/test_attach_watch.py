@@ -250,10 +250,8 @@ def test_a_connection_out_of_reach_is_reported_once_and_tried_again() -> None:
 
 def test_a_connection_that_cannot_be_found_at_once_is_tried_again_in_a_second() -> None:
     it = Harness(Limits(idle=10.0, grain=GRAIN))
-    begun = it.world.now
     it.world.connect()
-    answers = ["later"]
-    real = it.watch._end
+    begun, answers, real = it.world.now, ["later"], it.watch._end
     it.watch._end = lambda ident, inode, again: answers.pop() if answers else real(ident, inode, again)
     it.run(20.0)
     assert it.kinds() == ["found", "closed"]

@@ -30,8 +30,6 @@ CAP_NET_ADMIN = 12
 SCAN_EVERY = 1.0
 """Seconds, at least, between two readings of all descriptors."""
 
-Again = Callable[[Snapshot], bool]
-
 
 class Hands:
     """What takes sockets of *target*'s processes.
@@ -72,7 +70,7 @@ class Hands:
             )
         check_shutdown(*places[0])
 
-    def end(self, ident: bytes, inode: int, again: Again) -> str:
+    def end(self, ident: bytes, inode: int, again: Callable[[Snapshot], bool]) -> str:
         """End the connection with *ident* if *again*, given a final check of that very socket, says so.
 
         Returns:

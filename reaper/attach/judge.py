@@ -86,8 +86,7 @@ class Limits:
 
     def of(self, reason: str) -> float:
         """The limit that *reason* names, seconds; of a rate, its grace."""
-        limit: float = self.min_in_grace if reason == "min_in_rate" else getattr(self, reason)
-        return limit
+        return float(getattr(self, "min_in_grace" if reason == "min_in_rate" else reason))
 
     def longer(self, factor: float) -> Limits:
         """These limits, with each timeout of silence *factor* times as long (>= 1): jitter only ever lengthens."""

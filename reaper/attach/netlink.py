@@ -161,8 +161,7 @@ def _parse_one(body: memoryview, kind: int, sequence: int) -> Answer:
 
 def cookie_of(ident: bytes | memoryview) -> int:
     """The kernel's number for the socket, unique while the machine runs."""
-    cookie: int = _COOKIE.unpack_from(ident, 40)[0]
-    return cookie
+    return int(_COOKIE.unpack_from(ident, 40)[0])
 
 
 _NO_BYTES = bytes(12)

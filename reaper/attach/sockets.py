@@ -56,8 +56,7 @@ def cookie(fd: int) -> int:
     Raises:
         OSError: *fd* is no socket, or closed.
     """
-    found: int = struct.unpack("=Q", _option(fd, socket.SOL_SOCKET, SO_COOKIE, 8))[0]
-    return found
+    return int(struct.unpack("=Q", _option(fd, socket.SOL_SOCKET, SO_COOKIE, 8))[0])
 
 
 def look(fd: int, clock: Callable[[], float]) -> Snapshot | None:

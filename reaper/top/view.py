@@ -117,8 +117,7 @@ def _ends(picture: Picture, rate: Mapping[str, float]) -> Text:
     line.append(number(picture.closes), style="bold")
     if rate:
         line.append(f"  {sum(value for name, value in rate.items() if name != 'cpu'):,.1f}/s", style="bold")
-    reasons = sorted(picture.closed.items(), key=lambda item: -item[1])
-    for reason, count in reasons:
+    for reason, count in sorted(picture.closed.items(), key=lambda item: -item[1]):
         per = f" {rate[reason]:,.1f}/s" if rate.get(reason) else ""
         line.append(f"  {reason} {number(count)}{per}")
     line.append(f"  averted {number(picture.counts.get('averted', 0))}", style="dim")
