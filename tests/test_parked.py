@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from contextvars import ContextVar
+from functools import partial
 from typing import Any
 
 import pytest
@@ -561,9 +562,7 @@ async def test_it_refuses_a_connection_while_it_does_not_run():
 
 async def test_serve_parked_serves_and_reaps_on_tcp():
     async with trio.open_nursery() as nursery:
-        listeners = await nursery.start(
-            lambda task_status: reaper.trio.serve_parked(echo, 0, host="127.0.0.1", idle=30, task_status=task_status)
-        )
+        listeners = await nursery.start(partial(reaper.trio.serve_parked, echo, 0, host="127.0.0.1", idle=30))
         clients = [await trio.testing.open_stream_to_socket_listener(listeners[0]) for _ in range(5)]
         for client in clients:
             await client.send_all(b"hello")

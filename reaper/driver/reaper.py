@@ -101,8 +101,8 @@ class Reaper:
         """End every connection: those that are idle at once, each of the rest when it goes idle, all after *timeout*.
 
         Idle is a connection that is known to be: its handler waits for bytes (its stream tells), or has said with
-        `in_use` when it does not; the kernel holds no bytes of it. What is not known to be idle is busy. Stop accepting
-        first; a connection that is watched after this call is drained too.
+        `in_use` when it does not; the kernel holds no bytes of it. Stop accepting first; a connection that is watched
+        after this call is drained too.
 
         Args:
             timeout: Seconds, > 0, from now.

@@ -16,12 +16,9 @@ import trio
 if TYPE_CHECKING:
     from .parking import ParkableStream
 
-LINGERERS = 64
-"""Tasks of one parking lot that may wait for more at the same time: less than a MB. Where no more clients than that ask
-again and again, none of them is parked after a while."""
-
-FEWEST = 8
-"""Tasks that may wait although none has been found worth it lately."""
+FEWEST, LINGERERS = 8, 64
+"""Tasks of one parking lot that may wait at the same time: although none has been found worth it lately, and at most:
+less than a MB. Where no more clients than that ask again and again, none of them is parked after a while."""
 
 
 class Silent(BaseException):

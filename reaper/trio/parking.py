@@ -267,11 +267,11 @@ class ParkingLot:
     """The connections of one handler that cost no task while they are silent. Made by `TrioReaper.parking_lot`.
 
     Args:
-        watcher: The reaper that watches them.
+        watcher: The reaper.
         handler: Called with a stream whenever bytes have come; ends the connection by returning. Each time the
             connection has been silent it begins anew, so what it knows must not outlive its answer.
         idle: Seconds of silence allowed; 0 switches the timeout off.
-        reason: What a reap gives as its reason.
+        reason: What a reap gives as its own.
         linger: Seconds that a task waits for more before it is given up, to spare a busy connection the new one; but
             no more than `LINGERERS` tasks do at a time. 0: given up at once.
         tls: Wraps every connection; None: plain.
