@@ -16,7 +16,6 @@ from .settings import ReaperConfig
 
 Severity = Literal["error", "warning", "note"]
 
-
 AGE_KEYS = ("request", "max_age", "tunnel_age", "vanished")
 """Limits that no byte extends, and that are late by up to a tick like any other."""
 ATTACH_KEYS = ("idle", "first_byte", "max_age", "stalled_write")

@@ -24,7 +24,6 @@ STREAM_SUFFIX = ".arrows"
 TEMPORARY_SUFFIX = ".tmp"
 ROW_GROUP_ROWS = 1 << 20
 
-
 Anchor = tuple[int, int, int]
 """One instant on three clocks, ns: the writer's, Unix time, the machine's CLOCK_MONOTONIC."""
 

@@ -20,8 +20,6 @@ from .schema import peer_key
 NOTABLE_SHARE = 0.05
 """Stalls beyond this share of a tick are logged."""
 
-A_NANOSECOND = 1e-9
-
 
 def nanoseconds(seconds: float) -> int:
     """Seconds of the core's clock as the journal's ns."""
@@ -47,7 +45,7 @@ class LeaseLog:
         self._notable = core.tick * NOTABLE_SHARE
         self._full = journal.mode == "full"
         if self._full:  # every epoch with activity leaves a row, and every change of a timeout
-            core.report_silences(A_NANOSECOND, self._silence_ended, self._settled)
+            core.report_silences(1e-9, self._silence_ended, self._settled)
         else:
             core.report_silences(journal.gap_threshold_ns / 1e9, self._silence_ended)
 

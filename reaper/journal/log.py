@@ -42,8 +42,6 @@ MODES = ("gaps", "full", "off")
 QUEUE_ROWS = 200_000
 """Rows that may wait for the writer, about 60 MB; more are dropped and counted. Two seconds of 100,000 a second."""
 
-INT32_MAX = 2**31 - 1
-
 
 class ConnectionLog:
     """The log of one connection. Made by `Journal.open`, never directly. About 210 bytes.
@@ -263,7 +261,7 @@ class Journal:
         Returns:
             The log of this connection.
         """
-        timeout_ms = min(timeout_ms, INT32_MAX)
+        timeout_ms = min(timeout_ms, 2**31 - 1)
         conn = next(self._ids)
         self._append((t, conn, OPEN, None, None, timeout_ms, None, listener, reason, None, None, peer))
         return ConnectionLog(self._append, self._long_ns, conn, t, timeout_ms, listener)

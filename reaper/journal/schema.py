@@ -46,7 +46,6 @@ SEQUENCE_BITS = 43
 PREFIX = "reaper."
 """Every key of ours in a file's metadata begins with it."""
 
-
 Row = tuple[Any, ...]
 """(t, conn, kind code, idle_ns, nbytes, timeout_ms, due_ns, listener, reason, n, idle_sum_ns, peer)"""
 

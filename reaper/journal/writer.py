@@ -119,7 +119,9 @@ class Writer:
                     self._guard(self._speak, DROPPED)
                     self._guard(self._rotate)
                 if (lost := self._lost + self.refused()) > self._noted:
-                    self._mark(lost)
+                    # On a full disk there is room for a name still. A file without a byte is put aside by its name.
+                    with suppress(OSError):
+                        (self.directory / f"{self._stem(self._serial + 1)}-lost-{lost}.parquet").touch()
             finally:
                 self._lock.release()
         lost = self._lost + self.refused()
@@ -163,14 +165,6 @@ class Writer:
             return
         if not self._guard(self._speak, reason):
             self._retry_at = time.monotonic() + RETRY_MOST
-
-    def _mark(self, lost: int) -> None:
-        """Leave a file without a byte, whose name says how much was *lost*: on a full disk there is room for a name.
-
-        It is no Parquet file, so a reader puts it aside by that name.
-        """
-        with suppress(OSError):
-            (self.directory / f"{self._stem(self._serial + 1)}-lost-{lost}.parquet").touch()
 
     def _stem(self, serial: int) -> str:
         run, writer = self.metadata["run"], int(self.metadata["writer"])

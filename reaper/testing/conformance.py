@@ -22,8 +22,6 @@ RADICES = (2, 3, 8, 10, 16, 20, 32, 60, 64, 100, 128, 256, 512, 1000, 1024, 4096
 HORIZON = 2**62
 """The farthest deadline tried: in nanoseconds, 146 years."""
 
-STEPS_SHOWN = 12
-
 
 class NotConforming(AssertionError):
     """A timer queue broke a promise of `TimerQueue`. The message says which, where, and after which steps."""
@@ -88,7 +86,7 @@ class Books:
     def expect(self, promise: str, want: object, got: object) -> None:
         """Raise unless *want* == *got*."""
         if want != got:
-            steps = "; ".join(self.steps[-STEPS_SHOWN:])
+            steps = "; ".join(self.steps[-12:])
             difference = f"expected {reprlib.repr(want)}, got {reprlib.repr(got)}"
             raise NotConforming(f"{self.title}: {promise}: {difference}. Last steps: {steps}")
 
