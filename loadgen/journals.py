@@ -109,20 +109,20 @@ class Clock:
 class Server(CoreSystem):
     """The core as a server that keeps a journal, and its clients' beside it. `rows`: in full mode."""
 
-    def __init__(self, plan: Plan, clock: Clock, ours: Journal, theirs: Journal) -> None:
+    def __init__(self, plan: Plan, clock: Clock, far: Clock, ours: Journal, theirs: Journal) -> None:
         super().__init__(plan.law.tick)
-        self.clock, self.ours, self.theirs = clock, ours, theirs
+        self.clock, self.far, self.ours, self.theirs = clock, far, ours, theirs
         self.rows = self.connections = self.reaped = 0
 
     def opened(self, client: SimulatedClient, now: float) -> None:
         self.connections += 1
         behaviour = client.behaviour
         opening = (round(behaviour.timeout * 1e3), behaviour.listener, client.key >> 1)
-        client.log = [opening, self.theirs.open(self.clock.down(now) - self.clock.ahead - LATENCY_NS, *opening)]
+        client.log = [opening, self.theirs.open(self.far.down(now) - LATENCY_NS, *opening)]
         super().opened(client, now)
 
     def pinged(self, client: SimulatedClient, now: float) -> None:
-        client.log[1].touch(self.clock.down(now) - self.clock.ahead - LATENCY_NS, client.number % 900 + 1)
+        client.log[1].touch(self.far.down(now) - LATENCY_NS, client.number % 900 + 1)
         super().pinged(client, now)
 
     def left(self, client: SimulatedClient, now: float) -> None:
@@ -130,11 +130,10 @@ class Server(CoreSystem):
         super().left(client, now)
 
     def _client_ends(self, client: SimulatedClient, now: float, by_server: bool) -> None:
-        seen = self.clock.up(now) - self.clock.ahead
         if by_server:
-            client.log[1].close_peer(seen + LATENCY_NS, How.FIN.name)
+            client.log[1].close_peer(self.far.up(now) + LATENCY_NS, How.FIN.name)
         else:
-            client.log[1].close_app(seen - LATENCY_NS, How.SELF.name)
+            client.log[1].close_app(self.far.up(now) - LATENCY_NS, How.SELF.name)
 
     def _accept(self, client: SimulatedClient, now: float) -> None:
         super()._accept(client, now)
@@ -148,10 +147,8 @@ class Server(CoreSystem):
 
     def _hang_up(self, client: SimulatedClient, now: float) -> None:
         self.rows += 1
-        if _app_closes(client):
-            client.log[0].close_app(self.clock.up(now), "done")
-        else:
-            client.log[0].close_peer(self.clock.up(now), "eof")
+        end, why = (client.log[0].close_app, "done") if _app_closes(client) else (client.log[0].close_peer, "eof")
+        end(self.clock.up(now), why)
         super()._hang_up(client, now)
 
     def _close(self, expired: list[Any], now: float) -> None:
@@ -200,9 +197,8 @@ def wrong(
     last = at + 2 * piece + LATENCY_NS
     due = -(-(last - UP_NS) // tick) * tick + UP_NS + timeout
     early = last + timeout - max(timeout // 20, 300 * MS if timeout > S else 0)
-    over = {"early": early, "late": due + 3 * tick + 2 * timeout, "missed": due + 30 * tick + 2 * timeout}.get(
-        name, due + MS
-    )
+    others = {"early": early, "late": due + 3 * tick + 2 * timeout, "missed": due + 30 * tick + 2 * timeout}
+    over = others.get(name, due + MS)
     yield over
     end = over + ahead
     if name == "missing_touch":
@@ -303,7 +299,7 @@ def _write(
             stack.enter_context(side.journal(where or Path(), writer, plan.law.tick, mode if where else "off"))
             for side, where, writer in ((clock, server, number + 1), (far, client, (1 << 19) + number))
         )
-        system = Server(plan, clock, ours, theirs)
+        system = Server(plan, clock, far, ours, theirs)
         crowd = Unrecorded(plan, system, range(number, plan.connections, writers))
         mine = names[number::writers]
         room = max(span - 4 * max(each.timeout for each in plan.behaviours), 0.0)

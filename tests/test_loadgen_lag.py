@@ -235,20 +235,16 @@ def test_a_send_that_finds_the_kernel_full_is_tried_again_and_no_step_is_lost(mo
         os.close(client.fd)
 
 
-def test_an_answer_cut_by_the_close_of_a_server_that_stood_still_is_not_a_lost_one() -> None:
+@pytest.mark.parametrize(
+    ("owed_for", "lags", "lost"),
+    [(0.7, (), 0), (0.95, (), 1), (1.5, (1000.0,), 1), (1.5, (999.1, 999.6, 1000.0), 0)],
+)
+def test_an_answer_is_not_lost_that_a_close_cut_or_that_lags_of_this_program_in_a_row_kept_from_being_read(
+    owed_for: float, lags: tuple[float, ...], lost: int
+) -> None:
     with one_worker("chatty") as worker:
-        client = Client(0, 0, 1, replace(worker.plan.behaviour(0), timeout=1.0), asked=1)
-        for ago, counted in ((0.7, (1, 0)), (0.95, (1, 1))):
-            client.owed_since = 1000.0 - ago
-            worker.account(client, How.RST, 1000.0)
-            assert (worker.counters.cut, worker.counters.lost_answers) == counted
-
-
-def test_an_answer_that_several_lags_of_this_program_in_a_row_kept_from_being_read_is_not_a_lost_one() -> None:
-    with one_worker("chatty") as worker:
-        client = Client(0, 0, 1, replace(worker.plan.behaviour(0), timeout=1.0), asked=1, owed_since=998.5)
-        for lags, counted in (((1000.0,), (0, 1)), ((999.1, 999.6), (1, 1))):
-            for instant in lags:
-                worker.stalls.add(instant, 0.4)
-            worker.account(client, How.RST, 1000.0)
-            assert (worker.counters.cut, worker.counters.lost_answers) == counted
+        behaviour = replace(worker.plan.behaviour(0), timeout=1.0)
+        for instant in lags:
+            worker.stalls.add(instant, 0.4)
+        worker.account(Client(0, 0, 1, behaviour, asked=1, owed_since=1000.0 - owed_for), How.RST, 1000.0)
+        assert (worker.counters.cut, worker.counters.lost_answers) == (1 - lost, lost)

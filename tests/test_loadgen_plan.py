@@ -215,13 +215,10 @@ def test_a_threshold_on_an_unknown_figure_is_broken() -> None:
     assert "unknown" in str(threshold.broken({"lateness_s": {"p99": None}}))
 
 
-def test_with_a_beat_each_step_but_the_first_waits_for_its_next_multiple() -> None:
+def test_with_a_beat_steps_wait_for_its_next_multiple_and_many_processes_share_a_thousand_looks_per_second() -> None:
     pace = Pace(1, 0.25)
     assert [pace.step(due) for due in (10.0, 10.01, 10.25, 10.26)] == [10.0, 10.25, 10.25, 10.5]
     assert Pace(1, 0.0).step(10.01) == 10.01
-
-
-def test_few_processes_look_at_once_and_many_share_a_thousand_looks_per_second() -> None:
     assert Pace(8, 0.0).look(looked=5.0, step=7.0) == 5.0
     assert Pace(50, 0.0).look(looked=5.0, step=7.0) == pytest.approx(5.05)
     assert Pace(50, 0.0).look(looked=5.0, step=5.01) == 5.01  # a step is never late for it
