@@ -7,7 +7,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-PATIENCE = 20.0
+PATIENCE = 60.0
 """Seconds for an answer."""
 NGINX = """
 daemon off; pid {folder}/nginx.pid; error_log {folder}/error.log info; {main}

@@ -19,10 +19,10 @@ import pytest
 import yaml
 from server_process import PATIENCE, ROOT, installed, server, wait_until
 from systemd_world import booted
-from test_status import fetch
 
 from reaper.config.settings import OPTIONS
 from scripts.serving import free_port, serving
+from scripts.tools import get
 from server_example.__main__ import main as server_main
 
 DEPLOY = ROOT / "deploy"
@@ -51,7 +51,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
     pytest.importorskip("pyarrow")
     flags = ("--pressure", "--journal", str(tmp_path_factory.mktemp("journal")), "--drain-idle", "0s")
     with server("http", *flags) as process:
-        text = fetch(process.address, "/metrics").decode()
+        text = get(process.address, "/metrics")[1].decode()
     return set(re.findall(r"^# TYPE (\S+)", text, re.MULTILINE)) | {
         line.split("{")[0].split(" ")[0] for line in text.splitlines() if not line.startswith("#")
     }
@@ -119,7 +119,7 @@ def test_a_real_prometheus_scrapes_a_real_server_and_answers_every_query(tmp_pat
             missing = set(expressions())
             until = time.monotonic() + PATIENCE
             while missing and time.monotonic() < until:
-                fetch(process.address, "/")
+                get(process.address, "/")
                 time.sleep(0.5)
                 with suppress(OSError):
                     missing = {query for query in missing if not api(port, "query", query=query)["result"]}

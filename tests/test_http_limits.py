@@ -147,20 +147,19 @@ async def test_a_drain_waits_for_a_peer_that_shut_its_side_but_for_none_that_clo
 
 
 @pytest.mark.slow
-async def test_a_request_in_flight_ends_at_its_limit_whatever_is_unread(clock: MockClock) -> None:
+@pytest.mark.parametrize(
+    ("request_bytes", "begins"),
+    [(SLEEP, b"503"), (SLEEP + b"GET / HTTP/1.1\r\n", b"503"), (b"GET /events HTTP/1.1\r\nHost: x\r\n\r\n", b"200")],
+    ids=["in flight", "in flight, with more unread", "without end"],
+)
+async def test_a_request_ends_at_its_limit(clock: MockClock, request_bytes: bytes, begins: bytes) -> None:
     async with running(request="60s") as server:
-        for more in (b"", b"GET / HTTP/1.1\r\n"):
-            start = trio.current_time()
-            assert (await server.ask(SLEEP + more)).startswith(b"HTTP/1.1 503 ")
-            assert 60 <= trio.current_time() - start <= 60 + 1.5
-        assert server.lot.reaped == {"request": 2}
-
-
-@pytest.mark.slow
-async def test_a_response_without_end_ends_at_the_limit(clock: MockClock) -> None:
-    async with running(request="60s") as server:
-        answer = await server.ask(b"GET /events?every=1s HTTP/1.1\r\nHost: x\r\n\r\n")
-        assert answer.count(b"data: ") in (60, 61)
+        start = trio.current_time()
+        answer = await server.ask(request_bytes)
+        assert 60 <= trio.current_time() - start <= 60 + 1.5
+        assert answer.startswith(b"HTTP/1.1 " + begins)
+        assert answer.count(b"data: ") in ((60, 61) if begins == b"200" else (0,))
+        assert server.lot.reaped == {"request": 1}
 
 
 async def test_a_tunnel_has_an_age(clock: MockClock) -> None:

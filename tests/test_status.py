@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import http.client
 import json
 import socket
 
@@ -23,6 +22,7 @@ from reaper.policy.pressure import Pressure, Resources
 from reaper.status import IDLE_BOUNDS, SCHEMA, answer, complete, document
 from reaper.status import PATIENCE as REQUEST_PATIENCE
 from reaper.trio import open_reaper, serve_status
+from scripts.tools import get
 
 
 def label(lease) -> str | None:
@@ -200,21 +200,13 @@ async def test_a_trio_program_serves_its_status_and_its_metrics_in_one_line():
         with r.watch(None, 5):
             lost = await trio.open_tcp_stream(*address[:2])
             await lost.aclose()
-            status = json.loads(await trio.to_thread.run_sync(fetch, address[:2], "/status"))
-            metrics = await trio.to_thread.run_sync(fetch, address[:2], "/metrics")
+            status = json.loads((await trio.to_thread.run_sync(get, address[:2], "/status"))[1])
+            _, metrics = await trio.to_thread.run_sync(get, address[:2], "/metrics")
         assert (status["schema"], status["workers"][0]["connections"]) == (SCHEMA, 1)
         assert (status["server"], status["workers"][0]["pressure"]["load"]) == ("ours", 0.75)
         assert b"\nreaper_leases 1\n" in metrics
         assert b"\nreaper_pressure 0.75\n" in metrics
         nursery.cancel_scope.cancel()
-
-
-def fetch(address: tuple[str, int], path: str) -> bytes:
-    client = http.client.HTTPConnection(*address, timeout=PATIENCE)
-    client.request("GET", path)
-    body = client.getresponse().read()
-    client.close()
-    return body
 
 
 @pytest.mark.slow
@@ -225,7 +217,7 @@ def test_one_address_answers_for_all_workers(kind) -> None:
         clients = [socket.create_connection(process.address, timeout=PATIENCE) for _ in range(40)]
 
         def all_seen() -> bool:
-            status = json.loads(fetch(address, "/status"))
+            status = json.loads(get(address, "/status")[1])
             assert (status["server"], status["missing"]) == (kind, [])
             assert [worker["worker"] for worker in status["workers"]] == [0, 1]
             each = [worker["connections"] for worker in status["workers"]]
@@ -243,5 +235,5 @@ def test_one_address_answers_for_all_workers(kind) -> None:
 
 
 def _leases(address: tuple[str, int]) -> dict[str, int]:
-    lines = [line for line in fetch(address, "/metrics").decode().splitlines() if line.startswith("reaper_leases{")]
+    lines = [line for line in get(address, "/metrics")[1].decode().splitlines() if line.startswith("reaper_leases{")]
     return {line.split('"')[1]: int(line.split()[1]) for line in lines}
