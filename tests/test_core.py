@@ -51,12 +51,16 @@ def test_a_released_month_leaves_nothing_behind():
     assert len(core._slots) == 0
 
 
-def test_a_limited_call_moves_only_so_many_of_one_slot_or_several_and_says_there_is_more():
+@pytest.mark.parametrize("early", [0, 2], ids=["whole chunks", "mixed chunks"])
+def test_a_limited_call_moves_only_so_many_of_one_slot_or_several_and_says_there_is_more(early):
     core = IdleReaper(tick=1.0)
     n = 3 * MOVES_PER_CALL
     leases = [core.register(i, timeout=2.0, now=0.0) for i in range(n)]
     core.advance(1.0)
-    for lease in leases:
+    for lease in leases[:: early or n]:
+        lease.touch()
+    core.close_epoch(2.0)
+    for lease in leases[1::early] if early else leases:
         lease.touch()
     core.close_epoch(2.5)
     for calls in (1, 2, 3):

@@ -399,6 +399,7 @@ def test_idle_events_tell_reading_from_writing_and_count_their_repetitions() -> 
     assert [event.count for event in events if event.state is Idle.ALL] == [1, 2]
     assert next(event for event in events if event.state is Idle.READER).count == 1
     idle.close()
+    idle.wrote()
     assert len(world.core) == 0
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import resource
 import socket
@@ -121,6 +122,17 @@ def test_it_reads_this_process():
     os.close(write_end)
     assert (after.descriptors - before.descriptors, after.connections) == (2, 3)
     assert after.memory > 2**20
+
+
+def test_it_does_not_take_another_error_for_fullness(monkeypatch):
+    psutil = pytest.importorskip("psutil")
+    monkeypatch.setattr(psutil, "Process", broken)
+    with pytest.raises(PermissionError):
+        read_here(3)
+
+
+def broken() -> None:
+    raise PermissionError(errno.EPERM, "no")
 
 
 class Watching(Loop):

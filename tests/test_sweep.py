@@ -91,6 +91,21 @@ def test_any_mixture_of_heartbeats_silences_and_releases_is_reaped_by_the_law(se
     assert {id(lease) for slot in core._slots for lease in slot} == {id(lease) for lease in alive.values()}
 
 
+def test_a_limit_within_a_chunk_leaves_what_lies_behind_it():
+    core = IdleReaper(tick=1.0)
+    leases = [core.register(uid, 10.0, now=0.0) for uid in range(2 * CHUNK)]
+    core.advance(1.0)
+    for lease in leases[CHUNK:]:
+        lease.touch()
+    core.close_epoch(11.0)
+    found = []
+    while batch := core.expire(11.0, limit=100):
+        core.check()
+        found += [expiry.lease for expiry in batch]
+    assert found == leases[:CHUNK]
+    assert [expiry.lease for expiry in core.advance(21.0)] == leases[CHUNK:]
+
+
 def test_leases_keep_the_order_of_their_arrival_whether_their_chunk_moved_or_they_did() -> None:
     core = IdleReaper(tick=1.0)
     leases = [core.register(uid, 10.0, now=0.0) for uid in range(3 * CHUNK)]
