@@ -105,6 +105,7 @@ def test_explain_tells_the_window_of_the_last_activity():
     lease = core.register("a", timeout=5.0, now=0.0)
     explained = core.explain("a")
     assert (explained.active_from, explained.active_until, explained.due, explained.place) == (0.0, None, 6.0, "ring")
+    assert "last active between 0.000 and now, due at 6.000" in str(explained)
     core.close_epoch(1.25)
     explained = core.explain("a")
     assert (explained.active_from, explained.active_until, explained.due) == (0.0, 1.25, 6.25)

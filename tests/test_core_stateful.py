@@ -232,6 +232,9 @@ class CoreMachine(RuleBasedStateMachine):
             explanation = self.core.explain(uid)
             assert (explanation.timeout, explanation.reason) == (entry.timeout, entry.reason)
             assert explanation.suspended == entry.suspended
+            lease = self.leases[uid]
+            assert (lease.timeout, lease.reason) == (entry.timeout, entry.reason)
+            assert (lease.active_from, lease.active_until) == (explanation.active_from, explanation.active_until)
             if entry.suspended or entry.timeout is None:
                 assert explanation.due is None
             elif self.ended(uid) < math.inf:

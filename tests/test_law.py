@@ -149,9 +149,10 @@ def test_expire_may_judge_as_of_an_instant_a_little_past():
 def test_hooks_run_after_the_books_are_closed_and_may_call_anything():
     core = IdleReaper(tick=1.0)
     again = []
+    core.register(B, timeout=2.0, now=0.0)  # without a hook
     core.register(A, timeout=2.0, now=0.0, on=lambda expiry: again.append(core.register(A, 2.0, expiry.now)))
     core.close_epoch(1.0)
-    assert [expiry.uid for expiry in core.expire(3.0)] == [A]
+    assert [expiry.uid for expiry in core.expire(3.0)] == [B, A]
     assert again[0].alive
     core.check()
 
