@@ -333,7 +333,7 @@ async def test_a_handshake_that_a_drain_meets_may_end_and_ask_but_not_wait(
                     assert 1 <= trio.current_time() - start <= 2 + TICK
 
 
-async def test_an_age_limit_spares_half_a_head_and_makes_its_saidthe_last(clock: MockClock) -> None:
+async def test_an_age_limit_spares_half_a_head_and_makes_its_answer_the_last(clock: MockClock) -> None:
     async with running(max_age=20, headers=60, first_byte=0) as server:
         silent, half = await server.connect(), await server.connect(REQUEST[:9])
         assert await rest(silent) == b""

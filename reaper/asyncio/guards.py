@@ -63,8 +63,8 @@ class Rules(NamedTuple):
     ask: Ask
     limits: Mapping[Phase, float | None]
     """Seconds; None, or missing: no limit."""
-    reasons: Mapping[Phase, str]
-    """What a reap gives; missing: the phase's name."""
+    reason: str | None
+    """What a reap gives; None: the phase's name."""
     told: bool
     """Whether the server says when it is busy; otherwise the kernel's stamps say who spoke last."""
     age: Callable[[], float] = float
@@ -225,7 +225,7 @@ class Guard(Watched):
         self._driver.poke()
 
     def _reason(self) -> str:
-        return self._rules.reasons.get(self._phase, self._phase.value)
+        return self._rules.reason or self._phase.value
 
     def charge(self, now: float) -> None:
         """As a member of the sweep: whether the peer has taken something, and whether a drain need not wait."""
@@ -285,7 +285,7 @@ def watch(reaper: AsyncioReaper, transport: Any, rules: Rules, protocol: Any = N
         lambda uid: Guard(reaper, uid, transport, rules),
         transports.socket_of(transport),
         min(filter(None, (first, rules.every)), default=0),
-        reason=rules.reasons.get(Phase.FIRST_BYTE, Phase.FIRST_BYTE.value),
+        reason=rules.reason or Phase.FIRST_BYTE.value,
     )
     if age := rules.age():
         made.deadline(age, TOO_OLD)
@@ -372,8 +372,8 @@ def guard(
 
     def rules(watcher: AsyncioReaper) -> Rules:
         limit = check_idle(watcher.driver.idle if idle is None else idle)
-        phases = (Phase.IDLE, Phase.WRITE, Phase.FIRST_BYTE)
-        return Rules(ask, dict.fromkeys(phases, limit), dict.fromkeys(phases, "idle"), told=busy is not None)
+        limits = dict.fromkeys((Phase.IDLE, Phase.WRITE, Phase.FIRST_BYTE), limit)
+        return Rules(ask, limits, "idle", told=busy is not None)
 
     return guarded(protocol_factory, rules, watching)
 

@@ -112,8 +112,7 @@ class Waiting:
 
     def enter(self, phase: Phase) -> None:
         """It waits for *phase* from now on."""
-        if phase is not self.policy.phase:
-            self.policy.enter(phase, self._shared.driver.now())
+        self.policy.enter(phase, self._shared.driver.now())
 
     def bytes_in(self, count: int) -> None:
         """*count* bytes came."""

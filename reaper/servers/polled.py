@@ -44,7 +44,7 @@ def rules_of(reaper: AsyncioReaper, ask: Ask) -> Rules:
     """What the config of *reaper* says, for a server that *ask* asks."""
     timeouts = reaper.config.timeouts
     limits = {phase: check_idle(getattr(timeouts, phase.value)) for phase in LIMITED}
-    return Rules(ask, limits, {}, told=True, age=ages(reaper.config))
+    return Rules(ask, limits, None, told=True, age=ages(reaper.config))
 
 
 def watch(reaper: AsyncioReaper, transport: Any, ask: Ask) -> None:
