@@ -40,13 +40,11 @@ ARROWS: Mapping[str, Collection[str]] = {
 }
 """The rooms of `reaper/`, and the rooms each may import."""
 
-PLACES = {"places", "hadoop"}
-COMMON = PLACES | {"arguments", "engine"}
+COMMON = {"places", "arguments", "engine"}
 PIPELINE = {
-    "engine": PLACES,
-    "hadoop": (),
-    "places": {"hadoop"},
-    "arguments": PLACES,
+    "engine": {"places"},
+    "places": (),
+    "arguments": {"places"},
     "html": (),
     "read": COMMON,
     "audit": COMMON | {"read"},

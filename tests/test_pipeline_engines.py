@@ -26,7 +26,7 @@ from reaper.pipeline.advise.run import Policy, advise
 from reaper.pipeline.audit.run import Settings, audit
 from reaper.pipeline.engine import F, NoSpark, Window, use
 from reaper.pipeline.engine.choice import bytes_of, choose
-from reaper.pipeline.hadoop import Remote
+from reaper.pipeline.places import Remote
 from reaper.pipeline.read.frames import small_frame
 from reaper.pipeline.read.inputs import Inputs, check
 from reaper.pipeline.report.run import gather

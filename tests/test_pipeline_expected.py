@@ -18,7 +18,6 @@ from reaper.journal.layout import ANY
 from reaper.journal.places import Place
 from reaper.journal.ship import Shipper
 from reaper.pipeline import cli
-from reaper.pipeline.advise.run import complete
 from reaper.pipeline.read.expected import server_names, silent
 from reaper.pipeline.read.inputs import Inputs, check
 from reaper.pipeline.read.span import Span, instant_ns
@@ -232,9 +231,9 @@ def test_every_answer_names_the_servers_it_misses_and_the_rows_that_were_dropped
     assert "the writers dropped 1 row(s): figures are of what is left" in text
 
 
-@pytest.mark.parametrize("missing", ["quarantined", "dropped_rows", "silent_servers", "holes"])
-def test_advice_from_a_part_of_the_journals_is_not_complete(missing: str) -> None:
-    whole = {"quarantined": [], "dropped_rows": 0, "silent_servers": [], "holes": [], "config": {"tick_s": 1.0}}
-    assert complete(whole)
-    assert not complete({**whole, "config": {}})
-    assert not complete({**whole, missing: 1})
+def test_each_thing_that_the_journals_lack_is_named() -> None:
+    assert not any(Inputs().lacking().values())
+    inputs = Inputs(quarantined=[{"path": "a"}], dropped_rows=1, silent={"web": "gone"}, holes=[{"run": "a"}])
+    lacking = inputs.lacking()
+    assert list(lacking) == ["quarantined", "dropped_rows", "holes", "silent_servers"]
+    assert all(lacking.values())

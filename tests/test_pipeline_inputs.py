@@ -25,9 +25,8 @@ from reaper.pipeline.cli import _full, main
 from reaper.pipeline.engine.spark import NoJava, check_java
 from reaper.pipeline.places import write_text
 from reaper.pipeline.read.inputs import check
-from reaper.pipeline.read.runs import Facts, Timeline
+from reaper.pipeline.read.runs import Facts, Timeline, overdue_files
 from reaper.pipeline.read.span import Span
-from reaper.pipeline.read.writer_facts import Said, overdue_files, said
 
 ROOT = Path(__file__).parent.parent
 
@@ -411,12 +410,9 @@ def test_a_drain_and_a_stall_belong_to_the_run_whose_numbers_they_bear(tmp_path:
         ours.stall(40 * S, 2 * S)
         ours.stall(41 * S, 2 * S)
     found = check([tmp_path], now_ns=WALL)
-    first, second = found.runs
-    everything = said(found.files, found.runs, Timeline.UNRELATED)
-    assert everything.stalls == {0: [(2 * S, 4 * S)], 1: [(38 * S, 41 * S)]}
-    assert (everything.drained, everything.own) == ([0], 4)
-    assert said(found.files, [second], Timeline.UNRELATED) == Said({1: [(38 * S, 41 * S)]}, [], 2)
-    assert said(found.files, [first], Timeline.UNRELATED) == Said({0: [(2 * S, 4 * S)]}, [0], 2)
+    assert [run.drained for run in found.runs] == [True, False]
+    assert Timeline.UNRELATED.stalls(found.runs) == {0: [(2 * S, 4 * S)], 1: [(38 * S, 41 * S)]}
+    assert found.own_rows == 4
 
 
 def test_files_with_overdue_silences_bring_those_with_final_checks_of_the_same_writer(tmp_path: Path) -> None:

@@ -16,8 +16,7 @@ import pyarrow as pa
 
 from reaper.pipeline.advise.survival import LEAST_NS, width_sql
 from reaper.pipeline.read.inputs import Inputs
-from reaper.pipeline.read.runs import Timeline
-from reaper.pipeline.read.writer_facts import overdue_files, said
+from reaper.pipeline.read.runs import Timeline, overdue_files
 
 GRACE_NS = 250_000_000
 CANDIDATES = (1, 2, 3, 4, 5, 7, 10, 15, 20, 30, 45, 60, 75, 90, 120, 180, 300, 350, 600, 900, 1800, 3600)
@@ -204,10 +203,11 @@ class Duck:
     def audit(self, out: Path) -> Judged:
         """A row per connection to *out*, and what it sums up to."""
         con, inputs = self.con, self.inputs
-        found = said(inputs.files, inputs.runs, Timeline.of(inputs.runs))
-        rows = [(run, since, to) for run, stalls in found.stalls.items() for since, to in stalls]
+        found = Timeline.of(inputs.runs).stalls(inputs.runs)
+        rows = [(run, since, to) for run, stalls in found.items() for since, to in stalls]
+        drained = [run.index for run in inputs.runs if run.drained]
         stalls = [pa.array(column, pa.int64()) for column in list(zip(*rows, strict=True)) or [(), (), ()]]
-        con.register("drained", pa.table({"run": pa.array(found.drained, pa.int64())}))
+        con.register("drained", pa.table({"run": pa.array(drained, pa.int64())}))
         con.register("stalls", pa.table(stalls, names=["s_run", "s_from", "s_to"]))
         con.execute(f"CREATE OR REPLACE TEMP VIEW coded AS {_CODED.format(files=self.files)}")
         # By how much a silence has to be overdue to be looked at; a file without any such is not looked through.

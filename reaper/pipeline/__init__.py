@@ -4,7 +4,7 @@ One rule: *what was not judged is said*. Each file and each row is counted, or p
 
 Room by room, in the order of their imports:
 
-    hadoop places          a path of this machine, or a URI of any file system that Spark reaches
+    places                 a path of this machine, or a URI of any file system that Spark reaches
     arguments engine       flags read and refused; one Spark session per command, and Java named when it is missing
     html/                  charts and parts of pages: inline SVG, nothing to load
     read/                  files checked before an engine sees them; events as a frame

@@ -18,8 +18,7 @@ from ..config.durations import parse_duration
 from ..config.flags import Parser
 from ..errors import InvalidArgument
 from . import places
-from .hadoop import Remote
-from .places import Place, remove_tree, write_text
+from .places import Place, Remote, remove, write_text
 
 Progress = Callable[[str], None]
 """Reports how far a command is, one line of text."""
@@ -114,10 +113,7 @@ def whole(out: Place) -> Iterator[None]:
     except BaseException:
         if out.exists():
             for path in [out] if before is None else [path for path in out.iterdir() if str(path) not in before]:
-                if path.is_dir():
-                    remove_tree(path)
-                else:
-                    path.unlink()
+                remove(path)
         raise
 
 

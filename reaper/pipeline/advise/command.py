@@ -8,7 +8,7 @@ from typing import Any
 from ...config.balancers import BALANCERS
 from ...config.flags import Parser
 from ..arguments import AddCommand, Fault, Progress, place, positive_ns, share, show, write_json
-from ..places import write_text
+from ..places import remove, write_text
 from ..read.command import add_inputs, asking, read_inputs
 from ..read.inputs import Inputs
 from .formats import FORMATS
@@ -61,8 +61,8 @@ def run_advise(
     toml = arguments.out / "reaper.toml"
     if result["config"]:
         write_text(toml, as_toml(result))
-    elif toml.exists():
-        toml.unlink()  # an earlier answer's
+    else:
+        remove(toml)  # an earlier answer's
     return result
 
 

@@ -18,7 +18,7 @@ from ...config.settings import ReaperConfig
 from ..arguments import aside_lines
 from ..engine import F, together
 from ..places import Place
-from ..read.expected import as_list, line
+from ..read.expected import line
 from ..read.frames import listener_names, read_events
 from ..read.inputs import Inputs, hole_line, nothing_line
 from .access_logs import read_requests, silences
@@ -59,12 +59,6 @@ class Policy:
     """A load balancer, one of `BALANCERS`."""
 
 
-def complete(summary: dict[str, Any]) -> bool:
-    """Whether no file, line, row or expected server is missing from an advice, and the log holds the answer."""
-    missing = any(summary[key] for key in ("quarantined", "dropped_rows", "silent_servers", "holes"))
-    return bool(not missing and summary["config"])
-
-
 def advise(
     spark: SparkSession,
     inputs: Inputs,
@@ -73,7 +67,8 @@ def advise(
     progress: Callable[[str], None] = lambda _: None,
 ) -> dict[str, Any]:
     """Learn from journals, or from access logs (format, files, timeout in force in ns); returns what goes to JSON."""
-    quarantined: list[dict[str, str]] = list(inputs.quarantined)
+    lacking = inputs.lacking()
+    quarantined: list[dict[str, str]] = lacking["quarantined"]
     notes: list[str] = []
     if logs is None:
         events = read_events(spark, inputs)
@@ -83,7 +78,7 @@ def advise(
         threshold = max((run.gap_threshold_ns for run in inputs.runs), default=0) / 1e9
         source = "journal"
         tick = max((run.tick_ns for run in inputs.runs), default=10**9) / 1e9
-        read, own = sum(facts.rows for facts in inputs.files), sum(facts.own_rows for facts in inputs.files)
+        read, own = inputs.rows, inputs.own_rows
         apart = 0
     else:
         name, paths, timeout_ns = logs
@@ -139,14 +134,11 @@ def advise(
         "rows_apart": apart,
         "connections_without_opening": traffic.headless,
         "listeners": dict(sorted(listeners.items(), key=lambda item: -item[1]["silences"])),
-        "quarantined": quarantined,
-        "dropped_rows": inputs.dropped_rows,
-        "holes": inputs.holes,
-        "silent_servers": as_list(inputs.silent),
+        **lacking,
         "notes": notes,
     }
     summary["config"] = _config(summary["listeners"], http=logs is not None)
-    summary["result"] = "pass" if complete(summary) else "inconclusive"
+    summary["result"] = "inconclusive" if any(lacking.values()) or not summary["config"] else "pass"
     return summary
 
 

@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from ..arguments import AddCommand, Progress, duration_ns, share, show, write_json
-from ..places import remove_tree, write_text
+from ..places import remove, write_text
 from ..read.command import add_inputs, asking, read_inputs
 from ..read.inputs import Inputs
 from .verdicts import FLIGHT_NS, GRACE_NS, UNMATCHED
@@ -45,7 +45,7 @@ def run_audit(
     try:
         result = audit(spark, server, client, arguments.out, settings, progress)
     except BaseException:
-        remove_tree(arguments.out / "connections")  # half of them, or an earlier answer's
+        remove(arguments.out / "connections")  # half of them, or an earlier answer's
         raise
     write_json(arguments.out / "audit.json", result.summary)
     write_text(arguments.out / "audit.txt", as_text(result.summary) + "\n")

@@ -17,8 +17,7 @@ from ..places import Place
 from ..read.expected import as_list, instant, line
 from ..read.frames import lifetimes, listener_names, read_events, runs_frame, with_run
 from ..read.inputs import Inputs, hole_line, nothing_line
-from ..read.runs import Timeline
-from ..read.writer_facts import Stalls, overdue_files, said
+from ..read.runs import Stalls, Timeline, overdue_files
 from .joined import Skew, client_view, judge_pairs, measure_skew, pair, seen, without_peer
 from .silences import excuse, overdue_rows, shifted, with_backed, with_silences
 from .verdicts import FLIGHT_NS, GRACE_NS, UNMATCHED, VERDICTS, VIOLATIONS, judge, prepare
@@ -77,16 +76,16 @@ def audit(
     timeline = Timeline.of(server.runs + (client.runs if client else []))
     one_clock = timeline is Timeline.ONE_CLOCK
     events = read_events(spark, server)
-    by_writers = said(server.files, server.runs, timeline)
+    stalls = timeline.stalls(server.runs)
     least = min((run.tick_ns for run in server.runs), default=0) + settings.grace_ns
     overdue = None
     if suspects := overdue_files(server.files, least):
         progress(f"looking for silences beyond their timeout in {len(suspects)} of {len(server.files)} file(s)")
         overdue = overdue_rows(spark, suspects, least)
-    runs = runs_frame(spark, server.runs, timeline, by_writers.drained)
+    runs = runs_frame(spark, server.runs, timeline)
     lives = with_run(lifetimes(events), runs)
-    lives = with_silences(spark, lives, overdue, by_writers.stalls, runs, settings.grace_ns)
-    lives = with_backed(spark, lives, by_writers.stalls, settings.grace_ns)
+    lives = with_silences(spark, lives, overdue, stalls, runs, settings.grace_ns)
+    lives = with_backed(spark, lives, stalls, settings.grace_ns)
     prepared = prepare(lives, settings.grace_ns)
     c_stalls: Stalls = {}
     target, listeners = out / "connections", listener_names(spark, server)
@@ -96,9 +95,8 @@ def audit(
         progress("judging every connection")
         connections = _written(judge(prepared), listeners, target)
     else:
-        c_said = said(client.files, client.runs, timeline)
-        c_stalls = c_said.stalls
-        c_runs = runs_frame(spark, client.runs, timeline, c_said.drained)
+        c_stalls = timeline.stalls(client.runs)
+        c_runs = runs_frame(spark, client.runs, timeline)
         c_lives = with_run(lifetimes(read_events(spark, client)), c_runs)
         view = client_view(without_peer(c_lives, timeline.apart(client.runs)))
         # Judged before the join: both in one method would be too long for Java to compile.
@@ -106,7 +104,7 @@ def audit(
         tolerance_ns = 1_000_000 if one_clock else settings.flight_ns
 
         def judge_by_both(skew_ns: int) -> DataFrame:
-            excused = excuse(spark, seen(paired, skew_ns), by_writers.stalls, shifted(c_stalls, skew_ns))
+            excused = excuse(spark, seen(paired, skew_ns), stalls, shifted(c_stalls, skew_ns))
             both = judge_pairs(
                 excused,
                 skew_ns=skew_ns,
@@ -124,7 +122,7 @@ def audit(
         matched = connections.where(F.col("c_conn").isNotNull()).select("c_conn")
         unmatched = seen_by_client - matched.distinct().count()
     progress("summing up")
-    summary = _summarise(connections, server, client, settings, by_writers.own)
+    summary = _summarise(connections, server, client, settings)
     summary["clock"] = {
         "timeline": timeline.value,
         "one_clock": one_clock,
@@ -138,7 +136,7 @@ def audit(
             "client_only": unmatched,
             "crossed": summary.pop("crossed"),
         }
-    stalled = [stall for side in (by_writers.stalls, c_stalls) for found in side.values() for stall in found]
+    stalled = [stall for side in (stalls, c_stalls) for found in side.values() for stall in found]
     summary["stalls"] = {"count": len(stalled), "total_s": sum(to - since for since, to in stalled) / 1e9}
     broken, doubts = _broken(summary), _doubts(summary, server, client, seen_by_client, settings.unmatched)
     summary["reasons"] = broken + doubts
@@ -157,9 +155,7 @@ def _written(judged: DataFrame, listeners: dict[int, str], target: Place) -> Dat
     return frame
 
 
-def _summarise(
-    connections: DataFrame, server: Inputs, client: Inputs | None, settings: Settings, own: int
-) -> dict[str, Any]:
+def _summarise(connections: DataFrame, server: Inputs, client: Inputs | None, settings: Settings) -> dict[str, Any]:
     joined = client is not None
     aggregates = [
         F.count(F.lit(1)).alias("count"),
@@ -184,8 +180,8 @@ def _summarise(
         "schema": SCHEMA,
         "connections": sum(cell["count"] for cell in cells),
         "rows": sum(cell.rows for cell in cells),
-        "rows_of_writers": own,
-        "rows_read": sum(facts.rows for facts in server.files),
+        "rows_of_writers": server.own_rows,
+        "rows_read": server.rows,
         "verdicts": verdicts,
         "lost_without_a_row": holes,
         "averted": sum(cell.averts for cell in cells),

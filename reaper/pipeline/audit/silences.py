@@ -15,8 +15,7 @@ from ...journal.schema import ACTIVITY, AVERTED, ENDS, KINDS, REAP
 from ..engine import F, Window
 from ..read.frames import OVERDUE, ns, read_events, small_frame, with_run
 from ..read.inputs import Inputs
-from ..read.runs import Facts
-from ..read.writer_facts import Stalls, merge
+from ..read.runs import Facts, Stalls, merge
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

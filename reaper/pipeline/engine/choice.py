@@ -11,8 +11,7 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import Any
 
-from ..hadoop import Remote
-from ..places import Place, files_below, size_of
+from ..places import Place, Remote, files_below
 from . import embedded
 from .spark import NoJava, NoSpark, check_java, open_session
 
@@ -80,7 +79,7 @@ def bytes_of(inputs: Sequence[Place], enough: int) -> int:
     """The bytes of all files at and below *inputs*; once more than *enough*, it does not look further."""
     total = 0
     for where in inputs:
-        for size in [size_of(where)] if where.is_file() else (size for _, _, size in files_below(where)):
+        for _, _, size in files_below(where):
             total += size
             if total > enough:
                 return total

@@ -91,7 +91,7 @@ def read_inputs(spark: SparkSession, arguments: argparse.Namespace, progress: Pr
     aside = [entry for found in (server, client) if found for entry in found.quarantined]
     for text in [*aside_lines(aside), *map(hole_line, server.holes + (client.holes if client else []))]:
         progress(text)
-    if len(aside) > SHOWN_ASIDE and arguments.out.is_dir():
+    if len(aside) > SHOWN_ASIDE and arguments.out.exists():
         listed = (f"{entry['path']}: {entry['reason']}\n" for entry in aside)
         write_text(arguments.out / PUT_ASIDE, "".join(listed))
     for found in (server, client):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -16,8 +16,7 @@ import pyarrow.parquet as pq
 from ...errors import one_line
 from ...journal.layout import bounds
 from ...journal.schema import COLUMNS, PREFIX, SCHEMA_VERSION, SEQUENCE_BITS
-from ..hadoop import Remote
-from ..places import Place
+from ..places import Place, Remote
 from .row_checks import MOST_NS, MOST_UNIX_NS, Count, Refused, count, judge
 from .runs import TICK_NS, Facts
 
@@ -104,14 +103,14 @@ def believe(facts: Facts, counts: Iterable[Count], now: int) -> None:
 def _opened(path: Place, size: int) -> Iterator[pq.ParquetFile]:
     if size == 0:
         raise Refused("zero-length: the file has no bytes")
-    with ExitStack() as stack:
-        try:
-            source = stack.enter_context(path.open()) if isinstance(path, Remote) else path
-            file = stack.enter_context(pq.ParquetFile(source, page_checksum_verification=True))
-        except FileNotFoundError:
-            raise  # it was there a moment ago
-        except (pa.ArrowException, OSError, ValueError) as error:
-            raise Refused(f"truncated or not Parquet: {one_line(error)}") from None
+    try:
+        source = pa.BufferReader(path.footer(size)) if isinstance(path, Remote) else path
+        file = pq.ParquetFile(source, page_checksum_verification=True)
+    except FileNotFoundError:
+        raise  # it was there a moment ago
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise Refused(f"truncated or not Parquet: {one_line(error)}") from None
+    with file:
         yield file
 
 

@@ -6,7 +6,7 @@ own, and get their names back from a frame of a few rows.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -45,8 +45,7 @@ RUNS: pa.Schema = pa.schema(
         ("run_holed", pa.bool_()),
     ]
 )
-"""Grain: one row per writer and start of it. run_drained: it said that no connection of its is left; run_holed: see
-`Run.holed`."""
+"""Grain: one row per writer and start of it. run_drained, run_holed: see `Run`."""
 
 
 def small_frame(spark: SparkSession, rows: Sequence[tuple[Any, ...]], schema: pa.Schema) -> DataFrame:
@@ -75,14 +74,12 @@ def with_code(events: DataFrame) -> DataFrame:
     return events.withColumn("code", code.otherwise(len(KINDS)).cast("tinyint"))
 
 
-def runs_frame(
-    spark: SparkSession, runs: Iterable[Run], timeline: Timeline, drained: Collection[int] = ()
-) -> DataFrame:
-    """*runs* as a small frame, see `RUNS`; *drained*: indices of runs."""
+def runs_frame(spark: SparkSession, runs: Iterable[Run], timeline: Timeline) -> DataFrame:
+    """*runs* as a small frame, see `RUNS`."""
     rows = [
         (
             *(run.index, run.writer, run.first_conn, run.last_conn, run.tick_ns, run.full, run.log_end_ns),
-            *(timeline.offset_ns(run), run.index in drained, run.holed),
+            *(timeline.offset_ns(run), run.drained, run.holed),
         )
         for run in runs
     ]

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..engine import expect
-from ..hadoop import Remote
-from ..places import Place, files_below, size_of
+from ..places import Place, Remote, files_below
+from .expected import as_list
 from .file import believe, count_here, footer_of
 from .row_checks import Refused
 from .runs import Facts, Run, missing_serials, runs_of, strangers
@@ -52,6 +52,25 @@ class Inputs:
     holes: list[dict[str, Any]] = field(default_factory=list)
     """Files that are missing between others of their run, and were not put aside: run, writer, server, serials."""
 
+    @property
+    def rows(self) -> int:
+        """Rows of all files."""
+        return sum(facts.rows for facts in self.files)
+
+    @property
+    def own_rows(self) -> int:
+        """Of them, those that writers logged of themselves."""
+        return sum(facts.own_rows for facts in self.files)
+
+    def lacking(self) -> dict[str, Any]:
+        """What is not in the files, or not in all of them, for a summary: anything in it makes an answer incomplete."""
+        return {
+            "quarantined": list(self.quarantined),
+            "dropped_rows": self.dropped_rows,
+            "holes": self.holes,
+            "silent_servers": as_list(self.silent),
+        }
+
 
 def check(
     directories: Iterable[Place],
@@ -80,13 +99,10 @@ def check(
     for directory in directories:
         if not directory.exists():
             raise FileNotFoundError(f"no such directory: {directory}")
-        if directory.is_file():
-            paths.append((directory, size_of(directory)))
-        else:
-            below = sorted(_visible(directory, found, span))
-            if not below and not span:
-                found.nothing.append(str(directory))
-            paths += below
+        below = sorted(_visible(directory, found, span))
+        if not below and not span:
+            found.nothing.append(str(directory))
+        paths += below
     now = time.time_ns() if now_ns is None else now_ns
     progress(f"checking {len(paths)} files")
     remote = any(isinstance(path, Remote) for path, _ in paths)
@@ -184,6 +200,6 @@ def _each(
 def _visible(directory: Place, found: Inputs, span: Span) -> Iterator[tuple[Place, int]]:
     for path, parts, size in files_below(directory):
         if any(part.startswith((".", "_")) for part in parts):
-            found.growing += path.suffix == ".arrows"
-        elif path.suffix == ".parquet" and span.below(parts[:-1]):
+            found.growing += path.name.endswith(".arrows")
+        elif not parts or (path.name.endswith(".parquet") and span.below(parts[:-1])):
             yield path, size

@@ -1,4 +1,4 @@
-"""What files say of themselves, the runs of writers that they make up, and the timeline that runs are put on.
+"""What files and writers say of themselves, the runs that files make up, and the timeline that runs are put on.
 
 The rule of this module: *no instants of two writers are compared before a `Timeline` was chosen for all of them*. What
 compares them asks for one.
@@ -6,7 +6,7 @@ compares them asks for one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from itertools import pairwise
@@ -14,8 +14,11 @@ from pathlib import Path
 from statistics import median
 
 from ...journal.schema import SEQUENCE_BITS
-from ..hadoop import Remote
-from ..places import Place
+from ..places import Place, Remote
+
+Intervals = list[tuple[int, int]]
+Stalls = dict[int, Intervals]
+"""run -> (from, to) of each stall of its loop, on the timeline that all runs share."""
 
 TICK_NS = 1_000_000_000
 """The tick of a file that does not state it."""
@@ -94,6 +97,10 @@ class Run:
     holed: bool
     """A file between others of it is missing or put aside, or its writer dropped rows: what is not in the log may have
     happened all the same."""
+    drained: bool
+    """It said that no connection of its is left."""
+    stalls: Intervals
+    """(from, to) of each stall of its loop, on its clock: sorted, none touching another."""
     boot: str
     anchors: list[list[int]]
     beside_ns: int = 0
@@ -131,6 +138,10 @@ class Timeline(Enum):
         shared = 2 if self is Timeline.ONE_CLOCK else 1
         return round(median(anchor[shared] - anchor[0] for anchor in run.anchors))
 
+    def stalls(self, runs: Iterable[Run]) -> Stalls:
+        """Of each of *runs*, also of those without any."""
+        return {run.index: [(a + by, b + by) for a, b in run.stalls] for run in runs for by in [self.offset_ns(run)]}
+
     def apart(self, runs: Iterable[Run]) -> list[int]:
         """The indices of those of *runs* that have no place on this timeline."""
         return [] if self is Timeline.UNRELATED else [run.index for run in runs if not run.anchors]
@@ -164,6 +175,8 @@ def runs_of(files: list[Facts]) -> list[Run]:
                 log_end_ns=max(facts.t_max for facts in members),
                 whole=serials == list(range(1, len(serials) + 1)) and not any(facts.dropped for facts in members),
                 holed=bool(missing_serials(serials)) or any(facts.dropped for facts in members),
+                drained=any(facts.drained for facts in members),
+                stalls=merge((t - idle_ns, t) for facts in members for t, idle_ns in facts.stalls),
                 boot=members[0].boot,
                 anchors=sorted(anchor for facts in members for anchor in facts.anchors),
             )
@@ -175,6 +188,29 @@ def runs_of(files: list[Facts]) -> list[Run]:
     for index, run in enumerate(runs):
         run.index = index
     return runs
+
+
+def merge(intervals: Iterable[tuple[int, int]]) -> Intervals:
+    """*intervals* as a union: sorted, none touching another."""
+    merged: Intervals = []
+    for since, to in sorted(intervals):
+        if merged and since <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(merged[-1][1], to))
+        else:
+            merged.append((since, to))
+    return merged
+
+
+def overdue_files(files: Sequence[Facts], least_ns: int) -> list[Facts]:
+    """Those of *files* with a silence overdue by more than *least_ns*, or a final check by a writer that has one: the
+    silence that it ended may be in a later file.
+    """
+
+    def overdue(facts: Facts) -> bool:
+        return facts.overdue_ns is not None and facts.overdue_ns > least_ns
+
+    writers = {facts.writer for facts in files if overdue(facts)}
+    return [facts for facts in files if overdue(facts) or (facts.averted and facts.writer in writers)]
 
 
 def strangers(files: Iterable[Facts]) -> dict[Place, str]:

@@ -100,10 +100,9 @@ def what_if(
     lives = replay.lives(events, runs).persist()
     progress("counting connections")
     facts = _connections(lives)
-    read, own = sum(file.rows for file in inputs.files), sum(file.own_rows for file in inputs.files)
-    facts["unjudged"] = read - own - facts["rows"]
+    facts["unjudged"] = inputs.rows - inputs.own_rows - facts["rows"]
     ticks = {run.index: run.tick_ns for run in inputs.runs}
-    missing = (inputs.dropped_rows, inputs.quarantined, inputs.holes, inputs.silent)
+    lacking = inputs.lacking()
     log = Log(
         in_force=in_force,
         facts=replay.facts_of_runs(groups, ticks),
@@ -111,7 +110,7 @@ def what_if(
         begin=facts["begin"],
         end=max([facts["end"], *(run.log_end_ns + timeline.offset_ns(run) for run in inputs.runs)]),
         held_ns=facts["held_ns"],
-        complete=not (any(missing) or facts["headless"] or facts["unjudged"]),
+        complete=not (any(lacking.values()) or facts["headless"] or facts["unjudged"]),
     )
     table: list[dict[str, Any]] = [
         {"name": setting.name, "settings": log.settings_of(setting), "refused": why}
@@ -137,18 +136,16 @@ def what_if(
         "schema": SCHEMA,
         "connections": facts["connections"],
         "observed_s": (log.end - log.begin) / 1e9,
-        "rows_read": read,
+        "rows_read": inputs.rows,
         "rows_judged": facts["rows"],
-        "rows_of_writers": own,
+        "rows_of_writers": inputs.own_rows,
         "gap_threshold_s": max(thresholds.values(), default=0) / 1e9,
         "activity_known_to_s": log.blur_ns / 1e9,
         "rows": table,
         "calibration": calibration,
         "complete": log.complete,
         "result": "pass" if log.complete and facts["connections"] and answered else "inconclusive",
-        "quarantined": inputs.quarantined,
-        "silent_servers": as_list(inputs.silent),
-        "holes": inputs.holes,
+        **lacking,
         "notes": _notes(log, facts, inputs),
     }
 
