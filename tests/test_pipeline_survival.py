@@ -9,12 +9,14 @@ from collections.abc import Callable
 import pytest
 
 pytest.importorskip("pyspark")
+pytest.importorskip("duckdb")
 
+import duckdb
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reaper.pipeline.advise.run import CANDIDATES, Policy, _recommend
-from reaper.pipeline.advise.survival import LEAST_NS, Curve, edge_ns, kaplan_meier
+from reaper.pipeline.advise.survival import LEAST_NS, Curve, kaplan_meier, width_sql
 
 TRUTH_MEDIAN, TRUTH_SIGMA = 8.0, 1.0
 
@@ -129,24 +131,36 @@ def test_a_timeout_is_never_below_what_the_log_can_tell(curve: Curve) -> None:
     assert _recommend(curve, Policy(max_cut=0.9), 30.0)["timeout_s"] == 30.0
 
 
-@settings(max_examples=300)
-@given(idle=st.integers(1, 1 << 60))
-def test_a_silence_is_counted_at_an_edge_at_most_one_per_cent_above_it(idle: int) -> None:
-    edge = edge_ns(idle)
-    assert max(idle, LEAST_NS) <= edge <= max(idle, LEAST_NS) * 1.01
-    assert edge_ns(edge) == edge
+def edges(silences: list[int]) -> dict[int, int]:
+    """Of each of *silences* the edge that it is counted at, ns."""
+    given = f"SELECT idle, greatest(idle, {LEAST_NS}) AS least FROM (SELECT unnest(?::BIGINT[]) AS idle)"
+    found = duckdb.execute(
+        f"SELECT idle, (least + width - 1) // width * width "
+        f"FROM (SELECT *, ({width_sql('least')})::BIGINT AS width FROM ({given}))",
+        [silences],
+    )
+    return dict(found.fetchall())
+
+
+@settings(max_examples=30)
+@given(silences=st.lists(st.integers(1, 1 << 60), min_size=1))
+def test_a_silence_is_counted_at_an_edge_at_most_one_per_cent_above_it(silences: list[int]) -> None:
+    found = edges(silences)
+    assert all(max(idle, LEAST_NS) <= edge <= max(idle, LEAST_NS) * 1.01 for idle, edge in found.items())
+    assert all(idle == edge for idle, edge in edges(list(found.values())).items())
 
 
 def test_candidates_and_whole_seconds_are_edges() -> None:
-    for seconds in (*CANDIDATES, *range(1, 101), 0.25, 1.5):
-        assert edge_ns(round(seconds * 1e9)) == round(seconds * 1e9)
+    found = edges([round(seconds * 1e9) for seconds in (*CANDIDATES, *range(1, 101), 0.25, 1.5)])
+    assert all(idle == edge for idle, edge in found.items())
 
 
 def in_cells(silences: list[tuple[int, bool]]) -> Curve:
     """The curve of (ns, whether it ended), by way of buckets as Spark counts them."""
     cells: dict[int, list[int]] = {}
+    edge = edges([idle for idle, _ in silences])
     for idle, ended in silences:
-        cells.setdefault(edge_ns(idle), [0, 0])[0 if ended else 1] += 1
+        cells.setdefault(edge[idle], [0, 0])[0 if ended else 1] += 1
     return kaplan_meier((edge / 1e9, *cell) for edge, cell in cells.items())
 
 

@@ -91,7 +91,7 @@ def advise(
         if requests.own:
             notes.append(f"{requests.own} line(s) are reports of the server about itself, and no requests")
         read, own, apart = requests.lines, requests.own, requests.bad
-        gaps = silences(requests.frame, timeout_ns).cache()
+        gaps = silences(requests.frame, timeout_ns).persist()
         rows = gaps.withColumn("listener_hash", F.xxhash64("listener"))
         lives = lives_of_requests(gaps)
         named = {row[0]: row[1] for row in gaps.select(F.xxhash64("listener"), "listener").distinct().collect()}

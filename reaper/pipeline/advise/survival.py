@@ -24,20 +24,13 @@ _WIDTHS: list[tuple[int, int]] = [
 """(silences up to, width of their bucket), ns, ascending."""
 
 
-def edge_ns(idle_ns: int) -> int:
-    """The upper edge, inclusive, of the bucket that silences of *idle_ns* are counted in.
-
-    Buckets are 0.5 % to 1 % wide, and every number of two digits (times a power of ten) is an edge, as are 120, 180
-    and 350 s. So the timeouts that people configure are edges, and so are whole seconds up to 100: what ends at an
-    edge counts as ended there.
-    """
-    idle_ns = max(idle_ns, LEAST_NS)
-    width = next(width for most, width in _WIDTHS if idle_ns <= most)
-    return -(-idle_ns // width) * width
-
-
 def width_sql(column: str) -> str:
-    """The width of the bucket of *column* (ns, at least `LEAST_NS`), as an expression of any SQL."""
+    """The width of the bucket of *column* (ns, at least `LEAST_NS`), as an expression of any SQL.
+
+    Buckets are 0.5 % to 1 % wide, their upper edge is inclusive, and every number of two digits (times a power of ten)
+    is an edge, as are 120, 180 and 350 s. So the timeouts that people configure are edges, and so are whole seconds up
+    to 100: what ends at an edge counts as ended there.
+    """
     cases = " ".join(f"WHEN {column} <= {most} THEN {width}" for most, width in _WIDTHS[:-1])
     return f"CASE {cases} ELSE {_WIDTHS[-1][1]} END"
 

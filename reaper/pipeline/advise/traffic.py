@@ -38,7 +38,7 @@ def silences_of_journal(events: DataFrame) -> DataFrame:
 
 
 def with_edge(rows: DataFrame, column: str) -> DataFrame:
-    """*rows* with `edge_ns`, see `survival.edge_ns`, of the silence in *column* (ns)."""
+    """*rows* with `edge_ns`, the upper edge of the bucket of the silence in *column* (ns), see `survival.width_sql`."""
     rows = rows.withColumn("_idle", F.greatest(F.col(column), F.lit(LEAST_NS)))
     rows = rows.withColumn("_width", F.expr(f"CAST({width_sql('_idle')} AS BIGINT)"))
     return rows.withColumn("edge_ns", F.expr("((_idle + _width - 1) div _width) * _width")).drop("_idle", "_width")

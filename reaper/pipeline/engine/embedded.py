@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import gzip
 import os
-import re
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from threading import RLock
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -24,10 +22,14 @@ from ...errors import needs
 from ..places import Place
 from . import sql
 from .functions import use
-from .sql import OVER, Column, Window, col, column_of, literal, name
+from .sql import OVER, Column, Window, column_of, literal, name
 
 if TYPE_CHECKING:
     import duckdb
+
+__all__ = ["DataFrame", "Row", "Session", "Window", "functions", "open_session"]
+
+functions = sql
 
 MEMORY_SHARE = 0.5
 """How much of the machine's memory queries may take before they write to the disk."""
@@ -105,9 +107,6 @@ class DataFrame:
 
     def _on(self, select: str, columns: Sequence[str], rest: str = "") -> DataFrame:
         return DataFrame(self.sparkSession, f"SELECT {select} FROM ({self._query}) {rest}", columns)
-
-    def __getitem__(self, column: str) -> Column:
-        return col(column)
 
     def select(self, *columns: Any) -> DataFrame:
         given = columns[0] if len(columns) == 1 and isinstance(columns[0], list) else columns
@@ -193,8 +192,6 @@ class DataFrame:
         frame._kept = kept
         return frame
 
-    cache = persist
-
     def unpersist(self) -> None:
         if self._kept is not None:
             self.sparkSession.rows(f"DROP TABLE {self._kept}")
@@ -227,19 +224,6 @@ class Grouped:
 
     def count(self) -> DataFrame:
         return self.agg(sql.count(sql.lit(1)).alias("count"))
-
-
-def names() -> dict[str, ModuleType | type]:
-    """What product code calls `F` and `Window`."""
-    return {"functions": sql, "Window": Window}
-
-
-def filtered(aggregate: str, condition: str) -> Column:
-    """*aggregate*, one function of expressions, over the rows where *condition* holds; both SQL."""
-    function, _, rest = aggregate.partition("(")
-    given = re.split(r", (?![^(]*\))", rest.removesuffix(")"))
-    found: Column = getattr(sql, function)(*map(sql.expr, given))
-    return found.filtered(condition)
 
 
 def read_parquet(session: Session, paths: Sequence[Place], schema: pa.Schema) -> DataFrame:

@@ -13,6 +13,8 @@ __all__ = ["F", "Window", "answering", "here", "use"]
 
 ENGINES = {"spark": f"{__package__}.spark", "embedded": f"{__package__}.embedded"}
 """The modules that do for their engine what PySpark has no word for; both have the same functions."""
+WORDS = {"spark": "pyspark.sql", "embedded": ENGINES["embedded"]}
+"""The modules that have `functions` and `Window`."""
 
 _answering = "spark"
 
@@ -41,7 +43,7 @@ class _Answering:
         self._name = name
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(here().names()[self._name], name)
+        return getattr(getattr(import_module(WORDS[_answering]), self._name), name)
 
 
 if TYPE_CHECKING:

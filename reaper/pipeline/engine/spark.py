@@ -27,7 +27,7 @@ from .functions import use
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 JAVA_LEAST = 17
 """Spark 4 asks for it."""
@@ -150,7 +150,7 @@ def open_session(name: str, master: str | None = None, *, connect: bool = True) 
         session = _started(Path(scratch), f"reaper {name}", master, remote)
         before = use("spark")
         try:
-            _settle(session)
+            session.conf.set("spark.sql.session.timeZone", "UTC")  # not for choice: it decides what a log line means
             yield session
         except Exception as error:
             if any(word in str(error) for word in _UNSEEN):
@@ -215,20 +215,6 @@ def _started(scratch: Path, name: str, master: str | None, remote: str | None) -
     return session
 
 
-def names() -> dict[str, Any]:
-    """What product code calls `F` and `Window`."""
-    from pyspark.sql import Window, functions
-
-    return {"functions": functions, "Window": Window}
-
-
-def filtered(aggregate: str, condition: str) -> Column:
-    """*aggregate* over the rows where *condition* holds, both SQL."""
-    from pyspark.sql.functions import expr
-
-    return expr(f"{aggregate} FILTER (WHERE {condition})")
-
-
 def read_parquet(session: SparkSession, paths: Sequence[Place], schema: pa.Schema) -> DataFrame:
     """The rows of the files *paths*; columns of *schema* that a file lacks are null."""
     from pyspark.sql.pandas.types import from_arrow_schema
@@ -273,13 +259,6 @@ def together(*questions: Callable[[], Any]) -> list[Any]:
         return [asked.result() for asked in [pool.submit(question) for question in questions]]
 
 
-def _settle(session: SparkSession) -> None:
-    """What queries run under, where the user set nothing. UTC is not for choice: it decides what a log line means."""
-    session.conf.set("spark.sql.session.timeZone", "UTC")
-    if "spark.sql.adaptive.enabled" not in session.conf.getAll:
-        session.conf.set("spark.sql.adaptive.enabled", "true")
-
-
 def expect(session: SparkSession, rows: int) -> None:
     """About *rows* rows will be read: settles the number of shuffle partitions, which AQE can only make smaller.
 
@@ -292,7 +271,10 @@ def expect(session: SparkSession, rows: int) -> None:
 
 def _of_driver(scratch: Path, master: str | None) -> dict[str, str]:
     """Properties for a driver that is started here, without those that the user's own configuration names."""
-    conf_dir = Path(os.environ.get("SPARK_CONF_DIR") or Path(_spark_home(), "conf"))
+    import pyspark
+
+    home = os.environ.get("SPARK_HOME") or Path(pyspark.__file__).parent
+    conf_dir = Path(os.environ.get("SPARK_CONF_DIR") or Path(home, "conf"))
     defaults = conf_dir / "spark-defaults.conf"
     lines = defaults.read_text(encoding="utf-8").splitlines() if defaults.is_file() else []
     theirs = " ".join(line for line in lines if not line.lstrip().startswith("#"))
@@ -312,12 +294,6 @@ def _of_driver(scratch: Path, master: str | None) -> dict[str, str]:
         for key, value in wanted.items()
         if not any(word in theirs for word in (key, *_ALSO_SET_BY.get(key, ())))
     }
-
-
-def _spark_home() -> Path:
-    import pyspark
-
-    return Path(os.environ.get("SPARK_HOME") or Path(pyspark.__file__).parent)
 
 
 def memory_mb() -> int:

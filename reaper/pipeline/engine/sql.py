@@ -14,7 +14,7 @@ from itertools import count as counter
 from typing import Any, ClassVar
 
 OVER = "\0"
-"""Stands behind an aggregate, where FILTER and OVER go. Gone when the SQL is used."""
+"""Stands behind an aggregate, where OVER goes. Gone when the SQL is used."""
 
 _TYPES = {"long": "BIGINT", "int": "INTEGER", "string": "VARCHAR", "binary": "BLOB"}
 _TIMES = {
@@ -172,10 +172,6 @@ class Column:
     def over(self, window: Window) -> Column:
         return Column(self.sql.replace(OVER, f" OVER ({window.sql})"))
 
-    def filtered(self, condition: str) -> Column:
-        """This aggregate, over the rows where *condition* holds."""
-        return Column(self.sql.replace(OVER, f" FILTER (WHERE {condition})"))
-
 
 class Window:
     """PySpark's `Window` and `WindowSpec` in one."""
@@ -224,8 +220,9 @@ def lit(value: Any) -> Column:
 
 
 def expr(sql: str) -> Column:
-    """An expression of Spark's SQL, of which a few words are other ones here."""
+    """An expression of Spark's SQL, of which a few words are other ones here, and a filtered sum another type."""
     translated = re.sub(r"\bdiv\b", "//", re.sub(r"\bat\b", '"at"', sql)).replace("max_by(", "arg_max_null(")
+    translated = re.sub(r"^(try_)?(sum\(\w+\) FILTER .*)$", r"\1CAST(\2 AS BIGINT)", translated)
     return Column(f"({translated})")
 
 

@@ -91,17 +91,11 @@ def ns(milliseconds: Column) -> Column:
     return milliseconds.cast("long") * F.lit(1_000_000)
 
 
-def writer_column(conn: Column) -> Column:
-    """The writer id within a connection id."""
-    return F.shiftright(conn, SEQUENCE_BITS)
-
-
 def with_run(frame: DataFrame, runs: DataFrame) -> DataFrame:
     """*frame* (which has `conn`) with the columns of its run. Each row once; rows of no run are dropped."""
-    condition = (writer_column(frame["conn"]) == runs["writer"]) & frame["conn"].between(
-        runs["first_conn"], runs["last_conn"]
-    )
-    return frame.join(F.broadcast(runs), condition, "inner")
+    conn = F.col("conn")
+    own = (F.shiftright(conn, SEQUENCE_BITS) == F.col("writer")) & conn.between(F.col("first_conn"), F.col("last_conn"))
+    return frame.join(F.broadcast(runs), own, "inner")
 
 
 IS_END = f"code IN ({', '.join(str(KINDS.index(kind)) for kind in ENDS)})"
@@ -113,8 +107,7 @@ def filtered(aggregate: str, condition: str) -> Column:
 
     A FILTER, not a CASE within: rows of other kinds, nine in ten, then neither read nor write its buffer.
     """
-    column: Column = here().filtered(aggregate, condition)
-    return column
+    return F.expr(f"{aggregate} FILTER (WHERE {condition})")
 
 
 def of_connections(events: DataFrame) -> DataFrame:

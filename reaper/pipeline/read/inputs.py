@@ -17,7 +17,7 @@ from ..engine import expect
 from ..places import Place, Remote, files_below
 from .expected import as_list
 from .file import believe, count_here, footer_of
-from .row_checks import Refused
+from .row_checks import Refused, counts
 from .runs import Facts, Run, missing_serials, runs_of, strangers
 from .span import ALWAYS, Span
 
@@ -110,10 +110,8 @@ def check(
     asked = [facts for facts in footers if span.meets(facts.bounds)]
     found.outside = len(footers) - len(asked)
     if spark is not None:
-        from . import spark_counts
-
         expect(spark, sum(facts.rows for facts in asked))
-        counted = spark_counts.counts(spark, {facts.path: facts.rows for facts in asked}) if asked else {}
+        counted = counts(spark, {facts.path: facts.rows for facts in asked}) if asked else {}
         looked = [(facts, counted[facts.path]) for facts in asked]
     else:
         looked, more = _each(count_here, [(facts,) for facts in asked])

@@ -1,16 +1,16 @@
 """What the rows of one file say together, and whether each can be judged.
 
 The rule of this module: *rules are asked of counts, never of rows*. A file is counted by kind and listener, where
-it lies: by Spark's executors (`spark_counts`), or in this process. The few rows in which a writer reports a stall
-are groups of their own, so that no question has to look for them again. The rules are here once, whoever
-counted.
+it lies: by Spark's executors, or in this process. The few rows in which a writer reports a stall are groups of their
+own, so that no question has to look for them again. The rules are here once, whoever counted.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -28,7 +28,12 @@ from ...journal.schema import (
     SEQUENCE_BITS,
     STALL,
 )
+from ..engine import F
+from ..places import Place, pattern, uri
 from .runs import Facts
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 _TYPES = {"int64": pa.int64(), "int32": pa.int32(), "dictionary": pa.string()}
 
@@ -48,6 +53,7 @@ MARKS = ("mark_t", "mark_idle")
 """Null but in the row of a stall."""
 BY = ("kind", "listener", *MARKS)
 """What the rows of a file are counted by."""
+_ASKED = [(name, how) for name in COUNTED for how in ("count", "min", "max")]
 _NANOSECONDS = ("t", "idle_ns", "due_ns", "idle_sum_ns")
 _SILENT = (KINDS[ACTIVITY], KINDS[AVERTED], *ENDS)
 """Kinds of rows that end a silence."""
@@ -163,7 +169,58 @@ def _count(table: pa.Table) -> pa.Table:
             "mark_idle": pc.if_else(stall, table["idle_ns"], None),
         }
     )
-    asked = [(name, how) for name in COUNTED for how in ("count", "min", "max")]
     return counted.group_by([*BY], use_threads=False).aggregate(
-        [*asked, ("ended", "max"), ("overdue", "max"), ([], "count_all")]
+        [*_ASKED, ("ended", "max"), ("overdue", "max"), ([], "count_all")]
     )
+
+
+# ---- counted by Spark, where they lie: nothing but the counts comes to this process ----------------------------------
+
+
+def counts(spark: SparkSession, rows: Mapping[Place, int]) -> dict[Place, list[Count]]:
+    """The counts of each file in *rows*, which says how many rows its footer promises.
+
+    What cannot be read is counted as missing: `judge` compares with the footer. A file of which less can be read is
+    looked at a second time: what was a failure of the network is not held against the file.
+    """
+    known = {_name(uri(where)): where for where in rows}
+    found = _counted(spark, known)
+    short = {
+        name: where
+        for name, where in known.items()
+        if sum(count["count_all"] for count in found.get(where, ())) != rows[where]
+    }
+    return {where: [] for where in rows} | found | (_counted(spark, short) if short else {})
+
+
+def _counted(spark: SparkSession, known: Mapping[str, Place]) -> dict[Place, list[Count]]:
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    events = spark.read.schema(from_arrow_schema(EVENTS)).option("ignoreCorruptFiles", "true")
+    stall = (F.col("kind") == KINDS[CONFIG]) & (F.col("reason") == STALL)
+    marks = (F.when(stall, F.col(column)).alias(mark) for column, mark in zip(("t", "idle_ns"), MARKS, strict=True))
+    timeout = F.when(F.col("timeout_ms") > 0, F.col("timeout_ms").cast("long") * F.lit(1_000_000))
+    overdue = F.greatest(F.try_subtract("idle_ns", timeout), F.try_subtract("t", "due_ns"))
+    counted = (
+        events.parquet(*map(pattern, known.values()))
+        .groupBy(F.col("_metadata.file_path").alias("path"), "kind", "listener", *marks)
+        .agg(
+            F.count(F.lit(1)).alias("count_all"),
+            *(getattr(F, how)(name).alias(f"{name}_{how}") for name, how in _ASKED),
+            F.max(F.try_add("t", "wall_offset_ns")).alias("ended_max"),
+            F.max(overdue).alias("overdue_max"),
+            # Nobody asks about these two, but what is not read is not verified.
+            *(F.count(name).alias(f"{name}_read") for name in ("nbytes", "peer")),
+        )
+    )
+    found: dict[Place, list[Count]] = {}
+    for row in counted.toArrow().to_pylist():
+        found.setdefault(known[_name(unquote(row["path"]))], []).append(row)
+    return found
+
+
+def _name(path: str) -> str:
+    """One name for one file, whether its URI has an empty host or none."""
+    scheme, _, rest = path.partition(":")
+    host, slash, below = rest[2:].partition("/") if rest.startswith("//") else ("", "/", rest.lstrip("/"))
+    return f"{scheme}://{host}{slash}{below}"
