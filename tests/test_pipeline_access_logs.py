@@ -13,7 +13,7 @@ pytest.importorskip("pyspark")
 
 from reaper.config import ReaperConfig
 from reaper.config.lint import lint
-from reaper.pipeline.advise.formats import FORMATS
+from reaper.pipeline.advise.access_logs import FORMATS
 from reaper.pipeline.advise.run import Policy, advise, as_toml
 from reaper.pipeline.read.inputs import Inputs
 

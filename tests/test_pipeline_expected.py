@@ -134,7 +134,8 @@ def test_an_instant_may_be_so_long_ago(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def missing(directory: Path, *expected: str, since: int | None = None, until: int | None = None) -> dict[str, str]:
     span = Span(*(None if minute is None else WALL + minute * MINUTE for minute in (since, until)))
-    return silent(expected, check([directory], now_ns=LATER).files, 15 * MINUTE, span)
+    found = silent(expected, check([directory], now_ns=LATER).files, 15 * MINUTE, span)
+    return {entry["server"]: entry["reason"] for entry in found}
 
 
 def test_a_server_without_a_file_is_missed_by_name(tmp_path: Path) -> None:
@@ -161,7 +162,7 @@ def test_a_file_without_the_wall_clock_speaks_for_its_server_at_any_time(tmp_pat
     opened(tmp_path, "web-1", 0, 100)
     files = check([tmp_path], now_ns=LATER).files
     files[0].bounds = None
-    assert silent(["web-1"], files, 15 * MINUTE, Span()) == {}
+    assert silent(["web-1"], files, 15 * MINUTE, Span()) == []
 
 
 def test_names_come_from_a_file_or_from_the_argument(tmp_path: Path) -> None:
@@ -233,7 +234,7 @@ def test_every_answer_names_the_servers_it_misses_and_the_rows_that_were_dropped
 
 def test_each_thing_that_the_journals_lack_is_named() -> None:
     assert not any(Inputs().lacking().values())
-    inputs = Inputs(quarantined=[{"path": "a"}], dropped_rows=1, silent={"web": "gone"}, holes=[{"run": "a"}])
+    inputs = Inputs(quarantined=[{"path": "a"}], dropped_rows=1, silent=[{"server": "web"}], holes=[{"run": "a"}])
     lacking = inputs.lacking()
     assert list(lacking) == ["quarantined", "dropped_rows", "holes", "silent_servers"]
     assert all(lacking.values())

@@ -30,10 +30,9 @@ from pipeline_traffic import MS, WALL, Clock, S, journal, on_spark, write
 from reaper.journal import ConnectionLog, Journal
 from reaper.pipeline.arguments import Fault
 from reaper.pipeline.live import feed as live_feed
-from reaper.pipeline.live.feed import Feed
+from reaper.pipeline.live.feed import Feed, rows_of
 from reaper.pipeline.live.ledger import Ledger, ServerRead, open_ledger
 from reaper.pipeline.live.page import render
-from reaper.pipeline.live.rows import rows_of
 from reaper.pipeline.live.run import Settings, follow
 from reaper.pipeline.live.status import as_text, status
 from reaper.pipeline.live.tables import FEED, idle, keep_sessions, keep_windows, windows
@@ -412,7 +411,7 @@ def test_the_page_is_whole_in_itself_asks_for_itself_and_names_what_it_lacks(tmp
     keep_windows(tmp_path / "out" / "windows", window_rows((at, "echo", 3), (at + 10, "<b>", 4), (at + 10, None, 1)))
     newest = {name: [(at, at)] for name, at in feed(tmp_path).ledger.names.items()}  # as a process knows it later
     lost = missing(["web-1", "idle", "<web-3>"], newest, 15 * 60 * S, WALL + 700 * S)
-    assert lost == {"<web-3>": "no file of it"}
+    assert lost == [{"server": "<web-3>", "reason": "no file of it"}]
     summary, page = drawn(tmp_path, one, lost)
     assert not summary["complete"]
     assert "server &lt;web-3&gt; was expected: no file of it" in page

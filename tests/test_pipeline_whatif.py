@@ -22,9 +22,8 @@ from reaper.pipeline.arguments import Fault
 from reaper.pipeline.read.inputs import Inputs, check
 from reaper.pipeline.read.runs import Timeline
 from reaper.pipeline.whatif import replay as whatif_replay
-from reaper.pipeline.whatif.answer import as_text
 from reaper.pipeline.whatif.replay import CLOSED, CUT, RETURNED
-from reaper.pipeline.whatif.run import what_if
+from reaper.pipeline.whatif.run import as_text, what_if
 from reaper.pipeline.whatif.settings import InForce, Setting, parse, refusal
 
 UNIT = 1_953_125

@@ -117,23 +117,16 @@ def whole(out: Place) -> Iterator[None]:
         raise
 
 
-def require(wanted: Sequence[Place]) -> None:
-    """Before an engine is started: each of *wanted* that lies on this machine exists.
+def require(wanted: Sequence[Place], out: Place) -> None:
+    """Before an engine is started: each of *wanted* exists, and *out* is a directory, or can be made. Of what is not on
+    this machine it is found out later.
 
     Raises:
-        Fault: one does not.
+        Fault: it is not so.
     """
     for where in wanted:
         if not isinstance(where, Remote) and not where.exists():
             raise Fault(f"no such file or directory: {where}")
-
-
-def room(out: Place) -> None:
-    """Before Spark is started: *out* is a directory of this machine, or can be made. Elsewhere it is found out later.
-
-    Raises:
-        Fault: it cannot.
-    """
     if isinstance(out, Remote):
         return
     there = next(path for path in (out, *out.absolute().parents) if path.exists())

@@ -11,7 +11,7 @@ from ..arguments import AddCommand, Fault, Progress, place, positive_ns, share, 
 from ..places import remove, write_text
 from ..read.command import add_inputs, asking, read_inputs
 from ..read.inputs import Inputs
-from .formats import FORMATS
+from .access_logs import FORMATS
 
 DEFAULT_TIMEOUT_NS = 75 * 10**9
 

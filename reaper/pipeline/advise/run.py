@@ -21,8 +21,7 @@ from ..places import Place
 from ..read.expected import line
 from ..read.frames import listener_names, read_events
 from ..read.inputs import Inputs, hole_line, nothing_line
-from .access_logs import read_requests, silences
-from .formats import FORMATS
+from .access_logs import FORMATS, read_requests, silences
 from .survival import Curve, kaplan_meier
 from .traffic import CANDIDATES, connections, histogram, lives_of_journal, lives_of_requests, silences_of_journal
 

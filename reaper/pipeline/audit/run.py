@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..engine import F, here, together
 from ..places import Place
-from ..read.expected import as_list, instant, line
+from ..read.expected import instant, line
 from ..read.frames import lifetimes, listener_names, read_events, runs_frame, with_run
 from ..read.inputs import Inputs, hole_line, nothing_line
 from ..read.runs import Stalls, Timeline, overdue_files
@@ -193,7 +193,7 @@ def _summarise(connections: DataFrame, server: Inputs, client: Inputs | None, se
         },
         "holes": [hole for side in sides for hole in side.holes],
         "dropped_rows": server.dropped_rows,
-        "silent_servers": as_list(server.silent),
+        "silent_servers": server.silent,
         "settings_s": {
             "tick": sorted({run.tick_ns / 1e9 for run in server.runs}),
             "grace": settings.grace_ns / 1e9,

@@ -6,7 +6,7 @@ import argparse
 from functools import partial
 
 from ...config.running import stoppable
-from ..arguments import AddCommand, Fault, Progress, duration_ns, here, place, require, room, show
+from ..arguments import AddCommand, Fault, Progress, duration_ns, here, place, require, show
 from ..engine import expect, open_session
 from ..engine.choice import choose
 from ..read.expected import add_expected
@@ -56,8 +56,7 @@ def _milliseconds(text: str) -> int:
 def _live(arguments: argparse.Namespace, progress: Progress) -> int:
     out = here(arguments.out, "live")
     directories = [here(directory, "live") for directory in arguments.events]
-    require(directories)
-    room(out)
+    require(directories, out)
     for directory in directories:
         if not directory.is_dir():
             raise Fault(f"--events {directory} is a file; live follows directories")

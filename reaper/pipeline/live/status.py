@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import duckdb
 
-from ..read.expected import as_list, line
-from .feed import Feed
-from .rows import COUNTS
+from ..read.expected import line
+from .feed import COUNTS, Feed
 
 SCHEMA = "reaper-live/3"
 SHOWN = 180
@@ -62,12 +60,12 @@ def status(
     out: Path,
     window_ns: int,
     now_ns: Callable[[], int] = time.time_ns,
-    silent: Mapping[str, str] = MappingProxyType({}),
+    silent: Sequence[dict[str, str]] = (),
 ) -> dict[str, Any]:
     """The summary: what was read, what was kept apart, what came of it.
 
     `complete` is false where rows are missing from the tables: they came too late, their file was put aside or gone,
-    their writer dropped them, or an expected server is *silent* (name -> why). Instants are Unix seconds, null before
+    their writer dropped them, or an expected server is *silent*. Instants are Unix seconds, null before
     the first row. Windows that end at or before `final_until` do not change any more; sessions are written once they
     cannot change.
     """
@@ -98,7 +96,7 @@ def status(
         "quarantined": aside[:LISTED],
         "missing_files": ledger.missing_files,
         "dropped_rows": ledger.dropped_rows,
-        "silent_servers": as_list(silent),
+        "silent_servers": list(silent),
         "growing": feed.growing,
         "waiting_files": feed.waiting,
         "drained": ledger.horizon != ledger.newest,

@@ -18,8 +18,8 @@ from pyspark.sql.types import StructType
 
 from ..places import sync
 from ..read.frames import ns
-from .rows import CHANGE, COUNTS, MARKER
-from .rows import FEED as _FEED
+from .feed import CHANGE, COUNTS, MARKER
+from .feed import FEED as _FEED
 
 PART_ROWS = 250_000
 """Rows after which the sessions go on in a new file: few files, and no batch rewrites more than this."""
@@ -27,7 +27,7 @@ PART_ROWS = 250_000
 BATCH = b"reaper.batch"
 
 FEED: StructType = from_arrow_schema(_FEED)
-"""`rows.FEED`, as Spark says it."""
+"""`feed.FEED`, as Spark says it."""
 
 IN_USE_GAP = "1 minute"
 """How long a session waits after a row without a timeout: whatever it is, silence is no idleness then."""

@@ -20,13 +20,12 @@ from ..arguments import (
     reach,
     remotes,
     require,
-    room,
     whole,
 )
 from ..engine import answering
 from ..engine.choice import asked_session, choose
 from ..places import write_text
-from .expected import add_expected, as_list, line, silent
+from .expected import add_expected, line, silent
 from .inputs import Inputs, check, hole_line
 from .span import add_span, span_of
 
@@ -62,8 +61,7 @@ def asking(name: str, arguments: argparse.Namespace, progress: Progress) -> Iter
         Fault, OSError: an input is not there, or nothing can be written to `--out`. No engine was started for it.
         NoSpark: see `choose` and `open_session`.
     """
-    require(named(arguments))
-    room(arguments.out)
+    require(named(arguments), arguments.out)
     apart(arguments.out, [*arguments.events, *arguments.client])
     chosen, why = choose(arguments.engine, arguments.master, named(arguments), arguments.out)
     asked = asked_session(name, chosen, why, arguments.master, not remotes(arguments), progress)
@@ -86,17 +84,18 @@ def read_inputs(spark: SparkSession, arguments: argparse.Namespace, progress: Pr
     server = checked(arguments.events)
     client = checked(arguments.client) if arguments.client else None
     server.silent = silent(arguments.expect, server.files, arguments.expect_within, span)
-    for entry in as_list(server.silent):
-        progress(line(entry))
-    aside = [entry for found in (server, client) if found for entry in found.quarantined]
-    for text in [*aside_lines(aside), *map(hole_line, server.holes + (client.holes if client else []))]:
+    sides = [side for side in (server, client) if side]
+    aside = [entry for side in sides for entry in side.quarantined]
+    lines = [*map(line, server.silent), *aside_lines(aside)]
+    for side in sides:
+        lines += map(hole_line, side.holes)
+        if side.outside:
+            lines.append(f"{side.outside} file(s) hold no row of the time asked about")
+        if side.growing:
+            lines.append(f"{side.growing} stream(s) are no Parquet yet and are not read")
+    for text in lines:
         progress(text)
-    if len(aside) > SHOWN_ASIDE and arguments.out.exists():
+    if len(aside) > SHOWN_ASIDE:
         listed = (f"{entry['path']}: {entry['reason']}\n" for entry in aside)
         write_text(arguments.out / PUT_ASIDE, "".join(listed))
-    for found in (server, client):
-        if found and found.outside:
-            progress(f"{found.outside} file(s) hold no row of the time asked about")
-        if found and found.growing:
-            progress(f"{found.growing} stream(s) are no Parquet yet and are not read")
     return server, client

@@ -62,7 +62,11 @@ def server_names(text: str) -> tuple[str, ...]:
     return names
 
 
-def silent(expected: Sequence[str], files: Iterable[Facts], within_ns: int, span: Span = ALWAYS) -> dict[str, str]:
+Missing = list[dict[str, str]]
+"""Servers, each with the reason why it is missing: as a summary has them."""
+
+
+def silent(expected: Sequence[str], files: Iterable[Facts], within_ns: int, span: Span = ALWAYS) -> Missing:
     """Which of the *expected* servers are `missing` from *files*.
 
     Args:
@@ -84,8 +88,8 @@ def missing(
     within_ns: int,
     until_ns: int,
     since_ns: int | None = None,
-) -> dict[str, str]:
-    """Which of the *expected* servers are missing, or were silent for more than *within_ns*: name -> what is missing.
+) -> Missing:
+    """Which of the *expected* servers are missing, or were silent for more than *within_ns*.
 
     Args:
         spans: name -> first and last rows of its files, Unix ns.
@@ -93,12 +97,7 @@ def missing(
         since_ns: From where on; None: from the first row of each.
     """
     found = {name: _hole(sorted(spans[name]), within_ns, since_ns, until_ns) for name in expected if name in spans}
-    return {name: why for name in expected if (why := found.get(name, "no file of it"))}
-
-
-def as_list(missing: Mapping[str, str]) -> list[dict[str, str]]:
-    """For a summary."""
-    return [{"server": name, "reason": reason} for name, reason in missing.items()]
+    return [{"server": name, "reason": why} for name in expected if (why := found.get(name, "no file of it"))]
 
 
 def line(entry: Mapping[str, str]) -> str:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ..engine import expect
 from ..places import Place, Remote, files_below
-from .expected import as_list
+from .expected import Missing
 from .file import believe, count_here, footer_of
 from .row_checks import Refused, counts
 from .runs import Facts, Run, missing_serials, runs_of, strangers
@@ -45,8 +45,8 @@ class Inputs:
     outside: int = 0
     """Files that were left out because no row of theirs lies in the time that is asked about; hours left out as a whole
     are not counted."""
-    silent: dict[str, str] = field(default_factory=dict)
-    """Expected servers that are missing, or were silent: name -> what is missing."""
+    silent: Missing = field(default_factory=list)
+    """Expected servers that are missing, or were silent."""
     nothing: list[str] = field(default_factory=list)
     """Directories in which no journal was found, of any time."""
     holes: list[dict[str, Any]] = field(default_factory=list)
@@ -68,7 +68,7 @@ class Inputs:
             "quarantined": list(self.quarantined),
             "dropped_rows": self.dropped_rows,
             "holes": self.holes,
-            "silent_servers": as_list(self.silent),
+            "silent_servers": self.silent,
         }
 
 

@@ -24,8 +24,6 @@ def add(command: AddCommand) -> None:
 
 
 def _what_if(arguments: argparse.Namespace, progress: Progress) -> int:
-    from .answer import as_text
-
     timeouts = [[f"timeout={text.strip()}"] for text in arguments.timeouts.split(",") if text.strip()]
     sets = [*timeouts, *arguments.sets]
     if not sets:
@@ -33,7 +31,7 @@ def _what_if(arguments: argparse.Namespace, progress: Progress) -> int:
     for words in sets:
         parse(words)  # what makes no sense is said before Spark is started
     with asking("what-if", arguments, progress) as spark:
-        from .run import what_if
+        from .run import as_text, what_if
 
         arguments.out.mkdir(parents=True, exist_ok=True)
         server, _ = read_inputs(spark, arguments, progress)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ...config.durations import spoken
 from ..advise.run import notes_of_inputs
 from ..engine import F
-from ..read.expected import as_list, line
+from ..read.expected import line
 from ..read.frames import listener_names, read_events, runs_frame, small_frame
 from ..read.inputs import Inputs
 from ..read.runs import Timeline
@@ -28,6 +28,20 @@ SCHEMA = "reaper-what-if/1"
 HOUR_NS = 3600e9
 CANNOT_KNOW = 0.01
 """Share of the silences that reach a timeout which the log may have cut before, for the answer still to be known."""
+
+LEGEND = (
+    "12 is exact, ~12 an estimate, 10..14 bounds; never and back: the two worlds, in which a client that was cut never "
+    "comes back, or does as the log shows; ?: the log cannot know"
+)
+
+MEASURES = {"reaps": 0, "false_cuts": 0, "peak_open": 0, "descriptor_hours": 2}
+"""Keys of a row that are shown as bounds and in each of the two worlds, and their digits."""
+
+HEAD = (
+    "setting",
+    *(head for name in ("reaps", "false cuts", "peak open", "descriptor-h") for head in (name, "never", "back")),
+    "back/s",
+)
 
 
 @dataclass(slots=True)
@@ -173,7 +187,7 @@ def _notes(log: Log, facts: dict[str, Any], inputs: Inputs) -> list[str]:
     notes = notes_of_inputs(inputs)
     if inputs.quarantined:
         notes.append(f"{len(inputs.quarantined)} file(s) were put aside: figures are of what is left")
-    notes += map(line, as_list(inputs.silent))
+    notes += map(line, inputs.silent)
     for key, text in (
         ("unjudged", "row(s) belong to no run of a writer that is known: they are in no figure"),
         ("headless", "connection(s) began before the log: held from their first trace on"),
@@ -256,3 +270,41 @@ def _calibration(facts: dict[str, Any], replayed: dict[str, Any], peak: int) -> 
     """What the log says happened, beside the replay of the settings that were in force."""
     logged = {"reaps": facts["reaped"], "peak_open": peak, "descriptor_hours": facts["held_ns"] / HOUR_NS}
     return {name: {"logged": value, "replayed": replayed["come_back"][name]} for name, value in logged.items()}
+
+
+def say(figure: dict[str, Any], digits: int = 0) -> str:
+    """A figure as a reader sees it: `12`, `~12` for an estimate, `10..14` for bounds."""
+    low, high = (f"{figure[end]:,.{digits}f}" for end in ("low", "high"))
+    if figure["kind"] == "bounded":
+        return low if low == high else f"{low}..{high}"
+    return f"{'~' if figure['kind'] == 'estimated' else ''}{low}"
+
+
+def cells(row: dict[str, Any]) -> list[str]:
+    """The row's figures in the order of `HEAD`."""
+    found = [row["name"]]
+    for key, digits in MEASURES.items():
+        worlds = [f"{row[world][key]:,.{digits}f}" for world in ("never_come_back", "come_back")]
+        found += [say(row[key], digits), *(["?", "?"] if row["cannot_know"] else worlds)]
+    return [*found, say(row["reconnects_per_s"]["mean"], 3)]
+
+
+def as_text(summary: dict[str, Any]) -> str:
+    """The answer as a table to read."""
+    answered = [row for row in summary["rows"] if "reaps" in row]
+    shown = [list(HEAD), *(cells(row) for row in answered)]
+    widths = [max(map(len, column)) for column in zip(*shown, strict=True)]
+    lines = [f"what if: {summary['connections']:,} connections, {spoken(summary['observed_s'])} observed", ""]
+    for name, *figures in shown:
+        lines.append("  ".join([name.ljust(widths[0]), *map(str.rjust, figures, widths[1:])]))
+    lines += [f"{row['name']}: {row['cannot_know']}" for row in answered if row["cannot_know"]]
+    lines += [f"{row['name']}: REFUSED: {row['refused']}" for row in summary["rows"] if row["refused"]]
+    lines += ["", LEGEND, ""]
+    if calibration := summary["calibration"]:
+        lines.append("how far the first row is from what the log says happened:")
+        for name, entry in calibration.items():
+            texts = [f"{which} {entry[which]:,.6g}" for which in ("logged", "replayed")]
+            lines.append(f"  {name.replace('_', ' ')}: {', '.join(texts)}")
+        lines.append("")
+    lines += [f"note: {note}" for note in summary["notes"]]
+    return "\n".join(lines)
