@@ -150,12 +150,7 @@ def notes_of_inputs(inputs: Inputs) -> list[str]:
 
 
 def _listener(
-    curve: Curve,
-    facts: dict[str, Any],
-    policy: Policy,
-    span_s: float,
-    threshold: float,
-    tick_s: float,
+    curve: Curve, facts: dict[str, Any], policy: Policy, span_s: float, threshold: float, tick_s: float
 ) -> dict[str, Any]:
     total = facts["connections"]
     trade_off: list[dict[str, Any]] = []

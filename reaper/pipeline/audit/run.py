@@ -105,12 +105,7 @@ def audit(
 
         def judge_by_both(skew_ns: int) -> DataFrame:
             excused = excuse(spark, seen(paired, skew_ns), stalls, shifted(c_stalls, skew_ns))
-            both = judge_pairs(
-                excused,
-                skew_ns=skew_ns,
-                flight_ns=settings.flight_ns,
-                tolerance_ns=tolerance_ns,
-            )
+            both = judge_pairs(excused, skew_ns=skew_ns, flight_ns=settings.flight_ns, tolerance_ns=tolerance_ns)
             return _written(both, listeners, target)
 
         progress("joining both sides, judging every connection")
@@ -167,8 +162,7 @@ def _summarise(connections: DataFrame, server: Inputs, client: Inputs | None, se
     if joined:
         aggregates.append(F.count(F.when(F.col("crossed"), 1)).alias("crossed"))
     cells, lateness = together(
-        connections.groupBy("run", "verdict").agg(*aggregates).collect,
-        lambda: _lateness(connections, joined),
+        connections.groupBy("run", "verdict").agg(*aggregates).collect, lambda: _lateness(connections, joined)
     )
     verdicts = dict.fromkeys(VERDICTS, 0)
     for cell in cells:

@@ -35,6 +35,7 @@ _FUNCTIONS = {
     "max_by": f"arg_max_null({{0}}, {{1}}){OVER}",
     "min": f"min({{0}}){OVER}",
     "nullif": "nullif({0}, {1})",
+    "shiftright": "({0} >> {1})",
     "sum": f"CAST(sum({{0}}){OVER} AS BIGINT)",
     "trim": "trim({0}, ' ')",
     "try_multiply": "TRY({0} * {1})",
@@ -42,6 +43,15 @@ _FUNCTIONS = {
     "unix_micros": "epoch_us({0})",
 }
 """Functions of columns alone, by Spark's names."""
+
+_METHODS = {
+    "between": "{0} BETWEEN {1} AND {2}",
+    "bitwiseOR": "{0} | {1}",
+    "isNotNull": "{0} IS NOT NULL",
+    "isNull": "{0} IS NULL",
+    "rlike": "regexp_matches({0}, {1})",
+}
+"""Methods of columns: the column is `{0}`."""
 
 _JOINED = {
     "coalesce": ("coalesce(", ", "),
@@ -81,8 +91,8 @@ def column_of(value: Any) -> Column:
 
 
 def sqls(columns: Iterable[Any]) -> list[str]:
-    """Columns, or strings that name them, as SQL."""
-    return [column_of(each).sql for each in columns]
+    """Columns, or strings that name them, or numbers, as SQL."""
+    return [literal(each) if isinstance(each, int) else column_of(each).sql for each in columns]
 
 
 Operator = Callable[["Column", Any], "Column"]
@@ -126,7 +136,12 @@ class Column:
     __mod__: ClassVar[Operator] = _operator("{0} % {1}")
     __and__: ClassVar[Operator] = _operator("{0} AND {1}")
     __or__: ClassVar[Operator] = _operator("{0} OR {1}")
-    bitwiseOR: ClassVar[Operator] = _operator("{0} | {1}")  # noqa: N815
+
+    def __getattr__(self, method: str) -> Operator | Callable[..., Column]:
+        """A method of `_METHODS`."""
+        if sql := _METHODS.get(method):
+            return lambda *values: Column(f"({sql.format(self.sql, *map(text_of, values))})")
+        raise AttributeError(f"the embedded engine has no Column.{method}")
 
     def __invert__(self) -> Column:
         return Column(f"(NOT {self.sql})")
@@ -137,21 +152,9 @@ class Column:
     def __getitem__(self, member: str) -> Column:
         return Column(f"({self.sql})[{literal(member)}]", member)
 
-    def isNull(self) -> Column:  # noqa: N802
-        return Column(f"({self.sql} IS NULL)")
-
-    def isNotNull(self) -> Column:  # noqa: N802
-        return Column(f"({self.sql} IS NOT NULL)")
-
     def isin(self, *values: Any) -> Column:
         found = values[0] if len(values) == 1 and isinstance(values[0], list) else values
         return Column(f"({self.sql} IN ({', '.join(map(text_of, found))}))" if found else "FALSE")
-
-    def between(self, low: Any, high: Any) -> Column:
-        return Column(f"({self.sql} BETWEEN {text_of(low)} AND {text_of(high)})")
-
-    def rlike(self, pattern: str) -> Column:
-        return Column(f"regexp_matches({self.sql}, {literal(pattern)})")
 
     def cast(self, kind: str) -> Column:
         return Column(f"CAST({self.sql} AS {_TYPES.get(kind, kind)})", self.label)
@@ -250,11 +253,7 @@ def concat_ws(separator: str, *columns: Any) -> Column:
 
 def shiftleft(column: Any, bits: int) -> Column:
     # << refuses what is negative; beyond 64 bits this fails and Spark wraps
-    return Column(f"({column_of(column).sql} * {1 << bits})")
-
-
-def shiftright(column: Any, bits: int) -> Column:
-    return Column(f"({column_of(column).sql} >> {bits})")
+    return column_of(column) * (1 << bits)
 
 
 def regexp_extract(column: Any, pattern: str, group: int) -> Column:

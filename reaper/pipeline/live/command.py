@@ -42,6 +42,10 @@ def add(command: AddCommand) -> None:
     add_expected(sub)
 
 
+SETTINGS = ("window", "delay", "every", "for_ns", "drain", "expect", "expect_within")
+"""The arguments that `run.Settings` has, in its order."""
+
+
 def _how_long(text: str) -> int | None:
     return None if text == "forever" else duration_ns(text)
 
@@ -67,15 +71,7 @@ def _live(arguments: argparse.Namespace, progress: Progress) -> int:
         from .run import Settings, StreamFailed, follow
         from .status import as_text
 
-        settings = Settings(
-            window_ns=arguments.window,
-            delay_ns=arguments.delay,
-            every_ns=arguments.every,
-            for_ns=arguments.for_ns,
-            drain=arguments.drain,
-            expected=arguments.expect,
-            within_ns=arguments.expect_within,
-        )
+        settings = Settings(*(getattr(arguments, name) for name in SETTINGS))
         expect(spark, 0)  # a step is small, and each partition keeps a state of its own
         progress(f"the page is {out / 'live.html'}")
         try:

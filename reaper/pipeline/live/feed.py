@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 from ...journal.schema import CONFIG, KINDS, OWN, REAP
 from ..places import local_files, sync
 from ..read.file import believe, count_here, footer_of
-from ..read.row_checks import Refused
+from ..read.row_checks import Refused, overdue
 from ..read.runs import Facts
 from .ledger import Ledger, ServerRead, open_ledger
 
@@ -299,9 +299,6 @@ def rows_of(facts: Facts, run: int) -> pa.Table:
     at = pc.divide(pc.add(table["t"], offset), 1000).cast(pa.timestamp("us", "UTC"))
     kind = table["kind"].cast(pa.string())
     count = table.num_rows
-    timeout = pc.multiply(table["timeout_ms"].cast(pa.int64()), 1_000_000)
-    over = pc.if_else(pc.greater(timeout, 0), pc.subtract(table["idle_ns"], timeout), None)
-    late = pc.max_element_wise(over, pc.subtract(table["t"], table["due_ns"]))
     columns = {
         "at": at,
         "run": pa.repeat(pa.scalar(run, pa.int64()), count),
@@ -309,7 +306,7 @@ def rows_of(facts: Facts, run: int) -> pa.Table:
         "kind": kind,
         "idle_ns": table["idle_ns"],
         "timeout_ms": table["timeout_ms"],
-        "lateness_ns": pc.if_else(pc.equal(kind, KINDS[REAP]), late, None),
+        "lateness_ns": pc.if_else(pc.equal(kind, KINDS[REAP]), overdue(table), None),
         "listener": table["listener"].cast(pa.string()),
         "full": pa.repeat(pa.scalar(facts.mode == "full"), count),
         "tick_ns": pa.repeat(pa.scalar(facts.tick_ns, pa.int64()), count),

@@ -131,7 +131,7 @@ def as_text(summary: dict[str, Any]) -> str:
     """The summary in a few lines."""
     sessions = f"{summary['sessions']:,} sessions, {summary['idle_connections']:,} of them ended by silence alone"
     lines = [
-        f"{summary['new_rows']:,} new rows, {summary['rows']:,} in all; {summary['windows']:,} windows, {sessions}",
+        f"{summary['new_rows']:,} new rows, {summary['rows']:,} in all; {summary['windows']:,} windows, {sessions}"
     ]
     if dropped := summary["dropped_by_watermark"]:
         lines.append(f"{dropped:,} rows were dropped by Spark")

@@ -36,13 +36,7 @@ if TYPE_CHECKING:
 def add_inputs(parser: Parser, *, required: bool = True, client: bool = True) -> None:
     """Give *parser* the flags that `read_inputs` reads. *client*: with `--client`."""
     parser.add_argument(
-        "--events",
-        type=place,
-        nargs="+",
-        default=[],
-        required=required,
-        metavar="DIR",
-        help="journals of servers",
+        "--events", type=place, nargs="+", default=[], required=required, metavar="DIR", help="journals of servers"
     )
     if client:
         parser.add_argument(
@@ -58,10 +52,12 @@ def asking(name: str, arguments: argparse.Namespace, progress: Progress) -> Iter
     """The session of the command *name*, for what `read_inputs` reads.
 
     Raises:
-        Fault, OSError: an input is not there, or nothing can be written to `--out`. No engine was started for it.
+        Fault, OSError: an input is not there, nothing can be written to `--out`, or nothing lies between `--from` and
+            `--to`. No engine was started for it.
         NoSpark: see `choose` and `open_session`.
     """
     require(named(arguments), arguments.out)
+    span_of(arguments)
     apart(arguments.out, [*arguments.events, *arguments.client])
     chosen, why = choose(arguments.engine, arguments.master, named(arguments), arguments.out)
     asked = asked_session(name, chosen, why, arguments.master, not remotes(arguments), progress)

@@ -11,18 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from ...journal.schema import (
-    ACTIVITY,
-    AVERTED,
-    CLOSE_PEER,
-    CONFIG,
-    ENDS,
-    KINDS,
-    OPEN,
-    OWN,
-    REAP,
-    SEQUENCE_BITS,
-)
+from ...journal.schema import ACTIVITY, AVERTED, CLOSE_PEER, CONFIG, ENDS, KINDS, OPEN, OWN, REAP, SEQUENCE_BITS
 from ..engine import F, here
 from .inputs import Inputs
 from .row_checks import EVENTS

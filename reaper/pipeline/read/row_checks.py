@@ -16,18 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from ...journal.schema import (
-    ACTIVITY,
-    AVERTED,
-    COLUMNS,
-    CONFIG,
-    DRAIN,
-    ENDS,
-    KINDS,
-    OWN,
-    SEQUENCE_BITS,
-    STALL,
-)
+from ...journal.schema import ACTIVITY, AVERTED, COLUMNS, CONFIG, DRAIN, ENDS, KINDS, OWN, SEQUENCE_BITS, STALL
 from ..engine import F
 from ..places import Place, pattern, uri
 from .runs import Facts
@@ -149,22 +138,27 @@ def count(file: pq.ParquetFile) -> list[Count]:
     return found
 
 
+def overdue(table: pa.Table) -> pa.ChunkedArray:
+    """How long the silence that each row ends outlasted its timeout, or the row came after it was due, ns."""
+    # What does not fit 64 bits wraps: a value in it is beyond what `judge` lets pass.
+    timeout = pc.multiply(table["timeout_ms"].cast(pa.int64()), 1_000_000)
+    over = pc.if_else(pc.greater(timeout, 0), pc.subtract(table["idle_ns"], timeout), None)
+    return pc.max_element_wise(over, pc.subtract(table["t"], table["due_ns"]))
+
+
 def _count(table: pa.Table) -> pa.Table:
     def column(name: str) -> pa.ChunkedArray:
         return table[name] if name in table.schema.names else pa.chunked_array([pa.nulls(table.num_rows, pa.int64())])
 
     kind, reason = table["kind"].cast(pa.string()), table["reason"].cast(pa.string())
     stall = pc.and_(pc.equal(kind, KINDS[CONFIG]), pc.equal(pc.fill_null(reason, ""), STALL))
-    # What does not fit 64 bits wraps: a value in it is beyond what `judge` lets pass.
-    timeout = pc.multiply(table["timeout_ms"].cast(pa.int64()), 1_000_000)
-    over = pc.if_else(pc.greater(timeout, 0), pc.subtract(table["idle_ns"], timeout), None)
     counted = pa.table(
         {
             "kind": kind,
             "listener": table["listener"].cast(pa.string()),
             **{name: column(name) for name in COUNTED},
             "ended": pc.add(table["t"], column("wall_offset_ns")),
-            "overdue": pc.max_element_wise(over, pc.subtract(table["t"], table["due_ns"])),
+            "overdue": overdue(table),
             "mark_t": pc.if_else(stall, table["t"], None),
             "mark_idle": pc.if_else(stall, table["idle_ns"], None),
         }
@@ -200,7 +194,7 @@ def _counted(spark: SparkSession, known: Mapping[str, Place]) -> dict[Place, lis
     stall = (F.col("kind") == KINDS[CONFIG]) & (F.col("reason") == STALL)
     marks = (F.when(stall, F.col(column)).alias(mark) for column, mark in zip(("t", "idle_ns"), MARKS, strict=True))
     timeout = F.when(F.col("timeout_ms") > 0, F.col("timeout_ms").cast("long") * F.lit(1_000_000))
-    overdue = F.greatest(F.try_subtract("idle_ns", timeout), F.try_subtract("t", "due_ns"))
+    late = F.greatest(F.try_subtract("idle_ns", timeout), F.try_subtract("t", "due_ns"))
     counted = (
         events.parquet(*map(pattern, known.values()))
         .groupBy(F.col("_metadata.file_path").alias("path"), "kind", "listener", *marks)
@@ -208,7 +202,7 @@ def _counted(spark: SparkSession, known: Mapping[str, Place]) -> dict[Place, lis
             F.count(F.lit(1)).alias("count_all"),
             *(getattr(F, how)(name).alias(f"{name}_{how}") for name, how in _ASKED),
             F.max(F.try_add("t", "wall_offset_ns")).alias("ended_max"),
-            F.max(overdue).alias("overdue_max"),
+            F.max(late).alias("overdue_max"),
             # Nobody asks about these two, but what is not read is not verified.
             *(F.count(name).alias(f"{name}_read") for name in ("nbytes", "peer")),
         )

@@ -12,12 +12,12 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
 
 from ...config.durations import parse_duration
 from ...config.flags import Parser
 from ...errors import InvalidArgument
 from ...journal.layout import may_hold
+from ..arguments import Fault
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,22 +50,17 @@ def add_span(parser: Parser) -> None:
     how = "2026-11-21T09:30 (UTC unless it says), or 2h: ago"
     for flag, name, text in (("--from", "since", "ended before"), ("--to", "until", "began after")):
         what = f"leave out files that {text}; {how}"
-        parser.add_argument(flag, dest=name, type=instant_ns, action=_Bound, metavar="INSTANT", help=what)
-
-
-class _Bound(argparse.Action):
-    """Keeps a bound, and refuses two between which nothing lies."""
-
-    def __call__(
-        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option: str | None = None
-    ) -> None:
-        setattr(namespace, self.dest, values)
-        if None not in (namespace.since, namespace.until) and namespace.since >= namespace.until:
-            raise argparse.ArgumentError(self, "--from must be before --to")
+        parser.add_argument(flag, dest=name, type=instant_ns, metavar="INSTANT", help=what)
 
 
 def span_of(arguments: argparse.Namespace) -> Span:
-    """What `--from` and `--to` say."""
+    """What `--from` and `--to` say.
+
+    Raises:
+        Fault: nothing lies between them.
+    """
+    if arguments.since is not None and arguments.until is not None and arguments.since >= arguments.until:
+        raise Fault("--from must be before --to")
     return Span(arguments.since, arguments.until)
 
 

@@ -153,9 +153,7 @@ def judged(rows: DataFrame, plan: DataFrame) -> DataFrame:
     was_cut, in_time = F.col("how") == CUT, F.col("due") < F.col("until")
     sure = F.col("idle") > timeout + F.col("epoch_ns") + F.col("blur_ns")
     found = both.withColumn("cut", in_time | (was_cut & (timeout <= F.col("was")))).select(
-        "*",
-        (was_cut & ~F.col("cut")).alias("censored"),
-        (F.col("cut") & (was_cut | sure)).alias("certain"),
+        "*", (was_cut & ~F.col("cut")).alias("censored"), (F.col("cut") & (was_cut | sure)).alias("certain")
     )
     of_connection = Window.partitionBy("setting", "conn")
     first = F.min(F.when(F.col("cut"), F.col("due"))).over(of_connection)

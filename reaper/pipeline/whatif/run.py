@@ -85,10 +85,7 @@ class Log:
 
 
 def what_if(
-    spark: SparkSession,
-    inputs: Inputs,
-    sets: Sequence[Sequence[str]],
-    progress: Callable[[str], None] = lambda _: None,
+    spark: SparkSession, inputs: Inputs, sets: Sequence[Sequence[str]], progress: Callable[[str], None] = lambda _: None
 ) -> dict[str, Any]:
     """Replay the journals of *inputs* under the settings in force, then under each other; returns what goes to JSON.
 
