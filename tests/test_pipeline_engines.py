@@ -210,7 +210,7 @@ def of_shapes(frame: Any) -> list[Any]:
         frame.select("serial", F.inline(twice)).orderBy("serial", "up"),
         frame.select("serial", F.explode("numbers").alias("n")).groupBy("n").count().orderBy("n"),
         joined.orderBy("serial", "text"),
-        frame.select("serial", "b").fillna(0, ["b"]).orderBy(F.desc("b"), "serial").limit(3),
+        frame.select("serial", "b").orderBy(F.desc("b"), "serial").limit(3),
         frame.select("serial", "b").orderBy(F.desc("b"), "serial"),
         frame.select("a", "b").unionByName(frame.select("b", "a")).where("a > 0").agg(F.count("a"), F.max("b")),
         frame.withColumns({"a": F.col("b"), "c": F.col("a")}).select("serial", "a", "c").orderBy("serial"),

@@ -15,8 +15,7 @@ pytest.importorskip("pyspark")
 
 from reaper.pipeline.audit.verdicts import VERDICTS
 from reaper.pipeline.html.charts import Axis, Chart, count, percent, seconds
-from reaper.pipeline.report.page import render
-from reaper.pipeline.report.run import Charted, mass_reaps
+from reaper.pipeline.report.run import Charted, mass_reaps, render
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
@@ -66,7 +65,9 @@ CHARTED = Charted(
     reaped={10: 90},
     closed={11: 30},
     mass=[(10.0, 90, 4)],
-    suspects=[{"conn": 7, "listener": "echo", "activities": 9, "bytes": None, "idle_share": 0.9, "held_s": 40.0}],
+    suspects=[
+        {"conn": 7, "listener": "echo", "activities": 9, "bytes": None, "idle_share": 0.9, "held_ns": 40 * 10**9}
+    ],
 )
 
 

@@ -22,7 +22,7 @@ from test_pipeline_inputs import HOSTILE, only, write_judged
 
 from reaper.pipeline import cli, places
 from reaper.pipeline.places import Remote, Unreachable, files_below, pattern, place, uri, write_text
-from reaper.pipeline.read import row_checks
+from reaper.pipeline.read import file as read_file
 from reaper.pipeline.read.command import read_inputs
 from reaper.pipeline.read.inputs import Inputs, check
 
@@ -262,13 +262,13 @@ def test_a_failure_that_passes_is_not_held_against_the_file(
     real_spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(tmp_path, connections=5)
-    count, asked = row_checks._counted, []
+    count, asked = read_file._counted, []
 
     def once(session: Any, known: Any) -> Any:
         asked.append(len(known))
         return count(session, known) if len(asked) > 1 else {}
 
-    monkeypatch.setattr(row_checks, "_counted", once)
+    monkeypatch.setattr(read_file, "_counted", once)
     found = check([tmp_path], spark=real_spark, now_ns=WALL)
     assert (asked, found.quarantined, len(found.files)) == ([1, 1], [], 1)
 

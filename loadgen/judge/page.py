@@ -15,7 +15,7 @@ SHOWN_TICKS = 4
 """Ticks of lateness that the histogram shows; what lies beyond is counted in words."""
 LEFT, RIGHT, TOP, FLOOR = 64, 16, 14, HEIGHT - 34
 BLUE, ORANGE, RED, GREY = "#2563c9", "#d9822b", "#c2322d", "#8b95a3"
-"""The colours of all pages and pictures, see `reaper/pipeline/html/style.py`; no code is shared."""
+"""The colours of all pages and pictures, see `reaper/pipeline/html/parts.py`; no code is shared."""
 
 STYLE = """
 body{font:15px/1.5 system-ui,sans-serif;color:#1c2430;max-width:960px;margin:2rem auto;padding:0 1rem}

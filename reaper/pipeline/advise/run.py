@@ -222,7 +222,8 @@ def _recommend(
             f"{outlived:.1%} of the silences outlasted everything that was seen: dead peers, or longer than "
             "any timeout that was in force; the log cannot tell which, only a longer timeout on a few servers can"
         )
-    timeout = max(_nice(chosen), math.ceil(threshold), 1.0)
+    step = 1.0 if chosen <= 60 else 5.0  # whole seconds, and multiples of five beyond a minute
+    timeout = max(math.ceil(chosen / step) * step, math.ceil(threshold), 1.0)
     if policy.behind is not None:
         balancer = BALANCERS[policy.behind]
         if balancer.tells and timeout < balancer.idle + MARGIN_S:
@@ -234,12 +235,6 @@ def _recommend(
     if optimistic is not None and optimistic == careful:  # both ends in one bucket: the truth is within it
         optimistic = max((time for time in curve.times if time < optimistic), default=0.0)
     return {"timeout_s": timeout, "at_least_s": None, "interval_s": [optimistic, careful], "because": because}
-
-
-def _nice(seconds: float) -> float:
-    """Up to whole seconds, and to multiples of five beyond a minute."""
-    step = 1.0 if seconds <= 60 else 5.0
-    return math.ceil(seconds / step) * step
 
 
 def _config(listeners: dict[str, Any], *, http: bool) -> dict[str, Any]:

@@ -10,19 +10,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..engine import F
+from ..read.frames import ns
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-
-
-from ..read.frames import ns
 
 CONSISTENT_S = 0.05
 """By how much the two bounds may cross before the clocks are called irreconcilable: delays are not that regular."""
 
 SLACK_NS = 1_000_000_000
 """How far apart two intervals may lie and still be one connection's: clocks, and a connection not yet accepted."""
-
 
 FAR_NS = 1 << 62
 """Beyond every instant."""

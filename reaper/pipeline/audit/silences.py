@@ -90,7 +90,8 @@ def with_silences(
     if rare is None:  # as in a journal that kept the law: no plan for what is not there
         return lives.withColumns({name: F.lit(none).cast("long") for name, none in SILENCES.items()})
     silences = judge_silences(spark, rare, stalls, runs, grace_ns)
-    return lives.join(silences, "conn", "left").fillna(0, [name for name, none in SILENCES.items() if none == 0])
+    known = {name: F.coalesce(name, F.lit(none)) for name, none in SILENCES.items() if none is not None}
+    return lives.join(silences, "conn", "left").withColumns(known)
 
 
 def with_backed(spark: SparkSession, lives: DataFrame, stalls: Stalls, grace_ns: int) -> DataFrame:

@@ -136,9 +136,6 @@ class DataFrame:
     def withColumn(self, label: str, column: Column) -> DataFrame:  # noqa: N802
         return self.withColumns({label: column})
 
-    def fillna(self, value: int, columns: list[str]) -> DataFrame:
-        return self.withColumns({each: sql.coalesce(each, sql.lit(value)) for each in columns})
-
     def drop(self, *columns: str) -> DataFrame:
         gone = [each for each in columns if each in self.columns]
         kept = [each for each in self.columns if each not in gone]

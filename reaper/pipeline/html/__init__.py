@@ -1,4 +1,4 @@
 """Pages as one HTML file each.
 
-One rule: *a page loads nothing*. Read `parts` (the document), `charts` (inline SVG), `style` (the colours).
+One rule: *a page loads nothing*. Read `parts` (the document, and its style sheet), `charts` (inline SVG).
 """

@@ -128,11 +128,6 @@ class Chart:
         if low:
             self.layers.append(f'<polygon class="band {style}" points="{self._path([*high, *reversed(low)])}"/>')
 
-    def area(self, points: Points, style: str, name: str = "") -> None:
-        """The area under a line."""
-        self.band([(x, self.y.low) for x, _ in points], points, style)
-        self.line(points, style, name)
-
     def bars(self, points: Points, width: float, style: str, name: str = "") -> None:
         """Bars from x to x + *width* (in units of x)."""
         for x, y in points:
@@ -152,10 +147,6 @@ class Chart:
         if text and not any(abs(across - x) < 44 and abs(down - y) < 15 for x, y in self.labels):
             self.labels.append((across, down))
             self.layers.append(f'<text x="{across + 6:.1f}" y="{down - 6:.1f}">{escape(text)}</text>')
-
-    def level(self, y: float, style: str, name: str) -> None:
-        """A line across the whole chart at *y*."""
-        self.line([(self.x.low, y), (self.x.high, y)], style, name)
 
     def mark(self, x: float, text: str, style: str = "mark") -> None:
         """A vertical line at *x* with *text*, which flips to the left near the right edge."""

@@ -5,14 +5,11 @@ The rule of this module: *a page loads nothing*: no script, no font, no icon. Ev
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Sequence
 from html import escape
 
-from .style import CSS
-
 STYLES = ("a", "b", "d", "e", "c")
-"""Classes of the colours that tell series apart, in the order in which they are used; see `style`."""
+"""Classes of the colours that tell series apart, in the order in which they are used; see `CSS`."""
 
 Tile = tuple[str, str, str, str]
 """Label, value, note, and a class: `bad` or nothing."""
@@ -83,6 +80,69 @@ def footer(notes: Iterable[str]) -> str:
     return "<footer>" + "".join(f"<p>{escape(note)}</p>" for note in notes) + "</footer>"
 
 
-def made_by(question: str) -> str:
-    """The line of the small print that says when a page was made, and by which command."""
-    return f"Made {time.strftime('%Y-%m-%d %H:%M UTC', time.gmtime())} by python -m reaper.pipeline {question}."
+CSS = """
+:root{--bg:#f6f7f9;--card:#fff;--ink:#1c2430;--soft:#64707f;--rule:#e3e7ec;--a:#2563c9;--b:#0f8f6f;--c:#8b95a3;--d:#d9822b;
+--e:#8a4fbf;--good:#0f7b54;--bad:#c2322d}
+@media(prefers-color-scheme:dark){:root{--bg:#12161c;--card:#1a2029;--ink:#e6eaf0;--soft:#97a3b3;--rule:#2b3440;--a:#6ea8fe;
+--b:#4fd1a5;--c:#7e8a99;--d:#f0a75a;--e:#c39bf0;--good:#15805a;--bad:#d2463f}}
+*{box-sizing:border-box}
+body{margin:0;background:var(--bg);color:var(--ink);font:16px/1.5 system-ui,"Segoe UI",Roboto,Helvetica,sans-serif}
+main{max-width:1120px;margin:0 auto;padding:28px 20px 48px}
+header{color:#fff;border-radius:14px;padding:26px 32px}
+header.pass{background:linear-gradient(120deg,#0b6a49,#12906a)}
+header.fail{background:linear-gradient(120deg,#9f2420,#cf4a3a)}
+header h1{margin:2px 0 4px;font-size:38px;line-height:1.15;letter-spacing:-.02em}
+header p{margin:0;font-size:18px;opacity:.94}
+header .eyebrow{font-size:13px;letter-spacing:.12em;text-transform:uppercase;opacity:.8}
+.tiles{display:grid;grid-template-columns:repeat(auto-fit,minmax(180px,1fr));gap:16px;margin:18px 0}
+.tile,.card{background:var(--card);border:1px solid var(--rule);border-radius:12px}
+.tile{padding:14px 18px}
+.tile span,.tile small{display:block;color:var(--soft);font-size:14px}
+.tile b{font-size:30px;line-height:1.25;letter-spacing:-.01em;font-variant-numeric:tabular-nums}
+.tile.bad b{color:var(--bad)}
+.grid2{display:grid;grid-template-columns:repeat(auto-fit,minmax(440px,1fr));gap:18px;margin-bottom:18px}
+.grid2>*,.tiles>*{min-width:0}
+.card{padding:18px 22px;margin-bottom:18px}
+.grid2 .card{margin:0}
+.card.bad{border-color:var(--bad)}
+h2{margin:0 0 2px;font-size:19px}
+h3{margin:14px 0 2px;font-size:16px}
+.card p{margin:0 0 10px;color:var(--soft);font-size:14.5px}
+.card ul{margin:4px 0 8px;padding-left:20px;font-size:15px}
+svg{width:100%;height:auto;display:block}
+svg text{fill:var(--soft);font-size:12.5px}
+svg .label{font-size:13px}
+.grid{stroke:var(--rule)}
+.axis{stroke:var(--soft)}
+.line{fill:none;stroke:currentColor;stroke-width:2.2;stroke-linejoin:round}
+.band{fill:currentColor;opacity:.16;stroke:none}
+.bar,.dot{fill:currentColor}
+.a{color:var(--a)}.b{color:var(--b)}.c{color:var(--c)}.d{color:var(--d)}.e{color:var(--e)}.bar.bad,.key.bad{color:var(--bad)}
+.marked line{stroke:currentColor;stroke-dasharray:4 4;stroke-width:1.5}
+.marked.mark{color:var(--soft)}
+.marked.a{color:var(--a)}.marked.b{color:var(--b)}.marked.c{color:var(--c)}.marked.d{color:var(--d)}.marked.e{color:var(--e)}
+svg .marked text{fill:currentColor;font-weight:600}
+.allowed{stroke:var(--bad);stroke-dasharray:6 4;stroke-width:1.5;color:var(--bad)}
+.legend{display:flex;flex-wrap:wrap;gap:4px 18px;margin-top:6px;font-size:14px}
+.key i{display:inline-block;width:14px;height:4px;border-radius:2px;background:currentColor;margin-right:7px}
+.key i{vertical-align:middle}
+.key{white-space:nowrap}
+.scroll{overflow-x:auto}
+table{border-collapse:collapse;width:100%;font-size:14.5px}
+th{text-align:left;color:var(--soft);font-weight:600;border-bottom:1px solid var(--rule)}
+th,td{padding:6px 12px 6px 0;vertical-align:top}
+td{border-bottom:1px solid var(--rule)}
+tr:last-child td{border-bottom:0}
+.n{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}
+.none{font-style:italic}
+@media(max-width:520px){.grid2{grid-template-columns:1fr}
+main{padding:14px 10px 32px}header{padding:18px 20px}header h1{font-size:28px}
+.tiles{grid-template-columns:1fr 1fr;gap:10px}.tile{padding:10px 12px}.tile b{font-size:24px}.card{padding:14px}
+svg text,svg .label{font-size:17px}
+table,tbody,tr,td{display:block}thead{display:none}
+tr{border-bottom:1px solid var(--rule);padding:6px 0}td,tr:last-child td{border:0;padding:1px 0}
+td::before{content:attr(data-head);color:var(--soft);display:inline-block;min-width:9.5em;padding-right:8px}
+.n{text-align:left;white-space:normal}td{overflow-wrap:anywhere}}
+footer{color:var(--soft);font-size:13.5px}
+footer p{margin:2px 0}
+""".strip()

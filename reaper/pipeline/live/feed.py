@@ -23,8 +23,7 @@ import pyarrow.parquet as pq
 
 from ...journal.schema import CONFIG, KINDS, OWN, REAP
 from ..places import local_files, sync
-from ..read.file import believe, count_here, footer_of
-from ..read.row_checks import Refused, overdue
+from ..read.file import Refused, believe, count_here, footer_of, overdue
 from ..read.runs import Facts
 from .ledger import Ledger, ServerRead, open_ledger
 
@@ -141,7 +140,7 @@ class Feed:
             try:
                 believe(*count_here(found.facts), self._now_ns())
                 table = rows_of(found.facts, int(found.facts.run[:15], 16))
-                newest = _us(pc.max(table["at"]))
+                newest: int | None = pc.max(table["at"].cast(pa.int64())).as_py()
                 if newest is not None:
                     self._check_ahead(found, newest)
             except Refused as refused:
@@ -248,15 +247,11 @@ class Feed:
             ledger.late[name] = ledger.late.get(name, 0) + count["counts"]
         return table.filter(in_time)
 
-    @property
-    def _hidden(self) -> Path:
-        """Where the step lies that is being made."""
-        return self.directory / f".{self.ledger.step + 1:09d}"
-
     def _write(self, tables: list[pa.Table]) -> None:
         """Move the rows of *tables* to one more file of the step."""
-        self._hidden.mkdir(exist_ok=True)
-        path = self._hidden / f"{len(list(self._hidden.iterdir())):06d}.parquet"
+        hidden = self.directory / f".{self.ledger.step + 1:09d}"
+        hidden.mkdir(exist_ok=True)
+        path = hidden / f"{len(list(hidden.iterdir())):06d}.parquet"
         pq.write_table(pa.concat_tables(tables), path, compression="zstd", row_group_size=1 << 18)
         sync(path)
         tables.clear()
@@ -276,11 +271,6 @@ class Feed:
                 path.replace(path.with_name(path.name[1:]))  # all its files at once: the watermark is of whole steps
             else:
                 shutil.rmtree(path)
-
-
-def _us(instant: Any) -> int | None:
-    value: int | None = instant.cast(pa.int64()).as_py()
-    return value
 
 
 def rows_of(facts: Facts, run: int) -> pa.Table:

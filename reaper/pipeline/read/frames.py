@@ -13,8 +13,8 @@ import pyarrow as pa
 
 from ...journal.schema import ACTIVITY, AVERTED, CLOSE_PEER, CONFIG, ENDS, KINDS, OPEN, OWN, REAP, SEQUENCE_BITS
 from ..engine import F, here
+from .file import EVENTS
 from .inputs import Inputs
-from .row_checks import EVENTS
 from .runs import Run, Timeline
 
 if TYPE_CHECKING:
@@ -110,9 +110,6 @@ def lifetimes(events: DataFrame) -> DataFrame:
     Key: conn. Times in ns on the writer's clock. Null where no row of that kind was found; activity_idle_ns also where
     the sum does not fit. last_timeout_ms: in force before its end, as its latest activity or a change after that says;
     rows that only report such a change count among their writer's. first_trace: of its first row but the opening.
-
-    Args:
-        events: Grain one row per event, see `read_events`.
     """
     is_open, is_activity, is_reap = f"code = {OPEN}", f"code = {ACTIVITY}", f"code = {REAP}"
     columns = {

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from ..engine import expect
 from ..places import Place, Remote, files_below
 from .expected import Missing
-from .file import believe, count_here, footer_of
-from .row_checks import Refused, counts
+from .file import Refused, believe, count_here, counts, footer_of
 from .runs import Facts, Run, missing_serials, runs_of, strangers
 from .span import ALWAYS, Span
 
@@ -133,13 +132,8 @@ def check(
     found.quarantined.sort(key=lambda entry: entry["path"])
     found.runs = runs_of(found.files)
     found.holes = _holes(found, [facts for facts in asked if facts.path in refused], span)
-    latest: dict[str, int] = {}
-    before: dict[str, int] = {}
-    for facts in found.files:
-        latest[facts.run] = max(latest.get(facts.run, 0), facts.dropped)
-        earlier = facts.dropped_earlier if span else 0  # lost before the time that is asked about
-        before[facts.run] = min(before.get(facts.run, earlier), earlier)
-    found.dropped_rows = sum(latest.values()) - sum(before.values())
+    # Of a part of the time: without those that were lost before it.
+    found.dropped_rows = sum(run.dropped - (run.dropped_earlier if span else 0) for run in found.runs)
     return found
 
 

@@ -53,7 +53,7 @@ class Facts:
     bounds: tuple[int, int] | None
     """Between which instants its rows lie, Unix ns, both inclusive; None: it does not say."""
 
-    # What its rows say together, see `row_checks.judge`.
+    # What its rows say together, see `file.judge`.
     t_max: int = 0
     last_conn: int = 0
     """The highest connection id in it."""
@@ -103,6 +103,10 @@ class Run:
     """(from, to) of each stall of its loop, on its clock: sorted, none touching another."""
     boot: str
     anchors: list[list[int]]
+    dropped: int
+    """Rows that its writer says it dropped."""
+    dropped_earlier: int
+    """Of them, those lost before its first file."""
     beside_ns: int = 0
     """Of a run without anchors, among others that have them: its clock + this puts its last row at the end of theirs.
     An assumption, for figures over time; no instant of it is compared with another run's."""
@@ -162,6 +166,7 @@ def runs_of(files: list[Facts]) -> list[Run]:
     for (writer, name), members in groups.items():
         members.sort(key=lambda facts: facts.serial)
         serials = [facts.serial for facts in members]
+        dropped = max(facts.dropped for facts in members)
         runs.append(
             Run(
                 index=0,
@@ -173,12 +178,14 @@ def runs_of(files: list[Facts]) -> list[Run]:
                 full=all(facts.mode == "full" for facts in members),
                 gap_threshold_ns=max(facts.gap_threshold_ns for facts in members),
                 log_end_ns=max(facts.t_max for facts in members),
-                whole=serials == list(range(1, len(serials) + 1)) and not any(facts.dropped for facts in members),
-                holed=bool(missing_serials(serials)) or any(facts.dropped for facts in members),
+                whole=serials == list(range(1, len(serials) + 1)) and not dropped,
+                holed=bool(missing_serials(serials)) or dropped > 0,
                 drained=any(facts.drained for facts in members),
                 stalls=merge((t - idle_ns, t) for facts in members for t, idle_ns in facts.stalls),
                 boot=members[0].boot,
                 anchors=sorted(anchor for facts in members for anchor in facts.anchors),
+                dropped=dropped,
+                dropped_earlier=min(facts.dropped_earlier for facts in members),
             )
         )
     runs.sort(key=lambda run: (run.writer, run.first_conn))

@@ -21,8 +21,7 @@ def add(command: AddCommand) -> None:
 
 def _report(arguments: argparse.Namespace, progress: Progress) -> int:
     with asking("report", arguments, progress) as spark:
-        from .page import render
-        from .run import gather
+        from .run import gather, render
 
         arguments.out.mkdir(parents=True, exist_ok=True)
         server, client = read_inputs(spark, arguments, progress)

@@ -193,10 +193,7 @@ def sums(hits: DataFrame) -> dict[int, dict[str, int]]:
 
 def ended_early(hits: DataFrame, found: DataFrame) -> DataFrame:
     """Grain: one row per setting and connection that was cut; due, of its first cut; ended, in the log (null: never).
-
-    Args:
-        hits: See `judged`.
-        found: See `lives`.
+    *hits*: see `judged`; *found*: see `lives`.
     """
     ends = found.select(F.col("conn").alias("of_conn"), "ended")
     cut = hits.where("first").select("setting", "conn", "due", "log_end_ns", "offset_ns")
@@ -220,11 +217,7 @@ def peaks(
 ) -> dict[tuple[int, int], int]:
     """(setting, `LOW` or `HIGH`) -> the most connections open at once, exactly.
 
-    Args:
-        worlds: Those asked for, see `worlds_of`.
-        found: See `lives`.
-        unseen: See `tails`.
-        span: Begin and end of the log on the shared timeline, ns.
+    Of `worlds_of`, `lives`, `judged` and `tails`; *span*: begin and end of the log on the shared timeline, ns.
     """
     steps = _steps(found.crossJoin(F.broadcast(worlds)), ("opened", 1, 0), ("ended", 0, 1))
     at = F.when(F.col("cut"), F.col("due")).otherwise(F.least("due", "log_end_ns"))
