@@ -166,7 +166,7 @@ def test_a_ledger_that_cannot_be_gone_on_from_is_refused_in_one_line(tmp_path: P
     assert "\n" not in str(refused.value)
     assert path.read_bytes() == content
     path.write_text('{"version": 9}')
-    with pytest.raises(Fault, match="is of version 9, this release reads 3: name another --out"):
+    with pytest.raises(Fault, match=r"is of version 9, this release reads 3\): name another --out"):
         follow(None, [tmp_path / "server"], tmp_path, Settings())
 
 

@@ -199,7 +199,7 @@ def looking(monkeypatch: pytest.MonkeyPatch) -> None:
     def never(*_: Any) -> None:
         raise AssertionError("a file was read in the driver")
 
-    monkeypatch.setattr("reaper.pipeline.read.file.count", never)
+    monkeypatch.setattr("reaper.pipeline.read.inputs.count_here", never)
 
 
 def facts_of(inputs: Inputs) -> Any:

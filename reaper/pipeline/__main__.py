@@ -6,16 +6,10 @@ import sys
 
 from ..errors import NotInstalled
 
-
-def main() -> int:
-    """Run the command line of the process and return its exit status."""
+if __name__ == "__main__":
     try:
-        from . import cli
+        from .cli import main
     except NotInstalled as error:
         print(error, file=sys.stderr)
-        return 2
-    return cli.main()
-
-
-if __name__ == "__main__":
+        sys.exit(2)
     sys.exit(main())

@@ -98,10 +98,10 @@ def show(arguments: argparse.Namespace, summary: object, text: str) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the interpreter complains as it ends
 
 
-def aside_lines(quarantined: Sequence[Mapping[str, str]], name: str = PUT_ASIDE) -> list[str]:
-    """Files put aside, in words: each of a few, or one of them and a count; the file *name* then has them all."""
+def aside_lines(quarantined: Sequence[Mapping[str, str]]) -> list[str]:
+    """Files put aside, in words: each of a few, or one of them and a count; `PUT_ASIDE` then has them all."""
     shown = [f"put aside: {entry['path']}: {entry['reason']}" for entry in quarantined]
-    return shown if len(shown) <= SHOWN_ASIDE else [f"{shown[0]}; and {len(shown) - 1:,} more, see {name}"]
+    return shown if len(shown) <= SHOWN_ASIDE else [f"{shown[0]}; and {len(shown) - 1:,} more, see {PUT_ASIDE}"]
 
 
 @contextmanager

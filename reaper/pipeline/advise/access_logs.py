@@ -239,11 +239,8 @@ def read_requests(spark: SparkSession, name: str, paths: list[Place]) -> Request
 def silences(requests: DataFrame, timeout_ns: int) -> DataFrame:
     """The silences between *requests*: key (of one connection), listener, at_ns (when it began), idle_ns, returned.
 
-    Grain: one row per silence. The one window of the pipeline: these logs do not carry the silence in the row.
-
-    Args:
-        requests: See `Requests.frame`.
-        timeout_ns: In force when they were written: a silence beyond it was cut there.
+    Grain: one row per silence. The one window of the pipeline: these logs do not carry the silence in the row. One
+    beyond *timeout_ns*, which was in force when they were written, was cut there.
     """
     order = Window.partitionBy("key").orderBy("end_ns", "start_ns")
     log_end = requests.agg(F.max("end_ns").alias("log_end_ns"))

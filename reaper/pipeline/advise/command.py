@@ -33,12 +33,9 @@ def add(command: AddCommand) -> None:
 def add_policy(parser: Parser) -> None:
     """Give *parser* the flags that say what is asked of a timeout."""
     parser.add_argument(
-        "--max-cut",
-        type=share,
-        default=0.001,
-        metavar="SHARE",
+        "--max-cut", type=share, default=0.001, metavar="SHARE",
         help="silences that may be cut though they would have ended; default 0.1%%",
-    )
+    )  # fmt: skip
     parser.add_argument(
         "--behind", choices=sorted(BALANCERS), help="the load balancer in front: the timeout must outlast its own"
     )

@@ -44,11 +44,7 @@ counts from the silence)."""
 
 
 def overdue_rows(spark: SparkSession, files: list[Facts], least_ns: int) -> DataFrame:
-    """The rows of `RARE` in *files*.
-
-    Args:
-        least_ns: Silences that outlasted their timeout by no more are left out.
-    """
+    """The rows of `RARE` in *files*, without silences that outlasted their timeout by *least_ns* or less."""
     events = read_events(spark, Inputs(files))
     late = (F.col("code") == REAP) & (F.col("t") - F.col("due_ns") > least_ns)
     return events.where((F.col("code") == AVERTED) | (F.expr(OVERDUE) > least_ns) | late).select(*RARE)

@@ -66,10 +66,7 @@ _NOISE = (
 )
 """What Java and Spark say whenever they start: nothing that anyone could act on."""
 
-_ALSO_SET_BY = {
-    "spark.driver.memory": ("--driver-memory",),
-    "spark.driver.extraJavaOptions": ("--driver-java-options",),
-}
+_ALSO_SET_BY = {"spark.driver.memory": "--driver-memory", "spark.driver.extraJavaOptions": "--driver-java-options"}
 """Other words for a property among the arguments of spark-submit."""
 
 _UNSEEN = ("PATH_NOT_FOUND", "UNABLE_TO_INFER_SCHEMA", "FILE_NOT_EXIST", "java.io.FileNotFoundException")
@@ -290,9 +287,7 @@ def _of_driver(scratch: Path, master: str | None) -> dict[str, str]:
         if "SPARK_DRIVER_MEMORY" not in os.environ:
             wanted["spark.driver.memory"] = f"{min(EMBEDDED_HEAP_MB, max(1024, memory_mb() // 2))}m"
     return {
-        key: value
-        for key, value in wanted.items()
-        if not any(word in theirs for word in (key, *_ALSO_SET_BY.get(key, ())))
+        key: value for key, value in wanted.items() if key not in theirs and _ALSO_SET_BY.get(key, key) not in theirs
     }
 
 

@@ -28,6 +28,7 @@ _FUNCTIONS = {
     "array_max": "list_max({0})",
     "array_min": "list_min({0})",
     "count": f"count({{0}}){OVER}",
+    "desc": "{0} DESC NULLS LAST",
     "explode": "unnest({0})",
     "floor": "CAST(floor({0}) AS BIGINT)",
     "lead": f"lead({{0}}){OVER}",
@@ -231,10 +232,6 @@ def expr(sql: str) -> Column:
 
 def when(condition: Column, value: Any) -> Column:
     return Column("NULL").when(condition, value)
-
-
-def desc(column: Any) -> Column:
-    return Column(f"{column_of(column).sql} DESC NULLS LAST")
 
 
 def broadcast(frame: Any) -> Any:

@@ -31,6 +31,11 @@ APART = 0.11
 Points = Sequence[tuple[float, float]]
 
 
+def round_s(least: float) -> float:
+    """The next length of time that people count in, seconds."""
+    return next((step for step in ROUND_S if step >= least * 0.999), ROUND_S[-1] * math.ceil(least / ROUND_S[-1]))
+
+
 def percent(value: float) -> str:
     """A share as an axis says it."""
     return f"{value * 100:.3g} %"
@@ -70,20 +75,16 @@ class Axis:
             first, last = math.ceil(self.low / step - 1e-4), math.floor(self.high / step + 1e-4)
             return [step * i for i in range(first, last + 1)]
         candidates = ROUND_S if self.say is seconds else self._decades()
-        within = [value for value in candidates if self.low * 0.9999 <= value <= self.high * 1.0001]
-        if self.say is not seconds:
-            return within
-        shown = within[:1]
-        for value in within:
-            if self.place(value) - self.place(shown[-1]) >= APART:
+        shown: list[float] = []
+        for value in candidates:
+            apart = self.say is not seconds or not shown or self.place(value) - self.place(shown[-1]) >= APART
+            if self.low * 0.9999 <= value <= self.high * 1.0001 and apart:
                 shown.append(value)
         return shown
 
     def _step(self, rough: float) -> float:
         if self.say is seconds:
-            return next(
-                (step for step in ROUND_S if step >= rough * 0.999), ROUND_S[-1] * math.ceil(rough / ROUND_S[-1])
-            )
+            return round_s(rough)
         power = 10.0 ** math.floor(math.log10(rough))
         step = power * next(factor for factor in (1, 2, 5, 10) if power * factor >= rough * 0.999)
         return max(step, 1.0) if self.say is count else step

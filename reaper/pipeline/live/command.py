@@ -23,12 +23,9 @@ def add(command: AddCommand) -> None:
         help="stop after it, or `forever`: at Ctrl-C; default: once through what is there",
     )  # fmt: skip
     sub.add_argument(
-        "--every",
-        type=duration_ns,
-        default=5 * 10**9,
-        metavar="DURATION",
+        "--every", type=duration_ns, default=5 * 10**9, metavar="DURATION",
         help="look for new files so often; default 5s",
-    )
+    )  # fmt: skip
     sub.add_argument(
         "--window", type=_milliseconds, default=10 * 10**9, metavar="DURATION", help="of the figures; default 10s"
     )

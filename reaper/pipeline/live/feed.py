@@ -75,11 +75,10 @@ class Feed:
 
     Args:
         out: Holds `feed/` and the ledger; made if missing.
-        directories: Journals, searched recursively at each step; hidden names and *out* itself are passed over.
+        directories: Journals, searched recursively at each step, but for hidden names and *out* itself.
         delay_ns: How far behind the newest row of earlier steps a row may be.
-        now_ns: This machine's Unix time.
     Raises:
-        Unusable: *out* was begun with other *settings*, or cannot be gone on from. Nothing was changed.
+        Fault: *out* was begun with other *settings*, or cannot be gone on from. Nothing was changed.
     """
 
     def __init__(

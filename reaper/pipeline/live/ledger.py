@@ -11,14 +11,11 @@ from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from pathlib import Path
 
+from ..arguments import Fault
 from ..places import sync, write_text
 
 NAME = "ledger.json"
 VERSION = 3
-
-
-class Unusable(ValueError):
-    """The ledger cannot be gone on from. The message is one line."""
 
 
 @dataclass(slots=True)
@@ -105,28 +102,25 @@ def open_ledger(out: Path, settings: dict[str, int]) -> Ledger:
     """The ledger in *out*; a new one if there is none.
 
     Raises:
-        Unusable: it was begun with other *settings*, is damaged, or of another release. Nothing was changed.
+        Fault: it was begun with other *settings*, is damaged, or of another release. Nothing was changed.
     """
     path = out / NAME
     if not path.exists():
         if any(out.glob("checkpoint/*/commits/[0-9]*")):
-            raise Unusable(f"{out} has been streamed into, but its ledger is not there: name another --out")
+            raise Fault(f"{out} has been streamed into, but its ledger is not there: name another --out")
         return Ledger(settings)
     try:
         found = json.loads(path.read_bytes())
         if found["version"] != VERSION:
-            of = f"is of version {found['version']}, this release reads {VERSION}"
-            raise Unusable(f"{path} {of}: name another --out")
+            raise ValueError(f"it is of version {found['version']}, this release reads {VERSION}")
         runs = {name: RunRead(**run) for name, run in found.pop("runs").items()}
         servers = {name: ServerRead(**server) for name, server in found.pop("servers").items()}
         ledger = Ledger(**found, runs=runs, servers=servers)
-    except Unusable:
-        raise
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise Unusable(f"{path} is no ledger to go on from ({error}): name another --out") from None
+        raise Fault(f"{path} is no ledger to go on from ({error}): name another --out") from None
     for setting, begun in ledger.settings.items():
         if (now := settings.get(setting)) != begun:
-            raise Unusable(
+            raise Fault(
                 f"{setting} is {now}, but this output was begun with {begun}: give the same again, or another --out"
             )
     return ledger

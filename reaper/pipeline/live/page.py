@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +17,6 @@ from ..html.parts import STYLES, card, document, footer, grid, header, table, ti
 from .status import SHOWN, gone_silent, reasons, windows
 
 REFRESH_LEAST = 2
-
-Say = Callable[[float], str]
-Series = dict[str, list[float]]
-"""Name -> a value per window."""
 
 
 def render(summary: dict[str, Any], out: Path, every_ns: int) -> str:
@@ -102,7 +98,8 @@ def _charts(summary: dict[str, Any], rows: list[dict[str, Any]], idle: list[dict
             values[row["start"]] += row[key]
         return [values[step] for step in steps]
 
-    def chart(title: str, text: str, series: Series, label: str = "connections", say: Say = count) -> str:
+    def chart(title: str, text: str, series: dict[str, list[float]], label: str = "connections") -> str:
+        say = seconds if label == "lateness" else count
         top = max((value for values in series.values() for value in values), default=0.0) * 1.1
         drawn = Chart(title, x, Axis(0, top or 1.0, label, say))
         for (name, values), style in zip(series.items(), STYLES, strict=False):
@@ -138,7 +135,6 @@ def _charts(summary: dict[str, Any], rows: list[dict[str, Any]], idle: list[dict
             "Since the last byte plus the timeout, at most: the greatest of each window.",
             lateness,
             "lateness",
-            seconds,
         ),
     ]
 

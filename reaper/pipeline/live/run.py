@@ -28,7 +28,6 @@ from ..arguments import Fault
 from ..places import write_text
 from ..read.expected import WITHIN_NS, missing
 from .feed import Feed
-from .ledger import Unusable
 from .page import render
 from .status import status
 from .tables import FEED, idle, keep_sessions, keep_windows, windows
@@ -74,18 +73,16 @@ def follow(
     Returns:
         The summary, see `status.status`.
     Raises:
-        Fault: another process works on *out*, or it was begun with another window or delay. Nothing was changed.
+        Fault: another process works on *out*, it was begun with another window or delay, or its ledger is no good.
+            Nothing was changed.
         StreamFailed: Spark gave up; what was committed stays, and the next run goes on from there.
     """
     out = out.resolve()
     out.mkdir(parents=True, exist_ok=True)
     stop = stop or Event()
     with alone(out / ".lock", lambda pid: Fault(f"another live (process {pid}) is at work in {out}")):
-        try:
-            fixed = {"--window in ms": settings.window_ns // 10**6, "--delay in ms": settings.delay_ns // 10**6}
-            feed = Feed(out, directories, settings.delay_ns, fixed)
-        except Unusable as error:
-            raise Fault(str(error)) from None
+        fixed = {"--window in ms": settings.window_ns // 10**6, "--delay in ms": settings.delay_ns // 10**6}
+        feed = Feed(out, directories, settings.delay_ns, fixed)
         before = feed.ledger.rows
         summary = _publish(out, feed, settings)
         with _queries(spark, out, settings) as queries, _writing():
@@ -108,7 +105,8 @@ def follow(
                 feed.mark()
                 _finish(queries, feed)
                 summary = _publish(out, feed, settings)
-            dropped = sum(_dropped(query) for query in queries)
+            operators = [each for query in queries for step in query.recentProgress for each in step["stateOperators"]]
+            dropped = sum(operator["numRowsDroppedByWatermark"] for operator in operators)
     return {**summary, "new_rows": feed.ledger.rows - before, "dropped_by_watermark": dropped}
 
 
@@ -118,10 +116,10 @@ class StreamFailed(Exception):
 
 @contextmanager
 def _writing() -> Iterator[None]:
-    """An error of the file system ends the run in one line: each step is in the ledger whole, or not begun."""
+    """What fails ends the run in one line: each step is in the ledger whole, or not begun."""
     try:
         yield
-    except OSError as error:
+    except (OSError, StreamingQueryException) as error:
         raise StreamFailed(f"stopped, and goes on from here when started again: {one_line(error)}") from None
 
 
@@ -131,8 +129,9 @@ def _queries(spark: SparkSession, out: Path, settings: Settings) -> Iterator[lis
     events = spark.readStream.schema(FEED).option("recursiveFileLookup", "true").parquet(str(out / "feed"))
     for name in ("windows", "idle"):
         (out / name).mkdir(exist_ok=True)
-        _clear_unbegun(out / "checkpoint" / name)
-
+        checkpoint = out / "checkpoint" / name
+        if checkpoint.exists() and not any(checkpoint.glob("offsets/[0-9]*")):
+            shutil.rmtree(checkpoint)  # killed while its first batch was written down: Spark would refuse it
     with ExitStack() as running:
         queries = []
         for name, mode, table, keep in (
@@ -145,26 +144,11 @@ def _queries(spark: SparkSession, out: Path, settings: Settings) -> Iterator[lis
         yield queries
 
 
-def _clear_unbegun(checkpoint: Path) -> None:
-    """Delete a checkpoint that holds no batch: killed while its first was written down. Spark would refuse it."""
-    if checkpoint.exists() and not any(checkpoint.glob("offsets/[0-9]*")):
-        shutil.rmtree(checkpoint)
-
-
 def _finish(queries: list[StreamingQuery], feed: Feed) -> None:
     """Wait until every query has committed all of the feed, and then delete it."""
-    try:
-        for query in queries:
-            query.processAllAvailable()
-    except StreamingQueryException as error:
-        raise StreamFailed(f"the stream failed, and goes on from here when started again: {one_line(error)}") from None
+    for query in queries:
+        query.processAllAvailable()
     feed.forget()
-
-
-def _dropped(query: StreamingQuery) -> int:
-    return sum(
-        operator["numRowsDroppedByWatermark"] for step in query.recentProgress for operator in step["stateOperators"]
-    )
 
 
 def _publish(out: Path, feed: Feed, settings: Settings) -> dict[str, Any]:

@@ -25,12 +25,9 @@ WITHIN_NS = 900 * 10**9
 def add_expected(parser: Parser) -> None:
     """Give *parser* the flags `--expect` and `--expect-within`."""
     parser.add_argument(
-        "--expect",
-        type=server_names,
-        default=(),
-        metavar="FILE|NAMES",
+        "--expect", type=server_names, default=(), metavar="FILE|NAMES",
         help="servers that ought to be there: a file with a name per line, or names between commas",
-    )
+    )  # fmt: skip
     parser.add_argument(
         "--expect-within", type=duration_ns, default=WITHIN_NS, metavar="DURATION",
         help="how long one of them may leave no row; default 15m",

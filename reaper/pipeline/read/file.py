@@ -129,29 +129,21 @@ def footer_of(path: Place, size: int) -> Facts:
 
 
 def count_here(facts: Facts) -> tuple[Facts, list[Count]]:
-    """*facts*, and the rows of their file, counted in this process. Every page is compared with its checksum.
+    """*facts*, and the rows of their file, counted in this process, once, a row group at a time: every column, so that
+    every page is compared with its checksum.
 
     Raises:
         Refused: they cannot be read.
     """
+    found: list[Count] = []
     with _opened(facts.path, facts.size) as file:
+        names = [column.name for column in COLUMNS if column.name in file.schema_arrow.names]
         try:
-            return facts, count(file)
+            for group in range(file.num_row_groups):
+                found += _count(file.read_row_group(group, columns=names, use_threads=False)).to_pylist()
         except (pa.ArrowException, OSError, ValueError) as error:
             raise Refused(f"corrupted: {one_line(error)}") from None
-
-
-def believe(facts: Facts, counts: Iterable[Count], now: int) -> None:
-    """Complete *facts* with what *counts* of its rows say, see `judge`. *now*: Unix time, ns.
-
-    Raises:
-        Refused: it cannot be used.
-    """
-    ended = judge(facts, counts)
-    if ended is not None and ended > now + FUTURE_NS:
-        raise Refused(f"future: its last row is {(ended - now) / 3600e9:,.0f} h ahead of this machine's clock")
-    if ended is not None and ended < now - PAST_NS:
-        raise Refused(f"late: it ended {(now - ended) / 3600e9:,.0f} h ago: its clock was not set")
+    return facts, found
 
 
 @contextmanager
@@ -211,13 +203,12 @@ def _anchors(metadata: dict[str, str]) -> list[list[int]]:
 # ---- rules -----------------------------------------------------------------------------------------------------------
 
 
-def judge(facts: Facts, counts: Iterable[Count]) -> int | None:
-    """Complete *facts*, which are those of the footer, with what all *counts* of the file say together.
+def believe(facts: Facts, counts: Iterable[Count], now: int) -> None:
+    """Complete *facts*, which are those of the footer, with what all *counts* of the file say together. *now*: Unix
+    time, ns.
 
-    Returns:
-        Unix time in ns of its last row; None: no row knows it.
     Raises:
-        Refused: a row cannot be judged, or is impossible, or cannot be read.
+        Refused: a row cannot be judged, or is impossible, or cannot be read; or the file is not of this time.
     """
     found = list(counts)
     if (read := sum(count["count_all"] for count in found)) != facts.rows:
@@ -261,7 +252,11 @@ def judge(facts: Facts, counts: Iterable[Count]) -> int | None:
     if least_conn < facts.first_conn:
         known = f"its run begins with connection {facts.first_conn}, it holds rows of {least_conn}"
         raise Refused(f"rows of another run: {known}")
-    return max(_known(found, "ended_max"), default=None)
+    ended = max(_known(found, "ended_max"), default=now)  # Unix time of its last row; now: no row knows it
+    if ended > now + FUTURE_NS:
+        raise Refused(f"future: its last row is {(ended - now) / 3600e9:,.0f} h ahead of this machine's clock")
+    if ended < now - PAST_NS:
+        raise Refused(f"late: it ended {(now - ended) / 3600e9:,.0f} h ago: its clock was not set")
 
 
 def _known(found: list[Count], name: str, kinds: Iterable[str] = KINDS) -> list[Any]:
@@ -274,26 +269,9 @@ def _range(found: list[Count], name: str) -> tuple[int, int] | None:
     return (min(least), max(most)) if least else None
 
 
-# ---- counted in this process -----------------------------------------------------------------------------------------
-
-
-def count(file: pq.ParquetFile) -> list[Count]:
-    """Read *file* here, once, a row group at a time: every column, so that every checksum is verified.
-
-    Raises:
-        pyarrow.ArrowException, OSError: it cannot be read.
-    """
-    names = [column.name for column in COLUMNS if column.name in file.schema_arrow.names]
-    found: list[Count] = []
-    for group in range(file.num_row_groups):
-        table = file.read_row_group(group, columns=names, use_threads=False)
-        found += _count(table).to_pylist()
-    return found
-
-
 def overdue(table: pa.Table) -> pa.ChunkedArray:
     """How long the silence that each row ends outlasted its timeout, or the row came after it was due, ns."""
-    # What does not fit 64 bits wraps: a value in it is beyond what `judge` lets pass.
+    # What does not fit 64 bits wraps: a value in it is beyond what `believe` lets pass.
     timeout = pc.multiply(table["timeout_ms"].cast(pa.int64()), 1_000_000)
     over = pc.if_else(pc.greater(timeout, 0), pc.subtract(table["idle_ns"], timeout), None)
     return pc.max_element_wise(over, pc.subtract(table["t"], table["due_ns"]))
@@ -327,7 +305,7 @@ def _count(table: pa.Table) -> pa.Table:
 def counts(spark: SparkSession, rows: Mapping[Place, int]) -> dict[Place, list[Count]]:
     """The counts of each file in *rows*, which says how many rows its footer promises.
 
-    What cannot be read is counted as missing: `judge` compares with the footer. A file of which less can be read is
+    What cannot be read is counted as missing: `believe` compares with the footer. A file of which less can be read is
     looked at a second time: what was a failure of the network is not held against the file.
     """
     known = {_name(uri(where)): where for where in rows}

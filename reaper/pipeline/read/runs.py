@@ -53,7 +53,7 @@ class Facts:
     bounds: tuple[int, int] | None
     """Between which instants its rows lie, Unix ns, both inclusive; None: it does not say."""
 
-    # What its rows say together, see `file.judge`.
+    # What its rows say together, see `file.believe`.
     t_max: int = 0
     last_conn: int = 0
     """The highest connection id in it."""

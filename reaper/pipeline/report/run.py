@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from ..audit.run import OFFENDERS_PER_VERDICT, Audit
 from ..audit.verdicts import VERDICTS, VIOLATIONS
 from ..engine import F, together
-from ..html.charts import ROUND_S, Axis, Chart, count, percent, seconds
+from ..html.charts import Axis, Chart, count, percent, round_s, seconds
 from ..html.parts import STYLES, Tile, card, document, footer, grid, header, table, tiles, warning
 from ..read.inputs import Inputs
 
@@ -65,9 +65,9 @@ def gather(audited: Audit, server: Inputs) -> Charted:
     first, last = F.min(F.coalesce(begun, over)), F.max(F.greatest(begun, F.coalesce(over, begun)))
     span = frame.agg(first, last, *([F.count("seen_lateness_ns")] if joined else [])).collect()[0]
     start, end, observed = span[0] or 0, span[1] or 1, span[2] if joined else 0
-    width = round(_round((end - start) / BINS / 1e9) * 1e9)
+    width = round(round_s((end - start) / BINS / 1e9) * 1e9)
     lateness = F.col("seen_lateness_ns" if observed else "lateness_ns")
-    slice_ns, tick_ns = round(_round(tick / 10) * 1e9), round(tick * 1e9)
+    slice_ns, tick_ns = round(round_s(tick / 10) * 1e9), round(tick * 1e9)
     last_slice = LATENESS_TICKS * tick_ns // slice_ns
     reaps = F.col("reaps") > 0
 
@@ -98,11 +98,6 @@ def gather(audited: Audit, server: Inputs) -> Charted:
         mass=mass_reaps(reaped_by_tick, opened_by_tick, tick),
         suspects=suspects,
     )
-
-
-def _round(least: float) -> float:
-    """The next length of time that people count in, seconds."""
-    return next((step for step in ROUND_S if step >= least * 0.999), least)
 
 
 def _counts(frame: DataFrame, series: list[Column]) -> list[dict[int, int]]:

@@ -87,10 +87,9 @@ class Log:
 def what_if(
     spark: SparkSession, inputs: Inputs, sets: Sequence[Sequence[str]], progress: Callable[[str], None] = lambda _: None
 ) -> dict[str, Any]:
-    """Replay the journals of *inputs* under the settings in force, then under each other; returns what goes to JSON.
+    """Replay the journals of *inputs* under the settings in force, then under each of *sets*, the words of a `--set`;
+    returns what goes to JSON.
 
-    Args:
-        sets: Words of each `--set`.
     Raises:
         Fault: a word of *sets* makes no sense.
     """

@@ -42,11 +42,8 @@ class InForce:
 
 
 def refusal(setting: Setting, in_force: Iterable[InForce], thresholds_ns: Mapping[int, int]) -> str | None:
-    """Why the log cannot tell what *setting* would do; None: it can.
-
-    Args:
-        thresholds_ns: Of each run: silences up to it were not written. 0: all were.
-    """
+    """Why the log cannot tell what *setting* would do; None: it can. *thresholds_ns*: of each run: silences up to it
+    were not written."""
     for entry in in_force:
         timeout = setting.timeout_ns(entry.listener, entry.timeout_ms)
         threshold = thresholds_ns[entry.run]
