@@ -67,17 +67,6 @@ def place(text: str) -> Place:
         raise argparse.ArgumentTypeError(str(error)) from None
 
 
-def here(where: Place, command: str) -> Path:
-    """*where* as a path of this machine, for a *command* that knows nothing else.
-
-    Raises:
-        Fault: it is not.
-    """
-    if isinstance(where, Remote):
-        raise Fault(f"{where} is not a path of this machine: {command} works on nothing else; mount it")
-    return where
-
-
 Run = Callable[[argparse.Namespace, Progress], int]
 """A command: its arguments, where to report progress; returns the exit status."""
 

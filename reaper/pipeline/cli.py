@@ -7,7 +7,6 @@ progress goes to stderr.
 from __future__ import annotations
 
 import argparse
-import errno
 import re
 import sys
 from collections.abc import Sequence
@@ -27,7 +26,6 @@ with needs("reaper.pipeline", "idle-reaper[pipeline]"):
     from .engine import NoSpark, line_of
     from .engine.choice import CHOICES
     from .live import command as live
-    from .places import Place
     from .report import command as report
     from .whatif import command as whatif
 
@@ -70,23 +68,21 @@ def _run(run: Run, arguments: argparse.Namespace) -> int:
     try:
         with needs(arguments.prog, "idle-reaper[pipeline]"):
             return run(arguments, progress_on_stderr(arguments.quiet))
-    except (Fault, NoSpark, NotInstalled, OSError) as error:
-        full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
-        print(f"{arguments.prog}: {_full(arguments.out) if full else error}", file=sys.stderr)
-        return 2
     except Exception as error:
-        if type(error).__module__.partition(".")[0] not in ("pyspark", "py4j", "duckdb", "_duckdb"):
+        clear = isinstance(error, Fault | NoSpark | NotInstalled | OSError)
+        if not clear and type(error).__module__.partition(".")[0] not in ("pyspark", "py4j", "duckdb", "_duckdb"):
             raise
         full = any(text in str(error) for text in ("No space left on device", "Disk quota exceeded"))
-        print(f"{arguments.prog}: {_full(arguments.out) if full else _why(error)}", file=sys.stderr)
+        why = error if clear else _why(error)
+        if full:
+            why = (
+                f"no space is left for {arguments.out}, or in {gettempdir()}, where engines spill: nothing was written"
+            )
+        print(f"{arguments.prog}: {why}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print(f"{arguments.prog}: stopped", file=sys.stderr)
         return 130
-
-
-def _full(out: Place) -> str:
-    return f"no space is left for {out}, or in {gettempdir()}, where engines spill: nothing was written"
 
 
 def _why(error: Exception) -> str:

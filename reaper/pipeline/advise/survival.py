@@ -66,7 +66,7 @@ class Curve:
         """The 95 % interval of S(t)."""
         index = self._index(t)
         if index < 0:
-            return _zero_events(self.total)
+            return max(0.0, 1.0 - 3.0 / self.total) if self.total else 0.0, 1.0  # no event: the rule of three
         survival = self.survival[index]
         if survival <= 0:
             earlier = [time for time in self.times[:index] if self.at(time) > 0]
@@ -152,8 +152,3 @@ def _hazard_interval(hazard: float, variance: float) -> tuple[float, float]:
         return 0.0, math.inf
     factor = math.exp(min(Z * math.sqrt(variance) / hazard, 700.0))
     return hazard / factor, hazard * factor
-
-
-def _zero_events(total: int) -> tuple[float, float]:
-    """No event among *total*: the rule of three."""
-    return max(0.0, 1.0 - 3.0 / total) if total else 0.0, 1.0

@@ -19,7 +19,7 @@ from ..read.frames import lifetimes, listener_names, read_events, runs_frame, wi
 from ..read.inputs import Inputs, hole_line, nothing_line
 from ..read.runs import Stalls, Timeline, overdue_files
 from .joined import Skew, client_view, judge_pairs, measure_skew, pair, seen, without_peer
-from .silences import excuse, overdue_rows, shifted, with_backed, with_silences
+from .silences import excuse, overdue_rows, with_backed, with_silences
 from .verdicts import FLIGHT_NS, GRACE_NS, UNMATCHED, VERDICTS, VIOLATIONS, judge, prepare
 
 if TYPE_CHECKING:
@@ -104,7 +104,8 @@ def audit(
         tolerance_ns = 1_000_000 if one_clock else settings.flight_ns
 
         def judge_by_both(skew_ns: int) -> DataFrame:
-            excused = excuse(spark, seen(paired, skew_ns), stalls, shifted(c_stalls, skew_ns))
+            theirs = {run: [(a + skew_ns, b + skew_ns) for a, b in found] for run, found in c_stalls.items()}
+            excused = excuse(spark, seen(paired, skew_ns), stalls, theirs)
             both = judge_pairs(excused, skew_ns=skew_ns, flight_ns=settings.flight_ns, tolerance_ns=tolerance_ns)
             return _written(both, listeners, target)
 

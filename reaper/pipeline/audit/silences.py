@@ -123,11 +123,6 @@ def with_backed(spark: SparkSession, lives: DataFrame, stalls: Stalls, grace_ns:
     return excused.drop("over", "from", "to", "stalled_ns")
 
 
-def shifted(stalls: Stalls, by_ns: int) -> Stalls:
-    """*stalls* later by *by_ns*."""
-    return {run: [(since + by_ns, to + by_ns) for since, to in found] for run, found in stalls.items()}
-
-
 def excuse(spark: SparkSession, frame: DataFrame, server: Stalls, client: Stalls) -> DataFrame:
     """*frame* with `stalled_ns`: how much of the lateness stalls explain, of the server's loop or its client's.
 

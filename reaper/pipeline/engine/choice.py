@@ -92,9 +92,6 @@ def asked_session(
 ) -> Iterator[Any]:
     """The session of the command *name*, of the *engine* that was chosen."""
     progress(f"engine: {engine} ({why})")
-    if engine == "embedded":
-        with embedded.open_session() as session:
-            yield session
-    else:
-        with open_session(name, master, connect=connect) as spark:
-            yield spark
+    opened: Any = embedded.open_session() if engine == "embedded" else open_session(name, master, connect=connect)
+    with opened as session:
+        yield session

@@ -6,9 +6,10 @@ import argparse
 from functools import partial
 
 from ...config.running import stoppable
-from ..arguments import AddCommand, Fault, Progress, duration_ns, here, place, require, show
+from ..arguments import AddCommand, Fault, Progress, duration_ns, place, require, show
 from ..engine import expect, open_session
 from ..engine.choice import choose
+from ..places import Remote
 from ..read.expected import add_expected
 
 
@@ -55,8 +56,10 @@ def _milliseconds(text: str) -> int:
 
 
 def _live(arguments: argparse.Namespace, progress: Progress) -> int:
-    out = here(arguments.out, "live")
-    directories = [here(directory, "live") for directory in arguments.events]
+    out, directories = arguments.out, arguments.events
+    for where in (out, *directories):
+        if isinstance(where, Remote):
+            raise Fault(f"{where} is not a path of this machine: live works on nothing else; mount it")
     require(directories, out)
     for directory in directories:
         if not directory.is_dir():

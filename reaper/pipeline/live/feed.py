@@ -224,7 +224,8 @@ class Feed:
         ledger.note(found.facts.run, found.facts.serial, facts.dropped)
         if facts.server:
             ledger.names[facts.server] = max(ledger.names.get(facts.server, 0), facts.bounds[1] if facts.bounds else 0)
-        directory = next(directory for directory in self._directories if facts.here.is_relative_to(directory))
+        path = Path(str(facts.path))
+        directory = next(directory for directory in self._directories if path.is_relative_to(directory))
         server = ledger.servers.setdefault(str(directory), ServerRead())
         server.files += 1
         event = pc.not_equal(table["kind"], CHANGE)
@@ -278,7 +279,7 @@ def rows_of(facts: Facts, run: int) -> pa.Table:
     Raises:
         Refused: they have no wall-clock time.
     """
-    with pq.ParquetFile(facts.here) as file:
+    with pq.ParquetFile(str(facts.path)) as file:
         table = file.read(columns=[name for name in _READ if name in file.schema_arrow.names])
     offset: Any = round(median(anchor[1] - anchor[0] for anchor in facts.anchors)) if facts.anchors else None
     if "wall_offset_ns" in table.schema.names and (offset is None or table["wall_offset_ns"].null_count == 0):

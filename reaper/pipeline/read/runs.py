@@ -10,11 +10,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from itertools import pairwise
-from pathlib import Path
 from statistics import median
 
 from ...journal.schema import SEQUENCE_BITS
-from ..places import Place, Remote
+from ..places import Place
 
 Intervals = list[tuple[int, int]]
 Stalls = dict[int, Intervals]
@@ -69,13 +68,6 @@ class Facts:
     overdue_ns: int | None = None
     """By how much the worst silence outlasted its timeout, or the worst reap came after it was due, whichever is more;
     None: there is none of either."""
-
-    @property
-    def here(self) -> Path:
-        """Its path on this machine, for what follows this machine's files alone."""
-        if isinstance(self.path, Remote):
-            raise TypeError(f"{self.path} is not on this machine")
-        return self.path
 
 
 @dataclass(slots=True)

@@ -22,7 +22,7 @@ from ..engine import F, Window
 from ..read.frames import lifetimes, ns, of_connections, small_frame, with_run
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame
 
 RETURNED, CLOSED, CUT = 0, 1, 2
 """How a silence ended: bytes came; the connection was closed; never, as far as the log shows."""
@@ -71,7 +71,7 @@ def silences(events: DataFrame, runs: DataFrame) -> DataFrame:
 
 
 def groups(events: DataFrame, runs: DataFrame) -> list[Any]:
-    """Grain: one row per run, listener_hash and timeout_ms; what `facts_of_runs` and `timeouts_in_force` need."""
+    """Grain: one row per run, listener_hash and timeout_ms; what the runs did, and under which timeouts."""
     kind, watched = F.col("kind"), (F.col("timeout_ms") > 0) & F.col("idle_ns").isNotNull()
     slack = F.col("due_ns") - ns(F.col("timeout_ms")) - (F.col("t") - F.col("idle_ns"))
     known = F.when((kind == "reap") & F.col("timeout_ms").isNotNull(), slack)
@@ -107,12 +107,6 @@ def facts_of_runs(found: list[Any], ticks: Mapping[int, int]) -> dict[int, dict[
         epochs = max(1, round(ticks[run] / epoch)) if telling.reaps >= TELLING and epoch > 0 else 2
         facts[run] = {"origin_ns": min(opened), "epochs": epochs, "blur_ns": middle if blurred else 0}
     return facts
-
-
-def timeouts_in_force(found: list[Any]) -> list[Any]:
-    """Those of *found* that silences were watched by; most silences first."""
-    watching = [row for row in found if row.silences and row.timeout_ms]
-    return sorted(watching, key=lambda row: (-row.silences, row.run, row.timeout_ms))
 
 
 def lives(events: DataFrame, runs: DataFrame) -> DataFrame:
@@ -213,12 +207,15 @@ def tails(found: DataFrame, plan: DataFrame) -> DataFrame:
 
 
 def peaks(
-    worlds: DataFrame, found: DataFrame, hits: DataFrame, unseen: DataFrame, span: tuple[int, int]
+    settings: list[int], found: DataFrame, hits: DataFrame, unseen: DataFrame, span: tuple[int, int]
 ) -> dict[tuple[int, int], int]:
     """(setting, `LOW` or `HIGH`) -> the most connections open at once, exactly.
 
-    Of `worlds_of`, `lives`, `judged` and `tails`; *span*: begin and end of the log on the shared timeline, ns.
+    Of `lives`, `judged` and `tails`, under *settings* and `AS_LOGGED`, of which there is one world; *span*: begin and
+    end of the log on the shared timeline, ns.
     """
+    asked = [(AS_LOGGED, LOW), *((setting, world) for setting in settings for world in (LOW, HIGH))]
+    worlds = small_frame(found.sparkSession, asked, WORLDS)
     steps = _steps(found.crossJoin(F.broadcast(worlds)), ("opened", 1, 0), ("ended", 0, 1))
     at = F.when(F.col("cut"), F.col("due")).otherwise(F.least("due", "log_end_ns"))
     came = F.when(F.col("how") == RETURNED, 1).otherwise(0)
@@ -247,12 +244,6 @@ def peaks(
         most[which] = max(most[which], open_now[which] + in_bin)
         open_now[which] += changed
     return most
-
-
-def worlds_of(spark: SparkSession, settings: list[int]) -> DataFrame:
-    """Grain: one row per setting and world that peaks are asked of; of `AS_LOGGED` there is one world."""
-    asked = [(AS_LOGGED, LOW), *((setting, world) for setting in settings for world in (LOW, HIGH))]
-    return small_frame(spark, asked, WORLDS)
 
 
 def _steps(frame: DataFrame, *steps: tuple[str, Column | int, Column | int]) -> DataFrame:

@@ -99,9 +99,10 @@ def what_if(
     progress("looking at what was in force")
     listeners = listener_names(spark, inputs)
     groups = replay.groups(events, runs)
+    watching = [row for row in groups if row.silences and row.timeout_ms]
     in_force = [
         InForce(row.run, listeners.get(row.listener_hash, "(none)"), row.listener_hash, row.timeout_ms)
-        for row in replay.timeouts_in_force(groups)
+        for row in sorted(watching, key=lambda row: (-row.silences, row.run, row.timeout_ms))
     ]
     known = sorted({entry.listener for entry in in_force} | set(listeners.values()))
     asked = [Setting("as it was"), *(parse(words, known) for words in sets)]
@@ -135,11 +136,14 @@ def what_if(
         unseen = replay.tails(lives, plan)
         counted = _count(hits, lives, unseen, todo)
         progress("looking for the peaks")
-        peaks = replay.peaks(replay.worlds_of(spark, todo), lives, hits, unseen, (log.begin, log.end))
+        peaks = replay.peaks(todo, lives, hits, unseen, (log.begin, log.end))
         hits.unpersist()
         for i in todo:
             table[i] |= _figures(log, counted[i], peaks[i, replay.LOW], peaks[i, replay.HIGH])
-        calibration = _calibration(facts, table[0], peaks[replay.AS_LOGGED, replay.LOW])
+        peak = peaks[replay.AS_LOGGED, replay.LOW]
+        logged = {"reaps": facts["reaped"], "peak_open": peak, "descriptor_hours": log.held_ns / HOUR_NS}
+        back = table[0]["come_back"]  # what the log says happened, beside the replay of the settings in force
+        calibration = {name: {"logged": value, "replayed": back[name]} for name, value in logged.items()}
     lives.unpersist()
     answered = any(not row["refused"] and not row["cannot_know"] for row in table[1:] if "reaps" in row)
     return {
@@ -260,12 +264,6 @@ def _cannot_know(seen: dict[str, int], log: Log) -> str | None:
         f"the log cannot know: its own reaper cut {seen['censored']:,} silence(s) after {longest} or less, before this "
         "timeout would have, and what came of them is not in it; log with a timeout at least as long"
     )
-
-
-def _calibration(facts: dict[str, Any], replayed: dict[str, Any], peak: int) -> dict[str, Any]:
-    """What the log says happened, beside the replay of the settings that were in force."""
-    logged = {"reaps": facts["reaped"], "peak_open": peak, "descriptor_hours": facts["held_ns"] / HOUR_NS}
-    return {name: {"logged": value, "replayed": replayed["come_back"][name]} for name, value in logged.items()}
 
 
 def say(figure: dict[str, Any], digits: int = 0) -> str:
