@@ -9,7 +9,7 @@ from ..errors import NotInstalled
 if __name__ == "__main__":
     try:
         from .cli import main
-    except NotInstalled as error:
-        print(error, file=sys.stderr)
+    except NotInstalled as _error:
+        print(_error, file=sys.stderr)
         sys.exit(2)
     sys.exit(main())

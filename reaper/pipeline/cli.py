@@ -26,6 +26,7 @@ with needs("reaper.pipeline", "idle-reaper[pipeline]"):
     from .engine import NoSpark, line_of
     from .engine.choice import CHOICES
     from .live import command as live
+    from .places import Place
     from .report import command as report
     from .whatif import command as whatif
 
@@ -74,15 +75,15 @@ def _run(run: Run, arguments: argparse.Namespace) -> int:
             raise
         full = any(text in str(error) for text in ("No space left on device", "Disk quota exceeded"))
         why = error if clear else _why(error)
-        if full:
-            why = (
-                f"no space is left for {arguments.out}, or in {gettempdir()}, where engines spill: nothing was written"
-            )
-        print(f"{arguments.prog}: {why}", file=sys.stderr)
+        print(f"{arguments.prog}: {_full(arguments.out) if full else why}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print(f"{arguments.prog}: stopped", file=sys.stderr)
         return 130
+
+
+def _full(out: Place) -> str:
+    return f"no space is left for {out}, or in {gettempdir()}, where engines spill: nothing was written"
 
 
 def _why(error: Exception) -> str:

@@ -144,17 +144,14 @@ def connections(lives: Lives) -> Traffic:
     """Count *lives* under every candidate."""
     begun = F.col("opened").isNotNull()
 
-    def of(column: Column) -> Column:
-        return F.when(begun, column)
-
     by_longest = with_edge(lives.whole, "longest").groupBy("listener_hash", "edge_ns")
     head = by_longest.agg(
         F.count("opened").alias("connections"),
         F.sum("rows").alias("rows"),
         F.count(F.when(~begun, 1)).alias("headless"),
-        F.sum(of(F.greatest(F.coalesce("short", F.lit(0)), F.lit(0)))).alias("short"),
+        F.sum(F.when(begun, F.greatest(F.coalesce("short", F.lit(0)), F.lit(0)))).alias("short"),
         F.min("opened").alias("begin"),
-        F.max(of(F.col("ended"))).alias("end"),
+        F.max(F.when(begun, F.col("ended"))).alias("end"),
     )
     found = head.collect()
     counted = Traffic({}, 0.0, sum(row.rows for row in found), sum(row.headless for row in found))
