@@ -130,7 +130,7 @@ def test_explain_tells_the_window_of_the_last_activity():
 
 def test_huge_and_tiny_numbers_do_not_break_it():
     core = IdleReaper(tick=1e-3)
-    core.register("never", timeout=1e300, now=1e9)
+    core.register("never", timeout=1e308, now=1e9)
     core.register("soon", timeout=1e-6, now=1e9)
     core.advance(1e9 + 0.001)
     core.check()
