@@ -74,20 +74,15 @@ def test_a_faulty_server_is_caught_with_the_right_counts(name: str) -> None:
     # of this busy machine, would explain as well; it never calls a punctual close late.
     late = sum(count for edge, count in report["lateness_histogram"]["bars"] if edge >= 2.5 * TICK)
     found = {"early": reaps["early"], "late": late, "never": reaps["missed"], "false": reaps["false"]}
-    # Nothing is said that was not done; what was done and is not said met a client that this machine had kept waiting.
-    unsaid = {name: sins.get(name, 0) - count for name, count in found.items()}
-    assert min(unsaid.values()) >= 0
-    assert sum(unsaid.values()) <= reaps["own_lag"]
+    assert found == {name: sins.get(name, 0) for name in found}
     assert found["late"] / 2 <= reaps["late"] <= found["late"]
-    assert sum(found.values()) > 0
-    assert sum(sins.get(name, 0) for name in found) > 50
+    assert sum(found.values()) > 50
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("together", [(), ("--beat", "10ms", "--processes", "10")])
-def test_a_correct_server_passes_and_the_observation_equals_the_plan(together: tuple[str, ...]) -> None:
+def test_a_correct_server_passes_and_the_observation_equals_the_plan() -> None:
     with faulty_server() as server:
-        status, report = run(server.port, "--scenario", "everyday", *together, *ROOMY)
+        status, report = run(server.port, "--scenario", "everyday", *ROOMY)
         sins = sins_of(server)
     assert (status, report["verdict"], report["reasons"]) == (0, "pass", [])
     assert report["schema"] == "reaper-loadgen-report/1"
@@ -98,9 +93,18 @@ def test_a_correct_server_passes_and_the_observation_equals_the_plan(together: t
         planned = report["plan"]["by_behaviour"][name]
         assert counts == {category: planned[end] for category, end in names.items() if end in planned}
     assert report["lateness_s"]["min"] >= 0
-    assert report["config"]["beat_s"] == (0.01 if together else 0.0)
-    assert together or report["loadgen"]["rss_bytes_per_connection"] <= 2048  # of a few connections each: start-up
+    assert report["loadgen"]["rss_bytes_per_connection"] <= 2048
     assert not report["partial"]
+
+
+@pytest.mark.slow
+def test_clients_of_many_processes_that_act_together_are_judged_as_ever() -> None:
+    with faulty_server() as server:
+        status, report = run(server.port, "--beat", "10ms", "--processes", "10", *ROOMY)
+        sins = sins_of(server)
+    assert (status, report["verdict"], report["reasons"]) == (0, "pass", [])
+    assert report["config"]["beat_s"] == 0.01
+    assert report["reaps"]["observed"] == report["reaps"]["expected"] == sins["closed"]
 
 
 @pytest.mark.slow
@@ -121,3 +125,11 @@ def test_a_refused_connection_ends_the_run_at_once_and_is_reported() -> None:
     assert "connection refused by 127.0.0.1:" in report["reasons"][0]
     assert report["connections"]["failed"] == 5
     assert report["connections"]["failures"] == {"ECONNREFUSED": 5}
+
+
+@pytest.mark.slow
+def test_a_broken_threshold_fails_a_good_run() -> None:
+    with faulty_server() as server:
+        status, report = run(server.port, "--threshold", "lateness.p50<1ms", *ROOMY, connections=100)
+    assert status == 1
+    assert report["reasons"][0].startswith("threshold lateness.p50<1ms broken")
