@@ -214,6 +214,12 @@ async def test_a_stop_answers_the_request_that_is_on_its_way_to_a_quiet_connecti
     writer.close()
 
 
+def rows_of(journal):
+    from pyarrow import parquet
+
+    return [row for file in journal.glob("**/*.parquet") for row in parquet.read_table(file).to_pylist()]
+
+
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_in_the_journal_a_connection_is_one_life_however_often_it_rested(protocol, tmp_path):
     async def main():
@@ -227,8 +233,22 @@ def test_in_the_journal_a_connection_is_one_life_however_often_it_rested(protoco
                 await until(lambda: not served.connections)
 
     asyncio.run(main())
-    from pyarrow import parquet
-
-    rows = [row for file in tmp_path.glob("**/*.parquet") for row in parquet.read_table(file).to_pylist()]
-    kinds = [row["kind"] for row in rows if row["conn"] is not None and row["kind"] in ("open", "close_peer", "reap")]
+    kinds = [row["kind"] for row in rows_of(tmp_path) if row["conn"] is not None and row["kind"] in ("open", "close_peer", "reap")]
     assert sorted(kinds) == ["close_peer", "open"]
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_in_the_journal_a_deadline_that_is_over_is_a_reap_with_its_instant(protocol, tmp_path):
+    async def main():
+        with Journal(tmp_path, tick=0.1) as journal:
+            async with serving(protocol, journal, max_age="300ms", drain_idle="100ms") as served:
+                reader, writer = await served.connect()
+                await ask(reader, writer)
+                async with asyncio.timeout(PATIENCE):
+                    assert await reader.read() == b""
+                writer.close()
+
+    asyncio.run(main())
+    (end,) = [row for row in rows_of(tmp_path) if row["kind"] in ("reap", "close_app", "close_peer")]
+    assert (end["kind"], end["reason"], end["timeout_ms"]) == ("reap", "max_age", None)
+    assert end["due_ns"] <= end["t"]

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from ..asyncio import closing, transports
 from ..config.settings import DEFAULT, ReaperConfig
 from ..core.lease import Expiry, Lease
-from ..driver.watched import DeadlineKey, Probe, Reapable
+from ..driver.watched import Probe, Reapable
 from ..policy import NOT_TAKEN, IdlePolicy, Phase, lifespan
 
 if TYPE_CHECKING:
@@ -169,12 +169,8 @@ class Waiting:
         self._deadlines.append(driver.register(key, seconds, lambda expiry: connection.reap(reason), reason=reason))
 
     def deadline(self, seconds: float, reason: str) -> Lease:
-        driver = self._shared.driver
-        connection = self._connection
-        key = DeadlineKey(connection, driver.next_number())  # of a ward: unread bytes of it avert the end
-        lease = driver.register(key, seconds, lambda expiry: connection.reap(expiry.reason), reason=reason)
-        self._deadlines = [other for other in self._deadlines if other.alive]
-        self._deadlines.append(lease)
+        lease = self._shared.driver.deadline(self._connection, seconds, reason)
+        self._deadlines = [*(other for other in self._deadlines if other.alive), lease]
         return lease
 
 
