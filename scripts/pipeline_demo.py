@@ -19,7 +19,7 @@ from typing import Any
 
 from loadgen.cli_options import COUNT, option
 from reaper.config.flags import Parser
-from reaper.pipeline.arguments import Fault, room
+from reaper.pipeline.arguments import Fault, require
 from reaper.pipeline.engine.choice import no_spark
 
 from .serving import ROOT, DidNotStart, example, serving
@@ -47,7 +47,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=ROOT / "out" / "pipeline", metavar="DIR", help="out/pipeline")
     options = parser.parse_args()
     try:
-        room(options.out)
+        require((), options.out)
     except Fault as error:
         parser.error(str(error))
     out: Path = options.out

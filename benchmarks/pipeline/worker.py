@@ -2,19 +2,22 @@
 
     python -m benchmarks.pipeline.worker ENGINE EVENTS OUT QUESTION ...
 
-The last line on stdout is JSON: seconds of each step, and a digest of each answer, in one form for all engines.
+The last line on stdout is JSON: seconds of each step, the most memory in GiB, and a digest of each answer, in one form
+for all engines.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import re
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pyarrow.parquet as pq
 
 from benchmarks.pipeline.rivals import Counted, Duck, Judged
@@ -29,7 +32,15 @@ def timed(step: str, work: Callable[[], Any]) -> Any:
     before = time.perf_counter()
     result = work()
     SECONDS[step] = time.perf_counter() - before
+    SECONDS["GiB"] = held()
     return result
+
+
+def held() -> float:
+    """The most memory that this process and its children (Spark's Java) have held so far, GiB."""
+    me = psutil.Process()
+    states = (Path(f"/proc/{each.pid}/status").read_text() for each in (me, *me.children(recursive=True)))
+    return sum(int(found[1]) for state in states if (found := re.search(r"VmHWM:\s*(\d+)", state))) / 2**20
 
 
 def form_of_audit(verdicts: dict[tuple[Any, str], int], lateness: dict[Any, tuple[int, int]]) -> Answer:
