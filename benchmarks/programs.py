@@ -38,4 +38,4 @@ PROGRAMS = {
 }
 """In the order in which they run, and stand on the page."""
 SLOW = ("pipeline",)
-"""Run only where they are named: a quarter of an hour, and gigabytes of disk."""
+"""Run only where they are named: half an hour, and gigabytes of disk."""
