@@ -1,4 +1,5 @@
-"""What uvicorn's guarded connections have in common, HTTP or WebSocket: their phases, and how they end.
+"""What uvicorn's guarded connections have in common, HTTP or WebSocket: their phases, and how they end. On top, what
+every guarded server reads from a configuration: its keep-alive, what it advertises of it, and the ages it draws.
 
 The rule of this module: *its phase is derived from what uvicorn knows, never kept beside it, and only waiting costs*.
 So it cannot be wrong about a request that an eager task has answered already, a body that the application does not
