@@ -201,7 +201,7 @@ class Client:
         if self.behaviour.before_tls:
             return b""
         fd = sock.fileno()  # it stays the same when TLS takes the socket over
-        with closing(prepare(sock, self.speech.tls, self.dialect)) as opening:
+        with closing(prepare(sock, self.ended.connected, self.speech.tls, self.dialect)) as opening:
             while True:
                 try:
                     event = next(opening)

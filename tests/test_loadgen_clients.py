@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import socket
 import ssl
 import subprocess
+import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
 from xml.etree import ElementTree
@@ -73,6 +76,24 @@ def test_whatever_a_client_does_it_learns_that_the_server_has_ended_it() -> None
     assert {kind for kind, ended in ends.items() if ended.borne is None} <= {"reset", "leave"}
     assert ends["reset"].how == "left"
     assert set(ATTACKS) <= set(KINDS)
+
+
+def test_a_client_that_is_late_to_see_that_it_is_connected_does_not_find_a_close_early() -> None:
+    def close_in_law(listener: socket.socket) -> None:
+        with listener.accept()[0]:
+            time.sleep(0.5)
+
+    async def late(target: tuple[str, int]) -> Ended:
+        playing = asyncio.create_task(play("mute", target, patience=PATIENCE))
+        await asyncio.sleep(0)  # it has called connect
+        time.sleep(0.4)
+        return await playing
+
+    with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor() as server:
+        server.submit(close_in_law, listener)
+        borne = asyncio.run(late(listener.getsockname())).borne
+    assert borne is not None
+    assert borne >= 0.5
 
 
 def test_an_attacker_comes_back_until_it_is_told_to_stop() -> None:

@@ -133,7 +133,7 @@ class Connector:
         if client.behaviour.before_tls or (self.tls is None and not self.dialect.opening):
             self._established(client, sock, b"")
             return
-        client.opening = prepare(sock, self.tls, self.dialect)
+        client.opening = prepare(sock, client.began, self.tls, self.dialect)
         self._go_on(client, client.opening)
 
     def _go_on(self, client: Client, opening: Opening) -> None:

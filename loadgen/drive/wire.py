@@ -54,8 +54,10 @@ class Tls:
 Opening: TypeAlias = Generator[int, None, tuple[socket.socket, bytes, float]]
 
 
-def prepare(sock: socket.socket, tls: Tls | None, dialect: Dialect) -> Opening:
+def prepare(sock: socket.socket, began: float, tls: Tls | None, dialect: Dialect) -> Opening:
     """Bring a connected *sock* to where its protocol begins. Yields the epoll event that it waits for, over and over.
+
+    *began*: the instant of the call to connect. When it was seen to succeed says nothing: the server had it before.
 
     Returns:
         The socket to go on with (*sock* itself is detached under TLS), what the server has already sent, and the
@@ -66,7 +68,7 @@ def prepare(sock: socket.socket, tls: Tls | None, dialect: Dialect) -> Opening:
             socket is closed then, and when the generator is.
     """
     heard = b""
-    last = monotonic()
+    last = began
     try:
         if tls is not None:
             wrapped = tls.context().wrap_socket(sock, server_hostname=tls.name, do_handshake_on_connect=False)
