@@ -207,6 +207,8 @@ class Writer:
         if self._stream is not None and not self._stream.in_place:
             self._guard(self._rotate)
         batches = self._batches(rows)
+        if not batches:
+            return  # a stream without a row would go, and with it the number of those that were lost
         if self._stream is None:
             self.directory.mkdir(parents=True, exist_ok=True)
             self._serial += 1
