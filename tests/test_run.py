@@ -18,6 +18,7 @@ from types import ModuleType
 
 import pytest
 
+from reaper.attach import kernel
 from reaper.config import ReaperConfig
 from reaper.run import hooks, report
 from reaper.run.command import HOOK, environment_of, interpreter_of
@@ -243,6 +244,18 @@ def test_the_watcher_hears_the_command_and_its_children_alone_and_no_nonsense():
                 watcher._take()
             assert watcher.inside == expected
             assert not any("\x1b" in line for line in lines)
+
+
+def test_the_watcher_of_a_command_that_listens_on_nothing_asks_one_kernel_and_says_nothing(monkeypatch):
+    opened, open_one = [], kernel._open
+    monkeypatch.setattr(kernel, "_open", lambda: opened.append(open_one()) or opened[-1])
+    monkeypatch.setattr("reaper.run.watcher.POLL", 0.01)
+    lines = []
+    with subprocess.Popen(["sleep", "0.5"]) as child, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as ears:
+        Watcher(child.pid, os.pidfd_open(child.pid), ReaperConfig(), ears, lines.append).run()
+    for sock in opened:
+        sock.close()
+    assert (len(opened), lines) == (2, [])  # one for dumps and one for looks
 
 
 # ---- programs as they are ------------------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ import reaper.uvicorn
 from loadgen.clients import behaviour, play, play_all
 from reaper.config import ReaperConfig
 from reaper.servers import uvicorn_names
-from reaper.servers.guarded import kept_alive
+from reaper.servers.configured import kept_alive
 from scripts.serving import free_port, tree
 from scripts.serving import serving as start
 from scripts.uvicorn_demo.__main__ import HANDSHAKE, SPEECH

@@ -91,7 +91,7 @@ class Linux:
     def __init__(self, pid: int | None = None, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._sequence = 0
-        if pid is None or _namespace(pid) == _namespace(os.getpid()):
+        if pid is None or namespace(pid) == namespace(os.getpid()):
             self._dumps, self._looks = _open(), _open()
         else:
             self._dumps, self._looks = _open_within(pid)
@@ -210,7 +210,8 @@ def _open() -> socket.socket:
     return sock
 
 
-def _namespace(pid: int) -> tuple[int, int]:
+def namespace(pid: int) -> tuple[int, int]:
+    """What names the network namespace of process *pid*. Raises Refusal: there is none, or it may not be seen."""
     try:
         status = os.stat(f"/proc/{pid}/ns/net")
     except FileNotFoundError:

@@ -143,7 +143,7 @@ class Watcher:
     def run(self) -> None:
         """Until the command has ended."""
         try:
-            from ..attach.kernel import Linux, Refusal
+            from ..attach.kernel import Linux, Refusal, namespace
             from ..attach.targets import ByPid
         except (NotInstalled, ImportError) as error:
             self._say(f"guards from inside only: {one_line(error)}")
@@ -151,24 +151,32 @@ class Watcher:
                 pass
             return
         pause, heard = POLL, False
-        while not self._over(pause):
-            pause = min(1.1 * pause, LONGEST)
-            try:
-                target = ByPid(self.pid, Linux(self.pid))
-            except Refusal:
-                continue  # nothing listens yet
-            if not heard:
-                heard = True
-                self._settle(target)
-            if any(listener.inode not in self.inside for listener in target.listeners()):
-                self._attach()
-                return
+        target, space = None, (0, 0)
+        try:
+            while not self._over(pause):
+                pause = min(1.1 * pause, LONGEST)
+                before, space = space, namespace(self.pid)
+                if target is None or space != before:  # the command may enter another
+                    target = ByPid(self.pid, Linux(self.pid), waits=True)
+                if target.listeners() and not heard:
+                    heard = True
+                    self._settle(target)
+                if self._left(target):
+                    self._attach(target)
+                    return
+        except Refusal as error:
+            if not self._over(0.0):
+                self._say(f"guards from inside only: {one_line(error)}")
+
+    def _left(self, target: Any) -> list[Any]:
+        """What *target* listens on and nothing guards from inside."""
+        return [listener for listener in target.listeners() if listener.inode not in self.inside]
 
     def _settle(self, target: Any) -> None:
         """Give Python servers the time to say what they guard: workers may start long after their parent listens."""
         self._hear(SETTLES)
         left = LONGEST if self._pythons else 0.0
-        while left > 0 and any(listener.inode not in self.inside for listener in target.listeners()):
+        while left > 0 and self._left(target):
             self._hear(SETTLES)
             left -= LONGEST / 2 if self.inside else SETTLES  # one server has spoken: the others do so soon
 
@@ -209,11 +217,10 @@ class Watcher:
 
     # ---- what listens -----------------------------------------------------------------------------------------------
 
-    def _attach(self) -> None:
-        from ..attach.kernel import Linux, Listener, Refusal
+    def _attach(self, target: Any) -> None:
+        from ..attach.kernel import Listener
         from ..attach.runner import Runner
         from ..attach.show import View
-        from ..attach.targets import ByPid
 
         def meant(listener: Listener) -> bool:
             """Whether nothing guards it from inside; asked at each discovery, so what was said meanwhile counts."""
@@ -221,15 +228,9 @@ class Watcher:
             return listener.inode not in self.inside
 
         config = outside_limits(self._config)
-        try:
-            target = ByPid(self.pid, Linux(self.pid), waits=True)
-            target.meant = meant
-            runner = Runner(target, config, view=lambda watch: View(self._say), closes=True)
-        except Refusal as error:
-            self._say(f"guards from inside only: {one_line(error)}")
-            return
-        names = {f"{each.address}" for each in target.listeners() if meant(each)}
-        if names:
+        target.meant = meant
+        runner = Runner(target, config, view=lambda watch: View(self._say), closes=True)
+        if names := {f"{each.address}" for each in self._left(target)}:
             limits_text = report.limits_text({name: getattr(config, name) for name in LIMITS})
             self._say(f"{', '.join(sorted(names))} is guarded from outside: {limits_text}")
         runner.run()

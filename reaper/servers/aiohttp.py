@@ -15,7 +15,7 @@ from ..asyncio.serve import default_loop, loop_factory
 from ..config.settings import ReaperConfig
 from ..policy import Phase
 from . import polled
-from .guarded import advertised, kept_alive
+from .configured import advertised, kept_alive
 
 NEVER = 1e8
 """Seconds; aiohttp's own keep-alive, where ours counts."""

@@ -1,5 +1,4 @@
-"""What uvicorn's guarded connections have in common, HTTP or WebSocket: their phases, and how they end. On top, what
-every guarded server reads from a configuration: its keep-alive, what it advertises of it, and the ages it draws.
+"""What uvicorn's guarded connections have in common, HTTP or WebSocket: their phases, and how they end.
 
 The rule of this module: *its phase is derived from what uvicorn knows, never kept beside it, and only waiting costs*.
 So it cannot be wrong about a request that an eager task has answered already, a body that the application does not
@@ -9,17 +8,13 @@ lease is touched when a response is complete, and a request in flight is found o
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..asyncio import closing, transports
-from ..config.settings import DEFAULT, ReaperConfig
 from ..core.lease import Expiry, Lease
 from ..driver.watched import Probe, Reapable
-from ..policy import NOT_TAKEN, IdlePolicy, Phase, lifespan
+from ..policy import NOT_TAKEN, IdlePolicy, Phase
 
 if TYPE_CHECKING:
     from .uvicorn import Shared
@@ -32,35 +27,6 @@ DRAIN_DEADLINE = "drain_deadline"
 
 QUEUED_BYTES = 65536
 """With more than this unacknowledged a response still counts as being written when the next request is waited for."""
-
-KEEP_ALIVE = ReaperConfig().timeouts.keep_alive
-
-AT_ONCE = 0.001
-"""Seconds; a keep-alive of 0 in a server's own settings means none, in ours that it is switched off."""
-
-
-def kept_alive(config: ReaperConfig, seconds: float | None) -> ReaperConfig:
-    """*config* with the keep-alive that a server's own settings name, unless *config* has one of its own.
-
-    A value given in code has no origin; it is told from the default by being another.
-    """
-    unset = config.origin("timeouts.keep_alive") == DEFAULT and config.timeouts.keep_alive == KEEP_ALIVE
-    if seconds is None or not unset:
-        return config
-    return replace(config, timeouts=replace(config.timeouts, keep_alive=float(seconds) or AT_ONCE))
-
-
-def advertised(config: ReaperConfig) -> int:
-    """Seconds that `Keep-Alive: timeout=` names, `timeouts.keep_alive_margin` less than are kept; 0: no such header."""
-    timeouts = config.timeouts
-    return max(int(timeouts.keep_alive - timeouts.keep_alive_margin), 0) if timeouts.keep_alive_margin else 0
-
-
-def ages(config: ReaperConfig) -> Callable[[], float]:
-    """What draws the `max_age` of a new connection, seconds; 0: there is none."""
-    share = random.Random().random
-    timeouts, limits = config.timeouts, config.limits
-    return lambda: lifespan(timeouts.max_age, limits.max_age_jitter, config.reaper.tick, share())
 
 
 class Age:

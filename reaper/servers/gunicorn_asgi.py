@@ -17,7 +17,7 @@ from ..asyncio.serve import loop_factory
 from ..config.settings import ReaperConfig
 from ..policy import Phase
 from . import polled
-from .guarded import kept_alive
+from .configured import kept_alive
 from .metrics import stopping
 
 NEVER = 10**8

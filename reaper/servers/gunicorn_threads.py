@@ -21,7 +21,7 @@ from ..asyncio.reaper import AsyncioReaper, reaper_of
 from ..config.settings import ReaperConfig
 from ..policy import Phase
 from . import polled
-from .guarded import kept_alive
+from .configured import kept_alive
 
 
 class Face(polled.Face):

@@ -14,7 +14,7 @@ from ..asyncio.guards import watch as watch_by
 from ..asyncio.reaper import AsyncioReaper, reaper_of
 from ..driver.watched import check_idle
 from ..policy import Phase
-from .guarded import ages
+from .configured import ages
 
 LIMITED = (Phase.FIRST_BYTE, Phase.HEADERS, Phase.KEEP_ALIVE, Phase.BODY, Phase.TUNNEL, Phase.WRITE)
 """Phases whose timeout is in force: `timeouts` of the config by their names."""

@@ -35,7 +35,8 @@ from ..journal import Journal
 from ..policy import ANSWERS, TOO_OLD, Phase
 from ..policy.min_rate import Sweep
 from . import metrics as metrics_of
-from .guarded import DRAIN, QUEUED_BYTES, Age, Guarded, advertised, ages, kept_alive
+from .configured import advertised, ages, kept_alive
+from .guarded import DRAIN, QUEUED_BYTES, Age, Guarded
 from .metrics import Application, Reports
 from .uvicorn_tunnel import tunnel
 
