@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import socket
 import ssl
-import struct
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
@@ -20,6 +19,7 @@ from clocks import autojump
 from streams import TlsClient
 
 import reaper.trio
+from reaper.driver.sockets import reset_on_close
 from reaper.trio import ParkableStream, ParkingLot, open_reaper
 from reaper.trio.linger import FEWEST, LINGERERS
 from reaper.trio.parking import KEPT, PARKED, WAKES_PER_PASS
@@ -68,7 +68,15 @@ async def heard(theirs: socket.socket, size: int = 65536) -> bytes:
 async def echoes(theirs: socket.socket, word: bytes) -> None:
     """The peer says *word*, and hears it."""
     theirs.send(word)
-    assert await heard(theirs) == word
+    with trio.fail_after(10):
+        assert await heard(theirs) == word
+
+
+async def echo_in_turn(peers: list[socket.socket], pause: float) -> None:
+    """So that the longest silent is always the next."""
+    for theirs in peers:
+        await echoes(theirs, b"again")
+        await trio.sleep(pause)
 
 
 def dial(lot: ParkingLot) -> tuple[Any, socket.socket]:
@@ -109,54 +117,63 @@ def server(certificate) -> ssl.SSLContext:
     return made
 
 
+@pytest.fixture
+def secure(certificate):
+    """Makes a client of TLS of a socket; a slow one sends when all others have come to a halt."""
+    trust = ssl.create_default_context(cafile=certificate[0])
+
+    def wrap(sock: socket.socket, slow: bool = False) -> trio.SSLStream:
+        plain: Any = trio.SocketStream(trio.socket.from_stdlib_socket(sock))
+        send = plain.send_all
+
+        async def send_slowly(data) -> None:
+            await settle()
+            await send(data)
+
+        if slow:
+            plain.send_all = send_slowly
+        return trio.SSLStream(plain, trust, server_hostname="127.0.0.1")
+
+    return wrap
+
+
 def tasks(lot: ParkingLot) -> int:
     """Without those that are kept for the next connection that speaks."""
     return trio.lowlevel.current_statistics().tasks_living - len(lot._kept)
 
 
-async def test_a_silent_connection_costs_no_task():
-    async with several(50) as (lot, peers):
+async def echo_in_a_nursery(stream) -> None:
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(trio.sleep_forever)
+        nursery.start_soon(echo, stream)
+
+
+@pytest.mark.parametrize(("handler", "parks"), [(echo, True), (echo_in_a_nursery, True), (echo, False)])
+async def test_a_silent_connection_costs_no_task_unless_nothing_can_be_parked(handler, parks):
+    async with several(50, handler, parks=parks) as (lot, peers):
         before = tasks(lot)
-        for theirs in peers:
-            await echoes(theirs, b"hello")
-        await settle()
-        assert tasks(lot) == before
+        for _ in range(3):
+            await echo_in_turn(peers, 0)
+            await settle()
+            assert tasks(lot) == before
         assert len(lot) == len(lot._watcher) == len(lot._watcher.core) == 50
-        assert all(parked.stream is None and parked.state is PARKED for parked in lot)
+        assert all(parked.stream is None and parked.state is PARKED for parked in lot) == parks
 
 
-async def test_the_silent_is_reaped_within_a_tick_and_the_touched_is_not(autojump_clock):
-    async with several(2, idle=5) as (lot, (silent, chatty)):
-        start = trio.current_time()
+@pytest.mark.parametrize("parks", [True, False])
+async def test_the_silent_is_reaped_within_a_tick_and_the_touched_is_not(autojump_clock, parks):
+    async with several(2, idle=5, parks=parks) as (lot, (silent, chatty)):
         for _ in range(4):
             await trio.sleep(1.9)
             chatty.send(b"x")
             await settle()
         assert await heard(silent) == b""
-        assert lot.reaped == {"idle": 1}
-        assert len(lot) == 1
+        assert (len(lot), lot.reaped) == (1, {"idle": 1})
         last = trio.current_time()
         while await heard(chatty):
             pass
         assert 5 - 1.9 <= trio.current_time() - last <= 6
-        assert trio.current_time() - start >= 4 * 1.9 + 5 - 1.9
         assert lot.reaped == {"idle": 2}
-
-
-async def test_a_handler_that_is_awake_and_silent_is_cancelled_by_the_reaper(autojump_clock):
-    ends = []
-
-    async def stalls(stream: ParkableStream) -> None:
-        await stream.receive_some()
-        try:
-            await trio.sleep_forever()
-        finally:
-            ends.append((stream.reaped, stream.reason))
-
-    async with one(stalls, b"x", idle=5) as (lot, theirs):
-        assert await heard(theirs) == b""
-        assert ends == [(True, "idle")]
-        assert (len(lot), lot.reaped["idle"]) == (0, 1)
 
 
 async def test_in_use_is_neither_reaped_nor_parked(autojump_clock):
@@ -186,33 +203,21 @@ async def test_unread_bytes_avert_the_reap(autojump_clock):
         assert lot._watcher.statistics().core.averted >= 1
 
 
-async def test_a_peer_that_hangs_up_is_forgotten_without_a_task():
-    started = []
+@pytest.mark.parametrize("said", [[], [b"farewell"]])
+async def test_the_last_bytes_before_a_hang_up_are_handled_and_it_is_forgotten_without_a_task(said):
+    got = []
 
     async def handler(stream) -> None:
-        started.append(stream)
+        got.append(b"".join([data async for data in stream]))
 
-    async with one(handler) as (lot, theirs):
+    async with one(handler, *said) as (lot, theirs):
         (parked,) = lot
         fd = parked.fd
         theirs.close()
         await settle()
-        assert (len(lot), len(lot._watcher.core), started) == (0, 0, [])
+        assert (len(lot), len(lot._watcher.core), got) == (0, 0, said)
         with pytest.raises(OSError, match="Bad file"):
             os.fstat(fd)
-
-
-async def test_the_last_bytes_before_a_hang_up_are_still_handled():
-    got = []
-
-    async def handler(stream) -> None:
-        while data := await stream.receive_some():
-            got.append(data)
-
-    async with one(handler, b"farewell") as (lot, theirs):
-        theirs.close()
-        await settle()
-        assert (got, len(lot)) == ([b"farewell"], 0)
 
 
 async def test_more_bytes_than_a_handler_read_wake_it_again():
@@ -226,20 +231,6 @@ async def test_more_bytes_than_a_handler_read_wake_it_again():
     async with one(one_byte, b"abc"):
         await settle()
         assert got == [b"a", b"b", b"c"]
-
-
-async def test_silence_in_a_nursery_of_the_handlers_parks_too():
-    async def forked(stream) -> None:
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(trio.sleep_forever)
-            nursery.start_soon(echo, stream)
-
-    async with one(forked) as (lot, theirs):
-        before = tasks(lot)
-        for _ in range(3):
-            await echoes(theirs, b"x")
-            await settle()
-            assert (tasks(lot), len(lot)) == (before, 1)
 
 
 @contextmanager
@@ -284,8 +275,7 @@ async def test_what_comes_while_the_handler_runs_is_answered_too():
 
     async with one(slow, b"first") as (_, theirs):
         with trio.fail_after(10):
-            assert await heard(theirs, 5) == b"first"
-            assert await heard(theirs, 4) == b"more"
+            assert [await heard(theirs, 5), await heard(theirs)] == [b"first", b"more"]
 
 
 async def test_a_handler_that_does_not_park_gets_what_comes_after_a_short_read():
@@ -294,9 +284,9 @@ async def test_a_handler_that_does_not_park_gets_what_comes_after_a_short_read()
         await echo(stream)
 
     async with one(waits) as (lot, theirs):
-        with trio.fail_after(10):
-            for data in (b"first", b"more", b"last"):
-                await echoes(theirs, data)
+        for data in (b"first", b"more", b"last"):
+            await echoes(theirs, data)
+        assert lot.parked == 0
         theirs.close()
         await settle()
         assert len(lot) == 0
@@ -373,14 +363,13 @@ async def test_a_handler_that_sends_and_sends_lets_others_run():
 
 
 @pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
-async def test_a_handler_that_closes_its_stream_as_it_falls_silent_is_parked_and_served_again(certificate, server, tls):
+async def test_a_handler_that_closes_its_stream_as_it_falls_silent_is_parked_and_served_again(server, secure, tls):
     seen = []
 
     async def careful(stream: ParkableStream) -> None:
         async with stream:
             try:
-                async for data in stream:
-                    await stream.send_all(data)
+                await echo(stream)
             finally:
                 await stream.aclose()
                 with suppress(trio.ClosedResourceError):
@@ -388,18 +377,16 @@ async def test_a_handler_that_closes_its_stream_as_it_falls_silent_is_parked_and
                 await stream.aclose()
 
     async with several(3, careful, tls=server if tls else None) as (lot, peers):
-        clients = [_Plain(theirs) for theirs in peers]
-        if tls:
-            trust = ssl.create_default_context(cafile=certificate[0])
-            clients = [trio.SSLStream(each, trust, server_hostname="127.0.0.1") for each in clients]
+        wrapped = [secure(theirs) for theirs in peers]
+        clients = wrapped if tls else [each.transport_stream for each in wrapped]
         for text in (b"first", b"after a pause"):
             for client in clients:
                 await client.send_all(text)
                 assert await client.receive_some(100) == text
             await settle()
             assert (len(lot), lot.parked, seen) == (3, 3, [])
-        for theirs in peers:
-            theirs.close()
+        for each in wrapped:
+            await each.transport_stream.aclose()
         await settle()
         assert (len(lot), len(lot._watcher.core)) == (0, 0)
 
@@ -433,23 +420,12 @@ async def test_a_session_that_cannot_be_made_costs_no_other_its_descriptor(serve
     async with open_reaper() as r, r.parking_lot(echo, 30, tls=server) as lot:
         parked, client = dial(lot)
         fd = parked.fd
-        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        client.close()  # a reset: there is no peer to make a session with
+        reset_on_close(client)
+        client.close()  # there is no peer to make a session with
         lot.start(parked)
         assert len(lot) == 0
         os.fstat(fd)
         os.close(fd)
-
-
-async def test_where_nothing_can_be_parked_every_connection_keeps_its_task(autojump_clock):
-    async with one(idle=5, parks=False) as (lot, theirs):
-        before = tasks(lot)
-        for _ in range(3):
-            await echoes(theirs, b"x")
-            await settle()
-            assert tasks(lot) == before
-        assert await heard(theirs) == b""
-        assert lot.reaped == {"idle": 1}
 
 
 async def test_a_burst_of_clients_never_has_more_tasks_than_work_and_wait_at_once():
@@ -484,24 +460,17 @@ async def test_a_burst_of_clients_never_has_more_tasks_than_work_and_wait_at_onc
 async def test_as_many_tasks_linger_as_are_asked_again_and_only_for_so_long(autojump_clock):
     async with several(LINGERERS + 20, idle=60, linger=2) as (lot, peers):
         awake = []
-        for _ in range(12):  # in turn, so that the longest silent is always the next
-            for theirs in peers:
-                await echoes(theirs, b"again")
-                await trio.sleep(0.001)
+        for _ in range(12):
+            await echo_in_turn(peers, 0.001)
             awake.append(len(lot) - lot.parked)
-        assert awake[0] == FEWEST
-        assert sorted(awake) == awake
-        assert awake[-1] == LINGERERS
+        assert awake == sorted(awake)
+        assert (awake[0], awake[-1]) == (FEWEST, LINGERERS)
         for _ in range(3):  # and it goes on for as long as they are
-            for theirs in peers:
-                await echoes(theirs, b"again")
-                await trio.sleep(0.02)
+            await echo_in_turn(peers, 0.02)
             assert len(lot) - lot.parked == LINGERERS
         await trio.sleep(10)
         assert lot.parked == len(lot)
-        for theirs in peers:
-            await echoes(theirs, b"once more")
-            await trio.sleep(0.001)
+        await echo_in_turn(peers, 0.001)
         assert len(lot) - lot.parked == FEWEST
         for theirs in peers:
             theirs.close()
@@ -572,10 +541,8 @@ async def test_serve_parked_serves_and_reaps_on_tcp():
 
 
 @pytest.mark.parametrize("slow", [False, True])
-async def test_tls_never_parks_on_bytes_it_has_buffered_nor_in_a_handshake(certificate, server, slow):
+async def test_tls_never_parks_on_bytes_it_has_buffered_nor_in_a_handshake(server, secure, slow):
     """The handler takes a byte at a time of records that came in one packet: TLS holds the rest, the kernel nothing."""
-    wire = _Slow if slow else _Plain
-    trust = ssl.create_default_context(cafile=certificate[0])
     starts = []
 
     async def sips(stream) -> None:
@@ -585,12 +552,11 @@ async def test_tls_never_parks_on_bytes_it_has_buffered_nor_in_a_handshake(certi
 
     async with one(sips, tls=server) as (lot, theirs):
         before = tasks(lot)
-        stream = trio.SSLStream(wire(theirs), trust, server_hostname="127.0.0.1")
+        stream = secure(theirs, slow)
         for text in (b"first", b"second, after a silence"):
             half = len(text) // 2
-            incoming, outgoing = text[:half], text[half:]
-            await stream.send_all(incoming)
-            await stream.send_all(outgoing)
+            await stream.send_all(text[:half])
+            await stream.send_all(text[half:])
             back = b""
             while len(back) < len(text):
                 back += await stream.receive_some(100)
@@ -599,34 +565,7 @@ async def test_tls_never_parks_on_bytes_it_has_buffered_nor_in_a_handshake(certi
             assert tasks(lot) == before
         assert len(starts) >= 2
         assert len(set(starts)) == 1
-        theirs.close()
-
-
-class _Plain(trio.abc.Stream):
-    """A stream on a socket that is no TCP."""
-
-    def __init__(self, sock: socket.socket) -> None:
-        self.socket = trio.socket.from_stdlib_socket(sock)
-
-    async def send_all(self, data) -> None:
-        assert await self.socket.send(data) == len(data)
-
-    async def receive_some(self, max_bytes=65536) -> bytes:
-        return await self.socket.recv(max_bytes or 65536)
-
-    async def wait_send_all_might_not_block(self) -> None:
-        await trio.lowlevel.checkpoint()
-
-    async def aclose(self) -> None:
-        self.socket.close()
-
-
-class _Slow(_Plain):
-    """All others have come to a halt before it sends."""
-
-    async def send_all(self, data) -> None:
-        await settle()
-        await super().send_all(data)
+        await stream.transport_stream.aclose()
 
 
 async def test_a_session_hands_out_what_came_with_the_end_of_its_handshake_and_only_once(certificate, server):
@@ -659,8 +598,7 @@ async def test_a_handshake_that_its_peer_has_ended_is_an_error_and_not_one_more_
             session.shake_hands()
 
 
-async def test_a_tls_peer_that_breaks_off_anywhere_ends_only_its_own_connection(certificate, server):
-    trust = ssl.create_default_context(cafile=certificate[0])
+async def test_a_tls_peer_that_breaks_off_anywhere_ends_only_its_own_connection(server, secure):
     hello = b"\x16\x03\x01\x02\x00\x01"  # the beginning of a handshake
     async with open_reaper() as r, r.parking_lot(echo, 30, tls=server) as lot:
         before = tasks(lot)
@@ -669,9 +607,9 @@ async def test_a_tls_peer_that_breaks_off_anywhere_ends_only_its_own_connection(
                 _, client = dial(lot)
                 client.send(said)
                 if reset:
-                    client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-                    client.close()
-                await settle()
+                    reset_on_close(client)
+                else:
+                    await settle()
                 client.close()
                 await settle()
         assert (len(lot), tasks(lot)) == (0, before)
@@ -679,10 +617,8 @@ async def test_a_tls_peer_that_breaks_off_anywhere_ends_only_its_own_connection(
         slow.send(hello)
         await settle()
         assert (len(lot), lot.parked, tasks(lot)) == (1, 1, before), "a slow handshake costs no task"
-        slow.close()
         parked, client = dial(lot)
-        client.setblocking(False)
-        stream = trio.SSLStream(_Plain(client), trust, server_hostname="127.0.0.1")
+        stream = secure(client)
         await stream.send_all(bytes(300_000))
         back = 0
         while back < 300_000:
@@ -731,13 +667,14 @@ async def test_the_next_connection_that_speaks_gets_the_task_of_one_before_and_s
 
 
 @pytest.mark.parametrize("how", ["cancelled", "swallowed", "silent"])
-async def test_a_task_whose_connection_was_reaped_is_fit_for_the_next(how, autojump_clock):
+async def test_a_handler_that_is_reaped_awake_knows_it_and_its_task_is_fit_for_the_next(how, autojump_clock):
     async def slow(stream) -> None:
         data = await stream.receive_some()
         if data == b"slow":
             try:
                 await trio.sleep(60)
             except trio.Cancelled:
+                assert (stream.reaped, stream.reason) == (True, "idle")
                 if how == "silent":
                     raise reaper.trio.linger.Silent from None
                 if how == "cancelled":
