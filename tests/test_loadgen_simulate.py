@@ -147,7 +147,7 @@ def test_two_reports_with_one_seed_differ_only_in_wall_time(tmp_path: Path, caps
     assert reports[0] == reports[1]
     assert "PASS" in capsys.readouterr().out
     page = (tmp_path / "page.html").read_text()
-    assert page.count("<svg") == 2
+    assert page.count("<svg") == 3
     assert "http://" not in page
     assert "<script" not in page
 
