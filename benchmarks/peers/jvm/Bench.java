@@ -7,6 +7,7 @@ import java.util.Arrays;
 import java.util.Collections;
 import java.util.Locale;
 import java.util.Random;
+import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicIntegerArray;
 import java.util.concurrent.atomic.AtomicLong;
@@ -25,9 +26,8 @@ import java.util.concurrent.atomic.AtomicLong;
 final class Bench {
     private static final long LONG_MILLIS = 3_600_000;
     private static final long TICK_MILLIS = 100;
-    /** Timeouts that Netty's worker takes over in one tick; the rest waits for the next. */
-    private static final int TAKEN_PER_TICK = 100_000;
-    private static final int CHUNK = 50_000;
+    /** As many timeouts as Netty's worker takes over in one tick; the rest waits for the next. */
+    private static final int CHUNK = 100_000;
 
     private final boolean lazy;
     private final Connection[] order;
@@ -47,7 +47,7 @@ final class Bench {
             String[] words = line.split(" ");
             if (words[0].equals("round")) {
                 bench.touch(Integer.parseInt(words[1]));
-                bench.settle(Integer.parseInt(words[1]));
+                bench.settle();
                 say("{\"touches\": %s}", words[1]);
             } else {
                 bench.check(100, 1_000);
@@ -63,13 +63,13 @@ final class Bench {
         for (int i = 0; i < order.length; i++) {
             order[i] = open(LONG_MILLIS, never);
         }
-        settle(order.length);
+        settle();
         System.gc(); // puts every connection where it stays; shuffled only now, or they might be laid out in that order
         Collections.shuffle(Arrays.asList(order), new Random(1));
         for (long until = System.nanoTime() + warmMillis * 1_000_000; System.nanoTime() < until; ) {
             touch(CHUNK);
+            settle(); // or millions would wait for the worker, and what is opened next would be late by their ticks
         }
-        settle(CHUNK);
         say("{\"vm\": \"%s %s\"}", System.getProperty("java.vm.name"), System.getProperty("java.version"));
     }
 
@@ -81,12 +81,13 @@ final class Bench {
         }
     }
 
-    /** Wait until the work that touches left to the timer's thread is done. */
-    private void settle(int touches) throws InterruptedException {
-        while (!lazy && timer.pendingTimeouts() > order.length) { // a cancelled one is pending until the worker saw it
-            Thread.sleep(TICK_MILLIS);
+    /** Wait until the timer's thread has done what touches left to it. It takes new timeouts over in their order. */
+    private void settle() throws InterruptedException {
+        for (int turn = 0; turn < 2; turn++) { // what was cancelled while it came to the first is done by the second
+            CountDownLatch reached = new CountDownLatch(1);
+            timer.newTimeout(timeout -> reached.countDown(), 0, TimeUnit.NANOSECONDS);
+            reached.await();
         }
-        Thread.sleep(TICK_MILLIS * (lazy ? 1 : 1 + touches / TAKEN_PER_TICK));
     }
 
     private Connection open(long timeoutMillis, Runnable hook) {
