@@ -19,7 +19,7 @@ from loadgen.cli_options import COUNT, option
 from reaper.config.flags import Parser
 
 from .demo import TICK, ended
-from .serving import ROOT, DidNotStart, Server, free_port, serving
+from .serving import ROOT, DidNotStart, Server, free_port, load, serving
 from .tools import Missing, nginx
 
 MOST, MANY = 200_000, 20_000
@@ -81,13 +81,10 @@ def run(connections: int, timeout: int, out: Path) -> int:
         print(f"2. reaper attach --pid {server.pid} --idle {timeout}s --tick {TICK} --close", flush=True)
         print(f"3. {connections:,} clients, half of which go silent: {MIX}", flush=True)
         try:
-            status = subprocess.call(
-                [sys.executable, "-m", "loadgen", "run", "--target", server.target, "--protocol", protocol]
-                + f"--connections {connections} --timeout {timeout}s --tick {TICK} --mix {MIX}".split()
-                + f"--duration {timeout * 5 // 2}s --server-pid {server.pid}".split()
-                + ["--report", str(out / "report.json"), *journal(out / "client")],
-                cwd=ROOT,
-            )
+            flags = f"--protocol {protocol} --connections {connections} --timeout {timeout}s --tick {TICK} --mix {MIX}"
+            flags += f" --duration {timeout * 5 // 2}s --server-pid {server.pid}"
+            report = ["--report", str(out / "report.json"), *journal(out / "client")]
+            status = subprocess.call(load(server.target, flags, *report), cwd=ROOT)
         finally:
             # The clients that lived have just gone. It looks for that once per half timeout: the journal is to say so.
             time.sleep(min(timeout / 2, LAST_LOOK) + 2)

@@ -1,6 +1,6 @@
 """`make demo`: start the echo server, drive it with real connections, print the verdict.
 
-One rule: the verdict is the client's. The load generator computes it from what it saw and knows nothing of the reaper.
+The verdict is the client's: the load generator computes it from what it saw, and knows nothing of the reaper.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ from contextlib import suppress
 from pathlib import Path
 
 from loadgen.cli_options import COUNT, INTERRUPTED, option
+from loadgen.units import seconds, size
 from reaper.config.flags import Parser
 
-from .limits import CLIENTS_BYTES, WORKER_BYTES, Machine, Plan, gib, make_plan, shortages
-from .serving import ROOT, DidNotStart, example, serving
+from .limits import Machine, Plan, make_plan, shortages
+from .serving import ROOT, DidNotStart, example, load, serving
 
 TICK = "1s"
 
@@ -57,13 +58,11 @@ def ended(run: Callable[[], int]) -> int:
 
 def described(plan: Plan) -> list[str]:
     """What will be run and what it takes, in lines of at most 80 columns."""
-    minutes = f"{plan.expected / 60:.0f} minutes" if plan.expected >= 120 else f"{plan.expected} seconds"
     return [
-        f"{plan.connections:,} connections, about {minutes}, {gib(plan.memory())} of memory (kernel included)",
+        f"{plan.connections:,} connections, about {seconds(plan.expected)}, {size(plan.memory())} of memory",
         f"server: {plan.workers} workers; timeout {plan.timeout} s, tick {TICK}",
         f"clients: at least {plan.generators} process{'es' if plan.generators > 1 else ''}, {plan.mix}",
         *([f"they act together, every {plan.beat * 1e3:g} ms"] if plan.beat else []),
-        f"one more worker takes {WORKER_BYTES >> 20} MiB, one more process of clients {CLIENTS_BYTES >> 20} MiB",
     ]
 
 
@@ -78,10 +77,13 @@ def run(plan: Plan, out: Path) -> int:
         print(f"1. the server listens on {server.target}", flush=True)
         print(f"2. {plan.connections:,} clients that behave as planned, most of them badly", flush=True)
         status = call(
-            [sys.executable, "-m", "loadgen", "run", "--target", server.target, "--server-pid", str(server.pid)]
-            + f"--connections {plan.connections} --connect-rate {plan.rate} --timeout {plan.timeout}s".split()
-            + f"--tick {TICK} --duration {plan.duration}s --mix {plan.mix} --beat {plan.beat * 1e3:g}ms".split()
-            + ["--report", str(out / "report.json"), "--html", str(out / "report.html")]
+            load(
+                server.target,
+                f"--server-pid {server.pid} --connections {plan.connections} --connect-rate {plan.rate} "
+                f"--timeout {plan.timeout}s --tick {TICK} --duration {plan.duration}s --mix {plan.mix} "
+                f"--beat {plan.beat * 1e3:g}ms",
+                *("--report", str(out / "report.json"), "--html", str(out / "report.html")),
+            )
         )
     print(textwrap.fill(f"3. {server.said().splitlines()[-1]}", 79, subsequent_indent="   "))
     if server.status:

@@ -1,21 +1,21 @@
 """What a demo of so many connections takes of the machine, reckoned before it starts.
 
-One rule: nothing is started that cannot end well. Each limit that is too low is named, with what it is, what is needed
-and how to raise it.
+Each limit that is too low is named, with what it is, what is needed and how to raise it.
 """
 
 from __future__ import annotations
 
 import os
-import resource
 import socket
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 
-from loadgen.plan.capacity import SPARE_DESCRIPTORS
+from loadgen.plan.capacity import SPARE_DESCRIPTORS, raise_descriptor_limit
+from loadgen.units import size
+from reaper.policy.pressure import cgroup_memory
 from server_example.planning import RESERVED_DESCRIPTORS, SPREAD
 
 RATE = 4000
@@ -93,20 +93,13 @@ class Machine:
     descriptors: int  # per process, hard
     files: int | None = None  # of the whole machine, still free
     conntrack: int | None = None  # entries still free
-    memory: int | None = None  # bytes available, of the machine or of our control group
-    processes: int | None = None  # that may still be started
+    memory: int | None = None  # bytes available, of the machine and of our control group
 
     @classmethod
     def here(cls) -> Machine:
         """This one."""
-        hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-        return cls(
-            hard if hard != resource.RLIM_INFINITY else 1 << 20,
-            _difference(_number("/proc/sys/fs/file-max"), _number("/proc/sys/fs/file-nr")),
-            _conntrack(),
-            _available(),
-            _difference(_group("pids", "pids.max", "pids.max"), _group("pids", "pids.current", "pids.current")),
-        )
+        memory = min(filter(None, (cgroup_memory(), psutil.virtual_memory().available)))
+        return cls(raise_descriptor_limit(), _free("fs/file-max", "fs/file-nr"), _conntrack(), memory)
 
 
 def make_plan(connections: int, descriptors: int, processors: int | None = None) -> Plan:
@@ -144,7 +137,6 @@ def shortages(plan: Plan, machine: Machine) -> list[str]:
     sockets = 2 * plan.connections + 100 * together
     track = "sysctl -w net.netfilter.nf_conntrack_max=..., or exempt the loopback from tracking"
     for what, has, needed, remedy in (
-        ("processes", machine.processes, together + 20, "raise pids.max"),
         ("open files", machine.files, sockets, "sysctl -w fs.file-max=..."),
         ("connection tracking: entries", machine.conntrack, plan.connections, track),
     ):
@@ -152,52 +144,27 @@ def shortages(plan: Plan, machine: Machine) -> list[str]:
             found.append(f"{what}: {has:,} are free, {needed:,} are needed: {remedy}")
     memory = plan.memory()
     if machine.memory is not None and machine.memory < memory:
-        found.append(f"memory: {gib(machine.memory)} is available, about {gib(memory)} is needed")
+        found.append(f"memory: {size(machine.memory)} is available, about {size(memory)} is needed")
     return found
 
 
-def gib(nbytes: int) -> str:
-    """Bytes for people."""
-    return f"{nbytes / 2**30:.1f} GiB"
-
-
-def _number(path: str) -> int | None:
-    with suppress(OSError, ValueError, IndexError):
-        return int(Path(path).read_text().split()[0])
-    return None
-
-
-def _difference(limit: int | None, used: int | None) -> int | None:
-    return None if limit is None else limit - (used or 0)
+def _free(limit: str, used: str) -> int | None:
+    """What is left of a sysctl; None where the kernel has no such."""
+    try:
+        most, now = (int(Path("/proc/sys", name).read_text().split()[0]) for name in (limit, used))
+    except OSError:
+        return None
+    return most - now
 
 
 def _conntrack() -> int | None:
     """Entries still free; None where the kernel does not track connections on the loopback."""
-    limit, count = (f"/proc/sys/net/netfilter/nf_conntrack_{name}" for name in ("max", "count"))
-    before = _number(count)
+    names = "net/netfilter/nf_conntrack_max", "net/netfilter/nf_conntrack_count"
+    before = _free(*names)
     if before is None:
         return None
     with ExitStack() as stack, socket.create_server(("127.0.0.1", 0), backlog=TRACKED) as listener:
         for _ in range(TRACKED):
             stack.enter_context(socket.create_connection(listener.getsockname()))
-        tracked = (_number(count) or 0) - before >= TRACKED // 2
-    return _difference(_number(limit), before) if tracked else None
-
-
-def _group(controller: str, name: str, older: str) -> int | None:
-    """A figure of the control group that this process is in, under its name in the unified or the older hierarchy."""
-    with suppress(OSError):
-        for line in Path("/proc/self/cgroup").read_text().splitlines():
-            _, controllers, path = line.split(":", 2)
-            if not controllers and (found := _number(f"/sys/fs/cgroup{path}/{name}")) is not None:
-                return found
-            if controller in controllers.split(","):
-                return _number(f"/sys/fs/cgroup/{controller}{path}/{older}")
-    return None
-
-
-def _available() -> int:
-    most = _group("memory", "memory.max", "memory.limit_in_bytes")
-    group = _difference(most, _group("memory", "memory.current", "memory.usage_in_bytes"))
-    here: int = psutil.virtual_memory().available
-    return here if group is None else min(here, group)
+        free = _free(*names)
+    return free if free is not None and before - free >= TRACKED // 2 else None

@@ -22,7 +22,7 @@ from reaper.config.flags import Parser
 from reaper.pipeline.arguments import Fault, require
 from reaper.pipeline.engine.choice import no_spark
 
-from .serving import ROOT, DidNotStart, example, serving
+from .serving import ROOT, DidNotStart, example, load, serving
 
 PIPELINE = [sys.executable, "-m", "reaper.pipeline"]
 
@@ -59,11 +59,9 @@ def main() -> int:
     command += ["--connections", str(options.connections), "--journal", str(events)]
     with serving(command, out / "server.log") as server:
         print(f"server: {server.said()}", end="", flush=True)
-        load = [sys.executable, "-m", "loadgen", "run", "--target", server.target, "--connect-rate", "2000"]
-        load += f"--connections {options.connections} --timeout 5s --tick 1s --duration 20s".split()
-        load += ["--mix", "silent=50,chatty=40,drip=10"]
-        load += ["--report", str(out / "loadgen.json"), "--journal", str(client)]
-        loaded = subprocess.run(load, cwd=ROOT, check=False).returncode
+        flags = f"--connections {options.connections} --connect-rate 2000 --timeout 5s --tick 1s --duration 20s"
+        files = ["--report", str(out / "loadgen.json"), "--journal", str(client)]
+        loaded = subprocess.call(load(server.target, f"{flags} --mix silent=50,chatty=40,drip=10", *files), cwd=ROOT)
     took: dict[str, float] = {}
     judged = _report("embedded", events, client, out, took)
     for name in ("audit.txt", "advice.txt"):

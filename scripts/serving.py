@@ -37,6 +37,11 @@ def example(kind: str, *flags: str) -> list[str]:
     return [sys.executable, "-m", "server_example", kind, "--port", "0", *flags]
 
 
+def load(target: str, flags: str, *more: str) -> list[str]:
+    """The command of the load generator against *target*; *flags* are words with blanks between them."""
+    return [sys.executable, "-m", "loadgen", "run", "--target", target, *flags.split(), *more]
+
+
 def free_port() -> int:
     """A port that was free just now, for servers that cannot choose one by themselves."""
     with socket.socket() as probe:

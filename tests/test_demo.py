@@ -23,7 +23,7 @@ from scripts import demo, limits
 from scripts.limits import Machine, Plan, make_plan, shortages
 from scripts.serving import ROOT, DidNotStart, free_port, serving
 
-ROOMY = Machine(20_000, 3_000_000, 1_500_000, 64 << 30, 5_000)
+ROOMY = Machine(20_000, 3_000_000, 1_500_000, 64 << 30)
 
 
 @given(st.integers(1, 2_000_000), st.sampled_from([1024, 4096, 20_000, 1 << 20]))
@@ -63,7 +63,6 @@ def test_what_a_plan_does_per_second_once_all_are_open_fits_its_budget_of_cpu(co
         ("files", 1_000_000, "fs.file-max"),
         ("conntrack", 262_144, "nf_conntrack_max"),
         ("memory", 8 << 30, "is needed"),
-        ("processes", 50, "pids.max"),
     ],
 )
 def test_each_limit_that_is_too_low_is_named_with_what_is_needed(limit: str, value: int, words: str) -> None:

@@ -12,7 +12,6 @@ import random
 import signal
 import statistics
 import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -28,7 +27,7 @@ from loadgen.drive.protocols import Paths
 from loadgen.units import BadArgument, parse_target
 from loadgen.vanish import vanish
 
-from ..serving import ROOT, Server, free_port, serving
+from ..serving import ROOT, Server, free_port, load, serving
 from ..tools import get, metrics, nginx, tool
 from . import fuzz
 
@@ -279,16 +278,9 @@ async def lifetimes(given: Round, protocol: str, fewer: int = 1) -> None:
 def generated(given: Round, protocol: str, connections: int) -> dict[str, Any]:
     """What the load generator reports. RuntimeError: it does not."""
     path = given.folder / "report.json"
-    command = [sys.executable, "-m", "loadgen", "run", "--target", given.server.target, "--protocol", protocol]
-    command += [
-        "--connections",
-        str(connections),
-        "--mix",
-        "silent=40,chatty=20,leave=30,mute=10",
-        "--report",
-        str(path),
-    ]
-    command += ["--timeout", "2s", "--tick", "500ms", "--duration", "6s", "--connect-rate", "2000", "--quiet"]
+    flags = f"--protocol {protocol} --connections {connections} --mix silent=40,chatty=20,leave=30,mute=10 --quiet "
+    flags += "--timeout 2s --tick 500ms --duration 6s --connect-rate 2000 "
+    command = load(given.server.target, flags, "--report", str(path))
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     if done.returncode not in (0, 1):
         raise RuntimeError(f"the load generator ended with status {done.returncode}: {done.stderr[-300:]}")
