@@ -40,8 +40,10 @@ def page(report: dict[str, Any]) -> str:
             card("Open connections", "Over time.", timeline_chart(report, "open")),
             card("Reaps", "How many the server closed, by interval.", timeline_chart(report, "reaped")),
         ]),
-        card("Lateness of every reap", "The law is the band from 0 to one tick.", lateness_chart(report)),
-        card("Latency and own lag", "", _percentiles(report)),
+        grid([
+            card("Lateness of every reap", "The law is the band from 0 to one tick.", lateness_chart(report)),
+            card("Latency and own lag", "", _percentiles(report)),
+        ]),
         card("By behaviour", "", _behaviours(report)),
         card("Violations, each with its story", "" if report["violations"] else "None.", _violations(report)),
     ]  # fmt: skip
@@ -69,7 +71,7 @@ def lateness_chart(report: dict[str, Any]) -> str:
     left = min([edge for edge, _ in bars] + [-0.1 * tick])
     right = min(max([edge + width for edge, _ in bars] + [1.15 * tick]), SHOWN_TICKS * tick)
     outside = sum(number for edge, number in bars if edge >= right)
-    most = 1.05 * max((number for edge, number in bars if edge < right), default=1)
+    most = 1.2 * max((number for edge, number in bars if edge < right), default=1)
     label = f"lateness ({outside:,} are later than this picture shows)" if outside else "lateness"
     chart = Chart("lateness", Axis(left, right, label, on_axis), Axis(0, most, "reaps", count))
     chart.band([(0, 0), (tick, 0)], [(0, most), (tick, most)], "c")
