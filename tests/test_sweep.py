@@ -49,6 +49,7 @@ def test_small_chunks_are_poured_together_so_that_slots_do_not_fall_to_pieces() 
 def test_any_mixture_of_heartbeats_silences_and_releases_is_reaped_by_the_law(seed: int, limit: int | None) -> None:
     chance = random.Random(seed)
     core = IdleReaper(tick=1.0, wheel_size=8)
+    by_uid = core._leases
     alive: dict[int, Lease] = {}
     last: dict[int, float] = {}  # uid -> end of the epoch of its last activity
     timeout: dict[int, float] = {}
@@ -89,6 +90,7 @@ def test_any_mixture_of_heartbeats_silences_and_releases_is_reaped_by_the_law(se
         reaped += found
     assert len(reaped) > 500
     assert {id(lease) for slot in core._slots for lease in slot} == {id(lease) for lease in alive.values()}
+    assert core._leases is by_uid  # each was found by its uid: all are gone through only for one that cannot be found
 
 
 def test_a_limit_within_a_chunk_leaves_what_lies_behind_it():
