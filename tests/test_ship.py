@@ -6,7 +6,6 @@ import hashlib
 import io
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -56,11 +55,25 @@ def there(to: Path) -> dict[str, str]:
     return {str(path.relative_to(to)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
 
-def run(*argv: object) -> int:
+def run(here: Path, to: object, *options: str) -> int:
+    """Ship the journal in *here*; the exit status."""
     try:
-        return main(["journal", "ship", *map(str, argv)])
+        return main(["journal", "ship", "--journal", str(here), "--to", str(to), *options])
     except SystemExit as stopped:
         return int(stopped.code or 0)
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Path:
+    """The directory of a journal."""
+    (tmp_path / "journal").mkdir()
+    return tmp_path / "journal"
+
+
+@pytest.fixture
+def to(tmp_path: Path) -> Path:
+    """Where it is shipped to."""
+    return tmp_path / "lake"
 
 
 # ---- the layout -----------------------------------------------------------------------------------------------------
@@ -107,16 +120,15 @@ def test_names_that_are_no_part_of_the_layout_rule_nothing_out(names: list[str])
 
 
 def test_every_file_arrives_in_its_hour_with_the_bytes_it_had_and_is_deleted_here(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    here: Path, to: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    here, to = tmp_path / "journal", tmp_path / "lake"
     first, second = write(here, 0, 3600)
     (long,) = write(here, 7200, apart=1800)
     sent = there(here)
     growing = Journal(here, background=False)
     growing.open(0, 1)
     growing.flush()
-    assert run("--journal", here, "--to", to, "--json") == 0
+    assert run(here, to, "--json") == 0
     said = capsys.readouterr()
     assert there(to) == {
         f"{HOUR}/{first}": sent[first],
@@ -128,95 +140,78 @@ def test_every_file_arrives_in_its_hour_with_the_bytes_it_had_and_is_deleted_her
     assert summary["bytes"] == sum(path.stat().st_size for path in to.rglob("*.parquet"))
     assert "3 of 3 files" in said.err
     assert list(here.glob("*.parquet")) == []
+    (stream,) = here.glob(".*.arrows")
+    left = stream.read_bytes()
     growing.close()
-    assert run("--journal", here, "--to", f"file://{to}", "--keep", "--quiet") == 0
+    assert run(here, f"file://{to}", "--keep", "--quiet") == 0
     assert len(list(here.glob("*.parquet"))) == 1
     assert capsys.readouterr().out.startswith("1 file(s) arrived")
+    stream.with_name(".reaper-0-w0000001-dead-000001.arrows").write_bytes(left)  # of a writer that died
+    assert run(here, to, "--quiet") == 0
+    assert capsys.readouterr().out.startswith("2 file(s) arrived, 0.0 MB; 1 of them were there")
+    assert list(here.iterdir()) == [here / LOCK]
 
 
-def test_the_stream_of_a_writer_that_died_is_shipped_too(tmp_path: Path) -> None:
-    dead = Journal(tmp_path / "journal", background=False)
-    dead.open(0, 1)
-    dead.flush()
-    dead._writer._stream.abandon()  # type: ignore[union-attr]
-    assert run("--journal", tmp_path / "journal", "--to", tmp_path / "lake", "--quiet") == 0
-    (path,) = (tmp_path / "lake").rglob("*.parquet")
-    assert pq.ParquetFile(path).read().num_rows == 1
-
-
-def test_killed_at_any_step_no_file_is_lost_or_half_and_the_next_run_ends_it(tmp_path: Path) -> None:
-    names = write(tmp_path / "journal", 0, 60)
-    sent = there(tmp_path / "journal")
+def test_killed_at_any_step_no_file_is_lost_or_half_and_the_next_run_ends_it(tmp_path: Path, here: Path) -> None:
+    names = write(here, 0, 60)
+    sent = there(here)
     subprocess.run([sys.executable, ROOT / "tests" / "ship_killed.py", tmp_path], check=True, env=ENV, timeout=120)
     worlds = sorted(tmp_path.glob("l*"), key=lambda path: int(path.name[1:]))
     assert len(worlds) > 30  # it was killed at as many steps
     for to in worlds:
-        here = tmp_path / f"j{to.name[1:]}"
+        rest = tmp_path / f"j{to.name[1:]}"
         visible = {Path(name).name: digest for name, digest in there(to).items() if "/." not in name}
-        left = {path.name for path in here.glob("*.parquet")}
+        left = {path.name for path in rest.glob("*.parquet")}
         assert all(sent[name] == digest for name, digest in visible.items())
         assert left | visible.keys() == set(names)
-        assert run("--journal", here, "--to", to, "--quiet") == 0
+        assert run(rest, to, "--quiet") == 0
         assert there(to) == {f"{HOUR}/{name}": sent[name] for name in names}
-        assert list(here.glob("*.parquet")) == []
+        assert list(rest.glob("*.parquet")) == []
 
 
 def test_what_arrived_damaged_is_deleted_there_and_kept_here(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    here: Path, to: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (name,) = write(tmp_path / "journal", 0)
+    (name,) = write(here, 0)
     whole = Place.write
-
-    def flips(place: Place, path: str, source: Any) -> None:
-        damaged = bytearray(source.read())
-        damaged[100] ^= 1
-        whole(place, path, io.BytesIO(damaged))
-
-    monkeypatch.setattr(Place, "write", flips)
-    assert run("--journal", tmp_path / "journal", "--to", tmp_path / "lake") == 1
+    monkeypatch.setattr(
+        Place, "write", lambda place, path, source: whole(place, path, io.BytesIO(flipped(source.read())))
+    )
+    assert run(here, to) == 1
     assert f"not shipped: {name}: it arrived damaged" in capsys.readouterr().err
-    assert there(tmp_path / "lake") == {}
-    assert (tmp_path / "journal" / name).exists()
+    assert there(to) == {}
+    assert (here / name).exists()
 
 
-def test_a_file_that_is_there_already_is_deleted_here_only_if_it_is_the_same(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def flipped(content: bytes) -> bytes:
+    return content[:100] + bytes([content[100] ^ 1]) + content[101:]
+
+
+def test_a_file_that_is_there_already_is_deleted_here_only_if_it_is_the_same_and_what_is_no_parquet_stops_no_other(
+    here: Path, to: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    here, to = tmp_path / "journal", tmp_path / "lake"
     same, other, longer = write(here, 0, 60, 120)
     (to / HOUR).mkdir(parents=True)
-    for name in (same, other, longer):
-        shutil.copy(here / name, to / HOUR / name)
-    damaged = bytearray((to / HOUR / other).read_bytes())
-    damaged[100] ^= 1
-    (to / HOUR / other).write_bytes(damaged)
-    with (to / HOUR / longer).open("ab") as file:
-        file.write(b"more")
+    for name, change in ((same, bytes), (other, flipped), (longer, lambda content: content + b"more")):
+        (to / HOUR / name).write_bytes(change((here / name).read_bytes()))
     before = there(to)
     (to / HOUR / f".{same}.shipping").touch()
-    assert run("--journal", here, "--to", to, "--json") == 1
+    (here / "reaper-0-half.parquet").write_bytes(b"PAR1")
+    assert run(here, to, "--json") == 1
     said = capsys.readouterr()
-    assert sorted(path.name for path in here.glob("*.parquet")) == [other, longer]
+    assert sorted(path.name for path in here.glob("*.parquet")) == ["reaper-0-half.parquet", other, longer]
     assert there(to) == before  # without what a kill between a store's copy and deletion had left
     assert json.loads(said.out)["already_there"] == 1
     for name in (other, longer):
         assert f"not shipped: {name}: another file of that name is at" in said.err
-
-
-def test_a_file_that_is_no_parquet_stays_and_stops_no_other(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    write(tmp_path / "journal", 0)
-    (tmp_path / "journal" / "reaper-0-half.parquet").write_bytes(b"PAR1")
-    assert run("--journal", tmp_path / "journal", "--to", tmp_path / "lake", "--quiet") == 1
-    assert "not shipped: reaper-0-half.parquet: no Parquet file" in capsys.readouterr().err
-    assert [path.name for path in (tmp_path / "journal").glob("*.parquet")] == ["reaper-0-half.parquet"]
-    assert len(list((tmp_path / "lake").rglob("*.parquet"))) == 1
+    assert "not shipped: reaper-0-half.parquet: no Parquet file" in said.err
 
 
 def test_a_place_that_fails_stops_the_pass_and_the_next_one_goes_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    here: Path, to: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    names = write(tmp_path / "journal", 0, 60, 120)
-    shipper = Shipper(tmp_path / "journal", Place(str(tmp_path / "lake")))
+    names = write(here, 0, 60, 120)
+    shipper = Shipper(here, Place(str(to)))
     move, moves = Place.rename, []
 
     def fails(*arguments: Any) -> None:
@@ -230,47 +225,47 @@ def test_a_place_that_fails_stops_the_pass_and_the_next_one_goes_on(
     assert (shipped.files, shipped.waiting, shipped.failed) == (1, 2, {"": "the network is down"})
     shipped = shipper.once()
     assert (shipped.files, shipped.waiting, shipped.failed) == (3, 0, {})
-    assert sorted(Path(name).name for name in there(tmp_path / "lake")) == names
+    assert sorted(Path(name).name for name in there(to)) == names
 
 
-def test_a_pass_that_is_asked_to_stop_ends_after_the_file_under_way(tmp_path: Path) -> None:
-    write(tmp_path / "journal", 0, 60, 120)
+def test_a_pass_that_is_asked_to_stop_ends_after_the_file_under_way(here: Path, to: Path) -> None:
+    write(here, 0, 60, 120)
     stop = Event()
-    shipper = Shipper(tmp_path / "journal", Place(str(tmp_path / "lake")), progress=lambda _: stop.set())
-    shipped = shipper.once(stop)
+    shipped = Shipper(here, Place(str(to)), progress=lambda _: stop.set()).once(stop)
     assert (shipped.files, shipped.waiting, shipped.failed) == (1, 2, {})
 
 
 def test_a_place_that_goes_on_failing_is_tried_ever_more_seldom_and_complained_of_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    here: Path, to: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (name,) = write(tmp_path / "journal", 0)
+    (name,) = write(here, 0)
     pauses: list[float] = []
 
     class Stop(Event):
         def wait(self, timeout: float | None = None) -> bool:
             pauses.append(timeout or 0)
-            if len(pauses) == 5:
-                monkeypatch.setattr(Place, "size", size)
             return len(pauses) == 7
 
-    def down(*_: object) -> None:
-        raise OSError("the network is down")
+    def down(*arguments: Any) -> Any:
+        if len(pauses) < 5:
+            raise OSError("the network is down")
+        return size(*arguments)
 
     size = Place.size
     monkeypatch.setattr(Place, "size", down)
     monkeypatch.setattr("reaper.journal.command.stoppable", lambda: nullcontext(Stop()))
-    assert run("--journal", tmp_path / "journal", "--to", tmp_path / "lake", "--watch", "--quiet") == 0
+    assert run(here, to, "--watch", "--quiet") == 0
     assert pauses == [10, 20, 40, 60, 60, 10, 10]
-    said = capsys.readouterr()
-    assert said.err.splitlines() == ["stopped: the network is down"]
-    assert there(tmp_path / "lake").keys() == {f"{HOUR}/{name}"}
+    assert capsys.readouterr().err.splitlines() == ["stopped: the network is down"]
+    assert there(to).keys() == {f"{HOUR}/{name}"}
 
 
-def test_a_file_that_retention_deletes_meanwhile_is_no_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write(tmp_path / "journal", 0, 60)
+def test_a_file_that_retention_deletes_meanwhile_is_no_failure(
+    here: Path, to: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(here, 0, 60)
     monkeypatch.setattr("reaper.journal.ship.partition_of", lambda path: (path.unlink(), HOUR)[1])
-    shipped = Shipper(tmp_path / "journal", Place(str(tmp_path / "lake"))).once()
+    shipped = Shipper(here, Place(str(to))).once()
     assert (shipped.files, shipped.waiting, shipped.failed) == (0, 0, {})
 
 
@@ -288,90 +283,76 @@ def test_files_without_the_wall_clock_lie_where_any_time_may_be(tmp_path: Path) 
     assert partition_of(tmp_path / name) == ANY
 
 
-def test_watching_ships_what_a_living_server_writes_until_it_is_asked_to_stop(tmp_path: Path) -> None:
-    here, to = tmp_path / "journal", tmp_path / "lake"
-    here.mkdir()
-    argv = [
-        sys.executable,
-        *["-m", "reaper", "journal", "ship", "--watch", "--every", "20ms", "--json", "--journal"],
-        here,
-        "--to",
-        to,
-    ]
-    process = subprocess.Popen(argv, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    try:
-        conns = set()
-        with Journal(here, flush=0.02, rotate_seconds=0.1) as ours:
-            deadline = time.monotonic() + 60
-            while len(list(to.rglob("*.parquet"))) < 4:
+def test_watching_ships_what_a_living_server_writes_until_it_is_asked_to_stop(here: Path, to: Path) -> None:
+    command = [sys.executable, "-m", "reaper", "journal", "ship", "--watch", "--every", "20ms", "--json"]
+    command += ["--journal", str(here), "--to", str(to)]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            conns = set()
+            with Journal(here, flush=0.02, rotate_seconds=0.1) as ours:
+                deadline = time.monotonic() + 60
+                while len(list(to.rglob("*.parquet"))) < 4:
+                    assert time.monotonic() < deadline
+                    conns.add(ours.open(time.monotonic_ns(), 5000, "echo").conn)
+                    time.sleep(0.01)
+            while list(here.glob("*.parquet")):
                 assert time.monotonic() < deadline
-                conns.add(ours.open(time.monotonic_ns(), 5000, "echo").conn)
-                time.sleep(0.01)
-        while list(here.glob("*.parquet")):
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
-        process.send_signal(signal.SIGTERM)
-        out, err = process.communicate(timeout=60)
-    finally:
-        if process.poll() is None:
+                time.sleep(0.02)
+            process.send_signal(signal.SIGTERM)
+            out, err = process.communicate(timeout=60)
+        finally:
             process.kill()
-            process.communicate()
     assert process.returncode == 0, err
     assert json.loads(out)["failed"] == []
     arrived = [conn for path in to.rglob("*.parquet") for conn in pq.ParquetFile(path).read()["conn"].to_pylist()]
     assert sorted(arrived) == sorted(conns)
 
 
-def test_one_journal_has_one_shipper(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "journal").mkdir()
-    with alone(tmp_path / "journal" / LOCK, OSError):
-        assert run("--journal", tmp_path / "journal", "--to", tmp_path / "lake") == 2
+def test_one_journal_has_one_shipper(here: Path, to: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with alone(here / LOCK, OSError):
+        assert run(here, to) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert f"process {os.getpid()} ships {tmp_path / 'journal'} already" in line
+    assert f"process {os.getpid()} ships {here} already" in line
 
 
 HOSTLESS = ("hdfs:/lake/log", "viewfs:/log", "s3:/lake/log", "GS:/lake")
+WITHIN = ("{}/journal/lake", "file://{}", "file://{}/journal/lake")
 
 
 @pytest.mark.parametrize(
-    ("argv", "said"),
+    ("journal", "to", "options", "said"),
     [
-        (["--journal", "{}/none", "--to", "{}/lake"], "is not a directory"),
-        (["--journal", "{}/journal", "--to", "ftp://lake/x"], "--to 'ftp://lake/x' is not a directory, or a URI with"),
-        (["--journal", "{}/journal", "--to", "{}/journal/lake"], "lie within each other"),
-        (["--journal", "{}/journal", "--to", "file://{}"], "lie within each other"),
-        (["--journal", "{}/journal", "--to", "file://{}/journal/lake"], "lie within each other"),
-        (["--journal", "{}/journal", "--to", "{}/a.file"], "a.file' is not a directory"),
-        (["--journal", "{}/journal", "--to", "{}/lake", "--every", "soon"], "'soon': expected a duration such as"),
-        (["--journal", "{}/journal", "--to", "{}/lake", "--every", "0s"], "'0s': expected"),
-        (["--journal", "{}/journal"], "the following arguments are required: --to"),
+        ("{}/none", "{}/lake", "", "is not a directory"),
+        ("{}/journal", "ftp://lake/x", "", "--to 'ftp://lake/x' is not a directory, or a URI with"),
+        *(("{}/journal", to, "", "lie within each other") for to in WITHIN),
+        ("{}/journal", "{}/a.file", "", "a.file' is not a directory"),
+        ("{}/journal", "{}/lake", "--every=soon", "'soon': expected a duration such as"),
+        ("{}/journal", "{}/lake", "--every=0s", "'0s': expected"),
         # A URI without a host is no directory of this machine.
-        *(
-            (["--journal", "journal", "--to", uri], f"--to {uri!r} is not a directory, or a URI with")
-            for uri in HOSTLESS
-        ),
+        *(("journal", uri, "", f"--to {uri!r} is not a directory, or a URI with") for uri in HOSTLESS),
     ],
 )
 def test_bad_arguments_are_refused_in_one_line(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
-    argv: list[str],
+    journal: str,
+    to: str,
+    options: str,
     said: str,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "journal").mkdir()
     (tmp_path / "a.file").touch()
-    assert run(*(word.format(tmp_path) for word in argv)) == 2
+    assert run(Path(journal.format(tmp_path)), to.format(tmp_path), *options.split()) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert said in line
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["a.file", "journal"]  # nothing was made on the way
 
 
-def test_a_library_that_ends_the_process_for_lack_of_credentials_is_one_line_and_status_2(tmp_path: Path) -> None:
-    (tmp_path / "journal").mkdir()
+def test_a_library_that_ends_the_process_for_lack_of_credentials_is_one_line_and_status_2(here: Path) -> None:
     uri = "abfs://lake@127.0.0.1:1/log?enable_tls=false"  # no network is asked: its tokens are for TLS alone
-    command = [sys.executable, "-m", "reaper", "journal", "ship", "--journal", str(tmp_path / "journal"), "--to", uri]
+    command = [sys.executable, "-m", "reaper", "journal", "ship", "--journal", str(here), "--to", uri]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 2, done.stderr
     (line,) = done.stderr.splitlines()
@@ -380,15 +361,14 @@ def test_a_library_that_ends_the_process_for_lack_of_credentials_is_one_line_and
 
 
 @pytest.mark.slow
-def test_no_secret_of_a_uri_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "journal").mkdir()
+def test_no_secret_of_a_uri_is_shown(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for uri in (
         "what://key:secret@lake/log?token=secret",
         "hdfs://key:secret@lake:1/log?token=secret",
         "s3://key:se/secret@lake/log",  # as many a key of S3 has one: it is no URI
         "s3a://key:s@e/secret@lake/log",
     ):
-        assert run("--journal", tmp_path / "journal", "--to", uri) == 2
+        assert run(here, uri) == 2
         said = capsys.readouterr().err
         assert "//lake" in said
         assert "secret" not in said
@@ -420,23 +400,20 @@ def bucket(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         store.stop()
 
 
-def test_a_journal_is_shipped_to_an_object_store(
-    tmp_path: Path, bucket: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_journal_is_shipped_to_an_object_store(here: Path, bucket: Any, capsys: pytest.CaptureFixture[str]) -> None:
     from pyarrow import fs
 
     files, options = bucket
-    here = tmp_path / "journal"
     first, second = write(here, 0, 3600)
     sent = {name: (here / name).read_bytes() for name in (first, second)}
     with files.open_output_stream(f"lake/log/{HOUR}/.{first}.shipping") as stream:
         stream.write(b"what a kill left")
-    assert run("--journal", here, "--to", f"s3a://lake/log?{options}", "--json") == 0
+    assert run(here, f"s3a://lake/log?{options}", "--json") == 0
     assert json.loads(capsys.readouterr().out)["files"] == 2
     found = [info.path for info in files.get_file_info(fs.FileSelector("lake", recursive=True)) if info.is_file]
     assert sorted(found) == [f"lake/log/{HOUR}/{first}", f"lake/log/{HOUR[:-2]}15/{second}"]
     for path in found:
         assert files.open_input_stream(path).read() == sent[path.rpartition("/")[2]]
     assert list(here.glob("*.parquet")) == []
-    assert run("--journal", here, "--to", f"s3://none/log?{options}") == 2
+    assert run(here, f"s3://none/log?{options}") == 2
     assert "there is no none" in capsys.readouterr().err
