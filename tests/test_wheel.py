@@ -137,6 +137,15 @@ def test_schedule_and_cancel_without_end_leave_the_wheel_as_small_as_it_was() ->
     wheel.check()
 
 
+def test_a_timer_that_is_rescheduled_counts_as_scheduled_anew_among_equal_deadlines() -> None:
+    wheel = TimingWheel[str]()
+    timers = [wheel.schedule(deadline, name) for name, deadline in (("a", 9), ("b", 9), ("c", 5), ("d", 9), ("e", 7))]
+    for moved in (timers[0], timers[2], timers[1]):
+        assert moved.reschedule(9)
+    wheel.schedule(9, "f")
+    assert items(wheel.advance(9)) == ["e", "d", "a", "c", "b", "f"]
+
+
 def test_a_slot_emptied_by_cancels_wakes_nothing_and_can_be_used_again() -> None:
     wheel = TimingWheel[str](wheel_size=8)
     for deadline in (5, 40, 300):
