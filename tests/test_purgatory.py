@@ -249,9 +249,7 @@ def test_counts_and_ends_are_exact_under_any_mixture_of_acts_and_slices(seed: in
             now += choose.randrange(20)
             limit = choose.choice([None, 1, 3])
             fresh = sorted((op for op in waiting if op.deadline <= now and op not in due), key=lambda op: op.deadline)
-            due = [
-                op for op in due if op in waiting
-            ] + fresh  # a slice's rest first; ties as they began to wait
+            due = [op for op in due if op in waiting] + fresh  # a slice's rest first; ties as they began to wait
             gone = bench.purgatory.advance(now, limit)
             assert gone == due[:limit]
             ends += [(call, op.name) for op in gone for call in ("complete", "expire")]
