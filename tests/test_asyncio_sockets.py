@@ -51,6 +51,13 @@ class Echo(asyncio.Protocol):
         self.transport.write(data)
 
 
+class Picky(Echo):
+    """Whoever derives from it must say more than that."""
+
+    def __init_subclass__(cls, *, name):
+        pass
+
+
 class WatchedEcho(reaper.asyncio.Protocol):
     idle = IDLE
 
@@ -340,15 +347,15 @@ def no_collector():
 
 @pytest.mark.usefixtures("no_collector")
 @pytest.mark.parametrize("closes", ["client", "server"])
-@pytest.mark.parametrize("kind", ["mixin", "guard"])
-async def test_the_journal_says_at_once_who_has_closed(kind, closes, tmp_path):
+@pytest.mark.parametrize("base", [WatchedEcho, Echo, Picky])
+async def test_the_journal_says_at_once_who_has_closed(base, closes, tmp_path):
     ends = {"client": lambda self, data: None, "server": lambda self, data: self.transport.close()}
     with Journal(tmp_path, tick=TICK, clock_ns=reaper.asyncio.journal_clock()) as journal:
         async with reaper.asyncio.open_reaper(tick=TICK, journal=journal) as r:
-            base = WatchedEcho if kind == "mixin" else Echo
-            made = type("Ends", (base,), {"data_received": ends[closes], "reaper": r})
+            more = {"name": "Ends"} if base is Picky else {}
+            made = type("Ends", (base,), {"data_received": ends[closes], "reaper": r}, **more)
             made.circle = made  # what the collector would have to find
-            factory = made if kind == "mixin" else reaper.asyncio.guard(made, 60, reaper=r)
+            factory = made if base is WatchedEcho else reaper.asyncio.guard(made, 60, reaper=r)
             server = await asyncio.get_running_loop().create_server(factory, "127.0.0.1", 0)
             _, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
             await eventually(lambda: len(r) == 1)

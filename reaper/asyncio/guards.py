@@ -412,4 +412,14 @@ def _hearing(kind: Any) -> Any:
         kind.connection_lost(self, exc)
 
     members = {"__slots__": (), "__module__": kind.__module__, "connection_lost": connection_lost}
-    return type(kind.__name__, (kind,), members)
+    meta = type("Unannounced", (type(kind),), {"mro": lambda made: [made, _Unannounced, *kind.__mro__]})
+    return meta(kind.__name__, (kind,), members)
+
+
+class _Unannounced:
+    """Keeps from the classes below it that another is derived from them: some want to be told more about that."""
+
+    __slots__ = ()
+
+    def __init_subclass__(cls) -> None:
+        """Nothing."""
