@@ -19,9 +19,9 @@ from contextlib import suppress
 
 from reaper.config import ReaperConfig
 from reaper.config.flags import host_and_port
-from reaper.driver.accepting import accept_burst
 from reaper.driver.sockets import credentials, listen_as, names_of
 from reaper.errors import ConfigError, printable
+from reaper.trio.accepting import accept_burst
 
 BACKLOG = 4096  # the kernel cuts it to net.core.somaxconn
 ACCEPTS = 64
@@ -142,11 +142,11 @@ def empty(listening: socket.socket, admit: Callable[[socket.socket], object]) ->
     with listening:
         listening.setblocking(False)
         while count < 2 * BACKLOG:
-            burst = accept_burst(listening, ACCEPTS)
-            for connected in burst.accepted:
+            accepted, errors, _ = accept_burst(listening, ACCEPTS)
+            for connected in accepted:
                 admit(connected)
-            count += len(burst.accepted)
-            if len(burst.accepted) + len(burst.errors) < ACCEPTS:
+            count += len(accepted)
+            if len(accepted) + len(errors) < ACCEPTS:
                 break  # nothing waits, or there is nothing to accept it with
     return count
 

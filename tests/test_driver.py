@@ -10,11 +10,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from reaper.core.ticks import ms_to_seconds, seconds_to_ms_deadline, seconds_to_ms_now
-from reaper.driver.accepting import ACCEPT_PAUSE, accept_burst, after
 from reaper.driver.driver import REAPS_PER_SLICE, Driver, fair_slice
 from reaper.driver.sockets import peer_name, queued, unread
 from reaper.driver.stall_clock import StallClock
 from reaper.driver.watched import Watched
+from reaper.trio.accepting import accept_burst, after
 
 
 class Connection(Watched):
@@ -347,12 +347,12 @@ class Faulty:
 def test_a_burst_passes_over_broken_connections_pauses_without_descriptors_and_never_spins():
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        burst = accept_burst(Faulty(errno.ECONNABORTED, ours, errno.EPROTO))
-        assert (burst.accepted, [e.errno for e in burst.errors]) == ([ours], [errno.ECONNABORTED, errno.EPROTO])
-        assert burst.pause == 0
+        accepted, errors, pause = accept_burst(Faulty(errno.ECONNABORTED, ours, errno.EPROTO))
+        assert (accepted, [e.errno for e in errors]) == ([ours], [errno.ECONNABORTED, errno.EPROTO])
+        assert not pause
         assert not ours.getblocking()
-        assert accept_burst(Faulty(ours, errno.EMFILE, theirs)).pause == ACCEPT_PAUSE
-        assert accept_burst(Faulty(*[errno.EOPNOTSUPP] * 100)).pause == ACCEPT_PAUSE
+        assert accept_burst(Faulty(ours, errno.EMFILE, theirs))[2]
+        assert accept_burst(Faulty(*[errno.EOPNOTSUPP] * 100))[2]
         with pytest.raises(OSError, match="as listed"):
             accept_burst(Faulty(ours, errno.EBADF))
         assert ours.fileno() == -1

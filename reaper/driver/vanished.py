@@ -36,6 +36,7 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from ..core.lease import Lease
 from . import sockets
 
 if TYPE_CHECKING:
@@ -69,49 +70,42 @@ class Vanished:
         self.looks: int = 0
         self._pause = after / CLOSE_LOOKS
         self._awake = False
-        self._round: Iterator[Reapable] = iter(())
-        self._size = 0  # of the round
-        self._found = False  # whether there was a TCP connection in it
+        self._wanted = False  # whether there was a TCP connection in this round, or one of any kind has come since
         self._bad: set[Reapable] = set()  # each of them is looked at again, by a call of its own
 
     def begin(self) -> None:
         """There is a connection to look at."""
+        self._wanted = True
         if self.after and not self._awake:
             self._awake = True
-            self._driver.after(self._pause, self._step)
+            self._driver.after(self._pause, self._round)
 
-    def _step(self) -> None:
-        """Look at a few, and sleep until it is the turn of the next."""
-        few = self._size * ROUNDS // CLOSE_LOOKS + 1
-        share = min(1.0, LOOKS_PER_STEP / few)
-        count = int(few * share) + 1
-        core = self._driver.core
-        try:
-            left = self._look_at(count)
-            if left:  # the round is over
-                self._awake = self._found or len(core) != self._size
-                known = (self._driver.owner_of(lease.uid) for lease in list(core._leases.values()))
-                self._round = (owner for owner in known if owner is not None)
-                self._size, self._found = len(core), False
-                self._look_at(left)
-        finally:  # whatever an adapter raises
-            if self._awake:  # or not until another begins
-                self._driver.after(self._pause * share, self._step)
+    def _round(self) -> None:
+        """Look at each connection that there is now, some at a time."""
+        self._wanted = False
+        leases = list(self._driver.core._leases.values())
+        share = min(1.0, LOOKS_PER_STEP / max(len(leases), 1))
+        self._go_on(iter(leases), self.after / ROUNDS * share)
 
-    def _look_at(self, count: int) -> int:
-        """At the next *count* of the round; returns how many it lacked."""
-        for owner in islice(self._round, count):
-            count -= 1
-            seen = self._seen(owner)
-            if seen is None:
+    def _go_on(self, leases: Iterator[Lease], pause: float) -> None:
+        few = list(islice(leases, LOOKS_PER_STEP))
+        if few:  # first of all: whatever an adapter raises below
+            self._driver.after(pause, partial(self._go_on, leases, pause))
+        elif self._wanted:
+            self._round()
+        else:
+            self._awake = False  # until another begins
+        for lease in few:
+            owner = self._driver.owner_of(lease.uid)
+            seen = None if owner is None else self._seen(owner)
+            if owner is None or seen is None:
                 continue
-            self._found = True
+            self._wanted = True
             if seen.silence >= self.after / 8:
                 _have_it_asked(owner.link, self.after)
             if owner not in self._bad and self._looks_bad(seen):
                 self._bad.add(owner)
                 self._driver.after(self._pause, partial(self._look_again, owner))
-        return count
 
     def _look_again(self, owner: Reapable) -> None:
         seen = self._seen(owner)

@@ -17,12 +17,12 @@ from typing import Any, ClassVar, NoReturn, Unpack
 import trio
 
 from ..config.settings import ReaperConfig
-from ..driver.accepting import ACCEPT_PAUSE
 from ..driver.collecting import taming
 from ..driver.options import Options, spelled_out
 from ..driver.reaper import Reaper, log_drain, send_probe
 from ..driver.watched import PROBE_GRACE, Probe, check_handler, check_watch
 from ..metrics import LoopStatistics
+from .accepting import ACCEPT_PAUSE
 from .connection import Connection, socket_of
 from .parking import ParkingLot
 

@@ -21,11 +21,11 @@ import trio
 import reaper.trio
 from reaper.config import ReaperConfig
 from reaper.config.settings import applied, changes
-from reaper.driver.accepting import after
 from reaper.driver.sockets import peer_name
 from reaper.metrics import Family
 from reaper.policy import ANSWERS, INSTANT, NOT_TAKEN, TOO_OLD, IdlePolicy, Phase, lifespan
 from reaper.policy.min_rate import Sweep
+from reaper.trio.accepting import after
 from reaper.trio.linger import Silent
 
 from ..listening import tls_context
