@@ -42,12 +42,20 @@ def load(target: str, flags: str, *more: str) -> list[str]:
     return [sys.executable, "-m", "loadgen", "run", "--target", target, *flags.split(), *more]
 
 
+_KEPT: list[socket.socket] = []
+
+
 def free_port() -> int:
-    """A port that was free just now, for servers that cannot choose one by themselves."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """A port for a server that cannot choose one by itself; the kernel gives it to nobody else while we run.
+
+    It stays bound here, and never listens: with SO_REUSEADDR, which servers set, another can still take it by number.
+    """
+    kept = socket.socket()
+    kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    kept.bind(("127.0.0.1", 0))
+    _KEPT.append(kept)
+    port: int = kept.getsockname()[1]
+    return port
 
 
 def tree(pid: int) -> list[int]:

@@ -33,6 +33,7 @@ from pyspark.sql import DataFrameReader, SparkSession
 
 from reaper.pipeline.engine import NoSpark, open_session
 from reaper.pipeline.engine.spark import write_back
+from scripts.serving import free_port
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -71,13 +72,6 @@ def kill(process: subprocess.Popen[bytes]) -> None:
     if process.poll() is None:
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def until(condition: Callable[[], Any], what: str, log: Path) -> Any:
