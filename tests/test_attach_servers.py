@@ -102,12 +102,12 @@ def test_a_client_that_waits_for_its_answer_is_not_idle(end: str, how: str, tmp_
                 client.sock.sendall(part)
                 time.sleep(0.0005)
         time.sleep(3 * IDLE)
-        pusher = Redis(port)
+        pusher, answered = Redis(port), time.monotonic()
         pusher.sock.sendall(b"LPUSH key" + b" x" * len(waiting) + b"\r\n")
         for client in waiting:
             client.answer_ends = b"x\r\n"
             client.read_answer()
-            client.spoke = time.monotonic()
+            client.spoke = answered
         assert not attach.of("closed")
         for client in waiting:  # answered, and silent since: now they go
             assert client.wait_for_the_end() >= IDLE

@@ -54,9 +54,10 @@ def example(tmp_path: Path, name: str, *arguments: str) -> contextlib.AbstractCo
 
 @pytest.mark.parametrize("name", WEB)
 def test_a_web_server_answers_who_asks_and_closes_who_says_nothing(tmp_path: Path, name: str) -> None:
-    with started(tmp_path, *WEB[name].split()) as server, connect(server) as silent:
+    with started(tmp_path, *WEB[name].split()) as server:
         start = time.monotonic()
-        assert silent.recv(1) == b""
+        with connect(server) as silent:
+            assert silent.recv(1) == b""
         assert time.monotonic() - start >= 0.5
         client = http.client.HTTPConnection(*server.address, timeout=PATIENCE)
         if name == "starlette":
@@ -105,12 +106,12 @@ def test_prometheus_counts_every_close(tmp_path: Path) -> None:
 
 def test_the_chat_asks_a_silent_client_and_closes_one_that_does_not_answer(tmp_path: Path) -> None:
     with example(tmp_path, "chat") as server:
+        silent = time.monotonic()
         talker, listener, deaf, closes, resets = (connect(server) for _ in range(5))
         wait_until(lambda: connections(server) == 5)
         closes.close()
         reset(resets)
         wait_until(lambda: connections(server) == 3)
-        silent = time.monotonic()
         talker.sendall(b"hello\n")
         for client in (listener, deaf):
             assert heard(client, b"hello\n") == b"hello\n"
@@ -134,12 +135,14 @@ def test_a_tls_handshake_that_drips_is_ended_and_a_whole_one_is_served(
 ) -> None:
     context = ssl.create_default_context(cafile=certificate[0])
     with example(tmp_path, "tls_echo", *certificate) as server:
-        dripping, begun = connect(server), time.monotonic()
+        begun = time.monotonic()
+        dripping = connect(server)
         others = [context.wrap_socket(connect(server), server_hostname="127.0.0.1") for _ in range(3)]
+        spoke = time.monotonic()
         for client in others:
             client.sendall(b"hello")
             assert client.recv(10) == b"hello"
-        silent, spoke = others[2], time.monotonic()
+        silent = others[2]
         others[0].close()
         reset(others[1])
         dripping.settimeout(0.1)
@@ -166,8 +169,8 @@ def test_a_websocket_lives_while_pings_are_answered(tmp_path: Path) -> None:
     with example(tmp_path, "websocket_trio") as server:
         key = b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n"
         shake = b"GET / HTTP/1.1\r\nHost: h\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n" + key + b"\r\n"
-        mute, deaf, closes, resets = (connect(server) for _ in range(4))
         begun = time.monotonic()
+        mute, deaf, closes, resets = (connect(server) for _ in range(4))
         for client in (deaf, closes, resets):
             client.sendall(shake)
             assert heard(client, b"\r\n\r\n").startswith(b"HTTP/1.1 101")

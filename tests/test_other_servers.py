@@ -87,12 +87,12 @@ async def test_aiohttp_keeps_a_websocket_on_which_something_moves():
     ):
         for _ in range(6):
             await asyncio.sleep(0.2)
+            spoke = time.monotonic()
             await websocket.send_str("x")
             assert await websocket.receive_str(timeout=PATIENCE) == "x"
-        start = time.monotonic()
         message = await websocket.receive(timeout=PATIENCE)
         assert message.type in (aiohttp.WSMsgType.CLOSED, aiohttp.WSMsgType.CLOSE)
-        assert time.monotonic() - start >= 0.4
+        assert time.monotonic() - spoke >= 0.5
 
 
 @pytest.mark.parametrize("upgrade", ["", "upgrade: websocket\r\nconnection: upgrade\r\n"])
@@ -147,10 +147,10 @@ def test_aiohttp_answers_all_that_waited_while_the_process_was_paused(tmp_path):
 
 def test_run_apps_config_holds_although_the_loop_has_a_reaper_and_its_age_is_announced(tmp_path):
     with aiohttp_program(tmp_path, 0.5) as server, connect(server) as client:
+        spoke = time.monotonic()
         assert b"Keep-Alive" not in ask(client)  # there is no whole second to name
-        start = time.monotonic()
         assert client.recv(1) == b""  # by the default it would be open for 95 s
-        assert time.monotonic() - start >= 0.4
+        assert time.monotonic() - spoke >= 0.5
     (tmp_path / "old").mkdir()
     with (
         aiohttp_program(tmp_path / "old", 30, MAX_AGE="1s", DRAIN_IDLE="20s") as server,
@@ -169,12 +169,12 @@ async def test_websockets_closes_a_silent_connection_although_pings_are_answered
         async with websockets.asyncio.client.connect(f"ws://127.0.0.1:{port}") as client:
             for _ in range(6):
                 await asyncio.sleep(0.2)
+                spoke = time.monotonic()
                 await client.send("x")
                 assert await client.recv() == "x"
-            start = time.monotonic()
             with pytest.raises(websockets.exceptions.ConnectionClosed, match="reaped: tunnel"):
                 await client.recv()
-            assert time.monotonic() - start >= 0.4
+            assert time.monotonic() - spoke >= 0.5
         assert len(r.core) == 0
 
 
@@ -261,9 +261,9 @@ async def test_websockets_lets_go_of_a_client_that_never_shakes_hands_when_it_sa
         with socket.create_connection(("127.0.0.1", port)) as client:
             client.setblocking(False)
             await asyncio.get_running_loop().sock_sendall(client, said)
-            async with asyncio.timeout(5):  # websockets itself gives it 10 s
+            async with asyncio.timeout(PATIENCE):
                 assert await asyncio.get_running_loop().sock_recv(client, 1) == b""
-        assert r.statistics().reasons == {"tunnel": 1}
+        assert r.statistics().reasons == {"tunnel": 1}  # it was not websockets itself, which gives it 10 s
 
 
 def test_hypercorn_is_guarded_by_its_loop(tmp_path):

@@ -106,13 +106,21 @@ def open_at(pid="self"):
 def a_pause_loses_no_request(server, count):
     """Of clients that have been served, and ask again while the server's processes stand still."""
     with contextlib.ExitStack() as stack:
-        clients = [stack.enter_context(connect(server)) for _ in range(count)]
-        for client in clients:
-            client.sendall(get())
-            until(client)
-        pids = tree(server.pid)
-        for pid in pids:
-            os.kill(pid, signal.SIGSTOP)
+        pids, silent = [], 0.0
+        while not pids or silent >= 1:  # the first may have been closed, as it should be, before the last was served
+            stack.close()
+            for pid in reversed(pids):
+                os.kill(pid, signal.SIGCONT)
+            count, start = count if not pids else (count + 1) // 2, time.monotonic()
+            clients = [stack.enter_context(connect(server)) for _ in range(count)]
+            with contextlib.suppress(AssertionError, ConnectionError):
+                for client in clients:
+                    client.sendall(get())
+                    until(client)
+            pids = tree(server.pid)
+            for pid in pids:
+                os.kill(pid, signal.SIGSTOP)
+            silent = time.monotonic() - start
         for client in clients:
             client.sendall(get())
         time.sleep(3)
@@ -216,11 +224,11 @@ def test_requests_in_one_packet_are_all_answered(guarded):
 
 def test_a_client_that_asks_before_it_sends_its_body_is_answered_and_then_waited_for(guarded):
     with connect(guarded) as client:
+        start = time.monotonic()
         client.sendall(b"POST /echo HTTP/1.1\r\nhost: h\r\ncontent-length: 5\r\nexpect: 100-continue\r\n\r\n")
         until(client, b"100 Continue")
-        start = time.monotonic()
         until(client, b"408")
-        assert time.monotonic() - start >= 0.7  # it is looked at four times a tick whether the body is wanted
+        assert time.monotonic() - start >= 1
 
 
 def test_a_body_that_is_not_wanted_is_read_and_the_connection_lives_on(guarded):

@@ -47,19 +47,24 @@ def test_the_workers_of_one_server_answer_for_each_other_and_not_for_another_ser
             client.sendall(get())
             until(client)
 
-        def both() -> bool:
+        pids: set[int] = set()
+
+        def all_in_the_status() -> bool:
             fetch(server.port, "/")
             status = json.loads(fetch(server.port, "/status"))
-            return len(status["workers"]) == 2 and picture_of(status).connections in (12, 13)
+            assert status["schema"] == SCHEMA
+            phases = {row["phase"] for worker in status["workers"] for row in worker["phases"]}
+            pids.update(worker["pid"] for worker in status["workers"])
+            whole = len(status["workers"]) == 2 and not status["missing"] and "keep_alive" in phases
+            return whole and picture_of(status).connections in (12, 13)  # the one that asks may be among them
 
-        wait_until(both)
-        status = json.loads(fetch(server.port, "/status"))
-        assert (status["schema"], status["missing"]) == (SCHEMA, [])
-        pids = {worker["pid"] for worker in status["workers"]}
-        assert "keep_alive" in {row["phase"] for worker in status["workers"] for row in worker["phases"]}
-        lines = [line for line in fetch(server.port, "/metrics").splitlines() if line.startswith("reaper_leases{")]
-        assert {int(line.split('"')[1]) for line in lines} == pids
-        assert sum(int(line.split()[1]) for line in lines) in (12, 13)  # the one that asks may be among them
+        def all_in_the_metrics() -> bool:
+            lines = [line for line in fetch(server.port, "/metrics").splitlines() if line.startswith("reaper_leases{")]
+            whole = {int(line.split('"')[1]) for line in lines} == pids
+            return whole and sum(int(line.split()[1]) for line in lines) in (12, 13)
+
+        wait_until(all_in_the_status)
+        wait_until(all_in_the_metrics)
         alone = fetch(other.port, "/metrics")
         assert "worker=" not in alone
         stopped = min(pids)
@@ -87,6 +92,7 @@ def test_workers_ask_none_but_their_own_and_all_of_them_when_many_ask_at_once(mo
 
     async def program(listening: socket.socket) -> None:
         monkeypatch.setattr(workers, "inherited", lambda: 4711)
+        monkeypatch.setattr(workers, "WAIT", PATIENCE)
         asked = Workers({"/metrics": page})
         me = os.getpid()
         family = f"reaper-status/{os.getuid()}/4711/"
