@@ -1,9 +1,10 @@
 """The table of docs/scale.md, from committed results.
 
-    python -m benchmarks.scale [--add REPORT ...]
+    python -m benchmarks.scale [--add REPORT ...] [--picture REPORT]
 
 `--add out/demo/report.json` takes the report of a `make demo` into benchmarks/results/scale/demos.json, in place of the
-one of that size; then, as without it, the table is written. *No figure is typed by hand*.
+one of that size; then, as without it, the table is written. `--picture` draws README's of a report. *No figure is typed
+by hand*.
 """
 
 from __future__ import annotations
@@ -16,11 +17,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from loadgen.judge.page import lateness_chart
 from loadgen.units import seconds, share, size
+from reaper.pipeline.html.parts import CSS
 
 from .common import RESULTS, ROOT, machine, markdown
 
-PAGE = ROOT / "docs" / "scale.md"
+PAGE, PICTURE = ROOT / "docs" / "scale.md", ROOT / "docs" / "img" / "demo.svg"
 SCHEMA = "reaper-demos/1"
 TABLE = re.compile(r"(<!-- demos -->\n).*?(<!-- end of demos -->)", re.DOTALL)
 
@@ -97,22 +100,43 @@ ROWS: dict[str, Any] = {
 }
 
 
+def picture(report: dict[str, Any]) -> str:
+    """The histogram of a demo's own page, with what it says above it. Raises ValueError as `kept` does."""
+    late, reaps = report["lateness_s"], kept(report)["reaps"]
+    closed = f"{reaps['observed']:,} silent clients of {report['connections']['requested']:,} closed"
+    wrong = f"{reaps['early'] or 'none'} early, {reaps['late'] or 'none'} more than a tick late"
+    half, most = seconds(late["p50"]), seconds(late["max"])
+    text = "<text x='20' y='{}' style='font:{}px system-ui,sans-serif'>{}</text>"
+    drawn = lateness_chart(report)
+    return (
+        "<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 640 378'>"
+        f"<style>{CSS}</style><rect width='640' height='378' fill='var(--card)'/>"
+        + text.format(24, "600 14", f"{closed}: {wrong}")
+        + text.format(44, 13, f"Lateness of each close, as its client saw it; median {half}, at most {most}")
+        + f"<svg y='58' width='640' height='320'{drawn.removeprefix('<svg')}</svg>\n"
+    )
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Take reports in, write the table. Exit status 0; 2 for a report that cannot be shown."""
+    """Take reports in, write table and picture. Exit status 0; 2 for a report that cannot be shown."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.scale", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--add", type=Path, action="append", default=[], metavar="REPORT", help="of a `make demo`")
+    parser.add_argument("--picture", type=Path, metavar="REPORT", help="draw README's picture of this one")
     parser.add_argument("--results", type=Path, default=RESULTS, metavar="DIR")
     parser.add_argument("--page", type=Path, default=PAGE, metavar="FILE")
     options = parser.parse_args(arguments)
     store = options.results / "scale" / "demos.json"
     demos: dict[str, Any] = json.loads(store.read_text())["results"] if store.exists() else {}
-    for path in options.add:
-        try:
+    path = options.picture
+    try:
+        if path:
+            PICTURE.write_text(picture(json.loads(path.read_text())))
+        for path in options.add:
             report = json.loads(path.read_text())
             demos[str(report["connections"]["requested"])] = kept(report)
-        except (OSError, ValueError, KeyError) as error:
-            print(f"--add {path}: {error}", file=sys.stderr)
-            return 2
+    except (OSError, ValueError, KeyError) as error:
+        print(f"{path}: {error}", file=sys.stderr)
+        return 2
     if options.add:
         ordered = {each: demos[each] for each in sorted(demos, key=int)}
         store.parent.mkdir(exist_ok=True)

@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
+from benchmarks import scale
 from benchmarks.__main__ import main
-from benchmarks.common import ROOT, ratios, spread
+from benchmarks.common import RESULTS, ROOT, ratios, spread
 from benchmarks.document import page
 from benchmarks.peers import jvm
 from benchmarks.peers import python as peers
@@ -79,13 +80,15 @@ def test_a_run_prints_tables_and_writes_what_they_were_measured_on_and_the_page_
     assert "| an idle HTTP connection, memory | not measured | not measured |" in text
 
 
-def test_of_the_results_in_the_repository_every_program_makes_its_table() -> None:
-    found = {name: ROOT / "benchmarks" / "results" / f"{name}.json" for name in PROGRAMS}
-    tables = [
-        PROGRAMS[name].load().table(json.loads(path.read_text())) for name, path in found.items() if path.exists()
-    ]
-    assert len(tables) >= 8
-    assert all("| ---" in table for table in tables)
+def test_the_pages_say_what_the_results_in_the_repository_say_and_a_demo_that_failed_is_none(tmp_path: Path) -> None:
+    assert (ROOT / "docs" / "performance.md").read_text() == page(RESULTS)
+    copied, report = tmp_path / "scale.md", tmp_path / "report.json"
+    copied.write_text(scale.TABLE.sub(r"\1\2", scale.PAGE.read_text()))
+    assert scale.main(["--page", str(copied)]) == 0
+    assert copied.read_text() == scale.PAGE.read_text()
+    for verdict, partial in (("fail", False), ("pass", True)):
+        report.write_text(json.dumps({"verdict": verdict, "partial": partial, "connections": {"requested": 1}}))
+        assert scale.main(["--page", str(copied), "--add", str(report)]) == 2
 
 
 @pytest.mark.parametrize(

@@ -9,16 +9,17 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from xml.etree import ElementTree
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks import scale
 from scripts import demo, limits
 from scripts.limits import Machine, Plan, make_plan, shortages
 from scripts.serving import ROOT, DidNotStart, free_port, serving
@@ -42,8 +43,9 @@ def test_a_million_is_planned_for_less_than_25_minutes_and_what_it_was_seen_to_t
     assert (plan.rate, plan.workers, plan.generators) == (4000, 54, 51)
     assert 8 * 60 <= plan.timeout < plan.expected < 25 * 60
     assert plan.timeout < make_plan(1_000_000, 20_000, processors=1).timeout
-    assert shortages(plan, ROOMY) == []
+    assert shortages(plan, ROOMY) == shortages(plan, Machine(20_000)) == []  # the latter's limits cannot be read
     assert 12.5 < plan.memory() / 2**30 < 17
+    assert max(map(len, demo.described(plan))) < 80
 
 
 @pytest.mark.parametrize("connections", [100_000, 300_000, 1_000_000])
@@ -71,10 +73,6 @@ def test_each_limit_that_is_too_low_is_named_with_what_is_needed(limit: str, val
     assert words in line
 
 
-def test_limits_that_cannot_be_read_refuse_nothing() -> None:
-    assert shortages(make_plan(1_000_000, 20_000), Machine(20_000)) == []
-
-
 def test_what_cannot_fit_is_refused_with_status_2(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -82,10 +80,6 @@ def test_what_cannot_fit_is_refused_with_status_2(
     monkeypatch.setattr("sys.argv", ["demo", "--connections", "1000000"])
     assert demo.main() == 2
     assert "this machine is too small" in capsys.readouterr().err
-
-
-def test_a_plan_fits_a_terminal() -> None:
-    assert max(map(len, demo.described(make_plan(1_000_000, 20_000)))) < 80
 
 
 @pytest.mark.slow
@@ -96,6 +90,9 @@ def test_a_small_demo_passes_on_real_connections(tmp_path: Path, capfd: pytest.C
     assert report["verdict"] == "pass"
     assert report["reaps"]["observed"] == report["reaps"]["expected"] == 30
     assert report["machine"]["memory_bytes"]["server"] > 0
+    drawn = scale.picture(report)
+    assert "30 silent clients of 60 closed: none early, none more than a tick late" in drawn
+    assert ElementTree.fromstring(drawn).tag == "{http://www.w3.org/2000/svg}svg"
     out = capfd.readouterr().out
     assert "verdict      PASS: 30 of 30 reaps" in out
     assert max(len(line) for line in out.splitlines() if str(tmp_path.parent.name) not in line) < 80
@@ -163,14 +160,9 @@ def test_ctrl_c_before_the_clients_have_begun_is_an_interruption_too() -> None:
 def test_a_run_without_a_report_does_not_show_that_of_the_run_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    @contextmanager
-    def stands(command: list[str], log: Path, *, session: bool) -> Iterator[SimpleNamespace]:
-        said = (
-            "stopped: open 0, accepted 100000, reaped 50764, averted 0, worst loop lag 90 ms, stalls 0, reaper task 1 s"
-        )
-        yield SimpleNamespace(target="127.0.0.1:9", pid=1, status=0, said=lambda: f"listening\n{said}\n")
-
-    monkeypatch.setattr(demo, "serving", stands)
+    said = "stopped: open 0, accepted 100000, reaped 50764, averted 0, worst loop lag 90 ms, stalls 0, reaper task 1 s"
+    server = SimpleNamespace(target="127.0.0.1:9", pid=1, status=0, said=lambda: f"listening\n{said}\n")
+    monkeypatch.setattr(demo, "serving", lambda *_, **__: nullcontext(server))
     monkeypatch.setattr(demo, "call", lambda command: 130)
     (tmp_path / "report.json").write_text("{}")
     assert demo.run(make_plan(10, 1024), tmp_path) == 130

@@ -286,11 +286,15 @@ def test_in_a_pipe_it_prints_one_picture_of_a_real_server_and_ends() -> None:
     with server("http", "--workers", "2", "--drain-idle", "0s") as process:
         clients = [socket.create_connection(process.address, timeout=PATIENCE) for _ in range(20)]
         url = "http://{}:{}".format(*process.address)
-        done = top("--connect", url, COLUMNS="80")
+        done = top("--connect", url, COLUMNS="100")
         assert (done.returncode, done.stderr) == (0, "")
         assert "http, 2 workers" in done.stdout
         assert "first_byte" in done.stdout
-        assert max(map(len, done.stdout.splitlines())) <= 80
+        assert max(map(len, done.stdout.splitlines())) <= 100
+        page = (ROOT / "docs" / "production.md").read_text().splitlines()
+        headings = [line for line in page if line.startswith(("phase  ", "due next  "))]
+        assert len(headings) == 2
+        assert {*headings} <= {line.rstrip() for line in done.stdout.splitlines()}
         document = json.loads(top("--connect", url, "--json").stdout)
         assert sum(each["connections"] for each in document["workers"]) in (20, 21)  # its own may be one of them
         for path in ("/sleep?s=100", "/"):

@@ -175,33 +175,6 @@ class UidTouch(LeaseTouch):
             self.core.discard(key)
 
 
-class RingTouch(Peer):
-    """`reaper.IdleRing`: the idea in its smallest form, whole ticks, one timeout for all."""
-
-    name = "IdleRing.touch(uid)"
-
-    def __init__(self, keys: Sequence[str], timeout: float) -> None:
-        super().__init__(keys, timeout)
-        self.ring = reaper.IdleRing(timeout_ticks=int(timeout))
-
-    def register(self, count: int, now: float) -> None:
-        self.ring.advance(int(now))
-        for key in self.keys[:count]:
-            self.ring.add(key)
-
-    def touch_all(self, handles: list[Any], now: float) -> None:
-        ring = self.ring
-        for key in handles:
-            ring.touch(key)
-
-    def tick(self, now: float) -> list[Any]:
-        return self.ring.advance(int(now))
-
-    def release(self, handles: list[Any]) -> None:
-        for key in handles:
-            self.ring.discard(key)
-
-
 # ---- others ----------------------------------------------------------------------------------------------------------
 
 
@@ -419,6 +392,6 @@ class TrioScope(Peer):
 
 
 FLOORS: list[type[Peer]] = [EmptyCall, EmptyAgain, DictStore]
-OURS: list[type[Peer]] = [LeaseTouch, UidTouch, RingTouch]
+OURS: list[type[Peer]] = [LeaseTouch, UidTouch]
 THEIRS: list[type[Peer]] = [HeapRearmed, Lru, AsyncioTimer, TrioScope]
 ALL: list[type[Peer]] = [*FLOORS, *OURS, *THEIRS]
