@@ -6,7 +6,6 @@ handler goes through `reaper.trio.serve_tcp` or `TrioReaper.watched`.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -14,14 +13,11 @@ import trio
 
 import reaper.trio
 from reaper.config import ReaperConfig
-from reaper.config.settings import applied, changes
 from reaper.metrics import Family
 
 from .listening import tls_context
 from .status import Desk
 from .workers import Admit
-
-log = logging.getLogger("server_example.echo")
 
 
 async def echo(stream: trio.abc.Stream) -> None:
@@ -56,11 +52,9 @@ class EchoServer:
             yield self._lot.add
 
     async def reload(self, config: ReaperConfig) -> None:
-        """Put what is live of *config* in force, also on open connections. O(open)."""
-        for path, change in changes(self.config, config).items():
-            log.warning("reload: %s: %s", path, change)
-        self.config = applied(self.config, config)
-        self._lot.retime(self.config.timeouts.idle)
+        """Put *config* in force, also on open connections. O(open)."""
+        self.config = config
+        self._lot.retime(config.timeouts.idle)
 
     async def drain(self) -> None:
         """End every connection by `timeouts.drain`; the idle after `drain_idle`: bytes may be on their way."""

@@ -14,7 +14,7 @@ import trio
 
 import reaper.trio
 from reaper.config import ReaperConfig
-from reaper.config.settings import applied
+from reaper.config.settings import applied, changes
 from reaper.errors import ConfigError
 from reaper.journal import Journal
 from reaper.policy.pressure import Pressure, limits_here
@@ -93,14 +93,16 @@ async def serve(
 
 
 async def reload_from(server: Server, load: Callable[[], ReaperConfig]) -> bool:
-    """Reload what *load* returns; a configuration that cannot be used changes nothing and is said. True: reloaded."""
+    """Reload what is live of what *load* returns; what cannot be used changes nothing and is logged. True: reloaded."""
     try:
         config = load()
     except ConfigError as error:
         for line in (*str(error).splitlines(), "nothing was changed"):
             log.error("reload: %s", line)
         return False
-    await server.reload(config)
+    for path, change in changes(server.config, config).items():
+        log.warning("reload: %s: %s", path, change)
+    await server.reload(applied(server.config, config))
     return True
 
 

@@ -51,6 +51,8 @@ class Desk:
         doors: Of all workers; None: this is the only one.
         worker: Which of them this is.
         pressure: What its pressure is judged by.
+    Attributes:
+        pages: What it shows, by path.
     """
 
     def __init__(
@@ -58,13 +60,13 @@ class Desk:
     ) -> None:
         self._server, self._worker, self._pressure = server, worker, pressure
         self._doors = Doors(1) if doors is None else doors
+        self.pages = {"/status": self.show_status, "/metrics": self.show_metrics, "/ready": self.show_ready}
 
     async def run(self) -> None:
         """Answer the other workers, and everyone at the public door if there is one, until cancelled."""
         async with trio.open_nursery() as nursery:
             if self._doors.public is not None:
-                pages = {"/status": self.show_status, "/metrics": self.show_metrics, "/ready": self.show_ready}
-                nursery.start_soon(serve_pages, self._doors.public, pages)
+                nursery.start_soon(serve_pages, self._doors.public, self.pages)
             if self._doors.inner:
                 inner = trio.socket.from_stdlib_socket(self._doors.inner[self._worker])
                 await trio.serve_listeners(self._tell, [trio.SocketListener(inner)], handler_nursery=nursery)

@@ -100,42 +100,42 @@ class Counters:
             self[name] = value + before if name in self.SUMS else max(value, before)
 
 
+@dataclass
 class Worker:
     """What a worker process is given: its listening sockets, its counters, and the supervisor's word.
 
     Attributes:
-        index: Which of the workers it is; its successor is the same.
-        beat: Seconds between two signs of life.
-        phase: 0..1: for its reaper's `driver.phase`, so that not all workers wake in the same instant.
+        index: Which of the *workers* it is; its successor is the same.
+        patience: Seconds without a sign of life after which it counts as stalled; 0: never.
         listening: Accept from all of them.
         counters: Read by the supervisor.
         doors: Where it and the other workers are asked how they are.
-        stop: Set when it is to accept no more, and to drain.
+        orders: Descriptor of the pipe from the supervisor.
         publish: Writes the counters; called with every sign of life.
         reload: Reads the configuration anew; called when the supervisor says so.
+        stop: Set when it is to accept no more, and to drain.
     """
 
-    def __init__(
-        self,
-        index: int,
-        workers: int,
-        patience: float,
-        listening: list[socket.socket],
-        counters: Counters,
-        doors: Doors,
-        orders: int,
-    ) -> None:
-        """It counts as stalled after *patience* seconds without a sign of life; 0: never."""
-        self.index = index
-        self.phase = index / workers
-        self.publish: Callable[[], object] = int
-        self.reload: Callable[[], Awaitable[object]] | None = None
-        self.beat = min(BEAT * max(workers / FEW, 1.0), patience / BEATS_OF_PATIENCE or math.inf)
-        self.doors = doors
-        self.listening = listening
-        self.counters = counters
-        self._orders = orders
-        self.stop = trio.Event()
+    index: int
+    workers: int
+    patience: float
+    listening: list[socket.socket]
+    counters: Counters
+    doors: Doors
+    orders: int
+    publish: Callable[[], object] = int
+    reload: Callable[[], Awaitable[object]] | None = None
+    stop: trio.Event = field(default_factory=trio.Event)
+
+    @property
+    def phase(self) -> float:
+        """0..1: for its reaper's `driver.phase`, so that not all workers wake in the same instant."""
+        return self.index / self.workers
+
+    @property
+    def beat(self) -> float:
+        """Seconds between two signs of life."""
+        return min(BEAT * max(self.workers / FEW, 1.0), self.patience / BEATS_OF_PATIENCE or math.inf)
 
     async def run(self, serve: Serve) -> None:
         """Run *serve*, and give signs of life meanwhile. Ends with it, or when the supervisor says so."""
@@ -154,8 +154,8 @@ class Worker:
 
     async def _obey(self, life: trio.CancelScope) -> None:
         while True:
-            await trio.lowlevel.wait_readable(self._orders)
-            words = os.read(self._orders, 64)
+            await trio.lowlevel.wait_readable(self.orders)
+            words = os.read(self.orders, 64)
             if END in words:
                 life.cancel()
             if DRAIN in words or not words:
@@ -194,12 +194,6 @@ class _Slot:
     orders: int = -1
     due: float = 0.0
     deaths: list[float] = field(default_factory=list)
-
-    def bury(self) -> None:
-        """There is no process in this place any more."""
-        self.counters.begin()
-        os.close(self.orders)
-        self.pid, self.orders = 0, -1
 
 
 class Supervisor:
@@ -326,9 +320,9 @@ class Supervisor:
             if not self._announced and all(slot.counters["ready"] for slot in self._slots):
                 self._announced = True
                 self._notify.send("READY=1")
-                where, count = self._listening, len(self._slots)
-                said_where = {"event": "listening", "host": where.host, "port": where.port, "workers": count}
-                say(f"listening on {where.host}:{where.port} with {count} worker(s), pid {os.getpid()}", **said_where)
+                host, port, count = self._listening.host, self._listening.port, len(self._slots)
+                text = f"listening on {host}:{port} with {count} worker(s), pid {os.getpid()}"
+                say(text, event="listening", host=host, port=port, workers=count)
             if self._all_alive(now):
                 self._notify.alive()
             if self._announced and now >= next_line and (line := self._line()) != said:
@@ -363,14 +357,15 @@ class Supervisor:
             slot.counters["beat"] = math.inf
 
     def _ended(self, slot: _Slot, code: int, now: float) -> None:
-        pid = slot.pid
-        slot.bury()
-        if self._draining:
-            if code:
-                say(f"worker {slot.index} (pid {pid}) ended with status {code}")
-                self._status = 1
-            return
-        self._lost(slot, f"worker {slot.index} (pid {pid}) ended with status {code}", now)
+        what = f"worker {slot.index} (pid {slot.pid}) ended with status {code}"
+        slot.counters.begin()
+        os.close(slot.orders)
+        slot.pid, slot.orders = 0, -1
+        if not self._draining:
+            self._lost(slot, what, now)
+        elif code:
+            say(what)
+            self._status = 1
 
     def _lost(self, slot: _Slot, what: str, now: float) -> None:
         """There is no process in *slot*: have it filled again, unless that has been tried too often."""

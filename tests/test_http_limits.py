@@ -662,10 +662,3 @@ async def test_workers_answer_their_own_user_and_root_and_one_that_does_not_answ
         nursery.cancel_scope.cancel()
         for door in doors.inner:
             door.close()
-
-
-async def test_an_answer_has_its_date_in_the_first_second_of_the_loops_clock_too(clock: MockClock) -> None:
-    async with running() as server, await server.connect(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n") as stream:
-        head = await head_of(stream)
-        assert trio.current_time() < 1
-        assert b"GMT" in head.partition(b"date: ")[2].partition(b"\r\n")[0]

@@ -165,19 +165,10 @@ class Exchange:
         await connection.transport.send_all(connection.h11.send(answer) or b"")
         return Tunnel(connection)
 
-    async def gone(self) -> None:
-        """Return when the peer has closed or shut its sending side. For responses without an end.
-
-        What comes meanwhile is its next request. Beyond as much as a head may be it is left to the kernel; then
-        the epoll of the lot alone notices that the peer has gone.
-        """
-        connection = self._connection
-        while len(connection.unread) <= self.server.config.limits.max_header_bytes:
-            data = await connection.receive()
-            if not data:
-                return
-            connection.h11.receive_data(data)
-        await trio.sleep_forever()
+    @property
+    def hung_up(self) -> bool:
+        """Whether the peer has shut its sending side. For responses without an end."""
+        return self._connection.policy.hung_up
 
 
 class Tunnel:

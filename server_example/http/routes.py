@@ -14,12 +14,11 @@ import trio
 
 from reaper.config.durations import parse_duration
 from reaper.errors import InvalidArgument
-from reaper.status import JSON, Page, Unavailable
+from reaper.status import JSON, Unavailable
 
 from .connection import Exchange, HttpError, Route
 
 PIECE = 65536  # bytes of a download sent at once
-PIECES_PER_SECOND = 10  # of a download at a given rate
 LONGEST_SLEEP = 300.0  # seconds
 LONGEST = 86400.0  # seconds between two events at most
 
@@ -51,21 +50,16 @@ async def sleep(exchange: Exchange) -> None:
 
 
 async def download(exchange: Exchange) -> None:
-    """`/download?bytes=1000000&rate=0`: a response of that size, at that many bytes per second; 0 is unlimited."""
+    """`/download?bytes=1000000`: a response of that size."""
     left = int(_number(exchange, "bytes", 1_000_000, 1e12))
-    rate = _number(exchange, "rate", 0.0, 1e12)
     await exchange.start(200, [("content-type", "application/octet-stream"), ("content-length", str(left))])
     if exchange.method == "HEAD":
         left = 0
-    piece = bytes(PIECE if not rate else min(PIECE, max(1, int(rate / PIECES_PER_SECOND))))
-    start, sent = trio.current_time(), 0
+    piece = bytes(PIECE)
     while left:
         data = piece[:left]
         await exchange.send(data)
-        sent += len(data)
         left -= len(data)
-        if rate and left:
-            await trio.sleep_until(start + sent / rate)
     await exchange.finish()
 
 
@@ -88,30 +82,16 @@ async def events(exchange: Exchange) -> None:
     if exchange.method == "HEAD":
         await exchange.finish()
         return
-    lost = False
-    try:
-        async with trio.open_nursery() as nursery:
-
-            async def watch() -> None:
-                await exchange.gone()
-                nursery.cancel_scope.cancel()
-
-            nursery.start_soon(watch)
-            start = trio.current_time()
-            number = 1
-            while not count or number <= count:
-                due, quiet_until = start + number * every, trio.current_time() + (ping or math.inf)
-                await trio.sleep_until(min(due, quiet_until))
-                if due <= quiet_until:
-                    await exchange.send(f"id: {number}\ndata: {trio.current_time():.3f}\n\n".encode())
-                    number += 1
-                else:
-                    await exchange.send(b": ping\n\n")
-            nursery.cancel_scope.cancel()
-    except* (trio.BrokenResourceError, trio.ClosedResourceError):
-        lost = True
-    if lost:
-        raise trio.BrokenResourceError("the peer has gone")
+    start = trio.current_time()
+    number = 1
+    while not exchange.hung_up and (not count or number <= count):
+        due, quiet_until = start + number * every, trio.current_time() + (ping or math.inf)
+        await trio.sleep_until(min(due, quiet_until))
+        if due <= quiet_until:
+            await exchange.send(f"id: {number}\ndata: {trio.current_time():.3f}\n\n".encode())
+            number += 1
+        else:
+            await exchange.send(b": ping\n\n")
     await exchange.finish()
 
 
@@ -127,26 +107,12 @@ async def tunnel(exchange: Exchange) -> None:
         await through.send(data)
 
 
-async def show_metrics(exchange: Exchange) -> None:
-    """`/metrics`: counters of all workers, for Prometheus."""
-    await _show(exchange, exchange.server.desk.show_metrics)
-
-
-async def show_ready(exchange: Exchange) -> None:
-    """`/ready`: 200, or 503 once this worker has been told to end; for load balancers."""
-    await _show(exchange, exchange.server.desk.show_ready)
-
-
-async def show_status(exchange: Exchange) -> None:
-    """`/status`: all workers as JSON, for `python -m reaper top`; for this machine."""
-    if not exchange.is_local:
+async def show(exchange: Exchange) -> None:
+    """`/metrics`, `/ready`, `/status`: for Prometheus, for a load balancer, and for `reaper top` on this machine."""
+    if exchange.path == "/status" and not exchange.is_local:
         raise HttpError(403, "for this machine only: see server.status")
-    await _show(exchange, exchange.server.desk.show_status)
-
-
-async def _show(exchange: Exchange, page: Page) -> None:
     try:
-        kind, body = await page()
+        kind, body = await exchange.server.desk.pages[exchange.path]()
     except Unavailable as error:
         await exchange.respond(503, f"{error}\n".encode(), TEXT, FRESH)
     else:
@@ -174,8 +140,6 @@ ROUTES: Mapping[str, Route] = {
     "/upload": upload,
     "/events": events,
     "/tunnel": tunnel,
-    "/metrics": show_metrics,
-    "/ready": show_ready,
-    "/status": show_status,
+    **dict.fromkeys(("/metrics", "/ready", "/status"), show),
 }
 """The routes of the example, by path."""

@@ -14,13 +14,12 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
 from email.utils import formatdate
-from functools import partial
+from functools import lru_cache, partial
 
 import trio
 
 import reaper.trio
 from reaper.config import ReaperConfig
-from reaper.config.settings import applied, changes
 from reaper.driver.sockets import peer_name
 from reaper.metrics import Family
 from reaper.policy import ANSWERS, INSTANT, NOT_TAKEN, TOO_OLD, IdlePolicy, Phase, lifespan
@@ -102,8 +101,6 @@ class HttpServer:
         self._numbers = itertools.count()
         self._sweep = Sweep(self._schedule, config.reaper.tick / SWEEPS_PER_TICK)
         self._random = random.Random()
-        self._refusing = 0
-        self._date = (-1, "")
 
     def route(self, method: str, path: str) -> Route:
         """The route for a request."""
@@ -114,11 +111,8 @@ class HttpServer:
         return found if method in allowed else partial(_not_allowed, allowed)
 
     def date(self) -> str:
-        """The Date header, made once per second."""
-        now = int(trio.current_time())
-        if now != self._date[0]:
-            self._date = (now, formatdate(usegmt=True))
-        return self._date[1]
+        """The Date header."""
+        return _date(int(trio.current_time()))
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Admit]:
@@ -126,11 +120,15 @@ class HttpServer:
         async with self.watcher.keeping(self.lot), trio.open_nursery() as refusing:
 
             def admit(connected: socket.socket) -> None:
-                if len(self.lot) >= self.config.limits.max_connections:
-                    refusing.start_soon(self._refuse, connected)
-                else:
+                if len(self.lot) < self.config.limits.max_connections:
                     self.counters.opened += 1
                     self._limit_age(self.lot.admit(connected))
+                    return
+                self.counters.refused += 1
+                if self._tls is None and len(refusing.child_tasks) < REFUSALS:
+                    refusing.start_soon(self._refuse, connected)
+                else:
+                    connected.close()
 
             yield admit
             refusing.cancel_scope.cancel()
@@ -188,19 +186,13 @@ class HttpServer:
             transport.shut_down()
 
     async def _refuse(self, connected: socket.socket) -> None:
-        """One connection too many: 503 for as many as that is cheap for."""
-        self.counters.refused += 1
-        self._refusing += 1
-        with connected, suppress(OSError):
-            if self._refusing <= REFUSALS and self._tls is None:
-                with trio.move_on_after(self.config.timeouts.linger or self.config.reaper.tick):
-                    connected.send(BUSY)  # an empty queue has room for it
-                    connected.shutdown(socket.SHUT_WR)
-                    while True:  # or a reset would overtake the answer
-                        await trio.lowlevel.wait_readable(connected)
-                        if not connected.recv(65536):
-                            break
-        self._refusing -= 1
+        """Answer one connection too many, and read what it sends meanwhile: a reset would overtake the answer."""
+        with connected, suppress(OSError), trio.move_on_after(self.config.timeouts.linger or self.config.reaper.tick):
+            connected.send(BUSY)  # an empty queue has room for it
+            connected.shutdown(socket.SHUT_WR)
+            await trio.lowlevel.wait_readable(connected)
+            while connected.recv(65536):
+                await trio.lowlevel.wait_readable(connected)
 
     def _limit_age(self, kept: Kept) -> None:
         """Put the age limit in force, counted from when *kept* was opened."""
@@ -229,13 +221,10 @@ class HttpServer:
         self.watcher.driver.after(seconds, lambda: call(trio.current_time()))
 
     async def reload(self, config: ReaperConfig) -> None:
-        """Put what is live of *config* in force, also on open connections, a slice of them at a time."""
-        changed = changes(self.config, config)
-        for path, change in changed.items():
-            log.warning("reload: %s: %s", path, change)
-        self.config = applied(self.config, config)
+        """Put *config* in force, also on open connections, a slice of them at a time."""
+        before, self.config = self.config, config
         self.counters.reloads += 1
-        aged = not changed.keys().isdisjoint(("timeouts.max_age", "limits.max_age_jitter"))
+        aged = any(before.get(path) != config.get(path) for path in ("timeouts.max_age", "limits.max_age_jitter"))
         for index, kept in enumerate(self.lot, start=1):
             if kept.fd < 0:
                 continue  # it has ended meanwhile
@@ -290,6 +279,12 @@ class HttpServer:
                 await trio.sleep(window / len(connections))
             elif index % RELOADS_PER_SLICE == 0:
                 await trio.lowlevel.checkpoint()
+
+
+@lru_cache(maxsize=1)
+def _date(second: int) -> str:
+    """Made once per *second* of the loop's clock: it takes as long as parsing a small request."""
+    return formatdate(usegmt=True)
 
 
 def _not_found(exchange: Exchange) -> Awaitable[None]:
