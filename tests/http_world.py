@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import socket
 import ssl
-import struct
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
@@ -18,6 +17,7 @@ import trio
 
 import reaper.trio
 from reaper.config import ReaperConfig
+from reaper.driver.sockets import reset_on_close
 from reaper.journal import Journal
 from server_example.http import HttpServer
 from server_example.http.routes import ROUTES
@@ -78,20 +78,13 @@ def tls(certificate: tuple[str, str]) -> dict[str, object]:
     return {"server__tls_cert": certificate[0], "server__tls_key": certificate[1]}
 
 
-def configured(overrides: Mapping[str, object]) -> ReaperConfig:
-    """Defaults, but for `section__key`; a bare key is one of `timeouts`."""
-    settings = {
-        name.replace("__", ".") if "__" in name else f"timeouts.{name}": value for name, value in overrides.items()
-    }
-    return ReaperConfig.load(environ={}, overrides=settings)
-
-
 @asynccontextmanager
 async def running(
     routes: Mapping[str, Any] = ROUTES, /, *, journal: Journal | None = None, **overrides: object
 ) -> AsyncIterator[Running]:
     """A server at its defaults, but for `section__key=value`; a bare key is one of `timeouts`."""
-    config = configured(overrides)
+    named = {name.replace("__", ".") if "__" in name else f"timeouts.{name}": overrides[name] for name in overrides}
+    config = ReaperConfig.load(environ={}, overrides=named)
     (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
     async with (
         listener,
@@ -120,7 +113,7 @@ async def until(condition: Callable[[], object], every: float = 0.2) -> None:
 def will_reset(stream: trio.abc.Stream) -> None:
     """Have its close be a reset."""
     plain: Any = stream.transport_stream if isinstance(stream, trio.SSLStream) else stream
-    plain.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    reset_on_close(plain.socket)
 
 
 async def rest(stream: trio.abc.Stream) -> bytes:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import select
 import socket
-import struct
 import time
 
 import psutil
 from server_process import wait_until
 
+from reaper.driver.sockets import reset_on_close
 from scripts.serving import Server
 
 PATIENCE = 60.0
@@ -20,7 +20,7 @@ def connect(server: Server) -> socket.socket:
 
 
 def reset(client: socket.socket) -> None:
-    client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    reset_on_close(client)
     client.close()
 
 

@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -17,7 +18,7 @@ import pytest
 from scripts.serving import PATIENCE, ROOT, Server, example, tree
 from scripts.tools import Missing, tool
 
-__all__ = ["PATIENCE", "ROOT", "Process", "answer", "ask", "installed", "server", "wait_until"]
+__all__ = ["PATIENCE", "ROOT", "Process", "answer", "ask", "installed", "load", "server", "wait_until"]
 
 
 class Process(Server):
@@ -97,6 +98,42 @@ def answer(client: http.client.HTTPConnection) -> int | str:
     finally:
         client.close()
     return response.status
+
+
+@contextmanager
+def load(address: tuple[str, int], clients: int, *, keeps: bool) -> Iterator[list[object]]:
+    """Clients that upload, which no proxy may send twice, again and again meanwhile, on connections that each *keeps*.
+
+    What is yielded grows: the status of each answer, or what went wrong instead.
+    """
+    done = threading.Event()
+    answers: list[object] = []
+
+    def upload() -> None:
+        client = http.client.HTTPConnection(*address, timeout=PATIENCE)
+        while not done.is_set():
+            try:
+                client.request("POST", "/upload", b"x" * 100)
+                with client.getresponse() as response:
+                    response.read()
+                answers.append(response.status)
+            except (OSError, http.client.HTTPException) as error:
+                answers.append(repr(error))
+                client.close()
+            if not keeps:
+                client.close()
+            time.sleep(0.002)
+        client.close()
+
+    threads = [threading.Thread(target=upload) for _ in range(clients)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield answers
+    finally:
+        done.set()
+        for thread in threads:
+            thread.join()
 
 
 def installed(name: str, package: str = "") -> str:

@@ -326,21 +326,6 @@ async def test_a_slow_but_living_download_is_never_idle_though_no_send_returns()
         assert (run.counters.closed, dict(run.lot.reaped)) == (0, {})
 
 
-async def test_a_tunnel_stays_open_under_pings() -> None:
-    async with running(tunnel=SHORT) as run, await run.connect() as stream:
-        await stream.send_all(
-            b"GET /tunnel HTTP/1.1\r\nHost: x\r\nConnection: keep-alive, Upgrade\r\nUpgrade: foo, Echo\r\n\r\n"
-        )
-        with trio.fail_after(PATIENCE):
-            assert b" 101 " in await stream.receive_some()
-            for number in range(12):
-                await trio.sleep(SHORT / 2)
-                await stream.send_all(b"ping %d" % number)
-                assert await stream.receive_some() == b"ping %d" % number
-        await stream.send_eof()
-        assert await rest(stream) == b""
-
-
 # ---- draining and reloading --------------------------------------------------------------------------------------
 
 

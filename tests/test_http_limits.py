@@ -154,7 +154,7 @@ async def test_each_limit_ends_them_never_early_at_most_one_tick_late_and_exactl
         async with await server.connect() as stream, trio.open_nursery() as nursery:
             await trio.sleep(delay if half else 0)
             start = trio.current_time()
-            nursery.start_soon(drip, stream, REQUEST if half else b"\r\n")  # an empty line is no beginning
+            nursery.start_soon(drip, stream, REQUEST if half else b"\r\n" * 6)  # empty lines are no beginning
             answer = await rest(stream)
             took[phase].append(trio.current_time() - start)
             nursery.cancel_scope.cancel()
@@ -493,15 +493,23 @@ async def test_a_request_ends_at_its_limit(clock: MockClock, request_bytes: byte
         assert server.lot.reaped == {"request": 1}
 
 
-async def test_a_tunnel_has_an_age(clock: MockClock) -> None:
+async def test_a_tunnel_stays_open_under_pings_until_its_age(clock: MockClock) -> None:
     async with running(tunnel="10s", tunnel_age="60s") as server:
-        upgrade = b"GET /tunnel HTTP/1.1\r\nHost: x\r\nConnection: upgrade\r\nUpgrade: echo\r\n\r\n"
+        upgrade = b"GET /tunnel HTTP/1.1\r\nHost: x\r\nConnection: keep-alive, Upgrade\r\nUpgrade: foo, Echo\r\n\r\n"
         async with await server.connect(upgrade) as stream:
-            await head_of(stream)
+            assert b" 101 " in await head_of(stream)
             start = trio.current_time()
+            for number in range(8):
+                await stream.send_all(b"ping %d" % number)
+                assert await stream.receive_some() == b"ping %d" % number
+                await trio.sleep(7)
             await send_until_reset(stream, b"ping", every=5)
             assert 60 <= trio.current_time() - start <= 60 + 11
         assert server.lot.reaped == {"tunnel_age": 1}
+        async with await server.connect(upgrade) as stream:
+            await head_of(stream)
+            await stream.send_eof()
+            assert await rest(stream) == b""
 
 
 @pytest.mark.slow
@@ -563,14 +571,6 @@ async def test_what_comes_around_a_body_is_bounded(clock: MockClock) -> None:
 
 
 # ---- odd clients ----------------------------------------------------------------------------------------------------
-
-
-async def test_an_empty_line_in_pieces_is_no_request_and_does_not_put_the_end_off(clock: MockClock) -> None:
-    async with running() as server, await server.connect() as stream:
-        start = trio.current_time()
-        await send_until_reset(stream, b"\r\n", every=3)
-        assert trio.current_time() - start < 20
-        assert server.lot.reaped == {"first_byte": 1}
 
 
 async def test_empty_lines_without_end_are_refused_and_hold_nobody_up(clock: MockClock, secured) -> None:

@@ -568,36 +568,6 @@ async def test_tls_never_parks_on_bytes_it_has_buffered_nor_in_a_handshake(serve
         await stream.transport_stream.aclose()
 
 
-async def test_a_session_hands_out_what_came_with_the_end_of_its_handshake_and_only_once(certificate, server):
-    ours, theirs = pair()
-    with ours:
-        session, client = TlsSession(ours.fileno(), server), TlsClient(certificate[0])
-        session.detach()
-        while not client.shake_hands():
-            theirs.send(client.says())
-            assert not session.shake_hands()
-            client.hear(theirs.recv(65536))
-        client.tls.write(b"early")
-        theirs.send(client.says())
-        assert session.shake_hands()
-        assert session.established
-        assert [session.read(2), session.read(100)] == [b"ea", b"rly"]
-        with pytest.raises(BlockingIOError):
-            session.read(100)
-        theirs.shutdown(socket.SHUT_WR)  # a close resets where session tickets lie unread (OpenSSL 3.6)
-        assert session.read(100) == b""
-
-
-async def test_a_handshake_that_its_peer_has_ended_is_an_error_and_not_one_more_step(server):
-    ours, theirs = pair()
-    with ours:
-        session = TlsSession(ours.fileno(), server)
-        session.detach()
-        theirs.close()
-        with pytest.raises(ConnectionAbortedError, match="in its handshake"):
-            session.shake_hands()
-
-
 async def test_a_tls_peer_that_breaks_off_anywhere_ends_only_its_own_connection(server, secure):
     hello = b"\x16\x03\x01\x02\x00\x01"  # the beginning of a handshake
     async with open_reaper() as r, r.parking_lot(echo, 30, tls=server) as lot:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import http.client
 import signal
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from server_process import PATIENCE, Process, installed, wait_until
+from server_process import Process, installed, load, wait_until
 
 from scripts.serving import free_port, serving
 from scripts.tools import nginx
@@ -63,51 +61,23 @@ def proxy(name: str, folder: Path, one: int, two: int) -> Iterator[int]:
         yield port
 
 
-def load(port: int, done: threading.Event, failures: list[object], answered: list[int]) -> None:
-    """Uploads one after the other, which no proxy may send twice, on connections that are kept."""
-    client = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
-    while not done.is_set():
-        try:
-            client.request("POST", "/upload", b"x" * 100)
-            response = client.getresponse()
-            response.read()
-            if response.status != 200:
-                failures.append(response.status)
-            answered.append(1)
-        except (OSError, http.client.HTTPException) as error:
-            failures.append(repr(error))
-            client.close()
-        time.sleep(0.002)
-    client.close()
-
-
 @pytest.mark.parametrize("name", ["nginx", "haproxy"])
 def test_a_rolling_restart_behind_a_proxy_loses_no_request(tmp_path: Path, name: str) -> None:
     ports = free_port(), free_port()
     pods = [Process("http", "--port", str(port), *LEAVING) for port in ports]
-    done = threading.Event()
-    failures: list[object] = []
-    answered: list[int] = []
     try:
         with proxy(name, tmp_path, *ports) as port:
             time.sleep(0.5)  # until HAProxy has checked both
-            clients = [threading.Thread(target=load, args=(port, done, failures, answered)) for _ in range(8)]
-            for client in clients:
-                client.start()
-            try:
+            with load(("127.0.0.1", port), 8, keeps=True) as answers:
                 for index, at in enumerate(ports):
                     pods[index].group(signal.SIGTERM)
                     assert pods[index].end() == 0
                     pods[index] = Process("http", "--port", str(at), *LEAVING)
                     time.sleep(1.0)  # until a proxy without checks sends it some again
-                    before = len(answered)
-                    wait_until(lambda before=before: len(answered) > before + 20, "an answer")
-            finally:
-                done.set()
-                for client in clients:
-                    client.join()
+                    before = len(answers)
+                    wait_until(lambda before=before: len(answers) > before + 20, "an answer")
     finally:
         for pod in pods:
             pod.stop()
-    assert not failures
-    assert len(answered) > 200
+    assert set(answers) == {200}
+    assert len(answers) > 200

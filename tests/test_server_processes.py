@@ -10,14 +10,12 @@ import socket
 import ssl
 import subprocess
 import sys
-import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 import pytest
 import trio
-from server_process import PATIENCE, ROOT, Process, answer, ask, server, wait_until
+from server_process import PATIENCE, ROOT, Process, answer, ask, load, server, wait_until
 
 from scripts.serving import example
 from server_example.listening import Listening
@@ -131,38 +129,19 @@ def test_what_waits_in_the_backlog_is_answered_and_a_later_client_is_refused_at_
         assert process.end() == 0
 
 
-def load(address: tuple[str, int], done: threading.Event, failures: list[str]) -> int:
-    """Connect, ask, close, again and again until *done*; the number of tries."""
-    tries = 0
-    while not done.is_set():
-        tries += 1
-        try:
-            said = answer(ask(address))
-        except OSError as error:
-            said = repr(error)
-        if said != 200:
-            failures.append(str(said))
-    return tries
-
-
 def test_a_rolling_restart_under_load_loses_nothing() -> None:
-    failures: list[str] = []
-    done = threading.Event()
-    with ThreadPoolExecutor(4) as pool:
-        process = Process("http", "--drain-idle", "50ms", "--workers", "1")
-        flags = ("--port", str(process.port), "--share-port", "--drain-idle", "50ms")
-        try:
-            loads = [pool.submit(load, process.address, done, failures) for _ in range(4)]
+    process = Process("http", "--drain-idle", "50ms", "--workers", "1")
+    flags = ("--port", str(process.port), "--share-port", "--drain-idle", "50ms")
+    try:
+        with load(process.address, 4, keeps=False) as answers:
             for workers in ("2", "1", "2"):
                 stopped, process = process, Process("http", *flags, "--workers", workers)
                 assert stopped.stop() == 0, stopped.said()
             time.sleep(0.2)
-        finally:
-            done.set()
-            tries = sum(each.result() for each in loads)
-            process.stop()
-    assert failures == []
-    assert tries > 50
+    finally:
+        process.stop()
+    assert set(answers) == {200}
+    assert len(answers) > 50
 
 
 def test_a_second_server_on_the_port_is_refused_and_one_that_follows_a_stop_is_not() -> None:
