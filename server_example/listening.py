@@ -12,7 +12,6 @@ import errno
 import os
 import socket
 import ssl
-import struct
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -21,16 +20,15 @@ from reaper.config import ReaperConfig
 from reaper.config.flags import host_and_port
 from reaper.driver.sockets import credentials, listen_as, names_of
 from reaper.errors import ConfigError, printable
-from reaper.trio.accepting import accept_burst
+from reaper.trio.accepting import ACCEPTS_PER_PASS, accept_burst
 
 BACKLOG = 4096  # the kernel cuts it to net.core.somaxconn
-ACCEPTS = 64
 
 IN_USE_PATIENCE = 1.0
 """Seconds for which a port in use is asked for again: a server that was just told to stop lets go of it soon."""
 
 FIRST_ACTIVATED = 3  # sd_listen_fds(3)
-PER_MESSAGE = 250  # descriptors; the kernel carries 253 (SCM_MAX_FD)
+MOST_SOCKETS = 250  # of one port, so that one message carries all to a successor (SCM_MAX_FD is 253)
 
 
 class Listening:
@@ -50,7 +48,9 @@ class Listening:
 
     @classmethod
     def open(cls, host: str, port: int, count: int, *, share: bool = False) -> Listening:
-        """*count* sockets on one port, over which the kernel spreads the connections; 0 lets it choose the port.
+        """*count* sockets on one port, as far as that many may be, over which the kernel spreads the connections.
+
+        Port 0 lets it choose one.
 
         With *share*, those of a server of this user's that listens there already, however many they are.
 
@@ -61,7 +61,7 @@ class Listening:
             inherited = _ask_for_copies(host, port)
             if inherited is not None:
                 return inherited
-        sockets = _opened(host, port, count, share=share)
+        sockets = _opened(host, port, min(count, MOST_SOCKETS), share=share)
         return cls(sockets, listen_as(_family(*sockets[0].getsockname()[:2])))
 
     @classmethod
@@ -90,10 +90,7 @@ class Listening:
             with asking:
                 asking.settimeout(1.0)
                 if credentials(asking).user in (0, os.getuid()):
-                    copies = [self._counter, *self.sockets]
-                    for start in range(0, len(copies), PER_MESSAGE):
-                        batch = [each.fileno() for each in copies[start : start + PER_MESSAGE]]
-                        socket.send_fds(asking, [struct.pack("i", len(batch))], batch)
+                    socket.send_fds(asking, [b"!"], [each.fileno() for each in (self._counter, *self.sockets)])
 
     def close(self, *, but: Sequence[socket.socket] = ()) -> None:
         """Close this process's copies of all of them except *but*; any number of times."""
@@ -133,22 +130,19 @@ def tls_context(config: ReaperConfig) -> ssl.SSLContext | None:
     return context
 
 
-def empty(listening: socket.socket, admit: Callable[[socket.socket], object]) -> int:
-    """Accept what waits in the backlog, then close *listening*. How many were accepted.
+def empty(listening: socket.socket, admit: Callable[[socket.socket], object]) -> None:
+    """Accept what waits in the backlog, then close *listening*.
 
     What the kernel completes between the last accept and the close is reset where this was the last copy.
     """
-    count = 0
     with listening:
         listening.setblocking(False)
-        while count < 2 * BACKLOG:
-            accepted, errors, _ = accept_burst(listening, ACCEPTS)
+        for _ in range(2 * BACKLOG // ACCEPTS_PER_PASS):
+            accepted, errors, _ = accept_burst(listening)
             for connected in accepted:
                 admit(connected)
-            count += len(accepted)
-            if len(accepted) + len(errors) < ACCEPTS:
+            if len(accepted) + len(errors) < ACCEPTS_PER_PASS:
                 break  # nothing waits, or there is nothing to accept it with
-    return count
 
 
 def _opened(host: str, port: int, count: int, *, share: bool) -> list[socket.socket]:
@@ -200,12 +194,8 @@ def _ask_for_copies(host: str, port: int) -> Listening | None:
                 asking.connect(f"\0{name}")
                 if credentials(asking).user != os.getuid():  # any process may take a name of this kind
                     continue
-                copies: list[socket.socket] = []
-                while True:
-                    message, descriptors, _, _ = socket.recv_fds(asking, 4, PER_MESSAGE)
-                    if not message:
-                        break
-                    copies += [socket.socket(fileno=descriptor) for descriptor in descriptors]
+                _, descriptors, _, _ = socket.recv_fds(asking, 1, MOST_SOCKETS + 1)
+                copies = [socket.socket(fileno=descriptor) for descriptor in descriptors]
                 if len(copies) > 1:
                     return Listening(copies[1:], copies[0])
     return None

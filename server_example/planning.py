@@ -47,17 +47,10 @@ def plan(workers: int | str, connections: int | None, limit: int, most: int | No
         room, bound, remedy = most, f"limits.max_connections = {most}", "limits.max_connections"
     each = max(int(room * SPREAD), 1)
     needed = 1 if connections is None or connections <= room else -(-connections // each)
-    if needed > MOST_WORKERS:
+    count = max(needed, len(os.sched_getaffinity(0))) if workers == "auto" else int(workers)
+    if needed > min(count, MOST_WORKERS):
         raise CannotFit(
-            f"{connections} connections need {needed} workers of {bound} each, and {MOST_WORKERS} are the "
-            f"most: raise {remedy}, or take fewer connections"
-        )
-    if workers == "auto":
-        return max(needed, len(os.sched_getaffinity(0)))
-    count = int(workers)
-    if needed > count:
-        raise CannotFit(
-            f"{connections} connections do not fit in {count} worker(s) of {bound} each "
-            f"({each} connections per worker); take --workers {needed} or auto, or raise {remedy}"
+            f"{connections} connections need {needed} workers of {bound} each ({each} connections per worker), and "
+            f"--workers is {workers}, {MOST_WORKERS} at the most: raise it or {remedy}, or take fewer connections"
         )
     return count
