@@ -288,30 +288,6 @@ async def test_a_hook_that_raises_is_logged_and_harms_no_other(loop, r, caplog):
 
 
 @reaping()
-async def test_under_pressure_the_longest_silent_go_and_none_in_use(loop, r):
-    ends: dict = {}
-
-    async def one(name):
-        await loop.sleep(name)
-        with r.watch(None, idle=1000) as connection:
-            with connection.in_use():
-                await loop.sleep(0.1)
-            if name == 0:
-                connection.suspend()
-            await loop.sleep(60)
-        ends[name] = connection.reason
-
-    async def press():
-        await loop.sleep(15)
-        pressure = Pressure(Resources(connections=10), high=0.9)
-        await loop.limited(10, loop.adapter.relieve(r, pressure, read=lambda count: Resources(connections=count)))
-        assert pressure.evicted == 1
-
-    await loop.together(*(lambda name=name: one(name) for name in range(10)), press)
-    assert [name for name, reason in ends.items() if reason == "pressure"] == [1]
-
-
-@reaping()
 async def test_under_pressure_a_connection_that_has_just_spoken_is_heard_first(loop, r):
     spoken = trio.Event() if loop.Cancelled is trio.Cancelled else asyncio.Event()
 
@@ -338,8 +314,9 @@ async def test_under_pressure_a_connection_that_has_just_spoken_is_heard_first(l
 
 
 @reaping()
-async def test_newcomers_are_welcome_again_once_pressure_is_no_longer_watched(loop, r):
+async def test_under_pressure_the_silent_go_and_newcomers_are_welcome_again_once_it_is_no_longer_watched(loop, r):
     seen = []
+    ends: dict = {}
 
     async def look():
         await loop.sleep(2)
@@ -350,8 +327,9 @@ async def test_newcomers_are_welcome_again_once_pressure_is_no_longer_watched(lo
         full = loop.adapter.relieve(r, pressure, read=lambda count: Resources(connections=10))
         await loop.limited(5, full)
 
-    await loop.together(look, press)
+    await loop.together(look, press, silent(loop, r, ends, "silent", 1000))
     assert seen == [False]
+    assert ends["silent"][1] == "pressure"
     assert r.accepting
 
 

@@ -91,31 +91,6 @@ def test_processes_with_phases_of_their_own_that_begin_together_never_wake_in_on
     assert wakes(loop, 121.0) == [120.375, 120.875]
 
 
-def test_a_silent_connection_is_cut_within_a_tick_and_never_early_and_without_any_the_loop_rests():
-    loop = Loop()
-    assert loop.driver.rest() == float("inf")
-    loop.watch(5).leave()
-    connection = loop.watch(5)
-    loop.run_until(4.999)
-    assert not connection.reaped
-    loop.run_until(6)
-    assert (connection.cuts, connection.reason) == (["idle"], "idle")
-    loop.run_until(10)
-    assert loop.driver.rest() == float("inf")
-
-
-def test_a_stall_is_charged_to_no_connection_and_a_lag_of_less_than_a_tick_is():
-    for stall, closed_by in ((20.0, 26.0), (0.9, 6.0)):
-        loop = Loop()
-        connection = loop.watch(5)
-        loop.run_until(2.25)
-        loop.stall(stall)
-        loop.run_until(loop.time)
-        assert not connection.reaped
-        loop.run_until(closed_by)
-        assert connection.reaped
-
-
 def test_the_clock_stands_still_while_the_loop_is_late_and_catches_up_unless_it_stalled():
     real = [0.0]
     clock = StallClock(lambda: real[0], 1.0)

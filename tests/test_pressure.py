@@ -140,7 +140,7 @@ def test_between_the_watermarks_silence_is_borne_for_a_share_of_its_timeout():
     assert let_go(loop, verdict, min_age=1.0) == 10
 
 
-def test_only_who_waits_for_bytes_of_which_none_have_come_is_closed_for_pressure():
+def test_only_who_waits_for_bytes_of_which_none_have_come_is_closed_for_pressure_the_longest_silent_first():
     ours, theirs = socket.socketpair()
     with ours, theirs:
         loop = Watching()
@@ -151,6 +151,14 @@ def test_only_who_waits_for_bytes_of_which_none_have_come_is_closed_for_pressure
         loop.run_until(50)
         assert let_go(loop, Pressure(Resources(connections=1)).judge(of(4)), min_age=1.0) == 1
         assert [connection.reason for connection in made] == ["pressure", None, None, None]
+    loop = Watching()
+    younger, longest = loop.watch(1000), loop.watch(1000)
+    loop.run_until(10)
+    younger.touch()
+    younger.receiving = longest.receiving = True
+    loop.run_until(50)
+    assert let_go(loop, Pressure(Resources(connections=10), high=0.9).judge(of(10)), min_age=1.0) == 1
+    assert (younger.reason, longest.reason) == (None, "pressure")
 
 
 def come(lot, count: int) -> list[socket.socket]:
