@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 import math
 import pydoc
@@ -71,13 +72,26 @@ MADE: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.trio
-@pytest.mark.parametrize(("name", "wrong"), MADE, ids=[name for name, _ in MADE])
-async def test_a_reaper_refuses_a_wrong_argument(name: str, wrong: dict[str, Any]) -> None:
-    refused(name, lambda: reaper.trio.TrioReaper(**wrong))
-    loop = asyncio.new_event_loop()
-    refused(name, lambda: reaper.asyncio.AsyncioReaper(loop=loop, **wrong))
-    loop.close()
+def of_asyncio(**wrong: Any) -> None:
+    with contextlib.closing(asyncio.new_event_loop()) as loop:
+        reaper.asyncio.AsyncioReaper(loop=loop, **wrong)
+
+
+@pytest.mark.parametrize(
+    ("name", "make", "wrong"),
+    [
+        *((name, make, wrong) for make in (reaper.trio.TrioReaper, of_asyncio) for name, wrong in MADE),
+        ("protocol_factory", reaper.asyncio.guard, {"protocol_factory": None}),
+        ("idle", reaper.asyncio.guard, {"protocol_factory": asyncio.Protocol, "idle": -5}),
+        ("busy", reaper.asyncio.guard, {"protocol_factory": asyncio.Protocol, "busy": 3}),
+        ("reaper", reaper.asyncio.guard, {"protocol_factory": asyncio.Protocol, "reaper": 3}),
+        ("idle", reaper.asyncio.loop_factory, {"idle": -1}),
+    ],
+)
+def test_a_reaper_or_a_guard_refuses_a_wrong_argument_before_a_connection_comes(
+    name: str, make: Callable[..., object], wrong: dict[str, Any]
+) -> None:
+    refused(name, lambda: make(**wrong))
 
 
 def test_the_reapers_and_their_doors_take_the_same_arguments() -> None:
@@ -154,6 +168,8 @@ def test_a_server_of_asyncio_is_watched_by_a_reaper_of_its_own_where_options_are
 @pytest.mark.parametrize(("name", "wrong"), [*WATCH, (None, {})])
 @pytest.mark.parametrize("kind", [Trio, Asyncio])
 def test_a_watch_refuses_a_wrong_argument(kind: type[Trio | Asyncio], name: str | None, wrong: dict[str, Any]) -> None:
+    loop = kind()
+
     async def body() -> None:
         async with loop.adapter.open_reaper() as r:
             if name is None:
@@ -165,7 +181,6 @@ def test_a_watch_refuses_a_wrong_argument(kind: type[Trio | Asyncio], name: str 
                 refused(name, lambda: r.watched(handler, 5, **wrong))
                 refused("handler", lambda: r.watched(None, 5))
 
-    loop = kind()
     loop.run(body)
 
 
@@ -238,22 +253,6 @@ def test_a_server_refuses_a_wrong_argument_before_it_listens(
         trio.run(main)
     else:
         asyncio.run(main())
-
-
-@pytest.mark.parametrize(
-    ("name", "make"),
-    [
-        ("protocol_factory", lambda: reaper.asyncio.guard(None, 5)),  # type: ignore[arg-type]
-        ("idle", lambda: reaper.asyncio.guard(asyncio.Protocol, -5)),
-        ("busy", lambda: reaper.asyncio.guard(asyncio.Protocol, 5, busy=3)),  # type: ignore[arg-type]
-        ("reaper", lambda: reaper.asyncio.guard(asyncio.Protocol, 5, reaper=3)),  # type: ignore[arg-type]
-        ("idle", lambda: reaper.asyncio.loop_factory(idle=-1)),
-    ],
-)
-def test_a_door_of_asyncio_refuses_a_wrong_argument_before_a_connection_comes(
-    name: str, make: Callable[[], object]
-) -> None:
-    refused(name, make)
 
 
 @pytest.mark.trio
