@@ -22,7 +22,7 @@ from test_driver import Connection, Loop
 
 from reaper.config import ReaperConfig
 from reaper.driver.driver import REAPS_PER_SLICE
-from reaper.driver.sockets import Silence
+from reaper.driver.sockets import TcpInfo
 from reaper.driver.vanished import LOOKS_PER_STEP
 
 PORT = 7700
@@ -105,6 +105,11 @@ def test_a_stopped_client_with_a_full_window_and_a_link_that_comes_back_are_born
             assert streaming.stdout.readline() == "event\n"
 
 
+def heard_of(silence: float, unanswered: int, resent: float | None = None) -> TcpInfo:
+    """A peer that was last heard *silence* seconds ago, and to which data was *resent* so long ago."""
+    return TcpInfo(resent or 0.0, silence, silence, 0, 0, int(resent is not None), unanswered)
+
+
 @pytest.mark.parametrize(
     ("silence", "resent", "unanswered", "gone"),
     [
@@ -121,7 +126,7 @@ def test_a_stopped_client_with_a_full_window_and_a_link_that_comes_back_are_born
 def test_a_peer_is_gone_when_it_owes_an_answer(
     silence: float, resent: float | None, unanswered: int, gone: bool
 ) -> None:
-    assert Silence(silence, resent, unanswered).gone(60.0) is gone
+    assert heard_of(silence, unanswered, resent).gone(60.0) is gone
 
 
 class Peers:
@@ -131,15 +136,15 @@ class Peers:
         config = ReaperConfig.load(environ={}, overrides={"timeouts.vanished": after})
         self.loop = Loop(config=config)
         self.silent_since: dict[int, float] = {}
-        monkeypatch.setattr("reaper.driver.sockets.silence_of", self.silence_of)
+        monkeypatch.setattr("reaper.driver.sockets.tcp_info_of", self.tcp_info_of)
         monkeypatch.setattr("reaper.driver.vanished._have_it_asked", lambda link, after: None)
         monkeypatch.setattr("reaper.driver.vanished._end", lambda owner, link: owner.reap("vanished"))
 
-    def silence_of(self, link: int) -> Silence | None:
+    def tcp_info_of(self, link: int) -> TcpInfo | None:
         if link == UNIX:
             return None
         silence = self.loop.time - self.silent_since.get(link, self.loop.time)
-        return Silence(silence, None, int(silence / 15.0))
+        return heard_of(silence, int(silence / 15.0))
 
     def watch(self, link: int) -> Connection:
         driver = self.loop.driver

@@ -12,9 +12,8 @@ with needs("reaper.asyncio", "idle-reaper"):
     from .guards import guard
     from .protocols import Protocol
     from .reaper import AsyncioReaper, journal_clock, open_reaper, reaper_of
-    from .serve import loop_factory, start_server
+    from .serve import WatchedReader, loop_factory, start_server
     from .status import serve_status
-    from .streams import WatchedReader
 
 __all__ = [
     "open_reaper",

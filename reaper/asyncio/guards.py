@@ -34,12 +34,13 @@ from ..core.lease import Expiry, Lease
 from ..core.ticks import seconds_to_tick
 from ..driver import sockets
 from ..driver.options import Options, spelled_out
+from ..driver.sockets import TcpInfo
 from ..driver.watched import Watched, check_handler, check_idle
 from ..errors import NotInstalled
 from ..policy import TOO_OLD, Phase
 from . import closing, transports
 from .reaper import AsyncioReaper, serving_reaper
-from .transports import STAMP, TcpInfo
+from .transports import STAMP
 
 Busy = Callable[[Any], bool]
 """Whether the server works on something for the connection of this transport, which is then not idle."""

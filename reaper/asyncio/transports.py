@@ -7,32 +7,13 @@ idle. Progress is what the peer has acknowledged, not what was written: a write 
 from __future__ import annotations
 
 import socket
-import struct
-from typing import Any, NamedTuple
+from typing import Any
 
 from ..driver import sockets
-
-_SIZE = 148  # bytes of linux/tcp.h's tcp_info, up to and with tcpi_notsent_bytes
-_MILLISECONDS = struct.Struct("=4I")  # at 44: last_data_sent, last_ack_sent, last_data_recv, last_ack_recv
-_TOTALS = struct.Struct("=QQ")  # at 120: bytes_acked, bytes_received
+from ..driver.sockets import TcpInfo
 
 STAMP = 0.01
 """Seconds by which the kernel's stamps may be wrong: one of its ticks, at its slowest."""
-
-
-class TcpInfo(NamedTuple):
-    """What the kernel's TCP knows of one connection. Asking costs about 0.7 us."""
-
-    sent_ago: float
-    """Seconds since data was last sent; since it was established, if never. Exact to a kernel tick, 1 to 10 ms."""
-    received_ago: float
-    """Seconds since data last came; since it was established, if never."""
-    acked_ago: float
-    """Seconds since the peer last acknowledged anything, new or not."""
-    acknowledged: int
-    """Bytes the peer has acknowledged."""
-    received: int
-    """Bytes that came."""
 
 
 def socket_of(transport: Any) -> Any:
@@ -64,14 +45,7 @@ def peer_has_shut(transport: Any) -> bool:
 def tcp_info(transport: Any) -> TcpInfo | None:
     """What TCP knows of *transport*; None: it is no TCP, it is gone, or the kernel does not say."""
     found = socket_of(transport)
-    if found is None:
-        return None
-    try:
-        raw = found.getsockopt(socket.IPPROTO_TCP, sockets.TCP_INFO, _SIZE)
-        sent, _, received, acked = _MILLISECONDS.unpack_from(raw, 44)
-        return TcpInfo(sent / 1e3, received / 1e3, acked / 1e3, *_TOTALS.unpack_from(raw, 120))
-    except (OSError, struct.error):
-        return None
+    return None if found is None else sockets.tcp_info(found)
 
 
 def queued(transport: Any) -> int:

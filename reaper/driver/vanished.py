@@ -117,13 +117,13 @@ class Vanished:
         else:
             self._driver.after(self._pause, partial(self._look_again, owner))
 
-    def _looks_bad(self, seen: sockets.Silence) -> bool:
+    def _looks_bad(self, seen: sockets.TcpInfo) -> bool:
         return seen.asked and seen.silence >= self.after * 0.75
 
-    def _seen(self, owner: Reapable) -> sockets.Silence | None:
+    def _seen(self, owner: Reapable) -> sockets.TcpInfo | None:
         self.looks += 1
         link = owner.link
-        return sockets.silence_of(link) if link >= 0 else None
+        return sockets.tcp_info_of(link) if link >= 0 else None
 
 
 def _have_it_asked(link: int, after: float) -> None:
