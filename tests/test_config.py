@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-import ast
 import dataclasses
+import re
+import tokenize
 from pathlib import Path
+from tokenize import COMMENT
 
 import pytest
 from hypothesis import given
@@ -203,31 +205,19 @@ CHECKED_ONLY = {"server.behind"}  # `reaper check` judges by it, and its row say
 
 def settings_read() -> set[str]:
     """The settings that a server or a guard reads: `timeouts.idle` of any configuration, under whatever local name."""
-    sections = {path.partition(".")[0] for path in OPTIONS}
+    sections = "|".join({path.partition(".")[0] for path in OPTIONS})
     found = {f"timeouts.{rule.timeout}" for rule in RULES.values()}
     for path in [*ROOT.glob("reaper/**/*.py"), *ROOT.glob("server_example/**/*.py")]:
         room = path.relative_to(ROOT).parts[1]
         if room == "config":
             continue
-        tree, local = ast.parse(path.read_text()), {}
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Assign) and len(node.targets) == 1:
-                to, value = node.targets[0], node.value
-                pairs = [(to, value)]
-                if isinstance(to, ast.Tuple) and isinstance(value, ast.Tuple):
-                    pairs = list(zip(to.elts, value.elts, strict=False))
-                local |= {_last(one): _last(of) for one, of in pairs if _last(of) in sections}
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Attribute):
-                name = _last(node.value)
-                found.add(f"{'attach' if room == 'attach' else local.get(name, name)}.{node.attr}")
-            elif isinstance(node, ast.Call) and _last(node.func) == "chosen":  # by the driver
-                found |= {f"reaper.{name.value}" for name in node.args if isinstance(name, ast.Constant)}
+        with tokenize.open(path) as file:  # a text says `timeouts.idle`, code says it in three words
+            code = " ".join(token.string for token in tokenize.generate_tokens(file.readline) if token.type != COMMENT)
+        local = dict(re.findall(rf"(\w+) = (?:\w+ \. )*({sections})\b(?! \.)", code))
+        for name, attribute in re.findall(r"(\w+) \. (?=(\w+))", code):
+            found.add(f"{'attach' if room == 'attach' else local.get(name, name)}.{attribute}")
+        found |= {f"reaper.{name}" for name in re.findall(r'chosen \( "(\w+)"', code)}  # by the driver
     return found
-
-
-def _last(node: ast.AST) -> str:
-    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
 
 
 def test_every_setting_has_an_effect() -> None:

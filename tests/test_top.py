@@ -5,12 +5,12 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from types import SimpleNamespace
 
 import pytest
@@ -67,6 +67,11 @@ def status(*workers: dict, **others) -> dict:
     return {"schema": SCHEMA, "server": "http", "workers": list(workers), "missing": [], **others}
 
 
+def drawn(document: dict, width: int = 80, height: int | None = 24, clock: str = "", **terminal) -> list[str]:
+    """The lines of the picture of *document*."""
+    return [line.plain for line in draw(picture_of(document), {}, Frame(width, height, **terminal), clock)]
+
+
 def test_the_workers_are_added_up_and_what_is_due_first_stands_first():
     both = picture_of(status(worker(1), worker(0), missing=[2]))
     assert (both.connections, both.parked, both.closes, both.missing) == (1400, 1200, 20, (2,))
@@ -90,9 +95,8 @@ def test_the_workers_are_added_up_and_what_is_due_first_stands_first():
 def test_what_a_peer_chose_reaches_no_terminal_unescaped():
     evil = "\x1b]0;x\x07\u202e\n\x9b31m"
     named = {"name": evil, "phase": evil, "idle_s": 1.0, "timeout_s": 9.0, "due_in_s": 1.0}
-    document = status(worker(due_next=[named], closed={evil: 1}), server=evil)
-    for line in draw(picture_of(document), {}, Frame(300, None)):
-        assert line.plain.isprintable()
+    lines = drawn(status(worker(due_next=[named], closed={evil: 1}), server=evil), 300, None)
+    assert all(line.isprintable() for line in lines)
 
 
 def test_equal_rows_fold_into_one_and_what_cannot_expire_has_no_timeout():
@@ -100,11 +104,11 @@ def test_equal_rows_fold_into_one_and_what_cannot_expire_has_no_timeout():
     coming = [{**row, "name": f"127.0.0.1:{5000 + number}"} for number in range(6)]
     busy = {"phase": "in_flight", "connections": 2, "idle": [2, *[0] * (COLUMNS - 1)]}
     phases = [{**busy, "timeout_s": 300.0}, {**busy, "timeout_s": 5.0}]
-    lines = draw(picture_of(status(worker(due_next=coming, phases=phases))), {}, Frame(120, None))
-    text = [line.plain.split() for line in lines]
+    lines = drawn(status(worker(due_next=coming, phases=phases)), 120, None)
+    text = [line.split() for line in lines]
     assert ["127.0.0.1:5000", "and", "5", "more", "keep_alive", "9.0s", "95.0s", "5.0s"] in text
     assert [words[:3] for words in text if words and words[0] == "in_flight"] == [["in_flight", "-", "4"]]
-    assert max(line.cell_len for line in lines if line.plain.startswith(("in_flight", "127."))) >= 110
+    assert max(len(line) for line in lines if line.startswith(("in_flight", "127."))) >= 110
 
 
 def test_rates_are_per_second_and_unknown_after_a_worker_was_replaced():
@@ -139,8 +143,8 @@ def test_no_line_is_wider_and_no_picture_higher_than_the_terminal(width, height)
             assert "no answer from worker 1, 2" in [line.plain for line in lines]
 
 
-def test_the_picture_says_what_matters_at_80_columns():
-    text = "\n".join(line.plain for line in draw(picture_of(status(worker())), {}, Frame(80, 24), "12:00:00"))
+def test_the_picture_says_what_matters_at_80_columns_and_fewer_silences_and_columns_at_60():
+    text = "\n".join(drawn(status(worker()), clock="12:00:00"))
     for said in (
         "http", "open 700", "parked 600", "12:00:00", "closed  10", "keep_alive 8", "headers 2", "averted 3",
         "99 % <= 500ms", "beyond one tick (1s): 0", "stalls 0", "<15m", ">15m", "due next", "[2001:db8::0]:4000",
@@ -151,40 +155,34 @@ def test_the_picture_says_what_matters_at_80_columns():
     row = next(line for line in text.splitlines() if line.startswith("keep_alive"))
     assert row.split() == ["keep_alive", "95.0s", "600", "100", "0", "0", "0", "500", "0", "0", "0"]
     assert [head.index(">15m") + 4, head.index("<1m") + 3] == [len(row), row.index("500") + 3]
-
-
-def test_a_narrow_terminal_shows_no_silences_and_a_ring_of_fewer_columns():
-    narrow = [
-        line.plain for line in draw(picture_of(status(worker(ring=[[0, 300], [1, 300], [40, 300]]))), {}, Frame(60, 24))
-    ]
+    narrow = drawn(status(worker(ring=[[0, 300], [1, 300], [40, 300]])), 60)
     assert [line.split() for line in narrow if line.startswith("keep_alive")] == [["keep_alive", "95.0s", "600"]]
-    (ring,) = (line for line in narrow if line.startswith("ring"))
-    assert ring.split() == ["ring", "█", "▄"]
+    assert [line.split() for line in narrow if line.startswith("ring")] == [["ring", "█", "▄"]]
     assert "2s per column; 900 leases" in "\n".join(narrow)
+    assert "".join(drawn(status(worker()), 30, ascii=True)).isascii()
 
 
-def test_of_several_workers_the_fullest_is_shown_and_before_it_one_that_accepts_nothing():
-    def shown(*pressures: tuple[float, bool]) -> str:
-        judged = ({"load": load, "of": "memory", "scale": 1.0, "accepting": accepting, "evicted": 0}
-                  for load, accepting in pressures)  # fmt: skip
-        found = status(*(worker(n, pressure=each) for n, each in enumerate(judged)))
-        (line,) = (line.plain for line in draw(picture_of(found), {}, Frame()) if line.plain.startswith("press"))
-        return line
-
-    assert shown((0.5, True), (0.6, True), (0.1, True)).startswith(
-        "press   accepting, worker 1 is fullest: 60 % of mem"
-    )
-    assert shown((0.5, False), (0.6, True)).startswith("press   NOT accepting, worker 0 is fullest: 50 % of memory")
-    assert shown((0.5, True)).startswith("press   accepting, 50 % of memory, timeouts at 100 %, 0 closed")
+@pytest.mark.parametrize(
+    ("pressures", "said"),
+    [
+        ([(0.5, True), (0.6, True), (0.1, True)], "accepting, worker 1 is fullest: 60 % of mem"),
+        ([(0.5, False), (0.6, True)], "NOT accepting, worker 0 is fullest: 50 % of memory"),
+        ([(0.5, True)], "accepting, 50 % of memory, timeouts at 100 %, 0 closed"),
+    ],
+)
+def test_of_several_workers_the_fullest_is_shown_and_before_it_one_that_accepts_nothing(pressures, said):
+    usual = {"of": "memory", "scale": 1.0, "evicted": 0}
+    judged = ({**usual, "load": load, "accepting": accepting} for load, accepting in pressures)
+    lines = drawn(status(*(worker(number, pressure=each) for number, each in enumerate(judged))))
+    assert [line.startswith(f"press   {said}") for line in lines if line.startswith("press")] == [True]
 
 
 def test_however_narrow_the_terminal_is_what_matters_is_still_in_the_picture():
     peers = ["127.0.0.1:50312", "[2001:db8:aaaa:bbbb:cccc:dddd:eeee:ffff]:65535"]
-    coming = [{"name": name, "phase": "keep_alive", "idle_s": idle, "timeout_s": 95.0, "due_in_s": 5.0}
-              for name, idle in zip(peers, (90.0, 89.0), strict=True)]  # fmt: skip
-    picture = picture_of(status(worker(due_next=coming, late=5)))
+    row = {"phase": "keep_alive", "timeout_s": 95.0, "due_in_s": 5.0}
+    coming = [{**row, "name": name, "idle_s": idle} for name, idle in zip(peers, (90.0, 89.0), strict=True)]
     for width in range(40, 161):
-        lines = [line.plain for line in draw(picture, {}, Frame(width, None))]
+        lines = drawn(status(worker(due_next=coming, late=5)), width, None)
         assert any(line.startswith("late    beyond one tick (1s): 5") for line in lines), width
         at = next(number for number, line in enumerate(lines) if line.startswith("due next"))
         assert {lines[at].index("due in") + 6, *map(len, lines[at + 1 :])} == {len(lines[at].rstrip())}, width
@@ -216,11 +214,6 @@ def test_while_there_is_no_answer_the_reason_stands_on_the_screen():
     assert out.getvalue().count("connection refused") == 1
 
 
-def test_a_terminal_without_unicode_gets_ascii():
-    lines = draw(picture_of(status(worker())), {}, Frame(30, 24, ascii=True))
-    assert all(line.plain.isascii() for line in lines)
-
-
 @pytest.mark.parametrize(
     ("flag", "value", "said"),
     [
@@ -247,43 +240,35 @@ def top(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize(
-    ("answer", "said"),
+    ("status_line", "body", "said"),
     [
-        (b"<html>", "expected JSON"),
-        (b"[]", "schema None"),
-        (json.dumps({"schema": "reaper-status/9"}).encode(), "schema 'reaper-status/9'"),
-        (None, "answered 404 Not Found; is there a status?"),
+        ("200 OK", "<html>", "expected JSON"),
+        ("200 OK", "[]", "schema None"),
+        ("200 OK", '{"schema": "reaper-status/9"}', "schema 'reaper-status/9'"),
+        ("404 Not Found", "", "answered 404 Not Found; is there a status?"),
     ],
 )
-def test_another_servers_answer_is_recognised(answer, said, monkeypatch):
+def test_another_servers_answer_is_recognised(status_line, body, said, monkeypatch):
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")  # what is on this machine or next to it is asked itself
     monkeypatch.setenv("no_proxy", "")
+    with socket.create_server(("127.0.0.1", 0)) as another, ThreadPoolExecutor(1) as pool:
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            if self.path != "/status" or answer is None:
-                self.send_error(404)
-                return
-            self.send_response(200)
-            self.end_headers()
-            self.wfile.write(answer)
+        def serve() -> bytes:
+            client, _ = another.accept()
+            with client:
+                asked = client.recv(1000)
+                client.sendall(f"HTTP/1.0 {status_line}\r\n\r\n{body}".encode())
+            return asked
 
-        def log_message(self, *arguments) -> None:
-            pass
-
-    with HTTPServer(("127.0.0.1", 0), Handler) as another:
-        another.timeout = 5
-        thread = threading.Thread(target=another.handle_request)
-        thread.start()
-        with pytest.raises(Unreachable) as raised:
-            Http(f"http://127.0.0.1:{another.server_port}/").ask()
-        thread.join()
-    assert said in str(raised.value)
+        asked = pool.submit(serve)
+        with pytest.raises(Unreachable, match=re.escape(said)):
+            Http("http://{}:{}/".format(*another.getsockname())).ask()
+        assert asked.result(PATIENCE).startswith(b"GET /status HTTP/1.1\r\n")
 
 
 @pytest.mark.slow
 def test_in_a_pipe_it_prints_one_picture_of_a_real_server_and_ends() -> None:
-    with server("http", "--workers", "2", "--drain-idle", "0s") as process:
+    with server("http", "--workers", "2", "--drain-idle", "0s", "--first-byte", "1h") as process:
         clients = [socket.create_connection(process.address, timeout=PATIENCE) for _ in range(20)]
         url = "http://{}:{}".format(*process.address)
         done = top("--connect", url, COLUMNS="100")
