@@ -22,12 +22,15 @@ from reaper.attach.tcpinfo import ESTABLISHED, Snapshot
 
 @dataclass
 class FakeSocket:
-    """A connection as the fake kernel knows it, with stamps of infinite precision."""
+    """A connection as the fake kernel knows it."""
 
     ident: bytes
     inode: int
+    opened: float
     heard: float
     spoke: float
+    stuck: float | None = None
+    """Since when something has been queued and nothing taken."""
     received: int = 0
     acked: int = 0
     unread: int = 0
@@ -41,10 +44,14 @@ class FakeSocket:
 
 @dataclass
 class FakeWorld:
-    """Connections, and a clock that moves on demand. *takes*: seconds that each look takes."""
+    """Connections, and a clock that moves on demand.
+
+    *takes*: seconds that each look takes; *jiffy*: seconds in which it reckons, 0: with infinite precision.
+    """
 
     now: float = 1000.0
     takes: float = 0.0
+    jiffy: float = 0.0
     port: int = 6379
     sockets: list[FakeSocket] = field(default_factory=list)
     looks: int = 0
@@ -58,7 +65,7 @@ class FakeWorld:
     def connect(self) -> FakeSocket:
         number = len(self.sockets) + 1
         ident = struct.pack("!HH4s12x4s12x", self.port, 20000 + number % 40000, b"\x7f\0\0\1", b"\x7f\0\0\2")
-        made = FakeSocket(ident + struct.pack("=IQ", 0, number), 5000 + number, self.now, self.now)
+        made = FakeSocket(ident + struct.pack("=IQ", 0, number), 5000 + number, *[self.now] * 3)
         self.sockets.append(made)
         return made
 
@@ -73,11 +80,18 @@ class FakeWorld:
 
     def answer(self, sock: FakeSocket, count: int = 1) -> None:
         sock.spoke, sock.waits = self.now, False
-        sock.acked += count
+        if sock.queued:
+            sock.queued += count
+        else:
+            sock.acked += count
 
     def stall(self, sock: FakeSocket) -> None:
-        sock.spoke = self.now
+        sock.spoke, sock.waits = self.now, False
+        sock.stuck = sock.stuck or self.now
         sock.queued += 100_000
+
+    def take(self, sock: FakeSocket) -> None:
+        sock.acked, sock.queued, sock.stuck = sock.acked + sock.queued, 0, None
 
     def hang_up(self, sock: FakeSocket) -> None:
         sock.open = False
@@ -102,10 +116,14 @@ class FakeWorld:
         before = self.now
         self.now += self.takes
         return Snapshot(
-            ESTABLISHED, self.now - sock.heard, self.now - sock.spoke, sock.received, sock.acked,
+            ESTABLISHED, self._ago(sock.heard), self._ago(sock.spoke), sock.received, sock.acked,
             sock.unread, sock.queued, before, self.now, outgoing=sock.outgoing,
             sent=sock.acked + sock.queued, segments_in=sock.segments,
         )  # fmt: skip
+
+    def _ago(self, instant: float) -> float:
+        j = self.jiffy
+        return (int(self.now / j) - int(instant / j)) * j if j else self.now - instant
 
     def dump(self, listeners: Sequence[Listener], info: bool) -> Iterator[Found]:
         for sock in list(self.sockets):

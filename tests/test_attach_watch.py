@@ -13,7 +13,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from reaper.attach.judge import Limits
+from reaper.attach.judge import BUSY_LOOK, Limits
 from reaper.attach.show import summary, text_of
 from reaper.attach.tcpinfo import ESTABLISHED, Snapshot
 from reaper.attach.watch import Event, Watch
@@ -303,47 +303,63 @@ def test_a_watched_connection_costs_at_most_640_bytes() -> None:
 
 
 class Guarded(RuleBasedStateMachine):
-    """Connections that do anything at any time, compared with the plainest model of what may happen to them."""
+    """Connections that do anything at any time, seen in whole jiffies, compared with the plainest model."""
 
-    @initialize(takes=st.sampled_from([0.0, 0.001]), jitter=st.sampled_from([0.0, 0.3]))
-    def begin(self, takes: float, jitter: float) -> None:
+    limits = Limits(idle=10.0, first_byte=4.0, max_age=60.0, write=7.0, grain=GRAIN)
+
+    @initialize(
+        takes=st.sampled_from([0.0, 0.001]), jitter=st.sampled_from([0.0, 0.3]), phase=st.floats(0.0, GRAIN / 2)
+    )
+    def begin(self, takes: float, jitter: float, phase: float) -> None:
         self.jitter = jitter
-        self.limits = Limits(idle=10.0, first_byte=4.0, grain=GRAIN)
         self.it = Harness(self.limits, jitter=jitter)
-        self.it.world.takes = takes
+        self.world = self.it.world
+        self.world.jiffy, self.world.takes = GRAIN / 2, takes
+        self.world.now += phase
         self.seen = 0
         self.late_by = 0.0  # our own stops so far
-
-    @property
-    def world(self) -> FakeWorld:
-        return self.it.world
+        for _ in range(4):
+            self.it.served()
 
     def some(self, number: int) -> FakeSocket | None:
         alive = [sock for sock in self.world.sockets if sock.open]
         return alive[number % len(alive)] if alive else None
 
-    @rule()
-    def connect(self) -> None:
-        self.world.connect()
-
-    @rule(number=st.integers(0, 99), answered=st.booleans())
-    def speak(self, number: int, answered: bool) -> None:
-        if sock := self.some(number):
+    @rule(served=st.booleans(), asks_again=st.booleans())
+    def connect(self, served: bool, asks_again: bool) -> None:
+        sock = self.it.served() if served else self.world.connect()
+        self.it.run(0.1)
+        if served and asks_again:
             self.world.send(sock)
-            if answered:
+
+    @rule(number=st.integers(0, 99), then=st.sampled_from(["is answered", "waits", "is not read"]))
+    def speak(self, number: int, then: str) -> None:
+        if sock := self.some(number):
+            if then == "is not read":
+                self.world.leave_unread(sock)
+                return
+            self.world.send(sock)
+            if then == "is answered":
                 self.world.answer(sock)
 
-    @rule(number=st.integers(0, 99))
-    def answer(self, number: int) -> None:
-        if (sock := self.some(number)) and sock.received:
-            self.world.answer(sock)
+    @rule(number=st.integers(0, 99), pushes=st.booleans())
+    def answer(self, number: int, pushes: bool) -> None:
+        if sock := self.some(number):
+            sock.unread = 0
+            if pushes or sock.received:
+                self.world.answer(sock)
+
+    @rule(number=st.integers(0, 99), takes=st.booleans())
+    def stall_or_take(self, number: int, takes: bool) -> None:
+        if sock := self.some(number):
+            (self.world.take if takes else self.world.stall)(sock)
 
     @rule(number=st.integers(0, 99))
     def hang_up(self, number: int) -> None:
         if sock := self.some(number):
             self.world.hang_up(sock)
 
-    @rule(seconds=st.floats(0.01, 8.0))
+    @rule(seconds=st.one_of(st.floats(0.001, 0.02), st.floats(0.01, 8.0)))
     def time_passes(self, seconds: float) -> None:
         self.it.run(seconds)
 
@@ -354,31 +370,47 @@ class Guarded(RuleBasedStateMachine):
         self.late_by += seconds
 
     @invariant()
-    def never_early_and_exactly_once(self) -> None:
+    def never_early_nor_late_and_exactly_once(self) -> None:
         if not hasattr(self, "it"):
             return
         for event in self.it.events[self.seen :]:
-            if event.kind != "closed":
-                continue
-            (sock,) = (one for one in self.world.sockets if one.ident == event.ident)
-            assert sock in self.world.shut
-            assert event.at - sock.heard >= self.limits.of(event.reason)
-            if event.reason == "idle":
-                assert not sock.waits
-                assert event.at - sock.spoke >= self.limits.idle
-            allowed = TICK + self.late_by + 3 * GRAIN + self.jitter * 10.0 + self.world.takes * 300
-            quiet_since = max(sock.heard, sock.spoke)
-            assert event.at - quiet_since <= self.limits.of(event.reason) + allowed
+            if event.kind == "closed":
+                (sock,) = (one for one in self.world.sockets if one.ident == event.ident)
+                assert sock in self.world.shut
+                self.timely(event, sock)
         self.seen = len(self.it.events)
         closed = [event.ident for event in self.it.events if event.kind == "closed"]
         assert len(closed) == len(set(closed))
 
+    def timely(self, event: Event, sock: FakeSocket) -> None:
+        quiet_since = max(sock.heard, sock.spoke)
+        allowed = TICK + self.late_by + 3 * GRAIN + self.jitter * 10.0 + self.world.takes * 300
+        if event.reason == "write":
+            assert sock.stuck is not None
+            assert event.at - sock.stuck >= self.limits.write
+            return
+        if event.reason == "idle":
+            assert event.at - sock.heard >= self.limits.idle
+            if not sock.queued:  # a server that sends to no avail does not keep a connection open
+                assert event.at - sock.spoke >= self.limits.idle
+        if event.reason == "first_byte":
+            assert not sock.received
+        else:
+            assert not sock.waits
+            assert not sock.unread
+        assert event.at - sock.opened >= self.limits.of(event.reason)
+        due = quiet_since + self.limits.of(event.reason)
+        if event.reason == "max_age":
+            due = max(sock.opened + self.limits.max_age, quiet_since) + BUSY_LOOK
+        assert event.at <= due + allowed
+
     def teardown(self) -> None:
         if hasattr(self, "it"):
             self.it.run(40.0)
-            waiting = [sock for sock in self.world.sockets if sock.open]
-            assert all(sock.waits for sock in waiting), "a silent connection was forgotten"
+            self.never_early_nor_late_and_exactly_once()
+            for sock in self.world.sockets:
+                assert not sock.open or ((sock.waits or sock.unread) and not sock.queued), "it was forgotten"
 
 
-Guarded.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+Guarded.TestCase.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)
 TestGuarded = Guarded.TestCase
