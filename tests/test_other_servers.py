@@ -1,10 +1,11 @@
-"""aiohttp, websockets and hypercorn, guarded by their own extension points: real servers, real clients."""
+"""gunicorn, aiohttp, websockets and hypercorn, guarded by their own extension points: real servers, real clients."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import os
+import signal
 import socket
 import sys
 import time
@@ -13,13 +14,15 @@ import aiohttp.web
 import pytest
 import websockets.asyncio.client
 import websockets.asyncio.server
+from server_process import wait_until
 from test_uvicorn import PATIENCE, a_pause_loses_no_request, all_end_and_none_early, connect, get, until
 
 import reaper.aiohttp
 import reaper.asyncio
 import reaper.websockets
 from reaper.config import ReaperConfig
-from scripts.serving import free_port, serving
+from scripts.serving import free_port, serving, tree
+from tests.guarded_programs import aiohttp_app
 
 pytestmark = [pytest.mark.slow, pytest.mark.anyio]
 
@@ -36,32 +39,84 @@ def config():
     return ReaperConfig.load(environ={}, overrides={**SETTINGS, "reaper.tick": "100ms"})
 
 
+GUNICORN = ["gunicorn", "-b", "127.0.0.1:{port}", "--no-control-socket", "--graceful-timeout", "20", "-k"]
+COMMANDS = {
+    "ASGIWorker": [*GUNICORN, "reaper.gunicorn.ASGIWorker", "tests.asgi:application"],
+    "ThreadWorker": [*GUNICORN, "reaper.gunicorn.ThreadWorker", "--threads", "16", "tests.wsgi:application"],
+    "aiohttp": ["tests.guarded_programs", "aiohttp", "127.0.0.1", "{port}", "{seconds}"],
+    "hypercorn": ["tests.guarded_programs", "hypercorn", "127.0.0.1", "{port}", "{seconds}"],
+}
+LIMITS = dict.fromkeys(["FIRST_BYTE", "HEADERS", "BODY", "KEEP_ALIVE", "WRITE", "TUNNEL"], "1s")
+
+
+@pytest.fixture
+def server(request, tmp_path):
+    @contextlib.contextmanager
+    def started(seconds="1", **settings):
+        port = free_port()
+        words = [word.format(port=port, seconds=seconds) for word in COMMANDS[request.param]]
+        limits = {f"REAPER_TIMEOUTS_{name}": value for name, value in {**LIMITS, **settings}.items()}
+        environment = os.environ | {"REAPER_TICK": "250ms"} | limits
+        command = [sys.executable, "-m", *words]
+        with serving(command, tmp_path / "log", port=port, environment=environment) as server:
+            wait_until(lambda: b"200 OK" in ask(server))
+            yield server
+
+    return started
+
+
+def ask(server):
+    with contextlib.suppress(OSError), connect(server) as client:
+        return answered(client)
+    return b""
+
+
+def answered(client):
+    client.sendall(get())
+    return until(client)
+
+
+@pytest.mark.parametrize("server", ["ASGIWorker", "ThreadWorker"], indirect=True)
+def test_every_kind_of_idleness_ends_and_none_early_while_who_waits_for_an_answer_has_it(server):
+    with server() as running, connect(running) as patient:
+        patient.sendall(get(b"/slow?4"))
+        asyncio.run(all_end_and_none_early(ATTACKS, running.address))
+        until(patient)
+
+
+@pytest.mark.parametrize("server", ["hypercorn"], indirect=True)
+def test_a_server_that_only_its_loop_guards_is_rid_of_all_that_are_silent(server):
+    with server() as running:
+        asyncio.run(all_end_and_none_early(["stalled_body", "unread", "silent"], running.address))
+
+
+@pytest.mark.parametrize("server", ["ASGIWorker", "ThreadWorker", "aiohttp"], indirect=True)
+def test_a_pause_of_the_process_loses_no_request(server):
+    with server() as running:
+        a_pause_loses_no_request(running, 10)
+
+
+@pytest.mark.parametrize("server", ["ASGIWorker", "ThreadWorker"], indirect=True)
+def test_a_stop_is_delayed_drains_and_answers_what_is_under_way(server):
+    with server(DRAIN_DELAY="2s", KEEP_ALIVE="60s", FIRST_BYTE="60s", DRAIN="10s") as running:
+        with connect(running) as idle, connect(running) as works:
+            answered(idle)
+            works.sendall(get(b"/slow?4"))
+            time.sleep(0.3)
+            for pid in tree(running.pid)[1:]:
+                os.kill(pid, signal.SIGTERM)
+            time.sleep(0.5)
+            with connect(running) as newcomer:
+                assert b"connection: close" in answered(newcomer).lower()
+            until(works)
+            assert idle.recv(1) == b""
+        os.kill(running.pid, signal.SIGTERM)
+        wait_until(lambda: running.process.poll() is not None)
+
+
 @contextlib.asynccontextmanager
 async def aiohttp_server():
-    async def hello(request):
-        return aiohttp.web.Response(text="hello")
-
-    async def slow(request):
-        await asyncio.sleep(2)
-        return aiohttp.web.Response(text="hello")
-
-    async def big(request):
-        return aiohttp.web.Response(body=bytes(20_000_000))
-
-    async def echo(request):
-        return aiohttp.web.Response(body=await request.read())
-
-    async def talk(request):
-        websocket = aiohttp.web.WebSocketResponse()
-        await websocket.prepare(request)
-        async for message in websocket:
-            await websocket.send_str(message.data)
-        return websocket
-
-    app = aiohttp.web.Application(client_max_size=10**8)
-    app.add_routes([aiohttp.web.get("/", hello), aiohttp.web.get("/slow", slow), aiohttp.web.get("/big", big)])
-    app.add_routes([aiohttp.web.post("/echo", echo), aiohttp.web.get("/ws", talk)])
-    runner = aiohttp.web.AppRunner(app, keepalive_timeout=3600)
+    runner = aiohttp.web.AppRunner(aiohttp_app(), keepalive_timeout=3600)
     await runner.setup()
     async with reaper.asyncio.open_reaper(config()) as r:
         factory = reaper.aiohttp.guard(runner.server, reaper=r)
@@ -107,59 +162,18 @@ async def test_aiohttp_bounds_a_body_whatever_upgrade_was_asked_for(upgrade):
         writer.close()
 
 
-APP = """
-import asyncio, sys, aiohttp.web, reaper.aiohttp, reaper.asyncio
-from dataclasses import replace
-from reaper.config import ReaperConfig
-async def hello(request):
-    return aiohttp.web.Response(text='hello')
-app = aiohttp.web.Application()
-app.add_routes([aiohttp.web.get('/', hello)])
-async def others(app):
-    reaper.asyncio.reaper_of()  # the loop has one already, with other settings
-app.on_startup.append(others)
-config = ReaperConfig.load()
-config = replace(config, timeouts=replace(config.timeouts, keep_alive=float(sys.argv[2])))
-reaper.aiohttp.run_app(app, config=config, host='127.0.0.1', port=int(sys.argv[1]))
-"""
-
-
-@contextlib.contextmanager
-def aiohttp_program(tmp_path, keep_alive, **settings):
-    program, port = tmp_path / "program.py", free_port()
-    program.write_text(APP)
-    environment = os.environ | {"REAPER_TICK": "100ms", "PYTHONPATH": os.getcwd()}
-    environment |= {f"REAPER_TIMEOUTS_{name}": value for name, value in settings.items()}
-    command = [sys.executable, str(program), str(port), str(keep_alive)]
-    with serving(command, tmp_path / "log", port=port, environment=environment) as server:
-        yield server
-
-
-def ask(client):
-    client.sendall(get())
-    return until(client)
-
-
-def test_aiohttp_answers_all_that_waited_while_the_process_was_paused(tmp_path):
-    with aiohttp_program(tmp_path, 1.0) as server:
-        a_pause_loses_no_request(server, 10)
-
-
-def test_run_apps_config_holds_although_the_loop_has_a_reaper_and_its_age_is_announced(tmp_path):
-    with aiohttp_program(tmp_path, 0.5) as server, connect(server) as client:
+@pytest.mark.parametrize("server", ["aiohttp"], indirect=True)
+def test_run_apps_config_holds_although_the_loop_has_a_reaper_and_its_age_is_announced(server):
+    with server(seconds="0.5") as quick, connect(quick) as client:
         spoke = time.monotonic()
-        assert b"Keep-Alive" not in ask(client)  # there is no whole second to name
+        assert b"Keep-Alive" not in answered(client)  # there is no whole second to name
         assert client.recv(1) == b""  # by the default it would be open for 95 s
         assert time.monotonic() - spoke >= 0.5
-    (tmp_path / "old").mkdir()
-    with (
-        aiohttp_program(tmp_path / "old", 30, MAX_AGE="1s", DRAIN_IDLE="20s") as server,
-        connect(server) as client,
-    ):
-        said = ask(client)
+    with server(seconds="30", MAX_AGE="1s", DRAIN_IDLE="20s") as old, connect(old) as client:
+        said = answered(client)
         assert b"Keep-Alive: timeout=29\r\n" in said
         while b"Connection: close" not in said:
-            said = ask(client)
+            said = answered(client)
             time.sleep(0.1)
         assert client.recv(1) == b""
 
@@ -264,20 +278,3 @@ async def test_websockets_lets_go_of_a_client_that_never_shakes_hands_when_it_sa
             async with asyncio.timeout(PATIENCE):
                 assert await asyncio.get_running_loop().sock_recv(client, 1) == b""
         assert r.statistics().reasons == {"tunnel": 1}  # it was not websockets itself, which gives it 10 s
-
-
-def test_hypercorn_is_guarded_by_its_loop(tmp_path):
-    program = tmp_path / "program.py"
-    program.write_text(
-        "import asyncio, sys\n"
-        "from hypercorn.asyncio import serve\nfrom hypercorn.config import Config\n"
-        "import reaper.asyncio\nfrom tests.asgi import application\n"
-        "config = Config()\nconfig.bind = [f'127.0.0.1:{sys.argv[1]}']\nconfig.keep_alive_timeout = 3600\n"
-        "with asyncio.Runner(loop_factory=reaper.asyncio.loop_factory(idle=1)) as runner:\n"
-        "    runner.run(serve(application, config))\n"
-    )
-    port = free_port()
-    environment = os.environ | {"REAPER_TICK": "100ms", "PYTHONPATH": os.getcwd()}
-    command = [sys.executable, str(program), str(port)]
-    with serving(command, tmp_path / "log", port=port, environment=environment) as server:
-        asyncio.run(all_end_and_none_early(["stalled_body", "unread", "silent"], server.address))

@@ -1,22 +1,9 @@
-"""Claims about clients that vanish: no FIN, no reset, and their kernel answers nothing.
-
-The trials take the link between two network namespaces down. The judge itself is tested in virtual time.
-"""
+"""Peers that vanish, in virtual time: no FIN, no reset, and their kernel answers nothing."""
 
 from __future__ import annotations
 
 import math
-import os
-import signal
-import subprocess
-import sys
-import textwrap
-import threading
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 
-import namespaces
 import pytest
 from test_driver import Connection, Loop
 
@@ -24,85 +11,6 @@ from reaper.config import ReaperConfig
 from reaper.driver.driver import REAPS_PER_SLICE
 from reaper.driver.sockets import TcpInfo
 from reaper.driver.vanished import LOOKS_PER_STEP
-
-PORT = 7700
-AFTER = 4.0  # seconds: keep-alives are counted in whole ones
-PATIENCE = 30.0
-
-SERVER = """
-    import trio, reaper.trio
-    from reaper.config import ReaperConfig
-
-    async def handler(stream):
-        mode = (await stream.receive_some(100)).decode()
-        print(mode, flush=True)
-        while mode == "stream":
-            await stream.send_all(b"event\\n")
-            await trio.sleep(0.2)
-        await stream.send_all(bytes(20_000_000))
-        await stream.receive_some()
-
-    config = ReaperConfig.load(overrides={"timeouts.vanished": AFTER, "timeouts.idle": 0.0, "reaper.tick": 0.25})
-    trio.run(lambda: reaper.trio.serve_tcp(handler, PORT, host="0.0.0.0", config=config))
-"""
-
-CLIENT = """
-    import socket, sys, time
-    while True:
-        try:
-            peer = socket.create_connection((sys.argv[1], PORT))
-            break
-        except OSError:
-            time.sleep(0.1)
-    peer.sendall(sys.argv[2].encode())
-    print("sent", flush=True)
-    if sys.argv[2] == "full":  # it reads when it is told to
-        sys.stdin.readline()
-        wanted = 20_000_000
-        while wanted and (data := peer.recv(1 << 20)):
-            wanted -= len(data)
-        print("left", wanted, flush=True)
-    while peer.recv(1000):
-        print("event", flush=True)
-"""
-
-
-@contextmanager
-def running(prefix: list[str], program: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
-    text = textwrap.dedent(program).replace("PORT", str(PORT)).replace("AFTER", str(AFTER))
-    command = [*prefix, sys.executable, "-c", text, *arguments]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        timer = threading.Timer(PATIENCE * 2, process.kill)
-        timer.start()
-        try:
-            yield process
-        finally:
-            timer.cancel()
-            process.kill()
-
-
-@pytest.mark.slow
-def test_a_stopped_client_with_a_full_window_and_a_link_that_comes_back_are_borne() -> None:
-    with (
-        namespaces.opened() as link,
-        running(link.server, SERVER) as server,
-        running(link.client, CLIENT, link.address, "stream") as streaming,
-        running(link.client, CLIENT, link.address, "full") as full,
-    ):
-        assert None not in (server.stdout, full.stdin, full.stdout, streaming.stdout)
-        assert {server.stdout.readline(), server.stdout.readline()} == {"stream\n", "full\n"}
-        os.kill(full.pid, signal.SIGSTOP)
-        link.down()
-        time.sleep(AFTER / 2)
-        link.up()
-        time.sleep(AFTER * 2.5)
-        os.kill(full.pid, signal.SIGCONT)
-        full.stdin.write("\n")
-        full.stdin.flush()
-        assert [full.stdout.readline(), full.stdout.readline()] == ["sent\n", "left 0\n"]
-        assert streaming.stdout.readline() == "sent\n"
-        for _ in range(int(AFTER * 3 / 0.2)):  # more events than were sent before the link came back
-            assert streaming.stdout.readline() == "event\n"
 
 
 def heard_of(silence: float, unanswered: int, resent: float | None = None) -> TcpInfo:

@@ -27,56 +27,7 @@ PARKS = ("stream", "upload", "half", "idle")
 UVICORN = ["-m", "uvicorn", "tests.asgi:application", "--host", "0.0.0.0", "--ws-ping-interval", "3600", "--port"]
 EXAMPLE = ["--host=0.0.0.0", "--workers=1", "--min-in-rate=0", "--linger=0s", "--log-level=debug"]
 GUNICORN = ["-m", "gunicorn", "--no-control-socket", "-b"]
-PROGRAM = """
-    import asyncio, sys, aiohttp.web, reaper.aiohttp, reaper.asyncio, reaper.websockets, websockets.asyncio.server
-    kind, port = sys.argv[1], int(sys.argv[2])
-
-    async def answer(request):
-        if request.path == "/slow":
-            await asyncio.sleep(3600)
-        if request.path == "/events":
-            response = aiohttp.web.StreamResponse()
-            await response.prepare(request)
-            while True:
-                await response.write(b"data: tick")
-                await asyncio.sleep(0.2)
-        if request.path == "/ws":
-            websocket = aiohttp.web.WebSocketResponse()
-            await websocket.prepare(request)
-            async for message in websocket:
-                pass
-            return websocket
-        return aiohttp.web.Response(text="hello")
-
-    async def listen(websocket):
-        async for message in websocket:
-            pass
-
-    async def talk():
-        serve = websockets.asyncio.server.serve
-        made = reaper.websockets.connection(idle=0)
-        async with serve(listen, "0.0.0.0", port, create_connection=made, ping_interval=None) as server:
-            await server.serve_forever()
-
-    async def hyper():
-        from hypercorn.asyncio import serve
-        from hypercorn.config import Config
-        from tests.asgi import application
-        config = Config()
-        config.bind, config.keep_alive_timeout = [f"0.0.0.0:{port}"], 3600
-        await serve(application, config)
-
-    if kind == "aiohttp":
-        app = aiohttp.web.Application()
-        app.router.add_route("*", "/{path:.*}", answer)
-        reaper.aiohttp.run_app(app, host="0.0.0.0", port=port)
-    elif kind == "websockets":
-        asyncio.run(talk())
-    else:
-        with asyncio.Runner(loop_factory=reaper.asyncio.loop_factory(idle=3600)) as runner:
-            runner.run(hyper())
-"""
-
+PROGRAM = ["-m", "tests.guarded_programs"]
 CLIENT = """
     import socket, ssl, sys, time
     paths = {"stream": "/events", "waits": "/slow?300", "socket": "/ws"}
@@ -113,7 +64,6 @@ CLIENT = """
 def guarded(certificate):
     """What runs each server on a port of its own, and what its clients want of it."""
     tls = ["--ssl-certfile", certificate[0], "--ssl-keyfile", certificate[1]]
-    program = ["-c", textwrap.dedent(PROGRAM)]
     plain = ("stream", "waits", "idle")
     return {
         "uvicorn, httptools": ([*UVICORN, "{}", "--http", "reaper.uvicorn:HttpTools", "--loop", "asyncio"], KINDS, ""),
@@ -133,9 +83,9 @@ def guarded(certificate):
             ("waits", "idle"),
             "",
         ),
-        "aiohttp": ([*program, "aiohttp", "{}"], KINDS, ""),
-        "websockets": ([*program, "websockets", "{}"], ("socket",), ""),
-        "hypercorn": ([*program, "hypercorn", "{}"], plain, ""),
+        "aiohttp": ([*PROGRAM, "aiohttp", "0.0.0.0", "{}", "3600"], KINDS, ""),
+        "websockets": ([*PROGRAM, "websockets", "0.0.0.0", "{}", "3600"], ("socket",), ""),
+        "hypercorn": ([*PROGRAM, "hypercorn", "0.0.0.0", "{}", "3600"], plain, ""),
         "example, http": (["-m", "server_example", "http", "--port={}", *EXAMPLE], PARKS, ""),
         "example, echo": (["-m", "server_example", "echo", "--port={}", *EXAMPLE], ("idle",), ""),
         "stock uvicorn": ([*UVICORN, "{}", "--timeout-keep-alive", "3600"], KINDS, ""),
