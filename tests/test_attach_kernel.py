@@ -12,6 +12,7 @@ import sys
 import time
 from contextlib import closing
 
+import namespaces
 import pytest
 from attach_worlds import FakeWorld, RealWorld
 
@@ -297,29 +298,22 @@ def test_a_descriptor_that_is_not_there_takes_no_right_to_ask_for() -> None:
         check_shutdown(child.pid, 0)
 
 
-ELSEWHERE = """
-import ctypes, fcntl, socket, struct, sys
-if ctypes.CDLL(None).unshare(0x40000000):
-    sys.exit("not allowed")
-with socket.socket() as sock:  # `ip link set lo up`
-    fcntl.ioctl(sock, 0x8914, struct.pack("16sH14x", b"lo", 0x1 | 0x8 | 0x40))
-server = socket.create_server(("127.0.0.1", 7777))
-client = socket.create_connection(("127.0.0.1", 7777))
-print("ready", flush=True)
-sys.stdin.read()
-"""
-
-
 def test_the_connections_of_another_network_namespace_are_seen_through_its_process() -> None:
-    with subprocess.Popen(
-        [sys.executable, "-c", ELSEWHERE], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-    ) as child:
-        assert child.stdout is not None
-        if child.stdout.readline() != b"ready\n":
-            pytest.skip("network namespaces may not be made here")
+    script = (
+        "import socket, sys\n"
+        "server = socket.create_server(('127.0.0.1', 7777))\n"
+        "client = socket.create_connection(('127.0.0.1', 7777))\n"
+        "print('ready', flush=True)\n"
+        "sys.stdin.read()\n"
+    )
+    with (
+        namespaces.opened() as link,
+        subprocess.Popen([*link.server, sys.executable, "-c", script], stdin=-1, stdout=-1) as child,
+        closing(Linux()) as ours,
+    ):
+        assert child.stdout.readline() == b"ready\n"
         with closing(Linux(child.pid)) as kernel:
             (listener,) = (one for one in kernel.listeners() if one.address.port == 7777)
             assert len(list(kernel.dump([listener], True))) == 1
-        with closing(Linux()) as ours:
-            assert listener not in ours.listeners()
+        assert listener not in ours.listeners()
         child.communicate()

@@ -201,18 +201,6 @@ def test_the_versions_installed_here_are_those_that_are_said_to_be_tested():
     assert not wrong
 
 
-def test_the_page_lists_what_is_guarded_and_with_which_versions():
-    page = (Path(__file__).parent.parent / "docs" / "run.md").read_text()
-    rows = [row.lower() for row in page.splitlines()]
-    listed = {
-        server.name
-        for row in rows
-        for server in SERVERS
-        if row.startswith(f"| {server.name} ") and f"| {server.range} |" in row
-    }
-    assert listed == {server.name for server in SERVERS}
-
-
 # ---- from outside --------------------------------------------------------------------------------------------------
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
-import http.client
 import os
 import re
 import shutil
@@ -19,6 +18,9 @@ from pathlib import Path
 import pytest
 import uvicorn
 import websockets.asyncio.client
+from program_trials import connect
+from program_trials import heard as until
+from program_trials import rest as until_closed
 from server_process import wait_until
 
 import reaper.uvicorn
@@ -70,31 +72,8 @@ def guarded(request, tmp_path_factory):
         yield server
 
 
-def connect(server):
-    return socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE)
-
-
 def get(path=b"/", *more):
     return b"\r\n".join([b"GET " + path + b" HTTP/1.1", b"host: h", *more, b"", b""])
-
-
-def until(client, end=b"hello"):
-    """What the server says, up to *end*."""
-    said = b""
-    while end not in said:
-        data = client.recv(100_000)
-        assert data, f"closed after {said[-200:]!r}"
-        said += data
-    return said
-
-
-def until_closed(client):
-    """What the server says until it closes or resets."""
-    said = b""
-    with contextlib.suppress(ConnectionError):
-        while data := client.recv(65536):
-            said += data
-    return said
 
 
 def open_at(pid="self"):
@@ -238,15 +217,6 @@ def test_a_body_that_is_not_wanted_is_read_and_the_connection_lives_on(guarded):
         time.sleep(0.2)
         client.sendall(b"x" * 5 + get())
         until(client)
-
-
-def test_the_metrics_are_an_application_to_mount(guarded):
-    asking = http.client.HTTPConnection("127.0.0.1", guarded.port, timeout=PATIENCE)
-    asking.request("GET", "/metrics")
-    text = asking.getresponse().read().decode()
-    asking.close()
-    assert re.search(r"^reaper_leases \d+$", text, re.MULTILINE)
-    assert 'reaper_lateness_seconds_bucket{le="+Inf"}' in text
 
 
 def test_a_connection_at_its_maximum_age_is_closed_after_a_response_that_says_so(tmp_path):

@@ -214,41 +214,41 @@ async def test_a_stop_answers_the_request_that_is_on_its_way_to_a_quiet_connecti
     writer.close()
 
 
-def rows_of(journal):
+def journaled(protocol, folder, body, **timeouts):
+    """The rows in *folder* of a server to which *body* was a client."""
     from pyarrow import parquet
 
-    return [row for file in journal.glob("**/*.parquet") for row in parquet.read_table(file).to_pylist()]
+    async def main():
+        with Journal(folder, tick=0.1) as journal:
+            async with serving(protocol, journal, **timeouts) as served:
+                await body(served, *await served.connect())
+                await until(lambda: not served.connections)
+
+    asyncio.run(main())
+    return [row for file in folder.glob("**/*.parquet") for row in parquet.read_table(file).to_pylist()]
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_in_the_journal_a_connection_is_one_life_however_often_it_rested(protocol, tmp_path):
-    async def main():
-        with Journal(tmp_path, tick=0.1) as journal:
-            async with serving(protocol, journal) as served:
-                reader, writer = await served.connect()
-                for _ in range(2):
-                    await ask(reader, writer)
-                    await rests(served)
-                writer.close()
-                await until(lambda: not served.connections)
+    async def rests_twice(served, reader, writer):
+        for _ in range(2):
+            await ask(reader, writer)
+            await rests(served)
+        writer.close()
 
-    asyncio.run(main())
-    kinds = [row["kind"] for row in rows_of(tmp_path) if row["conn"] is not None]
+    kinds = [row["kind"] for row in journaled(protocol, tmp_path, rests_twice) if row["conn"] is not None]
     assert sorted(kind for kind in kinds if kind in ("open", "close_peer", "reap")) == ["close_peer", "open"]
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_in_the_journal_a_deadline_that_is_over_is_a_reap_with_its_instant(protocol, tmp_path):
-    async def main():
-        with Journal(tmp_path, tick=0.1) as journal:
-            async with serving(protocol, journal, max_age="300ms", drain_idle="100ms") as served:
-                reader, writer = await served.connect()
-                await ask(reader, writer)
-                async with asyncio.timeout(PATIENCE):
-                    assert await reader.read() == b""
-                writer.close()
+    async def grows_old(served, reader, writer):
+        await ask(reader, writer)
+        async with asyncio.timeout(PATIENCE):
+            assert await reader.read() == b""
+        writer.close()
 
-    asyncio.run(main())
-    (end,) = [row for row in rows_of(tmp_path) if row["kind"] in ("reap", "close_app", "close_peer")]
+    rows = journaled(protocol, tmp_path, grows_old, max_age="300ms", drain_idle="100ms")
+    (end,) = [row for row in rows if row["kind"] in ("reap", "close_app", "close_peer")]
     assert (end["kind"], end["reason"], end["timeout_ms"]) == ("reap", "max_age", None)
     assert end["due_ns"] <= end["t"]

@@ -67,6 +67,7 @@ def test_the_workers_of_one_server_answer_for_each_other_and_not_for_another_ser
         wait_until(all_in_the_metrics)
         alone = fetch(other.port, "/metrics")
         assert "worker=" not in alone
+        assert 'reaper_lateness_seconds_bucket{le="+Inf"}' in alone
         stopped = min(pids)
         os.kill(stopped, signal.SIGSTOP)
         try:

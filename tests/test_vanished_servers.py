@@ -64,31 +64,22 @@ CLIENT = """
 def guarded(certificate):
     """What runs each server on a port of its own, and what its clients want of it."""
     tls = ["--ssl-certfile", certificate[0], "--ssl-keyfile", certificate[1]]
-    plain = ("stream", "waits", "idle")
+    http = {name: ["--http", f"reaper.uvicorn:{name}", "--loop"] for name in ("HttpTools", "H11")}
+    asgi = ["-k", "reaper.gunicorn.ASGIWorker", "tests.asgi:application"]
+    threads = ["-k", "reaper.gunicorn.ThreadWorker", "--threads", "4", "tests.wsgi:application"]
+    example = ["-m", "server_example"]
     return {
-        "uvicorn, httptools": ([*UVICORN, "{}", "--http", "reaper.uvicorn:HttpTools", "--loop", "asyncio"], KINDS, ""),
-        "uvicorn, h11 on uvloop": ([*UVICORN, "{}", "--http", "reaper.uvicorn:H11", "--loop", "uvloop"], KINDS, ""),
-        "uvicorn, TLS": (
-            [*UVICORN, "{}", "--http", "reaper.uvicorn:HttpTools", "--loop", "reaper.uvicorn:loop", *tls],
-            KINDS,
-            "tls",
-        ),
-        "gunicorn, asgi": (
-            [*GUNICORN, "0.0.0.0:{}", "-k", "reaper.gunicorn.ASGIWorker", "tests.asgi:application"],
-            KINDS,
-            "",
-        ),
-        "gunicorn, threads": (
-            [*GUNICORN, "0.0.0.0:{}", "-k", "reaper.gunicorn.ThreadWorker", "--threads", "4", "tests.wsgi:application"],
-            ("waits", "idle"),
-            "",
-        ),
-        "aiohttp": ([*PROGRAM, "aiohttp", "0.0.0.0", "{}", "3600"], KINDS, ""),
-        "websockets": ([*PROGRAM, "websockets", "0.0.0.0", "{}", "3600"], ("socket",), ""),
-        "hypercorn": ([*PROGRAM, "hypercorn", "0.0.0.0", "{}", "3600"], plain, ""),
-        "example, http": (["-m", "server_example", "http", "--port={}", *EXAMPLE], PARKS, ""),
-        "example, echo": (["-m", "server_example", "echo", "--port={}", *EXAMPLE], ("idle",), ""),
-        "stock uvicorn": ([*UVICORN, "{}", "--timeout-keep-alive", "3600"], KINDS, ""),
+        "uvicorn, httptools": ([*UVICORN, "{}", *http["HttpTools"], "asyncio"], KINDS),
+        "uvicorn, h11 on uvloop": ([*UVICORN, "{}", *http["H11"], "uvloop"], KINDS),
+        "uvicorn, TLS": ([*UVICORN, "{}", *http["HttpTools"], "reaper.uvicorn:loop", *tls], KINDS),
+        "gunicorn, asgi": ([*GUNICORN, "0.0.0.0:{}", *asgi], KINDS),
+        "gunicorn, threads": ([*GUNICORN, "0.0.0.0:{}", *threads], ("waits", "idle")),
+        "aiohttp": ([*PROGRAM, "aiohttp", "0.0.0.0", "{}", "3600"], KINDS),
+        "websockets": ([*PROGRAM, "websockets", "0.0.0.0", "{}", "3600"], ("socket",)),
+        "hypercorn": ([*PROGRAM, "hypercorn", "0.0.0.0", "{}", "3600"], ("stream", "waits", "idle")),
+        "example, http": ([*example, "http", "--port={}", *EXAMPLE], PARKS),
+        "example, echo": ([*example, "echo", "--port={}", *EXAMPLE], ("idle",)),
+        "stock uvicorn": ([*UVICORN, "{}", "--timeout-keep-alive", "3600"], KINDS),
     }
 
 
@@ -106,12 +97,12 @@ def test_every_server_closes_the_clients_that_vanish_and_a_stock_one_keeps_them(
     environment |= {"PYTHONPATH": os.getcwd()}
     servers = {port: (name, *how) for port, (name, how) in enumerate(guarded(certificate).items(), start=7800)}
     with namespaces.opened() as link, contextlib.ExitStack() as stack:
-        for port, (name, arguments, _, _) in servers.items():
+        for port, (name, arguments, _) in servers.items():
             command = [*link.server, sys.executable, *(each.replace("{}", str(port)) for each in arguments)]
             log = stack.enter_context((tmp_path / name.replace(" ", "")).open("wb"))
             made = stack.enter_context(subprocess.Popen(command, env=environment, stdout=log, stderr=log))
             stack.callback(end, made.pid)
-        words = [f"{port}:{','.join(kinds)}:{tls}" for port, (_, _, kinds, tls) in servers.items()]
+        words = [f"{port}:{','.join(kinds)}:{'TLS' * ('TLS' in name)}" for port, (name, _, kinds) in servers.items()]
         command = [*link.client, sys.executable, "-c", textwrap.dedent(CLIENT), link.address, *words]
         client = stack.enter_context(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
         stack.callback(client.kill)
@@ -122,7 +113,7 @@ def test_every_server_closes_the_clients_that_vanish_and_a_stock_one_keeps_them(
             found = open_at(made.pid)
             return {name: found.count(port) for port, (name, *_) in servers.items() if port in found}
 
-        asked = {name: len(kinds) for name, _, kinds, _ in servers.values()}
+        asked = {name: len(kinds) for name, _, kinds in servers.values()}
         time.sleep(AFTER)
         assert held() == asked
         link.down()

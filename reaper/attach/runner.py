@@ -28,6 +28,8 @@ from .watch import SLICE, End, Event, Watch
 
 LONGEST_PERIOD = 60.0
 """Seconds between two discoveries, at most; otherwise half the shortest limit."""
+SAME = ("idle", "first_byte", "max_age", "min_in_rate", "min_in_grace", "even_unanswered", "vanished")
+"""Limits that `[attach]` names as `Limits` does."""
 NOTABLE_SHARE = 0.05
 """Stalls of ours beyond this share of a tick are written."""
 
@@ -40,14 +42,8 @@ def limits_of(config: Attach) -> Limits:
     """
     try:
         limits = Limits(
-            idle=config.idle,
-            first_byte=config.first_byte,
-            max_age=config.max_age,
+            **{name: getattr(config, name) for name in SAME},
             write=config.stalled_write,
-            min_in_rate=config.min_in_rate,
-            min_in_grace=config.min_in_grace,
-            even_unanswered=config.even_unanswered,
-            vanished=config.vanished,
             capped=probes_capped(),
             grain=grain(),
         )

@@ -69,7 +69,6 @@ class Event(NamedTuple):
     at: float
     """`NONE` where only that it happened is known: just now, or since the previous check."""
     ident: bytes
-    inode: int
     opened: float
     """When it is found: the latest instant at which it can have been opened. Otherwise `NONE`."""
     since: float = NONE
@@ -364,4 +363,4 @@ class Watch:
             if not row.overdue:
                 self.counts.timely += 1
                 self.counts.max_lateness = max(self.counts.max_lateness, at - due)
-        self._on(Event(kind, at, row.ident, row.inode, opened, since, reason, limit, due, row.overdue))
+        self._on(Event(kind, at, row.ident, opened, since, reason, limit, due, row.overdue))
