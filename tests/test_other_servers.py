@@ -59,7 +59,7 @@ def server(request, tmp_path):
         environment = os.environ | {"REAPER_TICK": "250ms"} | limits
         command = [sys.executable, "-m", *words]
         with serving(command, tmp_path / "log", port=port, environment=environment) as server:
-            wait_until(lambda: b"200 OK" in ask(server))
+            wait_until(lambda: ask(server))
             yield server
 
     return started
