@@ -19,8 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from .common import RESULTS, ROOT, Scale, machine
-from .document import page
-from .programs import PROGRAMS, SLOW, Program
+from .document import PROGRAMS, SLOW, Program, page
 
 SCHEMA = "reaper-benchmarks/1"
 

@@ -1,16 +1,51 @@
-"""docs/performance.md: one screen for users on top, the table of every program below a line.
+"""The programs by name, and docs/performance.md: one screen for users on top, the table of every program below a line.
 
 *No figure is typed*: what the page says comes from the JSON files, and what was not measured is named.
 """
 
 from __future__ import annotations
 
+import importlib
 import json
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import Any, NamedTuple
 
 from .common import figure, markdown, short, times
-from .programs import PROGRAMS
+
+
+class Program(NamedTuple):
+    """One question."""
+
+    name: str
+    module: str
+    title: str
+
+    def load(self) -> ModuleType:
+        return importlib.import_module(f"benchmarks.{self.module}")
+
+
+PROGRAMS = {
+    program.name: program
+    for program in (
+        Program("touch", "heart.touch", "A touch"),
+        Program("instructions", "instructions", "A touch in machine instructions"),
+        Program("jvm", "peers.jvm", "A touch, and Netty's wheel on the JVM"),
+        Program("ticks", "heart.ticks", "Ticks, and everything else that a connection needs"),
+        Program("timers", "heart.timers", "Timers in the wheel and in a heap"),
+        Program("memory", "heart.memory", "Memory of a connection"),
+        Program("mass", "heart.mass", "The longest pause"),
+        Program("journal", "heart.journal_cost", "The journal"),
+        Program("exchanges", "servers.exchanges", "An exchange in instructions and system calls"),
+        Program("servers", "servers.run", "A request, ours and other servers'"),
+        Program("idle", "servers.idle", "An idle connection, ours and other servers'"),
+        Program("attach", "attach", "Guarding another process"),
+        Program("pipeline", "pipeline.run", "The pipeline"),
+    )
+}
+"""In the order in which they run, and stand on the page."""
+SLOW = ("pipeline",)
+"""Run only where they are named: half an hour, and gigabytes of disk."""
 
 HEAD = """<!-- Written by `python -m benchmarks document` from benchmarks/results/*.json; do not edit. -->
 

@@ -7,11 +7,12 @@ asyncio) knows nothing of reaper; `attach` reads only the kernel's stamps; the l
 from __future__ import annotations
 
 import os
+import re
 import shutil
-import signal
 import subprocess
 import sys
 import time
+from contextlib import ExitStack
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from loadgen.cli_options import COUNT, option
 from reaper.config.flags import Parser
 
 from .demo import TICK, ended
-from .serving import ROOT, DidNotStart, Server, free_port, load, serving
+from .serving import ROOT, free_port, load, serving
 from .tools import Missing, nginx
 
 MOST, MANY = 200_000, 20_000
@@ -40,6 +41,7 @@ PERMIT = (
     "os.execv(sys.argv[1], sys.argv[1:])"
 )
 
+WATCHING = re.compile("watching")
 LAST_LOOK = 5.0
 """Seconds for which attach may go on after the load, at most, to see the last clients go."""
 
@@ -75,48 +77,34 @@ def run(connections: int, timeout: int, out: Path) -> int:
     out = out.resolve()
     port = free_port()
     what, protocol, command = foreign(connections, port, out)
-    with serving(command, out / "server.log", port=port, session=True) as server:
+    with ExitStack() as stack:
+        server = stack.enter_context(serving(command, out / "server.log", port=port, session=True))
         print(f"1. {what}, listens on {server.target}", flush=True)
-        guard = start_guard(server, timeout, out)
-        print(f"2. reaper attach --pid {server.pid} --idle {timeout}s --tick {TICK} --close", flush=True)
+        attach = f"attach --pid {server.pid} --idle {timeout}s --tick {TICK} --close"
+        command = [sys.executable, "-m", "reaper", *attach.split(), *journal(out / "attach")]
+        guard = stack.enter_context(serving(command, out / "attach.log", says=WATCHING, session=True))
+        print(f"2. reaper {attach}", flush=True)
         print(f"3. {connections:,} clients, half of which go silent: {MIX}", flush=True)
-        try:
-            flags = f"--protocol {protocol} --connections {connections} --timeout {timeout}s --tick {TICK} --mix {MIX}"
-            flags += f" --duration {timeout * 5 // 2}s --server-pid {server.pid}"
-            report = ["--report", str(out / "report.json"), *journal(out / "client")]
-            status = subprocess.call(load(server.target, flags, *report), cwd=ROOT)
-        finally:
-            # The clients that lived have just gone. It looks for that once per half timeout: the journal is to say so.
-            time.sleep(min(timeout / 2, LAST_LOOK) + 2)
-            guard.process.send_signal(signal.SIGINT)
-            left = guard.end()
-    last = guard.said().splitlines()[-1] if guard.said() else ""
+        flags = f"--protocol {protocol} --connections {connections} --timeout {timeout}s --tick {TICK} --mix {MIX}"
+        flags += f" --duration {timeout * 5 // 2}s --server-pid {server.pid}"
+        report = ["--report", str(out / "report.json"), *journal(out / "client")]
+        status = subprocess.call(load(server.target, flags, *report), cwd=ROOT)
+        # The clients that lived have just gone. It looks for that once per half timeout: the journal is to say so.
+        time.sleep(min(timeout / 2, LAST_LOOK) + 2)
+    *_, last = ["", *guard.said().splitlines()]
     print(f"4. attach: {last.partition(' ')[2]}")
-    if left:
-        print(f"attach ended with status {left}: {last}", file=sys.stderr)
+    if guard.status:
+        print(f"attach ended with status {guard.status}: {last}", file=sys.stderr)
     print(f"report: {os.path.relpath(out / 'report.json')}")
     if journal(out):
         sides = " ".join(f"--{flag} {os.path.relpath(out / name)}" for flag, name in SIDES.items())
         print(f"both sides joined: python -m reaper.pipeline audit {sides}")
-    return status or (1 if left else 0)
+    return status or (1 if guard.status else 0)
 
 
 def journal(folder: Path) -> list[str]:
     """The flags for a journal in *folder*; none where pyarrow is not installed."""
     return ["--journal", str(folder)] if find_spec("pyarrow") else []
-
-
-def start_guard(server: Server, timeout: int, out: Path) -> Server:
-    """`attach` on *server*, once it watches."""
-    command = [sys.executable, "-m", "reaper", "attach", "--pid", str(server.pid), "--close"]
-    command += ["--idle", f"{timeout}s", "--tick", TICK, *journal(out / "attach")]
-    guard = Server(command, out / "attach.log", port=0, session=True)
-    until = time.monotonic() + 30
-    while "watching" not in guard.said():
-        if guard.status is not None or time.monotonic() > until:
-            raise DidNotStart(f"attach did not start: {guard.said()[-500:]}")
-        time.sleep(0.05)
-    return guard
 
 
 if __name__ == "__main__":

@@ -76,6 +76,7 @@ class Server:
         log: Path,
         *,
         port: int | None = None,
+        says: re.Pattern[str] = LISTENING,
         cwd: Path = ROOT,
         environment: Mapping[str, str] | None = None,
         stdin: int | IO[bytes] = subprocess.DEVNULL,
@@ -85,13 +86,14 @@ class Server:
 
         Args:
             log: Where its output goes, both streams.
-            port: Where it was told to listen; None: it says so itself, as ours do.
+            port: Where it was told to listen; None: it says so itself, as ours do:
+            says: so, with host and port as groups if it has any.
             session: Whether it gets a session of its own, which Ctrl-C does not reach.
         """
         self.command = command
         self.log = log
         self.host, self.port = "127.0.0.1", port or 0
-        self._says = port is None
+        self._says = None if port else says
         log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("wb") as output:
             self.process = subprocess.Popen(
@@ -136,7 +138,7 @@ class Server:
     def wait_until_it_listens(self, patience: float = PATIENCE) -> None:
         """Return when it accepts connections. Raises DidNotStart."""
         until = time.monotonic() + patience
-        while not (self._has_said_where() if self._says else self._listens()):
+        while not self._listens():
             if self.status is not None:
                 raise DidNotStart(f"{self._name} ended with status {self.status}: {self.said()[-500:]}")
             if time.monotonic() > until:
@@ -165,13 +167,12 @@ class Server:
     def _name(self) -> str:
         return " ".join(self.command[:4])
 
-    def _has_said_where(self) -> bool:
-        found = LISTENING.search(self.said())
-        if found is not None:
-            self.host, self.port = found[1], int(found[2])
-        return found is not None
-
     def _listens(self) -> bool:
+        if self._says is not None:
+            found = self._says.search(self.said())
+            if found is not None and found.groups():
+                self.host, self.port = found[1], int(found[2])
+            return found is not None
         # Not by a connection: the server would count that one, and hold it as long as it holds a silent client.
         return any(each.status == psutil.CONN_LISTEN and each.laddr.port == self.port for each in self.sockets())
 

@@ -16,10 +16,9 @@ import pytest
 from benchmarks import scale
 from benchmarks.__main__ import main
 from benchmarks.common import RESULTS, ROOT, ratios, spread
-from benchmarks.document import page
+from benchmarks.document import PROGRAMS, page
 from benchmarks.peers import jvm
 from benchmarks.peers import python as peers
-from benchmarks.programs import PROGRAMS
 from benchmarks.servers import idle, process
 from benchmarks.servers import run as servers
 from scripts import serving

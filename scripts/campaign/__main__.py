@@ -5,15 +5,16 @@ One rule: *what is written in docs/reliability.md was measured by this command*;
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import shutil
-import subprocess
 import sys
 import time
 from pathlib import Path
 from typing import Any
+
+from benchmarks.common import machine
+from reaper.config.flags import Parser
 
 from ..serving import ROOT, DidNotStart
 from ..tools import Missing
@@ -28,26 +29,22 @@ END = "<!-- end of campaign -->"
 def main() -> int:
     """Run the campaign. Exit status: 0 every trial passed, 1 one failed, 2 bad arguments, 130 interrupted."""
     known = Trial.all()
-    parser = argparse.ArgumentParser(prog="python -m scripts.campaign", description=__doc__.splitlines()[0])
+    parser = Parser(prog="python -m scripts.campaign", description=__doc__.splitlines()[0])
     parser.add_argument("--minutes", type=float, default=60.0, help="how long, about; default 60")
     parser.add_argument("--only", metavar="NAME,...", help="these trials alone")
     parser.add_argument("--interop", action="store_true", help="those with tools that others wrote")
     parser.add_argument("--out", type=Path, default=ROOT / "out" / "campaign")
     parser.add_argument("--document", action="store_true", help="write the figures into docs/reliability.md as well")
     options = parser.parse_args()
-    wanted = [name.strip() for name in (options.only or "").split(",") if name.strip()]
-    if not wanted:
-        wanted = [name for name, trial in known.items() if (trial.interop if options.interop else trial.share)]
-    for name in wanted:
-        if name not in known:
-            print(f"--only {name}: must be one of: {'; '.join(known)}", file=sys.stderr)
-            return 2
+    chosen = [trial for trial in known.values() if (trial.interop if options.interop else trial.share)]
+    if options.only:
+        if unknown := [name for name in options.only.split(",") if name not in known]:
+            parser.error(f"--only {unknown[0]}: must be one of: {'; '.join(known)}")
+        chosen = [known[name] for name in options.only.split(",")]
     if not options.minutes > 0:
-        print(f"--minutes {options.minutes}: must be more than 0", file=sys.stderr)
-        return 2
-    chosen = [known[name] for name in wanted]
+        parser.error(f"--minutes {options.minutes}: must be more than 0")
     total = sum(trial.share for trial in chosen) or 1.0
-    report: dict[str, Any] = {"about": about(), "minutes": options.minutes, "trials": []}
+    report: dict[str, Any] = {"about": machine(), "minutes": options.minutes, "trials": []}
     options.out.mkdir(parents=True, exist_ok=True)
     try:
         for trial in chosen:
@@ -62,15 +59,6 @@ def main() -> int:
     print(f"report: {os.path.relpath(options.out / 'report.json')}")
     print(f"FAIL: {', '.join(failed)}" if failed else f"PASS: {len(chosen)} trials")
     return 1 if failed else 0
-
-
-def about() -> dict[str, str]:
-    """What was tried, where, when."""
-    git = [shutil.which("git") or "git", "rev-parse", "--short=12", "HEAD"]
-    commit = subprocess.run(git, cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
-    python = ".".join(map(str, sys.version_info[:3]))
-    when = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
-    return {"commit": commit, "python": python, "cores": str(os.cpu_count()), "when": when}
 
 
 def tried(trial: Trial, seconds: float, out: Path) -> dict[str, Any]:
@@ -104,7 +92,7 @@ def document(report: dict[str, Any]) -> None:
     known = report["about"]
     command = f"`python -m scripts.campaign --minutes {report['minutes']:g}`"
     lines = [
-        f"{command}, commit {known['commit']}, {known['when']}, {known['cores']} cores, CPython {known['python']}.",
+        f"{command}, commit {known['commit'][:12]}, {known['date']}, {known['cpus']} cores, {known['python']}.",
         "",
         "| trial | verdict | what was seen | what it cannot see |",
         "|---|---|---|---|",

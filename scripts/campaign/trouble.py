@@ -235,8 +235,8 @@ async def fuzzed(given: Round) -> None:
 
 # ---- lifetimes -------------------------------------------------------------------------------------------------------
 
-ROUNDS = ((600, 18_000), (120, 10_000), (0, 2_000))
-"""From how many seconds on, so many connections at a time; an hour's campaign plays a million lifetimes."""
+EACH = 30
+"""Connections at a time per second of the trial, 2,000 to 18,000 of them: an hour's campaign plays a million."""
 GROWTH = {"memory, MB": 4.2, "descriptors": 0.0, "leases": 0.0}
 """By how much one worker may grow after its first rounds: what the allocator keeps differs from round to round."""
 
@@ -245,7 +245,7 @@ async def lifetimes(given: Round, protocol: str, fewer: int = 1) -> None:
     """The load generator again and again, which judges every close; after each time and the same quiet, nothing may
     have grown. *fewer*: a saturated worker is late, and that is no growth."""
     figures, failures = given.outcome.figures, given.outcome.failures
-    connections = next(count for least, count in ROUNDS if given.left > least) // fewer
+    connections = round(min(max(EACH * given.left, 2_000), 18_000)) // fewer
     watched: dict[str, list[float]] = {name: [] for name in GROWTH}
     doubtful = count = 0
     while count < 3 or given.left > 0:
