@@ -7,6 +7,7 @@ is a phase without a timeout: it is never idle.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
@@ -245,7 +246,7 @@ class IdlePolicy:
         if self.retired is None or self.retired == MAX_REQUESTS:
             self.retired = reason
             if self.phase in IDLE_PHASES:
-                self._retire()
+                self._end(self._config.timeouts.drain_idle or INSTANT, reason)
 
     def reload(self, config: ReaperConfig, now: float) -> None:
         """Put the timeouts of *config* in force. That of the phase counts from the last activity, not from *now*."""
@@ -274,15 +275,11 @@ class IdlePolicy:
 
         A request in flight may take `timeouts.request`, and `timeouts.half_closed` once its peer has hung up.
         """
-        if self.phase is Phase.IN_FLIGHT:
-            timeouts = self._config.timeouts
-            waited = now - self.active
-            hung_up = 0.0 if self._hung_up is None else min(waited, now - self._hung_up)
-            if self._cut is None:
-                return
+        if self.phase is Phase.IN_FLIGHT and self._cut is not None:
+            timeouts, waited = self._config.timeouts, now - self.active
             if timeouts.request and waited >= timeouts.request:
                 self._cut(TOO_LONG)
-            elif timeouts.half_closed and hung_up >= timeouts.half_closed:
+            elif self._hung_up is not None and min(waited, now - self._hung_up) >= (timeouts.half_closed or math.inf):
                 self._cut(Phase.HALF_CLOSED.value)
             return
         rate = RULES[self.phase].rate
@@ -309,7 +306,7 @@ class IdlePolicy:
             self._watch.touch()
         self._arm(rule.timeout, getattr(self._config.timeouts, rule.timeout))
         if self.retired is not None and self.phase in IDLE_PHASES:
-            self._retire()
+            self._end(self._config.timeouts.drain_idle or INSTANT, self.retired)
         if self.phase is Phase.KEEP_ALIVE:
             self._fresh = 0
         if self.phase is Phase.TUNNEL and not self._tunnelled:
@@ -355,10 +352,6 @@ class IdlePolicy:
         if (timeout, name) != self._armed:
             self._armed = (timeout, name)
             self._watch.retime(timeout, name)
-
-    def _retire(self) -> None:
-        if self.retired is not None:
-            self._end(self._config.timeouts.drain_idle or INSTANT, self.retired)
 
     def _end(self, seconds: float, reason: str) -> None:
         """A deadline beside the timeout of the phase: what is too slow or retired is not idle, and not late for it."""
