@@ -274,10 +274,16 @@ def test_a_peer_that_keeps_the_rate_on_average_is_never_too_slow(steps: list[tup
         total += count
 
 
-def test_time_in_which_the_loop_was_stalled_is_not_charged() -> None:
-    allowance = Allowance(rate=240, grace=5, cap=30, step=2)
+def test_waiting_is_charged_up_to_each_event_but_neither_a_pause_nor_what_a_stall_adds() -> None:
+    allowance = Allowance(rate=1, grace=5, cap=5, step=2)
     allowance.start(0.0)
-    assert allowance.left(100.0) == pytest.approx(3.0)
+    allowance.earn(100, 2.0)
+    assert allowance.left(2.0) == 5.0  # what was waited before is charged first, and then the cap is reached
+    allowance.pause(3.0)
+    allowance.earn(0, 9.0)
+    assert allowance.left(9.0) == 4.0
+    allowance.start(9.0)
+    assert allowance.left(100.0) == 2.0
 
 
 def test_an_empty_sweep_is_not_scheduled() -> None:
