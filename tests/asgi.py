@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import time
 
 import reaper.asyncio
 import reaper.uvicorn
@@ -45,8 +44,6 @@ async def body_of(path, receive, query):
         return BIG
     if path == "/slow":
         await asyncio.sleep(float(query or 2))
-    if path == "/block":
-        time.sleep(float(query or 2))
     if path == "/pid":
         return str(os.getpid()).encode()
     if path == "/echo":

@@ -151,6 +151,14 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
         pytest.skip(str(missing))
 
 
+@pytest.fixture(params=["still", "moving"])
+def autojump_clock(request: pytest.FixtureRequest) -> Any:
+    """What holds in virtual time holds under a clock that moves between two readings, too."""
+    from clocks import autojump
+
+    return autojump(request.param)
+
+
 @pytest.fixture(params=["plain", "tls"])
 def secured(request: pytest.FixtureRequest) -> dict[str, str]:
     """The settings of an HTTP server without TLS, and with it."""

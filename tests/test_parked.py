@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 import trio
 import trio.testing
-from clocks import autojump
 from streams import TlsClient
 
 import reaper.trio
@@ -26,12 +25,6 @@ from reaper.trio.parking import KEPT, PARKED, WAKES_PER_PASS
 from reaper.trio.tls import TlsSession
 
 pytestmark = pytest.mark.trio
-
-
-@pytest.fixture(params=["still", "moving"])
-def autojump_clock(request):
-    """Every test here passes under a clock that moves between two readings, too."""
-    return autojump(request.param)
 
 
 async def echo(stream) -> None:

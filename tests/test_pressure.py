@@ -10,7 +10,6 @@ from contextlib import suppress
 import pytest
 import trio
 import trio.testing
-from clocks import autojump
 from hypothesis import given
 from hypothesis import strategies as st
 from test_driver import Loop
@@ -20,12 +19,6 @@ from reaper.driver.pressing import let_go
 from reaper.metrics import families
 from reaper.policy.pressure import Pressure, Resources, cgroup_memory, limits_here, read_here
 from reaper.trio import open_reaper, relieve
-
-
-@pytest.fixture(params=["still", "moving"])
-def autojump_clock(request):
-    """Every test here passes under a clock that moves between two readings, too."""
-    return autojump(request.param)
 
 
 def of(connections: int) -> Resources:

@@ -10,19 +10,12 @@ import pytest
 import trio
 import trio.testing
 from circles import no_circles
-from clocks import autojump
 
 import reaper.trio
 from reaper import InvalidArgument
 from reaper.trio import TrioReaper, WatchedStream, open_reaper
 
 pytestmark = pytest.mark.trio
-
-
-@pytest.fixture(params=["still", "moving"])
-def autojump_clock(request):
-    """Every test here passes under a clock that moves between two readings, too."""
-    return autojump(request.param)
 
 
 async def test_start_hands_out_the_reaper_and_it_runs_only_once(autojump_clock):
