@@ -288,12 +288,9 @@ class Supervisor:
 
     def _watch(self, serve: Serve) -> None:
         said, next_line = "", 0.0
-        questions = select.poll()
-        if self._listening.fileno() >= 0:
-            questions.register(self._listening.fileno(), select.POLLIN)
         looked = time.monotonic()
         while any(slot.pid or not self._draining for slot in self._slots):
-            if questions.poll(LOOK * 1000):
+            if select.select([self._listening] if self._listening.fileno() >= 0 else [], [], [], LOOK)[0]:
                 self._listening.answer()
             now = time.monotonic()
             # A pause of the whole machine, or of the whole group, is no worker's fault.
@@ -305,8 +302,6 @@ class Supervisor:
                     self._start(slot, serve)  # also for a drain: its backlog is waiting
             if self._asked is not None and not self._draining:
                 self._draining = True
-                if self._listening.fileno() >= 0:
-                    questions.unregister(self._listening.fileno())
                 self._notify.send("STOPPING=1")
                 self._listening.close()  # the workers' copies are the last ones now
                 self._tell(DRAIN)

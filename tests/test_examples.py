@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import asyncio
 import contextlib
 import http.client
@@ -224,8 +223,5 @@ def test_an_example_needs_nothing_of_this_checkout_but_reaper_and_is_short() -> 
     ours = {"scripts", "tests", "examples", "benchmarks", "loadgen", "server_example"}
     for file in Path("examples").glob("*.py"):
         text = file.read_text()
-        found = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Import | ast.ImportFrom)]
-        names = {name.name for node in found if isinstance(node, ast.Import) for name in node.names}
-        names |= {str(node.module) for node in found if isinstance(node, ast.ImportFrom)}
-        assert not {name.partition(".")[0] for name in names} & ours, file
+        assert not ours & set(re.findall(r"^\s*(?:from|import) (\w+)", text, re.MULTILINE)), file
         assert len(text.splitlines()) <= 60, file

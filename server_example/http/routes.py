@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import trio
 
@@ -24,16 +24,6 @@ LONGEST = 86400.0  # seconds between two events at most
 
 TEXT = "text/plain; charset=utf-8"
 FRESH = [("cache-control", "no-store")]
-
-
-def methods(*allowed: str) -> Callable[[Route], Route]:
-    """Say which methods a route answers; without it, GET and HEAD."""
-
-    def mark(route: Route) -> Route:
-        route.methods = allowed  # type: ignore[attr-defined]
-        return route
-
-    return mark
 
 
 async def index(exchange: Exchange) -> None:
@@ -63,7 +53,6 @@ async def download(exchange: Exchange) -> None:
     await exchange.finish()
 
 
-@methods("POST", "PUT")
 async def upload(exchange: Exchange) -> None:
     """`/upload`: reads the request body and tells its length and SHA-256."""
     digest, total = hashlib.sha256(), 0
@@ -71,6 +60,9 @@ async def upload(exchange: Exchange) -> None:
         digest.update(data)
         total += len(data)
     await exchange.respond(200, json.dumps({"bytes": total, "sha256": digest.hexdigest()}).encode() + b"\n", JSON)
+
+
+upload.methods = ("POST", "PUT")  # type: ignore[attr-defined]  # a route without it answers GET and HEAD
 
 
 async def events(exchange: Exchange) -> None:
