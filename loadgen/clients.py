@@ -22,6 +22,7 @@ from select import EPOLLOUT
 from time import monotonic
 from typing import Any
 
+from .drive.client import Player
 from .drive.connecting import why
 from .drive.protocols import READ_BYTES, ROOT, Paths, dialect_for
 from .drive.wire import Tls, ended, prepare, receive, send
@@ -147,11 +148,11 @@ def behaviour(kind: str, timeout: float = 1.0, **parameters: str) -> Behaviour:
     return ClientSpec(KINDS[kind].kind, kind, 1.0, tuple(parameters.items())).behaviour(timeout, 1e9)
 
 
-class Client:
+class Client(Player):
     """One client, one connection. `port` is its own, once it has connected; `ended` grows while it plays."""
 
     def __init__(self, kind: str | Behaviour, target: Target | tuple[str, int], speech: Speech = HTTP) -> None:
-        self.behaviour = behaviour(kind, speech.timeout) if isinstance(kind, str) else kind
+        super().__init__(0, 0, 1, behaviour(kind, speech.timeout) if isinstance(kind, str) else kind)
         self.target = target if isinstance(target, Target) else parse_target(f"{target[0]}:{target[1]}")
         self.speech = speech
         spoken = self.behaviour.protocols
@@ -162,22 +163,18 @@ class Client:
         self.port = 0
         self.sock: socket.socket | None = None
         self.reads = self.behaviour.reads
-        self.number = 0
-        self.offset = 0.0
-        self.sent_at = 0.0
         self.outbox = b""
-        self.established = 0.0
 
     async def play(self, until: Until = never, patience: float = FOREVER, key: int = 1) -> Ended:
         """Connect and play until the server or the plan ends it, *until()* is true, or *patience* seconds are over."""
-        ended = self.ended
+        self.key, ended = key, self.ended
         ended.connected = ended.since = ended.ready = monotonic()
         try:
             async with asyncio.timeout(min(patience, PATIENCE)) as limit:
                 heard = await self._connect()
             self.established = monotonic()
             self._hear(heard)
-            ended.how = await self._until_ended(until, ended.connected + patience, key)
+            ended.how = await self._until_ended(until, ended.connected + patience)
         except OSError as error:  # a TimeoutError is one
             if self.established:
                 ended.how = "reset"
@@ -211,22 +208,20 @@ class Client:
                     return bytes(heard)
                 await readiness(fd, writing=event == EPOLLOUT)
 
-    async def _until_ended(self, until: Until, give_up: float, key: int) -> str:
-        step = self.behaviour.step(key, 0, 0.0)
+    async def _until_ended(self, until: Until, give_up: float) -> str:
+        due = self.next_step() or FOREVER
         while not until() and (now := monotonic()) < give_up:
             if not self.reads and ended(self._socket):
                 return "closed"
-            due = FOREVER if step is None else self.established + self.offset + step.gap
             if self.outbox:
                 self._send(b"")
-            elif step is not None and now >= due:
+            elif now >= due:
                 # One that is late may have been closed meanwhile: speaking now would hide for how long it was borne.
                 if self.reads and self._read_the_end():
                     return "closed"
-                self.offset += step.gap
-                if not self._act(step.act, now):
+                if not self._act(self.act, now):
                     break
-                step = self.behaviour.step(key, self.number, self.offset)
+                due = self.next_step() or FOREVER
                 continue
             if await self._listen(min(due, give_up), until):
                 return "closed"
@@ -266,14 +261,14 @@ class Client:
         if act in (Act.RESET, Act.CLOSE):
             return False
         if number <= self.behaviour.counted or self.behaviour.counted < 0:
-            self.ended.overslept = number > 0 and now > self.sent_at + self.behaviour.timeout
+            self.ended.overslept = number > 0 and now > self.sent + self.behaviour.timeout
             self.ended.since = now
         if act is not Act.SHUT:
             payload, owed = self.dialect.payload(act)
             if owed and self.parser is None:
                 self.parser = self.dialect.parser()
             self.ended.asked += owed
-            self.sent_at = now
+            self.sent = now
             self._send(payload)
         if act in (Act.HALF_CLOSE, Act.SHUT):
             socket.socket.shutdown(sock, socket.SHUT_WR)  # an SSLSocket's own would end TLS with it
@@ -298,7 +293,7 @@ class Client:
         if ended.answered < ended.asked:
             ended.answered += done
             if ended.answered >= ended.asked:
-                ended.slowest = max(ended.slowest, monotonic() - self.sent_at)
+                ended.slowest = max(ended.slowest, monotonic() - self.sent)
                 if not self.dialect.stateful:
                     self.parser = None
         if reply and self.behaviour.pongs:

@@ -21,11 +21,11 @@ from typing import Any, NamedTuple, TypeVar
 
 import reaper
 
-from .drive.client import rss_bytes
+from .drive.client import Player, rss_bytes
 from .judge.observation import Counters, Observation, Outcome
-from .judge.records import How, Record, RecordTable
+from .judge.records import How, RecordTable
 from .judge.stalls import Answers
-from .plan.behaviours import Act, Behaviour, draw, key_of
+from .plan.behaviours import Act, draw, key_of
 from .plan.plan import Plan
 from .units import seconds
 
@@ -75,23 +75,12 @@ class Faults:
 
 
 @dataclass(slots=True, eq=False)
-class SimulatedClient:
-    """One client: what the worker's `Client` is, without a socket. *handle* belongs to the system."""
+class SimulatedClient(Player):
+    """One without a socket. *handle* belongs to the system; `log`: the server's and its own, in journals."""
 
-    index: int
-    incarnation: int
-    key: int
-    behaviour: Behaviour
-    number: int = 0
-    offset: float = 0.0
-    act: Act = Act.PING
     established: float = -1.0  # not yet
-    sent: float = 0.0
-    seen: float = 0.0
-    final: bool = False
     open: bool = False
     handle: Any = None
-    log: Any = None  # the server's, and the client's own, where journals are written
 
 
 class Crowd:
@@ -158,7 +147,7 @@ class Crowd:
 
     def _open(self, client: SimulatedClient, now: float) -> None:
         client.open = True
-        client.established = client.sent = client.seen = now
+        client.began = client.established = client.sent = client.seen = now
         self.present[client.index] = client
         if client.incarnation:
             self.counters.reconnected += 1
@@ -168,16 +157,11 @@ class Crowd:
         self._plan_next(client, now)
 
     def _plan_next(self, client: SimulatedClient, now: float) -> None:
-        step = client.behaviour.step(client.key, client.number, client.offset)
-        if step is None:
-            client.final = True
-            return
-        client.offset += step.gap
-        client.act = step.act
-        if step.gap == 0.0:
+        when = client.next_step()
+        if when is not None and when <= now:
             self._do(client, now)
-        else:
-            self._push(client.established + client.offset, client)
+        elif when is not None:
+            self._push(when, client)
 
     def _act(self, client: SimulatedClient, now: float) -> None:
         if client.open:
@@ -208,11 +192,7 @@ class Crowd:
             self._push(now + delay, self._client(client.index, client.incarnation + 1))
 
     def _record(self, client: SimulatedClient, how: How, now: float) -> None:
-        since = client.established
-        self.records.append(Record(
-            client.index, client.incarnation, how, client.final, False, client.number, since, since, client.sent,
-            client.seen, now, now,
-        ))  # fmt: skip
+        self.records.append(client.record(how, now, now))
 
 
 class CoreSystem:

@@ -12,6 +12,7 @@ from math import ceil
 from pathlib import Path
 from typing import Any
 
+from ..judge.records import How, Record
 from ..plan.behaviours import Act, Behaviour
 from ..plan.capacity import Share
 from ..plan.plan import Plan
@@ -72,19 +73,14 @@ class Pace:
 
 
 @dataclass(slots=True, eq=False)
-class Client:
-    """One connection. All instants are seconds on the monotonic clock; see `records.Record` for those of proof."""
+class Player:
+    """One connection on its way through its behaviour, on a socket or in virtual time. Instants are seconds on one clock;
+    see `records.Record` for those of proof."""
 
     index: int
     incarnation: int
     key: int
     behaviour: Behaviour
-    fd: int = -1
-    sock: socket.socket | None = None  # until it is established
-    tls: socket.socket | None = None
-    tries: int = 0  # refusals so far
-    refusal: str = ""  # why, the latest
-    opening: Opening | None = None  # TLS and upgrade, while on it
     number: int = 0  # steps done
     offset: float = 0.0  # of the step that is due next, from establishment
     act: Act = Act.PING  # what that step does
@@ -92,16 +88,45 @@ class Client:
     established: float = 0.0
     sent: float = 0.0
     seen: float = 0.0
+    final: bool = False
+    overslept: bool = False
+    log: Any = None  # its rows in the journal, if one is kept
+
+    def next_step(self) -> float | None:
+        """When its next step is due, `act` from now on; None: it is silent for good."""
+        step = self.behaviour.step(self.key, self.number, self.offset)
+        if step is None:
+            self.final = True
+            return None
+        self.offset += step.gap
+        self.act = step.act
+        return self.established + self.offset
+
+    def record(self, how: How, after: float, by: float) -> Record:
+        """Its story, if it ended between *after* and *by*."""
+        return Record(
+            self.index, self.incarnation, how, self.final, self.overslept, self.number,
+            self.began, self.established, self.sent, self.seen, after, by,
+        )  # fmt: skip
+
+
+@dataclass(slots=True, eq=False)
+class Client(Player):
+    """One over a socket."""
+
+    fd: int = -1
+    sock: socket.socket | None = None  # until it is established
+    tls: socket.socket | None = None
+    tries: int = 0  # refusals so far
+    refusal: str = ""  # why, the latest
+    opening: Opening | None = None  # TLS and upgrade, while on it
     intended: float = 0.0
     asked: int = 0  # units of answer that are owed: bytes for echo, responses for HTTP
     answered: int = 0
     owed_since: float = 0.0  # when the oldest was asked, or some came
     waiting: bool = False  # counted as unanswered
-    final: bool = False
-    overslept: bool = False
     outbox: bytes | None = None  # what the kernel would not take yet
     parser: Any = None
-    log: Any = None  # its rows in the journal, if one is kept
 
     def read(self, most: int) -> bytes:
         """What has come; empty at the end of the stream. Raises BlockingIOError: nothing has."""

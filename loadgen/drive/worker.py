@@ -16,7 +16,7 @@ from time import monotonic, sleep
 from typing import Any
 
 from ..judge.observation import Outcome
-from ..judge.records import How, Record
+from ..judge.records import How
 from ..plan.behaviours import CLOSEST, Act
 from ..plan.capacity import raise_descriptor_limit
 from .client import HEARTBEAT, Client, Order, Pace, rss_bytes
@@ -229,15 +229,10 @@ class Worker:
 
     def plan_next(self, client: Client, now: float) -> None:
         """Put the client's next step on the heap, or note that it is silent for good."""
-        step = client.behaviour.step(client.key, client.number, client.offset)
-        if step is None:
-            client.final = True
+        when = client.next_step()
+        if when is None:
             self.connector.answered_first(client)  # a mute client never asks
-            return
-        client.offset += step.gap
-        client.act = step.act
-        when = client.established + client.offset
-        if client.number == 0 and when <= now:
+        elif client.number == 0 and when <= now:
             self.act(client, now, when)
         else:  # overdue ones too: the heap is worked off in the same turn, without recursion
             self.push(self.pace.step(when) if client.number else when, client)
@@ -428,10 +423,7 @@ class Worker:
         self.forget(client)
 
     def record(self, client: Client, how: How, after: float, by: float) -> None:
-        self.records.append(Record(
-            client.index, client.incarnation, how, client.final, client.overslept, client.number,
-            client.began, client.established, client.sent, client.seen, after, by,
-        ))  # fmt: skip
+        self.records.append(client.record(how, after, by))
         if client.answered < client.asked:
             self.account(client, how, by)
         if client.log is not None:
