@@ -68,8 +68,7 @@ LOADGEN = {
     "simulate": JUDGED | {"drive"},
     "journals": JUDGED | {"simulate"},
     "cli_options": JUDGED | {"drive"},
-    "cli_probe": JUDGED | {"cli_options", "drive", "clients", "probe", "race", "backend", "vanish"},
-    "cli": JUDGED | {"drive", "cli_options", "cli_probe", "simulate", "journals"},
+    "cli": JUDGED | {"drive", "cli_options", "simulate", "journals", "clients", "probe", "race", "backend", "vanish"},
     "__main__": {"cli"},
 }
 """The rooms of `loadgen/` likewise."""

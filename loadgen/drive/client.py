@@ -74,7 +74,7 @@ class Pace:
 
 @dataclass(slots=True, eq=False)
 class Player:
-    """One connection on its way through its behaviour, on a socket or in virtual time. Instants are seconds on one clock;
+    """A connection on its way through its behaviour, on a socket or in virtual time. Instants are seconds on one clock;
     see `records.Record` for those of proof."""
 
     index: int
