@@ -14,6 +14,7 @@ import os
 import random
 import sys
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import asdict
 from importlib import metadata
 from pathlib import Path
@@ -174,16 +175,14 @@ def run_command(options: argparse.Namespace) -> int:
         display.show(line)
         machine.glance()
 
+    statuses = options.statuses or scenario.statuses
+    order = Order(plan, target, protocol, patience, paths, options.journal, tls, statuses)
     try:
-        order = Order(
-            plan, target, protocol, patience, paths, options.journal, tls, options.statuses or scenario.statuses
-        )
-        observation = drive(order, options.processes, on_progress, machine.sample)
+        with closing(display):
+            observation = drive(order, options.processes, on_progress, machine.sample)
     except WorkerDied as error:
         print(f"loadgen run: {error}", file=sys.stderr)
         return 1
-    finally:
-        display.close()
     config = {
         "target": str(target),
         "protocol": protocol,
@@ -227,6 +226,7 @@ def add_simulate(commands: Any) -> None:
 
 def run_simulate(options: argparse.Namespace) -> int:
     """`loadgen simulate`."""
+    from .drive.fleet import Display
     from .judge.report import UNKNOWN_SERVER, build_report
     from .simulate import Faults, simulate_core
 
@@ -240,9 +240,10 @@ def run_simulate(options: argparse.Namespace) -> int:
     rate = options.connect_rate or max(options.connections / RAMP, 1.0)
     plan = make_plan(scenario, options.connections, law, options.duration, options.seed, rate)
     faults = Faults(options.stalls, options.jumps, options.storms)
-    progress = None if options.quiet or not sys.stderr.isatty() else _show
+    display = Display(sys.stderr, options.quiet or not sys.stderr.isatty())
     started = perf_counter()
-    seen = simulate_core(plan, faults, progress)
+    with closing(display):
+        seen = simulate_core(plan, faults, display.show)
     wall, (cpu, grown) = perf_counter() - started, seen.cost
     config = {"target": "simulated core", "scenario": scenario.name, "faults": vars(faults)}
     report = build_report(plan, seen, config, dict(UNKNOWN_SERVER), options.threshold)
@@ -486,7 +487,3 @@ def run_behaviours(options: argparse.Namespace) -> int:
     for name in shipped():
         print("\n".join(row(name, load_scenario(name).description)))
     return 0
-
-
-def _show(line: str) -> None:
-    print(f"\r{line}", end="\r", file=sys.stderr, flush=True)

@@ -16,12 +16,11 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from heapq import heappop, heappush
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from reaper.journal import ConnectionLog, Journal
 
 from .judge.records import How
-from .judge.stalls import Answers
 from .plan.behaviours import key_of
 from .plan.plan import Plan
 from .simulate import CoreSystem, Crowd, Faults, SimulatedClient, at_once, play
@@ -40,7 +39,8 @@ SAMPLE = 10_000
 """Connections from which the number is reckoned that makes so many rows."""
 NAMES = ("early", "late", "missed", "lost", "duplicate", "activity_after_end", "missing_touch", "backward")
 """What can be planted, named like the verdict of an audit; a `backward` clock makes it `unknown`."""
-MODES = ("full", "gaps")
+WRITTEN = ("events", "client_events", "rows", "connections", "files", "reaped")
+"""What a writer counts; `rows`: of the server's side, had they all been in full mode."""
 APP_SHARE = 5
 """One in so many of the connections that a client would leave is closed by the server's program instead."""
 
@@ -217,17 +217,6 @@ def wrong(
         log.touch(end + piece)
 
 
-class Written(NamedTuple):
-    """What a writer has written; `rows`: of the server's side, had they all been in full mode."""
-
-    connections: int
-    reaped: int
-    rows: int
-    events: int
-    client_events: int
-    files: int
-
-
 def write_journals(
     plan: Plan,
     server: Path | None,
@@ -249,13 +238,11 @@ def write_journals(
         writers: Processes of the server; each is simulated by a process, as many at a time as there are processors.
         stalls: How often the loop of each stalls, for up to 5 s.
 
-    Returns what was written, and the verdicts that an audit must come to. Raises BadArgument: a mode or a fault that
+    Returns what was written, and the verdicts that an audit must come to. Raises BadArgument: a fault that
     cannot be simulated so, or a directory that is not empty.
     Cost: about 10 us per row on one core, and a kilobyte per open connection, whatever the number of rows.
     """
     planted = planted or Planted()
-    if mode not in MODES:
-        raise BadArgument(f"--mode {mode!r}: choose from {', '.join(MODES)}")
     if mode == "gaps" and planted.faults.get("backward"):
         raise BadArgument("faults.backward: a journal in gaps mode writes no such silence: give --mode full")
     if not 1 <= writers < 1 << 19:
@@ -268,21 +255,19 @@ def write_journals(
     plan = replace(plan, behaviours=tuple(replace(each, horizon=math.inf) for each in plan.behaviours))
     names = [name for name in NAMES for _ in range(planted.faults.get(name, 0))]
     work = partial(_write, plan, writers, server, client, span, mode, names, round(planted.ahead * S), stalls)
-    written = Written(*map(sum, zip(*at_once(work, writers), strict=True)))
+    written = {name: sum(counts) for name, *counts in zip(WRITTEN, *at_once(work, writers), strict=True)}
+    reaped = written.pop("reaped")
     faults = {name: planted.faults.get(name, 0) for name in NAMES}
-    verdicts = {"ok_reaped": written.reaped, "ok_closed": written.connections - written.reaped, **faults}
+    verdicts = {"ok_reaped": reaped, "ok_closed": written["connections"] - reaped, **faults}
     verdicts["unknown"] = verdicts.pop("backward")
+    written["connections"] += len(names)
     return {
         "schema": "reaper-simulated-journal/1",
-        "events": written.events,
-        "client_events": written.client_events,
-        "rows": written.rows,
+        **written,
         "seed": plan.seed,
         "writers": writers,
         "mode": mode,
-        "connections": written.connections + len(names),
         "verdicts": verdicts,
-        "files": written.files,
         "bytes": sum(path.stat().st_size for side in sides for path in side.rglob("*.parquet")),
     }
 
@@ -290,8 +275,8 @@ def write_journals(
 def _write(
     plan: Plan, writers: int, server: Path | None, client: Path | None, span: float, mode: str, names: list[str],
     ahead: int, stalls: int, number: int,
-) -> Written:  # fmt: skip
-    """What one process of the server writes, and its clients."""
+) -> tuple[int, ...]:  # fmt: skip
+    """What one process of the server writes, and its clients. Returns the counts of WRITTEN."""
     clock, far = Clock(ahead), Clock()
     tick, timeout = round(plan.law.tick * S), round(plan.behaviours[0].timeout * S)
     with ExitStack() as stack:
@@ -327,25 +312,17 @@ def _write(
                 ours.flush()
                 theirs.flush()
 
+        def noted(instant: float, lag: float) -> None:
+            ours.stall(clock.up(instant), math.ceil(lag * S))
+
         ours.config(clock.mono(), "settings tick")
-        play(crowd, system, Faults(stalls=stalls).schedule(plan.seed + number, span), _Noted(ours, clock), span, each)
+        play(crowd, system, Faults(stalls=stalls).schedule(plan.seed + number, span), noted, span, each)
         last = max([span, *((at - UP_NS) / S for at, _, _ in waiting)]) + 4 * timeout / S + 40 * plan.law.tick
         each(last)
         ours.drain(clock.mono(), "drain")
         theirs.drain(far.mono(), "end of run")
     seen, heard = ours.statistics(), theirs.statistics()
-    return Written(system.connections, system.reaped, system.rows, seen.rows, heard.rows, seen.files + heard.files)
-
-
-class _Noted(Answers):
-    """Stalls of the loop, as rows of its journal."""
-
-    def __init__(self, journal: Journal, clock: Clock) -> None:
-        super().__init__()
-        self.journal, self.clock = journal, clock
-
-    def add(self, instant: float, lag: float) -> None:
-        self.journal.stall(self.clock.up(instant), math.ceil(lag * S))
+    return seen.rows, heard.rows, system.rows, system.connections, seen.files + heard.files, system.reaped
 
 
 def connections_for(make: Callable[[int], Plan], events: int, span: float) -> int:

@@ -223,16 +223,7 @@ def _first_line(data: bytes) -> str:
     return line.decode("ascii") if line.isascii() and line.decode("ascii").isprintable() else f"{len(data)} bytes"
 
 
-HEADINGS = (
-    "question",
-    "timeout",
-    "observed",
-    "counted from",
-    "early or late",
-    "tick",
-    "ends with",
-    "closed",
-)
+HEADINGS = ("question", "timeout", "observed", "counted from", "early or late", "tick", "ends with", "closed")
 
 
 def as_text(findings: Sequence[Finding], markdown: bool = False) -> str:

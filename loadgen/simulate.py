@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import partial
 from heapq import heappop, heappush
 from time import process_time
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import reaper
 
@@ -38,6 +38,8 @@ SHARD = 300_000
 """Connections beyond which another process of the server is simulated: what is held of those that are open is bounded
 so. What is kept of each until the verdict are 66 bytes."""
 T = TypeVar("T")
+Stalled: TypeAlias = Callable[[float, float], None]
+"""Takes the instant at which a stall was over, and its seconds."""
 STORM_SHARE = 0.1
 """Share of the connections that a storm throws out; they come back at once."""
 
@@ -305,17 +307,17 @@ def _shard(
             report_at = now + 0.005 * end
             progress(f"{seconds(now):>12}  {len(crowd.present):>9,} connected")
 
-    play(crowd, system, faults.schedule(plan.seed + number, end), server, end, each)
+    play(crowd, system, faults.schedule(plan.seed + number, end), server.add, end, each)
     crowd.counters.open = len(crowd.present)
     outcome = Outcome(crowd.records, crowd.counters, server_stalls=server)
     return outcome, process_time() - used, rss_bytes() - before
 
 
 def play(
-    crowd: Crowd, system: CoreSystem, coming: list[Fault], server: Answers, end: float, each: Callable[[float], None]
+    crowd: Crowd, system: CoreSystem, coming: list[Fault], stalled: Stalled, end: float, each: Callable[[float], None]
 ) -> None:
-    """Let *crowd* meet *system* until *end*, with the faults *coming* (the latest first). *each* is called after every
-    turn, with its instant."""
+    """Let *crowd* meet *system* until *end*, with the faults *coming* (the latest first). *stalled* is called after a
+    stall, *each* after every turn, with its instant."""
     system.closed = crowd.closed
     wake = FOREVER
     while True:
@@ -326,7 +328,7 @@ def play(
             break
         if now == fault_at:
             fault = coming.pop()
-            now = _break(fault, crowd, system, server, end)
+            now = _break(fault, crowd, system, stalled, end)
             wake = _wakeup(system)
         elif now == wake:
             system.wake(now)
@@ -340,7 +342,7 @@ def play(
     crowd.stop(end)
 
 
-def _break(fault: Fault, crowd: Crowd, system: CoreSystem, server: Answers, end: float) -> float:
+def _break(fault: Fault, crowd: Crowd, system: CoreSystem, stalled: Stalled, end: float) -> float:
     """Let *fault* happen; returns the instant at which the loop is free again."""
     if fault.storm:
         crowd.storm(STORM_SHARE, fault.start)
@@ -348,7 +350,7 @@ def _break(fault: Fault, crowd: Crowd, system: CoreSystem, server: Answers, end:
     system.stalled = True
     free = min(fault.start + fault.length, end)
     crowd.play(free)
-    server.add(free, free - fault.start)
+    stalled(free, free - fault.start)
     system.wake_late(free)
     return free
 

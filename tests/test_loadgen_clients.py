@@ -12,6 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from typing import Any, TypeVar
 from xml.etree import ElementTree
@@ -27,7 +28,7 @@ from loadgen.plan.behaviours import KINDS
 from loadgen.probe import QUESTIONS, as_text, checked, probe, summarise, write_junit
 from loadgen.race import Result, race
 from loadgen.units import Target, parse_target
-from loadgen.vanish import vanish
+from loadgen.vanish import namespace, vanish
 
 T = TypeVar("T")
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
@@ -130,19 +131,7 @@ def test_a_parameter_is_written_as_in_a_scenario() -> None:
     assert step.gap == pytest.approx(0.1)
 
 
-@pytest.fixture(scope="module")
-def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """A certificate of its own for localhost, and its key."""
-    folder = tmp_path_factory.mktemp("tls")
-    made = [folder / "cert.pem", folder / "key.pem"]
-    subprocess.run(
-        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost", "-addext",
-         "subjectAltName=DNS:localhost", "-out", made[0], "-keyout", made[1]], check=True, capture_output=True,
-    )  # fmt: skip
-    return made[0], made[1]
-
-
-def server_tls(certificate: tuple[Path, Path], *protocols: str) -> ssl.SSLContext:
+def server_tls(certificate: tuple[str, str], *protocols: str) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(*certificate)
     context.set_alpn_protocols(protocols)
@@ -154,13 +143,13 @@ def server_tls(certificate: tuple[Path, Path], *protocols: str) -> ssl.SSLContex
     [("right", ""), (Tls("localhost"), "connect: CERTIFICATE_VERIFY_FAILED"), (Tls("x", insecure=True), "")],
 )
 def test_tls_is_spoken_and_the_certificate_checked(
-    tls: Tls | str, lost: str, certificate: tuple[Path, Path], caplog: pytest.LogCaptureFixture
+    tls: Tls | str, lost: str, certificate: tuple[str, str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    speech = Speech(tls=tls if isinstance(tls, Tls) else Tls("localhost", str(certificate[0])))
+    speech = Speech(tls=tls if isinstance(tls, Tls) else Tls("localhost", certificate[0]))
     assert against(answer, lambda at: ask(at, speech), ssl=server_tls(certificate)).lost == lost
 
 
-def test_a_server_of_http_2_alone_is_named_in_one_line(certificate: tuple[Path, Path]) -> None:
+def test_a_server_of_http_2_alone_is_named_in_one_line(certificate: tuple[str, str]) -> None:
     async def settings(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(bytes(3) + b"\x04" + bytes(5))
         await reader.read()
@@ -205,25 +194,27 @@ def test_a_websocket_is_upgraded_before_its_clock_starts() -> None:
     assert chatty.asked == 1
 
 
-def test_a_backend_measures_how_long_a_pool_holds_its_connection_and_whether_it_reuses_it() -> None:
+@pytest.mark.parametrize("stays", [False, True])
+def test_a_backend_measures_how_long_a_pool_holds_its_connection_and_whether_it_reuses_it(stays: bool) -> None:
     async def run() -> Upstream:
         async def pool(at: Target) -> None:
             reader, writer = await asyncio.open_connection(at.host, at.port)
-            for pause in (0.1, 0.3):
-                writer.write(b"POST / HTTP/1.1\r\nContent-Length: 3\r\n\r\nabc")
-                assert b"timeout=7" in await reader.readuntil(b"ok")
-                await asyncio.sleep(pause)
-            writer.close()
+            with closing(writer):
+                for pause in (0.1, PATIENCE if stays else 0.3):
+                    writer.write(b"POST / HTTP/1.1\r\nContent-Length: 3\r\n\r\nabc")
+                    assert b"timeout=7" in await reader.readuntil(b"ok")
+                    await asyncio.sleep(pause)
 
         tasks: list[asyncio.Task[None]] = []
-        return await listen(parse_target("127.0.0.1:1")._replace(port=0), 5.0, 7.0, lambda at: tasks.append(
-            asyncio.create_task(pool(at))))  # fmt: skip
+        async with asyncio.timeout(PATIENCE / 2):  # it does not wait for what stays open
+            return await listen(parse_target("127.0.0.1:1")._replace(port=0), 1.0, 7.0, lambda at: tasks.append(
+                asyncio.create_task(pool(at))))  # fmt: skip
 
     found = asyncio.run(run())
     (held,) = found.connections
-    assert (held.requests, held.how, len(held.gaps)) == (2, "FIN", 1)
-    assert found.idles[0] >= 0.29
-    assert found.row()[3:] == ("1/1", "2")
+    assert (held.requests, held.how, len(held.gaps)) == (2, "" if stays else "FIN", 1)
+    assert stays or found.idles[0] >= 0.29
+    assert found.row()[3:] == ("0/1" if stays else "1/1", "2")
 
 
 @pytest.mark.parametrize(("honour", "lost"), [(False, True), (True, False)])
@@ -249,6 +240,17 @@ def test_a_race_that_lost_something_can_be_printed_as_json(
     assert main(["race", "--target", "127.0.0.1:9", "--keep-alive", "1s", "--json"]) == 1
     said = json.loads(capsys.readouterr().out)
     assert (said["lost"], said["lost_per_million"]) == ({"reset": 1}, 500_000)
+
+
+def test_the_tools_of_a_namespace_are_found_beside_the_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    ran: list[list[str]] = []
+    monkeypatch.setattr("shutil.which", lambda name, path=None: f"/sbin/{name}" if path else None)
+    monkeypatch.setattr(
+        "subprocess.run", lambda command, **_: ran.append(command) or subprocess.CompletedProcess(command, 0)
+    )
+    with namespace():
+        pass
+    assert {command[0] for command in ran} == {"/sbin/ip"}
 
 
 @pytest.mark.slow

@@ -73,9 +73,10 @@ def test_another_protocol_is_recognised_and_what_to_type_is_said(server: str, pr
 @pytest.mark.slow
 def test_a_run_ends_when_all_its_clients_are_gone() -> None:
     with faulty_server("cuts the young, whatever the scenario says") as server:
-        status, report = run(server.port, "--mix", "chatty")
+        # At this timeout each speaks once before it is cut: no lag of this machine can be why.
+        status, report = run(server.port, "--mix", "chatty", "--timeout", "60s")
     assert status == 1
-    assert report["reaps"]["false"] + report["reaps"]["own_lag"] == 12
+    assert report["reaps"]["false"] == 12
 
 
 @pytest.mark.slow

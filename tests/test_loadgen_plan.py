@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import pickle
 import re
+import textwrap
+import tomllib
 
 import pytest
 from hypothesis import example, given
@@ -16,6 +18,7 @@ from loadgen.drive.client import Pace
 from loadgen.judge.histogram import SUBBUCKETS, Histogram
 from loadgen.judge.thresholds import parse_threshold
 from loadgen.plan import capacity
+from loadgen.plan import scenario as scenarios
 from loadgen.plan.behaviours import CLOSEST, KINDS, Act, End, draw, key_of
 from loadgen.plan.plan import Law, Plan, make_plan, share_out
 from loadgen.plan.scenario import from_mix, load_scenario, parse_scenario, shipped
@@ -98,6 +101,11 @@ def test_every_shipped_scenario_loads_and_plans(name: str) -> None:
     offsets = [plan.connect_offset(index) for index in range(50)]
     assert offsets == sorted(offsets)
     assert sum(ends.get("connections", 0) for ends in plan.survey()[0].values()) == 50
+
+
+def test_the_scenario_that_is_shown_to_those_who_write_one_is_understood() -> None:
+    shown = textwrap.dedent(str(scenarios.__doc__).split("\n\n", 2)[2])
+    assert make_plan(parse_scenario(tomllib.loads(shown), "shown"), 6, LAW, 5.0, 1, 4000).connect_offset(5) == 1.0
 
 
 def test_waves_arrive_together_and_a_burst_at_once() -> None:

@@ -12,7 +12,7 @@ import socket
 import ssl
 from collections.abc import Callable
 from time import monotonic
-from typing import Any, TypeAlias
+from typing import Any
 
 from .client import Client, Order
 from .protocols import Dialect
@@ -26,15 +26,12 @@ RETRIES = 5
 RETRY_DELAY = 0.2
 
 
-Established: TypeAlias = Callable[[Client, tuple[Any, ...], float, bytes], None]
-"""Called when a connection stands and is watched, with its own address (empty where no journal is kept), the instant,
-and what the server has already sent."""
-Refused: TypeAlias = Callable[[Client, str, float | None], None]
-"""Is called when one was refused: why, and when it is to be begun again; None: it has failed."""
-
-
 class Connector:
-    """Begins the connections of a share and brings each to the instant at which it stands."""
+    """Begins the connections of a share and brings each to the instant at which it stands.
+
+    Then *established* is called: with its own address (empty where no journal is kept), the instant, and what the
+    server has already sent. *refused*: with why, and when it is begun again; None: it has failed.
+    """
 
     def __init__(
         self,
@@ -42,8 +39,8 @@ class Connector:
         dialect: Dialect,
         poller: select.epoll,
         clients: dict[int, Client],
-        established: Established,
-        refused: Refused,
+        established: Callable[[Client, tuple[Any, ...], float, bytes], None],
+        refused: Callable[[Client, str, float | None], None],
     ) -> None:
         self.plan = order.plan
         self.tls = order.tls

@@ -54,12 +54,8 @@ class Worker:
         self.connector = Connector(order, self.dialect, self.poller, self.clients, self.on_established, self.on_refused)
         self.outcome = seen = Outcome()
         self.counters, self.records, self.failures = seen.counters, seen.records, seen.failures
-        self.stalls, self.server_stalls, self.lag, self.latency = (
-            seen.stalls,
-            seen.server_stalls,
-            seen.lag,
-            seen.latency,
-        )
+        self.stalls, self.server_stalls = seen.stalls, seen.server_stalls
+        self.lag, self.latency = seen.lag, seen.latency
         self.end = float("inf")
         self.connect_until = 0.0  # of this turn
         self.looked = 0.0  # the previous return of poll: what it did not show had not arrived yet
@@ -90,8 +86,10 @@ class Worker:
         on_event = self.on_event
         while True:
             now = monotonic()
-            wake = max(min(self.next_wake(), heartbeat, self.end), now)  # a connection may be overdue: that is no lag
-            if (look := self.pace.look(self.looked, self.due[0][0] if self.due else self.end)) > now:
+            step = self.due[0][0] if self.due else self.end
+            # A connection may be overdue: that is no lag.
+            wake = max(min(step, self.connector.next_instant(), heartbeat, self.end), now)
+            if (look := self.pace.look(self.looked, step)) > now:
                 sleep(look - now)
                 now = monotonic()
                 wake = max(wake, look)
@@ -116,10 +114,6 @@ class Worker:
                 self.stop_acting(now)  # every client is gone and none comes back: nothing more can happen
                 break
         self.leave_all(self.clients.values())
-
-    def next_wake(self) -> float:
-        """When the next action or connection is due."""
-        return min(self.due[0][0] if self.due else float("inf"), self.connector.next_instant())
 
     def note_lag(self, now: float, lag: float) -> None:
         """Something that was due *lag* seconds ago is done at *now*."""

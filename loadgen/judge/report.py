@@ -23,7 +23,7 @@ from .histogram import PERCENTILES
 from .observation import Counters, Observation, Outcome, summed
 from .records import How, Record
 from .thresholds import Threshold
-from .verdict import BAD, GRAIN, Finding, judge, judge_all
+from .verdict import BAD, GRAIN, Finding, judge_all, judge_each
 
 SCHEMA = "reaper-loadgen-report/1"
 TIMELINE_POINTS = 240
@@ -183,15 +183,12 @@ def write_csv(plan: Plan, observation: Observation, path: Path) -> None:
             "connection", "incarnation", "behaviour", "how", "category", "established_s", "last_sent_s", "due_s",
             "closed_s", "lateness_s",
         ])  # fmt: skip
-        start, own = observation.started, observation.own_stalls
-        for record in observation.records:
-            behaviour = plan.behaviour(record.connection)
-            lag = own[record.connection % len(own)]
-            found = judge(record, behaviour, plan.law, lag, observation.server_stalls)
+        lags = observation.own_stalls, observation.server_stalls
+        for record, behaviour, found in judge_each(plan, observation.records, *lags):
             instants = (record.established, record.sent, record.sent + behaviour.timeout, record.closed_by)
             rows.writerow([
                 record.connection, record.incarnation, behaviour.name, How(record.how).name, found.category,
-                *(f"{instant - start:.6f}" for instant in instants),
+                *(f"{instant - observation.started:.6f}" for instant in instants),
                 "" if found.lateness is None else f"{found.lateness:.6f}",
             ])  # fmt: skip
 

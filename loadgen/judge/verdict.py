@@ -9,7 +9,7 @@ queue held the news back. The raw figure (beyond one tick by the client's clock,
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -178,9 +178,16 @@ def judge_all(plan: Plan, records: Iterable[Record], own: Sequence[Stalls], serv
     all of them saw of the server.
     """
     verdict = Verdict()
-    for record in records:
-        behaviour = plan.behaviour(record.connection)
-        lag = own[record.connection % len(own)]
-        verdict.add(record, behaviour, judge(record, behaviour, plan.law, lag, server), plan.law.tick)
+    for record, behaviour, finding in judge_each(plan, records, own, server):
+        verdict.add(record, behaviour, finding, plan.law.tick)
     verdict.lateness.sort()
     return verdict
+
+
+def judge_each(
+    plan: Plan, records: Iterable[Record], own: Sequence[Stalls], server: Stalls
+) -> Iterator[tuple[Record, Behaviour, Finding]]:
+    """Each record with its behaviour and what it amounts to. *own*, *server*: as of `judge_all`."""
+    for record in records:
+        behaviour = plan.behaviour(record.connection)
+        yield record, behaviour, judge(record, behaviour, plan.law, own[record.connection % len(own)], server)
