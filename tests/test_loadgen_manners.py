@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from contextlib import suppress
+from multiprocessing import active_children
 from pathlib import Path
 from typing import Any
 
@@ -83,19 +84,13 @@ def test_a_run_ends_when_all_its_clients_are_gone() -> None:
 @pytest.mark.parametrize("blow", [signal.SIGKILL, signal.SIGSTOP])
 def test_a_lost_process_costs_its_own_connections_only(blow: signal.Signals, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fleet, "SILENCE", 2.0)
-    started: list[fleet.Processes] = []
-    begin = fleet.Processes.__init__
-
-    def note(self: fleet.Processes, orders: Any) -> None:
-        begin(self, orders)
-        started.append(self)
-
-    monkeypatch.setattr(fleet.Processes, "__init__", note)
     plan = make_plan(from_mix("silent,chatty"), 40, PLAN.law, 4.0, 1, rate=4000.0)
+    struck: list[Any] = []
 
     def strike(phase: str) -> None:
         if phase == "open":
-            os.kill(started[0].all[1].child.pid, blow)
+            struck.append(sorted(active_children(), key=lambda child: int(child.name.rpartition("-")[2]))[1])
+            os.kill(struck[0].pid, blow)
 
     with faulty_server(timeout=0.5) as server:
         target = parse_target(f"127.0.0.1:{server.port}")
@@ -107,7 +102,7 @@ def test_a_lost_process_costs_its_own_connections_only(blow: signal.Signals, mon
     assert reason.endswith("its 10 connections were not judged")
     assert report["connections"]["established"] == 40
     assert sum(sum(counts.values()) for counts in report["by_behaviour"].values()) == 30
-    assert not started[0].all[1].child.is_alive()
+    assert not struck[0].is_alive()
 
 
 @pytest.mark.slow

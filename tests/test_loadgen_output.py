@@ -14,7 +14,6 @@ from loadgen.judge import page
 from loadgen.judge.observation import Counters, Observation, Outcome
 from loadgen.judge.records import How, Record, RecordTable
 from loadgen.judge.report import UNKNOWN_SERVER, build_report
-from loadgen.judge.thresholds import parse_threshold
 from loadgen.judge.words import drawn, headline, verdict_lines
 from loadgen.plan.plan import Law, Plan, make_plan
 from loadgen.plan.scenario import from_mix
@@ -24,15 +23,12 @@ PLAN = make_plan(from_mix("silent,chatty"), 40, Law(timeout=0.5, tick=0.5), 2.0,
 SILENT = [index for index in range(40) if PLAN.behaviour(index).kind == "silent"]
 
 
-def report_of(
-    seen: Observation | None = None, *records: Record, plan: Plan = PLAN, threshold: str = ""
-) -> dict[str, Any]:
+def report_of(seen: Observation | None = None, *records: Record, plan: Plan = PLAN) -> dict[str, Any]:
     """The report on what was *seen* (a right server), and *records* besides."""
     seen = seen or simulate_core(plan, Faults())
     for record in records:
         seen.records.append(record)
-    thresholds = [parse_threshold(threshold)] if threshold else []
-    return build_report(plan, seen, {"target": "<b>"}, dict(UNKNOWN_SERVER), thresholds)
+    return build_report(plan, seen, {"target": "<b>"}, dict(UNKNOWN_SERVER))
 
 
 def ended(connection: int, at: float, how: How = How.FIN) -> Record:
@@ -139,12 +135,6 @@ def test_a_run_whose_stalls_may_explain_every_missing_close_does_not_pass(more: 
     for reason in report["reasons"]:
         assert reason.startswith(f"{missing:,} connections undecided: ")
         assert "more --patience" in reason
-
-
-def test_a_broken_threshold_fails_a_good_run() -> None:
-    report = report_of(threshold="lateness.p50<1ms")
-    assert report["verdict"] == "fail"
-    assert report["reasons"][0].startswith("threshold lateness.p50<1ms broken")
 
 
 def test_many_lost_processes_are_one_headline_and_a_few_lines() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import sys
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
@@ -17,15 +16,10 @@ from loadgen.clients import Ended, Speech
 from loadgen.probe import QUESTIONS, as_text, granularity, probe, summarise
 from loadgen.units import parse_target
 from scripts.serving import Server, free_port, serving
+from scripts.tools import Missing, nginx
 
-NGINX = """daemon off; worker_processes 1; pid {dir}/pid; error_log {dir}/error.log;
-events {{ worker_connections 2000; }}
-http {{
-    access_log off; client_body_temp_path {dir}/1; proxy_temp_path {dir}/2; fastcgi_temp_path {dir}/3;
-    uwsgi_temp_path {dir}/4; scgi_temp_path {dir}/5;
-    keepalive_timeout 1s; client_header_timeout 1s; keepalive_requests 100000;
-    server {{ listen 127.0.0.1:{port} backlog=1024; location / {{ return 200 "hello"; }} }}
-}}
+NGINX = """keepalive_timeout 1s; client_header_timeout 1s; keepalive_requests 100000;
+server {{ listen 127.0.0.1:{port} backlog=1024; location / {{ return 200 "hello"; }} }}
 """
 
 
@@ -33,12 +27,10 @@ def server(name: str, folder: Path) -> AbstractContextManager[Server]:
     """A server we did not write, up and answering."""
     port = free_port()
     if name == "nginx":
-        binary = shutil.which(name) or shutil.which(name, path="/usr/sbin:/usr/local/sbin")
-        if binary is None:
-            pytest.skip("nginx is not installed")
-        config = folder / "nginx.conf"
-        config.write_text(NGINX.format(dir=folder, port=port))
-        return serving([binary, "-c", str(config)], folder / "log", port=port)
+        try:
+            return serving(nginx(folder, NGINX.format(port=port)), folder / "log", port=port)
+        except Missing as missing:
+            pytest.skip(str(missing))
     options = ["--timeout-keep-alive", "1", "--port", str(port), "--app-dir", str(ROOT / "tests" / "run_apps")]
     return serving([sys.executable, "-m", name, *options, "asgi:app"], folder / "log", port=port)
 
