@@ -123,6 +123,17 @@ def test_a_close_that_is_looked_at_long_after_the_loop_woke_up_for_it_is_not_tak
         assert category(worker) == "reaped"
 
 
+@pytest.mark.parametrize(("final", "verdict"), [(True, "early"), (False, "false")])
+def test_an_early_close_that_was_read_when_one_was_due_is_still_an_early_one(final: bool, verdict: str) -> None:
+    with one_worker() as worker, connected() as (near, far):
+        far.close()
+        client = held(worker, near, LAW.timeout - 0.1, final=final)
+        worker.looked = time.monotonic()
+        time.sleep(0.15)  # this program stands still
+        worker.closed(client, How.FIN, time.monotonic())
+        assert category(worker) == verdict
+
+
 @pytest.mark.parametrize("protocol", ["echo", "raw"])
 @pytest.mark.parametrize(("answered", "verdict"), [(False, "own_lag"), (True, "false")])
 def test_steps_made_up_for_after_a_stall_accuse_no_server_that_closed_meanwhile(

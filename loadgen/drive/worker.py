@@ -406,11 +406,13 @@ class Worker:
 
     def closed(self, client: Client, how: How, by: float) -> None:
         """The server has closed this connection: keep the record for the verdict."""
-        latest = client.behaviour.timeout + self.law.tick
-        if client.final and by - client.sent > latest:
-            # The kernel says when the end came; by when this program looked is not the server's lateness.
+        due = client.sent + client.behaviour.timeout
+        late = client.final and by > due + self.law.tick
+        if late or self.looked < due <= by:
+            # The kernel says when the end came: that this program looked late is no lateness of the server's, and hides
+            # no early close.
             came = min(monotonic() - waited(client.fd), by)
-            self.counters.read_late += came - client.sent <= latest
+            self.counters.read_late += late and came <= due + self.law.tick
             by = max(came, min(self.looked, by))
         self.record(client, how, self.looked, by)
         self.counters.closed += 1
