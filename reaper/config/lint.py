@@ -6,7 +6,7 @@ one that keeps it at a price, a `note` a consequence worth knowing.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -46,12 +46,6 @@ def tick_for(shortest: float) -> float:
     return max((tick for tick in TICKS if tick <= GOOD_SHARE * shortest), default=TICKS[0])
 
 
-def in_force(config: ReaperConfig) -> list[tuple[str, float]]:
-    """The idle timeouts that are switched on, `(path, seconds)`, in the order of the documentation."""
-    named = ((f"timeouts.{key}", getattr(config.timeouts, key)) for key in IDLE_KEYS)
-    return [(path, seconds) for path, seconds in named if seconds > 0]
-
-
 def lint(config: ReaperConfig) -> list[Finding]:
     """Every finding about *config*: errors first, then warnings, then notes; within these by subject. May be empty."""
     found = [*_tick(config), *_balancers(config), *_holes(config), *_order(config)]
@@ -64,15 +58,22 @@ def _tick(config: ReaperConfig) -> Iterator[Finding]:
         wakes = f"{EPOCHS_PER_TICK / tick:.0f} times per second"
         text = f"{_show(tick)} wakes each worker up to {wakes}; {_show(BUSY_TICK)} is precise enough"
         yield Finding("warning", "reaper.tick", text)
-    ages = ((f"timeouts.{key}", getattr(config.timeouts, key)) for key in AGE_KEYS)
-    yield from _tick_against("reaper.tick", tick, [*in_force(config), *ages])
-    watched = [(f"attach.{key}", getattr(config.attach, key)) for key in ATTACH_KEYS]
-    yield from _tick_against("attach.tick", config.attach.tick, watched)
+    yield from _tick_against("reaper.tick", tick, *shortest_timeout(config))
+    yield from _tick_against("attach.tick", config.attach.tick, *_shortest("attach", config.attach, ATTACH_KEYS))
 
 
-def _tick_against(name: str, tick: float, limits: list[tuple[str, float]]) -> Iterator[Finding]:
-    """How late *tick* makes the shortest of *limits*, `(path, seconds)`, those of zero seconds left out."""
-    path, shortest = min(((path, limit) for path, limit in limits if limit > 0), key=lambda it: it[1], default=("", 0))
+def shortest_timeout(config: ReaperConfig) -> tuple[str, float]:
+    """Path and seconds of the timeout that `reaper.tick` is judged by; `("", 0.0)`: none is set."""
+    return _shortest("timeouts", config.timeouts, (*IDLE_KEYS, *AGE_KEYS))
+
+
+def _shortest(name: str, section: object, keys: Iterable[str]) -> tuple[str, float]:
+    limits = ((f"{name}.{key}", getattr(section, key)) for key in keys)
+    return min((limit for limit in limits if limit[1] > 0), key=lambda limit: limit[1], default=("", 0.0))
+
+
+def _tick_against(name: str, tick: float, path: str, shortest: float) -> Iterator[Finding]:
+    """How late *tick* makes the timeout at *path*, of *shortest* seconds."""
     if not path:
         return
     said = f"{_show(tick)} against {path} = {_show(shortest)}, the shortest timeout: a close is up to one tick late"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ...config.balancers import BALANCERS
 from ...config.durations import format_duration, spoken
-from ...config.lint import in_force, tick_for
+from ...config.lint import shortest_timeout, tick_for
 from ...config.settings import ReaperConfig
 from ..arguments import aside_lines
 from ..engine import F, together
@@ -41,7 +41,7 @@ ENOUGH = 10
 WHEEL_SIZE: int = ReaperConfig().reaper.wheel_size
 """Not to be advised on: it costs a little processor time for long timeouts, never accuracy."""
 
-BESIDE = min(seconds for _, seconds in in_force(ReaperConfig()))
+BESIDE = shortest_timeout(ReaperConfig())[1]
 """The shortest timeout in force beside the advised one, unless it is set: `reaper check` judges a tick by it."""
 
 MARGIN_S = 5.0
