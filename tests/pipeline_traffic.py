@@ -14,7 +14,7 @@ from loadgen.plan.plan import Law, make_plan
 from loadgen.plan.scenario import from_mix
 from reaper.journal import Journal
 
-__all__ = ["FAULTS", "MS", "WALL", "Clock", "S", "journal", "on_spark", "write"]
+__all__ = ["FAULTS", "MS", "WALL", "Clock", "S", "journal", "on_spark", "only", "write"]
 
 WALL = 1_790_000_000 * S
 SPAN_S = 90.0
@@ -43,6 +43,12 @@ def journal(directory: Path, writer: int, clock: Clock | None = None, **options:
     clock = clock or Clock()
     options = {"mode": "full", "tick": 1.0, "sequence": 1, **options}
     return Journal(directory, writer=writer, background=False, clock_ns=clock.mono, wall_ns=clock.wall, **options)
+
+
+def only(directory: Path) -> Path:
+    """Its one Parquet file."""
+    (path,) = directory.glob("*.parquet")
+    return path
 
 
 def write(

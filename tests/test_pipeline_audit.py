@@ -4,7 +4,8 @@ server's journal alone must tell, one all that takes both sides; and journals wh
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import json
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,10 @@ pytest.importorskip("pyspark")
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pipeline_traffic import MS, WALL, Clock, S, journal
+from pipeline_traffic import FAULTS, MS, WALL, Clock, S, journal, only, write
 
 from reaper.journal import ConnectionLog, Journal
+from reaper.pipeline import cli
 from reaper.pipeline.audit.run import Audit, Settings, as_text, audit
 from reaper.pipeline.audit.verdicts import VERDICTS
 from reaper.pipeline.read.frames import read_events
@@ -34,7 +36,14 @@ LATER = 1000 * S
 LOG_END = 3000 * S
 
 
-def play(script: str, base: int, ours: Journal, theirs: Journal | None = None, peer: int | None = None) -> int:
+def play(
+    script: str,
+    base: int,
+    ours: Journal,
+    theirs: Journal | None = None,
+    peer: int | None = None,
+    listener: str | None = "echo",
+) -> int:
     """Write the steps of *script*, and return the server's connection.
 
     A step is a verb, its instant in seconds after *base*, and what it takes: `open 0 5` (with a timeout of 5 s),
@@ -47,7 +56,7 @@ def play(script: str, base: int, ours: Journal, theirs: Journal | None = None, p
         side, verb, given = "c" if step.startswith("c.") else "s", words[0], words[1:]
         at = [None if number == "-" else base + round(float(number) * S) for number in given]
         if verb in ("open", "both"):
-            opening = (at[0], round(float(given[1]) * 1000), "echo")
+            opening = (at[0], round(float(given[1]) * 1000), listener)
             for each in "sc" if verb == "both" else side:
                 journal_of = ours if each == "s" else theirs
                 assert journal_of is not None
@@ -120,18 +129,29 @@ def write_traps(directory: Path, traps: Iterable[str] = TRAPS, mode: str = "full
     return named
 
 
-def judged(spark: Any, directory: Path, traps: Iterable[str], mode: str) -> tuple[dict[str, str], dict[str, Any]]:
-    """The verdict of each trap, and the summary."""
-    named = write_traps(directory / "server", traps, mode)
-    result = audit(spark, check([directory / "server"], now_ns=WALL), None, directory / "out", Settings())
-    return {
-        named[row.conn]: row.verdict for row in result.connections.select("conn", "verdict").collect()
-    }, result.summary
+def audited(spark: Any, directory: Path) -> Audit:
+    """Of the journals below *directory*; joined where there is a client's."""
+    sides = [directory / side for side in ("server", "client")]
+    server, client = (check([side], now_ns=WALL) if side.exists() else None for side in sides)
+    assert server is not None
+    return audit(spark, server, client, directory / "out", Settings())
+
+
+def named_verdicts(found: Audit, names: Mapping[int, str]) -> dict[str, str]:
+    """Name -> its verdict, of the connections that have a name."""
+    rows = found.connections.select("conn", "verdict").collect()
+    return {names[row.conn]: row.verdict for row in rows if row.conn in names}
+
+
+def counts(summary: dict[str, Any]) -> dict[str, int]:
+    return {verdict: count for verdict, count in summary["verdicts"].items() if count}
 
 
 def test_each_trap_gets_its_verdict_and_every_row_is_accounted_for(spark: Any, tmp_path: Path) -> None:
-    found, summary = judged(spark, tmp_path, TRAPS, "full")
-    assert found == EXPECTED
+    names = write_traps(tmp_path / "server")
+    found = audited(spark, tmp_path)
+    assert named_verdicts(found, names) == EXPECTED
+    summary = found.summary
     assert sum(summary["verdicts"].values()) == summary["connections"] == len(TRAPS)
     changes_of_a_timeout = 12  # one a change and one before a deadline that came too late, none for a reap without
     assert summary["rows_of_writers"] == 2 + 6 + changes_of_a_timeout
@@ -142,7 +162,8 @@ def test_each_trap_gets_its_verdict_and_every_row_is_accounted_for(spark: Any, t
 
 def test_alone_in_its_journal_each_trap_gets_the_same_verdict(spark: Any, tmp_path: Path) -> None:
     for name, verdict in EXPECTED.items():
-        assert judged(spark, tmp_path / name, [name], "full")[0] == {name: verdict}
+        names = write_traps(tmp_path / name / "server", [name])
+        assert named_verdicts(audited(spark, tmp_path / name), names) == {name: verdict}
 
 
 IN_GAPS_MODE = {
@@ -156,7 +177,8 @@ IN_GAPS_MODE = {
 
 
 def test_in_gaps_mode_the_verdicts_are_the_same_but_where_no_row_could_tell(spark: Any, tmp_path: Path) -> None:
-    assert judged(spark, tmp_path, TRAPS, "gaps")[0] == {**EXPECTED, **IN_GAPS_MODE}
+    names = write_traps(tmp_path / "server", mode="gaps")
+    assert named_verdicts(audited(spark, tmp_path), names) == {**EXPECTED, **IN_GAPS_MODE}
 
 
 # ---- both sides ------------------------------------------------------------------------------------------------------
@@ -200,23 +222,17 @@ def write_both(directory: Path, ahead: int = 0, mode: str = "gaps") -> dict[int,
 
 @pytest.mark.parametrize(("ahead", "mode"), [(0, "gaps"), (3 * S, "full")], ids=["one clock", "a clock 3 s ahead"])
 def test_what_both_sides_tell_together_gets_its_verdict(spark: Any, tmp_path: Path, ahead: int, mode: str) -> None:
-    named = write_both(tmp_path, ahead, mode)
-    result = joined(spark, tmp_path)
-    found = {named[row.conn]: row.verdict for row in result.connections.select("conn", "verdict").collect()}
+    names = write_both(tmp_path, ahead, mode)
+    result = audited(spark, tmp_path)
     wanted = {name: verdict for name, (verdict, _, _) in JOINED.items()}
     if mode == "full":  # the server's own log tells that nothing came
         wanted["never_closed_but_its_client_sends"] = wanted["never_closed_and_no_timeout_in_force"] = "lost"
-    assert found == wanted
+    assert named_verdicts(result, names) == wanted
     assert result.summary["joined"] == {"pairs": len(JOINED), "server_only": 0, "client_only": 0, "crossed": 1}
     assert result.summary["clock"]["skew_s"]["estimate"] == pytest.approx(-ahead / S, abs=0.002)
 
 
 # ---- what cannot be judged -------------------------------------------------------------------------------------------
-
-
-def joined(spark: Any, directory: Path) -> Audit:
-    server, client = (check([directory / side], now_ns=WALL) for side in ("server", "client"))
-    return audit(spark, server, client, directory / "out", Settings())
 
 
 def one_sided(directory: Path, writer: int, peers: range, **options: Any) -> None:
@@ -246,27 +262,21 @@ def test_a_joined_audit_that_did_not_join_is_inconclusive(
         with journal(tmp_path / "client", 2) as theirs:
             for peer in clients:
                 theirs.open(S, 5000, "echo", peer=peer).close_peer(6 * S + 501 * MS)
-    summary = joined(spark, tmp_path).summary
+    summary = audited(spark, tmp_path).summary
     assert (summary["result"], summary["verdicts"]["ok_reaped"]) == ("inconclusive", 40)
     assert any(reason in text for text in summary["reasons"])
     assert "audit: INCONCLUSIVE" in as_text(summary)
 
 
-def without_anchors(path: Path) -> None:
-    table = pq.read_table(path)
-    kept = {key: value for key, value in table.schema.metadata.items() if b"anchors" not in key}
-    pq.write_table(table.replace_schema_metadata(kept), path)
-
-
 def test_a_file_without_anchors_leaves_every_other_run_on_its_clock(spark: Any, tmp_path: Path) -> None:
-    named = write_both(tmp_path, 3 * S)
+    names = write_both(tmp_path, 3 * S)
     one_sided(tmp_path / "server", 5, range(500, 501))
-    (lone,) = (path for path in (tmp_path / "server").glob("*.parquet") if "w0000005" in path.name)
-    without_anchors(lone)
-    result = joined(spark, tmp_path)
-    rows = result.connections.select("conn", "verdict").collect()
-    found = {named[row.conn]: row.verdict for row in rows if row.conn in named}
-    assert found == {name: verdict for name, (verdict, _, _) in JOINED.items()}
+    (lone,) = (tmp_path / "server").glob("*w0000005*.parquet")
+    table = pq.read_table(lone)
+    kept = {key: value for key, value in table.schema.metadata.items() if b"anchors" not in key}
+    pq.write_table(table.replace_schema_metadata(kept), lone)
+    result = audited(spark, tmp_path)
+    assert named_verdicts(result, names) == {name: verdict for name, (verdict, _, _) in JOINED.items()}
     assert (result.summary["result"], result.summary["joined"]["server_only"]) == ("fail", 1)
     assert any("1 run(s) have no anchors" in reason for reason in result.summary["reasons"])
 
@@ -294,9 +304,8 @@ def test_a_file_missing_between_others_is_named_and_accuses_no_server(spark: Any
     else:
         table = pq.read_table(middle)
         pq.write_table(table.set_column(0, "t", pa.array([1 << 61] * table.num_rows)), middle)
-    inputs = check([tmp_path / "server"], now_ns=WALL)
-    summary, _ = audited(spark, inputs, tmp_path / "out")
-    assert {verdict: n for verdict, n in summary["verdicts"].items() if n} == {"unknown": 2}
+    summary = audited(spark, tmp_path).summary
+    assert counts(summary) == {"unknown": 2}
     assert summary["result"] == "inconclusive"
     if how == "gone":
         assert [(hole["writer"], hole["serials"]) for hole in summary["holes"]] == [(1, [2])]
@@ -329,40 +338,26 @@ def test_rows_that_belong_to_no_known_run_leave_the_audit_inconclusive(spark: An
 # ---- which files are looked through ----------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def looked_through(monkeypatch: pytest.MonkeyPatch) -> list[Inputs]:
-    """What audits look through for silences beyond their timeout."""
-    seen: list[Inputs] = []
-
-    def noted(spark: Any, inputs: Inputs) -> Any:
-        seen.append(inputs)
-        return read_events(spark, inputs)
-
-    monkeypatch.setattr("reaper.pipeline.audit.silences.read_events", noted)
-    return seen
-
-
-def audited(spark: Any, inputs: Inputs, out: Path) -> tuple[Any, list[Any]]:
-    """The summary, and the rows of `connections/`."""
-    result = audit(spark, inputs, None, out, Settings())
-    return result.summary, sorted(map(tuple, result.connections.collect()))
-
-
 def test_an_audit_looks_through_the_files_that_have_overdue_silences_and_no_other(
-    spark: Any, tmp_path: Path, looked_through: list[Inputs]
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    looked_through: list[Inputs] = []
+    monkeypatch.setattr(
+        "reaper.pipeline.audit.silences.read_events",
+        lambda spark, inputs: looked_through.append(inputs) or read_events(spark, inputs),
+    )
     for writer in (1, 2, 3, 4):
-        with journal(tmp_path / "raw" / f"{writer}", writer) as ours:
+        place = tmp_path / ("wrong" if writer % 2 else "right") / "server" / f"{writer}"
+        with journal(place, writer) as ours:
             ours.open(S, 5000, "echo").reap(7 * S + writer % 2 * 5 * S, 6 * S)  # of 1 and 3: 5 s late
             log = ours.open(LATER, 5000, "echo")
             log.averted(LATER + 5 * S + 500 * MS)
             log.touch(LATER + 5 * S + 500 * MS)
             log.close_peer(LATER + 6 * S)
-    right, wrong = (check([tmp_path / "raw" / name for name in names], now_ns=WALL) for names in ("24", "1234"))
-    summary, _ = audited(spark, right, tmp_path / "out")
+    summary = audited(spark, tmp_path / "right").summary
     assert (summary["result"], looked_through) == ("pass", [])
-    summary, _ = audited(spark, wrong, tmp_path / "out")
-    assert (summary["verdicts"]["late"], summary["verdicts"]["ok_reaped"], summary["connections"]) == (2, 2, 8)
+    (tmp_path / "right" / "server").rename(tmp_path / "wrong" / "server" / "right")
+    assert counts(audited(spark, tmp_path / "wrong").summary) == {"late": 2, "ok_reaped": 2, "ok_closed": 4}
     (chosen,) = looked_through
     assert [facts.writer for facts in chosen.files] == [1, 3]
 
@@ -376,7 +371,94 @@ def test_a_final_check_in_an_earlier_file_spares_the_silence_that_ends_in_a_late
         ours.flush()
         log.reap(LATER + 11 * S + 200 * MS, LATER + 11 * S)
         ours.flush()
-    inputs = check([tmp_path / "server"], now_ns=WALL)
-    assert [(facts.averted, facts.overdue_ns) for facts in inputs.files] == [(1, 500 * MS), (0, 6 * S + 200 * MS)]
-    summary, _ = audited(spark, inputs, tmp_path / "out")
-    assert summary["verdicts"]["ok_reaped"] == 1
+    files = check([tmp_path / "server"], now_ns=WALL).files
+    assert [(facts.averted, facts.overdue_ns) for facts in files] == [(1, 500 * MS), (0, 6 * S + 200 * MS)]
+    assert counts(audited(spark, tmp_path).summary) == {"ok_reaped": 1}
+
+
+# ---- simulated traffic -----------------------------------------------------------------------------------------------
+
+
+def test_every_planted_fault_is_found_with_its_exact_count_and_its_story(spark: Any, tmp_path: Path) -> None:
+    faults = {name: number + 1 for number, name in enumerate(FAULTS)}
+    wanted = write(tmp_path / "server", faults=faults)
+    summary = audited(spark, tmp_path).summary
+    assert counts(summary) == {name: count for name, count in wanted.items() if count}
+    assert summary["verdicts"]["unknown"] == summary["clock"]["backward_rows"] == faults.pop("backward")
+    assert (summary["result"], summary["connections"]) == ("fail", 200)
+    assert {entry["verdict"] for entry in summary["offenders"]} == set(faults)
+    assert "silence" in next(entry["story"] for entry in summary["offenders"])
+    assert "audit: FAIL" in as_text(summary)
+
+
+def test_traffic_that_kept_the_law_passes_and_its_lateness_is_within_one_tick(spark: Any, tmp_path: Path) -> None:
+    wanted = write(tmp_path / "server", tmp_path / "client", connections=120, listeners=("echo", "http"))
+    summary = audited(spark, tmp_path).summary
+    assert summary["reasons"] == []
+    assert counts(summary) == {name: count for name, count in wanted.items() if count}
+    assert summary["joined"] == {"pairs": 120, "server_only": 0, "client_only": 0, "crossed": 0}
+    assert set(summary["listeners"]) == {"echo", "http"}
+    for entry in summary["listeners"].values():
+        assert 0 <= entry["lateness_s"]["min"] <= entry["lateness_s"]["p99"] <= entry["lateness_s"]["max"] < 1.01
+        assert 0 < entry["seen_lateness_s"]["max"] < 1.02
+
+
+def test_a_row_that_was_removed_or_doubled_is_found_without_sorting(spark: Any, tmp_path: Path) -> None:
+    with journal(tmp_path / "server", 1) as ours:
+        for _ in range(5):
+            log = ours.open(S, 5000, "echo")
+            log.touch(2 * S)
+            log.touch(3 * S)
+            log.close_peer(4 * S)
+        ours.drain(5 * S)
+    table = pq.read_table(only(tmp_path / "server"))  # of each connection four rows, then the writer's
+    right, without_touch, gone, without_opening, doubled = ([i * 4 + row for row in range(4)] for i in range(5))
+    del without_touch[1], without_opening[0], gone[:]
+    rows = [*right, *without_touch, *without_opening, *doubled, doubled[1], table.num_rows - 1]
+    pq.write_table(table.take(rows), only(tmp_path / "server"))
+    summary = audited(spark, tmp_path).summary
+    assert counts(summary) == {"ok_closed": 1, "missing_touch": 1, "unknown": 1, "duplicate": 1, "lost": 1}
+    assert summary["lost_without_a_row"] == 1
+
+
+def test_two_uses_of_one_port_are_distinguished_by_time(spark: Any, tmp_path: Path) -> None:
+    with journal(tmp_path / "server", 1) as ours, journal(tmp_path / "client", 2) as theirs:
+        for turn in range(5):
+            script = "c.open 0 5; open 0.001 5; reap 5.5 5.5; c.close_peer 5.501"
+            play(script, (1 + 20 * turn) * S, ours, theirs, peer=7)
+    summary = audited(spark, tmp_path).summary
+    assert (counts(summary), summary["joined"]["pairs"]) == ({"ok_reaped": 5}, 5)
+    assert summary["listeners"]["echo"]["seen_lateness_s"]["max"] == pytest.approx(0.501)
+
+
+@pytest.mark.parametrize(("drains", "verdict"), [(False, "open_at_end"), (True, "lost")])
+def test_in_gaps_mode_an_open_connection_is_lost_only_once_its_writer_has_drained(
+    spark: Any, tmp_path: Path, drains: bool, verdict: str
+) -> None:
+    with journal(tmp_path / "server", 1, mode="gaps") as ours:
+        ours.open(S, 5000, "echo")
+        ours.open(S, 5000, "echo").reap(7 * S, 7 * S)
+        ours.config(500 * S, "a quiet log")
+        if drains:
+            ours.drain(500 * S)
+    assert counts(audited(spark, tmp_path).summary) == {verdict: 1, "ok_reaped": 1}
+
+
+def test_the_audit_command_fails_on_a_violation_and_on_a_file_put_aside(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(tmp_path / "good", connections=8)
+    write(tmp_path / "bad", connections=8, faults={"late": 1})
+
+    def run(name: str) -> tuple[int, dict[str, Any]]:
+        where = ["--events", str(tmp_path / name), "--out", str(tmp_path / "out")]
+        status, summary = cli.main(["audit", *where, "--json", "--quiet"]), json.loads(capsys.readouterr().out)
+        assert summary == json.loads((tmp_path / "out" / "audit.json").read_text())
+        return status, summary
+
+    assert run("good")[0] == 0
+    assert run("bad")[0] == 1
+    (tmp_path / "good" / "half.parquet").write_bytes(b"PAR1")
+    status, summary = run("good")
+    assert (status, summary["verdicts"]["ok_reaped"]) == (1, 6)
+    assert "truncated" in summary["files"]["quarantined"][0]["reason"]

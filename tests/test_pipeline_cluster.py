@@ -14,8 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from importlib.metadata import version
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
@@ -28,9 +27,12 @@ if shutil.which("java") is None:
 
 import pyarrow.parquet as pq
 import pyspark
-from pipeline_traffic import write
+from conftest import QUICK_JAVA
+from pipeline_traffic import only, write
 from pyspark.sql import DataFrameReader, SparkSession
+from test_packaging import _build, _not_ours
 
+from reaper.pipeline.cli import main
 from reaper.pipeline.engine import NoSpark, open_session
 from reaper.pipeline.engine.spark import write_back
 from scripts.serving import free_port
@@ -39,7 +41,6 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 ROOT = Path(__file__).parent.parent
 SPARK = Path(pyspark.__file__).parent
-NICE = ["nice", "-n", "5"]
 FAULTS = {"early": 3, "late": 2, "missed": 4, "lost": 5, "duplicate": 1, "activity_after_end": 2, "missing_touch": 3}
 LONG = 400
 """Seconds after which a command hangs; each takes ten on an idle machine."""
@@ -55,23 +56,25 @@ def environment(**more: str) -> dict[str, str]:
         "PYSPARK_PYTHON": "/nonexistent/python",
         "PYSPARK_DRIVER_PYTHON": sys.executable,
         "PYTHONPATH": str(ROOT),
-        "JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",  # half the CPU time, in so short a life
+        "JAVA_TOOL_OPTIONS": QUICK_JAVA,
         **more,
     }
 
 
-def start(command: list[str], log: Path, **options: Any) -> subprocess.Popen[bytes]:
+@contextmanager
+def started(command: list[str], log: Path, **options: Any) -> Iterator[subprocess.Popen[bytes]]:
+    """In the end it is killed with all that it has started, as by a power cut, if it still runs."""
     with log.open("ab") as file:
-        return subprocess.Popen(
-            [*NICE, *command], stdin=subprocess.DEVNULL, stdout=file, stderr=file, start_new_session=True, **options
-        )
-
-
-def kill(process: subprocess.Popen[bytes]) -> None:
-    """Kill a process and all that it has started, as a power cut would."""
-    if process.poll() is None:
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
+        process = subprocess.Popen(
+            ["nice", "-n", "5", *command],
+            stdin=subprocess.DEVNULL, stdout=file, stderr=file, start_new_session=True, **options,
+        )  # fmt: skip
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
 
 
 def until(condition: Callable[[], Any], what: str, log: Path) -> Any:
@@ -93,87 +96,46 @@ def asked(url: str) -> Any:
         return None
 
 
-@dataclass
-class Cluster:
-    """One master and two workers with a core and a gigabyte each."""
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
+    """The URL of a master with two workers of a core and a gigabyte each, and one of them."""
+    directory, port, ui = tmp_path_factory.mktemp("cluster"), free_port(), free_port()
+    log, url = directory / "daemons.log", f"spark://127.0.0.1:{port}"
+    daemon = [str(SPARK / "bin" / "spark-class"), "org.apache.spark.deploy."]
+    small = ["--cores", "1", "--memory", "1g", "--work-dir", str(directory / "work"), "--webui-port", "0", url]
+    with ExitStack() as stack:
 
-    directory: Path
-    port: int = field(default_factory=free_port)
-    ui: int = field(default_factory=free_port)
-    master: subprocess.Popen[bytes] | None = None
-    workers: list[subprocess.Popen[bytes]] = field(default_factory=list)
+        def start(name: str, *arguments: str) -> subprocess.Popen[bytes]:
+            command = [daemon[0], daemon[1] + name, "--host", "127.0.0.1", *arguments]
+            return stack.enter_context(started(command, log, env=environment(SPARK_DAEMON_MEMORY="256m")))
 
-    @property
-    def url(self) -> str:
-        return f"spark://127.0.0.1:{self.port}"
-
-    @property
-    def log(self) -> Path:
-        return self.directory / "daemons.log"
-
-    def _start(self, name: str, *arguments: str) -> subprocess.Popen[bytes]:
-        command = [str(SPARK / "bin" / "spark-class"), f"org.apache.spark.deploy.{name}", "--host", "127.0.0.1"]
-        return start([*command, *arguments], self.log, env=environment(SPARK_DAEMON_MEMORY="256m"))
-
-    def ready(self) -> None:
-        """Start what is not running."""
-        if self.master is None:
-            self.master = self._start("master.Master", "--port", str(self.port), "--webui-port", str(self.ui))
-        self.workers = [worker for worker in self.workers if worker.poll() is None]
-        while len(self.workers) < 2:
-            small = ["--cores", "1", "--memory", "1g", "--work-dir", str(self.directory / "work")]
-            self.workers.append(self._start("worker.Worker", *small, "--webui-port", "0", self.url))
-        page = f"http://127.0.0.1:{self.ui}/json/"
-        until(lambda: (asked(page) or {}).get("aliveworkers") == 2, "two workers", self.log)
-
-    def stop(self) -> None:
-        for process in [*self.workers, *([self.master] if self.master else [])]:
-            kill(process)
+        start("master.Master", "--port", str(port), "--webui-port", str(ui))
+        worker, _ = (start("worker.Worker", *small) for _ in range(2))
+        page = f"http://127.0.0.1:{ui}/json/"
+        until(lambda: (asked(page) or {}).get("aliveworkers") == 2, "two workers", log)
+        yield url, worker
 
 
 @pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    cluster = Cluster(tmp_path_factory.mktemp("cluster"))
-    try:
-        yield cluster
-    finally:
-        cluster.stop()
-
-
-@pytest.fixture
-def cluster(running: Cluster) -> Cluster:
-    running.ready()
-    return running
-
-
-@dataclass
-class Reference:
-    """What the embedded Spark makes of a journal with faults in it."""
-
-    events: Path
-    out: Path
-
-    def check_audit(self, out: Path) -> None:
-        assert json.loads((out / "audit.json").read_text()) == json.loads((self.out / "audit.json").read_text())
-        theirs, ours = (pq.read_table(where / "connections").sort_by("conn") for where in (out, self.out))
-        assert theirs.num_rows == 400
-        assert theirs.equals(ours)
-
-    def check_advice(self, out: Path) -> None:
-        assert json.loads((out / "advice.json").read_text()) == json.loads((self.out / "advice.json").read_text())
-
-
-@pytest.fixture(scope="module")
-def reference(tmp_path_factory: pytest.TempPathFactory) -> Reference:
+def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A journal with faults in it, in `server`, and in `out` what the embedded engine makes of it."""
     directory = tmp_path_factory.mktemp("reference")
-    found = Reference(directory / "server", directory / "out")
-    write(found.events, connections=400, faults=FAULTS)
-    command = [sys.executable, "-m", "reaper.pipeline", "report", "--events", str(found.events)]
-    command += ["--out", str(found.out), "--master", "local[2]", "--quiet"]
-    assert subprocess.run(command, cwd=ROOT, env=environment(), check=False, timeout=LONG).returncode == 1
-    verdicts = json.loads((found.out / "audit.json").read_text())["verdicts"]
+    write(directory / "server", connections=400, faults=FAULTS)
+    command = ["report", "--events", str(directory / "server"), "--out", str(directory / "out")]
+    assert main([*command, "--engine", "embedded", "--quiet"]) == 1
+    verdicts = json.loads((directory / "out" / "audit.json").read_text())["verdicts"]
     assert {name: verdicts[name] for name in FAULTS} == FAULTS
-    return found
+    return directory
+
+
+def check_answer(out: Path, reference: Path, name: str = "audit") -> None:
+    theirs, ours = (json.loads((where / f"{name}.json").read_text()) for where in (out, reference / "out"))
+    assert theirs == ours
+    if name == "audit":
+        theirs, ours = (pq.read_table(where / "connections").sort_by("conn") for where in (out, reference / "out"))
+        assert theirs.num_rows == 400
+        assert theirs.schema.types == ours.schema.types
+        assert theirs.to_pydict() == ours.to_pydict()
 
 
 def configured(directory: Path, **more: str) -> Path:
@@ -186,17 +148,16 @@ def configured(directory: Path, **more: str) -> Path:
 
 
 def test_an_audit_survives_the_loss_of_a_worker_in_its_middle(
-    cluster: Cluster, reference: Reference, tmp_path: Path
+    cluster: tuple[str, subprocess.Popen[bytes]], reference: Path, tmp_path: Path
 ) -> None:
-    ui = free_port()
-    (size,) = (path.stat().st_size for path in reference.events.glob("*.parquet"))
+    (url, worker), ui = cluster, free_port()
+    size = only(reference / "server").stat().st_size
     pieces = {"spark.sql.files.openCostInBytes": "1", "spark.sql.files.maxPartitionBytes": str(size // SPLITS)}
     conf = configured(tmp_path, **pieces, **{"spark.ui.port": str(ui), "spark.ui.liveUpdate.period": "0"})
-    command = [sys.executable, "-m", "reaper.pipeline", "audit", "--events", str(reference.events)]
-    command += ["--out", str(tmp_path / "out"), "--master", cluster.url]
+    command = [sys.executable, "-m", "reaper.pipeline", "audit", "--events", str(reference / "server")]
+    command += ["--out", str(tmp_path / "out"), "--master", url]
     progress = tmp_path / "progress"
-    audit = start(command, progress, env=environment(SPARK_CONF_DIR=str(conf)))
-    try:
+    with started(command, progress, env=environment(SPARK_CONF_DIR=str(conf))) as audit:
         applications = f"http://127.0.0.1:{ui}/api/v1/applications"
         name = until(lambda: asked(applications), "driver's own page", progress)[0]["id"]
 
@@ -208,54 +169,45 @@ def test_an_audit_survives_the_loss_of_a_worker_in_its_middle(
             )
 
         until(in_the_middle, "scan that is half done", progress)
-        kill(cluster.workers[0])
+        os.killpg(worker.pid, signal.SIGKILL)
         assert audit.wait(timeout=LONG) == 1, progress.read_text()
-    finally:
-        kill(audit)
-    reference.check_audit(tmp_path / "out")
+    check_answer(tmp_path / "out", reference)
 
 
 def wheel(directory: Path) -> Path:
     """The wheel of this checkout. Built from a copy, because setuptools leaves its droppings where it builds."""
-    copy = directory / "source"
-    copy.mkdir()
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, copy)
-    shutil.copytree(ROOT / "reaper", copy / "reaper", ignore=shutil.ignore_patterns("__pycache__"))
-    # Without build isolation pip needs no network, but a setuptools that is new enough.
-    here = ["--no-build-isolation"] if int(version("setuptools").split(".")[0]) >= 77 else []
-    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--disable-pip-version-check", "--no-deps", *here]
-    subprocess.run([*command, "--wheel-dir", str(directory), str(copy)], check=True, timeout=300)
+    shutil.copytree(ROOT, directory / "source", ignore=_not_ours)
+    _build("build_wheel", directory / "source", directory)
     (built,) = directory.glob("idle_reaper-*.whl")
     return built
 
 
-def test_spark_submit_needs_the_wheel_and_no_checkout(cluster: Cluster, reference: Reference, tmp_path: Path) -> None:
+def test_spark_submit_needs_the_wheel_and_no_checkout(
+    cluster: tuple[str, subprocess.Popen[bytes]], reference: Path, tmp_path: Path
+) -> None:
     # -S: no .pth file of the environment is read, so what it has installed from a checkout cannot be found.
     python = tmp_path / "python"
     python.write_text(f'#!/bin/sh\nexec "{sys.executable}" -S "$@"\n')
     python.chmod(0o755)
-    conf = configured(tmp_path)
     env = environment(
         PYSPARK_DRIVER_PYTHON=str(python),
         PYTHONPATH=str(SPARK.parent),
-        SPARK_CONF_DIR=str(conf),
+        SPARK_CONF_DIR=str(configured(tmp_path)),
         PYTHONWARNINGS="error",
     )
     alone = tmp_path / "alone"
     alone.mkdir()
-    nothing = [str(python), "-c", "import reaper"]
-    assert subprocess.run(nothing, env=env, cwd=alone, capture_output=True, check=False).returncode == 1
+    options: dict[str, Any] = {"env": env, "cwd": alone, "capture_output": True, "text": True, "timeout": LONG}
+    assert subprocess.run([str(python), "-c", "import reaper"], **options).returncode == 1
     (alone / "main.py").write_text(
         "import reaper, sys\nfrom reaper.pipeline.cli import main\nprint(reaper.__file__)\nsys.exit(main())\n"
     )
-    command = [str(SPARK / "bin" / "spark-submit"), "--master", cluster.url, "--py-files", str(wheel(tmp_path))]
-    command += ["main.py", "audit", "--events", str(reference.events), "--out", str(tmp_path / "out")]
-    options: dict[str, Any] = {"capture_output": True, "text": True, "timeout": LONG, "check": False}
-    done = subprocess.run([*NICE, *command], env=env, cwd=alone, **options)
+    command = [str(SPARK / "bin" / "spark-submit"), "--master", cluster[0], "--py-files", str(wheel(tmp_path))]
+    command += ["main.py", "audit", "--events", str(reference / "server"), "--out", str(tmp_path / "out")]
+    done = subprocess.run(command, **options)
     assert done.returncode == 1, done.stdout + done.stderr
     assert ".whl/reaper/__init__.py" in done.stdout  # spark-submit puts what Python says on stderr there, too
-    reference.check_audit(tmp_path / "out")
+    check_answer(tmp_path / "out", reference)
 
 
 @pytest.fixture(scope="module")
@@ -271,30 +223,27 @@ def connect(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     command += [word for key, value in settings.items() for word in ("--conf", f"{key}={value}")]
     command += ["--class", "org.apache.spark.sql.connect.service.SparkConnectServer", "spark-internal"]
     log = directory / "log"
-    server = start(command, log, env=environment(), cwd=directory)
+    with started(command, log, env=environment(), cwd=directory) as server:
 
-    def listens() -> bool:
-        assert server.poll() is None, log.read_text()
-        with socket.socket() as probe:
-            return probe.connect_ex(("127.0.0.1", port)) == 0
+        def listens() -> bool:
+            assert server.poll() is None, log.read_text()
+            with socket.socket() as probe:
+                return probe.connect_ex(("127.0.0.1", port)) == 0
 
-    try:
         until(listens, "Connect server", log)
         yield f"sc://127.0.0.1:{port}"
-    finally:
-        kill(server)
 
 
-@pytest.mark.parametrize("by", ["--master", "SPARK_REMOTE"])
-def test_spark_connect_needs_no_java_here(connect: str, reference: Reference, tmp_path: Path, by: str) -> None:
+@pytest.mark.parametrize(("name", "by"), [("audit", "--master"), ("advice", "SPARK_REMOTE")])
+def test_spark_connect_needs_no_java_here(connect: str, reference: Path, tmp_path: Path, name: str, by: str) -> None:
     pytest.importorskip("grpc", reason="Spark Connect needs the extra: pip install 'idle-reaper[connect]'")
-    name = {"--master": "audit", "SPARK_REMOTE": "advise"}[by]
-    command = [sys.executable, "-W", "error", "-m", "reaper.pipeline", name, "--events", str(reference.events)]
-    command += ["--out", str(tmp_path), *(["--master", connect] if by == "--master" else [])]
+    command = [sys.executable, "-W", "error", "-m", "reaper.pipeline", name.replace("advice", "advise")]
+    command += ["--events", str(reference / "server"), "--out", str(tmp_path)]
+    command += ["--master", connect] if by == "--master" else []
     env = environment(PATH="/nonexistent", JAVA_HOME="/nonexistent", **({by: connect} if by == "SPARK_REMOTE" else {}))
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=LONG, check=False)
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=LONG)
     assert done.returncode == (1 if name == "audit" else 0), done.stderr
-    (reference.check_audit if name == "audit" else reference.check_advice)(tmp_path)
+    check_answer(tmp_path, reference, name)
 
 
 def test_what_another_machine_has_kept_for_itself_is_named_in_one_line(

@@ -31,15 +31,14 @@ def no_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("master", [None, "local", "local[2]"])
-def test_an_embedded_driver_gets_memory_and_quiet(tmp_path: Path, master: str | None) -> None:
+def test_an_embedded_driver_gets_memory_and_quiet_and_a_cluster_keeps_its_page_and_its_memory(
+    tmp_path: Path, master: str | None
+) -> None:
     given = _of_driver(tmp_path, master)
     assert set(given) == EMBEDDED
     assert 1024 <= int(given["spark.driver.memory"].removesuffix("m")) <= EMBEDDED_HEAP_MB
-
-
-@pytest.mark.parametrize("master", ["spark://somewhere:7077", "yarn", "k8s://https://somewhere"])
-def test_a_cluster_keeps_its_page_and_its_memory(tmp_path: Path, master: str) -> None:
-    assert set(_of_driver(tmp_path, master)) == OURS
+    for cluster in ("spark://somewhere:7077", "yarn", "k8s://https://somewhere"):
+        assert set(_of_driver(tmp_path, cluster)) == OURS
 
 
 def test_settings_of_the_user_are_kept(no_settings: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -66,31 +65,30 @@ def test_what_spark_says_whenever_it_starts_stays_off_the_screen() -> None:
     assert done.stderr.splitlines() == ["kept", "mine"]
 
 
-@pytest.mark.parametrize("scheme", ["sc", "spark"])
-def test_a_cluster_that_does_not_answer_is_reported_at_once_in_one_line(scheme: str) -> None:
-    with socket.socket() as closed:  # bound but not listening: refused
-        closed.bind(("127.0.0.1", 0))
-        url = f"{scheme}://127.0.0.1:{closed.getsockname()[1]}"
-        with pytest.raises(NoSpark, match=f"no Spark at {url}.*; expected {scheme}://HOST:"):
-            check_reachable(url)
-
-
-def test_one_master_of_several_that_answers_is_enough() -> None:
+def test_a_cluster_that_does_not_answer_is_one_line_at_once_and_one_master_of_several_that_does_is_enough() -> None:
     with socket.create_server(("127.0.0.1", 0)) as master, socket.socket() as closed:
-        closed.bind(("127.0.0.1", 0))
-        here, gone = master.getsockname()[1], closed.getsockname()[1]
-        check_reachable(f"spark://127.0.0.1:{gone},127.0.0.1:{here}")
-        check_reachable(f"sc://127.0.0.1:{here}/;user_id=me")
+        closed.bind(("127.0.0.1", 0))  # but not listening: refused
+        here, gone = (f"127.0.0.1:{each.getsockname()[1]}" for each in (master, closed))
+        for scheme in ("sc", "spark"):
+            with pytest.raises(NoSpark, match=f"no Spark at {scheme}://{gone}.*; expected {scheme}://HOST:"):
+                check_reachable(f"{scheme}://{gone}")
+        check_reachable(f"spark://{gone},{here}")
+        check_reachable(f"sc://{here}/;user_id=me")
 
 
-@pytest.mark.parametrize("master", ["spurk://host:1", "spark:host", "everywhere", "localhost"])
-def test_a_master_that_is_none_is_refused(master: str) -> None:
-    with pytest.raises(NoSpark, match="is no Spark master; expected"), open_session("test", master):
-        pass
-
-
-def test_two_contradicting_answers_to_where_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SPARK_REMOTE", "sc://somewhere")
-    said = "--master local contradicts SPARK_REMOTE=sc://somewhere"
-    with pytest.raises(NoSpark, match=said), open_session("test", "local"):
+@pytest.mark.parametrize(
+    ("master", "remote", "reason"),
+    [
+        ("spurk://host:1", None, "spurk://host:1 is no Spark master; expected"),
+        ("spark:host", None, "spark:host is no Spark master; expected"),
+        ("everywhere", None, "everywhere is no Spark master; expected"),
+        ("local", "sc://somewhere", "--master local contradicts SPARK_REMOTE=sc://somewhere"),
+    ],
+)
+def test_a_master_that_is_none_or_contradicts_the_environment_is_refused(
+    monkeypatch: pytest.MonkeyPatch, master: str, remote: str | None, reason: str
+) -> None:
+    if remote:
+        monkeypatch.setenv("SPARK_REMOTE", remote)
+    with pytest.raises(NoSpark, match=reason), open_session("test", master):
         pass

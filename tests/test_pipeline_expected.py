@@ -6,6 +6,7 @@ import argparse
 import json
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import pytest
 
@@ -31,7 +32,7 @@ def opened(directory: Path, server: str, *minutes: int, apart: int = 1, **option
     """Of *server*: for each of *minutes* a file of its own run, with three connections that end, a minute *apart*."""
     for minute in minutes:
         at = minute * MINUTE
-        writer = hash((server, minute)) % (1 << 20)
+        writer = crc32(f"{server} {minute}".encode()) % (1 << 20)
         with journal(directory, writer, Clock(at), server=server, **options) as ours:
             for connection in range(3):
                 t = at + connection * apart * MINUTE
@@ -39,10 +40,14 @@ def opened(directory: Path, server: str, *minutes: int, apart: int = 1, **option
             ours.drain(t + S)
 
 
-def found(directory: Path, since: int | None = None, until: int | None = None) -> Inputs:
-    """What a check takes of *directory*; bounds in minutes."""
-    span = Span(*(None if minute is None else WALL + minute * MINUTE for minute in (since, until)))
-    return check([directory], now_ns=LATER, span=span)
+def asked(since: int | None = None, until: int | None = None) -> Span:
+    """Bounds in minutes."""
+    return Span(*(None if minute is None else WALL + minute * MINUTE for minute in (since, until)))
+
+
+def found(directory: Path, *minutes: int | None) -> Inputs:
+    """What a check takes of *directory* for the time that is asked about."""
+    return check([directory], now_ns=LATER, span=asked(*minutes))
 
 
 def starts(inputs: Inputs) -> list[int]:
@@ -53,41 +58,46 @@ def starts(inputs: Inputs) -> list[int]:
 # ---- the time that is asked about -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("shipped", [False, True])
-def test_only_files_that_may_hold_a_row_of_the_time_are_taken(tmp_path: Path, shipped: bool) -> None:
+def shipped(journal: Path, lake: Path) -> Path:
+    Shipper(journal, Place(str(lake))).once()
+    return lake
+
+
+@pytest.mark.parametrize("of", ["journal", "lake"])
+def test_only_files_that_may_hold_a_row_of_the_time_are_taken(tmp_path: Path, of: str) -> None:
     opened(tmp_path / "journal", "web-1", 0, 100, 200, 300)
-    asked = tmp_path / "journal"
-    if shipped:
-        Shipper(asked, Place(str(tmp_path / "lake"))).once()
-        asked = tmp_path / "lake"
-    assert starts(found(asked)) == [0, 100, 200, 300]
-    assert starts(found(asked, 100, 101)) == starts(found(asked, 102, 103)) == [100]
-    assert starts(found(asked, 103, 200)) == []
-    assert starts(found(asked, 103, 201)) == [200]
-    assert starts(found(asked, 200, None)) == [200, 300]
-    assert starts(found(asked, None, 100)) == [0]
-    assert found(asked, 103, 200).quarantined == []
+    if of == "lake":
+        shipped(tmp_path / "journal", tmp_path / "lake")
+    for minutes, files in (
+        ((), [0, 100, 200, 300]),
+        ((100, 101), [100]),
+        ((102, 103), [100]),
+        ((103, 200), []),
+        ((103, 201), [200]),
+        ((200, None), [200, 300]),
+        ((None, 100), [0]),
+    ):
+        inputs = found(tmp_path / of, *minutes)
+        assert (starts(inputs), inputs.quarantined) == (files, []), minutes
 
 
 def test_hours_that_are_ruled_out_are_not_even_opened(tmp_path: Path) -> None:
     opened(tmp_path / "journal", "web-1", 0, 300)
-    Shipper(tmp_path / "journal", Place(str(tmp_path / "lake"))).once()
-    first, last = sorted((tmp_path / "lake").rglob("*.parquet"))
+    lake = shipped(tmp_path / "journal", tmp_path / "lake")
+    first, last = sorted(lake.rglob("*.parquet"))
     first.write_bytes(b"damaged")
     (last.parent / "lost.parquet").write_bytes(b"")
-    inputs = found(tmp_path / "lake", 290, None)
+    inputs = found(lake, 290, None)
     assert (starts(inputs), inputs.outside) == ([300], 0)
     assert [entry["path"] for entry in inputs.quarantined] == [str(last.parent / "lost.parquet")]
 
 
 def test_a_file_of_many_hours_is_read_for_each_of_them(tmp_path: Path) -> None:
     opened(tmp_path / "journal", "web-1", 0, apart=200)
-    Shipper(tmp_path / "journal", Place(str(tmp_path / "lake"))).once()
-    (path,) = (tmp_path / "lake").rglob("*.parquet")
-    assert path.parent == tmp_path / "lake" / ANY
-    for minute in (0, 100, 200, 400):
-        assert starts(found(tmp_path / "lake", minute, minute + 1)) == [0]
-    assert starts(found(tmp_path / "lake", 402, None)) == []
+    lake = shipped(tmp_path / "journal", tmp_path / "lake")
+    (path,) = lake.rglob("*.parquet")
+    assert path.parent == lake / ANY
+    assert [starts(found(lake, minute, minute + 1)) for minute in (0, 100, 200, 400, 402)] == [[0]] * 4 + [[]]
 
 
 def test_rows_that_were_lost_before_the_time_are_not_missing_from_it(tmp_path: Path) -> None:
@@ -111,20 +121,10 @@ def test_a_time_begins_with_its_first_instant_and_ends_before_its_last() -> None
     assert span.meets(None)
 
 
-@pytest.mark.parametrize(
-    ("text", "unix_s"),
-    [
-        ("2026-11-21", 1795219200),
-        ("2026-11-21T09:30", 1795253400),
-        ("2026-11-21T09:30Z", 1795253400),
-        ("2026-11-21 10:30+01:00", 1795253400),
-    ],
-)
-def test_an_instant_is_utc_unless_it_says_otherwise(text: str, unix_s: int) -> None:
-    assert instant_ns(text) == unix_s * S
-
-
-def test_an_instant_may_be_so_long_ago(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_instant_is_utc_unless_it_says_otherwise_and_may_be_so_long_ago(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert instant_ns("2026-11-21") == 1795219200 * S
+    for text in ("2026-11-21T09:30", "2026-11-21T09:30Z", "2026-11-21 10:30+01:00"):
+        assert instant_ns(text) == 1795253400 * S
     monkeypatch.setattr("reaper.pipeline.read.span.time.time_ns", lambda: LATER)
     assert instant_ns("90m") == LATER - 90 * MINUTE
 
@@ -133,8 +133,7 @@ def test_an_instant_may_be_so_long_ago(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def missing(directory: Path, *expected: str, since: int | None = None, until: int | None = None) -> dict[str, str]:
-    span = Span(*(None if minute is None else WALL + minute * MINUTE for minute in (since, until)))
-    found = silent(expected, check([directory], now_ns=LATER).files, 15 * MINUTE, span)
+    found = silent(expected, check([directory], now_ns=LATER).files, 15 * MINUTE, asked(since, until))
     return {entry["server"]: entry["reason"] for entry in found}
 
 
@@ -178,31 +177,27 @@ def test_names_come_from_a_file_or_from_the_argument(tmp_path: Path) -> None:
 # ---- the commands ---------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def lake(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two servers, on the day of `WALL` and on the next."""
-    root = tmp_path_factory.mktemp("lake")
-    for server, minutes in (("web-1", (0, 10, 20, 180, 700)), ("web-2", (0, 10, 180))):
-        opened(root / server, server, *minutes)
-        Shipper(root / server, Place(str(root / "lake"))).once()
-    return root / "lake"
-
-
-def audited(capsys: pytest.CaptureFixture[str], events: Path, out: Path, *argv: str) -> tuple[int, dict[str, Any]]:
-    capsys.readouterr()
-    ended = cli.main(["audit", "--events", str(events), "--out", str(out), "--quiet", "--json", *argv])
-    return ended, json.loads(capsys.readouterr().out)
+def answer(
+    capsys: pytest.CaptureFixture[str], words: str, events: Path, out: Path, *argv: str
+) -> tuple[int, dict[str, Any]]:
+    status = cli.main([*words.split(), "--events", str(events), "--out", str(out), "--quiet", "--json", *argv])
+    return status, json.loads(capsys.readouterr().out)
 
 
 def test_an_audit_of_an_hour_of_the_lake_misses_a_server_and_does_not_pass(
-    lake: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    time = ["--from", "2026-09-21T14:10", "--to", "2026-09-21T14:38"]
-    ended, passed = audited(capsys, lake, tmp_path, *time, "--expect", "web-1,web-2")
-    assert (ended, passed["connections"], passed["files"]["read"], passed["silent_servers"]) == (0, 15, 5, [])
-    expected = ["--expect", "web-1,web-2,web-3", "--expect-within", "12m"]
-    ended, failed = audited(capsys, lake, tmp_path, *time, *expected)
-    assert ended == 1
+    lake = tmp_path / "lake"
+    for server, minutes in (("web-1", (0, 10, 20, 180, 700)), ("web-2", (0, 10, 180))):  # on two days
+        opened(tmp_path / server, server, *minutes)
+        shipped(tmp_path / server, lake)
+    hour = ["--from", "2026-09-21T14:10", "--to", "2026-09-21T14:38", "--expect"]
+    status, passed = answer(capsys, "audit", lake, tmp_path / "out", *hour, "web-1,web-2")
+    assert (status, passed["connections"], passed["files"]["read"], passed["silent_servers"]) == (0, 15, 5, [])
+    status, failed = answer(
+        capsys, "audit", lake, tmp_path / "out", *hour, "web-1,web-2,web-3", "--expect-within", "12m"
+    )
+    assert status == 1
     assert failed["reasons"] == [
         "server web-2 was expected: no row from 2026-09-21 14:25:21 UTC to 2026-09-21 14:38:00 UTC, 12.7 min",
         "server web-3 was expected: no file of it",
@@ -214,19 +209,15 @@ def test_every_answer_names_the_servers_it_misses_and_the_rows_that_were_dropped
 ) -> None:
     opened(tmp_path / "lake", "web-1", 0)
 
-    def answer(words: str, *argv: str) -> tuple[int, dict[str, Any], str]:
-        out = tmp_path / words.replace(" ", "")
-        given = ["--events", str(tmp_path / "lake"), "--out", str(out), "--quiet", "--json", *argv]
-        ended, summary = cli.main([*words.split(), *given]), json.loads(capsys.readouterr().out)
-        return ended, summary, next(out.glob("*.txt")).read_text()
-
     for words in ("what-if --timeouts 2s", "advise"):
         if words == "advise":
             with journal(tmp_path / "lake", 7, Clock(), queue_rows=2) as ours:
                 for connection in range(3):
                     ours.open(connection * S, 5000, "echo")
-        ended, summary, text = answer(words, "--expect", "web-1,web-3")
-        assert (ended, summary["silent_servers"]) == (1, [{"server": "web-3", "reason": "no file of it"}])
+        out = tmp_path / words.split()[0]
+        status, summary = answer(capsys, words, tmp_path / "lake", out, "--expect", "web-1,web-3")
+        text = next(out.glob("*.txt")).read_text()
+        assert (status, summary["silent_servers"]) == (1, [{"server": "web-3", "reason": "no file of it"}])
         assert "server web-3 was expected: no file of it" in text
     assert summary["dropped_rows"] == 1
     assert "the writers dropped 1 row(s): figures are of what is left" in text

@@ -8,7 +8,6 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +17,14 @@ pytest.importorskip("pyspark")
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pipeline_traffic import WALL, S, journal
+from pipeline_traffic import WALL, S, journal, only
 
 from reaper.pipeline.arguments import aside_lines, whole
 from reaper.pipeline.cli import _full, main
 from reaper.pipeline.engine.spark import NoJava, check_java
 from reaper.pipeline.places import write_text
 from reaper.pipeline.read.inputs import check
-from reaper.pipeline.read.runs import Facts, Timeline, overdue_files
+from reaper.pipeline.read.runs import Timeline
 from reaper.pipeline.read.span import Span
 
 ROOT = Path(__file__).parent.parent
@@ -79,19 +78,20 @@ def test_a_directory_without_journals_is_named(tmp_path: Path) -> None:
     assert check([tmp_path], span=Span(0, 1)).nothing == []
 
 
-@pytest.fixture
-def good(tmp_path: Path) -> Path:
-    """A directory with one good file."""
-    with journal(tmp_path / "events", 3) as ours:
+def write_judged(directory: Path, writer: int = 0) -> Path:
+    """A journal of one file that `HOSTILE` can harm."""
+    with journal(directory, writer, sequence=100) as ours:
+        ours.stall(S, S)
         log = ours.open(S, 5000, "echo")
         log.touch(2 * S)
         log.reap(8 * S, 8 * S)
-    return tmp_path / "events"
+    return only(directory)
 
 
-def only(directory: Path) -> Path:
-    (path,) = directory.glob("*.parquet")
-    return path
+@pytest.fixture
+def good(tmp_path: Path) -> Path:
+    """A directory with one good file."""
+    return write_judged(tmp_path / "events", 3).parent
 
 
 def rewrite(path: Path, change: Callable[[pa.Table], pa.Table]) -> None:
@@ -103,14 +103,11 @@ def with_metadata(table: pa.Table, **values: str) -> pa.Table:
     return table.replace_schema_metadata({**table.schema.metadata, **given})
 
 
-def test_a_good_file_is_taken_whole(good: Path) -> None:
+def test_a_good_file_is_taken_whole_and_once_whatever_its_copy_is_called(good: Path) -> None:
     found = check([good], now_ns=WALL)
-    assert (len(found.files), found.quarantined, found.files[0].rows) == (1, [], 3)
+    assert (len(found.files), found.quarantined, found.files[0].rows) == (1, [], 4)
     (run,) = found.runs
     assert (run.writer, run.tick_ns, run.full, run.whole, run.log_end_ns) == (3, S, True, True, 8 * S)
-
-
-def test_a_file_that_is_there_twice_counts_once_whatever_it_is_called(good: Path) -> None:
     shutil.copy(only(good), good / "another-name.parquet")
     found = check([good], now_ns=WALL)
     assert len(found.files) == 1
@@ -152,10 +149,13 @@ def test_a_directory_that_cannot_be_read_is_no_empty_one_and_one_that_has_gone_i
     assert len(check([good], now_ns=WALL).files) == 1
 
 
-def test_a_file_that_gets_its_name_while_the_directory_is_listed_stops_nothing(
+def test_streams_that_still_grow_are_counted_and_one_that_gets_its_name_meanwhile_stops_nothing(
     good: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (good / ".growing.arrows").write_bytes(b"")
+    (good / ".half.parquet.tmp").write_bytes(b"PAR1")
+    found = check([good], now_ns=WALL)
+    assert (len(found.files), found.quarantined, found.growing) == (1, [], 1)
     status = Path.stat
 
     def gone(self: Path, **options: Any) -> Any:
@@ -167,16 +167,6 @@ def test_a_file_that_gets_its_name_while_the_directory_is_listed_stops_nothing(
     assert len(check([good], now_ns=WALL).files) == 1
 
 
-def test_streams_that_still_grow_are_counted_and_hidden_files_are_left_alone(good: Path) -> None:
-    growing = journal(good, 9)
-    growing.open(S, 1)
-    growing.flush()
-    (good / ".half.parquet.tmp").write_bytes(b"PAR1")
-    found = check([good], now_ns=WALL)
-    assert (len(found.files), found.quarantined, found.growing) == (1, [], 1)
-    growing.close()
-
-
 def test_a_missing_or_old_java_is_one_line_that_says_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -185,80 +175,74 @@ def test_a_missing_or_old_java_is_one_line_that_says_what_to_install(
     with pytest.raises(NoJava, match=r"needs Java 17.*install.*found none"):
         check_java()
     java.parent.mkdir()
+    java.touch(0o755)
     java.write_text("#!/bin/sh\necho 'openjdk version \"1.8.0_392\"' >&2\n")
-    java.chmod(0o755)
     with pytest.raises(NoJava, match=r"version 8"):
         check_java()
     java.write_text("#!/bin/sh\necho 'openjdk version \"21.0.1\" 2023-10-17' >&2\n")
     check_java()
 
 
+ASKED = "audit --events . --out o"
+CONNECT = "--out o --events hdfs://h/a --master sc://127.0.0.1:1"
+WHAT_IF = "what-if --events . --out o"
+
+
 @pytest.mark.parametrize(
-    ("argv", "said"),
+    ("words", "reason"),
     [
-        (["audit", "--events", "/none/such", "--out", "o"], "no such file or directory: /none/such"),
-        (["audit", "--out", "o"], "--events"),
-        (["audit", "--events", ".", "--out", __file__], f"--out {__file__}: {__file__} is not a directory"),
-        (["live", "--events", ".", "--out", f"{__file__}/o"], f"--out {__file__}/o: {__file__} is not a directory"),
-        (["audit", "--events", "..", "--out", "o"], "--out o lies in .., which is read: name a directory outside"),
-        (["audit", "--events", "/none", "--client", ".", "--out", "./a/b"], "no such file or directory: /none"),
-        (["advise", "--out", "o"], "one of --events DIR and --logs FILE must be given"),
-        (["advise", "--logs", "x", "--out", "o"], "--logs needs --format"),
-        (["advise", "--logs", "x", "--format", "nginx", "--out", "o", "--from", "1h"], "--expect are for --events"),
-        (["advise", "--events", ".", "--out", "o", "--format", "nginx"], "--format is for --logs"),
-        (["advise", "--events", ".", "--out", "o", "--client", "."], "unrecognized arguments: --client ."),
-        (["what-if", "--events", ".", "--out", "o", "--client", "."], "unrecognized arguments: --client ."),
-        (["advise", "--events", ".", "--out", "o", "--max-cut", "3"], "'3' is not a share"),
-        (["audit", "--events", ".", "--out", "o", "--grace", "5"], "'5' is not a duration such as 250ms"),
-        (["advise", "--events", ".", "--out", "o", "--behind", "moon"], "'moon'"),
-        (["audit", "--events", ".", "--out", "o", "--from", "soon"], "'soon' is no instant"),
-        (["audit", "--events", ".", "--out", "o", "--to", "2026-13-01"], "'2026-13-01' is no instant"),
-        (
-            ["audit", "--events", ".", "--out", "o", "--from=2026-11-21", "--to=2026-11-21"],
-            "--from must be before --to",
-        ),
-        (["audit", "--events", ".", "--out", "o", "--expect", "a/b"], "'a/b' is no file"),
-        (["audit", "--events", ".", "--out", "o", "--expect", ","], "',' names no server"),
-        (["audit", "--events", ".", "--out", "o", "--expect-within", "soon"], "'soon' is not a duration"),
-        (["live", "--out", "o", "--events", "nowhere"], "no such file or directory: nowhere"),
-        (["live", "--out", "o", "--events", __file__], "is a file"),
-        (["live", "--out", "o", "--events", "hdfs://h/a"], "hdfs://h/a is not a path of this machine"),
-        (["live", "--out", "o", "--events", ".", "--engine=embedded"], "use --engine spark"),
-        (
-            ["live", "--out", "o", "--events", ".", "--master", "sc://here"],
-            "live does not work through Spark Connect (sc://here): give --master with a cluster, or none",
-        ),
+        ("audit --events /none/such --out o", "no such file or directory: /none/such"),
+        ("audit --out o", "--events"),
+        (f"audit --events . --out {__file__}", f"--out {__file__}: {__file__} is not a directory"),
+        (f"live --events . --out {__file__}/o", f"--out {__file__}/o: {__file__} is not a directory"),
+        ("audit --events .. --out o", "--out o lies in .., which is read: name a directory outside"),
+        ("audit --events /none --client . --out ./a/b", "no such file or directory: /none"),
+        ("advise --out o", "one of --events DIR and --logs FILE must be given"),
+        ("advise --logs x --out o", "--logs needs --format"),
+        ("advise --logs x --format nginx --out o --from 1h", "--expect are for --events"),
+        ("advise --events . --out o --format nginx", "--format is for --logs"),
+        ("advise --events . --out o --client .", "unrecognized arguments: --client ."),
+        (f"{WHAT_IF} --client .", "unrecognized arguments: --client ."),
+        (WHAT_IF, "nothing to compare"),
+        (f"{WHAT_IF} --timeouts 5s,x", "'x' is not a duration"),
+        (f"{WHAT_IF} --set tick=0s", "not longer than 0s"),
+        ("advise --events . --out o --max-cut 3", "'3' is not a share"),
+        ("advise --events . --out o --behind moon", "'moon'"),
+        (f"{ASKED} --grace 5", "'5' is not a duration such as 250ms"),
+        (f"{ASKED} --from soon", "'soon' is no instant"),
+        (f"{ASKED} --to 2026-13-01", "'2026-13-01' is no instant"),
+        (f"{ASKED} --from=2026-11-21 --to=2026-11-21", "--from must be before --to"),
+        (f"{ASKED} --expect a/b", "'a/b' is no file"),
+        (f"{ASKED} --expect ,", "',' names no server"),
+        (f"{ASKED} --expect-within soon", "'soon' is not a duration"),
+        ("live --out o --events nowhere", "no such file or directory: nowhere"),
+        (f"live --out o --events {__file__}", "is a file"),
+        ("live --out o --events hdfs://h/a", "hdfs://h/a is not a path of this machine"),
+        ("live --out o --events . --engine=embedded", "use --engine spark"),
+        ("live --out o --events . --master sc://here", "live does not work through Spark Connect (sc://here): give"),
         *(
-            (
-                [*command.split(), "--out", "o", "--events", "hdfs://h/a", "--master", "sc://127.0.0.1:1"],
-                "does not work through Spark Connect (sc://127.0.0.1:1)",
-            )
+            (f"{command} {CONNECT}", "does not work through Spark Connect (sc://127.0.0.1:1)")
             for command in ("audit", "advise", "report", "what-if --timeouts 5s")
         ),
-        (["audit", "--out", "o", "--events", f"file://{ROOT}/docs", "--master", "sc://127.0.0.1:1"], "no Spark at sc:"),
-        (["live", "--out", "o", "--events", ".", "--for", "ever"], "'ever' is not a duration"),
-        (["live", "--out", "o", "--events", ".", "--window", "0s"], "'0s' is not a whole number of milliseconds"),
+        (f"audit --out o --events file://{ROOT}/docs --master sc://127.0.0.1:1", "no Spark at sc:"),
+        ("live --out o --events . --for ever", "'ever' is not a duration"),
+        ("live --out o --events . --window 0s", "'0s' is not a whole number of milliseconds"),
     ],
 )
-def test_bad_arguments_are_one_line_and_status_2(
-    argv: list[str], said: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_bad_arguments_are_one_line_and_status_2_and_leave_nothing(
+    words: str, reason: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     try:
-        status = main([*argv, "--quiet"])
+        status: Any = main([*words.split(), "--quiet"])
     except SystemExit as stop:
-        status = int(stop.code or 0)
-    told = capsys.readouterr().err
-    assert status == 2
-    assert said in told
-    assert told.count("\n") == 1
+        status = stop.code
+    printed = capsys.readouterr().err
+    assert (status, printed.count("\n"), list(tmp_path.iterdir())) == (2, 1, [])
+    assert reason in printed
 
 
 # ---- files whose rows cannot be judged -------------------------------------------------------------------------------
-
-
-def changed(change: Callable[[pa.Table], pa.Table]) -> Callable[[Path], None]:
-    return lambda path: rewrite(path, change)
 
 
 def put(column: str, kind: str, value: object) -> Callable[[Path], None]:
@@ -272,7 +256,7 @@ def put(column: str, kind: str, value: object) -> Callable[[Path], None]:
         new = plain.dictionary_encode() if pa.types.is_dictionary(of) else plain
         return table.set_column(table.schema.names.index(column), column, new)
 
-    return changed(changing)
+    return lambda path: rewrite(path, changing)
 
 
 def flipped(path: Path) -> None:
@@ -283,7 +267,7 @@ def flipped(path: Path) -> None:
 
 def told(**values: str) -> Callable[[Path], None]:
     """*values* into the metadata."""
-    return changed(lambda table: with_metadata(table, **values))
+    return lambda path: rewrite(path, lambda table: with_metadata(table, **values))
 
 
 HOSTILE: dict[str, Callable[[Path], object]] = {
@@ -291,10 +275,12 @@ HOSTILE: dict[str, Callable[[Path], object]] = {
     "truncated or not Parquet: ": lambda path: path.write_bytes(path.read_bytes()[:-20]),
     "truncated or not Parquet": lambda path: path.write_text("t,conn,kind\n"),
     "corrupted": flipped,
-    "empty": changed(lambda table: table.slice(0, 0)),
-    "wrong schema: column idle_ns is missing": changed(lambda table: table.drop_columns(["idle_ns"])),
-    "wrong schema: column t is double, expected int64": changed(
-        lambda table: table.set_column(0, "t", table["t"].cast(pa.float64()))
+    "empty": lambda path: rewrite(path, lambda table: table.slice(0, 0)),
+    "wrong schema: column idle_ns is missing": lambda path: rewrite(
+        path, lambda table: table.drop_columns(["idle_ns"])
+    ),
+    "wrong schema: column t is double, expected int64": lambda path: rewrite(
+        path, lambda table: table.set_column(0, "t", table["t"].cast(pa.float64()))
     ),
     "future: its last row is 49 h ahead": put("wall_offset_ns", "", WALL + 49 * 3600 * S),
     "late: it ended": put("wall_offset_ns", "", 0),
@@ -318,23 +304,15 @@ HOSTILE: dict[str, Callable[[Path], object]] = {
     "wrong metadata: reaper.tick_ns is -1": told(tick_ns="-1"),
     f"wrong metadata: reaper.gap_threshold_ns is {1 << 61}": told(gap_threshold_ns=str(1 << 61)),
     "wrong metadata: reaper.writer is -5": told(writer="-5"),
-    "wrong metadata: reaper.run and reaper.writer must": changed(lambda table: table.replace_schema_metadata({})),
+    "wrong metadata: reaper.run and reaper.writer must": lambda path: rewrite(
+        path, lambda table: table.replace_schema_metadata({})
+    ),
     f"wrong metadata: reaper.first_conn is {1 << 63}": told(first_conn=str(1 << 63)),
     "wrong metadata: reaper.mode is 'some'": told(mode="some"),
     "wrong metadata: reaper.anchors has an anchor": told(anchors="[[1, 2], [3]]"),
     "wrong schema: metadata reaper.anchors is no list": told(anchors="[1, NaN]"),
     "impossible row: wall_offset_ns is 9223372036854775807": put("wall_offset_ns", "activity", 2**63 - 1),
 }
-
-
-def write_judged(directory: Path) -> Path:
-    """A journal of one file that `HOSTILE` can harm."""
-    with journal(directory, 0, sequence=100) as ours:
-        ours.stall(S, S)
-        log = ours.open(S, 5000, "echo")
-        log.touch(2 * S)
-        log.reap(8 * S, 8 * S)
-    return only(directory)
 
 
 @pytest.mark.parametrize("reason", HOSTILE)
@@ -350,25 +328,20 @@ def test_a_file_that_cannot_be_judged_is_put_aside_whole_and_a_good_one_stays(
     assert why.startswith(reason)
 
 
-def test_two_hosts_with_one_writer_id_are_named(tmp_path: Path) -> None:
-    for host, sequence in (("a", 100), ("b", 103)):
+def test_two_hosts_with_one_writer_id_are_named_and_a_writer_that_was_started_again_is_not_taken_for_two(
+    tmp_path: Path,
+) -> None:
+    for host, sequence in (("a", 100), ("b", 103), ("c", 111)):
         with journal(tmp_path / host, 5, sequence=sequence) as ours:
             for _ in range(10):
                 ours.open(S, 5000, "echo").reap(7 * S, 6 * S)
-    found = check([tmp_path], now_ns=WALL)
+    found = check([tmp_path / "a", tmp_path / "c"], now_ns=WALL)
+    assert (len(found.files), len(found.runs), found.quarantined) == (2, 2, [])
+    found = check([tmp_path / "a", tmp_path / "b"], now_ns=WALL)
     assert [facts.path for facts in found.files] == [only(tmp_path / "a")]
     (entry,) = found.quarantined
     assert entry["path"] == str(only(tmp_path / "b"))
     assert entry["reason"].startswith(f"writer id 5 is also that of {only(tmp_path / 'a')}")
-
-
-def test_a_writer_that_was_started_again_is_not_taken_for_two(tmp_path: Path) -> None:
-    for sequence in (100, 111):
-        with journal(tmp_path, 5, sequence=sequence) as ours:
-            for _ in range(10):
-                ours.open(S, 5000, "echo").reap(7 * S, 6 * S)
-    found = check([tmp_path], now_ns=WALL)
-    assert (len(found.files), len(found.runs), found.quarantined) == (2, 2, [])
 
 
 # ---- what the check keeps of the rows --------------------------------------------------------------------------------
@@ -396,10 +369,8 @@ def test_the_check_keeps_what_a_writer_says_of_itself_and_how_overdue_the_worst_
 
 def test_a_reap_long_after_it_was_due_is_overdue_without_a_timeout(tmp_path: Path) -> None:
     with journal(tmp_path, 3) as ours:
-        log = ours.open(S, 0, "echo")
-        log.reap(12 * S, 5 * S)
-    (facts,) = check([tmp_path], now_ns=WALL).files
-    assert facts.overdue_ns == 7 * S
+        ours.open(S, 0, "echo").reap(12 * S, 5 * S)
+    assert check([tmp_path], now_ns=WALL).files[0].overdue_ns == 7 * S
 
 
 def test_a_drain_and_a_stall_belong_to_the_run_whose_numbers_they_bear(tmp_path: Path) -> None:
@@ -413,16 +384,3 @@ def test_a_drain_and_a_stall_belong_to_the_run_whose_numbers_they_bear(tmp_path:
     assert [run.drained for run in found.runs] == [True, False]
     assert Timeline.UNRELATED.stalls(found.runs) == {0: [(2 * S, 4 * S)], 1: [(38 * S, 41 * S)]}
     assert found.own_rows == 4
-
-
-def test_files_with_overdue_silences_bring_those_with_final_checks_of_the_same_writer(tmp_path: Path) -> None:
-    def facts(name: str, writer: int, overdue_ns: int | None, averted: int = 0) -> Facts:
-        (tmp_path / name).mkdir()
-        with journal(tmp_path / name, writer) as ours:
-            ours.open(S, 5000, "echo").reap(7 * S, 6 * S)
-        (found,) = check([tmp_path / name], now_ns=WALL).files
-        return replace(found, overdue_ns=overdue_ns, averted=averted)
-
-    files = [facts("a", 1, S, 1), facts("b", 1, 3 * S), facts("c", 1, S), facts("d", 2, S, 1), facts("e", 2, None, 1)]
-    assert [each.path.parent.name for each in overdue_files(files, S)] == ["a", "b"]
-    assert overdue_files(files, 3 * S) == []

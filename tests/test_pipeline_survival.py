@@ -72,11 +72,9 @@ def test_held_is_the_mean_of_the_silences_capped_at_the_timeout() -> None:
 
 
 def test_nothing_seen_gives_no_curve_and_no_recommendation() -> None:
-    curve = kaplan_meier([])
-    assert curve.cut(5.0) == (0.0, 0.0, 1.0)
-    assert _recommend(curve, Policy(), 0.0)["timeout_s"] is None
-    only_cut = kaplan_meier([(5.0, 0, 100)])
-    assert _recommend(only_cut, Policy(), 0.0)["timeout_s"] is None
+    assert kaplan_meier([]).cut(5.0) == (0.0, 0.0, 1.0)
+    for nothing in ([], [(5.0, 0, 100)]):
+        assert _recommend(kaplan_meier(nothing), Policy(), 0.0)["timeout_s"] is None
 
 
 @pytest.fixture(scope="module")
@@ -101,9 +99,9 @@ def test_a_load_balancer_in_front_has_its_rule(curve: Curve, behind: str, least:
     assert any("raised" in reason or "lowered" in reason for reason in advice["because"])
 
 
-@pytest.mark.parametrize("timeout", [4.0, 7.0, 10.0, 20.0, 40.0])
+@pytest.mark.parametrize("timeout", [4.0, 10.0, 40.0])
 def test_near_where_silences_are_cut_the_advice_is_at_least_that(timeout: float) -> None:
-    censored = kaplan_meier(sample(60_000, 12, timeout))
+    censored = kaplan_meier(sample(20_000, 12, timeout))
     advice = _recommend(censored, Policy(), 0.0, 1.0, 7200.0)
     assert (advice["timeout_s"], advice["interval_s"]) == (None, [None, None])
     assert timeout - 0.1 <= advice["at_least_s"] <= timeout + 0.1
@@ -116,18 +114,13 @@ def test_peers_that_never_speak_again_leave_the_advice_where_the_others_end() ->
     assert (advice["at_least_s"], 50 <= advice["timeout_s"] <= 60) == (None, True)
 
 
-def test_silences_of_hours_are_advised_as_such() -> None:
+def test_a_timeout_has_an_interval_with_a_width_is_of_hours_where_silences_are_and_never_below_what_the_log_can_tell(
+    curve: Curve,
+) -> None:
     assert _recommend(kaplan_meier([(1.0, 100_000, 0), (9000.0, 1000, 0)]), Policy(), 0.0)["timeout_s"] == 9000.0
-
-
-def test_an_interval_has_a_width_even_where_both_ends_are_one_bucket() -> None:
-    low, high = _recommend(kaplan_meier([(2.0, 100_000, 0), (3.0, 100_000, 0), (4.0, 3, 0)]), Policy(), 0.0)[
-        "interval_s"
-    ]
+    one_bucket = kaplan_meier([(2.0, 100_000, 0), (3.0, 100_000, 0), (4.0, 3, 0)])
+    low, high = _recommend(one_bucket, Policy(), 0.0)["interval_s"]
     assert low < high == 3.0
-
-
-def test_a_timeout_is_never_below_what_the_log_can_tell(curve: Curve) -> None:
     assert _recommend(curve, Policy(max_cut=0.9), 30.0)["timeout_s"] == 30.0
 
 

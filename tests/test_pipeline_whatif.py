@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import random
 from dataclasses import dataclass, field
-from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,7 +21,6 @@ from reaper.pipeline.arguments import Fault
 from reaper.pipeline.read.inputs import Inputs, check
 from reaper.pipeline.read.runs import Timeline
 from reaper.pipeline.whatif import replay as whatif_replay
-from reaper.pipeline.whatif.replay import CLOSED, CUT, RETURNED
 from reaper.pipeline.whatif.run import as_text, what_if
 from reaper.pipeline.whatif.settings import InForce, Setting, parse, refusal
 
@@ -48,7 +46,7 @@ class Client:
 
 @dataclass
 class Life:
-    """One connection. Units; the last silence is the one it ended in."""
+    """One connection. Units."""
 
     client: int
     opened: int
@@ -56,28 +54,19 @@ class Life:
     ended: int | None = None
     how: str = "open"
 
-    @property
-    def silences(self) -> list[tuple[int, int, int]]:
-        """(since, until, how)."""
-        instants = [self.opened, *self.activity]
-        found = [(a, b, RETURNED) for a, b in pairwise(instants)]
-        if self.ended is not None:
-            found.append((instants[-1], self.ended, CUT if self.how == "reap" else CLOSED))
-        return found
-
 
 @dataclass
 class Truth:
     """What the real core did."""
 
-    reaps: list[tuple[int, int]] = field(default_factory=list)
-    """(client, instant), in order."""
-    reconnects: list[tuple[int, int]] = field(default_factory=list)
-    wanted: set[int] = field(default_factory=set)
-    """Clients that would have come back, if they did."""
     lives: list[Life] = field(default_factory=list)
-    peak: int = 0
+    back: set[tuple[int, int]] = field(default_factory=set)
+    """(client, instant) of those that were cut and came back; once, at `NEVER`, of one that would have."""
     end: int = 0
+
+    @property
+    def reaps(self) -> int:
+        return sum(life.how == "reap" for life in self.lives)
 
     def held(self, until: int) -> int:
         """Descriptor time up to *until*."""
@@ -85,13 +74,7 @@ class Truth:
 
 
 def run(
-    clients: list[Client],
-    timeout: int,
-    tick: int,
-    *,
-    until: int | None = None,
-    sentinel: bool = True,
-    returns: bool = True,
+    clients: list[Client], timeout: int, tick: int, *, until: int = NEVER, sentinel: bool = True, returns: bool = True
 ) -> Truth:
     """Drive the real core as an adapter does that never stalls. All in units.
 
@@ -104,51 +87,40 @@ def run(
         [(t, 0, i) for i, client in enumerate(clients) for t in client.sends]
         + [(client.closes, 1, i) for i, client in enumerate(clients) if client.closes is not None]
     )
-    first = events[0][0]
     if sentinel:
-        core.register("sentinel", 1e6, seconds(first), reason="sentinel")
+        core.register("sentinel", 1e6, seconds(events[0][0]), reason="sentinel")
     alive: dict[int, Life] = {}
 
     def end(client: int, t: int, how: str) -> None:
         life = alive.pop(client)
         life.ended, life.how = t, how
 
-    def wake() -> int:
+    while events or alive:
         due = core.next_wakeup()
-        return NEVER if due is None else round(due * 512)
-
-    at = 0
-    while at < len(events) or alive:
-        t = events[at][0] if at < len(events) else NEVER
-        w = wake()
-        now = min(t, w)
-        if until is not None and now > until:
+        w = NEVER if due is None else round(due * 512)
+        t, closes, client = events[0] if events else (NEVER, 0, 0)
+        if min(t, w) > until:
             break
-        if t <= w:
-            _, kind, client = events[at]
-            at += 1
-            if kind == 1:
-                if client in alive:
-                    core.discard(client)
-                    end(client, t, "close")
-            elif client in alive:
-                core.touch(client)
-                alive[client].activity.append(t)
-            else:
-                if t > clients[client].sends[0]:
-                    if not returns:
-                        truth.wanted.add(client)
-                        continue
-                    truth.reconnects.append((client, t))
-                core.register(client, seconds(timeout), seconds(t))
-                truth.lives.append(Life(client, t))
-                alive[client] = truth.lives[-1]
-                truth.peak = max(truth.peak, len(alive))
-        else:
+        truth.end = min(t, w)
+        if t > w:
             for expiry in core.advance(seconds(w)):
-                truth.reaps.append((expiry.uid, w))
                 end(expiry.uid, w, "reap")
-        truth.end = now
+            continue
+        del events[0]
+        if client in alive and closes:
+            core.discard(client)
+            end(client, t, "close")
+        elif client in alive:
+            core.touch(client)
+            alive[client].activity.append(t)
+        elif not closes:
+            if t > clients[client].sends[0]:
+                truth.back.add((client, t if returns else NEVER))
+                if not returns:
+                    continue
+            core.register(client, seconds(timeout), seconds(t))
+            alive[client] = Life(client, t)
+            truth.lives.append(alive[client])
     return truth
 
 
@@ -261,9 +233,7 @@ def most_at_once(truths: list[Truth]) -> int:
     return peak
 
 
-@pytest.mark.spark
-@pytest.mark.slow
-def test_spark_replays_journals_as_the_real_reaper_would_have_lived_them(
+def test_the_replay_of_journals_is_what_the_real_reaper_would_have_done(
     spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scripts = [traffic(11, 120, longest=12 * 512), traffic(12, 50, longest=12 * 512)]
@@ -273,73 +243,65 @@ def test_spark_replays_journals_as_the_real_reaper_would_have_lived_them(
     # Both were written with made-up clocks that are one already; what this machine's clock says of them is noise.
     monkeypatch.setattr(Timeline, "offset_ns", lambda *_: 0)
     asked = [["timeout=3s"], ["timeout=8s", "tick=500ms"], ["timeout.echo=3s"]]
+    settings = [[(3, 512), (3, 512)], [(8, 256), (8, 256)], [(3, 512), None]]  # timeout and tick, of each script
 
-    def live(script: list[Client], log: Truth, timeout: int, tick: int, returns: bool) -> Truth:
-        return run(script, timeout, tick, until=log.end, returns=returns)
-
-    both = list(zip(scripts, logs, strict=True))
-
-    def worlds(returns: bool) -> list[list[Truth]]:
+    def lived(row: int, returns: bool) -> list[Truth]:
         return [
-            [live(*one, 3 * 512, 512, returns) for one in both],
-            [live(*one, 8 * 512, 256, returns) for one in both],
-            [live(*both[0], 3 * 512, 512, returns), logs[1]],
+            run(script, of[0] * 512, of[1], until=log.end, returns=returns) if of else log
+            for script, log, of in zip(scripts, logs, settings[row], strict=True)
         ]
 
-    truths, gone = worlds(True), worlds(False)
     summary = what_if(spark, inputs, asked)
     assert summary["rows_read"] == summary["rows_judged"] + summary["rows_of_writers"]
     current, *rows = summary["rows"]
-    assert current["come_back"]["reaps"] == sum(len(log.reaps) for log in logs)
+    assert current["come_back"]["reaps"] == sum(log.reaps for log in logs)
     assert summary["calibration"]["peak_open"] == dict.fromkeys(("logged", "replayed"), most_at_once(logs))
-    for row, lived, left in zip(rows, truths, gone, strict=True):
+    for number, row in enumerate(rows):
         back, never = row["come_back"], row["never_come_back"]
-        assert back["reaps"] == sum(len(truth.reaps) for truth in lived)
-        assert back["false_cuts"] == sum(len(truth.reconnects) for truth in lived) > 0
-        assert back["peak_open"] == most_at_once(lived)
-        held = sum(truth.held(log.end) for truth, log in zip(lived, logs, strict=True))
-        assert back["descriptor_hours"] == pytest.approx(held * UNIT / 3600e9)
-        assert never["reaps"] == sum(len(truth.reaps) for truth in left) < back["reaps"]
-        assert never["false_cuts"] == sum(len(truth.wanted) for truth in left) > 0
-        assert never["peak_open"] == most_at_once(left)
-        held = sum(truth.held(log.end) for truth, log in zip(left, logs, strict=True))
-        assert never["descriptor_hours"] == pytest.approx(held * UNIT / 3600e9)
+        for world, truths in ((back, lived(number, True)), (never, lived(number, False))):
+            assert world["reaps"] == sum(truth.reaps for truth in truths)
+            assert world["false_cuts"] == sum(len(truth.back) for truth in truths) > 0
+            assert world["peak_open"] == most_at_once(truths)
+            held = sum(truth.held(log.end) for truth, log in zip(truths, logs, strict=True))
+            assert world["descriptor_hours"] == pytest.approx(held * UNIT / 3600e9)
+        assert never["reaps"] < back["reaps"]
         for key in ("reaps", "false_cuts", "peak_open", "descriptor_hours"):
             figure = row[key]
             assert figure["kind"] == ("exact" if figure["low"] == figure["high"] else "bounded")
             assert figure["low"] <= never[key] <= back[key] <= figure["high"]
 
 
-@pytest.mark.spark
-@pytest.mark.slow
 def test_what_the_log_cannot_know_is_bounded_and_the_truth_lies_within(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     script = traffic(12, 150, longest=20 * 512)
     log = run(script, 5 * 512, 512, sentinel=False)
     record(tmp_path / "server", log, 5000, mode="gaps")
-    arguments = ["what-if", "--events", str(tmp_path / "server"), "--out", str(tmp_path / "out")]
-    arguments += ["--timeouts", "999ms,3300ms,12s", "--json", "--quiet"]
-    assert cli.main(arguments) == 0
+    arguments = ["what-if", "--events", str(tmp_path / "server"), "--out", str(tmp_path / "out"), "--timeouts"]
+    assert cli.main([*arguments, "999ms,3300ms,12s", "--json", "--quiet"]) == 0
     summary = json.loads(capsys.readouterr().out)
     assert summary == json.loads((tmp_path / "out" / "what-if.json").read_text())
-    refused, off_grid, longer = summary["rows"][1:]
+    as_it_was, refused, off_grid, longer = summary["rows"]
     assert refused["refused"].startswith("echo: timeout 999 ms is below 1 s")
+
+    def holds(row: Any, **real: float) -> None:
+        for key, value in real.items():
+            assert row[key]["low"] <= value <= row[key]["high"], key
+
     # Epochs of the real core lie elsewhere: it starts anew whenever nothing is armed, and timeouts are no whole ticks.
     truth = run(script, round(3.3 * 512), 512, sentinel=False, until=log.end)
-    for key, real in (("reaps", len(truth.reaps)), ("false_cuts", _known_to_return(truth, log))):
-        assert off_grid[key]["low"] <= real <= off_grid[key]["high"]
+    # Of the cuts, those after which the client came back before the log's reaper would have cut it too are known.
+    known = {(life.client, until) for life in log.lives for until in life.activity}
+    holds(off_grid, reaps=truth.reaps, false_cuts=len(truth.back & known))
     truth = run(script, 12 * 512, 512, sentinel=False, until=log.end)
-    assert longer["reaps"]["kind"] == longer["peak_open"]["kind"] == "bounded"
-    # As it was, the clients of all cuts may have come back: which did, the log cannot tell.
-    as_it_was = summary["rows"][0]["false_cuts"]
-    assert as_it_was["kind"] == "bounded"
-    assert as_it_was["high"] >= len(log.reaps)
-    assert as_it_was["low"] <= len({client for client, _ in log.reconnects}) <= as_it_was["high"]
-    assert longer["reaps"]["low"] <= len(truth.reaps) <= longer["reaps"]["high"]
-    assert longer["peak_open"]["low"] <= truth.peak <= longer["peak_open"]["high"]
     held = truth.held(log.end) * UNIT / 3600e9
-    assert longer["descriptor_hours"]["low"] <= held <= longer["descriptor_hours"]["high"]
+    holds(longer, reaps=truth.reaps, peak_open=most_at_once([truth]), descriptor_hours=held)
+    # As it was, the clients of all cuts may have come back: which did, the log cannot tell.
+    holds(as_it_was, false_cuts=len({client for client, _ in log.back}))
+    assert as_it_was["false_cuts"]["high"] >= log.reaps
+    assert {row[key]["kind"] for row, key in ((longer, "reaps"), (longer, "peak_open"), (as_it_was, "false_cuts"))} == {
+        "bounded"
+    }
     text = as_text(summary)
     assert "REFUSED" in text
     assert (off_grid["cannot_know"], summary["result"]) == (None, "pass")
@@ -349,23 +311,5 @@ def test_what_the_log_cannot_know_is_bounded_and_the_truth_lies_within(
     never, back = off_grid["never_come_back"]["reaps"], off_grid["come_back"]["reaps"]
     assert shown["timeout=3300ms"][1:3] == [f"{never:,}", f"{back:,}"]
     assert shown["timeout=12s"][1:3] == ["?", "?"]
-    only_refused = [*arguments[:5], "--timeouts", "10ms", "--quiet"]
-    assert cli.main(only_refused) == 2
+    assert cli.main([*arguments, "10ms", "--quiet"]) == 2
     assert "the log cannot tell: echo: timeout 10 ms is below 1 s" in capsys.readouterr().err
-
-
-def _known_to_return(truth: Truth, log: Truth) -> int:
-    """Cuts of *truth* after which the client came back before the log's reaper would have cut it too."""
-    known = {(life.client, until) for life in log.lives for _, until, how in life.silences if how == RETURNED}
-    return len(set(truth.reconnects) & known)
-
-
-def test_bad_settings_are_refused_before_spark_starts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for words, says in (
-        ([], "nothing to compare"),
-        (["--timeouts", "5s,x"], "'x' is not a duration"),
-        (["--set", "tick=0s"], "not longer than 0s"),
-    ):
-        assert cli.main(["what-if", "--events", str(tmp_path), "--out", str(tmp_path / "out"), *words]) == 2
-        assert says in capsys.readouterr().err
-    assert not (tmp_path / "out").exists()
