@@ -259,7 +259,7 @@ def test_a_page_damaged_after_the_check_is_one_line_and_status_2(
         only(tmp_path / "raw").write_bytes(content)
         return found
 
-    monkeypatch.setattr("reaper.pipeline.audit.command.read_inputs", read_and_damaged)
+    monkeypatch.setattr("reaper.pipeline.read.command.read_inputs", read_and_damaged)
     status, _, err = run("audit", "--events", tmp_path / "raw", "--out", tmp_path / "out")
     assert (status, err.count("\n")) == (2, 1), err
     assert only(tmp_path / "raw").name in err

@@ -9,7 +9,7 @@ from ...config.balancers import BALANCERS
 from ...config.flags import Parser
 from ..arguments import AddCommand, Fault, Progress, place, positive_ns, share, show, write_json
 from ..places import remove, write_text
-from ..read.command import add_inputs, asking, read_inputs
+from ..read.command import add_inputs, asking
 from ..read.inputs import Inputs
 from .access_logs import FORMATS
 
@@ -74,11 +74,9 @@ def _advise(arguments: argparse.Namespace, progress: Progress) -> int:
         raise Fault("--timeout is for --logs: a journal's rows say which timeout was in force")
     if arguments.logs and (arguments.since or arguments.until or arguments.expect):
         raise Fault("--from, --to and --expect are for --events: access logs are read as they are")
-    with asking("advise", arguments, progress) as spark:
+    with asking("advise", arguments, progress) as (spark, server, _):
         from .run import as_text
 
-        arguments.out.mkdir(parents=True, exist_ok=True)
-        server, _ = read_inputs(spark, arguments, progress)
         result = run_advise(spark, arguments, server, progress, logs=bool(arguments.logs))
     show(arguments, result, as_text(result))
     return 0 if result["result"] == "pass" else 1

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..arguments import AddCommand, Progress, duration_ns, share, show, write_json
 from ..places import remove, write_text
-from ..read.command import add_inputs, asking, read_inputs
+from ..read.command import add_inputs, asking
 from ..read.inputs import Inputs
 from .verdicts import FLIGHT_NS, GRACE_NS, UNMATCHED
 
@@ -53,11 +53,9 @@ def run_audit(
 
 
 def _audit(arguments: argparse.Namespace, progress: Progress) -> int:
-    with asking("audit", arguments, progress) as spark:
+    with asking("audit", arguments, progress) as (spark, server, client):
         from .run import as_text
 
-        arguments.out.mkdir(parents=True, exist_ok=True)
-        server, client = read_inputs(spark, arguments, progress)
         result = run_audit(spark, arguments, server, client, progress)
     show(arguments, result.summary, as_text(result.summary))
     return 0 if result.passed else 1

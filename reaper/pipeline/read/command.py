@@ -48,8 +48,10 @@ def add_inputs(parser: Parser, *, required: bool = True, client: bool = True) ->
 
 
 @contextmanager
-def asking(name: str, arguments: argparse.Namespace, progress: Progress) -> Iterator[SparkSession]:
-    """The session of the command *name*, for what `read_inputs` reads.
+def asking(
+    name: str, arguments: argparse.Namespace, progress: Progress
+) -> Iterator[tuple[SparkSession, Inputs, Inputs | None]]:
+    """The session of the command *name*, and what `read_inputs` reads. `--out` is there, and stays whole.
 
     Raises:
         Fault, OSError: an input is not there, nothing can be written to `--out`, or nothing lies between `--from` and
@@ -62,7 +64,8 @@ def asking(name: str, arguments: argparse.Namespace, progress: Progress) -> Iter
     chosen, why = choose(arguments.engine, arguments.master, named(arguments), arguments.out)
     asked = asked_session(name, chosen, why, arguments.master, not remotes(arguments), progress)
     with asked as session, whole(arguments.out):
-        yield session
+        arguments.out.mkdir(parents=True, exist_ok=True)
+        yield session, *read_inputs(session, arguments, progress)
 
 
 def read_inputs(spark: SparkSession, arguments: argparse.Namespace, progress: Progress) -> tuple[Inputs, Inputs | None]:

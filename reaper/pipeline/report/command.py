@@ -8,7 +8,7 @@ from ..advise.command import add_policy, run_advise
 from ..arguments import AddCommand, Progress, show
 from ..audit.command import add_law, run_audit
 from ..places import write_text
-from ..read.command import add_inputs, asking, read_inputs
+from ..read.command import add_inputs, asking
 
 
 def add(command: AddCommand) -> None:
@@ -20,11 +20,9 @@ def add(command: AddCommand) -> None:
 
 
 def _report(arguments: argparse.Namespace, progress: Progress) -> int:
-    with asking("report", arguments, progress) as spark:
+    with asking("report", arguments, progress) as (spark, server, client):
         from .run import gather, render
 
-        arguments.out.mkdir(parents=True, exist_ok=True)
-        server, client = read_inputs(spark, arguments, progress)
         audited = run_audit(spark, arguments, server, client, progress)
         advice = run_advise(spark, arguments, server, progress)
         progress("gathering the charts")

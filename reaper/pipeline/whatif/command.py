@@ -7,7 +7,7 @@ import argparse
 from ...config.flags import Parser
 from ..arguments import AddCommand, Fault, Progress, show, write_json
 from ..places import write_text
-from ..read.command import add_inputs, asking, read_inputs
+from ..read.command import add_inputs, asking
 from .settings import parse
 
 
@@ -30,11 +30,9 @@ def _what_if(arguments: argparse.Namespace, progress: Progress) -> int:
         raise Fault("nothing to compare: give --timeouts or --set")
     for words in sets:
         parse(words)  # what makes no sense is said before Spark is started
-    with asking("what-if", arguments, progress) as spark:
+    with asking("what-if", arguments, progress) as (spark, server, _):
         from .run import as_text, what_if
 
-        arguments.out.mkdir(parents=True, exist_ok=True)
-        server, _ = read_inputs(spark, arguments, progress)
         summary = what_if(spark, server, sets, progress)
         text = as_text(summary)
         write_json(arguments.out / "what-if.json", summary)
