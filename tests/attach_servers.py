@@ -15,23 +15,15 @@ from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppres
 from pathlib import Path
 from typing import ClassVar
 
-import pytest
 from server_process import PATIENCE, ROOT
+from server_process import installed as tool
 from server_process import wait_until as until
 
 from reaper.__main__ import main
 from scripts import tools
 from scripts.serving import free_port
 
-__all__ = ["PATIENCE", "ROOT", "free_port", "until"]
-
-
-def tool(name: str) -> str:
-    """The path of a program, wherever Debian puts it."""
-    try:
-        return tools.tool(name)
-    except tools.Missing as missing:
-        pytest.skip(str(missing))
+__all__ = ["PATIENCE", "ROOT", "free_port", "tool", "until"]
 
 
 def accepts(port: int) -> bool:
@@ -108,34 +100,24 @@ class Redis(Client):
 
 
 ECHO = """
-import os, selectors, socket, sys
+import asyncio, ctypes, os, socket, sys
 listener = socket.create_server(("127.0.0.1", int(sys.argv[1])), reuse_port=True)
 for _ in range(int(sys.argv[2]) - 1):
     if not os.fork():
-        import ctypes
         ctypes.CDLL(None).prctl(1, 9)  # ends with its parent
         break
-selector = selectors.DefaultSelector()
-selector.register(listener, selectors.EVENT_READ)
-listener.setblocking(False)
-while True:
-    for key, _ in selector.select():
-        if key.fileobj is listener:
-            try:
-                selector.register(listener.accept()[0], selectors.EVENT_READ)
-            except BlockingIOError:
-                pass
-            continue
-        try:
-            data = key.fileobj.recv(4096)
-        except ConnectionError:
-            data = b""
-        if data:
-            key.fileobj.sendall(data)
-            continue
-        selector.unregister(key.fileobj)
-        if "deaf" not in sys.argv:
-            key.fileobj.close()
+
+async def echo(reader, writer):
+    while data := await reader.read(4096):
+        writer.write(data)
+    if "deaf" in sys.argv:
+        await asyncio.Event().wait()
+    writer.close()
+
+async def main():
+    await (await asyncio.start_server(echo, sock=listener)).serve_forever()
+
+asyncio.run(main())
 """
 
 

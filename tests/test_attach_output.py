@@ -70,15 +70,6 @@ def test_a_reader_that_stands_still_gets_later_what_was_kept_and_a_count_of_what
     assert len(kept) + len(notices) + 1 == len(found)
 
 
-def test_an_output_that_is_never_read_is_given_up_and_says_how_much_is_lost(pipe) -> None:
-    output = Output(pipe[1], most=500)
-    for number in range(3000):
-        output.line(f"line {number:06d}")
-    lost = output.close(patience=0.1)
-    assert 0 < lost < 3000  # without those that a line in the pipe reports
-    assert lost + output.dropped >= 3000 - 4096 / 12 - 2
-
-
 def test_an_output_whose_reader_has_gone_is_a_broken_pipe(pipe) -> None:
     output = Output(pipe[1])
     os.close(pipe[0])

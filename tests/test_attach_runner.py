@@ -24,6 +24,7 @@ class FakeTarget(Target):
 
     def __init__(self) -> None:
         self.world = FakeWorld()
+        self.scans = 0
         super().__init__(self.world, lambda: self.world.now)
         self.held: set[int] = set()
         self.accepts_during_the_dump = False
@@ -42,6 +43,7 @@ class FakeTarget(Target):
 
     def scan(self) -> None:
         super().scan()
+        self.scans += 1
         self._places = dict.fromkeys(self.held, (1, 1))
 
 

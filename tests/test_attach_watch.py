@@ -76,20 +76,6 @@ class Harness:
         self.world.answer(sock)
 
 
-def test_a_silent_connection_is_closed_within_a_tick_of_its_limit_and_a_live_one_never() -> None:
-    it = Harness(Limits(idle=10.0, grain=GRAIN))
-    silent, live = it.served(), it.served()
-    begun = it.world.now
-    for _ in range(30):
-        it.run(3.0)
-        it.exchange(live)
-    (closed,) = it.closed()
-    assert closed.ident == silent.ident
-    assert begun + 10.0 <= closed.at <= begun + 10.0 + TICK
-    assert (closed.reason, closed.limit) == ("idle", 10.0)
-    assert live.open
-
-
 def test_without_hands_nothing_is_closed_and_each_silence_is_reported_once() -> None:
     it = Harness(Limits(idle=10.0, grain=GRAIN), closes=False)
     sock = it.world.connect()

@@ -15,7 +15,7 @@ import pytest
 import websockets.asyncio.client
 import websockets.asyncio.server
 from server_process import wait_until
-from test_uvicorn import PATIENCE, a_pause_loses_no_request, all_end_and_none_early, connect, get, until
+from test_uvicorn import PATIENCE, UPGRADE, a_pause_loses_no_request, all_end_and_none_early, connect, get, until
 
 import reaper.aiohttp
 import reaper.asyncio
@@ -233,10 +233,7 @@ async def takes_a_long_message(r, port, server):
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 100_000)
         client.connect(("127.0.0.1", port))
         client.setblocking(False)
-        client.send(
-            b"GET / HTTP/1.1\r\nhost: h\r\nconnection: upgrade\r\nupgrade: websocket\r\n"
-            b"sec-websocket-version: 13\r\nsec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
-        )
+        client.send(UPGRADE)
         assert b"101" in await loop.sock_recv(client, 65536)
         sending = asyncio.create_task(next(iter(server.connections)).send(bytes(12_000_000)))
         got = 0

@@ -15,7 +15,7 @@ import uvicorn
 import websockets.asyncio.client
 from server_process import wait_until
 from streams import TlsClient
-from test_uvicorn import KINDS, PATIENCE, connect, get, serving, until, until_closed
+from test_uvicorn import KINDS, PATIENCE, UPGRADE, connect, get, serving, until, until_closed
 
 import reaper.uvicorn
 from reaper.config import ReaperConfig
@@ -204,8 +204,7 @@ def test_a_websocket_whose_client_says_no_goodbye_holds_a_stop_no_longer_than_th
         serving(tmp_path, "HttpTools", "asyncio", *flags, REAPER_TIMEOUTS_DRAIN="1s") as server,
         connect(server) as client,
     ):
-        key = b"sec-websocket-version: 13\r\nsec-websocket-key: dGhlIHNhbXBsZSBub25jZQ=="
-        client.sendall(get(b"/ws", b"connection: upgrade", b"upgrade: websocket", key))
+        client.sendall(UPGRADE)
         until(client, b"101")
         os.kill(server.pid, signal.SIGTERM)
         wait_until(lambda: server.process.poll() is not None)

@@ -38,7 +38,7 @@ class Target(ABC):
         only, never: Networks of clients that are meant alone, and that are never meant; at first none.
         meant: Whether a listening socket is; at first each.
         served: Whether anything listened at the last dump.
-        scans, read_at: How often the descriptors were read, and when last; -inf: never.
+        read_at: When the descriptors were read last; -inf: never.
     """
 
     restricted: bool = True
@@ -50,7 +50,6 @@ class Target(ABC):
         self.never: Sequence[Network] = ()
         self.meant: Callable[[Listener], bool] = lambda listener: True
         self.served: bool = True
-        self.scans: int = 0
         self.read_at: float = float("-inf")
         self._clock = clock
         self._places: dict[int, tuple[int, int]] = {}
@@ -93,7 +92,6 @@ class Target(ABC):
 
         Cost: about 3 us per descriptor.
         """
-        self.scans += 1
         self.read_at = self._clock()
         self._places = {}
         for pid in self.pids():
