@@ -77,7 +77,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 INSIDE = {
-    *("ring", "law", "core", "core_stateful", "sweep", "slots", "wheel", "purgatory"),
+    *("ring", "law", "core", "core_stateful", "slots", "wheel", "purgatory"),
     *("timer_queue_kit", "driver", "policy", "vanished"),
 }
 """The tests of `pytest -m inside`."""

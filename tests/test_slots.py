@@ -1,4 +1,5 @@
-"""A slot keeps order, counts exactly, and keeps no memory of what has left it."""
+"""A slot keeps order, counts exactly, and keeps no memory of what has left it; a due one is worked off right whatever
+its chunks hold: one epoch, many, the silent, the released."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from reaper import IdleReaper, Lease
 from reaper.core.slots import CHUNK, Slot, remove
 from reaper.errors import InvariantViolated
 
@@ -106,3 +108,109 @@ def test_check_notices_a_broken(broken: str, value: object) -> None:
     setattr(eval(owner), name, value)
     with pytest.raises(InvariantViolated):
         slot.check()
+
+
+# ---- the sweep of one that is due -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("silent", [(), (CHUNK - 2, 2 * CHUNK)], ids=["whole chunks", "mixed chunks"])
+@pytest.mark.parametrize("holes", [False, True])
+def test_leases_keep_the_order_of_their_arrival_whether_their_chunk_moved_or_they_did(
+    holes: bool, silent: tuple[int, ...]
+) -> None:
+    core = IdleReaper(tick=1.0)
+    leases = [core.register(uid, 10.0, now=0.0) for uid in range(3 * CHUNK)]
+    if holes:  # in the first chunk; next to nothing is left in the second
+        for lease in leases[:CHUNK:3] + leases[CHUNK : 2 * CHUNK]:
+            lease.release()
+    core.advance(1.0)
+    rest = [lease for lease in leases if lease.alive and lease.uid not in silent]
+    chunks = {id(lease._chunk) for lease in rest}
+    for lease in rest:
+        lease.touch()
+    assert [expiry.uid for expiry in core.advance(11.0)] == list(silent)  # the slot of their first epoch is due
+    core.check()
+    assert core.statistics().moved == len(rest)
+    if not silent:
+        assert {id(lease._chunk) for lease in rest} == chunks
+    rest.pop(7).release()
+    core.check()
+    assert [expiry.lease for expiry in core.advance(21.0)] == rest
+
+
+def test_small_chunks_are_poured_together_so_that_slots_do_not_fall_to_pieces() -> None:
+    core = IdleReaper(tick=1.0)
+    leases = []
+    for second in range(8):  # eight slots with a few leases each
+        leases += [core.register((second, i), 10.0, now=second) for i in range(5)]
+        core.advance(second + 1.0)
+    for lease in leases:
+        lease.touch()
+    for second in range(10, 19):
+        core.advance(second + 0.0)
+    core.check()
+    assert len({id(lease._chunk) for lease in leases}) == 1
+
+
+@pytest.mark.parametrize("limit", [None, 100, 5 * CHUNK])
+@pytest.mark.parametrize("seed", range(2))
+def test_any_mixture_of_heartbeats_silences_and_releases_is_reaped_by_the_law(seed: int, limit: int | None) -> None:
+    chance = random.Random(seed)
+    core = IdleReaper(tick=1.0, wheel_size=8)
+    by_uid = core._leases
+    alive: dict[int, Lease] = {}
+    last: dict[int, float] = {}  # uid -> end of the epoch of its last activity
+    timeout: dict[int, float] = {}
+    beat: dict[int, int] = {}
+    reaped: list[int] = []
+    serial = 0
+    now = 0.0
+    while now < 60.0:
+        for _ in range(chance.randrange(300) if now < 30.0 else 0):
+            timeout[serial] = chance.choice([5.0, 20.0])
+            alive[serial] = core.register(serial, timeout[serial], now)
+            beat[serial] = chance.choice([2, 3, 4, 100])
+            last[serial] = now + 1.0
+            serial += 1
+        for uid, lease in list(alive.items()):
+            if chance.random() < 0.005:
+                lease.release()
+                del alive[uid]
+            elif int(now) % beat[uid] == uid % 2 or (beat[uid] == 4 and chance.random() < 0.2):
+                lease.touch()
+                last[uid] = now + 1.0
+        now += 1.0
+        wanted = {uid for uid in alive if last[uid] + timeout[uid] <= now}
+        core.close_epoch(now)
+        found: list[int] = []
+        while True:
+            expired = core.expire(now, limit)
+            assert limit is None or len(expired) <= limit
+            assert all(expiry.due == last[expiry.uid] + timeout[expiry.uid] for expiry in expired)
+            found += [expiry.uid for expiry in expired]
+            if (upcoming := core.next_wakeup()) is None or upcoming > now:
+                break
+        core.check()
+        assert len(found) == len(set(found))
+        assert set(found) == wanted
+        for uid in found:
+            del alive[uid]
+        reaped += found
+    assert len(reaped) > 500
+    assert {id(lease) for slot in core._slots for lease in slot} == {id(lease) for lease in alive.values()}
+    assert core._leases is by_uid  # each was found by its uid: all are gone through only for one that cannot be found
+
+
+def test_a_limit_within_a_chunk_leaves_what_lies_behind_it():
+    core = IdleReaper(tick=1.0)
+    leases = [core.register(uid, 10.0, now=0.0) for uid in range(2 * CHUNK)]
+    core.advance(1.0)
+    for lease in leases[CHUNK:]:
+        lease.touch()
+    core.close_epoch(11.0)
+    found = []
+    while batch := core.expire(11.0, limit=100):
+        core.check()
+        found += [expiry.lease for expiry in batch]
+    assert found == leases[:CHUNK]
+    assert [expiry.lease for expiry in core.advance(21.0)] == leases[CHUNK:]
