@@ -258,6 +258,23 @@ def test_next_request_has_an_allowance_of_its_own() -> None:
     world.ends("min_in_rate", 5.0, 6.25)
 
 
+@pytest.mark.parametrize("decrypted", [True, False])
+def test_what_has_come_of_a_body_with_its_head_pays_for_the_waiting_but_not_for_the_next_request(
+    decrypted: bool,
+) -> None:
+    world, policy = begun(Phase.HEADERS, body="100s")
+    policy.bytes_in(50 + 2400 * (not decrypted), world.now)
+    policy.request(world.now, ahead=2400 * decrypted, head=50)
+    policy.enter(Phase.BODY, world.now)
+    world.run(14.0)
+    assert world.reaped == []
+    policy.bytes_in(2400, world.now)
+    policy.enter(Phase.KEEP_ALIVE, world.now)
+    policy.request(world.now)
+    policy.enter(Phase.BODY, world.now)
+    world.ends("min_in_rate", 5.0, 6.5)
+
+
 @given(st.lists(st.tuples(st.floats(0.01, 3.0), st.integers(0, 2000)), max_size=30))
 def test_a_peer_that_keeps_the_rate_on_average_is_never_too_slow(steps: list[tuple[float, int]]) -> None:
     allowance = Allowance(rate=240, grace=5, cap=30, step=10)
