@@ -106,13 +106,11 @@ def run(scale: Scale, note: Note) -> dict[str, Any]:
 
 def table(found: dict[str, Any]) -> str:
     """Shares of a core, and what the others are of ours."""
-    names = {"attach": "**`reaper attach`**", "ss": "`ss -tni`"}
     ours = found["cores"]["attach"]
-    rows = [
-        [names[name], *(("-", "-") if share is None else (f"{share:.1%}", f"{share / max(ours, 1e-4):.1f}x"))]
-        for name, share in found["cores"].items()
-        if name in names
-    ]
+    rows = []
+    for name, what in (("attach", "**`reaper attach`**"), ("ss", "`ss -tni`")):
+        share = found["cores"].get(name)
+        rows.append([what, "-", "-"] if share is None else [what, f"{share:.1%}", f"{share / max(ours, 1e-4):.1f}x"])
     head = [f"{found['connections']:,} connections, none due, tick 1 s", "of a core", "x attach"]
     grown = f"{figure(found['bytes'])} bytes more resident per connection; the list of sockets was there before."
     return markdown(head, rows) + f"\n\n{grown}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import socket
@@ -18,7 +19,6 @@ from pathlib import Path
 import pytest
 import yaml
 from server_process import PATIENCE, ROOT, installed, server, wait_until
-from systemd_world import booted
 
 from reaper.config.settings import OPTIONS
 from scripts.serving import free_port, serving
@@ -210,6 +210,82 @@ def test_the_container_and_compose_name_files_extras_services_and_settings_that_
     (job,) = yaml.safe_load((PROMETHEUS / "prometheus.yml").read_text())["scrape_configs"]
     assert job["static_configs"] == [{"targets": ["server:9180"]}]
     assert set(services["server"]["environment"]) <= {name for found in OPTIONS.values() for name in found.environment}
+
+
+# ---- a systemd of its own: process 1 of new namespaces, with our units alone, on no network but lo ------------------
+
+SYSTEMD = "/lib/systemd/systemd"
+
+BOOT = """
+set -e
+mount -t cgroup2 none /sys/fs/cgroup
+for each in /run /var/lib /etc/systemd/system /etc/reaper /opt /srv; do mkdir -p $each; mount -t tmpfs tmpfs $each; done
+mkdir -p /opt/python /opt/reaper /srv/app
+mount --bind {prefix} /opt/python
+mount --bind {root} /opt/reaper
+mount -t tmpfs tmpfs /opt/reaper/.venv
+mkdir -p /opt/reaper/.venv/bin /opt/reaper/.venv/lib /etc/systemd/system/trial.target.wants
+printf 'home = /opt/python/bin\\n' > /opt/reaper/.venv/pyvenv.cfg
+ln -s /opt/python/bin/{python} /opt/reaper/.venv/bin/python
+mount --bind {lib} /opt/reaper/.venv/lib
+ln -s /opt/reaper/.venv /srv/app/.venv
+cp -r {given}/etc-reaper/. /etc/reaper/
+cp {given}/app.py /srv/app/
+cp {given}/units/* /etc/systemd/system/
+chmod -R a+rX /srv /etc/reaper
+ip link set lo up
+touch {given}/console
+exec > {given}/console 2>&1
+container=trial exec {systemd} --system --unit=trial.target --log-target=kmsg --show-status=no < /dev/null
+"""
+
+TRIAL = """[Unit]
+After={after}
+[Service]
+Type=oneshot
+ExecStart={python} {given}/script.py
+ExecStopPost={systemctl} exit --force --force
+"""
+
+
+def booted(directory: Path, units: dict[str, str], script: str, files: dict[str, str]) -> str:
+    """Boot with *units*, run *script* (Python) once they have been started, and return what it printed.
+
+    Args:
+        files: What lies in `/etc/reaper`, by name; `app.py` in `/srv/app`.
+    """
+    if not (Path(SYSTEMD).exists() and shutil.which("unshare") and shutil.which("ip") and os.geteuid() == 0):
+        pytest.skip("needs root, systemd, unshare and ip (Debian: apt-get install systemd iproute2)")
+    for name in ("units", "etc-reaper"):
+        (directory / name).mkdir()
+    directory.chmod(0o755)
+    started, output = " ".join(units), directory / "output"
+    trial = TRIAL.format(after=started, python=sys.executable, given=directory, systemctl=shutil.which("systemctl"))
+    target = f"[Unit]\nWants={started} trial.service\n"
+    said = f"[Service]\nStandardOutput=append:{output}\nStandardError=append:{output}\n"
+    said += "Environment=LD_LIBRARY_PATH=/opt/python/lib\n"  # of a Python whose home the unit may not see
+    for name, text in {**units, "trial.service": trial, "trial.target": target}.items():
+        # What a booted system has by now, and this one never gets.
+        text = text.replace("[Unit]\n", "[Unit]\nDefaultDependencies=no\n", 1).replace("[Service]\n", said, 1)
+        (directory / "units" / name).write_text(text)
+    for name, text in files.items():
+        (directory / ("app.py" if name == "app.py" else f"etc-reaper/{name}")).write_text(text)
+    (directory / "script.py").write_text(script)
+    boot = BOOT.format(
+        prefix=sys.base_prefix,
+        python=f"python{sys.version_info.major}.{sys.version_info.minor}",
+        lib=Path(sys.prefix) / "lib",
+        root=ROOT,
+        given=directory,
+        systemd=SYSTEMD,
+    )
+    namespaces = ["--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "--cgroup", "--net", "--uts", "--ipc"]
+    command = ["unshare", *namespaces, "bash", "-c", boot]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    if not output.exists():
+        said = (directory / "console").read_text() if (directory / "console").exists() else ""
+        pytest.skip(f"no systemd can be started here: {done.stderr[-300:]}{said[-300:]}")
+    return output.read_text()
 
 
 APP = """

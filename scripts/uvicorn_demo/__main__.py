@@ -32,18 +32,15 @@ TRAFFIC = "message_drip"
 """The question that no server has to answer with a close: a message that drips is traffic."""
 
 
-def command(who: str, port: int) -> list[str]:
-    """uvicorn's."""
-    flags = ["--http", HTTP[who], "--timeout-keep-alive", f"{TIMEOUT:g}", "--port", str(port)]
-    return ["uvicorn", "scripts.uvicorn_demo.app:app", *flags]
-
-
 def probed() -> dict[str, list[Finding]]:
     """What both do with each question of HTTP and of WebSockets, asked at the same time."""
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack, ThreadPoolExecutor(4) as threads:
         asked = {}
         for who in HTTP:
-            started = [sys.executable, "-m", *command(who, port := free_port()), "--no-access-log"]
+            flags = (
+                f"--http {HTTP[who]} --timeout-keep-alive {TIMEOUT:g} --port {(port := free_port())} --no-access-log"
+            )
+            started = [sys.executable, "-m", "uvicorn", "scripts.uvicorn_demo.app:app", *flags.split()]
             log = Path(folder) / who
             server = stack.enter_context(serving(started, log, port=port, environment=os.environ | SETTINGS))
             for speech in (Speech(paths=Paths("/echo")), HANDSHAKE):
