@@ -100,16 +100,15 @@ def config(**settings: float) -> ReaperConfig:
     return ReaperConfig.load(environ={}, overrides={f"reaper.{name}": value for name, value in settings.items()})
 
 
-@pytest.mark.parametrize("options", [{"jitter": 0.5}, {"config": config(jitter=0.5)}], ids=["argument", "config"])
-def test_connections_opened_together_end_apart(options):
+SPREAD = {"config": config(jitter=0.5)}
+SPREADS = [({"jitter": 0.5}, True), (SPREAD, True), ({**SPREAD, "jitter": 0.0}, False), ({}, False)]
+
+
+@pytest.mark.parametrize(("options", "apart"), SPREADS)
+def test_connections_opened_together_end_apart_where_argument_or_else_config_says_so(options, apart):
     found = ends(Loop(seed=3, **options), 400, 30)
     assert 30 <= min(found) <= max(found) <= 46
-    assert max(Counter(found).values()) < 60
-
-
-@pytest.mark.parametrize("options", [{"config": config(jitter=0.5), "jitter": 0.0}, {}])
-def test_an_argument_beats_the_config_and_without_either_nothing_is_spread(options):
-    assert len(set(ends(Loop(**options), 50, 20))) == 1
+    assert max(Counter(found).values()) < 60 if apart else len(set(found)) == 1
 
 
 @pytest.mark.parametrize("options", [{"reaps_per_second": 50}, {"config": config(reaps_per_second=50.0)}])

@@ -64,15 +64,11 @@ def parse_threshold(text: str) -> Threshold:
     group, figure, comparison, value = match.groups()
     figure = _K6.get(figure, figure)
     if figure not in _FIGURES.get(group, ()):
-        raise BadArgument(f"{text!r}: {group}.{figure} is not known: choose from {', '.join(names())}")
+        known = ", ".join(f"{group}.{figure}" for group, figures in _FIGURES.items() for figure in figures)
+        raise BadArgument(f"{text!r}: {group}.{figure} is not known: choose from {known}")
     if group in _SECONDS:
         return Threshold(text.strip(), (*_SECONDS[group], figure), comparison, parse_duration(value))
     try:
         return Threshold(text.strip(), (group, figure), comparison, float(value))
     except ValueError:
         raise BadArgument(f"{text!r}: {value!r} must be a number: {group}.{figure} is a count") from None
-
-
-def names() -> list[str]:
-    """Every name that a threshold may use."""
-    return [f"{group}.{figure}" for group, figures in _FIGURES.items() for figure in figures]
