@@ -561,6 +561,16 @@ async def test_tls_never_parks_on_bytes_it_has_buffered_nor_in_a_handshake(serve
         await stream.transport_stream.aclose()
 
 
+async def test_a_handshake_that_its_peer_has_ended_is_an_error_and_not_one_more_step(server):
+    ours, theirs = pair()
+    with ours:
+        session = TlsSession(ours.fileno(), server)
+        session.detach()
+        theirs.close()
+        with pytest.raises(ConnectionAbortedError, match="in its handshake"):
+            session.shake_hands()
+
+
 async def test_a_tls_peer_that_breaks_off_anywhere_ends_only_its_own_connection(server, secure):
     hello = b"\x16\x03\x01\x02\x00\x01"  # the beginning of a handshake
     async with open_reaper() as r, r.parking_lot(echo, 30, tls=server) as lot:
