@@ -14,7 +14,7 @@ from typing import Any
 
 from ..driver.driver import Driver
 from ..driver.watched import Watched
-from .transports import descriptor_of
+from .transports import descriptor_of, peer_has_shut
 
 
 class Connection(Watched):
@@ -24,12 +24,13 @@ class Connection(Watched):
     that cancellation and no other, and `reaped` and `reason` tell about it afterwards. Its attributes are `Watched`'s.
     """
 
-    __slots__ = ("_before", "_entered", "_given", "_soon", "_task", "_transport", "when_cut")
+    __slots__ = ("_before", "_entered", "_given", "_soon", "_task", "transport", "when_cut")
 
-    def __init__(self, driver: Driver, uid: int, transport: Any) -> None:
+    def __init__(self, driver: Driver, uid: int, transport: Any, when_cut: Callable[[], object] | None = None) -> None:
         super().__init__(driver, uid)
-        self._transport = transport
-        self.when_cut: Callable[[], object] | None = None  # called first when it is reaped
+        self.transport: Any = transport
+        self.when_cut = when_cut  # called first when it is reaped
+        self.receiving: bool | None = None if when_cut is None else True  # of a protocol's, until it says `in_use`
         self._task: asyncio.Task[Any] | None = None
         self._entered = False
         self._before = 0  # cancellations of the task that were under way when it entered
@@ -39,7 +40,7 @@ class Connection(Watched):
     @property
     def descriptor(self) -> int:
         """Of its socket; -1 if there is none, or it is closed."""
-        return -1 if self._transport is None else descriptor_of(self._transport)
+        return -1 if self.transport is None else descriptor_of(self.transport)
 
     def __enter__(self) -> Connection:
         task = asyncio.current_task()
@@ -68,18 +69,17 @@ class Connection(Watched):
             return False
         return task.uncancel() <= self._before and kind is not None and issubclass(kind, asyncio.CancelledError)
 
-    def waits_for_bytes(self, waiting: bool) -> None:
-        """Whether nothing but more bytes can wake the handler: by this a drain tells the idle from the busy."""
-        self.receiving: bool | None = waiting
-        if waiting and self.awaited:
-            self._driver.went_idle(self)
+    def lost(self, exc: BaseException | None) -> None:
+        """Its transport is closed: by its peer if there was an error, or it has shut its side before."""
+        self.hung_up: bool = self.hung_up or exc is not None or peer_has_shut(self.transport)
+        self.leave()
 
     def _cut(self, reason: str) -> None:
         if self.when_cut is not None:
             self.when_cut()
         task = self._task
         if task is None:
-            return  # not entered yet: `__enter__` sees to it
+            return  # it has none, or is not entered yet: `__enter__` sees to it
         if task is asyncio.current_task(task.get_loop()):
             # It runs this very moment: cancelled now, it might leave the block before it waits for anything, and the
             # cancellation would hit what comes after.

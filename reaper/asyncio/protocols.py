@@ -3,37 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from functools import partial
 
-from ..driver.watched import Watched
 from .closing import close
+from .connection import Connection
 from .reaper import AsyncioReaper, reaper_of
-from .transports import descriptor_of, peer_has_shut, socket_of
-
-
-class TransportConnection(Watched):
-    """A watched connection that has no task: its transport is closed."""
-
-    __slots__ = ("_reaper", "transport")
-
-    def __init__(self, reaper: AsyncioReaper, uid: int, transport: Any) -> None:
-        super().__init__(reaper.driver, uid)
-        self._reaper = reaper
-        self.transport: Any = transport
-        self.receiving: bool | None = True  # until it says `in_use`
-
-    @property
-    def descriptor(self) -> int:
-        """Of its socket; -1 if there is none, or it is closed."""
-        return descriptor_of(self.transport)
-
-    def lost(self, exc: BaseException | None) -> None:
-        """Its transport is closed: by its peer if there was an error, or it has shut its side before."""
-        self.hung_up: bool = self.hung_up or exc is not None or peer_has_shut(self.transport)
-        self.leave()
-
-    def _cut(self, reason: str) -> None:
-        close(self._reaper, self.transport)
+from .transports import socket_of
 
 
 class Protocol(asyncio.Protocol):
@@ -51,13 +26,14 @@ class Protocol(asyncio.Protocol):
 
     idle: float | None = None
     reaper: AsyncioReaper | None = None
-    connection: TransportConnection
+    connection: Connection
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin to watch."""
         reaper = reaper_of() if self.reaper is None else self.reaper
-        self.connection = reaper.driver.watch(
-            lambda uid: TransportConnection(reaper, uid, transport), socket_of(transport), self.idle
+        driver, cut = reaper.driver, partial(close, reaper, transport)
+        self.connection = driver.watch(
+            lambda uid: Connection(driver, uid, transport, cut), socket_of(transport), self.idle
         )
 
     def data_received(self, data: bytes) -> None:

@@ -70,11 +70,13 @@ class WatchedReader(asyncio.StreamReader):
         connection = self.connection
         if connection is None:
             return await reading
-        connection.waits_for_bytes(True)
+        connection.receiving = True
+        if connection.awaited:
+            connection.went_idle()
         try:
             return await reading
         finally:
-            connection.waits_for_bytes(False)
+            connection.receiving = False
 
 
 class ServerOptions(Options, total=False):
@@ -144,7 +146,7 @@ async def start_server(
         connection.when_cut = functools.partial(bound, watcher, transport)  # a handler may wait for its writer to close
         assert isinstance(reader, WatchedReader)
         reader.connection = connection
-        connection.waits_for_bytes(False)
+        connection.handled()
         with connection:
             done = client_connected_cb(reader, writer)
             if done is None:

@@ -16,7 +16,7 @@ from websockets.protocol import State
 
 from ..asyncio import transports
 from ..asyncio.closing import close
-from ..asyncio.protocols import TransportConnection
+from ..asyncio.connection import Connection
 from ..asyncio.reaper import AsyncioReaper, reaper_of
 from ..core.ticks import check_timeout
 from ..policy.min_rate import Allowance
@@ -28,16 +28,18 @@ LONG = 16384
 """Bytes; whether the peer takes a message longer than that is looked at."""
 
 
-class _Silent(TransportConnection):
+class _Silent(Connection):
     """Closes with the goodbye of the protocol; websockets itself bounds how long that may take."""
 
-    __slots__ = ("_inbound", "_outbound", "_progress", "goodbye", "websocket")
+    __slots__ = ("_inbound", "_outbound", "_progress", "_reaper", "goodbye", "websocket")
 
     goodbye: asyncio.Task[None]
     websocket: ServerConnection
 
     def __init__(self, reaper: AsyncioReaper, uid: int, transport: Any) -> None:
-        super().__init__(reaper, uid, transport)
+        super().__init__(reaper.driver, uid, transport)
+        self._reaper = reaper
+        self.receiving: bool | None = True
         self._inbound: Allowance | None = None
         self._outbound: Allowance | None = None
         self._progress: transports.Progress | None = None
