@@ -275,3 +275,12 @@ async def test_websockets_lets_go_of_a_client_that_never_shakes_hands_when_it_sa
             async with asyncio.timeout(PATIENCE):
                 assert await asyncio.get_running_loop().sock_recv(client, 1) == b""
         assert r.statistics().reasons == {"tunnel": 1}  # it was not websockets itself, which gives it 10 s
+
+
+async def test_websockets_closes_a_client_that_comes_while_it_drains():
+    async with talking(echo) as (r, port, _):
+        r.driver.begin_drain(60)
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        async with asyncio.timeout(PATIENCE):
+            assert await reader.read() == b""
+        writer.close()

@@ -34,11 +34,11 @@ class _Silent(Connection):
     __slots__ = ("_inbound", "_outbound", "_progress", "_reaper", "goodbye", "websocket")
 
     goodbye: asyncio.Task[None]
-    websocket: ServerConnection
 
-    def __init__(self, reaper: AsyncioReaper, uid: int, transport: Any) -> None:
+    def __init__(self, reaper: AsyncioReaper, uid: int, transport: Any, websocket: ServerConnection) -> None:
         super().__init__(reaper.driver, uid, transport)
         self._reaper = reaper
+        self.websocket: ServerConnection = websocket
         self.receiving: bool | None = True
         self._inbound: Allowance | None = None
         self._outbound: Allowance | None = None
@@ -111,9 +111,8 @@ class GuardedConnection(ServerConnection):
         reaper = reaper_of() if self.reaper is None else self.reaper
         idle = reaper.config.timeouts.tunnel if self.idle is None else self.idle
         self.watch = reaper.driver.watch(
-            lambda uid: _Silent(reaper, uid, transport), transports.socket_of(transport), idle, reason="tunnel"
+            lambda uid: _Silent(reaper, uid, transport, self), transports.socket_of(transport), idle, reason="tunnel"
         )
-        self.watch.websocket = self
         super().connection_made(transport)
 
     def process_event(self, event: Any) -> None:
