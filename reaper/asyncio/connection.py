@@ -29,7 +29,7 @@ class Connection(Watched):
     def __init__(self, driver: Driver, uid: int, transport: Any, when_cut: Callable[[], object] | None = None) -> None:
         super().__init__(driver, uid)
         self.transport: Any = transport
-        self.when_cut = when_cut  # called first when it is reaped
+        self.when_cut: Callable[[], object] | None = when_cut  # called first when it is reaped
         self.receiving: bool | None = None if when_cut is None else True  # of a protocol's, until it says `in_use`
         self._task: asyncio.Task[Any] | None = None
         self._entered = False
