@@ -3,22 +3,17 @@ both journals joined."""
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-if shutil.which("java") is None:
-    pytest.skip("Spark needs Java 17 (Debian: apt-get install openjdk-17-jre-headless)", allow_module_level=True)
-
 from reaper.pipeline.audit.run import Settings, audit
 from reaper.pipeline.read.inputs import check
 from scripts import attach_demo
 
-pytestmark = [pytest.mark.slow, pytest.mark.spark]
 
-
+@pytest.mark.slow
 def test_the_demo_passes_and_so_does_the_audit_of_both_journals(spark: Any, tmp_path: Path) -> None:
     assert attach_demo.run(200, 3, tmp_path) == 0
     server, client = check([tmp_path / "attach"]), check([tmp_path / "client"])

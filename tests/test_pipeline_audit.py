@@ -201,6 +201,7 @@ JOINED: dict[str, tuple[str, int, str]] = {
     "late_by_what_both_sides_share_of_a_stall": ("late", 0, "both 200 5; reap 206 205; c.close_peer 209"),
     **{f"ordinary {number}": ORDINARY for number in range(21)},
 }  # fmt: skip
+EXPECTED_JOINED = {name: verdict for name, (verdict, _, _) in JOINED.items()}
 
 
 def write_both(directory: Path, ahead: int = 0, mode: str = "gaps") -> dict[int, str]:
@@ -224,7 +225,7 @@ def write_both(directory: Path, ahead: int = 0, mode: str = "gaps") -> dict[int,
 def test_what_both_sides_tell_together_gets_its_verdict(spark: Any, tmp_path: Path, ahead: int, mode: str) -> None:
     names = write_both(tmp_path, ahead, mode)
     result = audited(spark, tmp_path)
-    wanted = {name: verdict for name, (verdict, _, _) in JOINED.items()}
+    wanted = dict(EXPECTED_JOINED)
     if mode == "full":  # the server's own log tells that nothing came
         wanted["never_closed_but_its_client_sends"] = wanted["never_closed_and_no_timeout_in_force"] = "lost"
     assert named_verdicts(result, names) == wanted
@@ -276,7 +277,7 @@ def test_a_file_without_anchors_leaves_every_other_run_on_its_clock(spark: Any, 
     kept = {key: value for key, value in table.schema.metadata.items() if b"anchors" not in key}
     pq.write_table(table.replace_schema_metadata(kept), lone)
     result = audited(spark, tmp_path)
-    assert named_verdicts(result, names) == {name: verdict for name, (verdict, _, _) in JOINED.items()}
+    assert named_verdicts(result, names) == EXPECTED_JOINED
     assert (result.summary["result"], result.summary["joined"]["server_only"]) == ("fail", 1)
     assert any("1 run(s) have no anchors" in reason for reason in result.summary["reasons"])
 
