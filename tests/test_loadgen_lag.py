@@ -104,7 +104,7 @@ def test_a_close_that_came_in_time_and_was_read_late_is_counted_as_our_own() -> 
             return worker.counters.read_late
 
         far.close()
-        assert close_seen(TICK + 0.05) == 0  # the server's: it has come just now
+        assert close_seen(TICK + 5.0) == 0  # the server's: it has come just now
         time.sleep(0.1 + 2 * GRAIN)
         assert close_seen(TICK + 0.05) == 1
         assert close_seen(TICK / 2) == 1
@@ -113,13 +113,14 @@ def test_a_close_that_came_in_time_and_was_read_late_is_counted_as_our_own() -> 
 
 def test_a_close_that_is_looked_at_long_after_the_loop_woke_up_for_it_is_not_taken_for_an_early_one() -> None:
     with one_worker() as worker, connected() as (near, far):
+        before = time.monotonic()
         far.close()
         client = held(worker, near, LAW.timeout + TICK + 0.01, final=True)
         woke = time.monotonic()
         time.sleep(0.25)  # other events come first
         worker.closed(client, How.FIN, woke)
         (record,) = worker.records
-        assert record.closed_by == pytest.approx(woke, abs=2 * GRAIN + 0.01)
+        assert before - 2 * GRAIN <= record.closed_by <= woke + 2 * GRAIN
         assert category(worker) == "reaped"
 
 

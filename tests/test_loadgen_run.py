@@ -7,10 +7,12 @@ The servers count their own sins (tests/faulty_servers.py); here the client's co
 from __future__ import annotations
 
 import json
+import re
 import socket
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -59,6 +61,20 @@ def run(port: int, *arguments: str, connections: int = 1000) -> tuple[int, dict[
     return done.returncode, json.loads(done.stdout)
 
 
+def passes(status: int, report: dict[str, Any]) -> None:
+    """The server passes; or this machine kept the generator from its plan, which then says so and accuses nobody."""
+    lag = [reason for reason in report["reasons"] if re.search("too many to say anything|calmer machine", reason)]
+    verdict = "inconclusive" if lag else "pass"
+    assert (report["verdict"], report["reasons"], status == 0) == (verdict, lag, not lag)
+
+
+def reaps_are_those_of_the_server(report: dict[str, Any], sins: dict[str, int]) -> None:
+    """Each that it counted was seen, and was planned unless the client itself spoke too late."""
+    reaps = report["reaps"]
+    assert reaps["observed"] == sins["closed"]
+    assert reaps["observed"] - reaps["own_lag"] == reaps["expected"]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["early", "some late", "some never", "some of each", "cuts the live"])
 def test_a_faulty_server_is_caught_with_the_right_counts(name: str) -> None:
@@ -86,14 +102,17 @@ def test_a_correct_server_passes_and_the_observation_equals_the_plan(processes: 
     with faulty_server() as server:
         status, report = run(server.port, *how, *ROOMY)
         sins = sins_of(server)
-    assert (status, report["verdict"], report["reasons"]) == (0, "pass", [])
+    passes(status, report)
     assert report["schema"] == "reaper-loadgen-report/1"
     assert report["connections"]["established"] == report["connections"]["requested"] == 1000
-    assert report["reaps"]["observed"] == report["reaps"]["expected"] == sins["closed"]
+    reaps_are_those_of_the_server(report, sins)
     names = {"reaped": "reaped", "alive": "alive", "closed_itself": "self"}
     for name, counts in report["by_behaviour"].items():
         planned = report["plan"]["by_behaviour"][name]
-        assert counts == {category: planned[end] for category, end in names.items() if end in planned}
+        unmet = Counter({category: planned[end] for category, end in names.items() if end in planned})
+        unmet.subtract({category: count for category, count in counts.items() if category != "own_lag"})
+        assert min(unmet.values()) >= 0
+        assert unmet.total() == counts.get("own_lag", 0)
     assert report["lateness_s"]["min"] >= 0
     assert processes > 1 or report["loadgen"]["rss_bytes_per_connection"] <= 2048
     assert not report["partial"]
@@ -105,7 +124,7 @@ def test_churn_and_storms_are_judged_too() -> None:
     with faulty_server() as server:
         for scenario in ("churn", "reconnect-storm"):
             status, report = run(server.port, "--scenario", scenario, *ROOMY, connections=300)
-            assert (status, report["reasons"]) == (0, [])
+            passes(status, report)
             assert report["connections"]["reconnected"] > 100
 
 

@@ -105,9 +105,7 @@ def test_a_stop_is_delayed_drains_and_answers_what_is_under_way(server):
             time.sleep(0.3)
             for pid in tree(running.pid)[1:]:
                 os.kill(pid, signal.SIGTERM)
-            time.sleep(0.5)
-            with connect(running) as newcomer:
-                assert b"connection: close" in answered(newcomer).lower()
+            wait_until(lambda: b"connection: close" in ask(running).lower(), "a last answer for a newcomer")
             until(works)
             assert idle.recv(1) == b""
         os.kill(running.pid, signal.SIGTERM)
