@@ -80,5 +80,6 @@ def trial(server: Server, least: float, says: bytes = b"x\n") -> None:
     assert cpu(server) - used < 0.4  # a handler that spins on an end of file would take it all
     for client in (silent, leaves):
         client.close()
-    wait_until(lambda: connections(server) == 1, "the end of all that have gone")
+    # The talker may be silent for too long meanwhile.
+    wait_until(lambda: connections(server) <= 1, "the end of all that have gone")
     talker.close()
