@@ -135,6 +135,23 @@ def test_an_early_close_that_was_read_when_one_was_due_is_still_an_early_one(fin
         assert category(worker) == verdict
 
 
+def test_a_stall_while_the_kernel_is_asked_makes_no_punctual_close_an_early_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def waited_later(fd: int) -> float:
+        time.sleep(0.15)
+        return waited(fd)
+
+    with one_worker() as worker, connected() as (near, far):
+        client = held(worker, near, LAW.timeout - 0.1, final=True)
+        worker.looked = time.monotonic()
+        time.sleep(0.12)
+        far.close()
+        monkeypatch.setattr(module, "waited", waited_later)
+        worker.closed(client, How.FIN, time.monotonic())
+        assert category(worker) == "reaped"
+
+
 @pytest.mark.parametrize("protocol", ["echo", "raw"])
 @pytest.mark.parametrize(("answered", "verdict"), [(False, "own_lag"), (True, "false")])
 def test_steps_made_up_for_after_a_stall_accuse_no_server_that_closed_meanwhile(

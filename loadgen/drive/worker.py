@@ -411,7 +411,8 @@ class Worker:
         if late or self.looked < due <= by:
             # The kernel says when the end came: that this program looked late is no lateness of the server's, and hides
             # no early close.
-            came = min(monotonic() - waited(client.fd), by)
+            ago = waited(client.fd)  # before our own clock: what passes in between must not make the close earlier
+            came = min(monotonic() - ago, by)
             self.counters.read_late += late and came <= due + self.law.tick
             by = max(came, min(self.looked, by))
         self.record(client, how, self.looked, by)
