@@ -198,6 +198,13 @@ def test_entering_the_phase_it_is_in_does_not_restart_it() -> None:
     world.ends("headers", 5.0, 6.0, every=1.0, act=lambda: policy.enter(Phase.HEADERS, world.now))
 
 
+def test_a_phase_counts_from_its_entry_whatever_was_waited_for_before() -> None:
+    world, policy = requested(Phase.WRITE, keep_alive="12s", limits__min_out_rate=0)
+    world.run(10.0)
+    policy.enter(Phase.KEEP_ALIVE, world.now)
+    world.ends("keep_alive", 12.0, 13.0)
+
+
 def test_time_in_the_handler_is_not_charged_to_the_peer() -> None:
     world, policy = begun(Phase.FIRST_BYTE)
     policy.request(world.now)
@@ -430,14 +437,15 @@ def test_after_an_event_has_closed_them_no_other_of_the_same_instant_comes() -> 
     assert len(world.core) == 0
 
 
-def test_in_a_look_of_the_sweep_who_leaves_is_not_charged_and_who_joins_schedules_no_second_look() -> None:
+def test_in_a_look_of_the_sweep_who_leaves_is_not_charged_and_who_joins_ever_schedules_no_second_look() -> None:
     charged = []
 
     class Member:
         def charge(self, now: float) -> None:
             charged.append(self)
-            sweep.discard(ended)
-            sweep.add(joins)
+            if now == 1.0:
+                sweep.discard(ended)
+                sweep.add(joins)
 
     looks: list[Callable[[float], None]] = []
     sweep = Sweep(lambda seconds, look: looks.append(look), 1.0)
@@ -447,3 +455,7 @@ def test_in_a_look_of_the_sweep_who_leaves_is_not_charged_and_who_joins_schedule
     looks.pop()(1.0)
     assert charged == [first]
     assert (len(looks), len(sweep)) == (1, 2)
+    looks.pop()(2.0)
+    sweep.add(ended)
+    assert charged == [first, first, joins]
+    assert (len(looks), len(sweep)) == (1, 3)
