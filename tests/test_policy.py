@@ -228,6 +228,14 @@ def test_a_slow_but_living_download_is_never_idle(phase: Phase) -> None:
     assert world.reaped == []
 
 
+def test_a_tunnel_in_use_ends_by_its_age_which_counts_from_its_beginning_alone() -> None:
+    world, policy = begun(Phase.TUNNEL, tunnel="5s", tunnel_age="20s")
+    world.run(10.0, every=1.0, act=lambda: policy.bytes_in(1, world.now))
+    policy.enter(Phase.HALF_CLOSED, world.now)
+    policy.enter(Phase.TUNNEL, world.now)
+    world.ends("tunnel_age", 10.0, 11.0, every=1.0, act=lambda: policy.bytes_out(1, world.now))
+
+
 @pytest.mark.parametrize("interval", [0.1, 0.3, 0.5, 0.9])
 def test_the_end_of_a_peer_too_slow_is_not_put_off_by_its_bytes(interval: float) -> None:
     world, policy = requested(Phase.BODY, body="30s")
