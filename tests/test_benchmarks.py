@@ -159,6 +159,7 @@ def test_each_server_has_a_figure_from_every_round_and_is_compared_with_its_kind
 def test_what_wrk_prints_is_read_with_its_units_and_errors_are_no_result() -> None:
     right = {"requests": 16321, "requests_per_second": 16279.11, "latency_ms_p99": 1200.0}
     assert servers.read_wrk(WRK) == right
+    assert servers.read_wrk(WRK.replace("1.20s", "1.20s ")) == right  # it pads seconds to the width of ms
     for added in ("  Non-2xx or 3xx responses: 3\n", "  Socket errors: connect 0, read 1\n"):
         with pytest.raises(ValueError, match="wrk met errors"):
             servers.read_wrk(WRK + added)

@@ -39,15 +39,10 @@ async def talked(answer: Any, until: float) -> Outcome:
     return outcome
 
 
-def test_clients_that_the_server_ends_are_lost_and_fail_a_trial() -> None:
+def test_a_client_that_the_server_ends_is_lost_and_one_that_waits_for_its_last_answer_is_not() -> None:
     async def closes(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.close()
 
-    outcome = asyncio.run(talked(closes, 60.0))
-    assert (len(outcome.wrong), outcome.seen["lost"]) == (1, 1)
-
-
-def test_a_talker_waits_for_its_last_answer_and_is_not_lost() -> None:
     async def slow(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         await asyncio.sleep(0.3)
@@ -55,6 +50,8 @@ def test_a_talker_waits_for_its_last_answer_and_is_not_lost() -> None:
         await reader.read()
         writer.close()
 
+    outcome = asyncio.run(talked(closes, 60.0))
+    assert (len(outcome.wrong), outcome.seen["lost"]) == (1, 1)
     outcome = asyncio.run(talked(slow, 0.1))
     assert (outcome.account.asked, outcome.wrong) == (1, [])
 

@@ -68,7 +68,7 @@ def read_wrk(text: str) -> dict[str, float]:
         raise ValueError(f"wrk met errors: {text}")
     requests = re.search(r"^\s*(\d+) requests in ", text, re.MULTILINE)
     rate = re.search(r"^Requests/sec:\s+([\d.]+)", text, re.MULTILINE)
-    latency = re.search(r"^\s+99%\s+([\d.]+)(us|ms|s)$", text, re.MULTILINE)
+    latency = re.search(r"^\s+99%\s+([\d.]+)(us|ms|s)\s*$", text, re.MULTILINE)
     if requests is None or rate is None or latency is None:
         raise ValueError(f"this is not what wrk prints: {text}")
     p99 = float(latency[1]) * {"us": 1e-3, "ms": 1.0, "s": 1e3}[latency[2]]

@@ -26,7 +26,7 @@ LIMITS = ("FIRST_BYTE", "HEADERS", "BODY", "KEEP_ALIVE", "WRITE", "HALF_CLOSED",
 SETTINGS = {f"REAPER_TIMEOUTS_{name}": f"{TIMEOUT:g}s" for name in LIMITS} | {"REAPER_TICK": "500ms"}
 SETTINGS["REAPER_TIMEOUTS_MAX_AGE"] = "0s"  # an age that is drawn at random would end the longest questions
 HTTP = {"stock": "auto", "guarded": "reaper.uvicorn:Auto"}
-SPEECH = Speech(paths=Paths("/", "/echo", "/big"))
+UVICORN = "uvicorn scripts.uvicorn_demo.app:app --no-access-log"
 HANDSHAKE = Speech(protocol="ws", paths=Paths("/ws"))
 TRAFFIC = "message_drip"
 """The question that no server has to answer with a close: a message that drips is traffic."""
@@ -37,10 +37,8 @@ def probed() -> dict[str, list[Finding]]:
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack, ThreadPoolExecutor(4) as threads:
         asked = {}
         for who in HTTP:
-            flags = (
-                f"--http {HTTP[who]} --timeout-keep-alive {TIMEOUT:g} --port {(port := free_port())} --no-access-log"
-            )
-            started = [sys.executable, "-m", "uvicorn", "scripts.uvicorn_demo.app:app", *flags.split()]
+            flags = f"--http {HTTP[who]} --timeout-keep-alive {TIMEOUT:g} --port {(port := free_port())}"
+            started = [sys.executable, "-m", *UVICORN.split(), *flags.split()]
             log = Path(folder) / who
             server = stack.enter_context(serving(started, log, port=port, environment=os.environ | SETTINGS))
             for speech in (Speech(paths=Paths("/echo")), HANDSHAKE):
