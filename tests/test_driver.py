@@ -91,12 +91,12 @@ def test_processes_with_phases_of_their_own_that_begin_together_never_wake_in_on
     assert wakes(loop, 121.0) == [120.375, 120.875]
 
 
-def test_the_clock_stands_still_while_the_loop_is_late_and_catches_up_unless_it_stalled():
+def test_the_clock_stands_still_while_the_loop_stalls_and_knows_no_stall_up_to_a_tick():
     real = [0.0]
     clock = StallClock(lambda: real[0], 1.0)
     clock.expect(10.0)
     real[0] = 10.8
-    assert clock.now() == 10.0
+    assert clock.now() == 10.8
     assert clock.woke() == 0.0
     assert clock.now() == 10.8
     clock.expect(11.0)
@@ -107,6 +107,28 @@ def test_the_clock_stands_still_while_the_loop_is_late_and_catches_up_unless_it_
     real[0] = 15.0
     assert clock.now() == 12.0
     assert (clock.real(10.9), clock.real(11.0), clock.real(12.0)) == (10.9, 14.0, 15.0)
+    clock.expect(12.0)
+    for real[0], named in (15.5, 12.5), (17.0, 12.5):  # an instant that was named stays so, stall or not
+        assert clock.now() == named
+    clock.woke()
+    assert (clock.now(), clock.real(12.5)) == (12.5, 17.0)
+
+
+@pytest.mark.parametrize("passes", [0.02, 0.3, 3.0])
+def test_what_begins_as_a_phase_ends_the_first_epoch_has_its_whole_timeout(passes):
+    loop = Loop()
+    loop.driver.phase = 0.5
+    loop.watch(100.0)
+    loop.time = loop.driver.rest()
+    is_due = loop.driver.look()
+    loop.time = began = loop.time + passes
+    connection = loop.watch(5.0)
+    if is_due:
+        loop.driver.act()
+    while not connection.reaped:
+        loop.time = max(loop.time, loop.driver.rest())
+        loop.wake()
+    assert began + 5.0 <= loop.time <= began + 6.0
 
 
 def test_instants_of_the_loops_clock_named_by_a_caller_after_a_stall_end_nothing():

@@ -122,6 +122,7 @@ class Driver:
         self.idle: float = self.config.timeouts.idle if idle is None else idle
         check_idle(self.idle)
         self.phase: float = 0.0
+        self._first_ends = math.inf  # by the phase
         self.on_empty: Callable[[], object] = lambda: None
         self.clock: StallClock = StallClock(clock, self.core.tick)
         self.books: Books = Books(self.core, self.clock, journal, listener)
@@ -160,13 +161,14 @@ class Driver:
         wake = self.core.next_wakeup()
         if wake is not None and wake + clock.stalled < expected:
             if self.phase and expected == math.inf:
-                self.after(self.phase * self.core.epoch_length, lambda: self.core.close_epoch(self.now()))
+                self._first_ends = self.now() + self.phase * self.core.epoch_length
             self._hurry(self._next_wakeup())
 
     def _hurry(self, wake: float) -> None:
         clock = self.clock
+        wake = max(wake, clock.now())
         if wake + clock.stalled < clock.expected:
-            clock.expect(max(wake, clock.now()))
+            clock.expect(wake)
             self._wake()
 
     def _next_wakeup(self) -> float:
@@ -179,7 +181,7 @@ class Driver:
         calls = self._calls
         while calls and calls[0][2].function is None:
             heappop(calls)
-        return min(math.inf if wake is None else wake, calls[0][0] if calls else math.inf)
+        return min(math.inf if wake is None else wake, calls[0][0] if calls else math.inf, self._first_ends)
 
     def look(self) -> bool:
         """Take `now` and close the epoch. True: let the loop run two passes, then call `act`. False: `rest` again."""
@@ -187,7 +189,11 @@ class Driver:
         self.books.woke(self.clock.woke())
         now = self._looked_at = self.now()
         self._looked_when = self.clock.read()
-        self.core.close_epoch(now, at_least=self.core.epoch_length / 2)
+        if now >= self._first_ends:
+            self._first_ends = math.inf
+            self.core.close_epoch(now)
+        else:
+            self.core.close_epoch(now, at_least=self.core.epoch_length / 2)
         wake = self._next_wakeup()
         self.clock.expect(max(now, wake))
         if wake > now:

@@ -1,8 +1,9 @@
 """The clock by which silence is measured: it counts only time in which the loop was awake.
 
 *A stall of ours is charged to no connection.* A peer that speaks only when it is spoken to was silent because we were.
-So the clock stands still from the instant at which the loop should have come back until it does. If that took longer
-than a tick, the time is never counted: a stall. Otherwise it is made up for at once.
+So the clock stands still once the loop is more than a tick late, until it comes back: a stall, which is never counted.
+It stands at the instant at which the loop should have come back, or at the last one that was asked for before that.
+*An instant once named stays named*: what begins while the loop is a little late began then, and not a lag before.
 
 Its limits. A stall is noticed by a timer that comes late, so up to one epoch at its beginning is charged all the same,
 and so is a lag of up to a tick. Nothing is noticed while no timer runs; no silence is measured then either.
@@ -39,6 +40,7 @@ class StallClock:
         self.read = read
         self._tolerance = tolerance
         self.expected: float = math.inf
+        self._awake: float = -math.inf  # the last instant after `expected` that was named: the loop ran then
         self._instants: list[float] = []  # awake instants at which the clock stood still...
         self._offsets: list[float] = []  # ...and how far behind the loop's clock it was afterwards
         self.lag: float = 0.0
@@ -48,8 +50,14 @@ class StallClock:
         self.stalled: float = 0.0
 
     def now(self) -> float:
-        """Seconds, never decreasing; stands still while the loop is late. Equal to `read()` until the first stall."""
-        return min(self.read(), self.expected) - self.stalled
+        """Seconds, never decreasing; stands still while the loop stalls. Equal to `read()` until the first stall."""
+        real = self.read()
+        if real > self.expected:
+            if real - self.expected <= self._tolerance:
+                self._awake = real
+            else:
+                real = max(self.expected, self._awake)
+        return real - self.stalled
 
     def expect(self, instant: float) -> None:
         """The loop should come back at *instant* (of this clock; infinite: it need not)."""
@@ -65,14 +73,15 @@ class StallClock:
         """
         real = self.read()
         self.lag = lag = max(real - self.expected, 0.0)
-        self.expected = math.inf
+        stood = max(self.expected, self._awake)
+        self.expected, self._awake = math.inf, -math.inf
         self.lags.add(lag)
         if lag > self.max_lag:
             self.max_lag = lag
         if lag <= self._tolerance:
             return 0.0
         self.stalls += 1
-        instant = real - lag - self.stalled
+        instant = stood - self.stalled
         self.stalled = real - instant
         self._instants.append(instant)
         self._offsets.append(self.stalled)
