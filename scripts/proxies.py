@@ -1,8 +1,9 @@
-"""The race at the end of a keep-alive, measured: a uvicorn, stock and guarded, asked directly and through proxies.
+"""Proxies in front of a server, and servers over TLS, measured by the load generator's own commands.
 
-    python -m scripts.proxies [PAIRS]
+    python -m scripts.proxies pools|race|tls [SECONDS or PAIRS]
 
-The table of lost requests in docs/howto/proxies.md is what this program prints.
+One rule: *the measured tables of docs/howto/proxies.md and docs/probe.md come from what this program prints*. What is
+started and asked is in proxies.toml; what is not installed is named.
 """
 
 from __future__ import annotations
@@ -13,89 +14,101 @@ import os
 import subprocess
 import sys
 import tempfile
+import tomllib
 from collections import Counter
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 from loadgen.probe import aligned
 
 from .serving import ROOT, free_port, serving
-from .tools import Missing, nginx, tool
+from .tools import Missing, certificate, nginx, tool
 
-HTTP = {"stock": "httptools", "guarded": "reaper.uvicorn:HttpTools"}
-UVICORN = "uvicorn scripts.uvicorn_demo.app:app --timeout-keep-alive 3 --backlog 4096 --no-access-log"
-SETTINGS = {"REAPER_REAPER_TICK": "100ms", "REAPER_TIMEOUTS_MAX_AGE": "0s", "REAPER_TIMEOUTS_KEEP_ALIVE": "3s"}
-LANES = {"direct": "", "direct, the header believed": "--honour", "nginx": "--anew", "haproxy": "--anew"}
-ROUND = 250
-"""Pairs that one lane races at once before it is the next one's turn: so the machine's noise is everybody's."""
-# From a tick before the close to a tick after it, half of them too late.
-RACE = f"--path /echo --keep-alive 3.05s --spread 100ms --method POST --times {ROUND} --clients {ROUND} --json"
-
-NGINX = """upstream app {{ server 127.0.0.1:{backend}; keepalive 1000; }}
-    server {{ listen 127.0.0.1:{port} backlog=4096; location / {{
-        proxy_pass http://app; proxy_http_version 1.1; proxy_set_header Connection ""; }} }}"""
-HAPROXY = """global
-    maxconn 4000
-defaults
-    mode http
-    timeout connect 5s
-    timeout client 600s
-    timeout server 600s
-    http-reuse always
-listen proxy
-    bind 127.0.0.1:{port}
-    server app 127.0.0.1:{backend} pool-max-conn 4000
-"""
+LIMITS = {"HANDSHAKE": "3s", "FIRST_BYTE": "3s", "HEADERS": "3s", "BODY": "4s", "KEEP_ALIVE": "5s", "TUNNEL": "6s"}
 
 
-def proxy(name: str, folder: Path, port: int, backend: int) -> list[str]:
-    """The command of nginx or haproxy. Raises Missing."""
-    if name == "nginx":
-        return nginx(folder, NGINX.format(port=port, backend=backend))
-    (folder / "conf").write_text(HAPROXY.format(port=port, backend=backend))
-    return [tool("haproxy"), "-f", str(folder / "conf")]
+def started(stack: ExitStack, table: dict[str, Any], server: dict[str, Any], http: str | None) -> dict[str, Any]:
+    """Start *server* as it is described; what its texts are filled with. Raises Missing."""
+    folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+    given = {"port": free_port(), "backend": free_port(), "dir": folder}
+    environment = os.environ | {f"REAPER_TIMEOUTS_{limit}": value for limit, value in LIMITS.items()}
+    environment |= {"HOME": str(folder), "REAPER_REAPER_TICK": "100ms", "REAPER_TIMEOUTS_MAX_AGE": "0s"}
+    if http is not None:
+        environment["REAPER_TIMEOUTS_KEEP_ALIVE"] = "3s"
+        words = table["backend"].format(http=http, port=given["backend"]).split()
+        command = [sys.executable, "-m", *words, "--no-access-log"]
+        stack.enter_context(serving(command, folder / "backend", port=given["backend"], environment=environment))
+    if server["tables"] == ["tls"]:
+        certificate(folder)
+    (folder / "conf").write_text(server.get("conf", "").format(**given))
+    if "nginx" in server:
+        command = nginx(folder, server["nginx"].format(**given))
+    elif "module" in server:
+        command = [sys.executable, "-m", *server["module"].format(**given).split()]
+    elif "command" in server:
+        binary, *flags = server["command"].format(**given).split()
+        command = [tool(binary), *flags]
+    else:
+        return given | {"port": given["backend"]}
+    stack.enter_context(serving(command, folder / "log", port=given["port"], environment=environment))
+    return given
 
 
-def started(stack: ExitStack) -> dict[str, list[str]]:
-    """Start both servers with their proxies, until *stack* ends: lane -> what the race is told of it."""
-    lanes = {}
-    for who, http in HTTP.items():
-        folder, backend = Path(stack.enter_context(tempfile.TemporaryDirectory())), free_port()
-        command = [sys.executable, "-m", *UVICORN.split(), "--http", http, "--port", str(backend)]
-        stack.enter_context(serving(command, folder / "log", port=backend, environment=os.environ | SETTINGS))
-        for name, flags in LANES.items():
-            port = backend
-            try:
-                if "--anew" in flags:
-                    command = proxy(name, folder, port := free_port(), backend)
-                    stack.enter_context(serving(command, folder / f"{name}.log", port=port))
-            except Missing as missing:
-                print(missing, file=sys.stderr)
-                continue
-            lanes[f"{who}, {name}"] = ["--target", f"127.0.0.1:{port}", *flags.split()]
-    return lanes
+def asked(words: str, given: dict[str, Any]) -> str:
+    """What a command of the load generator prints."""
+    command = [sys.executable, "-m", "loadgen", *words.format(**given).split()]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    if not done.stdout:
+        raise RuntimeError(f"{' '.join(command)}: {done.stderr[-500:]}")
+    return done.stdout
 
 
-def main() -> int:
-    """Print what was measured."""
-    parser = argparse.ArgumentParser(prog="python -m scripts.proxies", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("pairs", nargs="?", type=int, default=10_000, help="of each lane; default 10000")
-    turns = -(-parser.parse_args().pairs // ROUND)
-    with ExitStack() as stack:
-        lanes = started(stack)
-        sums: dict[str, Counter[str]] = {name: Counter() for name in lanes}
-        for turn in range(turns):
-            for name, where in lanes.items():
-                command = [sys.executable, "-m", "loadgen", "race", *where, *RACE.split()]
-                done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, check=False)  # 1: some were lost
-                found = json.loads(done.stdout)
-                sums[name].update(reused=found["reused"], fresh=found["fresh"], lost=sum(found["lost"].values()))
-            print(f"round {turn + 1} of {turns}", file=sys.stderr, flush=True)
+def in_rounds(table: dict[str, Any], lanes: dict[str, tuple[dict[str, Any], str]], pairs: int) -> list[list[str]]:
+    """The race in every lane, in turn, added up."""
+    sums: dict[str, Counter[str]] = {name: Counter() for name in lanes}
+    for turn in range(-(-pairs // 250)):
+        for name, (given, more) in lanes.items():
+            found = json.loads(asked(f"{table['ask'][0]} {more}", given))
+            sums[name] += Counter({key: found[key] for key in ("reused", "fresh")}) + Counter(
+                lost=sum(found["lost"].values())
+            )
+        print(f"{250 * (turn + 1):,} of {pairs:,}", file=sys.stderr, flush=True)
     rows = [["server", "pairs", "on a new connection", "lost", "of a million"]]
     for name, each in sums.items():
         total = each["reused"] + each["fresh"]
         rows.append([name, *(f"{n:,.0f}" for n in (total, each["fresh"], each["lost"], 1e6 * each["lost"] / total))])
-    print("\n".join(aligned(rows, markdown=True)))
+    return rows
+
+
+def main() -> int:
+    """Print what was measured."""
+    tables = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+    servers = tables.pop("server")
+    parser = argparse.ArgumentParser(prog="python -m scripts.proxies", description="Measure proxies and pools.")
+    parser.add_argument("table", choices=tables)
+    parser.add_argument("much", nargs="?", type=int, help="seconds to wait, or pairs; default 130, 10000, 12")
+    options = parser.parse_args()
+    table = tables[options.table]
+    much = options.much or table["much"]
+    lanes: dict[str, tuple[dict[str, Any], str]] = {}
+    with ExitStack() as stack:
+        for backend, http in table.get("backends", {"": None}).items():
+            for server in servers:
+                name = f"{backend and backend + ', '}{server['name']}"
+                if options.table in server["tables"]:
+                    try:
+                        given = started(stack, table, server, http) | {"much": much}
+                    except Missing as missing:
+                        print(missing, file=sys.stderr)
+                        continue
+                    if "rounds" in table:
+                        lanes[name] = given, server.get("more", "")
+                    else:
+                        found = "\n".join(asked(f"{words} --markdown", given) for words in table["ask"])
+                        print(f"\n{name}:\n\n{found.rstrip()}", flush=True)
+        if lanes:
+            print("\n".join(aligned(in_rounds(table, lanes, much), markdown=True)))
     return 0
 
 

@@ -21,6 +21,7 @@ import pytest
 from server_process import installed
 
 from loadgen.clients import HTTP
+from scripts.campaign import __main__ as campaign
 from scripts.campaign import rounds, trouble
 from scripts.campaign.rounds import Trial, played, talk
 from scripts.campaign.trouble import Outcome
@@ -64,6 +65,17 @@ def test_every_trial_names_trouble_and_clients_that_there_are() -> None:
             options = {name: value for name, value in each.items() if name not in ("does", "count", "protocol", "path")}
             inspect.signature(rounds.CLIENTS[each["does"]]).bind(None, HTTP, None, **options)
         assert trial.share or trial.interop
+
+
+def test_the_page_has_the_figures_of_the_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = tmp_path / "reliability.md"
+    page.write_text(f"before\n{campaign.BEGIN}\nold\n{campaign.END}\nafter\n")
+    monkeypatch.setattr(campaign, "PAGE", page)
+    trial = {"name": "pause", "unseen": "the rest", "failures": ["3 x EOF"], "passed": False}
+    campaign.document({"about": campaign.machine(), "minutes": 3, "trials": [{**trial, "figures": {"asked": 1234}}]})
+    said = page.read_text()
+    assert "| pause | **FAIL**: 3 x EOF | asked: 1,234 | the rest |" in said
+    assert (said[:7], "old" in said, said[-6:]) == ("before\n", False, "after\n")
 
 
 # ---- tools of others -------------------------------------------------------------------------------------------------
