@@ -22,16 +22,18 @@ from program_trials import rest as until_closed
 from server_process import installed, wait_until
 
 import reaper.uvicorn
-from loadgen.clients import behaviour, play, play_all
+from loadgen.clients import Speech, behaviour, play, play_all
+from loadgen.drive.protocols import Paths
 from reaper.config import ReaperConfig
 from reaper.servers import uvicorn_names
 from reaper.servers.configured import kept_alive
 from scripts.serving import free_port, tree
 from scripts.serving import serving as start
-from scripts.uvicorn_demo.__main__ import HANDSHAKE, SPEECH
+from scripts.uvicorn_demo.__main__ import HANDSHAKE
 
 pytestmark = pytest.mark.slow
 
+SPEECH = Speech(paths=Paths("/", "/echo", "/big"))
 ATTACKS = [
     *("mute", "slow_headers", "slow_second_headers", "stalled_body", "slow_body", "unread", "unread_half_closed"),
     *("silent", "slow_upgrade"),

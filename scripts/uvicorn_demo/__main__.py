@@ -27,7 +27,6 @@ SETTINGS = {f"REAPER_TIMEOUTS_{name}": f"{TIMEOUT:g}s" for name in LIMITS} | {"R
 SETTINGS["REAPER_TIMEOUTS_MAX_AGE"] = "0s"  # an age that is drawn at random would end the longest questions
 HTTP = {"stock": "auto", "guarded": "reaper.uvicorn:Auto"}
 UVICORN = "uvicorn scripts.uvicorn_demo.app:app --no-access-log"
-SPEECH = Speech(paths=Paths("/echo"))
 HANDSHAKE = Speech(protocol="ws", paths=Paths("/ws"))
 TRAFFIC = "message_drip"
 """The question that no server has to answer with a close: a message that drips is traffic."""
@@ -42,7 +41,7 @@ def probed() -> dict[str, list[Finding]]:
             started = [sys.executable, "-m", *UVICORN.split(), *flags.split()]
             log = Path(folder) / who
             server = stack.enter_context(serving(started, log, port=port, environment=os.environ | SETTINGS))
-            for speech in (SPEECH, HANDSHAKE):
+            for speech in (Speech(paths=Paths("/echo")), HANDSHAKE):
                 asked[who, speech] = threads.submit(probe, parse_target(server.target), speech, WAIT, trials=TRIALS)
         found: dict[str, list[Finding]] = {who: [] for who in HTTP}
         for (who, _), task in asked.items():
