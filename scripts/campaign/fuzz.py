@@ -47,7 +47,7 @@ BAD = (
     b"POST /upload HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n" + b"f" * 40 + b"\r\n",
     b"GET /sleep?s=nan HTTP/1.1\r\nHost: x\r\n\r\n",
     b"GET /sleep?s=1" + b"0" * 400 + b" HTTP/1.1\r\nHost: x\r\n\r\n",
-    b"GET /download?bytes=inf HTTP/1.1\r\nHost: x\r\n\r\n",
+    b"GET /download?bytes=inf&rate=-0 HTTP/1.1\r\nHost: x\r\n\r\n",
     b"GET / HTTP/1.1\r\nHost: x\r\n" + b"A: b\r\n" * 5000 + b"\r\n",
     b"GET /" + b"a" * 70000 + b" HTTP/1.1\r\nHost: x\r\n\r\n",
 )

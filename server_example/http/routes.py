@@ -19,6 +19,7 @@ from reaper.status import JSON, Unavailable
 from .connection import Exchange, HttpError, Route
 
 PIECE = 65536  # bytes of a download sent at once
+PIECES_PER_SECOND = 10  # of a download at a given rate
 LONGEST_SLEEP = 300.0  # seconds
 LONGEST = 86400.0  # seconds between two events at most
 
@@ -40,16 +41,19 @@ async def sleep(exchange: Exchange) -> None:
 
 
 async def download(exchange: Exchange) -> None:
-    """`/download?bytes=1000000`: a response of that size."""
+    """`/download?bytes=1000000&rate=0`: a response of that size, at most that many bytes per second; 0: all."""
     left = int(_number(exchange, "bytes", 1_000_000, 1e12))
+    rate = _number(exchange, "rate", 0.0, 1e12)
     await exchange.start(200, [("content-type", "application/octet-stream"), ("content-length", str(left))])
     if exchange.method == "HEAD":
         left = 0
-    piece = bytes(PIECE)
+    piece = bytes(min(PIECE, max(1, int(rate / PIECES_PER_SECOND))) if rate else PIECE)
     while left:
         data = piece[:left]
         await exchange.send(data)
         left -= len(data)
+        if rate and left:
+            await trio.sleep(len(data) / rate)
     await exchange.finish()
 
 
