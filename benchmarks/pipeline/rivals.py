@@ -1,9 +1,8 @@
-"""The pipeline's questions answered by DuckDB in SQL, written by hand the fastest way that was found.
+"""The audit by DuckDB in SQL, written by hand the fastest way that was found.
 
-It gives the same answers about simulated journals, with every fault in them, or it would prove nothing: one verdict per
-connection written to Parquet, with the counts and the lateness; and every cell that the advice is made of
-(`tests/test_pipeline_rivals.py`). It does not know the traps of `tests/test_pipeline_audit.py` that need a second look:
-those hold the pipeline's two engines.
+It gives the same answer about simulated journals, with every fault in them, or it would prove nothing: one verdict per
+connection written to Parquet, with the counts and the lateness (`tests/test_pipeline_rivals.py`). It does not know the
+traps of `tests/test_pipeline_audit.py` that need a second look: those hold the pipeline's two engines.
 """
 
 from __future__ import annotations
@@ -14,17 +13,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from reaper.pipeline.advise.survival import LEAST_NS, width_sql
 from reaper.pipeline.read.inputs import Inputs
 from reaper.pipeline.read.runs import Timeline, overdue_files
 
 GRACE_NS = 250_000_000
-CANDIDATES = (1, 2, 3, 4, 5, 7, 10, 15, 20, 30, 45, 60, 75, 90, 120, 180, 300, 350, 600, 900, 1800, 3600)
-BINS = 600
 QUANTILES = (0.5, 0.9, 0.99, 0.999)
-
-Cells = dict[tuple[str, int, bool], int]
-"""(listener, upper edge of the bucket in ns, whether it ended) -> silences."""
 
 
 @dataclass(slots=True)
@@ -35,47 +28,6 @@ class Judged:
     """(listener, verdict) -> connections."""
     lateness: dict[str, tuple[int, int]]
     """listener -> least and most lateness of its reaps, ns."""
-
-
-@dataclass(slots=True)
-class Counted:
-    """What an advice is made of."""
-
-    cells: Cells
-    table: dict[str, dict[str, Any]]
-    """listener -> connections, short, and per candidate cut, peak, mean."""
-    span_s: float
-
-
-def bins(
-    heads: dict[str, dict[str, Any]],
-    begin: int,
-    end: int,
-    opened: dict[tuple[str, int], int],
-    ended: dict[tuple[str, int, int], int],
-) -> dict[str, dict[str, Any]]:
-    """*heads* (listener -> facts) with peak and mean of the open connections under each candidate.
-
-    Args:
-        heads: Their counts.
-        begin, end: What was observed, ns.
-        opened: (listener, bin) -> connections.
-        ended: (listener, candidate, bin) -> connections.
-    """
-    width = max((end - begin) // BINS, 1_000_000)
-    count = (end - begin) // width + 1
-    for listener, facts in heads.items():
-        facts["peak"], facts["mean"] = [], []
-        for i in range(len(CANDIDATES)):
-            level = peak = area = 0
-            for at in range(count):
-                level += opened.get((listener, at), 0)
-                peak = max(peak, level)
-                area += level
-                level -= ended.get((listener, i, at), 0)
-            facts["peak"].append(peak)
-            facts["mean"].append(area * width / max(end - begin, width))
-    return heads
 
 
 _LIFETIMES = """
@@ -230,56 +182,3 @@ class Duck:
             [str(out)],
         ).fetchall()
         return Judged({row[:2]: row[2] for row in verdicts}, {row[0]: row[1:3] for row in lateness})
-
-    def advise(self) -> Counted:
-        """From the silences that were logged."""
-        con, source = self.con, f"read_parquet({self.files})"
-        cells = con.execute(
-            f"""SELECT listener, (idle + width - 1) // width * width AS edge_ns, ended, count(*)
-            FROM (SELECT *, ({width_sql("idle")})::BIGINT AS width FROM (
-              SELECT listener, greatest(idle_ns, {LEAST_NS}) AS idle, kind = 'activity' AS ended
-              FROM {source}
-              WHERE kind NOT IN ('drain', 'config', 'averted') AND idle_ns IS NOT NULL
-                AND (timeout_ms IS NULL OR timeout_ms > 0)))
-            GROUP BY ALL"""
-        ).fetchall()
-        each = [round(c * 1e9) for c in CANDIDATES]
-        cuts = ", ".join(f"min(last + {c}) FILTER (WHERE idle_ns > {c}) AS cut_{i}" for i, c in enumerate(each))
-        ends = ", ".join(
-            f"coalesce(cut_{i}, reaped_after + {c}, ended, log_end_ns) + offset_ns AS ends_{i}"
-            for i, c in enumerate(each)
-        )
-        con.execute(
-            f"""CREATE OR REPLACE TEMP TABLE lives AS
-            SELECT listener, opened + offset_ns AS opened, coalesce(ended, log_end_ns) + offset_ns AS ended, longest,
-              short, {ends}
-            FROM (
-              SELECT conn, min(t) FILTER (WHERE kind = 'open') AS opened, any_value(listener) AS listener,
-                max(idle_ns) FILTER (WHERE kind = 'activity') AS longest,
-                min(t) FILTER (WHERE is_end) AS ended, min(last) FILTER (WHERE kind = 'reap') AS reaped_after,
-                max(n) FILTER (WHERE is_end) - count(*) FILTER (WHERE kind = 'activity') AS short,
-                {cuts}
-              FROM (SELECT *, kind IN ('reap', 'close_peer', 'close_app') AS is_end, t - idle_ns AS last FROM {source}
-                WHERE kind NOT IN ('drain', 'config'))
-              GROUP BY conn HAVING min(t) FILTER (WHERE kind = 'open') IS NOT NULL) l
-            JOIN runs r ON (l.conn >> 43) = r.writer AND l.conn BETWEEN r.first_conn AND r.last_conn"""
-        )
-        cut = ", ".join(f"count(*) FILTER (WHERE longest > {c})" for c in each)
-        rows = con.execute(
-            f"""SELECT listener, count(*), sum(greatest(coalesce(short, 0), 0))::BIGINT, min(opened), max(ended), {cut}
-            FROM lives GROUP BY listener"""
-        ).fetchall()
-        begin, end = min(row[3] for row in rows), max(row[4] for row in rows)
-        width = max((end - begin) // BINS, 1_000_000)
-        opened = con.execute(
-            f"SELECT listener, floor((opened - {begin}) / {width})::INT AS bin, count(*) FROM lives GROUP BY ALL"
-        ).fetchall()
-        ended: dict[tuple[str, int, int], int] = {}
-        for i in range(len(each)):
-            found = con.execute(
-                f"SELECT listener, floor((ends_{i} - {begin}) / {width})::INT AS bin, count(*) FROM lives GROUP BY ALL"
-            ).fetchall()
-            ended |= {(listener, i, at): count for listener, at, count in found}
-        heads = {row[0]: {"connections": row[1], "short": row[2], "cut": list(row[5:])} for row in rows}
-        table = bins(heads, begin, end, {row[:2]: row[2] for row in opened}, ended)
-        return Counted({row[:3]: row[3] for row in cells}, table, (end - begin) / 1e9)

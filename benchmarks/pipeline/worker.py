@@ -1,6 +1,6 @@
 """One engine answers the pipeline's questions once, in a process of its own. Run by `run`, not by hand.
 
-    python -m benchmarks.pipeline.worker ENGINE EVENTS OUT QUESTION ...
+    python -m benchmarks.pipeline.worker ENGINE EVENTS OUT
 
 The last line on stdout is JSON: seconds of each step, the most memory in GiB, and a digest of each answer, in one form
 for all engines.
@@ -20,7 +20,7 @@ from typing import Any
 import psutil
 import pyarrow.parquet as pq
 
-from benchmarks.pipeline.rivals import Counted, Duck, Judged
+from benchmarks.pipeline.rivals import Duck
 from reaper.pipeline.read.inputs import Inputs, check
 
 Answer = Any
@@ -51,76 +51,13 @@ def form_of_audit(verdicts: dict[tuple[Any, str], int], lateness: dict[Any, tupl
     return sorted([found, list(lateness.get(listener) or ())] for listener, found in listeners.items())
 
 
-def form_of_advice(cells: dict[Any, dict[int, list[int]]], table: dict[Any, dict[str, Any]], span_s: float) -> Answer:
-    """Per listener every bucket of silences and every figure of the candidates; means to a millionth."""
-    found = []
-    for listener, buckets in cells.items():
-        facts = table[listener]
-        numbers = [facts[key] for key in ("connections", "short", "cut", "peak")]
-        means = [f"{mean:.6g}" for mean in facts["mean"]]
-        found.append([*numbers, means, sorted([bucket, *ends] for bucket, ends in buckets.items())])
-    return [f"{span_s:.6f}", sorted(found)]
-
-
-def form_of_rival(answer: Judged | Counted) -> Answer:
-    """The answer of a rival."""
-    if isinstance(answer, Judged):
-        return form_of_audit(answer.verdicts, answer.lateness)
-    cells: dict[str, dict[int, list[int]]] = {}
-    for (listener, bucket, ended), count in answer.cells.items():
-        cells.setdefault(listener, {}).setdefault(bucket, [0, 0])[0 if ended else 1] += count
-    return form_of_advice(cells, answer.table, answer.span_s)
-
-
-def run_rival(_: str, inputs: Inputs, out: Path, questions: list[str]) -> dict[str, Answer]:
+def run_rival(inputs: Inputs, out: Path) -> dict[str, Answer]:
     engine = timed("session", lambda: Duck(inputs))
-    asks = {"audit": lambda: engine.audit(out / "connections.parquet"), "advise": engine.advise}
     try:
-        return {question: form_of_rival(timed(question, asks[question])) for question in questions}
+        judged = timed("audit", lambda: engine.audit(out / "connections.parquet"))
     finally:
         engine.close()
-
-
-# ---- the product -----------------------------------------------------------------------------------------------------
-
-
-class Listener:
-    """Notes what the functions that count for the advice return, so that every cell can be compared."""
-
-    def __init__(self) -> None:
-        import reaper.pipeline.advise.run
-
-        module: Any = reaper.pipeline.advise.run
-        self.cells: dict[Any, dict[float, tuple[int, int]]] = {}
-        self.table: dict[Any, dict[str, Any]] = {}
-        self.span_s = 0.0
-        self._module, self._own = module, (module.histogram, module.connections)
-
-    def __enter__(self) -> Listener:
-        count, weigh = self._own
-
-        def histogram(*args: Any, **options: Any) -> Any:
-            found = count(*args, **options)
-            self.cells = {key: dict(buckets) for key, buckets in found.items()}  # its caller changes what it got
-            return found
-
-        def connections(*args: Any, **options: Any) -> Any:
-            found = weigh(*args, **options)
-            self.table, self.span_s = found.listeners, found.span_s
-            return found
-
-        self._module.histogram, self._module.connections = histogram, connections
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._module.histogram, self._module.connections = self._own
-
-    def form(self) -> Answer:
-        cells = {
-            key: {round(edge * 1e9): list(ends) for edge, ends in buckets.items()}
-            for key, buckets in self.cells.items()
-        }
-        return form_of_advice(cells, self.table, self.span_s)
+    return {"audit": form_of_audit(judged.verdicts, judged.lateness)}
 
 
 def form_of_connections(target: Path) -> Answer:
@@ -138,7 +75,7 @@ def form_of_connections(target: Path) -> Answer:
     )
 
 
-def run_product(engine: str, inputs: Inputs, out: Path, questions: list[str]) -> dict[str, Answer]:
+def run_product(engine: str, inputs: Inputs, out: Path) -> dict[str, Answer]:
     """The product's own program on *engine*: spark or embedded."""
     from reaper.pipeline import engine as engines
     from reaper.pipeline.advise.run import Policy, advise
@@ -151,27 +88,22 @@ def run_product(engine: str, inputs: Inputs, out: Path, questions: list[str]) ->
     spark = timed("session", opened.__enter__)
     if engine == "spark":
         engines.expect(spark, rows)
-    answers: dict[str, Answer] = {}
     try:
-        if "audit" in questions:
-            timed("audit", lambda: audit(spark, inputs, None, out, Settings()))
-            answers["audit"] = form_of_connections(out / "connections")
-        if "advise" in questions:
-            with Listener() as heard:
-                timed("advise", lambda: advise(spark, inputs, None, Policy()))
-            answers["advise"] = heard.form()
+        timed("audit", lambda: audit(spark, inputs, None, out, Settings()))
+        advice = timed("advise", lambda: advise(spark, inputs, None, Policy()))
     finally:
         opened.__exit__(None, None, None)
-    return answers
+    advised = re.sub(r"(\.\d{6})\d+", r"\1", json.dumps(advice, sort_keys=True))  # sums of floats differ in their order
+    return {"audit": form_of_connections(out / "connections"), "advise": advised}
 
 
-def main(engine: str, events: str, out: str, *questions: str) -> None:
+def main(engine: str, events: str, out: str) -> None:
     folder = Path(out)
     folder.mkdir(parents=True, exist_ok=True)
     inputs = timed("check", lambda: check([Path(events)]))
     if inputs.quarantined:
         raise SystemExit(f"put aside: {inputs.quarantined[0]}")
-    answers = (run_rival if engine == "duckdb" else run_product)(engine, inputs, folder, list(questions))
+    answers = run_rival(inputs, folder) if engine == "duckdb" else run_product(engine, inputs, folder)
     digests = {name: hashlib.sha256(json.dumps(answer).encode()).hexdigest() for name, answer in answers.items()}
     print(json.dumps({"s": SECONDS, "answers": digests}))
 
