@@ -6,12 +6,13 @@ import gc
 import random
 import struct
 import tracemalloc
+from collections.abc import Callable
 
 import pytest
 from attach_worlds import FakeSocket, FakeWorld
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from reaper.attach.judge import BUSY_LOOK, Limits
 from reaper.attach.show import summary, text_of
@@ -102,21 +103,6 @@ def test_a_connection_that_speaks_between_the_look_and_the_close_is_averted() ->
     assert it.kinds() == ["found", "averted"]
     it.run(15.0)
     assert it.kinds() == ["found", "averted", "closed"]
-
-
-@pytest.mark.parametrize("even_unanswered", [False, True])
-def test_a_stop_of_the_server_closes_no_connection_that_has_spoken(even_unanswered: bool) -> None:
-    it = Harness(Limits(idle=10.0, first_byte=5.0, grain=GRAIN, even_unanswered=even_unanswered))
-    sock = it.world.connect()
-    it.world.leave_unread(sock)
-    it.run(1000.0)
-    assert sock.open
-    sock.unread = 0
-    it.world.answer(sock)
-    it.run(5.0)
-    assert sock.open or even_unanswered  # it answered: the peer has its whole timeout now
-    it.run(20.0)
-    assert not sock.open
 
 
 def test_looks_are_proportional_to_what_can_be_due() -> None:
@@ -223,37 +209,16 @@ def test_the_kernel_of_a_silent_peer_is_asked_from_the_discovery_on_and_again_if
     assert it.kinds() == ["found"]
 
 
-def test_a_connection_out_of_reach_is_reported_once_and_tried_again() -> None:
-    it = Harness(Limits(idle=10.0, grain=GRAIN))
-    sock = it.world.connect()
-    real, it.watch._end = it.watch._end, lambda ident, inode, again: "unreachable"
-    it.run(60.0)
-    assert it.kinds() == ["found", "unreachable"]
-    it.watch._end = real
-    it.run(20.0)
-    assert not sock.open
-
-
-def test_a_connection_that_cannot_be_found_at_once_is_tried_again_in_a_second() -> None:
+@pytest.mark.parametrize(("answer", "said", "after"), [("unreachable", ["unreachable"], 10.0), ("later", [], 1.0)])
+def test_a_connection_that_cannot_be_ended_is_tried_again(answer: str, said: list[str], after: float) -> None:
+    """Out of reach: after another limit, and it is reported once. Not found at once: in a second."""
     it = Harness(Limits(idle=10.0, grain=GRAIN))
     it.world.connect()
-    begun, answers, real = it.world.now, ["later"], it.watch._end
+    begun, answers, real = it.world.now, [answer] * 2, it.watch._end
     it.watch._end = lambda ident, inode, again: answers.pop() if answers else real(ident, inode, again)
-    it.run(20.0)
-    assert it.kinds() == ["found", "closed"]
-    assert 11.0 <= it.events[-1].at - begun <= 12.0 + TICK
-
-
-def test_a_peer_that_takes_nothing_is_found_by_the_dump() -> None:
-    it = Harness(Limits(idle=1000.0, write=20.0, grain=GRAIN))
-    sock = it.served()
-    it.run(5.0)
-    it.world.stall(sock)
-    stalled = it.world.now
-    it.run(60.0)
-    (closed,) = it.closed()
-    assert closed.reason == "write"
-    assert stalled + 20.0 <= closed.at <= stalled + 20.0 + 10.0 + TICK
+    it.run(40.0)
+    assert it.kinds() == ["found", *said, "closed"]
+    assert 10.0 + 2 * after <= it.events[-1].at - begun <= 10.0 + 2 * (after + TICK) + TICK
 
 
 @pytest.mark.parametrize(("outcome", "overdue"), [("closed", True), ("unreachable", False), ("closed", False)])
@@ -288,6 +253,24 @@ def test_a_watched_connection_costs_at_most_640_bytes() -> None:
     assert used / 20_000 <= 640
 
 
+def push(world: FakeWorld, sock: FakeSocket) -> None:
+    sock.unread = 0
+    world.answer(sock)
+
+
+def reply(world: FakeWorld, sock: FakeSocket) -> None:
+    if sock.received:
+        push(world, sock)
+
+
+def exchange(world: FakeWorld, sock: FakeSocket) -> None:
+    world.send(sock)
+    world.answer(sock)
+
+
+ACTS = [push, reply, exchange, *(getattr(FakeWorld, name) for name in "send leave_unread stall take hang_up".split())]
+
+
 class Guarded(RuleBasedStateMachine):
     """Connections that do anything at any time, seen in whole jiffies, compared with the plainest model."""
 
@@ -307,10 +290,6 @@ class Guarded(RuleBasedStateMachine):
         for _ in range(4):
             self.it.served()
 
-    def some(self, number: int) -> FakeSocket | None:
-        alive = [sock for sock in self.world.sockets if sock.open]
-        return alive[number % len(alive)] if alive else None
-
     @rule(served=st.booleans(), asks_again=st.booleans())
     def connect(self, served: bool, asks_again: bool) -> None:
         sock = self.it.served() if served else self.world.connect()
@@ -318,38 +297,15 @@ class Guarded(RuleBasedStateMachine):
         if served and asks_again:
             self.world.send(sock)
 
-    @rule(number=st.integers(0, 99), then=st.sampled_from(["is answered", "waits", "is not read"]))
-    def speak(self, number: int, then: str) -> None:
-        if sock := self.some(number):
-            if then == "is not read":
-                self.world.leave_unread(sock)
-                return
-            self.world.send(sock)
-            if then == "is answered":
-                self.world.answer(sock)
-
-    @rule(number=st.integers(0, 99), pushes=st.booleans())
-    def answer(self, number: int, pushes: bool) -> None:
-        if sock := self.some(number):
-            sock.unread = 0
-            if pushes or sock.received:
-                self.world.answer(sock)
-
-    @rule(number=st.integers(0, 99), takes=st.booleans())
-    def stall_or_take(self, number: int, takes: bool) -> None:
-        if sock := self.some(number):
-            (self.world.take if takes else self.world.stall)(sock)
-
-    @rule(number=st.integers(0, 99))
-    def hang_up(self, number: int) -> None:
-        if sock := self.some(number):
-            self.world.hang_up(sock)
+    @rule(number=st.integers(0, 99), act=st.sampled_from(ACTS))
+    def something_happens(self, number: int, act: Callable[[FakeWorld, FakeSocket], None]) -> None:
+        if alive := [sock for sock in self.world.sockets if sock.open]:
+            act(self.world, alive[number % len(alive)])
 
     @rule(seconds=st.one_of(st.floats(0.001, 0.02), st.floats(0.01, 8.0)))
     def time_passes(self, seconds: float) -> None:
         self.it.run(seconds)
 
-    @precondition(lambda self: self.world.sockets)
     @rule(seconds=st.floats(0.01, 30.0))
     def we_are_stopped(self, seconds: float) -> None:
         self.world.wait(seconds)
@@ -357,8 +313,6 @@ class Guarded(RuleBasedStateMachine):
 
     @invariant()
     def never_early_nor_late_and_exactly_once(self) -> None:
-        if not hasattr(self, "it"):
-            return
         for event in self.it.events[self.seen :]:
             if event.kind == "closed":
                 (sock,) = (one for one in self.world.sockets if one.ident == event.ident)
@@ -373,7 +327,8 @@ class Guarded(RuleBasedStateMachine):
         allowed = TICK + self.late_by + 3 * GRAIN + self.jitter * 10.0 + self.world.takes * 300
         if event.reason == "write":
             assert sock.stuck is not None
-            assert event.at - sock.stuck >= self.limits.write
+            stalled = event.at - sock.stuck
+            assert 0 <= stalled - self.limits.write <= self.limits.write + self.limits.shortest() / 2 + allowed
             return
         if event.reason == "idle":
             assert event.at - sock.heard >= self.limits.idle
