@@ -10,14 +10,14 @@ import subprocess
 import sys
 import threading
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 
 import pytest
-from server_process import installed
+from server_process import installed, wait_until
 
 from reaper.attach import kernel
 from reaper.config import ReaperConfig
@@ -260,59 +260,39 @@ def guarded(command, tmp_path, *flags, said=None):
     environment = os.environ | {"SLOW": SLOW, "PYTHONPATH": str(APPS), "PYTHONDONTWRITEBYTECODE": "1"}
     log = tmp_path / "log"
     with serving([*REAPER, "run", *LIMITS, *flags, "--", *words], log, port=port, environment=environment) as started:
-        until = threading.Event()
-        for _ in range(int(PATIENCE / 0.05)):
-            if (said or "is guarded from") in log.read_text():
-                break
-            until.wait(0.05)
-        else:
-            pytest.fail(log.read_text())
+        wait_until(lambda: (said or "is guarded from") in log.read_text(), "the word of what is guarded")
         yield started, log
 
 
-def ends(port, sent=b"", answered=b""):
+def ends(port, sent=b"", answered=b"\0"):
     """How a connection that sent *sent* ends; the bytes that came before. Anew if it was itself too late with that."""
     began, found, late = time.monotonic(), b"", True
-    with socket.create_connection(("127.0.0.1", port)) as sock:
-        sock.settimeout(PATIENCE)
-        try:
-            sock.sendall(sent)
-            late = time.monotonic() - began > OWN_LAG
-            while data := sock.recv(65536):
-                found += data
-                if answered and answered in found:
-                    break
-        except ConnectionResetError:
-            pass
+    with socket.create_connection(("127.0.0.1", port), PATIENCE) as sock, suppress(ConnectionResetError):
+        sock.sendall(sent)
+        late = time.monotonic() - began > OWN_LAG
+        while answered not in found and (data := sock.recv(65536)):
+            found += data
     return ends(port, sent, answered) if sent and late and b" 200" not in found else found
 
 
 GET = b"GET %s HTTP/1.1\r\nHost: x\r\n\r\n"
 
-PYTHON = [sys.executable, str(APPS / "programs.py")]
 BIN = Path(sys.executable).parent
+OWN = f"python {APPS}/programs.py"
+GUNICORN = "gunicorn -b 127.0.0.1:{port} --no-control-socket"
 PROGRAMS = {
-    "uvicorn": [*PYTHON, "uvicorn", "{port}"],
-    "uvicorn with workers": [*PYTHON, "uvicorn_workers", "{port}"],
-    "uvicorn with reload": [*PYTHON, "uvicorn_reload", "{port}"],
-    "uvicorn in a thread": [*PYTHON, "uvicorn_in_a_thread", "{port}"],
-    "uvicorn's command, h11": [str(BIN / "uvicorn"), "asgi:app", "--port", "{port}", "--http", "h11"],
-    "gunicorn, uvicorn's worker": [
-        *(str(BIN / "gunicorn"), "-b", "127.0.0.1:{port}", "-k", "uvicorn.workers.UvicornWorker", "asgi:app"),
-        *("--no-control-socket",),
-    ],
-    "gunicorn, its own asgi worker": [
-        *(str(BIN / "gunicorn"), "-b", "127.0.0.1:{port}", "-k", "asgi", "asgi:app", "--no-control-socket"),
-    ],
-    "gunicorn's threads": [
-        *(str(BIN / "gunicorn"), "-b", "127.0.0.1:{port}", "--threads", "8", "asgi:wsgi", "--no-control-socket"),
-    ],
-    "hypercorn": [str(BIN / "hypercorn"), "-b", "127.0.0.1:{port}", "asgi:app"],
-    "hypercorn on trio": [str(BIN / "hypercorn"), "-k", "trio", "-b", "127.0.0.1:{port}", "asgi:app"],
-    "aiohttp": [*PYTHON, "aiohttp", "{port}"],
-    "tornado": [*PYTHON, "tornado", "{port}"],
-    "sanic": [*PYTHON, "sanic", "{port}"],
-    "daphne": [str(BIN / "daphne"), "-b", "127.0.0.1", "-p", "{port}", "asgi:app"],
+    "uvicorn": f"{OWN} uvicorn {{port}}",
+    "uvicorn with workers": f"{OWN} uvicorn_workers {{port}}",
+    "uvicorn with reload": f"{OWN} uvicorn_reload {{port}}",
+    "uvicorn in a thread": f"{OWN} uvicorn_in_a_thread {{port}}",
+    "uvicorn's command, h11": "uvicorn asgi:app --port {port} --http h11",
+    "gunicorn, uvicorn's worker": f"{GUNICORN} -k uvicorn.workers.UvicornWorker asgi:app",
+    "gunicorn, its own asgi worker": f"{GUNICORN} -k asgi asgi:app",
+    "gunicorn's threads": f"{GUNICORN} --threads 8 asgi:wsgi",
+    "hypercorn": "hypercorn -b 127.0.0.1:{port} asgi:app",
+    "hypercorn on trio": "hypercorn -k trio -b 127.0.0.1:{port} asgi:app",
+    **{name: f"{OWN} {name} {{port}}" for name in ("aiohttp", "tornado", "sanic")},
+    "daphne": "daphne -b 127.0.0.1 -p {port} asgi:app",
 }
 
 
@@ -322,14 +302,10 @@ def test_an_unmodified_program_closes_who_is_silent_and_answers_who_waits(name, 
     needed = name.split(",")[0].split()[0].removesuffix("'s")
     if find_spec(needed) is None:
         pytest.skip(f"{needed} is not installed (pip install {needed})")
-    with guarded(PROGRAMS[name], tmp_path, said="is guarded from inside") as (started, _):
+    with guarded(f"{BIN}/{PROGRAMS[name]}".split(), tmp_path, said="is guarded from inside") as (started, _):
         answers = {}
-
-        def slow():
-            answers["slow"] = ends(started.port, GET % b"/slow", answered=b"ok")
-
-        waiting = threading.Thread(target=slow)
-        waiting.start()
+        slow = threading.Thread(target=lambda: answers.update(slow=ends(started.port, GET % b"/slow", answered=b"ok")))
+        slow.start()
         for what, sent in {
             "silent": b"",
             "half a head": b"GET / HTTP/1.1\r\nHost:",
@@ -337,7 +313,7 @@ def test_an_unmodified_program_closes_who_is_silent_and_answers_who_waits(name, 
             "idle": GET % b"/",
         }.items():
             answers[what] = ends(started.port, sent)
-        waiting.join()
+        slow.join()
         assert answers["silent"] == b""
         assert b" 200" not in answers["half a head"] + answers["half a body"]
         assert answers["idle"].startswith(b"HTTP/1.1 200")
@@ -381,7 +357,7 @@ def test_the_environment_alone_guards_too(tmp_path):
     environment = os.environ | {"REAPER_RUN": "1", "PYTHONPATH": f"{HOOK}{os.pathsep}{APPS}"}
     environment |= {"REAPER_TIMEOUTS_FIRST_BYTE": "300ms", "REAPER_TICK": "100ms"}
     log = tmp_path / "log"
-    command = [*PYTHON, "uvicorn_workers", str(port)]
+    command = f"{BIN}/{PROGRAMS['uvicorn with workers']}".format(port=port).split()
     with serving(command, log, port=port, environment=environment):
         assert ends(port) == b""
     assert log.read_text().count("is guarded: first_byte 300ms") == 1, "one line for all workers"
