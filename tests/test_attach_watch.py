@@ -268,7 +268,8 @@ def exchange(world: FakeWorld, sock: FakeSocket) -> None:
     world.answer(sock)
 
 
-ACTS = [push, reply, exchange, *(getattr(FakeWorld, name) for name in "send leave_unread stall take hang_up".split())]
+ACTS = [push, reply, exchange, FakeWorld.send, FakeWorld.leave_unread]
+ACTS += [FakeWorld.stall, FakeWorld.take, FakeWorld.hang_up]
 
 
 class Guarded(RuleBasedStateMachine):
