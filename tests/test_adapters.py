@@ -153,14 +153,6 @@ async def test_a_shorter_timeout_is_kept_although_the_reaper_sleeps(loop, r):
     assert connection.reason == "keep_alive"
 
 
-@reaping(tick=1000.0)
-async def test_a_timeout_of_zero_is_none(loop, r):
-    with r.watch(None, idle=0) as connection:
-        assert connection.lease.timeout is None
-        await loop.sleep(10**6)
-    assert not connection.reaped
-
-
 @reaping()
 async def test_a_deadline_ends_the_connection_whatever_comes(loop, r):
     start = loop.now()
@@ -176,29 +168,20 @@ async def test_a_deadline_ends_the_connection_whatever_comes(loop, r):
 
 
 @reaping()
-async def test_an_answered_probe_spares_and_an_unanswered_one_does_not(loop, r):
+async def test_an_answered_probe_spares_and_one_that_raises_is_logged_and_no_answer(loop, r, caplog):
     pings = []
 
     async def ping(connection):
         pings.append(loop.now())
-        if len(pings) < 3:
-            await loop.sleep(1.5)
-            connection.touch()
+        if len(pings) == 3:
+            raise OSError("no ping today")
+        await loop.sleep(1.5)
+        connection.touch()
 
     with r.watch(None, idle=10, probe=ping, grace=2) as connection:
         await loop.forever()
     assert len(pings) == 3
     assert pings[2] + 2 <= loop.now() <= pings[2] + 3
-    assert connection.reason == "unanswered"
-
-
-@reaping()
-async def test_a_probe_that_raises_is_no_answer_and_is_logged(loop, r, caplog):
-    async def ping(connection):
-        raise OSError("no ping today")
-
-    with r.watch(None, idle=10, probe=ping, grace=2) as connection:
-        await loop.forever()
     assert connection.reason == "unanswered"
     assert "no ping today" in caplog.text
 
@@ -232,33 +215,24 @@ async def test_a_drain_ends_the_idle_at_once_the_busy_when_they_go_idle_and_the_
 
 
 @reaping()
-async def test_a_stall_of_the_loop_is_charged_to_no_connection(loop, r, caplog):
+async def test_a_stall_of_the_loop_is_charged_to_no_connection_nor_to_one_that_begins_right_after_it(loop, r, caplog):
     """A peer that speaks only when it is spoken to is silent while we are."""
     ends: dict = {}
 
     async def staller():
         await loop.sleep(2)
         loop.stall(100.0)
-        await loop.sleep(1)
-        assert ends == {}
-        await loop.sleep(10)
+        with r.watch(None, idle=5):
+            await loop.sleep(1)
+            assert ends == {}
+            await loop.forever()
+        assert 107 <= loop.now() <= 109
 
     await loop.together(silent(loop, r, ends, "peer"), staller)
     assert r.statistics().stalls == 1
     assert r.statistics().stalled == pytest.approx(100, abs=1)
     assert 105 <= ends["peer"][0] <= 107  # 5 s of silence that was its own, a tick, and what of the stall is noticed
     assert "stalled" in caplog.text
-
-
-@reaping()
-async def test_a_connection_that_begins_right_after_a_stall_is_not_closed_early(loop, r):
-    with r.watch(None, idle=1000):
-        await loop.sleep(2)
-        loop.stall(100.0)
-        start = loop.now()
-        with r.watch(None, idle=5):
-            await loop.forever()
-        assert 5 <= loop.now() - start <= 7
 
 
 @reaping()
@@ -272,19 +246,6 @@ async def test_a_close_is_one_line_of_the_log_with_who_why_and_how_long(loop, r,
     assert re.fullmatch(r"a client - closed: idle, limit 5s, silent for [56]\.\d s", closed.getMessage())
     assert (closed.levelname, closed.reason, closed.limit) == ("INFO", "idle", 5.0)
     assert 5.0 <= closed.silence <= 7.0
-
-
-@reaping()
-async def test_a_hook_that_raises_is_logged_and_harms_no_other(loop, r, caplog):
-
-    def broken(expiry):
-        raise ValueError("broken hook")
-
-    r.register("mine", 3.0, broken)
-    with r.watch(None, idle=5) as connection:
-        await loop.forever()
-    assert connection.reaped
-    assert "broken hook" in caplog.text
 
 
 @reaping()

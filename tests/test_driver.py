@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import socket
+from contextlib import contextmanager
 
 import pytest
 from hypothesis import example, given
@@ -47,33 +48,27 @@ class Loop:
         self.probed: list[Connection] = []
         self.driver = Driver(lambda: self.time, lambda: None, self.probed.append, **{"tick": 1.0, **options})
 
-    def watch(self, idle: float, fd: int = -1, **options) -> Connection:
-        return self.driver.watch(lambda uid: Connection(self.driver, uid, fd), None, idle, **options)
+    def watch(self, idle: float, fd: int = -1, kind: type[Connection] = Connection, **options) -> Connection:
+        return self.driver.watch(lambda uid: kind(self.driver, uid, fd), None, idle, **options)
 
     def wake(self) -> None:
         if self.driver.look():
             self.driver.act()
 
-    def run_until(self, end: float) -> None:
+    def run_until(self, end: float) -> list[float]:
+        """The instants at which it has woken."""
+        wakes = []
         while (rest := self.driver.rest()) <= end:
             self.time = max(self.time, rest)
+            wakes.append(self.time)
             self.wake()
         self.time = end
-
-    def stall(self, seconds: float) -> None:
-        self.time += seconds
+        return wakes
 
 
-def wakes(loop: Loop, until: float) -> list[float]:
-    """The instants at which the loop wakes."""
-    found = []
-    while (rest := loop.driver.rest()) <= until:
-        loop.time = max(loop.time, rest)
-        found.append(loop.time)
-        assert len(found) < 1000, found[-3:]
-        loop.wake()
-    loop.time = until
-    return found
+@pytest.fixture
+def loop() -> Loop:
+    return Loop()
 
 
 def test_processes_with_phases_of_their_own_that_begin_together_never_wake_in_one_instant():
@@ -83,12 +78,12 @@ def test_processes_with_phases_of_their_own_that_begin_together_never_wake_in_on
         loop.driver.phase = phase
         loop.time = 100.0
         loop.watch(5.0)
-        together += wakes(loop, 104.0)
+        together += loop.run_until(104.0)
     assert len(together) == len(set(together)) == 32
-    assert wakes(loop, 120.0)
+    assert loop.run_until(120.0)
     assert loop.driver.rest() == float("inf")
     loop.watch(2.0)  # the phase is the first epoch's whenever there was nothing to watch, and cuts no other short
-    assert wakes(loop, 121.0) == [120.375, 120.875]
+    assert loop.run_until(121.0) == [120.375, 120.875]
 
 
 def test_the_clock_stands_still_while_the_loop_stalls_and_knows_no_stall_up_to_a_tick():
@@ -115,8 +110,7 @@ def test_the_clock_stands_still_while_the_loop_stalls_and_knows_no_stall_up_to_a
 
 
 @pytest.mark.parametrize("passes", [0.02, 0.3, 3.0])
-def test_what_begins_as_a_phase_ends_the_first_epoch_has_its_whole_timeout(passes):
-    loop = Loop()
+def test_what_begins_as_a_phase_ends_the_first_epoch_has_its_whole_timeout(loop, passes):
     loop.driver.phase = 0.5
     loop.watch(100.0)
     loop.time = loop.driver.rest()
@@ -131,11 +125,10 @@ def test_what_begins_as_a_phase_ends_the_first_epoch_has_its_whole_timeout(passe
     assert began + 5.0 <= loop.time <= began + 6.0
 
 
-def test_instants_of_the_loops_clock_named_by_a_caller_after_a_stall_end_nothing():
-    loop = Loop()
+def test_instants_of_the_loops_clock_named_by_a_caller_after_a_stall_end_nothing(loop):
     connection = loop.watch(5)
     loop.run_until(2.25)
-    loop.stall(10.0)
+    loop.time += 10.0  # a stall
     loop.wake()
     loop.driver.register("theirs", 3.0).retime(4.0, loop.time)
     loop.run_until(30.0)
@@ -144,8 +137,7 @@ def test_instants_of_the_loops_clock_named_by_a_caller_after_a_stall_end_nothing
 
 
 @pytest.mark.parametrize("way", ["touch", "bound", "lease", "core", "resume"])
-def test_any_way_of_noting_activity_answers_a_probe(way):
-    loop = Loop()
+def test_any_way_of_noting_activity_answers_a_probe(loop, way):
     connection = loop.watch(5, probe=ping, grace=2)
     bound = connection.touch
     loop.run_until(6.5)
@@ -164,8 +156,7 @@ def test_any_way_of_noting_activity_answers_a_probe(way):
     assert (len(loop.probed), connection.reason) == (2, "unanswered")
 
 
-def test_a_grace_longer_than_the_timeout_sends_one_probe_and_then_reaps():
-    loop = Loop()
+def test_a_grace_longer_than_the_timeout_sends_one_probe_and_then_reaps(loop):
     connection = loop.watch(2, probe=ping, grace=7)
     loop.run_until(9)
     assert (loop.probed, connection.reaped) == ([connection], False)
@@ -174,9 +165,14 @@ def test_a_grace_longer_than_the_timeout_sends_one_probe_and_then_reaps():
     assert loop.driver.rest() == float("inf")
 
 
-def test_a_probe_made_while_time_goes_on_between_two_readings_does_not_turn_the_clock_back():
+def test_a_timeout_of_zero_is_none(loop):
+    connection = loop.watch(0)
+    loop.run_until(10**4)
+    assert (connection.lease.timeout, connection.reaped) == (None, False)
+
+
+def test_a_probe_made_while_time_goes_on_between_two_readings_does_not_turn_the_clock_back(loop):
     """Readings that move even within one step: what the operations are advanced to never decreases."""
-    loop = Loop()
 
     def reading() -> float:
         loop.time += 0.004
@@ -202,6 +198,18 @@ def test_unread_bytes_spare_a_connection_but_buy_a_limit_no_second_length():
         assert connection.reason == "headers"
 
 
+@contextmanager
+def connected(address=("127.0.0.1", 0), family=socket.AF_INET):
+    """A client's socket and its server's."""
+    with socket.socket(family) as listening, socket.socket(family) as client:
+        listening.bind(address)
+        listening.listen()
+        client.connect(listening.getsockname())
+        served, _ = listening.accept()
+        with served:
+            yield client, served
+
+
 def test_bytes_are_unread_also_behind_an_urgent_one_and_an_end_of_file_is_none():
     pairs = [socket.socketpair() for _ in range(4)]
     pairs[1][1].send(b"x")
@@ -213,18 +221,14 @@ def test_bytes_are_unread_also_behind_an_urgent_one_and_an_end_of_file_is_none()
     for left, right in pairs:
         left.close()
         right.close()
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        client = socket.create_connection(listening.getsockname())
-        accepted, _ = listening.accept()
-        with client, accepted:
-            client.send(b"!", socket.MSG_OOB)
-            assert unread([accepted.fileno()]) == []
-            client.send(b"request")
-            assert unread([accepted.fileno()]) == [accepted.fileno()]
+    with connected() as (client, served):
+        client.send(b"!", socket.MSG_OOB)
+        assert unread([served.fileno()]) == []
+        client.send(b"request")
+        assert unread([served.fileno()]) == [served.fileno()]
 
 
-def test_a_mass_expiry_lets_the_loop_run_between_slices_and_a_busy_loop_starves_no_reaper():
-    loop = Loop()
+def test_a_mass_expiry_lets_the_loop_run_between_slices_and_a_busy_loop_starves_no_reaper(loop):
     for _ in range(3 * REAPS_PER_SLICE):
         loop.watch(5)
     loop.run_until(5.0)
@@ -237,23 +241,18 @@ def test_a_mass_expiry_lets_the_loop_run_between_slices_and_a_busy_loop_starves_
     assert [fair_slice(passes) for passes in (0.0, 0.01, 0.065, 0.1, 60.0)] == [REAPS_PER_SLICE] * 2 + [500, 769, 769]
 
 
-def test_what_is_sent_while_a_slice_is_being_closed_spares_those_that_are_still_to_be_closed():
-    loop = Loop()
+def test_what_is_sent_while_a_slice_is_being_closed_spares_those_that_are_still_to_be_closed(loop):
     pairs = [socket.socketpair() for _ in range(100)]
 
     class Slow(Connection):
         """While it is closed, every peer sends a request."""
-
-        __slots__ = ()
 
         def _cut(self, reason: str) -> None:
             for _, peer in pairs:
                 peer.send(b"GET")
             super()._cut(reason)
 
-    watched = [
-        loop.driver.watch(lambda uid, ours=ours: Slow(loop.driver, uid, ours.fileno()), None, 5) for ours, _ in pairs
-    ]
+    watched = [loop.watch(5, ours.fileno(), Slow) for ours, _ in pairs]
     loop.run_until(6)
     closed = sum(connection.reaped for connection in watched)
     for ours, peer in pairs:
@@ -262,13 +261,10 @@ def test_what_is_sent_while_a_slice_is_being_closed_spares_those_that_are_still_
     assert 0 < closed < 20
 
 
-def test_all_that_are_about_to_be_closed_are_shut_before_the_first_of_them_is_closed():
-    loop = Loop()
+def test_all_that_are_about_to_be_closed_are_shut_before_the_first_of_them_is_closed(loop):
     done = []
 
     class Telling(Connection):
-        __slots__ = ()
-
         def shut(self) -> None:
             done.append("shut")
 
@@ -276,13 +272,12 @@ def test_all_that_are_about_to_be_closed_are_shut_before_the_first_of_them_is_cl
             done.append("closed")
 
     for _ in range(5):
-        loop.driver.watch(lambda uid: Telling(loop.driver, uid), None, 5)
+        loop.watch(5, kind=Telling)
     loop.run_until(6)
     assert done == 5 * ["shut"] + 5 * ["closed"]
 
 
-def test_a_hand_watched_connection_counts_as_busy_until_it_says_that_it_waits():
-    loop = Loop()
+def test_a_hand_watched_connection_counts_as_busy_until_it_says_that_it_waits(loop):
     unknown, told, waits, mute = (loop.watch(100) for _ in range(4))
     for connection in (unknown, told, waits):
         connection.touch()
@@ -298,8 +293,7 @@ def test_a_hand_watched_connection_counts_as_busy_until_it_says_that_it_waits():
     assert loop.watch(100).reason == "drain"  # so does who comes afterwards
 
 
-def test_at_the_deadline_of_a_drain_all_that_are_in_use_end_even_if_the_end_of_one_raises(caplog):
-    loop = Loop()
+def test_at_the_deadline_of_a_drain_all_that_are_in_use_end_even_if_the_end_of_one_raises(loop, caplog):
     connections = [loop.watch(100) for _ in range(2 * REAPS_PER_SLICE + 1)]
     for connection in connections:
         connection.receiving = False
@@ -356,43 +350,30 @@ def test_a_burst_passes_over_broken_connections_pauses_without_descriptors_and_n
 
 
 def test_a_peer_is_named_by_its_address_whatever_that_is_and_one_that_is_gone_is_not(tmp_path):
-    for host, shown in (("127.0.0.1", "127.0.0.1"), ("::1", "[::1]")):
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        with socket.create_server((host, 0), family=family) as listening:
-            client = socket.create_connection(listening.getsockname()[:2])
-            served, _ = listening.accept()
-            with served, client:
-                assert peer_name(served.fileno()) == f"{shown}:{client.getsockname()[1]}"
-                assert served.getpeername()  # it is open still
-    path = str(tmp_path / "server")
-    with socket.socket(socket.AF_UNIX) as listening, socket.socket(socket.AF_UNIX) as client:
-        listening.bind(path)
-        listening.listen()
-        client.connect(path)
-        served, _ = listening.accept()
-        with served:
-            assert (peer_name(client.fileno()), peer_name(served.fileno())) == (path, "")
-    for chosen, shown in ((b"\0\x1b[2J", r"@\x1b[2J"), (str(tmp_path).encode() + b"/\n\xff", rf"{tmp_path}/\n\udcff")):
-        with socket.socket(socket.AF_UNIX) as listening, socket.socket(socket.AF_UNIX) as client:
-            listening.bind(chosen)
-            listening.listen()
-            client.connect(chosen)
-            assert peer_name(client.fileno()) == shown
+    for host, family, shown in (("127.0.0.1", socket.AF_INET, "127.0.0.1"), ("::1", socket.AF_INET6, "[::1]")):
+        with connected((host, 0), family) as (client, served):
+            assert peer_name(served.fileno()) == f"{shown}:{client.getsockname()[1]}"
+            assert served.getpeername()  # it is open still
+    path = str(tmp_path).encode() + b"/"
+    for chosen, shown in (
+        (path + b"server", f"{tmp_path}/server"),
+        (b"\0\x1b[2J", r"@\x1b[2J"),
+        (path + b"\n\xff", rf"{tmp_path}/\n\udcff"),
+    ):
+        with connected(chosen, socket.AF_UNIX) as (client, served):
+            assert (peer_name(client.fileno()), peer_name(served.fileno())) == (shown, "")
     with socket.socket() as alone:
         assert peer_name(alone.fileno()) == ""
     assert peer_name(-1) == ""
 
 
 def test_the_kernel_says_what_the_peer_has_not_taken():
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        client = socket.create_connection(listening.getsockname())
-        served, _ = listening.accept()
-        with client, served:
-            served.send(b"x" * 1000)
-            assert client.recv(1000)
-            while queued(served.fileno()):
-                pass
-        assert queued(served.fileno()) == 0
+    with connected() as (client, served):
+        served.send(b"x" * 1000)
+        assert client.recv(1000)
+        while queued(served.fileno()):
+            pass
+    assert queued(served.fileno()) == 0
 
 
 @pytest.mark.parametrize(
@@ -407,18 +388,13 @@ def test_many_workers_together_wake_no_oftener_to_give_signs_of_life(workers, wa
     assert len({each.phase for each in made}) == workers
 
 
-def test_more_workers_than_a_server_may_have_are_refused_before_the_first_is_started():
+def test_workers_beyond_the_most_or_too_few_for_the_connections_are_refused_before_the_first_is_started():
     from server_example.planning import CannotFit, plan
 
     assert plan("auto", 1_000_000, 20_000) == 54
     for workers in ("auto", 4):
         with pytest.raises(CannotFit, match="100000000 connections need 5332 workers"):
             plan(workers, 100_000_000, 20_000)
-
-
-def test_workers_that_would_refuse_some_of_the_connections_asked_for_are_too_few():
-    from server_example.planning import CannotFit, plan
-
     assert plan(1, 10_000, 20_000, most=10_000) == 1
     assert plan(3, 20_000, 20_000, most=10_000) == 3
     with pytest.raises(CannotFit, match=r"limits.max_connections = 10000 each \(9500 connections per worker\)"):
@@ -435,13 +411,15 @@ def test_whoever_wakes_for_a_deadline_in_ms_finds_that_it_is_time_and_no_deadlin
     assert (seconds_to_ms_now(0.0016), seconds_to_ms_deadline(0.0014)) == (1, 2)
 
 
-def test_a_timer_of_the_servers_does_not_wait_behind_connections_that_a_rate_holds_back() -> None:
+def test_a_timer_of_the_servers_does_not_wait_behind_connections_that_a_rate_holds_back(caplog) -> None:
     loop = Loop(reaps_per_second=1)
     for _ in range(20):
         loop.watch(1.0)
     called: list[float] = []
     loop.driver.after(3.0, lambda: called.append(loop.time))
     loop.driver.after(1.0, lambda: 1 / 0)  # logged, and harms no other
+    loop.driver.register("mine", 0.5, lambda expiry: expiry / 0)
     loop.run_until(4.0)
     assert called == [3.0]
     assert 12 <= len(loop.driver.connections) < 20
+    assert {record.exc_info[0] for record in caplog.records} == {ZeroDivisionError, TypeError}

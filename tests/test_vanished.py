@@ -80,7 +80,7 @@ def test_a_stall_of_the_loop_closes_nobody_who_then_answers(monkeypatch: pytest.
     connection = peers.watch(5)
     peers.silent_since[5] = 0.0
     peers.loop.run_until(10.0)
-    peers.loop.stall(300.0)
+    peers.loop.time += 300.0
     peers.loop.wake()
     assert not connection.reaped  # it looks bad, and is looked at again
     del peers.silent_since[5]
