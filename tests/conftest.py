@@ -107,7 +107,7 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
-ON_SPARK = {"cluster", "engine", "engines", "live", "places"}
+ON_SPARK = {"cluster", "engines", "live", "places"}
 """The files `test_pipeline_*` that start a Spark: each process that runs one keeps a JVM of its own until it ends."""
 
 

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+pytest.importorskip("pyarrow")
+
 from loadgen.journals import MS, Planted, S, write_journals
 from loadgen.journals import NAMES as FAULTS
 from loadgen.plan.plan import Law, make_plan

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("pyspark")
+pytest.importorskip("pyarrow")
 
 from reaper.config import ReaperConfig
 from reaper.config.lint import lint

@@ -10,9 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-pytest.importorskip("pyspark")
-
 from attach_servers import free_port, running, tool
 from pipeline_traffic import MS, WALL, S, journal
 

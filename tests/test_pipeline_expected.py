@@ -9,10 +9,6 @@ from typing import Any
 from zlib import crc32
 
 import pytest
-
-pytest.importorskip("pyspark")
-pytest.importorskip("pyarrow")
-
 from pipeline_traffic import WALL, Clock, S, journal
 
 from reaper.journal.layout import ANY

@@ -22,7 +22,6 @@ from typing import Any
 import pytest
 
 pytest.importorskip("pyspark")
-pytest.importorskip("pyarrow")
 
 import pyarrow as pa
 import pyarrow.parquet as pq

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("pyspark")
+pytest.importorskip("pyarrow")
 
 from reaper.pipeline.audit.verdicts import VERDICTS
 from reaper.pipeline.html.charts import Axis, Chart, count, percent, seconds

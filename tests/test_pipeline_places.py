@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 pytest.importorskip("pyspark")
-pytest.importorskip("pyarrow")
 
 import pyarrow.compute as pc
 import pyarrow.parquet as pq

@@ -25,7 +25,7 @@ from reaper.pipeline.advise.traffic import (
     lives_of_journal,
     silences_of_journal,
 )
-from reaper.pipeline.audit.run import Settings, audit
+from reaper.pipeline.audit.run import Settings, as_text, audit
 from reaper.pipeline.read.frames import read_events
 from reaper.pipeline.read.inputs import Inputs, check
 from reaper.pipeline.read.runs import Timeline
@@ -78,7 +78,7 @@ def weighed(journal: Inputs) -> list[Any]:
 
 
 @pytest.mark.slow
-def test_sql_written_by_hand_and_an_obvious_count_give_the_answers_of_the_pipeline_which_are_what_was_planted(
+def test_the_answers_are_those_of_sql_written_by_hand_and_an_obvious_count_and_tell_what_was_planted(
     spark: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Every fault, by the command that users have, among stalls that excuse what would be a violation."""
@@ -93,6 +93,10 @@ def test_sql_written_by_hand_and_an_obvious_count_give_the_answers_of_the_pipeli
     assert {name: count for name, count in summary["verdicts"].items() if count} == wanted
     assert (summary["connections"], summary["lost_without_a_row"]) == (made["connections"], 0)
     assert summary["stalls"]["count"] > 3
+    assert (summary["result"], summary["clock"]["backward_rows"]) == ("fail", summary["verdicts"]["unknown"])
+    assert {entry["verdict"] for entry in summary["offenders"]} == {*NAMES} - {"backward"}
+    assert "silence" in next(entry["story"] for entry in summary["offenders"])
+    assert "audit: FAIL" in as_text(summary)
     rival = Duck(journal)
     judged = rival.audit(tmp_path / "connections.parquet")
     assert form_of_audit(judged.verdicts, judged.lateness) == form_of_connections(tmp_path / "out" / "connections")

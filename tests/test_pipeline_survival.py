@@ -8,7 +8,6 @@ from collections.abc import Callable
 
 import pytest
 
-pytest.importorskip("pyspark")
 pytest.importorskip("duckdb")
 
 import duckdb

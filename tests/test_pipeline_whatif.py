@@ -10,9 +10,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-
-pytest.importorskip("pyspark")
-
 from pipeline_traffic import WALL, Clock, journal
 
 from reaper import IdleReaper
