@@ -37,6 +37,8 @@ class CoreMachine(RuleBasedStateMachine):
         self.model: dict[int, Model] = {}
         self.leases = {}
         self.dead = []
+        self.averted = 0
+        self.lateness = [0.0]
 
     # ---- the model ----
     def close(self):
@@ -72,6 +74,7 @@ class CoreMachine(RuleBasedStateMachine):
             lease = self.leases.pop(expiry.uid)
             assert expiry == (expiry.uid, lease, entry.reason, expiry.due, now, now - expiry.due, entry.timeout)
             self.dead.append(lease)
+            self.lateness.append(expiry.lateness)
 
     # ---- the rules ----
     @rule(uid=UIDS, timeout=TIMEOUTS, reason=st.sampled_from(["idle", "headers"]))
@@ -187,13 +190,13 @@ class CoreMachine(RuleBasedStateMachine):
                     answered[lease] = answers[lease.uid] or collection
             return list(answered) if collection else answered
 
-        averted = self.core.statistics().averted
         expired = self.core.expire(self.now, limit=limit, spare=spare)
-        assert self.core.statistics().averted == averted + len(answered)
+        self.averted += len(answered)
         for expiry in expired:
             assert expiry.lease not in answered
             assert expiry.uid not in touched
             assert expiry.due == due[expiry.uid] <= self.now
+            self.lateness.append(expiry.lateness)
             del self.model[expiry.uid]
             self.dead.append(self.leases.pop(expiry.uid))
         for lease, active in answered.items():
@@ -210,6 +213,9 @@ class CoreMachine(RuleBasedStateMachine):
         assert len(self.core) == len(self.model)
         statistics = self.core.statistics()
         assert statistics.suspended == sum(entry.suspended for entry in self.model.values())
+        assert statistics.epochs == len(self.closed)
+        assert (statistics.registered, statistics.averted) == (len(self.model), self.averted)
+        assert (statistics.expired, statistics.max_lateness) == (len(self.lateness) - 1, max(self.lateness))
         assert statistics.expired + statistics.released == len(self.dead)
 
     @invariant()

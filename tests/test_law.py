@@ -25,8 +25,6 @@ def drive(core, until: float) -> list[reaper.Expiry]:
 
 
 PEERS = 60
-
-
 WOKEN = [(epochs_per_tick, jitter, None) for epochs_per_tick in (1, 2, 3) for jitter in (0.0, 0.003, 0.9, 5.0)]
 POLLED = [(1, 0.0, gap) for gap in (0.06, 0.26, 0.49, 0.71, 1.0)]
 
@@ -73,6 +71,7 @@ def test_it_wakes_at_the_end_of_the_epoch_or_at_the_due_instant_and_not_at_all_w
     assert core.next_wakeup() == 11.0
     core.advance(10.499)
     assert core.statistics().epochs == 1  # one younger than half its length stays open
+    assert core.close_epoch(11.0, at_least=1.5) is False
     core.advance(11.0)
     assert (core.next_wakeup(), core.statistics().epochs) == (12.0, 2)
     core.advance(12.0)
@@ -313,31 +312,3 @@ def test_a_hook_that_raises_stops_no_other_and_does_not_lose_the_list(raised, on
     assert taken == ([] if on_error == "none" else [(uid, str(uid)) for uid in ordinary])
     core.check()
     assert len(core) == 0
-
-
-# ---- counters -------------------------------------------------------------------------------------------------------
-
-
-def test_a_new_core_has_counted_nothing_and_each_event_is_counted_once():
-    core = IdleReaper(tick=1.0)
-    fresh = core.statistics()
-    assert (fresh.registered, fresh.epochs, fresh.expired, fresh.moved, fresh.averted, fresh.released) == (0,) * 6
-    assert fresh.max_lateness == 0.0
-    for uid in (A, B, C):
-        core.register(uid, timeout=2.0, now=0.0)
-    assert core.close_epoch(1.0) is True
-    assert core.close_epoch(1.5, at_least=1.0) is False
-    core.discard(A)
-    assert core.expire(4.0, spare=list) == []
-    assert core.statistics().max_lateness == 0.0  # what was spared was not late
-    core.close_epoch(5.0)
-    assert [(expiry.uid, expiry.due) for expiry in core.expire(9.0, spare=lambda leases: leases[:1])] == [(C, 7.0)]
-    seen = core.statistics()
-    assert (seen.registered, seen.epochs, seen.expired, seen.averted, seen.released) == (1, 3, 1, 3, 1)
-    assert seen.max_lateness == 2.0
-    core.close_epoch(10.0)
-    assert [expiry.lateness for expiry in core.expire(12.0)] == [0.0]
-    assert core.statistics().max_lateness == 2.0
-
-
-# ---- no timeout ------------------------------------------------------------------------------------------------------

@@ -11,23 +11,6 @@ from reaper import ClockWentBackwards, IdleRing, InvalidArgument, InvariantViola
 UIDS = st.sampled_from("abcdef")
 
 
-def test_a_silent_uid_is_handed_out_one_tick_after_its_timeout_and_never_before():
-    ring = IdleRing(timeout_ticks=3)
-    ring.add("a")
-    assert [ring.advance(tick) for tick in range(1, 6)] == [[], [], [], ["a"], []]
-
-
-def test_a_touch_moves_the_index_and_not_the_entry():
-    ring = IdleRing(timeout_ticks=3)
-    ring.add("a")
-    ring.advance(2)
-    assert ring.slot_of("a") == 0
-    assert ring.touch("a")
-    assert ring.slot_of("a") == 2
-    assert [uid for slot in ring._slots for uid in slot] == ["a"]
-    assert ring._slots[0] == ["a"]
-
-
 def test_the_clock_does_not_go_backwards_and_a_refusal_changes_nothing():
     ring = IdleRing(timeout_ticks=1, start=5)
     ring.add("a")

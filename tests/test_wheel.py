@@ -146,17 +146,6 @@ def test_a_timer_that_is_rescheduled_counts_as_scheduled_anew_among_equal_deadli
     assert items(wheel.advance(9)) == ["e", "d", "a", "c", "b", "f"]
 
 
-def test_a_slot_emptied_by_cancels_wakes_nothing_and_can_be_used_again() -> None:
-    wheel = TimingWheel[str](wheel_size=8)
-    for deadline in (5, 40, 300):
-        wheel.schedule(deadline, "gone").cancel()
-    assert wheel.next_expiry() is None
-    timer = wheel.schedule(5, "here")
-    timer.reschedule(40)
-    assert wheel.next_expiry() == 40
-    assert items(wheel.advance(40)) == ["here"]
-
-
 @pytest.mark.parametrize(
     "fault",
     [
